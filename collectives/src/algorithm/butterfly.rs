@@ -1,0 +1,140 @@
+//! **Butterfly.** Recursive halving, then recursive doubling: partners exchange halves of what they are still
+//! responsible for, at doubling distances, until each holds one reduced chunk; then the same way back.
+//!
+//! ```text
+//!    halving:   0↔2 1↔3 (n/2 each)   then   0↔1 2↔3 (n/4 each)
+//!    doubling:  0↔1 2↔3 (n/4 each)   then   0↔2 1↔3 (n/2 each)
+//! ```
+//!
+//! Where p is no power of two, let q be the largest one below it. The first 2(p−q) ranks form pairs, and the odd one of
+//! each pair hands its array to the even one before, and gets the result from it after ("folding").
+//!
+//! **Cost**, all-reduce: 2 log2 p steps, 2n(p−1)/p sent; where p is no power of two 2⌊log2 p⌋+2 steps, and the busiest
+//! rank sends n + 2n(q−1)/q; scratch: one segment.
+//!
+//! **Right when** p is a power of two and the array is of any size above a few KiB: as little to send as a ring, in
+//! log p steps. **Wrong when** distant ranks share links, or p is just above a power of two.
+//!
+//! **Source**: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004, section 4; the folding of
+//! Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005), section 4.5.
+
+use crate::schedule::{Chunks, Schedule, Step};
+use crate::world::Rank;
+
+/// How the ranks of any world are folded onto a power of two of *bases*.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Folding {
+    /// The number of bases: the largest power of two that is not above the number of ranks.
+    pub(super) bases: usize,
+    /// How many bases stand for an extra rank too.
+    pub(super) extras: usize,
+}
+
+/// What a rank is under a folding.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Role {
+    /// Base number `base`; if it stands for an extra rank too, which.
+    Base { base: usize, extra: Option<Rank> },
+    /// An extra rank, for which the rank `stand_in` acts.
+    Extra { stand_in: Rank },
+}
+
+impl Folding {
+    pub(super) fn new(ranks: usize) -> Self {
+        let bases = 1 << ranks.ilog2();
+        Self { bases, extras: ranks - bases }
+    }
+
+    pub(super) fn role(self, rank: Rank) -> Role {
+        if rank >= 2 * self.extras {
+            Role::Base { base: rank - self.extras, extra: None }
+        } else if rank % 2 == 0 {
+            Role::Base { base: rank / 2, extra: Some(rank + 1) }
+        } else {
+            Role::Extra { stand_in: rank - 1 }
+        }
+    }
+
+    /// The rank that is base number `base`; for one past the last base, one past the last rank.
+    pub(super) fn rank(self, base: usize) -> Rank {
+        base + base.min(self.extras)
+    }
+
+    /// The distances at which bases meet, nearest first.
+    pub(super) fn distances(self) -> impl Iterator<Item = usize> {
+        (0..self.bases.ilog2()).map(|k| 1 << k)
+    }
+}
+
+/// The outward half of the all-reduce: base b begins with chunk b of as many chunks as there are bases.
+pub fn outward(rank: Rank, ranks: usize) -> Schedule {
+    let folding = Folding::new(ranks);
+    let whole = Chunks::new(0, folding.bases);
+    let steps = match folding.role(rank) {
+        Role::Base { base, extra } => {
+            let fold_out = extra.map(|extra| Step::new().send(extra, whole));
+            doubling(base, folding, |base| base).chain(fold_out).collect()
+        }
+        Role::Extra { stand_in } => vec![Step::new().replace(stand_in, whole)],
+    };
+    Schedule::new(folding.bases, steps)
+}
+
+/// The all-gather in its own right, in which every rank begins with its own part.
+///
+/// A base that stands for an extra rank first takes in that rank's part, and so begins with two; at the end it hands
+/// out what lies before that part and what lies after it, in two messages.
+pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
+    let folding = Folding::new(ranks);
+    let others_than = |part: Rank| {
+        let around = [Chunks::new(0, part), Chunks::new(part + 1, ranks)];
+        around.into_iter().filter(|chunks| chunks.count() > 0)
+    };
+    let mut steps = Vec::new();
+    match folding.role(rank) {
+        Role::Base { base, extra } => {
+            steps.extend(extra.map(|extra| Step::new().replace(extra, Chunks::one(extra))));
+            steps.extend(doubling(base, folding, |base| folding.rank(base)));
+            if let Some(extra) = extra {
+                steps.extend(others_than(extra).map(|chunks| Step::new().send(extra, chunks)));
+            }
+        }
+        Role::Extra { stand_in } => {
+            steps.push(Step::new().send(stand_in, Chunks::one(rank)));
+            steps.extend(others_than(rank).map(|chunks| Step::new().replace(stand_in, chunks)));
+        }
+    }
+    Schedule::new(ranks, steps)
+}
+
+/// Bases gather at doubling distances. Base b begins with the chunks `first(b)..first(b + 1)`.
+fn doubling(base: usize, folding: Folding, first: impl Fn(usize) -> usize) -> impl Iterator<Item = Step> {
+    folding.distances().map(move |distance| {
+        let gathered = |base: usize| {
+            let block = base & !(distance - 1);
+            Chunks::new(first(block), first(block + distance))
+        };
+        let partner = base ^ distance;
+        let rank = folding.rank(partner);
+        Step::new().send(rank, gathered(base)).replace(rank, gathered(partner))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Folding;
+    use crate::{Algorithm, cost::testing};
+
+    #[test]
+    fn costs_what_the_page_says() {
+        testing::check(Algorithm::Butterfly, |p| {
+            let q = Folding::new(p).bases;
+            let log = q.ilog2() as usize;
+            if p == q {
+                testing::Form { steps: 2 * log, sent: (2 * (p - 1), p) }
+            } else {
+                testing::Form { steps: 2 * log + 2, sent: (q + 2 * (q - 1), q) }
+            }
+        });
+    }
+}

@@ -1,0 +1,61 @@
+//! **Hierarchical copy.** Reduce in the node, all-reduce among the leaders, copy in the node: between nodes each array
+//! travels once per node, not once per rank.
+//!
+//! ```text
+//!    node A: 1 ──▸ 0        0 ◂──▸ 2        node A: 0 ──▸ 1
+//!    node B: 3 ──▸ 2     (leaders only)     node B: 2 ──▸ 3
+//! ```
+//!
+//! **Cost** for m nodes of l ranks: the [tree](super::tree) over l, up and down, and the [butterfly](super::butterfly)
+//! over m between; a leader sends n⌈log2 l⌉ inside its node, and what the butterfly sends outside.
+//!
+//! **Right when** links between nodes are slow, links inside are fast, and the array is small or a node's ranks share one
+//! network port. **Wrong when** the array is large and each rank could use the network: see [rail](super::rail).
+//!
+//! **Source**: Träff and Rougier, "MPI collectives and datatypes for hierarchical all-to-all communication", EuroMPI
+//! 2014, section 2; TensorFlow's `HierarchicalCopyAllReduce` is the same in one machine.
+
+use super::{butterfly, tree};
+use crate::plan::{Phase, Plan};
+use crate::world::{Rank, Topology};
+
+/// What one rank does: one phase in its node, one among leaders if it is one, one in its node.
+pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
+    let node = topology.node(topology.node_of(rank));
+    let leaders = topology.leaders();
+
+    let broadcast = tree::broadcast(0, topology.local_rank(rank), node.ranks());
+    let among_leaders = |position| butterfly::outward(position, leaders.ranks()).there_and_back();
+    // The leaders' algorithm cuts the array finest; to the node it is one piece.
+    let chunk_count = among_leaders(0).chunk_count();
+    let whole = |schedule: crate::Schedule| schedule.refined(chunk_count, |chunk| chunk * chunk_count);
+
+    let inwards =
+        Phase { name: "reduce in the node", group: node.clone(), schedule: whole(broadcast.reversed()) };
+    let across = leaders.position(rank).map(|position| Phase {
+        name: "all-reduce among leaders",
+        group: leaders.clone(),
+        schedule: among_leaders(position),
+    });
+    let outwards = Phase { name: "copy in the node", group: node, schedule: whole(broadcast) };
+    Plan::new(chunk_count, [Some(inwards), across, Some(outwards)].into_iter().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Algorithm, Operation, Topology, cost};
+
+    #[test]
+    fn costs_what_the_page_says() {
+        for (nodes, local) in [(1, 1), (2, 2), (4, 3), (8, 8), (4, 1)] {
+            let plans =
+                Algorithm::HierarchicalCopy.plans(Operation::AllReduce, &Topology::uniform(nodes, local));
+            let cost = cost::count(&plans.unwrap()).expect("complete");
+            let height = crate::cost::testing::log2_ceil(local);
+            let log = nodes.ilog2() as usize;
+            assert_eq!(cost.steps, 2 * height + 2 * log);
+            // A leader of a power of two of nodes sends 2(m-1)/m outside, and its node's height inside.
+            assert_eq!(cost.sent_chunks * nodes, (2 * (nodes - 1) + height * nodes) * cost.chunk_count);
+        }
+    }
+}

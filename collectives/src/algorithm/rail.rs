@@ -1,0 +1,91 @@
+//! **Rail.** Reduce-scatter in the node, so that each rank holds a shard of the node's sum; all-reduce each shard among the
+//! ranks that hold it, one in each node (a *rail*); all-gather in the node. All ranks use the network at once.
+//!
+//! ```text
+//!    node A: 0 ◂─▸ 1       rail 0: 0 ◂─▸ 2       node A: 0 ◂─▸ 1
+//!    node B: 2 ◂─▸ 3       rail 1: 1 ◂─▸ 3       node B: 2 ◂─▸ 3
+//! ```
+//!
+//! There are as many shards as the largest node has ranks. In a smaller node a rank holds several, and runs in several
+//! rails, one after the other.
+//!
+//! **Cost** for m nodes of l ranks: 2(l−1) steps of the [ring](super::ring) in the node, and the
+//! [butterfly](super::butterfly) over m on n/l; every rank sends 2n(l−1)/l inside, and 2n(m−1)/(ml) outside where m is
+//! a power of two.
+//!
+//! **Right when** the array is large and every rank has a network port, or one rank cannot fill the port.
+//! **Wrong when** it is small: more steps than [hierarchical copy](super::hierarchical_copy).
+//!
+//! **Source**: Jia et al., "Highly scalable deep learning training system with mixed-precision" (2018), section 3.3
+//! (hierarchical all-reduce), with a reduce-scatter in the place of its reduce; NCCL's and BlueConnect's rails.
+
+use super::{butterfly, ring};
+use crate::partition::chunk_start;
+use crate::plan::{Phase, Plan};
+use crate::schedule::Schedule;
+use crate::world::{Group, Rank, Topology};
+
+/// What one rank does: one phase in its node, one for each shard that it holds, one in its node.
+pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
+    let node = topology.node(topology.node_of(rank));
+    let local_rank = topology.local_rank(rank);
+    let shards = topology.ranks_of_largest_node();
+    let on_rail = |position| butterfly::outward(position, topology.nodes()).there_and_back();
+    let chunks_per_shard = on_rail(0).chunk_count();
+    let chunk_count = shards * chunks_per_shard;
+
+    let gather = ring::all_gather(local_rank, node.ranks())
+        .refined(chunk_count, |part| chunks_per_shard * first_shard(shards, node.ranks(), part));
+    let rails = held_shards(shards, node.ranks(), local_rank).map(|shard| Phase {
+        name: "all-reduce on the rail",
+        group: rail(topology, shards, shard),
+        schedule: place(on_rail(topology.node_of(rank)), chunk_count, shard * chunks_per_shard),
+    });
+
+    let inwards =
+        Phase { name: "reduce-scatter in the node", group: node.clone(), schedule: gather.reversed() };
+    let outwards = Phase { name: "all-gather in the node", group: node.clone(), schedule: gather };
+    Plan::new(chunk_count, std::iter::once(inwards).chain(rails).chain([outwards]))
+}
+
+/// The first of the shards that a local rank of a node of `local_ranks` holds.
+fn first_shard(shards: usize, local_ranks: usize, local_rank: Rank) -> usize {
+    chunk_start(shards, local_ranks, local_rank)
+}
+
+fn held_shards(shards: usize, local_ranks: usize, local_rank: Rank) -> std::ops::Range<usize> {
+    first_shard(shards, local_ranks, local_rank)..first_shard(shards, local_ranks, local_rank + 1)
+}
+
+/// The ranks that hold a shard, one in each node.
+fn rail(topology: &Topology, shards: usize, shard: usize) -> Group {
+    let holder = |node: usize| {
+        let node = topology.node(node);
+        let local_rank =
+            (0..node.ranks()).find(|&local| held_shards(shards, node.ranks(), local).contains(&shard));
+        node.member(local_rank.expect("every shard is held in every node"))
+    };
+    Group::new((0..topology.nodes()).map(holder).collect())
+}
+
+/// The schedule, moved to chunks that begin at `first` in a finer buffer.
+fn place(schedule: Schedule, chunk_count: usize, first: usize) -> Schedule {
+    schedule.refined(chunk_count, |chunk| first + chunk)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Algorithm, Operation, Topology, cost};
+
+    #[test]
+    fn costs_what_the_page_says() {
+        for (nodes, local) in [(1, 1), (1, 4), (2, 2), (4, 3), (8, 8), (4, 1)] {
+            let plans = Algorithm::Rail.plans(Operation::AllReduce, &Topology::uniform(nodes, local));
+            let cost = cost::count(&plans.unwrap()).expect("complete");
+            assert_eq!(cost.steps, 2 * (local - 1) + 2 * nodes.ilog2() as usize);
+            let inside = 2 * (local - 1) * nodes;
+            let outside = 2 * (nodes - 1);
+            assert_eq!(cost.sent_chunks * local * nodes, (inside + outside) * cost.chunk_count);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! **Tree.** A binomial tree: whole arrays go up it to one root, reducing, and the result goes down again. After k
+//! steps of the way down 2^k ranks have it.
+//!
+//! ```text
+//!    up:   2 ──▸ 0   3 ──▸ 1        then   1 ──▸ 0
+//!    down: 0 ──▸ 1                  then   0 ──▸ 2   1 ──▸ 3
+//! ```
+//!
+//! **Cost**, all-reduce: 2⌈log2 p⌉ steps; the root sends n⌈log2 p⌉; scratch: one segment.
+//!
+//! **Right when** the array is small and only one rank has it or wants it (broadcast, reduce).
+//! **Wrong when** the array is large: half of the ranks idle, and the root's link carries it log2 p times each way.
+//!
+//! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+//! IJHPCA 19 (2005), section 4.3.
+
+use crate::schedule::{Chunks, Schedule, Step};
+use crate::world::Rank;
+
+/// The outward half: in step k every rank that has the array sends it to the rank 2^k places after it.
+pub fn broadcast(root: Rank, rank: Rank, ranks: usize) -> Schedule {
+    let whole = Chunks::one(0);
+    let place = (rank + ranks - root) % ranks;
+    let at = |place: usize| (place + root) % ranks;
+    let distances = (0..usize::BITS).map(|k| 1 << k).take_while(|&distance| distance < ranks);
+    let steps = distances.filter_map(|distance| {
+        if place < distance && place + distance < ranks {
+            Some(Step::new().send(at(place + distance), whole))
+        } else if (distance..2 * distance).contains(&place) {
+            Some(Step::new().replace(at(place - distance), whole))
+        } else {
+            None
+        }
+    });
+    Schedule::new(1, steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Algorithm, cost::testing};
+
+    #[test]
+    fn costs_what_the_page_says() {
+        testing::check(Algorithm::Tree, |p| {
+            let height = testing::log2_ceil(p);
+            testing::Form { steps: 2 * height, sent: (height, 1) }
+        });
+    }
+}

@@ -1,0 +1,104 @@
+//! What a collective costs, counted from its schedules.
+
+use crate::interpret::{self, Event, Values};
+use crate::plan::Plan;
+use crate::schedule::Schedule;
+
+/// Steps and bytes, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cost {
+    /// Steps on the critical path: how many messages follow upon each other when all take equally long.
+    pub steps: usize,
+    /// How many messages the rank sends that sends most messages.
+    pub messages: usize,
+    /// How many chunks the rank sends that sends most chunks.
+    pub sent_chunks: usize,
+    /// How many chunks the buffer is cut into.
+    pub chunk_count: usize,
+}
+
+impl Cost {
+    /// What the busiest rank sends, as a multiple of the whole array.
+    pub fn sent_arrays(&self) -> f64 {
+        self.sent_chunks as f64 / self.chunk_count as f64
+    }
+}
+
+/// Counts the cost of the plans of all ranks; `None` if they do not finish (see [`crate::verify()`]).
+///
+/// ```
+/// use unisono_collectives::{Algorithm, Operation, Topology, cost};
+///
+/// let plans = Algorithm::Ring.plans(Operation::AllReduce, &Topology::single_node(4)).unwrap();
+/// let cost = cost::count(&plans).unwrap();
+/// assert_eq!((cost.steps, cost.sent_arrays()), (6, 1.5));
+/// ```
+///
+/// # Panics
+/// If a plan names ranks or chunks that do not exist.
+pub fn count(plans: &[Plan]) -> Option<Cost> {
+    let schedules: Vec<_> = plans.iter().map(Plan::flattened).collect();
+    let chunk_count = schedules.first()?.chunk_count();
+    let nothing = vec![vec![(); chunk_count]; schedules.len()];
+    let outcome = interpret::run(&schedules, nothing, &mut Nothing);
+    if !(outcome.waiting.is_empty() && outcome.mismatched.is_empty()) {
+        return None;
+    }
+    let busiest = |count: fn(&Schedule, usize) -> usize| {
+        schedules.iter().enumerate().map(|(rank, schedule)| count(schedule, rank)).max()
+    };
+    Some(Cost {
+        steps: outcome.rounds,
+        messages: busiest(|schedule, rank| sent(schedule, rank).count())?,
+        sent_chunks: busiest(|schedule, rank| sent(schedule, rank).sum())?,
+        chunk_count,
+    })
+}
+
+/// The size of every message that a rank sends to another, in chunks.
+fn sent(schedule: &Schedule, rank: usize) -> impl Iterator<Item = usize> {
+    let sends = schedule.steps().iter().filter_map(|step| step.send);
+    sends.filter(move |send| send.to != rank).map(|send| send.chunks.count())
+}
+
+/// Only who waits for whom matters to the cost.
+struct Nothing;
+
+impl Values for Nothing {
+    type Value = ();
+
+    fn reduce(&mut self, _: Event, (): &mut (), (): &()) {}
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use crate::{Algorithm, Operation, Topology};
+
+    /// The closed form on an algorithm's page.
+    pub(crate) struct Form {
+        pub(crate) steps: usize,
+        /// What the busiest rank sends: a fraction of the array.
+        pub(crate) sent: (usize, usize),
+    }
+
+    /// Counts the all-reduce of every world up to 64 ranks, and compares.
+    pub(crate) fn check(algorithm: Algorithm, form: impl Fn(usize) -> Form) {
+        for ranks in 1..=64 {
+            let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();
+            let cost = super::count(&plans).expect("the plans finish");
+            let Form { steps, sent: (numerator, denominator) } = form(ranks);
+            assert_eq!(cost.steps, steps, "{algorithm}, {ranks} ranks: steps");
+            assert_eq!(
+                cost.sent_chunks * denominator,
+                numerator * cost.chunk_count,
+                "{algorithm}, {ranks} ranks: {} of {} chunks sent, not {numerator}/{denominator}",
+                cost.sent_chunks,
+                cost.chunk_count
+            );
+        }
+    }
+
+    pub(crate) fn log2_ceil(ranks: usize) -> usize {
+        ranks.next_power_of_two().ilog2() as usize
+    }
+}

@@ -1,0 +1,58 @@
+//! What can be wrong with a set of plans.
+
+use crate::schedule::Chunks;
+use crate::world::Rank;
+
+/// Something wrong with a set of plans. Defects are values: [`crate::verify()`] returns all that it finds.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each defect's sentence names its fields")]
+pub enum Defect {
+    /// Two ranks cut the buffer differently, or not as the operation asks.
+    #[error("rank {rank} cuts the buffer into {found} chunks, not {expected}")]
+    ChunkCount { rank: Rank, found: usize, expected: usize },
+
+    /// A step names a rank that does not exist.
+    #[error("rank {rank}, step {step}: there is no rank {named}")]
+    NoSuchRank { rank: Rank, step: usize, named: Rank },
+
+    /// A step names chunks that do not exist.
+    #[error("rank {rank}, step {step}: chunks {chunks} of {chunk_count} do not exist")]
+    NoSuchChunk { rank: Rank, step: usize, chunks: Chunks, chunk_count: usize },
+
+    /// A step replaces chunks that it also sends, so that what is sent depends on time.
+    #[error("rank {rank}, step {step}: sends chunks {sent} while chunks {replaced} are being replaced")]
+    Overlap { rank: Rank, step: usize, sent: Chunks, replaced: Chunks },
+
+    /// The two ends of a message name ranges of different lengths.
+    #[error("rank {to}, step {step}: receives chunks {received}, but rank {from} sends chunks {sent}")]
+    LengthMismatch { from: Rank, to: Rank, step: usize, sent: Chunks, received: Chunks },
+
+    /// A rank waits for a message, or for one to be taken, and the other rank has finished.
+    #[error("rank {rank}, step {step}: waits for rank {other}, which has finished")]
+    Unmatched { rank: Rank, step: usize, other: Rank },
+
+    /// A rank waits for another, which waits too.
+    #[error("rank {rank}, step {step}: waits for rank {other}, which waits too")]
+    Deadlock { rank: Rank, step: usize, other: Rank },
+
+    /// A rank reduces what it already had.
+    #[error("rank {rank}, step {step}: adds rank {contributor}'s contribution to chunk {chunk} twice")]
+    Doubled { rank: Rank, step: usize, chunk: usize, contributor: Rank },
+
+    /// A rank reduces values of two different chunks into each other.
+    #[error("rank {rank}, step {step}: reduces values of chunk {arrived} into chunk {chunk}")]
+    WrongChunk { rank: Rank, step: usize, chunk: usize, arrived: usize },
+
+    /// At the end a rank lacks a contribution.
+    #[error("rank {rank} ends without rank {contributor}'s contribution to chunk {chunk}")]
+    Missing { rank: Rank, chunk: usize, contributor: Rank },
+
+    /// At the end a rank has something that does not belong there.
+    #[error("rank {rank} ends with something in chunk {chunk} that does not belong there")]
+    Foreign { rank: Rank, chunk: usize },
+
+    /// At the end two ranks hold the same sum, added up in different orders: in floating point not the same bits.
+    #[error("ranks {one} and {other} add up chunk {chunk} in different orders")]
+    DifferentOrder { chunk: usize, one: Rank, other: Rank },
+}

@@ -1,0 +1,192 @@
+//! Schedules as a person reads them: a column for each rank, a row for each step.
+
+use crate::cost;
+use crate::interpret::{self, Event, Values};
+use crate::operation::Operation;
+use crate::plan::Plan;
+use crate::schedule::{Chunks, Combine};
+use crate::world::{Rank, Topology};
+
+/// How many ranks are drawn: the columns of more would not fit a terminal.
+const DRAWN_RANKS: usize = 8;
+/// How many chunks of a rank are drawn.
+const DRAWN_CHUNKS: usize = 16;
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Draws the plans of all ranks (rank 0 first): what is sent when, and how the result grows.
+///
+/// ```
+/// use unisono_collectives::{Algorithm, Operation, Topology, explain};
+///
+/// let world = Topology::single_node(2);
+/// let plans = Algorithm::RecursiveDoubling.plans(Operation::AllReduce, &world).unwrap();
+/// let drawing = explain("recursive-doubling", Operation::AllReduce, &world, &plans);
+/// assert!(drawing.contains("all→1 +all←1"));
+/// ```
+///
+/// # Panics
+/// If the plans are not those of all ranks, or are defective ([`crate::verify()`] says how).
+pub fn explain(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
+    let ranks = topology.ranks();
+    assert_eq!(plans.len(), ranks, "one plan for each rank");
+    let schedules: Vec<_> = plans.iter().map(Plan::flattened).collect();
+    let contributions = |rank: Rank| {
+        (0..schedules[rank].chunk_count())
+            .map(|chunk| usize::from(operation.begins_with(rank, chunk)))
+            .collect()
+    };
+    let begin: Vec<_> = (0..ranks).map(contributions).collect();
+    let full = if operation.reduces() { ranks } else { 1 };
+
+    let mut drawing = Drawing { plans, full, rows: Vec::new(), rounds: 0, phase: None };
+    drawing.state("start".to_owned(), &begin);
+    interpret::run(&schedules, begin, &mut drawing);
+    [header(name, operation, topology, plans), drawing.table(topology), legend(full)].join("\n")
+}
+
+fn header(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
+    let cost = cost::count(plans).expect("the plans finish");
+    let ranks = topology.ranks();
+    let places = if topology.nodes() > 1 { format!(" on {} nodes", topology.nodes()) } else { String::new() };
+    let title = format!("{name}: {operation} over {ranks} ranks{places}");
+    let rule = "─".repeat(title.chars().count());
+    let costs = format!(
+        "{} steps over {} chunks; the busiest rank sends {} messages, {:.2} times the array",
+        cost.steps,
+        cost.chunk_count,
+        cost.messages,
+        cost.sent_arrays()
+    );
+    let hidden = if ranks > DRAWN_RANKS {
+        format!("(ranks {DRAWN_RANKS} to {} are not drawn)\n", ranks - 1)
+    } else {
+        String::new()
+    };
+    format!("{title}\n{rule}\n{costs}\n{hidden}")
+}
+
+fn legend(full: usize) -> String {
+    let bars = if full > 1 {
+        format!("{} one contribution … █ all {full}", bar(1, full))
+    } else {
+        "· nothing yet   █ there".to_owned()
+    };
+    format!(
+        "c1→3 sends chunk 1 to rank 3   +c1←3 reduces it in   =c1←3 puts it in place\n{bars}   (one bar for each chunk)\n"
+    )
+}
+
+/// How much of a chunk is there, as a bar.
+fn bar(contributions: usize, full: usize) -> char {
+    match contributions {
+        0 => '·',
+        some => BARS[(some * BARS.len()).div_ceil(full) - 1],
+    }
+}
+
+/// A line of the table.
+enum Row {
+    Phase(&'static str),
+    Cells(String, Vec<String>),
+}
+
+/// Counts contributions, and writes down every round.
+struct Drawing<'a> {
+    plans: &'a [Plan],
+    /// How many contributions make a full bar.
+    full: usize,
+    rows: Vec<Row>,
+    rounds: usize,
+    phase: Option<&'static str>,
+}
+
+impl Values for Drawing<'_> {
+    /// How many contributions a rank has to a chunk.
+    type Value = usize;
+
+    fn reduce(&mut self, _: Event, held: &mut usize, arrived: &usize) {
+        *held += arrived;
+    }
+
+    fn round(&mut self, buffers: &[Vec<usize>], arrivals: &[Event]) {
+        self.rounds += 1;
+        if self.plans.iter().any(|plan| plan.phases().len() > 1) {
+            self.name_new_phase(arrivals);
+        }
+        let drawn = self.plans.len().min(DRAWN_RANKS);
+        let messages: Vec<_> = (0..drawn).map(|rank| self.messages(rank, arrivals)).collect();
+        if messages.iter().any(|text| !text.is_empty()) {
+            self.rows.push(Row::Cells(format!("{}", self.rounds), messages));
+            self.state(String::new(), buffers);
+        }
+    }
+}
+
+impl Drawing<'_> {
+    fn state(&mut self, label: String, buffers: &[Vec<usize>]) {
+        let bars = |buffer: &Vec<usize>| {
+            let bars: String = buffer.iter().take(DRAWN_CHUNKS).map(|&count| bar(count, self.full)).collect();
+            if buffer.len() > DRAWN_CHUNKS { bars + "…" } else { bars }
+        };
+        self.rows.push(Row::Cells(label, buffers.iter().take(DRAWN_RANKS).map(bars).collect()));
+    }
+
+    /// What a rank sends and receives in a round.
+    fn messages(&self, rank: Rank, arrivals: &[Event]) -> String {
+        let chunks = |chunks: Chunks| match chunks {
+            whole if whole.count() == self.plans[rank].chunk_count() => "all".to_owned(),
+            one if one.count() == 1 => format!("c{}", one.start),
+            Chunks { start, end } => format!("c{start}–{}", end - 1),
+        };
+        let sent = arrivals.iter().filter(|event| event.from == rank);
+        let sent = sent.map(|event| format!("{}→{}", chunks(event.sent), event.rank));
+        let received = arrivals.iter().filter(|event| event.rank == rank);
+        let received = received.map(|event| {
+            let sign = if event.combine == Combine::Reduce { '+' } else { '=' };
+            format!("{sign}{}←{}", chunks(event.received), event.from)
+        });
+        sent.chain(received).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Draws a line where the first message of a later phase arrives.
+    fn name_new_phase(&mut self, arrivals: &[Event]) {
+        let names = arrivals.iter().map(|event| phase_of(&self.plans[event.rank], event.step));
+        let last = names.last();
+        if last.is_some() && last != self.phase {
+            self.phase = last;
+            self.rows.extend(last.map(Row::Phase));
+        }
+    }
+
+    fn table(&self, topology: &Topology) -> String {
+        let name = |rank: Rank| match topology.nodes() {
+            1 => format!("rank {rank}"),
+            _ => format!("rank {rank} (node {})", topology.node_of(rank)),
+        };
+        let names: Vec<_> = (0..topology.ranks().min(DRAWN_RANKS)).map(name).collect();
+        let cells = self.rows.iter().filter_map(|row| match row {
+            Row::Cells(_, cells) => Some(cells),
+            Row::Phase(_) => None,
+        });
+        let width = cells.chain([&names]).flatten().map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let line = |label: &str, cells: &[String]| {
+            let cells: Vec<_> = cells.iter().map(|cell| format!("{cell:width$}")).collect();
+            format!("{label:>5}  {}", cells.join("  ")).trim_end().to_owned() + "\n"
+        };
+        let draw = |row: &Row| match row {
+            Row::Phase(name) => format!("    ── {name} ──\n"),
+            Row::Cells(label, cells) => line(label, cells),
+        };
+        line("", &names) + &self.rows.iter().map(draw).collect::<String>()
+    }
+}
+
+/// The name of the phase that a step of the flattened plan belongs to.
+fn phase_of(plan: &Plan, step: usize) -> &'static str {
+    let mut end = 0;
+    let phase = plan.phases().iter().find(|phase| {
+        end += phase.schedule.steps().len();
+        step < end
+    });
+    phase.expect("the step is in the plan").name
+}

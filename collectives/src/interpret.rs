@@ -1,0 +1,147 @@
+//! All ranks of a world played at once, over values of any kind.
+//!
+//! Messages meet by rendezvous: a send is done when the other rank's step receives it, and a rank goes on when both halves of
+//! its step are done. This is the strictest meaning that a schedule can have: what finishes here finishes over any transport,
+//! however little it buffers. Verification plays it over symbols, simulation over numbers, drawing over counts.
+
+use crate::schedule::{Chunks, Combine, Schedule, Send, Source, Step};
+use crate::world::Rank;
+
+/// What happens to the values of a run.
+pub(crate) trait Values {
+    /// What one rank holds of one chunk.
+    type Value: Clone;
+
+    /// Reduces what arrived into what a rank holds of a chunk.
+    fn reduce(&mut self, at: Event, held: &mut Self::Value, arrived: &Self::Value);
+
+    /// Is told of every round in which messages met, after its messages have arrived.
+    fn round(&mut self, _buffers: &[Vec<Self::Value>], _arrivals: &[Event]) {}
+}
+
+/// A message that arrived, seen from the receiving rank. At most two arrivals share a rank and a step number with a
+/// send: a step has one receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) rank: Rank,
+    pub(crate) step: usize,
+    pub(crate) from: Rank,
+    pub(crate) sent: Chunks,
+    pub(crate) received: Chunks,
+    pub(crate) combine: Combine,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) struct Outcome<V> {
+    /// What every rank holds: rank, then chunk.
+    pub(crate) buffers: Vec<Vec<V>>,
+    /// How many rounds it took: the steps on the critical path.
+    pub(crate) rounds: usize,
+    /// For each rank that did not finish, the step in which it waits.
+    pub(crate) waiting: Vec<(Rank, usize)>,
+    /// Messages whose two ends name ranges of different lengths; they are not delivered, and the run stops.
+    pub(crate) mismatched: Vec<Event>,
+}
+
+/// Which halves of a rank's present step are still to be done, and what the step sends.
+struct Present<V> {
+    step: usize,
+    sending: Option<(Send, Vec<V>)>,
+    receiving: bool,
+}
+
+/// Plays the schedules of all ranks (rank 0 first) on their inputs (one value per chunk).
+///
+/// The schedules must be in bounds (see [`crate::verify`]).
+pub(crate) fn run<T: Values>(
+    schedules: &[Schedule],
+    inputs: Vec<Vec<T::Value>>,
+    values: &mut T,
+) -> Outcome<T::Value> {
+    let mut buffers = inputs.clone();
+    let mut present: Vec<_> =
+        (0..schedules.len()).map(|rank| enter(0, &schedules[rank], &buffers[rank], &inputs[rank])).collect();
+    let mut rounds = 0;
+    let mut mismatched = Vec::new();
+    loop {
+        let meetings = meetings(schedules, &present);
+        mismatched.extend(meetings.iter().filter(|event| event.sent.count() != event.received.count()));
+        if meetings.is_empty() || !mismatched.is_empty() {
+            break;
+        }
+        rounds += 1;
+        for &event in &meetings {
+            deliver(event, &mut present, &mut buffers, values);
+        }
+        values.round(&buffers, &meetings);
+        for (rank, state) in present.iter_mut().enumerate() {
+            if state.sending.is_none() && !state.receiving && state.step < schedules[rank].steps().len() {
+                *state = enter(state.step + 1, &schedules[rank], &buffers[rank], &inputs[rank]);
+            }
+        }
+    }
+    let waiting = present
+        .iter()
+        .enumerate()
+        .filter(|&(rank, state)| state.step < schedules[rank].steps().len())
+        .map(|(rank, state)| (rank, state.step))
+        .collect();
+    Outcome { buffers, rounds, waiting, mismatched }
+}
+
+/// Enters a step, skipping steps that do nothing: what it sends is read now, before anything is received.
+fn enter<V: Clone>(mut step: usize, schedule: &Schedule, buffer: &[V], input: &[V]) -> Present<V> {
+    let steps = schedule.steps();
+    while steps.get(step) == Some(&Step::new()) {
+        step += 1;
+    }
+    let Some(&Step { send, receive }) = steps.get(step) else {
+        return Present { step, sending: None, receiving: false };
+    };
+    let sending = send.map(|send| {
+        let from = match send.source {
+            Source::Current => buffer,
+            Source::Original => input,
+        };
+        (send, from[send.chunks.start..send.chunks.end].to_vec())
+    });
+    Present { step, sending, receiving: receive.is_some() }
+}
+
+/// All messages whose two ends are ready for each other.
+fn meetings<V>(schedules: &[Schedule], present: &[Present<V>]) -> Vec<Event> {
+    let meeting = |(rank, state): (Rank, &Present<V>)| {
+        if !state.receiving {
+            return None;
+        }
+        let receive = schedules[rank].steps()[state.step].receive?;
+        let (send, _) = present[receive.from].sending.as_ref().filter(|(send, _)| send.to == rank)?;
+        Some(Event {
+            rank,
+            step: state.step,
+            from: receive.from,
+            sent: send.chunks,
+            received: receive.chunks,
+            combine: receive.combine,
+        })
+    };
+    present.iter().enumerate().filter_map(meeting).collect()
+}
+
+fn deliver<T: Values>(
+    event: Event,
+    present: &mut [Present<T::Value>],
+    buffers: &mut [Vec<T::Value>],
+    values: &mut T,
+) {
+    let (_, arrived) = present[event.from].sending.take().expect("a meeting has a send");
+    present[event.rank].receiving = false;
+    let held = &mut buffers[event.rank][event.received.start..event.received.end];
+    for (held, arrived) in held.iter_mut().zip(arrived) {
+        match event.combine {
+            Combine::Replace => *held = arrived,
+            Combine::Reduce => values.reduce(event, held, &arrived),
+        }
+    }
+}

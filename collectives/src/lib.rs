@@ -1,0 +1,61 @@
+//! All-reduce algorithms as values.
+//!
+//! **An algorithm is a pure function from (rank, world) to a schedule**: a list of steps, each at most one send and at
+//! most one receive, over a buffer that is cut into chunks. From that one value the algorithm is *verified*
+//! ([`verify()`]: symbolically, every rank at once), *priced* ([`cost`]), *drawn* ([`explain()`]), *simulated*
+//! ([`simulate`]), and, by the crate `unisono`, *run* over threads and MPI. So a ring is written once, in ten lines
+//! ([`algorithm::ring`]).
+//!
+//! ```
+//! use unisono_collectives::{Algorithm, Operation, Topology, cost, explain, verify};
+//!
+//! let world = Topology::single_node(4);
+//! let plans = Algorithm::Ring.plans(Operation::AllReduce, &world).unwrap();
+//!
+//! assert!(verify(&plans, Operation::AllReduce).is_empty());
+//! assert_eq!(cost::count(&plans).unwrap().sent_arrays(), 1.5);
+//! print!("{}", explain("ring", Operation::AllReduce, &world, &plans));
+//! ```
+//!
+//! which draws
+//!
+//! ```text
+#![doc = include_str!("../tests/golden/ring-4.txt")]
+//! ```
+//!
+//! # From the outside in
+//!
+//! - A [`Plan`] is what one rank does in one collective: phases, each a [`Group`] of ranks with a [`Schedule`].
+//! - A [`Schedule`] is a list of [`Step`]s. It names chunks, not bytes; [`partition`] maps them to elements, so one
+//!   schedule serves every size and every type.
+//! - The outward half of an algorithm (an all-gather, a broadcast) is written by hand; the inward half is its time
+//!   reversal ([`Schedule::reversed`]), and the all-reduce is both ([`Schedule::there_and_back`]).
+//! - [`Algorithm`] is the menu. The order of additions is fixed by the schedule and the same on all ranks, so every
+//!   transport gives the same bits, and so does every rank.
+//!
+//! This crate does no I/O, starts no threads, reads no clock and no environment, has no `unsafe`, and needs no system library.
+
+#![forbid(unsafe_code)]
+
+pub mod algorithm;
+pub mod cost;
+mod defect;
+mod explain;
+mod interpret;
+mod operation;
+pub mod partition;
+mod plan;
+mod schedule;
+pub mod simulate;
+mod verify;
+mod world;
+
+pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use cost::Cost;
+pub use defect::Defect;
+pub use explain::explain;
+pub use operation::Operation;
+pub use plan::{Phase, Plan};
+pub use schedule::{Chunks, Combine, Receive, Schedule, Send, Source, Step};
+pub use verify::{verify, verify_schedules};
+pub use world::{Group, Rank, Topology};

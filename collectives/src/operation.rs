@@ -1,0 +1,88 @@
+//! The collective operations, and where each leaves its result.
+
+use std::fmt;
+
+use crate::world::Rank;
+
+/// What a collective does.
+///
+/// All work in place on one buffer of the same length on every rank. A rank's *own part* is chunk `r` of the
+/// buffer cut into as many chunks as there are ranks ([`crate::partition`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Every rank ends with the reduction of all buffers.
+    AllReduce,
+    /// Every rank ends with its own part of the reduction; the rest of its buffer is undefined.
+    ReduceScatter,
+    /// Every rank gives its own part and ends with all parts.
+    AllGather,
+    /// Every rank ends with the root's buffer.
+    Broadcast {
+        /// The rank that has the values.
+        root: Rank,
+    },
+    /// The root ends with the reduction of all buffers; the other buffers are undefined.
+    Reduce {
+        /// The rank that gets the result.
+        root: Rank,
+    },
+    /// Every rank gives its own part; the root ends with all parts.
+    Gather {
+        /// The rank that gets the parts.
+        root: Rank,
+    },
+    /// Every rank ends with its own part of the root's buffer; the rest of its buffer is undefined, but on the root.
+    Scatter {
+        /// The rank that has the parts.
+        root: Rank,
+    },
+    /// Part `j` of rank `i` becomes part `i` of rank `j`.
+    AllToAll,
+}
+
+impl Operation {
+    /// The name of the operation, without its root.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all-reduce",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::AllGather => "all-gather",
+            Self::Broadcast { .. } => "broadcast",
+            Self::Reduce { .. } => "reduce",
+            Self::Gather { .. } => "gather",
+            Self::Scatter { .. } => "scatter",
+            Self::AllToAll => "all-to-all",
+        }
+    }
+
+    /// The root, where the operation has one.
+    pub fn root(self) -> Option<Rank> {
+        match self {
+            Self::Broadcast { root }
+            | Self::Reduce { root }
+            | Self::Gather { root }
+            | Self::Scatter { root } => Some(root),
+            Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::AllToAll => None,
+        }
+    }
+
+    /// Whether a rank's buffer has something in this chunk before the first step.
+    pub(crate) fn begins_with(self, rank: Rank, chunk: usize) -> bool {
+        match self {
+            Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. } | Self::AllToAll => true,
+            Self::AllGather | Self::Gather { .. } => chunk == rank,
+            Self::Broadcast { root } | Self::Scatter { root } => rank == root,
+        }
+    }
+
+    /// Whether values are reduced, or only moved.
+    pub fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. })
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

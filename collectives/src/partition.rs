@@ -1,0 +1,75 @@
+//! From chunks to elements: the only place that divides an array.
+
+use std::ops::Range;
+
+use crate::schedule::Chunks;
+
+/// The first element of chunk `chunk` when `count` elements are cut into `chunk_count` chunks.
+///
+/// The chunks differ by at most one element, the larger ones first; with fewer elements than chunks the last
+/// chunks are empty. `chunk == chunk_count` gives the end of the array.
+///
+/// # Panics
+/// If `chunk > chunk_count`, or there are no chunks.
+pub fn chunk_start(count: usize, chunk_count: usize, chunk: usize) -> usize {
+    assert!(chunk <= chunk_count && chunk_count > 0, "chunk {chunk} of {chunk_count} does not exist");
+    chunk * (count / chunk_count) + chunk.min(count % chunk_count)
+}
+
+/// The elements of a range of chunks when `count` elements are cut into `chunk_count` chunks.
+///
+/// ```
+/// use unisono_collectives::{Chunks, partition::elements};
+///
+/// // Five elements on four ranks: 2 + 1 + 1 + 1.
+/// assert_eq!(elements(5, 4, Chunks::one(0)), 0..2);
+/// assert_eq!(elements(5, 4, Chunks::one(3)), 4..5);
+/// assert_eq!(elements(5, 4, Chunks::new(1, 3)), 2..4);
+/// ```
+///
+/// # Panics
+/// If the range reaches past the last chunk.
+pub fn elements(count: usize, chunk_count: usize, chunks: Chunks) -> Range<usize> {
+    chunk_start(count, chunk_count, chunks.start)..chunk_start(count, chunk_count, chunks.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(count: usize, chunk_count: usize) {
+        let mut next = 0;
+        for chunk in 0..chunk_count {
+            let range = elements(count, chunk_count, Chunks::one(chunk));
+            assert_eq!(range.start, next, "{count} elements in {chunk_count} chunks: chunk {chunk}");
+            let fair = count / chunk_count;
+            assert!((fair..=fair + 1).contains(&range.len()));
+            next = range.end;
+        }
+        assert_eq!(next, count);
+    }
+
+    #[test]
+    fn every_small_partition_is_fair_and_whole() {
+        for count in 0..=70 {
+            for chunk_count in 1..=70 {
+                check(count, chunk_count);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_partition_is_fair_and_whole(count in 0..usize::MAX / 4096, chunk_count in 1..2000_usize) {
+            check(count, chunk_count);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "chunk 5 of 4 does not exist")]
+    fn a_chunk_past_the_end_is_refused() {
+        let _ = elements(10, 4, Chunks::new(3, 5));
+    }
+}

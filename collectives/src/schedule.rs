@@ -1,0 +1,249 @@
+//! Steps and schedules: what one rank does, in order, in chunks.
+
+use std::fmt;
+
+use crate::world::Rank;
+
+/// A range of neighbouring chunks, `start..end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Chunks {
+    /// The first chunk.
+    pub start: usize,
+    /// One past the last chunk.
+    pub end: usize,
+}
+
+impl Chunks {
+    /// The chunks `start..end`.
+    pub fn new(start: usize, end: usize) -> Self {
+        Self { start, end }
+    }
+
+    /// A single chunk.
+    pub fn one(chunk: usize) -> Self {
+        Self::new(chunk, chunk + 1)
+    }
+
+    /// How many chunks the range has.
+    pub fn count(self) -> usize {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether two ranges share a chunk.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+impl fmt::Display for Chunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.start, self.end)
+    }
+}
+
+/// What a send reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The buffer as the steps before have left it.
+    Current,
+    /// The buffer as it was before the first step.
+    Original,
+}
+
+/// What a receive does with what arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Combine {
+    /// It takes the place of what was there.
+    Replace,
+    /// It is added to what was there (or whatever the operation is).
+    Reduce,
+}
+
+/// The sending half of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Send {
+    /// The rank that receives it.
+    pub to: Rank,
+    /// What is sent.
+    pub chunks: Chunks,
+    /// What it is read from.
+    pub source: Source,
+}
+
+/// The receiving half of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Receive {
+    /// The rank that sends it.
+    pub from: Rank,
+    /// Where it goes.
+    pub chunks: Chunks,
+    /// What happens to what was there.
+    pub combine: Combine,
+}
+
+/// At most one send and at most one receive, at the same time.
+///
+/// The send reads the buffer as it was before the receive of the same step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Step {
+    /// What is sent, if anything.
+    pub send: Option<Send>,
+    /// What is received, if anything.
+    pub receive: Option<Receive>,
+}
+
+impl Step {
+    /// A step that does nothing, to be filled in by the methods below.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same step, sending `chunks` to rank `to`.
+    pub fn send(self, to: Rank, chunks: Chunks) -> Self {
+        Self { send: Some(Send { to, chunks, source: Source::Current }), ..self }
+    }
+
+    /// The same step, sending `chunks` of the original input to rank `to`.
+    pub fn send_original(self, to: Rank, chunks: Chunks) -> Self {
+        Self { send: Some(Send { to, chunks, source: Source::Original }), ..self }
+    }
+
+    /// The same step, putting what comes from rank `from` in the place of `chunks`.
+    pub fn replace(self, from: Rank, chunks: Chunks) -> Self {
+        Self { receive: Some(Receive { from, chunks, combine: Combine::Replace }), ..self }
+    }
+
+    /// The same step, reducing what comes from rank `from` into `chunks`.
+    pub fn reduce(self, from: Rank, chunks: Chunks) -> Self {
+        Self { receive: Some(Receive { from, chunks, combine: Combine::Reduce }), ..self }
+    }
+
+    /// The step played backwards: what was sent comes back and is reduced, what was received is given back.
+    ///
+    /// # Panics
+    /// If the step is not part of an outward half: it reduces, or sends its original input.
+    fn reversed(self) -> Self {
+        let mut step = Self::new();
+        if let Some(receive) = self.receive {
+            assert_eq!(receive.combine, Combine::Replace, "only an outward half can be reversed");
+            step = step.send(receive.from, receive.chunks);
+        }
+        if let Some(send) = self.send {
+            assert_eq!(send.source, Source::Current, "only an outward half can be reversed");
+            step = step.reduce(send.to, send.chunks);
+        }
+        step
+    }
+}
+
+/// What one rank does in one collective: steps in order, over a buffer that is cut into chunks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    chunk_count: usize,
+    steps: Vec<Step>,
+}
+
+impl Schedule {
+    /// A schedule over a buffer of `chunk_count` chunks.
+    ///
+    /// # Panics
+    /// If there are no chunks.
+    pub fn new(chunk_count: usize, steps: impl IntoIterator<Item = Step>) -> Self {
+        assert!(chunk_count > 0, "a buffer has at least one chunk");
+        Self { chunk_count, steps: steps.into_iter().collect() }
+    }
+
+    /// How many chunks the buffer is cut into; the same on every rank.
+    pub fn chunk_count(&self) -> usize {
+        self.chunk_count
+    }
+
+    /// The steps, in order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// This schedule, and then the other.
+    ///
+    /// # Panics
+    /// If they cut the buffer differently.
+    pub fn then(mut self, next: Self) -> Self {
+        assert_eq!(self.chunk_count, next.chunk_count, "both halves cut the buffer in the same way");
+        self.steps.extend(next.steps);
+        self
+    }
+
+    /// Time reversal: an all-gather becomes a reduce-scatter, a broadcast becomes a reduce.
+    ///
+    /// # Panics
+    /// If this is not an outward half: a step reduces, or sends its original input.
+    pub fn reversed(&self) -> Self {
+        Self::new(self.chunk_count, self.steps.iter().rev().map(|step| step.reversed()))
+    }
+
+    /// The all-reduce whose outward half this is: everything inwards, reducing, and outwards again.
+    ///
+    /// # Panics
+    /// As [`Schedule::reversed`].
+    pub fn there_and_back(self) -> Self {
+        self.reversed().then(self)
+    }
+
+    /// The same schedule over a buffer of `chunk_count` finer chunks, in which its own chunk `c` is
+    /// `boundary(c)..boundary(c + 1)`. The finer buffer may reach beyond the chunks of this one.
+    pub fn refined(mut self, chunk_count: usize, boundary: impl Fn(usize) -> usize) -> Self {
+        let refine =
+            |chunks: &mut Chunks| *chunks = Chunks::new(boundary(chunks.start), boundary(chunks.end));
+        for step in &mut self.steps {
+            step.send.iter_mut().for_each(|send| refine(&mut send.chunks));
+            step.receive.iter_mut().for_each(|receive| refine(&mut receive.chunks));
+        }
+        Self::new(chunk_count, self.steps)
+    }
+
+    /// The same schedule with its ranks renamed.
+    pub fn renamed(mut self, name: impl Fn(Rank) -> Rank) -> Self {
+        for step in &mut self.steps {
+            step.send.iter_mut().for_each(|send| send.to = name(send.to));
+            step.receive.iter_mut().for_each(|receive| receive.from = name(receive.from));
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Schedule {
+        Schedule::new(
+            4,
+            [
+                Step::new().send(1, Chunks::one(0)).replace(3, Chunks::one(3)),
+                Step::new().send(1, Chunks::new(1, 3)),
+            ],
+        )
+    }
+
+    #[test]
+    fn reversal_swaps_directions_and_order() {
+        let expected = [
+            Step::new().reduce(1, Chunks::new(1, 3)),
+            Step::new().send(3, Chunks::one(3)).reduce(1, Chunks::one(0)),
+        ];
+        assert_eq!(sample().reversed().steps(), expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "only an outward half can be reversed")]
+    fn a_reduction_cannot_be_reversed() {
+        let _ = sample().reversed().reversed();
+    }
+
+    #[test]
+    fn refining_moves_the_chunks() {
+        let refined = sample().refined(10, |chunk| 1 + 2 * chunk);
+        assert_eq!(refined.steps()[1].send.unwrap().chunks, Chunks::new(3, 7));
+        assert_eq!(refined.chunk_count(), 10);
+    }
+}

@@ -1,0 +1,81 @@
+//! The verifier finds nothing wrong with any algorithm, for any operation, in any world up to 64 ranks.
+
+use unisono_collectives::{Algorithm, Operation, Topology, verify};
+
+fn check(algorithm: Algorithm, operation: Operation, topology: &Topology) {
+    if let Some(plans) = algorithm.plans(operation, topology) {
+        let defects = verify(&plans, operation);
+        assert!(defects.is_empty(), "{algorithm}, {operation:?}, {topology:?}: {}", defects[0]);
+    }
+}
+
+fn operations(root: usize) -> [Operation; 8] {
+    [
+        Operation::AllReduce,
+        Operation::ReduceScatter,
+        Operation::AllGather,
+        Operation::Broadcast { root },
+        Operation::Reduce { root },
+        Operation::Gather { root },
+        Operation::Scatter { root },
+        Operation::AllToAll,
+    ]
+}
+
+#[test]
+fn on_one_node() {
+    for ranks in 1..=64 {
+        let topology = Topology::single_node(ranks);
+        for algorithm in Algorithm::ALL {
+            for operation in operations(ranks / 3) {
+                check(algorithm, operation, &topology);
+            }
+        }
+    }
+}
+
+#[test]
+fn from_every_root() {
+    for ranks in [1, 2, 5, 8, 13] {
+        for root in 0..ranks {
+            for algorithm in [Algorithm::Tree, Algorithm::MasterWorker] {
+                for operation in operations(root) {
+                    check(algorithm, operation, &Topology::single_node(ranks));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn on_several_nodes() {
+    let even = (1..=8).flat_map(|nodes| (1..=8).map(move |local| Topology::uniform(nodes, local)));
+    let uneven = [&[3, 1][..], &[4, 4, 2], &[1, 5, 2, 3], &[2, 1, 1], &[7, 8]].map(Topology::from_node_sizes);
+    let scattered = Topology::from_node_of(vec![0, 1, 0, 2, 1, 0, 2]);
+    for topology in even.chain(uneven).chain([scattered]) {
+        for algorithm in [Algorithm::HierarchicalCopy, Algorithm::Rail] {
+            check(algorithm, Operation::AllReduce, &topology);
+        }
+    }
+}
+
+#[test]
+fn every_operation_is_on_the_menu() {
+    let topology = Topology::single_node(5);
+    for operation in operations(2) {
+        assert!(Algorithm::ALL.iter().any(|algorithm| algorithm.plan(operation, &topology, 0).is_some()));
+    }
+    for algorithm in Algorithm::ALL {
+        assert!(algorithm.plan(Operation::AllReduce, &topology, 0).is_some());
+    }
+}
+
+#[test]
+fn a_large_ring_is_quick() {
+    // No clock here: these sizes would take minutes if either were quadratic in the wrong place.
+    for rank in 0..1024 {
+        let plan = Algorithm::Ring.plan(Operation::AllReduce, &Topology::single_node(1024), rank).unwrap();
+        assert_eq!(plan.phases()[0].schedule.steps().len(), 2046);
+    }
+    check(Algorithm::Ring, Operation::AllReduce, &Topology::single_node(256));
+}

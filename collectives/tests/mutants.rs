@@ -1,0 +1,209 @@
+//! A verifier that never objects proves nothing. Here every step of correct schedules is dropped, doubled, swapped with its
+//! neighbour and misdirected in turn, and the verifier must object to every result that is really wrong.
+
+use unisono_collectives::{
+    Algorithm, Chunks, Combine, Defect, Operation, Plan, Schedule, Source, Step, Topology, simulate,
+    verify_schedules,
+};
+
+fn schedules(algorithm: Algorithm, ranks: usize) -> Vec<Schedule> {
+    let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();
+    plans.iter().map(Plan::flattened).collect()
+}
+
+/// The same schedules, with the steps of one rank changed.
+fn mutate(schedules: &[Schedule], rank: usize, change: impl FnOnce(&mut Vec<Step>)) -> Vec<Schedule> {
+    let mut mutant = schedules.to_vec();
+    let mut steps = mutant[rank].steps().to_vec();
+    change(&mut steps);
+    mutant[rank] = Schedule::new(mutant[rank].chunk_count(), steps);
+    mutant
+}
+
+fn objections(schedules: &[Schedule]) -> Vec<Defect> {
+    verify_schedules(schedules, Operation::AllReduce)
+}
+
+/// Calls `check` for every step of every rank of every algorithm at a few sizes.
+fn for_every_step(mut check: impl FnMut(&str, &[Schedule], usize, usize)) {
+    for algorithm in Algorithm::ALL {
+        for ranks in [2, 3, 4, 6] {
+            let schedules = schedules(algorithm, ranks);
+            for rank in 0..ranks {
+                for step in 0..schedules[rank].steps().len() {
+                    let name = format!("{algorithm}, {ranks} ranks, rank {rank}, step {step}");
+                    check(&name, &schedules, rank, step);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dropped_step_is_seen() {
+    for_every_step(|name, schedules, rank, step| {
+        let mutant = mutate(schedules, rank, |steps| {
+            steps.remove(step);
+        });
+        assert!(!objections(&mutant).is_empty(), "{name}");
+    });
+}
+
+#[test]
+fn a_doubled_step_is_seen() {
+    for_every_step(|name, schedules, rank, step| {
+        let mutant = mutate(schedules, rank, |steps| steps.insert(step, steps[step]));
+        assert!(!objections(&mutant).is_empty(), "{name}");
+    });
+}
+
+#[test]
+fn a_half_that_is_lost_is_seen() {
+    for_every_step(|name, schedules, rank, step| {
+        if schedules[rank].steps()[step].send.is_some() {
+            let mutant = mutate(schedules, rank, |steps| steps[step].send = None);
+            assert!(!objections(&mutant).is_empty(), "{name}: send");
+        }
+        if schedules[rank].steps()[step].receive.is_some() {
+            let mutant = mutate(schedules, rank, |steps| steps[step].receive = None);
+            assert!(!objections(&mutant).is_empty(), "{name}: receive");
+        }
+    });
+}
+
+#[test]
+fn a_misdirected_message_is_seen() {
+    for_every_step(|name, schedules, rank, step| {
+        let ranks = schedules.len();
+        if schedules[rank].steps()[step].send.is_some() {
+            let mutant = mutate(schedules, rank, |steps| {
+                let send = steps[step].send.as_mut().unwrap();
+                send.to = (send.to + 1) % ranks;
+            });
+            assert!(!objections(&mutant).is_empty(), "{name}: send");
+        }
+        if schedules[rank].steps()[step].receive.is_some() {
+            let mutant = mutate(schedules, rank, |steps| {
+                let receive = steps[step].receive.as_mut().unwrap();
+                receive.from = (receive.from + 1) % ranks;
+            });
+            assert!(!objections(&mutant).is_empty(), "{name}: receive");
+        }
+    });
+}
+
+#[test]
+fn a_reduction_that_replaces_and_the_reverse_are_seen() {
+    for_every_step(|name, schedules, rank, step| {
+        if schedules[rank].steps()[step].receive.is_some() {
+            let mutant = mutate(schedules, rank, |steps| {
+                let combine = &mut steps[step].receive.as_mut().unwrap().combine;
+                *combine = match *combine {
+                    Combine::Replace => Combine::Reduce,
+                    Combine::Reduce => Combine::Replace,
+                };
+            });
+            assert!(!objections(&mutant).is_empty(), "{name}");
+        }
+    });
+}
+
+/// Some neighbours may be swapped, and the result is as good as before. What the verifier lets pass must really be right:
+/// every rank's contribution once, and the same bits on all ranks.
+#[test]
+fn swapped_steps_are_seen_unless_they_are_right() {
+    let (mut seen, mut passed) = (0, 0);
+    for_every_step(|name, schedules, rank, step| {
+        if step + 1 < schedules[rank].steps().len() {
+            let mutant = mutate(schedules, rank, |steps| steps.swap(step, step + 1));
+            if objections(&mutant).is_empty() {
+                assert_right(name, &mutant);
+                passed += 1;
+            } else {
+                seen += 1;
+            }
+        }
+    });
+    assert!(seen > 200, "of {} swaps only {seen} were objected to", seen + passed);
+}
+
+fn assert_right(name: &str, schedules: &[Schedule]) {
+    let world = Topology::single_node(schedules.len()).world();
+    let plans: Vec<_> =
+        schedules.iter().map(|schedule| Plan::single("mutant", world.clone(), schedule.clone())).collect();
+    let counts: Vec<_> = (0..plans.len()).map(|rank| vec![16_u64.pow(rank as u32); 12]).collect();
+    let expected: u64 = counts.iter().map(|input| input[0]).sum();
+    let sums = simulate::run(&plans, &counts, |held, arrived| held + arrived);
+    assert!(sums.iter().flatten().all(|&sum| sum == expected), "{name}: {sums:?}");
+
+    let inexact: Vec<_> = (0..plans.len()).map(|rank| vec![1.0 / (rank as f32 + 3.0); 12]).collect();
+    let sums = simulate::run(&plans, &inexact, |held, arrived| held + arrived);
+    assert!(sums.iter().all(|sum| sum == &sums[0]), "{name}: {sums:?}");
+}
+
+#[test]
+fn a_wrong_chunk_is_seen() {
+    for_every_step(|name, schedules, rank, step| {
+        let chunk_count = schedules[rank].chunk_count();
+        let sends_one = |step: &Step| step.send.is_some_and(|send| send.chunks.count() == 1);
+        if chunk_count > 1 && sends_one(&schedules[rank].steps()[step]) {
+            let mutant = mutate(schedules, rank, |steps| {
+                let send = steps[step].send.as_mut().unwrap();
+                send.chunks = Chunks::one((send.chunks.start + 1) % chunk_count);
+            });
+            assert!(!objections(&mutant).is_empty(), "{name}");
+        }
+    });
+}
+
+#[test]
+fn defects_are_called_by_their_names() {
+    let whole = Chunks::one(0);
+    let ring = schedules(Algorithm::Ring, 4);
+
+    let dropped = mutate(&ring, 1, |steps| {
+        steps.pop();
+    });
+    assert!(objections(&dropped).iter().any(|defect| matches!(defect, Defect::Unmatched { other: 1, .. })));
+
+    // Everybody receives before anybody sends.
+    let waiting = |rank: usize| {
+        let other = 1 - rank;
+        Schedule::new(1, [Step::new().reduce(other, whole), Step::new().send(other, whole)])
+    };
+    let defects = objections(&[waiting(0), waiting(1)]);
+    assert_eq!(defects[0], Defect::Deadlock { rank: 0, step: 0, other: 1 });
+
+    // The cyclic order of the textbook: right sums, but other bits on every rank.
+    let cyclic = |rank: usize| {
+        let step = |i| Step::new().send_original((rank + i) % 3, whole).reduce((rank + 3 - i) % 3, whole);
+        Schedule::new(1, (1..3).map(step))
+    };
+    let defects = objections(&[cyclic(0), cyclic(1), cyclic(2)]);
+    assert!(matches!(defects[..], [Defect::DifferentOrder { chunk: 0, .. }]), "{defects:?}");
+
+    let overlap = Step { send: Some(ring_send(2, 1)), ..Step::new().replace(1, Chunks::one(2)) };
+    let defects = objections(&mutate(&ring, 0, |steps| steps[0] = overlap));
+    assert!(matches!(defects[..], [Defect::Overlap { rank: 0, step: 0, .. }]), "{defects:?}");
+
+    let longer = mutate(&ring, 0, |steps| steps[0].send.as_mut().unwrap().chunks = Chunks::new(0, 2));
+    assert!(
+        objections(&longer).iter().any(|defect| matches!(defect, Defect::LengthMismatch { from: 0, .. }))
+    );
+
+    let outside = mutate(&ring, 0, |steps| steps[0].send.as_mut().unwrap().chunks = Chunks::new(3, 5));
+    assert!(matches!(objections(&outside)[..], [Defect::NoSuchChunk { rank: 0, step: 0, .. }]));
+
+    let twice = mutate(&mutate(&schedules(Algorithm::RecursiveDoubling, 2), 0, double), 1, double);
+    assert!(objections(&twice).iter().any(|defect| matches!(defect, Defect::Doubled { .. })));
+
+    assert_eq!(objections(&outside)[0].to_string(), "rank 0, step 0: chunks 3..5 of 4 do not exist");
+}
+
+fn double(steps: &mut Vec<Step>) {
+    steps.push(steps[0]);
+}
+
+fn ring_send(chunk: usize, to: usize) -> unisono_collectives::Send {
+    unisono_collectives::Send { to, chunks: Chunks::one(chunk), source: Source::Current }
+}

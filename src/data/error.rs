@@ -1,0 +1,145 @@
+//! What can be wrong with a data set.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a data set could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// The source's name is none we know.
+    #[error("unknown data set `{name}`: expected `digits`, `idx:DIR` or `text:FILE`")]
+    UnknownSource {
+        /// The name as given.
+        name: String,
+    },
+    /// An option asks for nothing.
+    #[error("{option} is 0: it must be at least 1")]
+    Zero {
+        /// The option, in words.
+        option: &'static str,
+    },
+    /// A file could not be read or unpacked.
+    #[error("cannot read `{}`: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The directory of an IDX data set is not there.
+    #[error("no directory `{}`: expected one that holds files in the format of MNIST", path.display())]
+    NoDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A directory lacks a file.
+    #[error("no {names} in `{}`: expected there, gzipped (.gz) or not", path.display())]
+    NoFile {
+        /// The directory.
+        path: PathBuf,
+        /// The names looked for.
+        names: String,
+    },
+    /// A file's first four bytes name another format.
+    #[error(
+        "`{}` is no IDX file of {what}: its magic number is {found:#010x}, expected {expected:#010x}",
+        path.display()
+    )]
+    Magic {
+        /// The file.
+        path: PathBuf,
+        /// Images or labels.
+        what: &'static str,
+        /// The magic number read.
+        found: u32,
+        /// The magic number of such a file.
+        expected: u32,
+    },
+    /// A header announces nothing, or more than can be counted.
+    #[error("`{}` has the shape {shape:?}: expected sizes that are above 0 and fit in memory", path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The sizes in the header.
+        shape: Vec<u32>,
+    },
+    /// A file ends early.
+    #[error("`{}` is truncated: {found} bytes, expected {expected}; fetch it again", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes read, after unpacking.
+        found: usize,
+        /// Bytes that the header announces, itself included.
+        expected: usize,
+    },
+    /// A file goes on after its end.
+    #[error("`{}` has trailing bytes: expected it to end after {expected}; fetch it again", path.display())]
+    Trailing {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that the header announces, itself included.
+        expected: usize,
+    },
+    /// Labels and images do not pair up.
+    #[error(
+        "`{}` has {found} labels for the {expected} images of `{}`: expected as many",
+        path.display(),
+        images.display()
+    )]
+    Count {
+        /// The file of labels.
+        path: PathBuf,
+        /// How many it holds.
+        found: usize,
+        /// The file of images.
+        images: PathBuf,
+        /// How many that one holds.
+        expected: usize,
+    },
+    /// The images to test on differ in size from those to train on.
+    #[error(
+        "`{}` has images of {}x{} pixels: expected {}x{}, as in training",
+        path.display(), found[0], found[1], expected[0], expected[1]
+    )]
+    Size {
+        /// The file of images to test on.
+        path: PathBuf,
+        /// Their height and width.
+        found: [usize; 2],
+        /// Height and width of the images to train on.
+        expected: [usize; 2],
+    },
+    /// A label is not a class.
+    #[error("`{}` labels sample {sample} as {label}: expected 0 to {highest}", path.display())]
+    Label {
+        /// The file.
+        path: PathBuf,
+        /// The sample's index.
+        sample: usize,
+        /// Its label.
+        label: u8,
+        /// The highest label there is.
+        highest: u8,
+    },
+    /// A text is not UTF-8.
+    #[error("`{}` is not UTF-8 text: no valid character at byte {position}", path.display())]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// Offset of the first invalid byte.
+        position: usize,
+    },
+    /// There are too few samples to train and to test on.
+    #[error("`{}` is too short: {found} {what}, expected at least {expected}", path.display())]
+    TooShort {
+        /// The file.
+        path: PathBuf,
+        /// What is counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many it takes.
+        expected: usize,
+    },
+}

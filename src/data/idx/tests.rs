@@ -1,0 +1,129 @@
+//! Every way for an IDX data set to be right or wrong.
+
+use std::io::Write;
+
+use flate2::{Compression, write::GzEncoder};
+
+use super::super::scratch::Scratch;
+use super::*;
+
+fn file(magic: u32, shape: &[u32], bytes: &[u8]) -> Vec<u8> {
+    let header = [&[magic], shape].concat();
+    let header = header.into_iter().flat_map(u32::to_be_bytes);
+    header.chain(bytes.iter().copied()).collect()
+}
+
+/// As many images of 2x3 as there are labels, and the labels.
+fn pair(labels: &[u8]) -> [Vec<u8>; 2] {
+    let count = labels.len() as u32;
+    let pixels: Vec<u8> = (0..count as u8 * 6).collect();
+    [file(0x803, &[count, 2, 3], &pixels), file(0x801, &[count], labels)]
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// What reading a lone pair of these files says.
+fn refusal(images: &[u8], labels: &[u8]) -> String {
+    let scratch = Scratch::new();
+    scratch.file("t10k-images-idx3-ubyte", images);
+    scratch.file("t10k-labels-idx1-ubyte", labels);
+    read(scratch.directory()).unwrap_err().to_string()
+}
+
+#[test]
+fn two_pairs_are_train_and_test() {
+    let scratch = Scratch::new();
+    let [images, labels] = pair(&[1, 2, 3]);
+    scratch.file("train-images-idx3-ubyte", images);
+    scratch.file("train-labels-idx1-ubyte.gz", gzip(&labels));
+    let [images, labels] = pair(&[9, 0]);
+    // Gzipped, though its name does not say so.
+    scratch.file("t10k-images-idx3-ubyte", gzip(&images));
+    scratch.file("t10k-labels-idx1-ubyte", labels);
+
+    let data = read(scratch.directory()).unwrap();
+    assert_eq!(data.kind, Kind::Images { height: 2, width: 3, classes: 10 });
+    let split = |labels: &[u8]| Split::Images {
+        pixels: (0..labels.len() as u8 * 6).collect(),
+        labels: labels.to_vec(),
+    };
+    assert_eq!(data.train, split(&[1, 2, 3]));
+    assert_eq!(data.test, split(&[9, 0]));
+}
+
+#[test]
+fn a_lone_pair_is_split_nine_to_one() {
+    let scratch = Scratch::new();
+    let labels: Vec<u8> = (0..20).map(|i| i % 10).collect();
+    let [images, label_file] = pair(&labels);
+    scratch.file("train-images-idx3-ubyte.gz", gzip(&images));
+    scratch.file("train-labels-idx1-ubyte", label_file);
+    let data = read(scratch.directory()).unwrap();
+    assert_eq!((data.train.len(), data.test.len()), (18, 2));
+    let pixels = (18 * 6..20 * 6).collect();
+    assert_eq!(data.test, Split::Images { pixels, labels: vec![8, 9] });
+}
+
+#[test]
+fn missing_files_are_named() {
+    let scratch = Scratch::new();
+    let absent = read(&scratch.directory().join("absent")).unwrap_err().to_string();
+    assert!(absent.starts_with("no directory `") && absent.contains("absent"), "{absent}");
+    let empty = read(scratch.directory()).unwrap_err().to_string();
+    assert!(empty.contains("train-images-idx3-ubyte") && empty.contains("t10k"), "{empty}");
+    scratch.file("train-images-idx3-ubyte", pair(&[1, 2])[0].as_slice());
+    let half = read(scratch.directory()).unwrap_err().to_string();
+    assert!(half.starts_with("no train-labels-idx1-ubyte in"), "{half}");
+}
+
+#[test]
+fn malformed_files_are_refused() {
+    let [images, labels] = &pair(&[1, 2]);
+    let other = &pair(&[0; 9])[1];
+    let longer = |file: &[u8]| [file, &[0]].concat();
+    let shorter = |file: &[u8]| file[..file.len() - 1].to_vec();
+    let cases = [
+        (labels.clone(), labels.clone(), "magic number is 0x00000801, expected 0x00000803"),
+        (images.clone(), images.clone(), "magic number is 0x00000803, expected 0x00000801"),
+        (vec![], labels.clone(), "truncated: 0 bytes, expected 16"),
+        (shorter(images), labels.clone(), "truncated: 27 bytes, expected 28"),
+        (images.clone(), shorter(labels), "truncated: 9 bytes, expected 10"),
+        (longer(images), labels.clone(), "trailing bytes: expected it to end after 28"),
+        (gzip(&longer(images)), labels.clone(), "trailing bytes"),
+        (shorter(&gzip(images)), labels.clone(), "cannot read"),
+        (images.clone(), pair(&[1, 2, 3])[1].clone(), "has 3 labels for the 2 images"),
+        (images.clone(), pair(&[1, 10])[1].clone(), "labels sample 1 as 10: expected 0 to 9"),
+        (pair(&[])[0].clone(), pair(&[])[1].clone(), "the shape [0, 2, 3]"),
+        (file(0x803, &[2, 0, 3], &[]), labels.clone(), "the shape [2, 0, 3]"),
+        (pair(&[1])[0].clone(), pair(&[1])[1].clone(), "too short: 1 images, expected"),
+    ];
+    for (images, labels, expected) in cases {
+        let message = refusal(&images, &labels);
+        assert!(message.contains(expected), "{message}, not {expected}");
+    }
+}
+
+#[test]
+fn a_header_allocates_nothing() {
+    let [_, labels] = pair(&[1, 2]);
+    let vast = refusal(&file(0x803, &[u32::MAX; 3], &[]), &labels);
+    assert!(vast.contains("fit in memory"), "{vast}");
+    let large = refusal(&file(0x803, &[u32::MAX, 28, 28], &[0]), &labels);
+    assert!(large.contains("truncated: 17 bytes"), "{large}");
+}
+
+#[test]
+fn images_of_two_sizes_are_refused() {
+    let scratch = Scratch::new();
+    let [images, labels] = pair(&[1, 2]);
+    scratch.file("train-images-idx3-ubyte", images);
+    scratch.file("train-labels-idx1-ubyte", &labels);
+    scratch.file("t10k-images-idx3-ubyte", file(0x803, &[2, 3, 2], &[0; 12]));
+    scratch.file("t10k-labels-idx1-ubyte", labels);
+    let message = read(scratch.directory()).unwrap_err().to_string();
+    assert!(message.contains("images of 3x2 pixels: expected 2x3"), "{message}");
+}

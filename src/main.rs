@@ -1,0 +1,2 @@
+//! Unisono.
+fn main() {}

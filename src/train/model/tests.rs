@@ -1,0 +1,131 @@
+//! What holds for every model.
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::loss::cross_entropy;
+
+use super::*;
+
+const IMAGES: Kind = Kind::Images { height: 16, width: 20, classes: 10 };
+
+fn text() -> Kind {
+    Kind::Text { context: 12, vocabulary: ('a'..='z').collect() }
+}
+
+/// Every model with data it learns from.
+fn pairings() -> [(ModelKind, Kind); 3] {
+    [(ModelKind::Mlp, IMAGES), (ModelKind::Cnn, IMAGES), (ModelKind::Transformer, text())]
+}
+
+/// Inputs and targets of three samples.
+fn batch(data: &Kind) -> (Tensor, Tensor) {
+    let cycle = |count: usize, step: u32, modulus: u32| -> Vec<u32> {
+        (0..count as u32).map(|i| i * step % modulus).collect()
+    };
+    let tensor = |values: Vec<u32>, shape: &[usize]| Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
+    match data {
+        Kind::Images { height, width, classes } => {
+            let pixels = tensor(cycle(3 * height * width, 37, 101), &[3, height * width]);
+            let inputs = ((pixels.to_dtype(DType::F32).unwrap() / 50.0).unwrap() - 1.0).unwrap();
+            (inputs, tensor(cycle(3, 7, *classes as u32), &[3]))
+        }
+        Kind::Text { context, vocabulary } => {
+            let size = vocabulary.len() as u32;
+            let inputs = tensor(cycle(3 * context, 7, size), &[3, *context]);
+            (inputs, tensor(cycle(3 * context, 5, size), &[3 * context]))
+        }
+    }
+}
+
+fn loss(model: &dyn Model, data: &Kind) -> Tensor {
+    let (inputs, targets) = batch(data);
+    cross_entropy(&model.forward(&inputs).unwrap(), &targets).unwrap()
+}
+
+#[test]
+fn names_are_read_back() {
+    for kind in ModelKind::ALL {
+        assert_eq!(kind.to_string().parse::<ModelKind>().unwrap(), kind);
+    }
+    let message = "rnn".parse::<ModelKind>().unwrap_err().to_string();
+    assert_eq!(message, "unknown model `rnn`: expected `mlp`, `cnn` or `transformer`");
+}
+
+#[test]
+fn a_model_refuses_data_it_cannot_learn_from() {
+    let refusal = |kind, data: &Kind| build(kind, data, 0).err().unwrap().to_string();
+    let message = refusal(ModelKind::Transformer, &IMAGES);
+    assert_eq!(message, "the transformer does not learn from images: use the mlp or the cnn");
+    for kind in [ModelKind::Mlp, ModelKind::Cnn] {
+        let message = refusal(kind, &text());
+        assert_eq!(message, format!("the {kind} does not learn from text: use the transformer"));
+    }
+    let message = refusal(ModelKind::Cnn, &Kind::Images { height: 28, width: 15, classes: 10 });
+    assert!(message.contains("28x15 pixels are too small for the cnn"), "{message}");
+}
+
+#[test]
+fn the_seed_decides_every_parameter() {
+    for (kind, data) in pairings() {
+        let values = |seed| -> Vec<(String, Vec<f32>)> {
+            let (_, parameters) = build(kind, &data, seed).unwrap();
+            let flat = |var: &Var| var.flatten_all().unwrap().to_vec1().unwrap();
+            parameters.iter().map(|(name, var)| (name.clone(), flat(var))).collect()
+        };
+        assert_eq!(values(1), values(1));
+        assert_ne!(values(1), values(2));
+        assert!(values(1).is_sorted_by(|(a, _), (b, _)| a < b), "sorted, and no name twice");
+    }
+}
+
+#[test]
+fn logits_have_a_row_per_target_and_no_opinion_yet() {
+    for (kind, data) in pairings() {
+        let (model, _) = build(kind, &data, 1).unwrap();
+        let (inputs, targets) = batch(&data);
+        let (classes, uniform) = match &data {
+            Kind::Images { classes, .. } => (*classes, 1.5),
+            Kind::Text { vocabulary, .. } => (vocabulary.len(), 0.5),
+        };
+        let logits = model.forward(&inputs).unwrap();
+        assert_eq!(logits.dims(), [targets.dims1().unwrap(), classes]);
+        let loss = loss(&*model, &data).to_scalar::<f32>().unwrap();
+        assert!((loss - (classes as f32).ln()).abs() < uniform, "{kind}: {loss}");
+    }
+}
+
+/// Along its gradient, the loss must rise as steeply as the gradient is long.
+#[test]
+fn gradients_are_the_slopes_of_the_loss() {
+    for (kind, data) in pairings() {
+        let (model, parameters) = build(kind, &data, 1).unwrap();
+        let gradients = loss(&*model, &data).backward().unwrap();
+        for (name, var) in &parameters {
+            let gradient = gradients.get(var).unwrap_or_else(|| panic!("{kind}: {name} has none"));
+            let length = gradient.sqr().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap().sqrt();
+            let step = 0.01;
+            let start = var.as_tensor().copy().unwrap();
+            let at = |distance: f32| {
+                let offset = (gradient * f64::from(distance / length)).unwrap();
+                var.set(&(&start + offset).unwrap()).unwrap();
+                loss(&*model, &data).to_scalar::<f32>().unwrap()
+            };
+            let slope = (at(step) - at(-step)) / (2.0 * step);
+            var.set(&start).unwrap();
+            assert!((slope - length).abs() < 0.02 * length + 1e-4, "{kind}: {name} {slope} {length}");
+        }
+    }
+}
+
+/// No character may see those after it.
+#[test]
+fn the_transformer_is_causal() {
+    let (model, _) = build(ModelKind::Transformer, &text(), 1).unwrap();
+    let logits = |last: u32| -> Vec<Vec<f32>> {
+        let tokens = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, last];
+        let inputs = Tensor::new(&[tokens], &Device::Cpu).unwrap();
+        model.forward(&inputs).unwrap().to_vec2().unwrap()
+    };
+    let (a, b) = (logits(11), logits(12));
+    assert_eq!(a[..11], b[..11]);
+    assert_ne!(a[11], b[11]);
+}

@@ -1,0 +1,100 @@
+//! A small transformer that predicts each next character (GPT: causal, pre-norm).
+//!
+//! None of its layers has a bias: it learns as well without.
+
+use candle_core::{IndexOp, Result, Tensor};
+
+use super::Model;
+use super::layers::Parameters;
+use super::rowwise::{CausalSoftmax, RmsNorm, SquaredRelu, rowwise};
+
+const WIDTH: usize = 128;
+const HEADS: usize = 4;
+const BLOCKS: usize = 4;
+/// Width of the hidden layer between two linear ones.
+const HIDDEN: usize = 4 * WIDTH;
+
+pub(super) struct Transformer {
+    /// The vector of each character, `vocabulary x WIDTH`.
+    characters: Tensor,
+    /// The vector of each position, `context x WIDTH`.
+    positions: Tensor,
+    blocks: Vec<Block>,
+    output: Tensor,
+}
+
+impl Transformer {
+    pub(super) fn new(parameters: &mut Parameters, context: usize, vocabulary: usize) -> Result<Self> {
+        let blocks = (0..BLOCKS).map(|i| Block::new(parameters, &format!("block{i}")));
+        Ok(Self {
+            blocks: blocks.collect::<Result<_>>()?,
+            characters: parameters.add("characters", (vocabulary, WIDTH), 0.3)?,
+            positions: parameters.add("positions", (context, WIDTH), 0.1)?,
+            output: parameters.add("output", (WIDTH, vocabulary), 0.02)?,
+        })
+    }
+}
+
+impl Model for Transformer {
+    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
+        let (samples, context) = inputs.dims2()?;
+        let positions = self.positions.i(..context)?;
+        let mut x = self
+            .characters
+            .embedding(&inputs.flatten_all()?)?
+            .reshape((samples, context, WIDTH))?
+            .broadcast_add(&positions)?
+            .reshape((samples * context, WIDTH))?;
+        for block in &self.blocks {
+            x = block.forward(&x, samples)?;
+        }
+        rowwise(&x, RmsNorm)?.matmul(&self.output)
+    }
+}
+
+/// Attention, then a perceptron, each added to its input.
+struct Block {
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mix: Tensor,
+    expand: Tensor,
+    contract: Tensor,
+}
+
+impl Block {
+    fn new(parameters: &mut Parameters, name: &str) -> Result<Self> {
+        let mut weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
+            let deviation = gain / (inputs as f64).sqrt();
+            parameters.add(format!("{name}.{layer}"), (inputs, outputs), deviation)
+        };
+        // What a block adds starts small, so that at first the blocks pass their input through.
+        let quiet = 1.0 / (2.0 * BLOCKS as f64).sqrt();
+        Ok(Self {
+            query: weight("query", WIDTH, WIDTH, 1.0)?,
+            key: weight("key", WIDTH, WIDTH, 1.0)?,
+            value: weight("value", WIDTH, WIDTH, 1.0)?,
+            mix: weight("mix", WIDTH, WIDTH, quiet)?,
+            expand: weight("expand", WIDTH, HIDDEN, 1.0)?,
+            contract: weight("contract", HIDDEN, WIDTH, quiet)?,
+        })
+    }
+
+    /// `x` and the result are `samples*context x WIDTH`.
+    fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
+        let x = (x + self.attend(&rowwise(x, RmsNorm)?, samples)?)?;
+        let hidden = rowwise(&rowwise(&x, RmsNorm)?.matmul(&self.expand)?, SquaredRelu)?;
+        &x + hidden.matmul(&self.contract)?
+    }
+
+    fn attend(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
+        // samples*context x WIDTH -> samples x HEADS x context x WIDTH/HEADS
+        let heads = |weight: &Tensor| {
+            x.matmul(weight)?.reshape((samples, (), HEADS, WIDTH / HEADS))?.transpose(1, 2)?.contiguous()
+        };
+        let (query, key, value) = (heads(&self.query)?, heads(&self.key)?, heads(&self.value)?);
+        let scale = ((WIDTH / HEADS) as f32).sqrt().recip();
+        let attention = rowwise(&query.matmul(&key.t()?)?, CausalSoftmax { scale })?;
+        attention.matmul(&value)?.transpose(1, 2)?.reshape(((), WIDTH))?.matmul(&self.mix)
+    }
+}
