@@ -190,7 +190,7 @@ impl Split {
 }
 
 fn gather_images(pixels: &[u8], labels: &[u8], samples: &[usize]) -> (Inputs, Vec<u32>) {
-    let size = pixels.len() / labels.len();
+    let size = pixels.len() / labels.len().max(1);
     let (mean, deviation) = GREY;
     let normalise = |&grey: &u8| (f32::from(grey) / 255.0 - mean) / deviation;
     let image = |&i: &usize| pixels[i * size..][..size].iter().map(normalise);

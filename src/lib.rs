@@ -1,1 +1,63 @@
-//! Unisono.
+//! Collective communication for data-parallel training.
+//!
+//! ```
+//! use unisono::ReduceOp;
+//!
+//! // Four ranks in one process; `unisono::init()` is the same under `mpirun`.
+//! let results = unisono::threads(4, |mut comm| {
+//!     let mut gradients = vec![comm.rank() as f32; 8];
+//!     comm.all_reduce(&mut gradients, ReduceOp::Mean)?;
+//!     Ok(gradients)
+//! });
+//! for gradients in results {
+//!     assert_eq!(gradients?, [1.5; 8]);
+//! }
+//! # unisono::Result::Ok(())
+//! ```
+//!
+//! Begin with [`Communicator`]. The algorithms themselves, and the proof that they are right, are in
+//! [`unisono_collectives`]; the most used of its names are repeated here.
+//!
+//! # Features
+//! - `mpi`: ranks that are processes under `mpirun` (needs an MPI at build time). Without it, ranks are threads.
+//! - `train`: the mirrored trainer, its data sets and models.
+//! - `cli`: the command `unisono`.
+
+mod call;
+mod collective;
+mod communicator;
+pub mod config;
+mod dtype;
+mod error;
+mod executor;
+mod reduce;
+mod scratch;
+pub mod select;
+mod transport;
+
+pub use call::{Call, Ran};
+pub use collective::Collective;
+pub use communicator::{Communicator, threads};
+pub use dtype::{DType, Element};
+pub use error::{Error, Place, Result};
+pub use reduce::ReduceOp;
+pub use select::Choice;
+pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
+
+#[cfg(feature = "mpi")]
+pub use mpi;
+
+/// Initialises MPI and takes part in the world that `mpirun` launched: [`Communicator::init`].
+///
+/// # Errors
+/// As [`Communicator::init`].
+#[cfg(feature = "mpi")]
+pub fn init() -> Result<Communicator> {
+    Communicator::init()
+}
+
+/// The name and version of the MPI library that this program is linked with.
+#[cfg(feature = "mpi")]
+pub fn mpi_library_version() -> String {
+    transport::mpi::library_version()
+}

@@ -150,8 +150,7 @@ impl Drawing<'_> {
 
     /// Draws a line where the first message of a later phase arrives.
     fn name_new_phase(&mut self, arrivals: &[Event]) {
-        let names = arrivals.iter().map(|event| phase_of(&self.plans[event.rank], event.step));
-        let last = names.last();
+        let last = arrivals.last().map(|event| phase_of(&self.plans[event.rank], event.step));
         if last.is_some() && last != self.phase {
             self.phase = last;
             self.rows.extend(last.map(Row::Phase));

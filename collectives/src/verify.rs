@@ -143,9 +143,8 @@ fn wrong_results(buffers: &[Vec<Symbol>], operation: Operation) -> Vec<Defect> {
         }
     }
     if defects.is_empty() && operation == Operation::AllReduce {
-        for chunk in 0..buffers.first().map_or(0, Vec::len) {
-            let differs = |&rank: &Rank| buffers[rank][chunk].order != buffers[0][chunk].order;
-            let other = (1..ranks).find(differs);
+        for (chunk, first) in buffers.first().into_iter().flatten().enumerate() {
+            let other = (1..ranks).find(|&rank| buffers[rank][chunk].order != first.order);
             defects.extend(other.map(|other| Defect::DifferentOrder { chunk, one: 0, other }));
         }
     }

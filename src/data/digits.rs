@@ -121,8 +121,10 @@ fn draw_digit(rng: &mut ChaCha8Rng, image: &mut [u8]) -> u8 {
         let points: Vec<Point> = stroke.points().into_iter().map(|p| warp.apply(p)).collect();
         pen.draw(&points, 1.0, &mut ink);
     }
-    let smudge = [random_pixel(rng), random_pixel(rng)];
-    pen.draw(&smudge, rng.random_range(0.0..0.5), &mut ink);
+    for _ in 0..2 {
+        let smudge = [random_pixel(rng), random_pixel(rng)];
+        pen.draw(&smudge, rng.random_range(0.0..0.6), &mut ink);
+    }
     expose(rng, &ink, image);
     digit as u8
 }
@@ -135,7 +137,7 @@ fn random_pixel(rng: &mut ChaCha8Rng) -> Point {
 /// Turns ink into grey levels, of random contrast and with noise.
 fn expose(rng: &mut ChaCha8Rng, ink: &[f32], image: &mut [u8]) {
     let contrast = rng.random_range(120.0..255.0);
-    let noise = rng.random_range(5.0..60.0);
+    let noise = rng.random_range(5.0..80.0);
     for (grey, ink) in image.iter_mut().zip(ink) {
         // The sum of two uniform variables is bell-shaped enough.
         let bell = rng.random::<f32>() + rng.random::<f32>() - 1.0;

@@ -42,7 +42,7 @@ fn tokenise(text: &str) -> (Vec<char>, Vec<u32>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Inputs, scratch::Scratch};
+    use super::super::{Inputs, testing::TestDirectory};
     use super::*;
 
     const CONTEXT: usize = 8;
@@ -60,8 +60,8 @@ mod tests {
 
     #[test]
     fn targets_are_the_inputs_one_character_on() {
-        let scratch = Scratch::new();
-        let data = read(&scratch.file("text", alphabet(1000)), CONTEXT).unwrap();
+        let directory = TestDirectory::new();
+        let data = read(&directory.file("text", alphabet(1000)), CONTEXT).unwrap();
         assert_eq!(data.train.len(), 900 / CONTEXT - 1);
         assert_eq!(data.test.len(), 100 / CONTEXT - 1);
 
@@ -97,22 +97,22 @@ mod tests {
 
     #[test]
     fn the_shortest_text_is_as_the_error_says() {
-        let scratch = Scratch::new();
-        let short = scratch.file("short", alphabet(20 * CONTEXT - 1));
+        let directory = TestDirectory::new();
+        let short = directory.file("short", alphabet(20 * CONTEXT - 1));
         let message = read(&short, CONTEXT).unwrap_err().to_string();
         assert!(message.contains("159 characters, expected at least 160"), "{message}");
-        assert!(read(&scratch.file("enough", alphabet(20 * CONTEXT)), CONTEXT).is_ok());
+        assert!(read(&directory.file("enough", alphabet(20 * CONTEXT)), CONTEXT).is_ok());
     }
 
     #[test]
     fn what_is_no_text_is_refused() {
-        let scratch = Scratch::new();
-        let broken = scratch.file("broken", b"abc\xff\xfe");
+        let directory = TestDirectory::new();
+        let broken = directory.file("broken", b"abc\xff\xfe");
         let message = read(&broken, CONTEXT).unwrap_err().to_string();
         assert!(message.contains("no valid character at byte 3"), "{message}");
-        let missing = read(&scratch.directory().join("missing"), CONTEXT).unwrap_err();
+        let missing = read(&directory.path().join("missing"), CONTEXT).unwrap_err();
         assert!(matches!(missing, DataError::Read { .. }));
-        let empty = read(&scratch.file("empty", ""), CONTEXT).unwrap_err();
+        let empty = read(&directory.file("empty", ""), CONTEXT).unwrap_err();
         assert!(matches!(empty, DataError::TooShort { found: 0, .. }));
         assert!(matches!(read(&broken, 0), Err(DataError::Zero { .. })));
     }

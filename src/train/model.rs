@@ -1,9 +1,11 @@
 //! The models that can be trained, and how to build one for a data set.
 
 mod cnn;
+mod fused;
 mod layers;
 mod mlp;
-mod rowwise;
+mod patches;
+mod rows;
 mod transformer;
 
 use std::fmt;
@@ -99,7 +101,10 @@ pub enum ModelError {
     Tensor(#[from] candle_core::Error),
 }
 
-/// Builds a model for `data` and returns it with its parameters, sorted by name.
+/// A model's parameters, each with a name of its own, sorted by name.
+pub type NamedParameters = Vec<(String, Var)>;
+
+/// Builds a model for `data` and returns it with its parameters.
 ///
 /// The initial values follow from the seed and the names alone, so every rank that calls this
 /// holds the same model.
@@ -111,7 +116,7 @@ pub fn build(
     kind: ModelKind,
     data: &Kind,
     seed: u64,
-) -> Result<(Box<dyn Model>, Vec<(String, Var)>), ModelError> {
+) -> Result<(Box<dyn Model>, NamedParameters), ModelError> {
     let mut parameters = Parameters::new(seed);
     let root = &mut parameters;
     let model: Box<dyn Model> = match (kind, data) {

@@ -48,7 +48,7 @@ impl Folding {
     pub(super) fn role(self, rank: Rank) -> Role {
         if rank >= 2 * self.extras {
             Role::Base { base: rank - self.extras, extra: None }
-        } else if rank % 2 == 0 {
+        } else if rank.is_multiple_of(2) {
             Role::Base { base: rank / 2, extra: Some(rank + 1) }
         } else {
             Role::Extra { stand_in: rank - 1 }

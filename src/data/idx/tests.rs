@@ -4,7 +4,7 @@ use std::io::Write;
 
 use flate2::{Compression, write::GzEncoder};
 
-use super::super::scratch::Scratch;
+use super::super::testing::TestDirectory;
 use super::*;
 
 fn file(magic: u32, shape: &[u32], bytes: &[u8]) -> Vec<u8> {
@@ -28,24 +28,24 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 /// What reading a lone pair of these files says.
 fn refusal(images: &[u8], labels: &[u8]) -> String {
-    let scratch = Scratch::new();
-    scratch.file("t10k-images-idx3-ubyte", images);
-    scratch.file("t10k-labels-idx1-ubyte", labels);
-    read(scratch.directory()).unwrap_err().to_string()
+    let directory = TestDirectory::new();
+    directory.file("t10k-images-idx3-ubyte", images);
+    directory.file("t10k-labels-idx1-ubyte", labels);
+    read(directory.path()).unwrap_err().to_string()
 }
 
 #[test]
 fn two_pairs_are_train_and_test() {
-    let scratch = Scratch::new();
+    let directory = TestDirectory::new();
     let [images, labels] = pair(&[1, 2, 3]);
-    scratch.file("train-images-idx3-ubyte", images);
-    scratch.file("train-labels-idx1-ubyte.gz", gzip(&labels));
+    directory.file("train-images-idx3-ubyte", images);
+    directory.file("train-labels-idx1-ubyte.gz", gzip(&labels));
     let [images, labels] = pair(&[9, 0]);
     // Gzipped, though its name does not say so.
-    scratch.file("t10k-images-idx3-ubyte", gzip(&images));
-    scratch.file("t10k-labels-idx1-ubyte", labels);
+    directory.file("t10k-images-idx3-ubyte", gzip(&images));
+    directory.file("t10k-labels-idx1-ubyte", labels);
 
-    let data = read(scratch.directory()).unwrap();
+    let data = read(directory.path()).unwrap();
     assert_eq!(data.kind, Kind::Images { height: 2, width: 3, classes: 10 });
     let split = |labels: &[u8]| Split::Images {
         pixels: (0..labels.len() as u8 * 6).collect(),
@@ -57,12 +57,12 @@ fn two_pairs_are_train_and_test() {
 
 #[test]
 fn a_lone_pair_is_split_nine_to_one() {
-    let scratch = Scratch::new();
+    let directory = TestDirectory::new();
     let labels: Vec<u8> = (0..20).map(|i| i % 10).collect();
     let [images, label_file] = pair(&labels);
-    scratch.file("train-images-idx3-ubyte.gz", gzip(&images));
-    scratch.file("train-labels-idx1-ubyte", label_file);
-    let data = read(scratch.directory()).unwrap();
+    directory.file("train-images-idx3-ubyte.gz", gzip(&images));
+    directory.file("train-labels-idx1-ubyte", label_file);
+    let data = read(directory.path()).unwrap();
     assert_eq!((data.train.len(), data.test.len()), (18, 2));
     let pixels = (18 * 6..20 * 6).collect();
     assert_eq!(data.test, Split::Images { pixels, labels: vec![8, 9] });
@@ -70,13 +70,13 @@ fn a_lone_pair_is_split_nine_to_one() {
 
 #[test]
 fn missing_files_are_named() {
-    let scratch = Scratch::new();
-    let absent = read(&scratch.directory().join("absent")).unwrap_err().to_string();
+    let directory = TestDirectory::new();
+    let absent = read(&directory.path().join("absent")).unwrap_err().to_string();
     assert!(absent.starts_with("no directory `") && absent.contains("absent"), "{absent}");
-    let empty = read(scratch.directory()).unwrap_err().to_string();
+    let empty = read(directory.path()).unwrap_err().to_string();
     assert!(empty.contains("train-images-idx3-ubyte") && empty.contains("t10k"), "{empty}");
-    scratch.file("train-images-idx3-ubyte", pair(&[1, 2])[0].as_slice());
-    let half = read(scratch.directory()).unwrap_err().to_string();
+    directory.file("train-images-idx3-ubyte", pair(&[1, 2])[0].as_slice());
+    let half = read(directory.path()).unwrap_err().to_string();
     assert!(half.starts_with("no train-labels-idx1-ubyte in"), "{half}");
 }
 
@@ -87,7 +87,7 @@ fn malformed_files_are_refused() {
     let longer = |file: &[u8]| [file, &[0]].concat();
     let shorter = |file: &[u8]| file[..file.len() - 1].to_vec();
     let cases = [
-        (labels.clone(), labels.clone(), "magic number is 0x00000801, expected 0x00000803"),
+        (other.clone(), labels.clone(), "magic number is 0x00000801, expected 0x00000803"),
         (images.clone(), images.clone(), "magic number is 0x00000803, expected 0x00000801"),
         (vec![], labels.clone(), "truncated: 0 bytes, expected 16"),
         (shorter(images), labels.clone(), "truncated: 27 bytes, expected 28"),
@@ -118,12 +118,12 @@ fn a_header_allocates_nothing() {
 
 #[test]
 fn images_of_two_sizes_are_refused() {
-    let scratch = Scratch::new();
+    let directory = TestDirectory::new();
     let [images, labels] = pair(&[1, 2]);
-    scratch.file("train-images-idx3-ubyte", images);
-    scratch.file("train-labels-idx1-ubyte", &labels);
-    scratch.file("t10k-images-idx3-ubyte", file(0x803, &[2, 3, 2], &[0; 12]));
-    scratch.file("t10k-labels-idx1-ubyte", labels);
-    let message = read(scratch.directory()).unwrap_err().to_string();
+    directory.file("train-images-idx3-ubyte", images);
+    directory.file("train-labels-idx1-ubyte", &labels);
+    directory.file("t10k-images-idx3-ubyte", file(0x803, &[2, 3, 2], &[0; 12]));
+    directory.file("t10k-labels-idx1-ubyte", labels);
+    let message = read(directory.path()).unwrap_err().to_string();
     assert!(message.contains("images of 3x2 pixels: expected 2x3"), "{message}");
 }

@@ -3,81 +3,74 @@
 use candle_core::{Result, Tensor};
 
 use super::Model;
+use super::fused::apply;
 use super::layers::{Linear, Parameters};
+use super::patches::{MaxPool, Patches};
 
 /// Side of a convolution's kernel, in pixels.
 const KERNEL: usize = 5;
-/// Side of the squares that pooling reduces to one pixel.
+/// Side of the squares that pooling reduces to a pixel.
 const POOL: usize = 2;
 /// Channels after each convolution.
 const CHANNELS: [usize; 2] = [16, 32];
 const HIDDEN: usize = 128;
 
 pub(super) struct Cnn {
-    size: [usize; 2],
-    convolutions: [Convolution; 2],
+    height: usize,
+    width: usize,
+    convolutions: [Linear; 2],
     hidden: Linear,
     output: Linear,
 }
 
 impl Cnn {
-    /// `None` if the images are too small.
+    /// Adds the network's parameters; `None` if nothing is left of such small images.
     pub(super) fn new(
         parameters: &mut Parameters,
         height: usize,
         width: usize,
         classes: usize,
     ) -> Result<Option<Self>> {
-        let (Some(rows), Some(columns)) = (size_left(height), size_left(width)) else {
+        let left = |side| convolved(convolved(side)?).filter(|&side| side > 0);
+        let (Some(rows), Some(columns)) = (left(height), left(width)) else {
             return Ok(None);
         };
         let [first, second] = CHANNELS;
+        let square = KERNEL * KERNEL;
         Ok(Some(Self {
-            size: [height, width],
+            height,
+            width,
             convolutions: [
-                Convolution::new(parameters, "convolution1", 1, first)?,
-                Convolution::new(parameters, "convolution2", first, second)?,
+                Linear::new(parameters, "convolution1", square, first, 2.0)?,
+                Linear::new(parameters, "convolution2", square * first, second, 2.0)?,
             ],
-            hidden: Linear::new(parameters, "hidden", second * rows * columns, HIDDEN, 2.0)?,
-            output: Linear::new(parameters, "output", HIDDEN, classes, 1.0)?,
+            hidden: Linear::new(parameters, "hidden", rows * columns * second, HIDDEN, 2.0)?,
+            output: Linear::new(parameters, "output", HIDDEN, classes, 0.1)?,
         }))
     }
 }
 
-/// What both convolutions and poolings leave of a side, if anything.
-fn size_left(side: usize) -> Option<usize> {
-    let layer = |side: usize| Some((side + 1).checked_sub(KERNEL)? / POOL);
-    layer(layer(side)?).filter(|&side| side > 0)
+/// What a convolution and its pooling leave of a side.
+fn convolved(side: usize) -> Option<usize> {
+    Some((side + 1).checked_sub(KERNEL)? / POOL)
 }
 
 impl Model for Cnn {
     fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
-        let [height, width] = self.size;
-        let mut x = inputs.reshape(((), 1, height, width))?;
+        let mut x = inputs.reshape(((), self.height, self.width, 1))?;
         for layer in &self.convolutions {
-            x = layer.forward(&x)?.max_pool2d(POOL)?.relu()?;
+            x = convolve(layer, &x)?;
         }
-        self.output.forward(&self.hidden.forward(&x.flatten_from(1)?)?.relu()?)
+        let x = self.hidden.forward(&x.flatten_from(1)?)?.relu()?;
+        self.output.forward(&x)
     }
 }
 
-/// A convolution of `samples x channels x height x width`.
-struct Convolution {
-    kernel: Tensor,
-    bias: Tensor,
-}
-
-impl Convolution {
-    fn new(parameters: &mut Parameters, name: &str, inputs: usize, outputs: usize) -> Result<Self> {
-        let deviation = (2.0 / (inputs * KERNEL * KERNEL) as f64).sqrt();
-        let shape = (outputs, inputs, KERNEL, KERNEL);
-        Ok(Self {
-            kernel: parameters.add(format!("{name}.weight"), shape, deviation)?,
-            bias: parameters.add(format!("{name}.bias"), (1, outputs, 1, 1), 0.0)?,
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.conv2d(&self.kernel, 0, 1, 1, 1)?.broadcast_add(&self.bias)
-    }
+/// Convolution, pooling and ReLU; `x` and the result are `samples x height x width x channels`.
+fn convolve(layer: &Linear, x: &Tensor) -> Result<Tensor> {
+    let (samples, height, width, _) = x.dims4()?;
+    let y = layer.product(&apply(Patches { side: KERNEL }, x)?)?;
+    let y = y.reshape((samples, height + 1 - KERNEL, width + 1 - KERNEL, ()))?;
+    // The highest value stays the highest with a bias or a ReLU, and there are fewer of them.
+    layer.shift(&apply(MaxPool { side: POOL }, &y)?)?.relu()
 }

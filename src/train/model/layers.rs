@@ -4,6 +4,8 @@ use candle_core::{Device, Result, Shape, Tensor, Var};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::NamedParameters;
+
 /// The parameters of a model under construction.
 ///
 /// Candle's own store draws initial values from a generator that cannot be seeded and lists
@@ -11,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 /// its name, so that ranks agree on every value without telling each other.
 pub(super) struct Parameters {
     seed: u64,
-    variables: Vec<(String, Var)>,
+    variables: NamedParameters,
 }
 
 impl Parameters {
@@ -47,7 +49,7 @@ impl Parameters {
     }
 
     /// All parameters, sorted by name.
-    pub(super) fn sorted(mut self) -> Vec<(String, Var)> {
+    pub(super) fn sorted(mut self) -> NamedParameters {
         self.variables.sort_by(|(a, _), (b, _)| a.cmp(b));
         self.variables
     }
@@ -80,6 +82,16 @@ impl Linear {
 
     /// `x` is `rows x inputs`, the result `rows x outputs`.
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.matmul(&self.weight)?.broadcast_add(&self.bias)
+        self.shift(&self.product(x)?)
+    }
+
+    /// The layer without its bias.
+    pub(super) fn product(&self, x: &Tensor) -> Result<Tensor> {
+        x.matmul(&self.weight)
+    }
+
+    /// Adds the bias alone.
+    pub(super) fn shift(&self, x: &Tensor) -> Result<Tensor> {
+        x.broadcast_add(&self.bias)
     }
 }

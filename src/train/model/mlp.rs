@@ -20,7 +20,7 @@ impl Mlp {
                 Linear::new(parameters, "hidden1", pixels, first, 2.0)?,
                 Linear::new(parameters, "hidden2", first, second, 2.0)?,
             ],
-            output: Linear::new(parameters, "output", second, classes, 1.0)?,
+            output: Linear::new(parameters, "output", second, classes, 0.1)?,
         })
     }
 }

@@ -5,7 +5,7 @@ use candle_nn::loss::cross_entropy;
 
 use super::*;
 
-const IMAGES: Kind = Kind::Images { height: 16, width: 20, classes: 10 };
+const IMAGES: Kind = Kind::Images { height: 16, width: 17, classes: 10 };
 
 fn text() -> Kind {
     Kind::Text { context: 12, vocabulary: ('a'..='z').collect() }
@@ -102,7 +102,7 @@ fn gradients_are_the_slopes_of_the_loss() {
         for (name, var) in &parameters {
             let gradient = gradients.get(var).unwrap_or_else(|| panic!("{kind}: {name} has none"));
             let length = gradient.sqr().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap().sqrt();
-            let step = 0.01;
+            let step = 0.003;
             let start = var.as_tensor().copy().unwrap();
             let at = |distance: f32| {
                 let offset = (gradient * f64::from(distance / length)).unwrap();

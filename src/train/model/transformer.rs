@@ -5,11 +5,14 @@
 use candle_core::{IndexOp, Result, Tensor};
 
 use super::Model;
+use super::fused::apply;
 use super::layers::Parameters;
-use super::rowwise::{CausalSoftmax, RmsNorm, SquaredRelu, rowwise};
+use super::rows::{CausalSoftmax, RmsNorm, SquaredRelu};
 
 const WIDTH: usize = 128;
 const HEADS: usize = 4;
+/// Width of a head.
+const HEAD: usize = WIDTH / HEADS;
 const BLOCKS: usize = 4;
 /// Width of the hidden layer between two linear ones.
 const HIDDEN: usize = 4 * WIDTH;
@@ -48,7 +51,7 @@ impl Model for Transformer {
         for block in &self.blocks {
             x = block.forward(&x, samples)?;
         }
-        rowwise(&x, RmsNorm)?.matmul(&self.output)
+        apply(RmsNorm, &x)?.matmul(&self.output)
     }
 }
 
@@ -82,19 +85,22 @@ impl Block {
 
     /// `x` and the result are `samples*context x WIDTH`.
     fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
-        let x = (x + self.attend(&rowwise(x, RmsNorm)?, samples)?)?;
-        let hidden = rowwise(&rowwise(&x, RmsNorm)?.matmul(&self.expand)?, SquaredRelu)?;
+        let x = (x + self.attend(&apply(RmsNorm, x)?, samples)?)?;
+        let hidden = apply(SquaredRelu, &apply(RmsNorm, &x)?.matmul(&self.expand)?)?;
         &x + hidden.matmul(&self.contract)?
     }
 
+    /// What each token takes from those up to it; shapes as in [`forward`](Self::forward).
     fn attend(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
-        // samples*context x WIDTH -> samples x HEADS x context x WIDTH/HEADS
-        let heads = |weight: &Tensor| {
-            x.matmul(weight)?.reshape((samples, (), HEADS, WIDTH / HEADS))?.transpose(1, 2)?.contiguous()
-        };
-        let (query, key, value) = (heads(&self.query)?, heads(&self.key)?, heads(&self.value)?);
-        let scale = ((WIDTH / HEADS) as f32).sqrt().recip();
-        let attention = rowwise(&query.matmul(&key.t()?)?, CausalSoftmax { scale })?;
-        attention.matmul(&value)?.transpose(1, 2)?.reshape(((), WIDTH))?.matmul(&self.mix)
+        // samples*context x WIDTH -> samples x HEADS x context x HEAD
+        let heads = |x: Tensor| x.reshape((samples, (), HEADS, HEAD))?.transpose(1, 2)?.contiguous();
+        let query = heads(x.matmul(&self.query)?)?;
+        let key = heads(x.matmul(&self.key)?)?;
+        let value = heads(x.matmul(&self.value)?)?;
+
+        let scale = (HEAD as f32).sqrt().recip();
+        let attention = apply(CausalSoftmax { scale }, &query.matmul(&key.t()?)?)?;
+        let mixed = attention.matmul(&value)?.transpose(1, 2)?.reshape(((), WIDTH))?;
+        mixed.matmul(&self.mix)
     }
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs, process};
 
 /// A directory of its own for one test.
-pub(super) struct Scratch(PathBuf);
+pub(super) struct TestDirectory(PathBuf);
 
-impl Scratch {
+impl TestDirectory {
     pub(super) fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -17,7 +17,7 @@ impl Scratch {
     }
 
     /// The directory itself.
-    pub(super) fn directory(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 
@@ -29,7 +29,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         // A leftover in the temporary directory is no reason to fail a test.
         let _ = fs::remove_dir_all(&self.0);

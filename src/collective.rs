@@ -1,0 +1,130 @@
+//! The one interface: our planned collectives and a vendor's own are called in the same way, so that benchmarks and tests compare
+//! like with like.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use unisono_collectives::{Algorithm, Operation, Plan, Topology};
+
+use crate::call::{Call, Ran};
+use crate::error::Result;
+use crate::executor::{Executor, Task};
+use crate::select::{Selection, select};
+use crate::transport::Transport;
+
+/// Something that can carry out collective calls for one rank.
+///
+/// All ranks of the world make the same calls in the same order. [`crate::Communicator::collective`] gives one.
+pub trait Collective {
+    /// Carries out a call in place.
+    ///
+    /// `buffer` holds `call.count` elements of `call.dtype`, aligned as that type is; what becomes of them,
+    /// [`Operation`] says.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] if this cannot do that; the call is then as good as not made. Any other error ends
+    /// the use of the communicator.
+    ///
+    /// # Panics
+    /// If the buffer has another size.
+    fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran>;
+}
+
+/// What carries out plans: the transport, the executor, and the plans made so far.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) transport: Transport,
+    pub(crate) topology: Topology,
+    pub(crate) timeout: Duration,
+    executor: Executor,
+    /// A program makes few different calls, many times. `None` for what an algorithm does not offer.
+    plans: HashMap<(Algorithm, Operation), Option<Arc<Plan>>>,
+    /// How many calls were made so far.
+    sequence: u64,
+}
+
+impl Engine {
+    pub(crate) fn new(transport: Transport, topology: Topology, timeout: Duration) -> Self {
+        let (executor, plans) = Default::default();
+        Self { transport, topology, timeout, executor, plans, sequence: 0 }
+    }
+
+    /// This rank's plan, if the algorithm offers the operation.
+    fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<Plan>> {
+        let rank = self.transport.rank();
+        let make = || algorithm.plan(operation, &self.topology, rank).map(Arc::new);
+        self.plans.entry((algorithm, operation)).or_insert_with(make).clone()
+    }
+
+    /// What carries out a call: the algorithm that is wished for, where it offers the operation.
+    pub(crate) fn selection(&mut self, wished: Option<Algorithm>, call: &Call) -> Selection {
+        match wished {
+            Some(algorithm) if self.plan(algorithm, call.operation).is_some() => {
+                Selection { algorithm, why: "it was asked for" }
+            }
+            _ => select(call.operation, &self.topology, call.size_bytes()),
+        }
+    }
+}
+
+/// Our own collectives: schedules, carried out over a transport.
+#[derive(Debug)]
+pub(crate) struct Planned<'a> {
+    pub(crate) engine: &'a mut Engine,
+    pub(crate) wished: Option<Algorithm>,
+}
+
+impl Collective for Planned<'_> {
+    fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
+        check_size(call, buffer);
+        let Selection { algorithm, why } = self.engine.selection(self.wished, call);
+        let plan =
+            self.engine.plan(algorithm, call.operation).expect("what is selected offers the operation");
+        let Engine { transport, topology, timeout, executor, sequence, .. } = &mut *self.engine;
+        let task = Task {
+            call,
+            algorithm,
+            plan: &plan,
+            ranks: topology.ranks(),
+            sequence: *sequence,
+            timeout: *timeout,
+        };
+        *sequence += 1;
+        executor.run(&task, buffer, transport)?;
+        Ok(Ran { algorithm: algorithm.name(), why })
+    }
+}
+
+/// MPI's own all-reduce, as a baseline.
+///
+/// It waits as MPI waits, without a deadline of ours, and adds in an order of its own.
+#[cfg(feature = "mpi")]
+#[derive(Debug)]
+pub(crate) struct MpiOwn<'a> {
+    pub(crate) mpi: &'a mut crate::transport::mpi::Mpi,
+    pub(crate) ranks: usize,
+}
+
+#[cfg(feature = "mpi")]
+impl Collective for MpiOwn<'_> {
+    fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
+        use crate::{Error, ReduceOp};
+        check_size(call, buffer);
+        let (Operation::AllReduce, Some(op)) = (call.operation, call.op) else {
+            return Err(Error::Unsupported(format!(
+                "of MPI's own collectives only all-reduce is here, not {}",
+                call.operation
+            )));
+        };
+        self.mpi.vendor_all_reduce(buffer, call.dtype, op)?;
+        if op == ReduceOp::Mean {
+            crate::reduce::divide(call.dtype, buffer, self.ranks);
+        }
+        Ok(Ran { algorithm: "mpi", why: "it was asked for" })
+    }
+}
+
+fn check_size(call: &Call, buffer: &[u8]) {
+    assert_eq!(buffer.len(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
+}

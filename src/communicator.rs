@@ -1,0 +1,356 @@
+//! What a user holds: one rank's end of a world.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
+
+use crate::call::{Call, Ran};
+use crate::collective::{Collective, Engine, Planned};
+use crate::config::Config;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::reduce::ReduceOp;
+use crate::select::{Choice, Selection};
+use crate::transport::threads::Threads;
+use crate::transport::{self, Transport};
+
+/// One rank's end of a world of ranks that work together.
+///
+/// Every collective is called by all ranks of the world, in the same order, with buffers of the same length and type. All
+/// collectives work in place. A rank that calls something else than the others gets an [`Error::Mismatch`] that names both.
+///
+/// ```
+/// use unisono::{Communicator, ReduceOp};
+///
+/// let means = unisono::threads(4, |mut comm: Communicator| {
+///     let mut gradients = vec![comm.rank() as f32; 1000];
+///     comm.all_reduce(&mut gradients, ReduceOp::Mean)?;
+///     unisono::Result::Ok(gradients[0])
+/// });
+/// assert!(means.into_iter().all(|mean| mean.unwrap() == 1.5));
+/// ```
+///
+/// # When it is dropped
+/// A communicator that came from [`Communicator::init`] finalises MPI, which waits for the other ranks to do so. If it
+/// failed, or its thread panics, it says why and ends the whole job: ranks that wait for it would wait for ever.
+#[derive(Debug)]
+pub struct Communicator {
+    engine: Engine,
+    choice: Choice,
+    failure: Option<String>,
+}
+
+impl Communicator {
+    /// Initialises MPI and takes part in the world that `mpirun` launched; a world of one without `mpirun`.
+    ///
+    /// Called once, by the main thread of every process.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if MPI is already initialised, or the launcher belongs to another MPI than the program;
+    /// [`Error::Setting`] for a variable of the environment that makes no sense; [`Error::Mpi`] if MPI fails.
+    #[cfg(feature = "mpi")]
+    pub fn init() -> Result<Self> {
+        let config = Config::from_environment()?;
+        let mpi = transport::mpi::Mpi::init(config.segment_bytes)?;
+        Self::new(Transport::Mpi(mpi), config)
+    }
+
+    /// Takes part in a communicator of an MPI that the program has initialised itself.
+    ///
+    /// It is duplicated, so that no message of ours meets one of yours, and MPI is never finalised here. Called by all ranks of
+    /// the communicator. Drop the result before MPI is finalised.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if MPI is not up; otherwise as [`Communicator::init`].
+    #[cfg(feature = "mpi")]
+    pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
+        let config = Config::from_environment()?;
+        let mpi = transport::mpi::Mpi::attach(communicator.as_raw(), config.segment_bytes)?;
+        Self::new(Transport::Mpi(mpi), config)
+    }
+
+    /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its own.
+    ///
+    /// [`crate::threads()`] starts the threads too.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a variable of the environment that makes no sense.
+    ///
+    /// # Panics
+    /// If `ranks` is 0.
+    pub fn threads(ranks: usize) -> Result<Vec<Self>> {
+        let config = Config::from_environment()?;
+        let ends = Threads::world(ranks).into_iter();
+        ends.map(|end| Self::new(Transport::Threads(end), config.clone())).collect()
+    }
+
+    fn new(transport: Transport, config: Config) -> Result<Self> {
+        let mut topology = transport.topology();
+        if let Some(sizes) = config.node_sizes {
+            let (ranks, declared) = (topology.ranks(), sizes.iter().sum::<usize>());
+            if ranks != declared {
+                return Err(Error::Setting(format!(
+                    "UNISONO_NODES declares nodes of {sizes:?} ranks, which are {declared}, in a world of {ranks}"
+                )));
+            }
+            topology = Topology::from_node_sizes(&sizes);
+        }
+        let choice = match config.algorithm {
+            Some(name) => name.parse().map_err(|error| {
+                Error::Setting(format!("the environment variable UNISONO_ALGORITHM: {error}"))
+            })?,
+            None => Choice::Auto,
+        };
+        Ok(Self { engine: Engine::new(transport, topology, config.timeout), choice, failure: None })
+    }
+
+    /// The number of this rank.
+    pub fn rank(&self) -> Rank {
+        self.engine.transport.rank()
+    }
+
+    /// How many ranks the world has.
+    pub fn ranks(&self) -> usize {
+        self.engine.topology.ranks()
+    }
+
+    /// Which node each rank lives on.
+    pub fn topology(&self) -> &Topology {
+        &self.engine.topology
+    }
+
+    /// How messages travel: `threads` or `mpi`.
+    pub fn transport(&self) -> &'static str {
+        self.engine.transport.name()
+    }
+
+    /// Whether this node has more ranks than cores, so that they take turns.
+    pub fn is_oversubscribed(&self) -> bool {
+        let topology = &self.engine.transport.topology();
+        transport::is_oversubscribed(topology.node(topology.node_of(self.rank())).ranks())
+    }
+
+    /// The algorithm that was chosen for all calls to come; [`Choice::Auto`] unless the environment (`UNISONO_ALGORITHM`) or
+    /// [`Communicator::set_choice`] say otherwise.
+    pub fn choice(&self) -> Choice {
+        self.choice
+    }
+
+    /// Chooses an algorithm for all calls to come. All ranks choose the same.
+    pub fn set_choice(&mut self, choice: Choice) {
+        self.choice = choice;
+    }
+
+    /// How long a rank waits for another before it gives up; ten minutes unless the environment (`UNISONO_TIMEOUT_S`) or this
+    /// says otherwise.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.engine.timeout = timeout;
+    }
+
+    /// What would carry out a call now, and why.
+    pub fn selection(&mut self, call: &Call) -> Selection {
+        self.engine.selection(wished(self.choice), call)
+    }
+
+    /// The part of a buffer of `count` elements that is this rank's own: what [`Communicator::reduce_scatter`] leaves it, and
+    /// what it gives to [`Communicator::all_gather`].
+    pub fn own_part(&self, count: usize) -> Range<usize> {
+        partition::elements(count, self.ranks(), Chunks::one(self.rank()))
+    }
+
+    /// Every rank ends with the reduction of all buffers, the same bits on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if ranks call different things, [`Error::Timeout`], [`Error::Left`] and [`Error::Aborted`] if
+    /// another rank does not come, [`Error::Mpi`] if MPI fails.
+    pub fn all_reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
+        self.call(Operation::AllReduce, Some(op), buffer)
+    }
+
+    /// Every rank ends with its own part of the reduction of all buffers, which is returned; the rest of its buffer is undefined.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn reduce_scatter<'a, T: Element>(
+        &mut self,
+        buffer: &'a mut [T],
+        op: ReduceOp,
+    ) -> Result<&'a mut [T]> {
+        self.call(Operation::ReduceScatter, Some(op), buffer)?;
+        let own = self.own_part(buffer.len());
+        Ok(&mut buffer[own])
+    }
+
+    /// Every rank gives [its own part](Communicator::own_part) of the buffer and ends with all parts.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_gather<T: Element>(&mut self, buffer: &mut [T]) -> Result<Ran> {
+        self.call(Operation::AllGather, None, buffer)
+    }
+
+    /// Every rank ends with the root's buffer.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// # Panics
+    /// If there is no such root.
+    pub fn broadcast<T: Element>(&mut self, buffer: &mut [T], root: Rank) -> Result<Ran> {
+        self.call(Operation::Broadcast { root }, None, buffer)
+    }
+
+    /// The root ends with the reduction of all buffers; the other buffers are undefined.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// # Panics
+    /// If there is no such root.
+    pub fn reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp, root: Rank) -> Result<Ran> {
+        self.call(Operation::Reduce { root }, Some(op), buffer)
+    }
+
+    /// Every rank gives [its own part](Communicator::own_part) of the buffer, and the root ends with all parts.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// # Panics
+    /// If there is no such root.
+    pub fn gather<T: Element>(&mut self, buffer: &mut [T], root: Rank) -> Result<Ran> {
+        self.call(Operation::Gather { root }, None, buffer)
+    }
+
+    /// Every rank ends with its own part of the root's buffer, which is returned; the rest of the buffer is undefined, but on the
+    /// root.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// # Panics
+    /// If there is no such root.
+    pub fn scatter<'a, T: Element>(&mut self, buffer: &'a mut [T], root: Rank) -> Result<&'a mut [T]> {
+        self.call(Operation::Scatter { root }, None, buffer)?;
+        let own = self.own_part(buffer.len());
+        Ok(&mut buffer[own])
+    }
+
+    /// The buffer is one block for each rank; block `j` of rank `i` becomes block `i` of rank `j`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// # Panics
+    /// If the length of the buffer is not a multiple of the number of ranks.
+    pub fn all_to_all<T: Element>(&mut self, buffer: &mut [T]) -> Result<Ran> {
+        let (count, ranks) = (buffer.len(), self.ranks());
+        assert!(count.is_multiple_of(ranks), "{count} elements are not {ranks} blocks of equal size");
+        self.call(Operation::AllToAll, None, buffer)
+    }
+
+    /// No rank returns before all ranks have called it.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn barrier(&mut self) -> Result<()> {
+        let call = Call::all_reduce(DType::U8, ReduceOp::Max, 0);
+        let wished = Choice::Algorithm(Algorithm::RecursiveDoubling);
+        self.collective(wished)?.run(&call, &mut []).map(drop)
+    }
+
+    /// The collective that a choice names, over this communicator: the interface that benchmarks and tests use.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for [`Choice::Mpi`] over another transport; [`Error::Aborted`] after a failure.
+    pub fn collective(&mut self, choice: Choice) -> Result<impl Collective + '_> {
+        if let Some(cause) = &self.failure {
+            return Err(Error::Aborted { rank: self.rank(), by: self.rank(), cause: cause.clone() });
+        }
+        if choice == Choice::Mpi && self.transport() != "mpi" {
+            return Err(Error::Unsupported(format!(
+                "MPI's own all-reduce needs ranks under mpirun; these are {}",
+                self.transport()
+            )));
+        }
+        Ok(Guarded { communicator: self, choice })
+    }
+
+    /// Says that this rank cannot go on. Ranks that are threads learn of it at once; under MPI the job ends when the communicator
+    /// is dropped. Later calls fail with [`Error::Aborted`].
+    pub fn fail(&mut self, cause: &str) {
+        if self.failure.is_none() {
+            self.failure = Some(cause.to_owned());
+            self.engine.transport.fail(cause);
+        }
+    }
+
+    fn call<T: Element>(
+        &mut self,
+        operation: Operation,
+        op: Option<ReduceOp>,
+        buffer: &mut [T],
+    ) -> Result<Ran> {
+        if let Some(root) = operation.root() {
+            assert!(root < self.ranks(), "root {root} is not in a world of {} ranks", self.ranks());
+        }
+        let call = Call { operation, op, dtype: T::DTYPE, count: buffer.len() };
+        let own = self.choice == Choice::Mpi && operation != Operation::AllReduce;
+        let choice = if own { Choice::Auto } else { self.choice };
+        self.collective(choice)?.run(&call, bytemuck::cast_slice_mut(buffer))
+    }
+}
+
+fn wished(choice: Choice) -> Option<Algorithm> {
+    match choice {
+        Choice::Algorithm(algorithm) => Some(algorithm),
+        Choice::Auto | Choice::Mpi => None,
+    }
+}
+
+/// A collective whose failure is the communicator's.
+#[derive(Debug)]
+struct Guarded<'a> {
+    communicator: &'a mut Communicator,
+    choice: Choice,
+}
+
+impl Collective for Guarded<'_> {
+    fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
+        let engine = &mut self.communicator.engine;
+        let ran = match (self.choice, &mut engine.transport) {
+            #[cfg(feature = "mpi")]
+            (Choice::Mpi, Transport::Mpi(mpi)) => {
+                crate::collective::MpiOwn { mpi, ranks: engine.topology.ranks() }.run(call, buffer)
+            }
+            _ => Planned { engine, wished: wished(self.choice) }.run(call, buffer),
+        };
+        match &ran {
+            Ok(_) | Err(Error::Unsupported(_)) => {}
+            Err(error) => self.communicator.fail(&error.to_string()),
+        }
+        ran
+    }
+}
+
+/// Runs `main` on `ranks` threads, each with its end of a new world; what they return, rank 0 first.
+///
+/// # Panics
+/// If a rank panics; the others are told first, and do not wait for it. If the environment has settings that make no sense.
+pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let world = Communicator::threads(ranks).unwrap_or_else(|error| panic!("{error}"));
+    std::thread::scope(|scope| {
+        let main = &main;
+        let start = |comm: Communicator| {
+            let name = format!("rank {}", comm.rank());
+            std::thread::Builder::new()
+                .name(name)
+                .spawn_scoped(scope, move || main(comm))
+                .expect("a thread starts")
+        };
+        let threads: Vec<_> = world.into_iter().map(start).collect();
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}

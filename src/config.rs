@@ -1,0 +1,146 @@
+//! The environment: no other file reads it.
+
+use std::env::VarError;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// After how many seconds a rank gives up waiting for another.
+const TIMEOUT: &str = "UNISONO_TIMEOUT_S";
+/// Sizes of the nodes that a world is to be divided into, whatever it really runs on: `2,2`.
+const NODES: &str = "UNISONO_NODES";
+/// How much of a long message MPI is given at a time.
+const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
+/// The algorithm that is used where the program does not name one.
+const ALGORITHM: &str = "UNISONO_ALGORITHM";
+
+/// How long a rank waits for another where nothing is said: ten minutes.
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A segment where nothing is said: enough to be worth a message, little enough to stay in a core's cache.
+const DEFAULT_SEGMENT_BYTES: usize = 256 * 1024;
+/// Segments are cut at cache lines, and so at whole elements.
+const SEGMENT_UNIT_BYTES: usize = 64;
+
+/// Settings from the environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) timeout: Duration,
+    pub(crate) node_sizes: Option<Vec<usize>>,
+    pub(crate) algorithm: Option<String>,
+    pub(crate) segment_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            timeout: DEFAULT_TIMEOUT,
+            node_sizes: None,
+            algorithm: None,
+            segment_bytes: DEFAULT_SEGMENT_BYTES,
+        }
+    }
+}
+
+impl Config {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if a variable is set to something that it cannot be.
+    pub(crate) fn from_environment() -> Result<Self> {
+        Self::read(|name| std::env::var(name))
+    }
+
+    fn read(variable: impl Fn(&str) -> Result<String, VarError>) -> Result<Self> {
+        let value = |name, expected: &str| match variable(name) {
+            Ok(value) => Ok(Some(value)),
+            Err(VarError::NotPresent) => Ok(None),
+            Err(VarError::NotUnicode(value)) => Err(wrong(name, &value.to_string_lossy(), expected)),
+        };
+        let mut config = Self::default();
+        let expected = "a number of seconds above 0";
+        if let Some(text) = value(TIMEOUT, expected)? {
+            let seconds = f64::from_str(&text).ok().filter(|&seconds| seconds > 0.0);
+            let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            config.timeout = timeout.ok_or_else(|| wrong(TIMEOUT, &text, expected))?;
+        }
+        let expected = "sizes of nodes, each above 0, such as 2,2";
+        if let Some(text) = value(NODES, expected)? {
+            let sizes: Option<Vec<usize>> =
+                text.split(',').map(|size| size.trim().parse().ok().filter(|&size| size > 0)).collect();
+            config.node_sizes = Some(sizes.ok_or_else(|| wrong(NODES, &text, expected))?);
+        }
+        let expected = "a multiple of 64 above 0 and below 2^31";
+        if let Some(text) = value(SEGMENT_BYTES, expected)? {
+            let allowed =
+                |&size: &usize| size > 0 && size.is_multiple_of(SEGMENT_UNIT_BYTES) && size < 1 << 31;
+            let size = text.parse().ok().filter(allowed);
+            config.segment_bytes = size.ok_or_else(|| wrong(SEGMENT_BYTES, &text, expected))?;
+        }
+        config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
+        Ok(config)
+    }
+}
+
+fn wrong(name: &str, value: &str, expected: &str) -> Error {
+    Error::Setting(format!("the environment variable {name} is {value:?}, and should be {expected}"))
+}
+
+/// What the launcher says of this process, as far as it says anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Launcher {
+    /// The rank of this process in the world that was launched.
+    pub rank: Option<usize>,
+    /// How many processes were launched.
+    pub ranks: Option<usize>,
+    /// How many of them were launched on this node.
+    pub local_ranks: Option<usize>,
+}
+
+impl Launcher {
+    /// Reads what Open MPI, MPICH and its children, and Slurm leave in the environment of the processes that they launch.
+    pub fn detect() -> Self {
+        let number = |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
+        Self {
+            rank: number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]),
+            ranks: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]),
+            local_ranks: number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Config> {
+        Config::read(|name| {
+            let pair = pairs.iter().find(|(key, _)| *key == name);
+            pair.map(|(_, value)| (*value).to_owned()).ok_or(VarError::NotPresent)
+        })
+    }
+
+    #[test]
+    fn an_empty_environment_gives_the_defaults() {
+        assert_eq!(read(&[]).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn settings_are_read() {
+        let config = read(&[(TIMEOUT, "1.5"), (NODES, "3, 1"), (ALGORITHM, "ring")]).unwrap();
+        assert_eq!(config.timeout, Duration::from_millis(1500));
+        assert_eq!(config.node_sizes, Some(vec![3, 1]));
+        assert_eq!(config.algorithm.as_deref(), Some("ring"));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for (name, value) in
+            [(TIMEOUT, "soon"), (TIMEOUT, "-1"), (NODES, "2,0"), (NODES, ""), (SEGMENT_BYTES, "100")]
+        {
+            let message = read(&[(name, value)]).unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains(value), "{message}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The element types that collectives work on.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+
+/// An element type, as a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DType {
+    /// 32-bit float.
+    F32,
+    /// 64-bit float.
+    F64,
+    /// 16-bit float of IEEE 754: 5 bits of exponent, 11 of precision.
+    F16,
+    /// The upper half of a 32-bit float: 8 bits of exponent, 8 of precision.
+    BF16,
+    /// Signed 32-bit integer.
+    I32,
+    /// Signed 64-bit integer.
+    I64,
+    /// Byte.
+    U8,
+    /// Unsigned 32-bit integer.
+    U32,
+    /// Unsigned 64-bit integer.
+    U64,
+}
+
+impl DType {
+    /// All of them.
+    pub const ALL: [Self; 9] =
+        [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I32, Self::I64, Self::U8, Self::U32, Self::U64];
+
+    /// The name on the command line and in every table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::U8 => "u8",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+        }
+    }
+
+    /// The size of one element.
+    pub fn size_bytes(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::F16 | Self::BF16 => 2,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F64 | Self::I64 | Self::U64 => 8,
+        }
+    }
+
+    /// Whether this is one of the two 16-bit floats.
+    pub fn is_half(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for DType {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|dtype| dtype.name() == name);
+        found.ok_or_else(|| {
+            format!("no element type is called {name:?}; there are {}", Self::ALL.map(Self::name).join(", "))
+        })
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type whose slices can be reduced and moved: one for each [`DType`].
+pub trait Element: Pod + PartialEq + fmt::Debug + sealed::Sealed + Send + Sync {
+    /// The type, as a value.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($element:ty => $dtype:ident),* $(,)?) => {$(
+        impl sealed::Sealed for $element {}
+        impl Element for $element {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )*};
+}
+
+elements! {
+    f32 => F32, f64 => F64, f16 => F16, bf16 => BF16,
+    i32 => I32, i64 => I64, u8 => U8, u32 => U32, u64 => U64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_sizes_agree_with_the_types() {
+        fn check<T: Element>() {
+            assert_eq!(T::DTYPE.size_bytes(), size_of::<T>());
+            assert_eq!(T::DTYPE.name(), std::any::type_name::<T>().rsplit("::").next().unwrap());
+            assert_eq!(T::DTYPE.name().parse(), Ok(T::DTYPE));
+        }
+        (check::<f32>(), check::<f64>(), check::<f16>(), check::<bf16>());
+        (check::<i32>(), check::<i64>(), check::<u8>(), check::<u32>(), check::<u64>());
+        assert!("float".parse::<DType>().is_err());
+    }
+}

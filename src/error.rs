@@ -1,0 +1,109 @@
+//! What can go wrong while ranks work together.
+
+use std::fmt;
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+/// A result whose error is [`enum@Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An operating error. (A programmer's error, such as a root that does not exist, is a panic with the numbers in it.)
+///
+/// After an error a communicator is unusable: every later call fails with [`Error::Aborted`]. What a failed collective
+/// leaves in the buffer is undefined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another rank did not come.
+    #[error("{at}: waited {} s for rank {other}; it is late, has ended, or is in another collective", waited.as_secs_f64().round())]
+    Timeout {
+        /// Where this rank was.
+        at: Box<Place>,
+        /// The rank that did not come.
+        other: Rank,
+        /// How long this rank waited.
+        waited: Duration,
+    },
+
+    /// Another rank called something else.
+    #[error("{at}: rank {} called {ours}, but rank {other} called {theirs}", at.rank)]
+    Mismatch {
+        /// Where this rank was.
+        at: Box<Place>,
+        /// What this rank called.
+        ours: String,
+        /// The other rank.
+        other: Rank,
+        /// What the other rank called.
+        theirs: String,
+    },
+
+    /// Another rank has ended its part of the world, or lost it by a panic.
+    #[error("{at}: rank {other} has left the world")]
+    Left {
+        /// Where this rank was.
+        at: Box<Place>,
+        /// The rank that left.
+        other: Rank,
+    },
+
+    /// Something failed before, on this rank or another.
+    #[error("rank {rank} cannot go on, because rank {by} failed: {cause}")]
+    Aborted {
+        /// This rank.
+        rank: Rank,
+        /// The rank that failed first.
+        by: Rank,
+        /// What it said.
+        cause: String,
+    },
+
+    /// An MPI function did not succeed.
+    #[error("{call} failed with code {code}: {text}")]
+    Mpi {
+        /// The function.
+        call: &'static str,
+        /// What it returned.
+        code: i32,
+        /// What MPI says of that.
+        text: String,
+    },
+
+    /// The program was not launched in a way that can work.
+    #[error("{0}")]
+    Launch(String),
+
+    /// This build, this world or this vendor does not do that.
+    #[error("{0}")]
+    Unsupported(String),
+
+    /// A name, in an argument or the environment, that means nothing.
+    #[error("{0}")]
+    Setting(String),
+}
+
+/// Where a rank was when something went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The rank.
+    pub rank: Rank,
+    /// The operation: "all-reduce".
+    pub operation: &'static str,
+    /// How many collectives came before this one.
+    pub sequence: u64,
+    /// The algorithm.
+    pub algorithm: &'static str,
+    /// The phase of the plan.
+    pub phase: &'static str,
+    /// The step of the phase.
+    pub step: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, operation, sequence, algorithm, phase, step } = self;
+        write!(f, "rank {rank}, {operation} #{sequence} by {algorithm}, step {step}")?;
+        if phase != algorithm { write!(f, " of {phase:?}") } else { Ok(()) }
+    }
+}

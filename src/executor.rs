@@ -1,0 +1,258 @@
+//! The one loop: a plan, over a transport, on a buffer.
+//!
+//! Here, and only here, steps meet bytes. For every step the executor finds the elements that its chunks name, sees to it that
+//! what is sent does not change while it is on its way, and hands both halves to the transport.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use unisono_collectives::{
+    Algorithm, Chunks, Combine, Operation, Phase, Plan, Receive, Send, Source, Step, partition,
+};
+
+use crate::call::Call;
+use crate::dtype::DType;
+use crate::error::{Place, Result};
+use crate::reduce::{self, Kernel, ReduceOp, Widening};
+use crate::scratch::Scratch;
+use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Transport};
+
+/// One collective to be carried out by one rank.
+#[derive(Debug)]
+pub(crate) struct Task<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) plan: &'a Plan,
+    pub(crate) ranks: usize,
+    /// How many collectives came before.
+    pub(crate) sequence: u64,
+    /// How long a step may wait for another rank.
+    pub(crate) timeout: Duration,
+}
+
+/// Carries out tasks. It keeps its memory, so that the next task does not pay for it.
+#[derive(Debug, Default)]
+pub(crate) struct Executor {
+    widened: Scratch,
+    original: Scratch,
+    outgoing: Scratch,
+}
+
+impl Executor {
+    /// Carries out a task on this rank's buffer.
+    pub(crate) fn run(
+        &mut self,
+        task: &Task<'_>,
+        buffer: &mut [u8],
+        transport: &mut Transport,
+    ) -> Result<()> {
+        let Call { dtype, count, .. } = *task.call;
+        let result = result_elements(task, transport.rank());
+        let Some(widening) = task.call.op.and_then(|op| Widening::of(dtype, op)) else {
+            self.run_held(task, buffer, None, transport)?;
+            finish(task, dtype, &mut buffer[scaled(result, dtype.size_bytes())]);
+            return Ok(());
+        };
+        let mut widened = std::mem::take(&mut self.widened);
+        let held = widened.take(count * size_of::<f32>());
+        (widening.replace)(held, buffer);
+        let done = self.run_held(task, held, Some(widening), transport);
+        finish(task, DType::F32, &mut held[scaled(result, size_of::<f32>())]);
+        (widening.round)(held, buffer);
+        self.widened = widened;
+        done
+    }
+
+    /// Carries out all steps on elements as they are held.
+    fn run_held(
+        &mut self,
+        task: &Task<'_>,
+        held: &mut [u8],
+        widening: Option<Widening>,
+        transport: &mut Transport,
+    ) -> Result<()> {
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        let mut run = Run {
+            chunk_count: task.plan.chunk_count(),
+            count: task.call.count,
+            format: Format::of(task.call, widening),
+            header: Header::new(task.sequence, task.call, task.algorithm),
+            original: &[],
+            outgoing: &mut outgoing,
+            timeout: task.timeout,
+        };
+        if sends_original(task.plan) {
+            run.original = match widening {
+                // The input is exact in its own format, whatever it is held in.
+                Some(widening) => {
+                    let original = self.original.take(run.count * run.format.wire_size_bytes);
+                    (widening.round)(held, original);
+                    original
+                }
+                None => self.original.copy_of(held),
+            };
+        }
+        for phase in task.plan.phases() {
+            for (number, step) in phase.schedule.steps().iter().enumerate() {
+                run.step(phase, step, held, transport).map_err(|failure| {
+                    failure.at(Place {
+                        rank: transport.rank(),
+                        operation: task.call.operation.name(),
+                        sequence: task.sequence,
+                        algorithm: task.algorithm.name(),
+                        phase: phase.name,
+                        step: number,
+                    })
+                })?;
+            }
+        }
+        self.outgoing = outgoing;
+        Ok(())
+    }
+}
+
+/// The elements that are a result on this rank when the task is done.
+fn result_elements(task: &Task<'_>, rank: usize) -> Range<usize> {
+    let count = task.call.count;
+    match task.call.operation {
+        Operation::ReduceScatter => partition::elements(count, task.ranks, Chunks::one(rank)),
+        Operation::Reduce { root } if root != rank => 0..0,
+        _ => 0..count,
+    }
+}
+
+/// Makes a mean of a sum.
+fn finish(task: &Task<'_>, dtype: DType, result: &mut [u8]) {
+    if task.call.op == Some(ReduceOp::Mean) {
+        reduce::divide(dtype, result, task.ranks);
+    }
+}
+
+fn sends_original(plan: &Plan) -> bool {
+    let steps = plan.phases().iter().flat_map(|phase| phase.schedule.steps());
+    steps.filter_map(|step| step.send).any(|send| send.source == Source::Original)
+}
+
+/// How elements are held while a collective runs, and how they travel.
+#[derive(Debug, Clone, Copy)]
+struct Format {
+    held_size_bytes: usize,
+    wire_size_bytes: usize,
+    /// The reduction, where the operation reduces.
+    reduce: Option<Kernel>,
+    /// Set where elements are held in a wider format than they travel in.
+    widening: Option<Widening>,
+}
+
+impl Format {
+    fn of(call: &Call, widening: Option<Widening>) -> Self {
+        let wire_size_bytes = call.dtype.size_bytes();
+        let kernel = call.op.map(|op| reduce::kernel(call.dtype, op));
+        Self {
+            held_size_bytes: widening.map_or(wire_size_bytes, |_| size_of::<f32>()),
+            wire_size_bytes,
+            reduce: widening.map(|widening| widening.reduce).or(kernel),
+            widening,
+        }
+    }
+
+    /// What becomes of elements that arrive.
+    fn target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
+        let replace = self.widening.map(|widening| widening.replace);
+        let kernel = match combine {
+            Combine::Replace => replace,
+            Combine::Reduce => Some(self.reduce.expect("an operation that reduces has a reduction")),
+        };
+        let (held_size_bytes, wire_size_bytes) = (self.held_size_bytes, self.wire_size_bytes);
+        match kernel {
+            None => Target::Place(held),
+            Some(kernel) => Target::Apply { held, held_size_bytes, wire_size_bytes, kernel },
+        }
+    }
+}
+
+/// A task in progress.
+struct Run<'a> {
+    count: usize,
+    chunk_count: usize,
+    format: Format,
+    header: Header,
+    /// The input as it travels, if a step sends it.
+    original: &'a [u8],
+    /// Room for what would change while it is on its way.
+    outgoing: &'a mut Scratch,
+    timeout: Duration,
+}
+
+impl Run<'_> {
+    fn step(
+        &mut self,
+        phase: &Phase,
+        step: &Step,
+        held: &mut [u8],
+        transport: &mut Transport,
+    ) -> Result<(), Failure> {
+        let (format, header, timeout) = (self.format, self.header, self.timeout);
+        let receives = step.receive.map(|receive| self.held_range(receive.chunks));
+        let (bytes, held) = match step.send {
+            Some(send) => self.prepare(&send, held, receives),
+            None => (&[][..], receives.map_or(&mut [][..], |range| &mut held[range])),
+        };
+        let outgoing = step.send.map(|send| Outgoing { to: phase.group.member(send.to), bytes });
+        let mut incoming = step.receive.map(|Receive { from, combine, .. }| Incoming {
+            from: phase.group.member(from),
+            target: format.target(held, combine),
+        });
+
+        // A step in which a rank meets itself needs no transport.
+        if let (Some(to_self), Some(from_self)) = (&outgoing, &mut incoming)
+            && to_self.to == transport.rank()
+            && from_self.from == transport.rank()
+        {
+            from_self.target.accept(0, to_self.bytes);
+            return Ok(());
+        }
+        transport.exchange(&header, outgoing, incoming, timeout)
+    }
+
+    /// The bytes to send, and the part of the buffer that is received into, such that neither touches the other.
+    fn prepare<'b>(
+        &'b mut self,
+        send: &Send,
+        held: &'b mut [u8],
+        receives: Option<Range<usize>>,
+    ) -> (&'b [u8], &'b mut [u8]) {
+        let sends = self.held_range(send.chunks);
+        let received = receives.unwrap_or(0..0);
+        if send.source == Source::Original {
+            let elements = partition::elements(self.count, self.chunk_count, send.chunks);
+            return (&self.original[scaled(elements, self.format.wire_size_bytes)], &mut held[received]);
+        }
+        if let Some(widening) = self.format.widening {
+            let size_bytes = sends.len() / self.format.held_size_bytes * self.format.wire_size_bytes;
+            let rounded = self.outgoing.take(size_bytes);
+            (widening.round)(&mut held[sends], rounded);
+            return (rounded, &mut held[received]);
+        }
+        if sends.end <= received.start {
+            let (before, after) = held.split_at_mut(received.start);
+            (&before[sends], &mut after[..received.len()])
+        } else if received.end <= sends.start {
+            let (before, after) = held.split_at_mut(sends.start);
+            (&after[..sends.len()], &mut before[received])
+        } else {
+            // What arrives is reduced into what is being sent.
+            (self.outgoing.copy_of(&held[sends]), &mut held[received])
+        }
+    }
+
+    /// The bytes of a range of chunks, as they are held.
+    fn held_range(&self, chunks: Chunks) -> Range<usize> {
+        scaled(partition::elements(self.count, self.chunk_count, chunks), self.format.held_size_bytes)
+    }
+}
+
+/// A range of elements as a range of bytes.
+fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> {
+    elements.start * size_bytes..elements.end * size_bytes
+}

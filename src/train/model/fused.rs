@@ -1,0 +1,65 @@
+//! Operations of our own, each a single loop with a derivative.
+//!
+//! Candle's fused normalisation and softmax have no derivative, the derivative of its max-pooling
+//! is a quarter of the true one, and whatever is composed of its elementary operations pays a
+//! pass over memory and an allocation for each of them.
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, bail};
+
+/// A function of a tensor of `f32`, written as loops over its values in row-major order.
+pub(super) trait Function: Send + Sync + 'static {
+    /// The name that errors call it by.
+    const NAME: &'static str;
+
+    /// The shape of the result for an input of shape `dims`.
+    fn shape(&self, dims: &[usize]) -> Vec<usize> {
+        dims.to_vec()
+    }
+
+    /// Writes the function of `x`, of shape `dims`, to `y`, which is all 0 before.
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]);
+
+    /// Writes the loss's derivative by `x`, of shape `dims`, to `dx`, which is all 0 before;
+    /// `dy` is that by `y`.
+    fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]);
+}
+
+/// Applies `function` to `x`.
+pub(super) fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
+    x.contiguous()?.apply_op1(Fused(function))
+}
+
+struct Fused<F>(F);
+
+impl<F: Function> CustomOp1 for Fused<F> {
+    fn name(&self) -> &'static str {
+        F::NAME
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let shape = Shape::from(self.0.shape(layout.dims()));
+        let mut y = vec![0.0; shape.elem_count()];
+        self.0.forward(layout.dims(), values(storage, layout)?, &mut y);
+        Ok((CpuStorage::F32(y), shape))
+    }
+
+    fn bwd(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let dy = dy.contiguous()?;
+        let lent = [x, y, &dy].map(Tensor::storage_and_layout);
+        let [x_values, y_values, dy_values] = lent.each_ref().map(|(storage, layout)| match &**storage {
+            Storage::Cpu(storage) => values(storage, layout),
+            _ => bail!("{} works on the CPU only", F::NAME),
+        });
+        let mut dx = vec![0.0; x.elem_count()];
+        self.0.backward(x.dims(), x_values?, y_values?, dy_values?, &mut dx);
+        Tensor::from_vec(dx, x.shape(), x.device()).map(Some)
+    }
+}
+
+/// The values of a contiguous tensor.
+fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&storage.as_slice()?[start..end]),
+        None => bail!("expected a contiguous tensor, not {layout:?}"),
+    }
+}

@@ -1,0 +1,302 @@
+//! One exchange over MPI: post, poll, take in piece by piece.
+//!
+//! A message is a header, with its payload behind it if that is short ([`SHORT`]). A longer payload follows in segments, sent
+//! from where it lies. Segments that are only put in place are received where they belong; those that are reduced go through a
+//! few staging segments, so that one is on its way while another is being reduced. No message is ever near the 2^31 bytes that
+//! MPI can count.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::ops::Range;
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::FAILED;
+use super::sys::{Comm, Request};
+use crate::error::Result;
+use crate::scratch::Scratch;
+use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Waiting};
+
+/// The tag of all messages: those of one pair of ranks arrive in the order in which they are sent.
+const TAG: c_int = 1;
+/// The size of the longest first message: MPIs commonly send that much eagerly.
+const FIRST: usize = 3968;
+/// How much of a payload travels with its header.
+const SHORT: usize = FIRST - size_of::<Header>();
+/// How many segments are under way at a time, each way.
+const WINDOW: usize = 3;
+
+/// The memory of a rank's messages.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    spins: u32,
+    /// How much of a longer payload is sent at a time.
+    segment: usize,
+    sent: Scratch,
+    received: Scratch,
+    staging: [Scratch; WINDOW],
+    /// Whether an exchange failed while MPI still had the caller's memory.
+    stranded: bool,
+}
+
+impl Messages {
+    pub(super) fn new(spins: u32, segment: usize) -> Self {
+        Self { spins, segment, ..Self::default() }
+    }
+
+    /// Whether MPI may still read or write memory that was lent to an exchange that failed.
+    pub(super) fn are_stranded(&self) -> bool {
+        self.stranded
+    }
+
+    /// Sends and receives one message each, at most. When it succeeds, MPI needs neither buffer any more.
+    pub(super) fn exchange(
+        &mut self,
+        comm: Comm,
+        header: &Header,
+        outgoing: Option<Outgoing<'_>>,
+        incoming: Option<Incoming<'_>>,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        let guard = AbortOnPanic(comm);
+        let link = Link { comm, segment: self.segment };
+        let mut sending = outgoing.map(|outgoing| Sending::new(link, header, outgoing, &mut self.sent));
+        let mut receiving = incoming
+            .map(|incoming| Receiving::new(link, header, incoming, &mut self.received, &mut self.staging));
+        let done = complete(&mut sending, &mut receiving, Waiting::new(self.spins, timeout));
+        self.stranded = done.is_err()
+            && (sending.is_some_and(|sending| sending.lends_memory())
+                || receiving.is_some_and(|receiving| receiving.lends_memory()));
+        std::mem::forget(guard);
+        done
+    }
+}
+
+/// Polls both halves until they are done.
+fn complete(
+    sending: &mut Option<Sending<'_>>,
+    receiving: &mut Option<Receiving<'_>>,
+    mut waiting: Waiting,
+) -> Result<(), Failure> {
+    if let Some(send) = sending {
+        send.begin().map_err(Failure::Error)?;
+    }
+    if let Some(receive) = receiving {
+        receive.begin().map_err(Failure::Error)?;
+    }
+    loop {
+        let received = receiving.as_mut().map_or(Ok(false), Receiving::progress)?;
+        let sent = sending.as_mut().map_or(Ok(false), Sending::progress).map_err(Failure::Error)?;
+        let receives = receiving.as_ref().filter(|receive| !receive.is_done()).map(|receive| receive.from);
+        let sends = sending.as_ref().filter(|send| !send.is_done()).map(|send| send.to);
+        let Some(other) = receives.or(sends) else {
+            return Ok(());
+        };
+        if !(received || sent) {
+            waiting.pause().map_err(|waited| Failure::Timeout { other, waited })?;
+        }
+    }
+}
+
+/// A panic must not free memory that MPI still reads or writes.
+struct AbortOnPanic(Comm);
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        eprintln!("unisono: ends the job after a panic in the middle of a message");
+        self.0.abort(FAILED);
+    }
+}
+
+/// What both halves share.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    comm: Comm,
+    segment: usize,
+}
+
+impl Link {
+    /// The segment of a payload of `size_bytes` that begins at `start`.
+    fn segment(self, start: usize, size_bytes: usize) -> Range<usize> {
+        start..size_bytes.min(start + self.segment)
+    }
+}
+
+/// The sending half.
+struct Sending<'a> {
+    link: Link,
+    to: Rank,
+    bytes: &'a [u8],
+    first: &'a [u8],
+    /// How much of a long payload MPI was given so far.
+    given: usize,
+    requests: VecDeque<Request>,
+}
+
+impl<'a> Sending<'a> {
+    fn new(link: Link, header: &Header, outgoing: Outgoing<'a>, memory: &'a mut Scratch) -> Self {
+        let Outgoing { to, bytes } = outgoing;
+        let short = if bytes.len() <= SHORT { bytes } else { &[] };
+        let first = memory.take(size_of::<Header>() + short.len());
+        first[..size_of::<Header>()].copy_from_slice(bytemuck::bytes_of(&header.of_size(bytes.len())));
+        first[size_of::<Header>()..].copy_from_slice(short);
+        let given = short.len();
+        Self { link, to, bytes, first, given, requests: VecDeque::with_capacity(WINDOW) }
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.give(self.first)
+    }
+
+    fn give(&mut self, bytes: &[u8]) -> Result<()> {
+        // SAFETY: the bytes are `first` or a part of `bytes`, both borrowed until after the exchange. It succeeds only when all
+        // requests are done; if it fails with some under way, `lends_memory` tells, and the job ends before the borrow does.
+        let request =
+            unsafe { self.link.comm.begin_send(bytes.as_ptr(), bytes.len() as c_int, self.to, TAG) }?;
+        self.requests.push_back(request);
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<bool> {
+        while self.given < self.bytes.len() && self.requests.len() < WINDOW {
+            let segment = self.link.segment(self.given, self.bytes.len());
+            self.given = segment.end;
+            self.give(&self.bytes[segment])?;
+        }
+        let Some(oldest) = self.requests.front_mut() else { return Ok(false) };
+        let done = oldest.is_done()?;
+        if done {
+            self.requests.pop_front();
+        }
+        Ok(done)
+    }
+
+    fn is_done(&self) -> bool {
+        self.requests.is_empty() && self.given == self.bytes.len()
+    }
+
+    fn lends_memory(&self) -> bool {
+        self.bytes.len() > SHORT && !self.requests.is_empty()
+    }
+}
+
+/// The receiving half.
+struct Receiving<'a> {
+    link: Link,
+    from: Rank,
+    expected: Header,
+    target: Target<'a>,
+    size_bytes: usize,
+    first: &'a mut [u8],
+    staging: &'a mut [Scratch; WINDOW],
+    header: Option<Request>,
+    /// How much of the payload was asked of MPI, and how much has been taken in.
+    asked: usize,
+    taken: usize,
+    segments: VecDeque<Request>,
+}
+
+impl<'a> Receiving<'a> {
+    fn new(
+        link: Link,
+        header: &Header,
+        incoming: Incoming<'a>,
+        first: &'a mut Scratch,
+        staging: &'a mut [Scratch; WINDOW],
+    ) -> Self {
+        let Incoming { from, target } = incoming;
+        let size_bytes = target.size_bytes();
+        Self {
+            link,
+            from,
+            expected: header.of_size(size_bytes),
+            target,
+            size_bytes,
+            first: first.take(FIRST),
+            staging,
+            header: None,
+            asked: 0,
+            taken: 0,
+            segments: VecDeque::with_capacity(WINDOW),
+        }
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        // SAFETY: `first` belongs to this exchange, and to the communicator after it; it is freed after the job, if the
+        // exchange fails before the request is done.
+        let request =
+            unsafe { self.link.comm.begin_receive(self.first.as_mut_ptr(), FIRST as c_int, self.from, TAG) }?;
+        self.header = Some(request);
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<bool, Failure> {
+        if let Some(header) = &mut self.header {
+            if !header.is_done().map_err(Failure::Error)? {
+                return Ok(false);
+            }
+            self.header = None;
+            self.take_first()?;
+            return Ok(true);
+        }
+        let Some(oldest) = self.segments.front_mut() else { return Ok(false) };
+        if !oldest.is_done().map_err(Failure::Error)? {
+            return Ok(false);
+        }
+        self.segments.pop_front();
+        self.take_segment();
+        self.ask().map_err(Failure::Error)?;
+        Ok(true)
+    }
+
+    /// Checks that the sender is in the same collective, and takes in a short payload.
+    fn take_first(&mut self) -> Result<(), Failure> {
+        let (header, payload) = self.first.split_at(size_of::<Header>());
+        self.expected.check(bytemuck::from_bytes(header), self.from)?;
+        if self.size_bytes <= SHORT {
+            self.target.accept(0, &payload[..self.size_bytes]);
+            (self.asked, self.taken) = (self.size_bytes, self.size_bytes);
+        }
+        self.ask().map_err(Failure::Error)
+    }
+
+    /// Asks MPI for as many segments as the window allows.
+    fn ask(&mut self) -> Result<()> {
+        while self.asked < self.size_bytes && self.segments.len() < WINDOW {
+            let segment = self.link.segment(self.asked, self.size_bytes);
+            let size = segment.len();
+            let memory = match &mut self.target {
+                Target::Place(place) => place[segment.clone()].as_mut_ptr(),
+                Target::Apply { .. } => {
+                    self.staging[segment.start / self.link.segment % WINDOW].take(size).as_mut_ptr()
+                }
+            };
+            // SAFETY: the memory is a segment of the target or a staging segment, of `size` bytes, and nothing touches it until
+            // the request is done: segments do not overlap, and a staging segment is asked for again only when the one before it
+            // there was taken in. If the exchange fails, as in `Sending::give`.
+            let request = unsafe { self.link.comm.begin_receive(memory, size as c_int, self.from, TAG) }?;
+            self.segments.push_back(request);
+            self.asked = segment.end;
+        }
+        Ok(())
+    }
+
+    /// Takes in the segment that has just arrived.
+    fn take_segment(&mut self) {
+        let segment = self.link.segment(self.taken, self.size_bytes);
+        self.taken = segment.end;
+        if let Target::Apply { .. } = self.target {
+            let staged = self.staging[segment.start / self.link.segment % WINDOW].take(segment.len());
+            self.target.accept(segment.start, staged);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.header.is_none() && self.taken == self.size_bytes
+    }
+
+    fn lends_memory(&self) -> bool {
+        matches!(self.target, Target::Place(_)) && !self.segments.is_empty()
+    }
+}

@@ -1,0 +1,279 @@
+//! MPI functions whose return codes are checked. Everything raw is here.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+
+use mpi::ffi;
+use unisono_collectives::Rank;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::reduce::ReduceOp;
+
+/// The error for a return code that is not success.
+fn check(call: &'static str, code: c_int) -> Result<()> {
+    if code == ffi::MPI_SUCCESS as c_int {
+        Ok(())
+    } else {
+        Err(Error::Mpi { call, code, text: error_text(code) })
+    }
+}
+
+fn error_text(code: c_int) -> String {
+    let text = text(ffi::MPI_MAX_ERROR_STRING as usize, |buffer, length| {
+        // SAFETY: the buffer has the size that MPI asks for.
+        unsafe { ffi::MPI_Error_string(code, buffer, length) }
+    });
+    text.unwrap_or_else(|| "no text".to_owned())
+}
+
+/// The name and version of the MPI library.
+pub(crate) fn library_version() -> String {
+    let text = text(ffi::MPI_MAX_LIBRARY_VERSION_STRING as usize, |buffer, length| {
+        // SAFETY: the buffer has the size that MPI asks for; the function may be called at any time.
+        unsafe { ffi::MPI_Get_library_version(buffer, length) }
+    });
+    let text = text.unwrap_or_default();
+    text.lines().next().and_then(|line| line.split(',').next()).unwrap_or_default().trim().to_owned()
+}
+
+/// What a function writes into a buffer of `size_bytes`, with its length.
+fn text(size_bytes: usize, write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> Option<String> {
+    let mut buffer = vec![0_u8; size_bytes + 1];
+    let mut length = 0;
+    let code = write(buffer.as_mut_ptr().cast(), &raw mut length);
+    let written = buffer.get(..usize::try_from(length).ok()?)?;
+    (code == ffi::MPI_SUCCESS as c_int)
+        .then(|| String::from_utf8_lossy(written).trim_end_matches('\0').to_owned())
+}
+
+/// Whether MPI is up in this process: initialised and not yet finalised.
+pub(super) fn is_up() -> Result<bool> {
+    let (mut initialized, mut finalized) = (0, 0);
+    // SAFETY: both functions may be called at any time.
+    unsafe {
+        check("MPI_Initialized", ffi::MPI_Initialized(&raw mut initialized))?;
+        check("MPI_Finalized", ffi::MPI_Finalized(&raw mut finalized))?;
+    }
+    Ok(initialized != 0 && finalized == 0)
+}
+
+/// Initialises MPI.
+pub(super) fn init() -> Result<()> {
+    let mut provided = 0;
+    // SAFETY: MPI is not up, as the caller has seen; the arguments of the process are optional.
+    let code = unsafe {
+        let required = ffi::RSMPI_THREAD_SERIALIZED;
+        ffi::MPI_Init_thread(std::ptr::null_mut(), std::ptr::null_mut(), required, &raw mut provided)
+    };
+    check("MPI_Init_thread", code)
+}
+
+/// Finalises MPI; waits for the other ranks to do the same.
+pub(super) fn finalize() -> Result<()> {
+    // SAFETY: called once, by the communicator that initialised MPI, at its end.
+    check("MPI_Finalize", unsafe { ffi::MPI_Finalize() })
+}
+
+/// Whether any thread may call MPI, one at a time.
+pub(super) fn any_thread_may_call() -> Result<bool> {
+    let mut provided = 0;
+    // SAFETY: MPI is up.
+    check("MPI_Query_thread", unsafe { ffi::MPI_Query_thread(&raw mut provided) })?;
+    // SAFETY: a constant of the library.
+    Ok(provided >= unsafe { ffi::RSMPI_THREAD_SERIALIZED })
+}
+
+/// A communicator handle. Copies name the same communicator.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Comm(ffi::MPI_Comm);
+
+// SAFETY: a handle is a number or an address that MPI interprets; which threads may use it is decided by the level of thread
+// support, which `Mpi` checks at every exchange.
+unsafe impl Send for Comm {}
+
+// SAFETY: as for `Send`.
+unsafe impl Sync for Comm {}
+
+impl Comm {
+    /// The communicator of all processes that were launched together.
+    pub(super) fn world() -> Self {
+        // SAFETY: a constant of the library.
+        Self(unsafe { ffi::RSMPI_COMM_WORLD })
+    }
+
+    pub(super) fn from_raw(raw: ffi::MPI_Comm) -> Self {
+        Self(raw)
+    }
+
+    /// A communicator of the same ranks whose messages meet no others, and whose errors are returned.
+    pub(super) fn duplicate(self) -> Result<Self> {
+        let mut copy = self;
+        // SAFETY: the handle is valid; all ranks of the communicator do the same.
+        check("MPI_Comm_dup", unsafe { ffi::MPI_Comm_dup(self.0, &raw mut copy.0) })?;
+        copy.return_errors()
+    }
+
+    /// The communicator of those ranks that share memory with this one.
+    pub(super) fn node(self) -> Result<Self> {
+        let mut node = self;
+        // SAFETY: the handle is valid; all ranks of the communicator do the same.
+        let code = unsafe {
+            let (kind, info) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
+            ffi::MPI_Comm_split_type(self.0, kind, 0, info, &raw mut node.0)
+        };
+        check("MPI_Comm_split_type", code)?;
+        node.return_errors()
+    }
+
+    fn return_errors(self) -> Result<Self> {
+        // SAFETY: the handle is valid.
+        check("MPI_Comm_set_errhandler", unsafe {
+            ffi::MPI_Comm_set_errhandler(self.0, ffi::RSMPI_ERRORS_RETURN)
+        })?;
+        Ok(self)
+    }
+
+    pub(super) fn rank(self) -> Result<Rank> {
+        let mut rank = 0;
+        // SAFETY: the handle is valid.
+        check("MPI_Comm_rank", unsafe { ffi::MPI_Comm_rank(self.0, &raw mut rank) })?;
+        Ok(rank as Rank)
+    }
+
+    pub(super) fn ranks(self) -> Result<usize> {
+        let mut ranks = 0;
+        // SAFETY: the handle is valid.
+        check("MPI_Comm_size", unsafe { ffi::MPI_Comm_size(self.0, &raw mut ranks) })?;
+        Ok(ranks as usize)
+    }
+
+    /// What every rank gives, rank 0 first. Blocks: for setting up only.
+    pub(super) fn all_gather(self, value: u64) -> Result<Vec<u64>> {
+        let mut values = vec![0_u64; self.ranks()?];
+        // SAFETY: one element is sent, and there is room for one from each rank.
+        let code = unsafe {
+            let (kind, sent) = (ffi::RSMPI_UINT64_T, (&raw const value).cast::<c_void>());
+            ffi::MPI_Allgather(sent, 1, kind, values.as_mut_ptr().cast(), 1, kind, self.0)
+        };
+        check("MPI_Allgather", code)?;
+        Ok(values)
+    }
+
+    /// MPI's own all-reduce, in place. Blocks for as long as MPI likes.
+    pub(super) fn all_reduce(self, buffer: &mut [u8], dtype: DType, op: ReduceOp) -> Result<()> {
+        let unsupported = || {
+            Error::Unsupported(format!(
+                "MPI's own all-reduce has no {op} of {dtype}; choose another algorithm"
+            ))
+        };
+        let kind = datatype(dtype).ok_or_else(unsupported)?;
+        let count = c_int::try_from(buffer.len() / dtype.size_bytes()).map_err(|_| {
+            Error::Unsupported(format!("MPI's own all-reduce takes at most {} elements a call", c_int::MAX))
+        })?;
+        // SAFETY: the buffer holds `count` elements of this type; in place, it is both input and output.
+        let code = unsafe {
+            let op = match op {
+                ReduceOp::Sum | ReduceOp::Mean => ffi::RSMPI_SUM,
+                ReduceOp::Min => ffi::RSMPI_MIN,
+                ReduceOp::Max => ffi::RSMPI_MAX,
+                ReduceOp::Product => ffi::RSMPI_PROD,
+            };
+            ffi::MPI_Allreduce(unisono_mpi_in_place(), buffer.as_mut_ptr().cast(), count, kind, op, self.0)
+        };
+        check("MPI_Allreduce", code)
+    }
+
+    /// Ends all processes of the communicator.
+    pub(super) fn abort(self, exit_code: i32) -> ! {
+        // SAFETY: the handle is valid, and nothing of this process runs after it.
+        unsafe { ffi::MPI_Abort(self.0, exit_code) };
+        std::process::exit(exit_code);
+    }
+
+    pub(super) fn free(mut self) -> Result<()> {
+        // SAFETY: the handle is valid and not used again.
+        check("MPI_Comm_free", unsafe { ffi::MPI_Comm_free(&raw mut self.0) })
+    }
+
+    /// Begins to send bytes.
+    ///
+    /// # Safety
+    /// The bytes must stay valid and unchanged until the request is done.
+    pub(super) unsafe fn begin_send(
+        self,
+        bytes: *const u8,
+        size: c_int,
+        to: Rank,
+        tag: c_int,
+    ) -> Result<Request> {
+        let mut request = MaybeUninit::uninit();
+        // SAFETY: the caller keeps the bytes; the other arguments are values.
+        let code = unsafe {
+            let kind = ffi::RSMPI_UINT8_T;
+            ffi::MPI_Isend(bytes.cast(), size, kind, to as c_int, tag, self.0, request.as_mut_ptr())
+        };
+        check("MPI_Isend", code)?;
+        // SAFETY: the call succeeded, so it has written the request.
+        Ok(Request(unsafe { request.assume_init() }))
+    }
+
+    /// Begins to receive at most `size` bytes.
+    ///
+    /// # Safety
+    /// The bytes must stay valid, and untouched by anybody else, until the request is done.
+    pub(super) unsafe fn begin_receive(
+        self,
+        bytes: *mut u8,
+        size: c_int,
+        from: Rank,
+        tag: c_int,
+    ) -> Result<Request> {
+        let mut request = MaybeUninit::uninit();
+        // SAFETY: the caller keeps the bytes; the other arguments are values.
+        let code = unsafe {
+            let kind = ffi::RSMPI_UINT8_T;
+            ffi::MPI_Irecv(bytes.cast(), size, kind, from as c_int, tag, self.0, request.as_mut_ptr())
+        };
+        check("MPI_Irecv", code)?;
+        // SAFETY: the call succeeded, so it has written the request.
+        Ok(Request(unsafe { request.assume_init() }))
+    }
+}
+
+/// The MPI type of an element; MPI has none for the half formats.
+fn datatype(dtype: DType) -> Option<ffi::MPI_Datatype> {
+    // SAFETY: constants of the library.
+    unsafe {
+        match dtype {
+            DType::F32 => Some(ffi::RSMPI_FLOAT),
+            DType::F64 => Some(ffi::RSMPI_DOUBLE),
+            DType::I32 => Some(ffi::RSMPI_INT32_T),
+            DType::I64 => Some(ffi::RSMPI_INT64_T),
+            DType::U8 => Some(ffi::RSMPI_UINT8_T),
+            DType::U32 => Some(ffi::RSMPI_UINT32_T),
+            DType::U64 => Some(ffi::RSMPI_UINT64_T),
+            DType::F16 | DType::BF16 => None,
+        }
+    }
+}
+
+/// A send or a receive that was begun.
+#[derive(Debug)]
+pub(super) struct Request(ffi::MPI_Request);
+
+impl Request {
+    /// Whether it is done; if so, the memory is the caller's again. Makes MPI progress.
+    pub(super) fn is_done(&mut self) -> Result<bool> {
+        let mut done = 0;
+        // SAFETY: the request was begun and is not done; MPI makes it null when it is, and then a test succeeds at once.
+        let code = unsafe { ffi::MPI_Test(&raw mut self.0, &raw mut done, ffi::RSMPI_STATUS_IGNORE) };
+        check("MPI_Test", code)?;
+        Ok(done != 0)
+    }
+}
+
+unsafe extern "C" {
+    /// The value of `MPI_IN_PLACE` (`in_place.c`).
+    safe fn unisono_mpi_in_place() -> *const c_void;
+}

@@ -1,0 +1,79 @@
+//! Same plan, same bits: on inputs that are not exact, so that every order of additions gives another result.
+
+use half::{bf16, f16};
+use unisono::{Algorithm, Choice, Communicator, Element, Operation, ReduceOp};
+use unisono_collectives::simulate;
+
+const COUNT: usize = 1000;
+
+/// Anything but exact, and different on every rank.
+fn noise(rank: usize, index: usize) -> f64 {
+    let mut state = (rank as u64 * 1_000_003 + index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5) * f64::from(1 << (state % 12))
+}
+
+fn inputs<T>(rank: usize, element: impl Fn(f64) -> T) -> Vec<T> {
+    (0..COUNT).map(|index| element(noise(rank, index))).collect()
+}
+
+/// This rank's results over the communicator are those of the simulator (where the type is one that the executor does not widen)
+/// and those of threads, to the last bit.
+pub fn agree(comm: &mut Communicator) {
+    for algorithm in Algorithm::ALL {
+        let sums: Vec<f32> = over(comm, algorithm, |noise| noise as f32);
+        same_as_simulated(comm, algorithm, &sums, |noise| noise as f32, |held, arrived| held + arrived);
+        same_as_threads(comm, algorithm, &sums, |noise| noise as f32);
+
+        let sums: Vec<f64> = over(comm, algorithm, |noise| noise);
+        same_as_simulated(comm, algorithm, &sums, |noise| noise, |held, arrived| held + arrived);
+
+        let sums: Vec<f16> = over(comm, algorithm, f16::from_f64);
+        same_as_threads(comm, algorithm, &sums, f16::from_f64);
+        let sums: Vec<bf16> = over(comm, algorithm, bf16::from_f64);
+        same_as_threads(comm, algorithm, &sums, bf16::from_f64);
+        same_on_all_ranks(comm, &sums);
+    }
+}
+
+fn over<T: Element>(comm: &mut Communicator, algorithm: Algorithm, element: impl Fn(f64) -> T) -> Vec<T> {
+    let mut buffer = inputs(comm.rank(), element);
+    comm.set_choice(Choice::Algorithm(algorithm));
+    comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+    buffer
+}
+
+fn same_as_simulated<T: Element>(
+    comm: &Communicator,
+    algorithm: Algorithm,
+    sums: &[T],
+    element: impl Fn(f64) -> T + Copy,
+    add: impl Fn(T, T) -> T,
+) {
+    let plans = algorithm.plans(Operation::AllReduce, comm.topology()).unwrap();
+    let inputs: Vec<_> = (0..comm.ranks()).map(|rank| inputs(rank, element)).collect();
+    let simulated = simulate::run(&plans, &inputs, add);
+    assert_eq!(sums, simulated[comm.rank()], "{algorithm} over {}, rank {}", comm.transport(), comm.rank());
+}
+
+fn same_as_threads<T: Element>(
+    comm: &Communicator,
+    algorithm: Algorithm,
+    sums: &[T],
+    element: impl Fn(f64) -> T + Sync,
+) {
+    let over_threads = unisono::threads(comm.ranks(), |mut comm| over(&mut comm, algorithm, &element));
+    assert_eq!(
+        sums,
+        over_threads[comm.rank()],
+        "{algorithm} over {}, rank {}",
+        comm.transport(),
+        comm.rank()
+    );
+}
+
+fn same_on_all_ranks(comm: &mut Communicator, sums: &[bf16]) {
+    let mut first = sums.to_vec();
+    comm.broadcast(&mut first, 0).unwrap();
+    assert_eq!(first, sums, "rank {} and rank 0 hold the same bits", comm.rank());
+}

@@ -1,0 +1,96 @@
+//! Starts programs under mpirun, with a deadline: nothing that a test starts outlives it.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    /// The same, if it succeeded.
+    pub fn expect_success(self) -> Self {
+        assert!(self.status.success(), "{}\n{}\n{}", self.status, self.stdout, self.stderr);
+        self
+    }
+}
+
+/// The launcher: `mpirun`, or what `UNISONO_TEST_MPIRUN` names, for a build with another MPI than the default one.
+fn launcher() -> String {
+    std::env::var("UNISONO_TEST_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
+}
+
+/// Whether the launcher is Open MPI's.
+pub fn is_open_mpi() -> bool {
+    static OPEN_MPI: LazyLock<bool> = LazyLock::new(|| {
+        let version = Command::new(launcher()).arg("--version").output().expect("the launcher starts");
+        String::from_utf8_lossy(&version.stdout).contains("Open MPI")
+    });
+    *OPEN_MPI
+}
+
+/// `mpirun -n ranks program`, for more ranks than cores too, and as root.
+pub fn mpirun(ranks: usize, program: &str) -> Command {
+    let mut command = Command::new(launcher());
+    command.args(["-n", &ranks.to_string()]);
+    if is_open_mpi() {
+        command.arg("--oversubscribe");
+        command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    }
+    command.arg(program);
+    command
+}
+
+/// Runs a command to its end; ends it, and all that it started, if it takes longer.
+pub fn run(mut command: Command, deadline: Duration) -> Ended {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stdout = drain(child.stdout.take().unwrap());
+    let stderr = drain(child.stderr.take().unwrap());
+    let status = wait(&mut child, deadline);
+    let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
+    let status =
+        status.unwrap_or_else(|| panic!("{command:?} took more than {deadline:?}\n{stdout}\n{stderr}"));
+    Ended { status, stdout, stderr }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        pipe.read_to_end(&mut text).expect("a pipe is read");
+        String::from_utf8_lossy(&text).into_owned()
+    })
+}
+
+fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
+    if let Some(status) = poll(child, deadline) {
+        return Some(status);
+    }
+    // A launcher that is asked ends its ranks, which are in process groups of their own.
+    for signal in ["-TERM", "-KILL"] {
+        let group = format!("-{}", child.id());
+        Command::new("kill").args([signal, "--", &group]).status().expect("kill starts");
+        if poll(child, Duration::from_secs(5)).is_some() {
+            break;
+        }
+    }
+    None
+}
+
+fn poll(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
+    let started = Instant::now();
+    while started.elapsed() < deadline {
+        if let Some(status) = child.try_wait().expect("the child is ours") {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}

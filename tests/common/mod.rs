@@ -1,0 +1,195 @@
+//! What every transport is held against: the same checks, run by one rank over its communicator.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+
+use half::{bf16, f16};
+use unisono::{Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Operation, ReduceOp};
+
+pub mod bits;
+pub mod launch;
+
+/// An element type that small integers and their quotients can be put into.
+pub trait Exact: Element {
+    fn exact(value: i64) -> Self;
+    fn mean(sum: i64, ranks: usize) -> Self;
+}
+
+macro_rules! exact {
+    ($($element:ty: $from:expr, $mean:expr;)*) => {$(
+        impl Exact for $element {
+            fn exact(value: i64) -> Self {
+                $from(value)
+            }
+            fn mean(sum: i64, ranks: usize) -> Self {
+                $mean(sum, ranks)
+            }
+        }
+    )*};
+}
+
+exact! {
+    f32: |value| value as f32, |sum, ranks| sum as f32 / ranks as f32;
+    f64: |value| value as f64, |sum, ranks| sum as f64 / ranks as f64;
+    f16: |value| f16::from_f32(value as f32), |sum, ranks| f16::from_f32(sum as f32 / ranks as f32);
+    bf16: |value| bf16::from_f32(value as f32), |sum, ranks| bf16::from_f32(sum as f32 / ranks as f32);
+    i32: |value| value as i32, |sum: i64, ranks| (sum / ranks as i64) as i32;
+    i64: |value| value, |sum: i64, ranks| sum / ranks as i64;
+    u8: |value| value as u8, |sum: i64, ranks| (sum / ranks as i64) as u8;
+    u32: |value| value as u32, |sum: i64, ranks| (sum / ranks as i64) as u32;
+    u64: |value| value as u64, |sum: i64, ranks| (sum / ranks as i64) as u64;
+}
+
+/// Runs a generic function for every element type.
+#[macro_export]
+macro_rules! for_every_dtype {
+    ($function:ident($($argument:expr),*)) => {
+        $function::<f32>($($argument),*);
+        $function::<f64>($($argument),*);
+        $function::<half::f16>($($argument),*);
+        $function::<half::bf16>($($argument),*);
+        $function::<i32>($($argument),*);
+        $function::<i64>($($argument),*);
+        $function::<u8>($($argument),*);
+        $function::<u32>($($argument),*);
+        $function::<u64>($($argument),*);
+    };
+}
+
+/// What rank `rank` brings: small enough that every sum and product over 9 ranks is exact in every type.
+fn input(op: ReduceOp, rank: usize, index: usize) -> i64 {
+    match op {
+        ReduceOp::Product => 1 + i64::from((rank + index).is_multiple_of(3)),
+        _ => ((rank * 7 + index * 13 + rank * index) % 11) as i64,
+    }
+}
+
+/// The oracle: what every rank must end with.
+fn expected<T: Exact>(op: ReduceOp, ranks: usize, index: usize) -> T {
+    let inputs = (0..ranks).map(|rank| input(op, rank, index));
+    match op {
+        ReduceOp::Sum => T::exact(inputs.sum()),
+        ReduceOp::Mean => T::mean(inputs.sum(), ranks),
+        ReduceOp::Min => T::exact(inputs.min().unwrap()),
+        ReduceOp::Max => T::exact(inputs.max().unwrap()),
+        ReduceOp::Product => T::exact(inputs.product()),
+    }
+}
+
+fn inputs<T: Exact>(op: ReduceOp, rank: usize, count: usize) -> Vec<T> {
+    (0..count).map(|index| T::exact(input(op, rank, index))).collect()
+}
+
+/// None, one, around the number of ranks, primes, and (for a few types) many.
+fn counts<T: Exact>(ranks: usize) -> Vec<usize> {
+    let mut counts = vec![0, 1, ranks - 1, ranks, ranks + 1, 17, 1009];
+    if matches!(T::DTYPE, DType::F32 | DType::BF16 | DType::U8) {
+        counts.push(100_003);
+    }
+    counts
+}
+
+/// Every algorithm, operation, type and count that this world has.
+pub fn conformance(comm: &mut Communicator) {
+    for_every_dtype!(all_reduces(comm));
+    for_every_dtype!(other_operations(comm));
+    comm.barrier().unwrap();
+}
+
+fn choices(comm: &Communicator, dtype: DType) -> Vec<Choice> {
+    let mut choices: Vec<_> = Algorithm::ALL.into_iter().map(Choice::Algorithm).collect();
+    choices.push(Choice::Auto);
+    if comm.transport() == "mpi" && !dtype.is_half() {
+        choices.push(Choice::Mpi);
+    }
+    choices
+}
+
+fn all_reduces<T: Exact>(comm: &mut Communicator) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    for choice in choices(comm, T::DTYPE) {
+        for count in counts::<T>(ranks) {
+            for op in ReduceOp::ALL {
+                let mut buffer = inputs::<T>(op, rank, count);
+                let call = Call::all_reduce(T::DTYPE, op, count);
+                let mut collective = comm.collective(choice).unwrap();
+                let ran = collective.run(&call, bytemuck::cast_slice_mut(&mut buffer)).unwrap();
+                if choice != Choice::Auto {
+                    assert_eq!(ran.algorithm, choice.name());
+                }
+                for (index, &element) in buffer.iter().enumerate() {
+                    let expected = expected::<T>(op, ranks, index);
+                    assert_eq!(
+                        element,
+                        expected,
+                        "{choice}, {op} of {count} {}, rank {rank} of {ranks}, element {index}",
+                        T::DTYPE
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Every algorithm that offers the operation, and the one that is chosen where none is named.
+fn offering(comm: &Communicator, operation: Operation) -> Vec<Choice> {
+    let offers = |algorithm: &Algorithm| algorithm.plan(operation, comm.topology(), comm.rank()).is_some();
+    let offering = Algorithm::ALL.into_iter().filter(offers).map(Choice::Algorithm);
+    offering.chain([Choice::Auto]).collect()
+}
+
+fn other_operations<T: Exact>(comm: &mut Communicator) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let sum = |index| expected::<T>(ReduceOp::Sum, ranks, index);
+    let from = |rank, index| T::exact(input(ReduceOp::Sum, rank, index));
+    for count in counts::<T>(ranks) {
+        let begin = || inputs::<T>(ReduceOp::Sum, rank, count);
+        let root = (count + 1) % ranks;
+        let owner = |index| (0..ranks).find(|&rank| part(count, ranks, rank).contains(&index)).unwrap();
+        let own = comm.own_part(count);
+
+        for choice in offering(comm, Operation::ReduceScatter) {
+            comm.set_choice(choice);
+            let mut buffer = begin();
+            let mine = comm.reduce_scatter(&mut buffer, ReduceOp::Sum).unwrap();
+            assert!(mine.iter().zip(own.clone()).all(|(&element, index)| element == sum(index)), "{choice}");
+            assert_eq!(mine.len(), own.len());
+        }
+        for choice in offering(comm, Operation::AllGather) {
+            comm.set_choice(choice);
+            let mut buffer = begin();
+            comm.all_gather(&mut buffer).unwrap();
+            assert!((0..count).all(|index| buffer[index] == from(owner(index), index)), "{choice}, {count}");
+        }
+        for choice in offering(comm, Operation::Broadcast { root }) {
+            comm.set_choice(choice);
+            let mut buffer = begin();
+            comm.broadcast(&mut buffer, root).unwrap();
+            assert!((0..count).all(|index| buffer[index] == from(root, index)), "{choice}");
+
+            let mut buffer = begin();
+            comm.reduce(&mut buffer, ReduceOp::Sum, root).unwrap();
+            assert!(rank != root || (0..count).all(|index| buffer[index] == sum(index)), "{choice}");
+        }
+        comm.set_choice(Choice::Auto);
+        let mut buffer = begin();
+        comm.gather(&mut buffer, root).unwrap();
+        assert!(rank != root || (0..count).all(|index| buffer[index] == from(owner(index), index)));
+
+        let mut buffer = begin();
+        let mine = comm.scatter(&mut buffer, root).unwrap();
+        assert!(mine.iter().zip(own).all(|(&element, index)| element == from(root, index)));
+
+        let block = count / ranks;
+        let mut buffer = inputs::<T>(ReduceOp::Sum, rank, block * ranks);
+        comm.all_to_all(&mut buffer).unwrap();
+        let sent = |index: usize| from(index / block, rank * block + index % block);
+        assert!((0..block * ranks).all(|index| buffer[index] == sent(index)));
+    }
+}
+
+/// The elements of a rank's own part, the long way.
+fn part(count: usize, ranks: usize, rank: usize) -> std::ops::Range<usize> {
+    let size = |rank: usize| count / ranks + usize::from(rank < count % ranks);
+    let start = (0..rank).map(size).sum::<usize>();
+    start..start + size(rank)
+}

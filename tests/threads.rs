@@ -1,0 +1,175 @@
+//! Worlds of threads: every algorithm, every operation, every type; and what happens when ranks disagree.
+
+use std::time::{Duration, Instant};
+
+use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp};
+
+mod common;
+
+#[test]
+fn conformance_of_small_worlds() {
+    for ranks in 1..=5 {
+        unisono::threads(ranks, |mut comm| common::conformance(&mut comm));
+    }
+}
+
+#[test]
+fn conformance_of_larger_worlds() {
+    for ranks in 6..=9 {
+        unisono::threads(ranks, |mut comm| common::conformance(&mut comm));
+    }
+}
+
+#[test]
+fn same_bits() {
+    for ranks in [1, 2, 3, 4, 6, 7, 8] {
+        unisono::threads(ranks, |mut comm| common::bits::agree(&mut comm));
+    }
+}
+
+#[test]
+fn direct_algorithms_round_halves_once() {
+    use half::bf16;
+    // 1 and seven times 1/256: each addition in bf16 would lose the small one.
+    for algorithm in [Algorithm::AllToAll, Algorithm::MasterWorker, Algorithm::RoundRobin] {
+        let sums = unisono::threads(8, |mut comm| {
+            let value = if comm.rank() == 0 { 1.0 } else { 1.0 / 256.0 };
+            let mut buffer = [bf16::from_f32(value); 16];
+            comm.set_choice(Choice::Algorithm(algorithm));
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            buffer
+        });
+        let once = bf16::from_f32(1.0 + 7.0 / 256.0);
+        assert!(sums.iter().flatten().all(|&sum| sum == once), "{algorithm}: {sums:?}");
+    }
+}
+
+/// What all ranks get when each does its own thing. None may get a result, and one at least must name both sides.
+fn disagree(ranks: usize, call: impl Fn(&mut Communicator) -> unisono::Result<()> + Sync) -> Vec<String> {
+    let started = Instant::now();
+    let errors = unisono::threads(ranks, |mut comm| {
+        comm.set_timeout(Duration::from_secs(20));
+        let result = call(&mut comm);
+        if let Err(Error::Aborted { by, .. } | Error::Left { other: by, .. }) = result {
+            assert_ne!(by, comm.rank());
+        }
+        result.err().map(|error| error.to_string())
+    });
+    assert!(started.elapsed() < Duration::from_secs(10), "found by looking, not by a deadline");
+    errors.into_iter().flatten().collect()
+}
+
+fn assert_named(errors: &[String], one: &str, other: &str) {
+    let named = errors.iter().any(|error| error.contains(one) && error.contains(other));
+    assert!(named, "{one:?} and {other:?} in {errors:#?}");
+}
+
+#[test]
+fn another_count_is_an_error_that_names_both() {
+    for algorithm in Algorithm::ALL {
+        for ranks in [2, 3, 4] {
+            let errors = disagree(ranks, |comm| {
+                comm.set_choice(Choice::Algorithm(algorithm));
+                let mut buffer = vec![1.0_f32; if comm.rank() == 1 { 999 } else { 1000 }];
+                comm.all_reduce(&mut buffer, ReduceOp::Sum).map(drop)
+            });
+            assert_named(&errors, "of 1000 f32", "of 999 f32");
+        }
+    }
+}
+
+#[test]
+fn another_type_operation_or_algorithm_is_an_error_that_names_both() {
+    let errors = disagree(3, |comm| match comm.rank() {
+        2 => comm.all_reduce(&mut [1_i32; 64], ReduceOp::Sum).map(drop),
+        _ => comm.all_reduce(&mut [1.0_f32; 64], ReduceOp::Sum).map(drop),
+    });
+    assert_named(&errors, "64 f32, sum", "64 i32, sum");
+
+    let errors = disagree(4, |comm| {
+        let op = if comm.rank() == 0 { ReduceOp::Max } else { ReduceOp::Sum };
+        comm.all_reduce(&mut [1.0_f32; 64], op).map(drop)
+    });
+    assert_named(&errors, "f32, sum", "f32, max");
+
+    let errors = disagree(4, |comm| {
+        let algorithm = if comm.rank() == 3 { Algorithm::Ring } else { Algorithm::Butterfly };
+        comm.set_choice(Choice::Algorithm(algorithm));
+        comm.all_reduce(&mut [1.0_f32; 64], ReduceOp::Sum).map(drop)
+    });
+    assert_named(&errors, "by ring", "by butterfly");
+}
+
+#[test]
+fn another_order_is_an_error_that_names_both() {
+    let errors = disagree(2, |comm| {
+        let mut buffer = [1.0_f32; 10];
+        if comm.rank() == 0 {
+            comm.broadcast(&mut buffer, 0)?;
+            comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        } else {
+            comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            comm.broadcast(&mut buffer, 0)?;
+        }
+        Ok(())
+    });
+    assert_named(&errors, "broadcast #0 of 10 f32, root 0", "all-reduce #0 of 10 f32, sum");
+}
+
+#[test]
+fn a_rank_that_leaves_or_never_comes_is_named() {
+    let errors = disagree(2, |comm| match comm.rank() {
+        0 => comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).map(drop),
+        _ => Ok(()),
+    });
+    assert_eq!(errors, ["rank 0, all-reduce #0 by recursive-doubling, step 0: rank 1 has left the world"]);
+
+    let errors = unisono::threads(2, |mut comm| {
+        if comm.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(600));
+            return None;
+        }
+        comm.set_timeout(Duration::from_millis(300));
+        comm.barrier().err().map(|error| error.to_string())
+    });
+    assert!(errors[0].as_ref().unwrap().contains("for rank 1"), "{errors:?}");
+}
+
+#[test]
+fn a_panic_reaches_every_rank() {
+    let world = Communicator::threads(3).unwrap();
+    let threads: Vec<_> = world
+        .into_iter()
+        .map(|mut comm| {
+            std::thread::spawn(move || {
+                assert_ne!(comm.rank(), 1, "on purpose");
+                comm.all_reduce(&mut [0_u8; 5], ReduceOp::Max).map(drop)
+            })
+        })
+        .collect();
+    let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
+    assert!(results[1].is_err());
+    for rank in [0, 2] {
+        let error = results[rank].as_ref().unwrap().as_ref().unwrap_err().to_string();
+        assert!(error.contains("rank 1"), "{error}");
+    }
+}
+
+#[test]
+fn after_a_failure_nothing_works_and_the_cause_is_told() {
+    unisono::threads(1, |mut comm| {
+        comm.fail("the disk is full");
+        let error = comm.barrier().unwrap_err().to_string();
+        assert_eq!(error, "rank 0 cannot go on, because rank 0 failed: the disk is full");
+    });
+}
+
+#[test]
+fn what_a_transport_cannot_do_is_said_and_harms_nothing() {
+    unisono::threads(2, |mut comm| {
+        assert!(matches!(comm.collective(Choice::Mpi).err(), Some(Error::Unsupported(_))));
+        let mut one = [1_u64];
+        comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
+        assert_eq!(one, [2]);
+    });
+}
