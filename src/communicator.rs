@@ -53,7 +53,7 @@ impl Communicator {
     pub fn init() -> Result<Self> {
         let config = Config::from_environment()?;
         let mpi = transport::mpi::Mpi::init(config.segment_bytes)?;
-        Self::new(Transport::Mpi(mpi), config)
+        Self::new(Transport::Mpi(Box::new(mpi)), config)
     }
 
     /// Takes part in a communicator of an MPI that the program has initialised itself.
@@ -67,7 +67,7 @@ impl Communicator {
     pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
         let config = Config::from_environment()?;
         let mpi = transport::mpi::Mpi::attach(communicator.as_raw(), config.segment_bytes)?;
-        Self::new(Transport::Mpi(mpi), config)
+        Self::new(Transport::Mpi(Box::new(mpi)), config)
     }
 
     /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its own.

@@ -118,8 +118,15 @@ mod tests {
             assert_eq!(T::DTYPE.name(), std::any::type_name::<T>().rsplit("::").next().unwrap());
             assert_eq!(T::DTYPE.name().parse(), Ok(T::DTYPE));
         }
-        (check::<f32>(), check::<f64>(), check::<f16>(), check::<bf16>());
-        (check::<i32>(), check::<i64>(), check::<u8>(), check::<u32>(), check::<u64>());
+        check::<f32>();
+        check::<f64>();
+        check::<f16>();
+        check::<bf16>();
+        check::<i32>();
+        check::<i64>();
+        check::<u8>();
+        check::<u32>();
+        check::<u64>();
         assert!("float".parse::<DType>().is_err());
     }
 }

@@ -41,18 +41,8 @@ mod tests {
     fn scratch_is_aligned_and_kept() {
         let mut scratch = Scratch::default();
         let first = scratch.copy_of(&[7; 100]).as_ptr();
-        assert!(first.is_aligned_to_line());
+        assert_eq!(first.align_offset(align_of::<Line>()), 0);
         assert_eq!(scratch.take(64).as_ptr(), first, "a smaller size is served from the same memory");
         assert!(scratch.take(0).is_empty());
-    }
-
-    trait Aligned {
-        fn is_aligned_to_line(self) -> bool;
-    }
-
-    impl Aligned for *const u8 {
-        fn is_aligned_to_line(self) -> bool {
-            (self as usize).is_multiple_of(align_of::<Line>())
-        }
     }
 }

@@ -242,7 +242,7 @@ pub(crate) fn is_oversubscribed(local_ranks: usize) -> bool {
 pub(crate) enum Transport {
     Threads(threads::Threads),
     #[cfg(feature = "mpi")]
-    Mpi(mpi::Mpi),
+    Mpi(Box<mpi::Mpi>),
 }
 
 impl Transport {

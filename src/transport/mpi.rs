@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
 
 mod exchange;
+mod overheard;
 mod sys;
 
 use exchange::Messages;

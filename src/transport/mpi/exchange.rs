@@ -13,15 +13,17 @@ use std::time::Duration;
 use unisono_collectives::Rank;
 
 use super::FAILED;
+use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
 use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Waiting};
 
-/// The tag of all messages: those of one pair of ranks arrive in the order in which they are sent.
-const TAG: c_int = 1;
+/// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they are sent.
+pub(super) const FIRST_TAG: c_int = 1;
+const SEGMENT_TAG: c_int = 2;
 /// The size of the longest first message: MPIs commonly send that much eagerly.
-const FIRST: usize = 3968;
+pub(super) const FIRST: usize = 3968;
 /// How much of a payload travels with its header.
 const SHORT: usize = FIRST - size_of::<Header>();
 /// How many segments are under way at a time, each way.
@@ -36,6 +38,7 @@ pub(super) struct Messages {
     sent: Scratch,
     received: Scratch,
     staging: [Scratch; WINDOW],
+    overheard: Overheard,
     /// Whether an exchange failed while MPI still had the caller's memory.
     stranded: bool,
 }
@@ -64,7 +67,8 @@ impl Messages {
         let mut sending = outgoing.map(|outgoing| Sending::new(link, header, outgoing, &mut self.sent));
         let mut receiving = incoming
             .map(|incoming| Receiving::new(link, header, incoming, &mut self.received, &mut self.staging));
-        let done = complete(&mut sending, &mut receiving, Waiting::new(self.spins, timeout));
+        let listening = Listening { comm, header, overheard: &mut self.overheard };
+        let done = complete(&mut sending, &mut receiving, listening, Waiting::new(self.spins, timeout));
         self.stranded = done.is_err()
             && (sending.is_some_and(|sending| sending.lends_memory())
                 || receiving.is_some_and(|receiving| receiving.lends_memory()));
@@ -77,13 +81,15 @@ impl Messages {
 fn complete(
     sending: &mut Option<Sending<'_>>,
     receiving: &mut Option<Receiving<'_>>,
+    mut listening: Listening<'_>,
     mut waiting: Waiting,
 ) -> Result<(), Failure> {
     if let Some(send) = sending {
         send.begin().map_err(Failure::Error)?;
     }
     if let Some(receive) = receiving {
-        receive.begin().map_err(Failure::Error)?;
+        let overheard = listening.recall(receive.from, &mut waiting)?;
+        receive.begin(overheard)?;
     }
     loop {
         let received = receiving.as_mut().map_or(Ok(false), Receiving::progress)?;
@@ -95,6 +101,9 @@ fn complete(
         };
         if !(received || sent) {
             waiting.pause().map_err(|waited| Failure::Timeout { other, waited })?;
+            if waiting.is_patient() {
+                listening.listen()?;
+            }
         }
     }
 }
@@ -146,14 +155,14 @@ impl<'a> Sending<'a> {
     }
 
     fn begin(&mut self) -> Result<()> {
-        self.give(self.first)
+        self.give(self.first, FIRST_TAG)
     }
 
-    fn give(&mut self, bytes: &[u8]) -> Result<()> {
+    fn give(&mut self, bytes: &[u8], tag: c_int) -> Result<()> {
         // SAFETY: the bytes are `first` or a part of `bytes`, both borrowed until after the exchange. It succeeds only when all
         // requests are done; if it fails with some under way, `lends_memory` tells, and the job ends before the borrow does.
         let request =
-            unsafe { self.link.comm.begin_send(bytes.as_ptr(), bytes.len() as c_int, self.to, TAG) }?;
+            unsafe { self.link.comm.begin_send(bytes.as_ptr(), bytes.len() as c_int, self.to, tag) }?;
         self.requests.push_back(request);
         Ok(())
     }
@@ -162,7 +171,7 @@ impl<'a> Sending<'a> {
         while self.given < self.bytes.len() && self.requests.len() < WINDOW {
             let segment = self.link.segment(self.given, self.bytes.len());
             self.given = segment.end;
-            self.give(&self.bytes[segment])?;
+            self.give(&self.bytes[segment], SEGMENT_TAG)?;
         }
         let Some(oldest) = self.requests.front_mut() else { return Ok(false) };
         let done = oldest.is_done()?;
@@ -222,12 +231,18 @@ impl<'a> Receiving<'a> {
         }
     }
 
-    fn begin(&mut self) -> Result<()> {
+    /// Asks for the first message, unless it was overheard before.
+    fn begin(&mut self, overheard: Option<Scratch>) -> Result<(), Failure> {
+        if let Some(mut message) = overheard {
+            self.first.copy_from_slice(message.take(FIRST));
+            return self.take_first();
+        }
         // SAFETY: `first` belongs to this exchange, and to the communicator after it; it is freed after the job, if the
         // exchange fails before the request is done.
-        let request =
-            unsafe { self.link.comm.begin_receive(self.first.as_mut_ptr(), FIRST as c_int, self.from, TAG) }?;
-        self.header = Some(request);
+        let request = unsafe {
+            self.link.comm.begin_receive(self.first.as_mut_ptr(), FIRST as c_int, self.from, FIRST_TAG)
+        };
+        self.header = Some(request.map_err(Failure::Error)?);
         Ok(())
     }
 
@@ -275,7 +290,8 @@ impl<'a> Receiving<'a> {
             // SAFETY: the memory is a segment of the target or a staging segment, of `size` bytes, and nothing touches it until
             // the request is done: segments do not overlap, and a staging segment is asked for again only when the one before it
             // there was taken in. If the exchange fails, as in `Sending::give`.
-            let request = unsafe { self.link.comm.begin_receive(memory, size as c_int, self.from, TAG) }?;
+            let request =
+                unsafe { self.link.comm.begin_receive(memory, size as c_int, self.from, SEGMENT_TAG) }?;
             self.segments.push_back(request);
             self.asked = segment.end;
         }

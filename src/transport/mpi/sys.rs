@@ -162,6 +162,10 @@ impl Comm {
 
     /// MPI's own all-reduce, in place. Blocks for as long as MPI likes.
     pub(super) fn all_reduce(self, buffer: &mut [u8], dtype: DType, op: ReduceOp) -> Result<()> {
+        if buffer.is_empty() {
+            // An empty slice may lie at address 1, which is Open MPI's `MPI_IN_PLACE`, and refused.
+            return Ok(());
+        }
         let unsupported = || {
             Error::Unsupported(format!(
                 "MPI's own all-reduce has no {op} of {dtype}; choose another algorithm"
@@ -241,6 +245,51 @@ impl Comm {
     }
 }
 
+impl Comm {
+    /// A message from any rank that has arrived and that no receive has taken.
+    pub(super) fn probe(self, tag: c_int) -> Result<Option<Probed>> {
+        let (mut found, mut message, mut status) =
+            (0, MaybeUninit::uninit(), MaybeUninit::<ffi::MPI_Status>::uninit());
+        // SAFETY: everything that is written to lives to the end of the call.
+        let code = unsafe {
+            let any = ffi::RSMPI_ANY_SOURCE;
+            ffi::MPI_Improbe(any, tag, self.0, &raw mut found, message.as_mut_ptr(), status.as_mut_ptr())
+        };
+        check("MPI_Improbe", code)?;
+        if found == 0 {
+            return Ok(None);
+        }
+        // SAFETY: a message was found, so both are written.
+        let (message, status) = unsafe { (message.assume_init(), status.assume_init()) };
+        Ok(Some(Probed { from: status.MPI_SOURCE as Rank, message }))
+    }
+}
+
+/// A message that was found by a probe, and that only this can receive.
+#[derive(Debug)]
+pub(super) struct Probed {
+    pub(super) from: Rank,
+    message: ffi::MPI_Message,
+}
+
+impl Probed {
+    /// Begins to receive at most `size` bytes of the message.
+    ///
+    /// # Safety
+    /// As for [`Comm::begin_receive`].
+    pub(super) unsafe fn begin_receive(mut self, bytes: *mut u8, size: c_int) -> Result<Request> {
+        let mut request = MaybeUninit::uninit();
+        // SAFETY: the caller keeps the bytes; the message was found and is received once.
+        let code = unsafe {
+            let kind = ffi::RSMPI_UINT8_T;
+            ffi::MPI_Imrecv(bytes.cast(), size, kind, &raw mut self.message, request.as_mut_ptr())
+        };
+        check("MPI_Imrecv", code)?;
+        // SAFETY: the call succeeded, so it has written the request.
+        Ok(Request(unsafe { request.assume_init() }))
+    }
+}
+
 /// The MPI type of an element; MPI has none for the half formats.
 fn datatype(dtype: DType) -> Option<ffi::MPI_Datatype> {
     // SAFETY: constants of the library.
@@ -261,6 +310,9 @@ fn datatype(dtype: DType) -> Option<ffi::MPI_Datatype> {
 /// A send or a receive that was begun.
 #[derive(Debug)]
 pub(super) struct Request(ffi::MPI_Request);
+
+// SAFETY: as for `Comm`.
+unsafe impl Send for Request {}
 
 impl Request {
     /// Whether it is done; if so, the memory is the caller's again. Makes MPI progress.

@@ -1,0 +1,71 @@
+//! First messages that are taken in before their time.
+//!
+//! While a rank waits in vain, it looks at what ranks send that it does not wait for. Two ranks that call different things would
+//! otherwise wait for each other, or for a third, to the deadline.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+
+use unisono_collectives::Rank;
+
+use super::exchange::{FIRST, FIRST_TAG};
+use super::sys::{Comm, Request};
+use crate::scratch::Scratch;
+use crate::transport::{Failure, Header, Waiting};
+
+/// What was overheard and is still to be received, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Overheard {
+    messages: VecDeque<(Rank, Scratch)>,
+    /// The newest of them, while it is still arriving.
+    arriving: Option<Request>,
+}
+
+/// Listening in one exchange.
+pub(super) struct Listening<'a> {
+    pub(super) comm: Comm,
+    pub(super) header: &'a Header,
+    pub(super) overheard: &'a mut Overheard,
+}
+
+impl Listening<'_> {
+    /// The oldest message from this rank, if one was overheard.
+    pub(super) fn recall(&mut self, from: Rank, waiting: &mut Waiting) -> Result<Option<Scratch>, Failure> {
+        while !self.has_arrived()? {
+            waiting.pause().map_err(|waited| Failure::Timeout { other: from, waited })?;
+        }
+        let messages = &mut self.overheard.messages;
+        let position = messages.iter().position(|(sender, _)| *sender == from);
+        Ok(position.and_then(|position| messages.remove(position)).map(|(_, message)| message))
+    }
+
+    /// Takes in one message more, if there is one, and checks that its sender is in the same collective.
+    pub(super) fn listen(&mut self) -> Result<(), Failure> {
+        if !self.has_arrived()? {
+            return Ok(());
+        }
+        let Some(probed) = self.comm.probe(FIRST_TAG).map_err(Failure::Error)? else { return Ok(()) };
+        let from = probed.from;
+        let mut message = Scratch::default();
+        // SAFETY: the memory goes into the communicator with its message, and is neither read, nor changed, nor freed before the
+        // request is done: `has_arrived` is asked first.
+        let request = unsafe { probed.begin_receive(message.take(FIRST).as_mut_ptr(), FIRST as c_int) };
+        self.overheard.arriving = Some(request.map_err(Failure::Error)?);
+        self.overheard.messages.push_back((from, message));
+        Ok(())
+    }
+
+    /// Whether nothing is arriving any more. What arrives now is checked.
+    fn has_arrived(&mut self) -> Result<bool, Failure> {
+        let Overheard { messages, arriving } = &mut *self.overheard;
+        let Some(request) = arriving else { return Ok(true) };
+        if !request.is_done().map_err(Failure::Error)? {
+            return Ok(false);
+        }
+        *arriving = None;
+        let (from, message) = messages.back_mut().expect("what arrives has a place");
+        let theirs: Header = *bytemuck::from_bytes(message.take(size_of::<Header>()));
+        self.header.check_overheard(&theirs, *from)?;
+        Ok(true)
+    }
+}
