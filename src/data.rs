@@ -14,6 +14,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -174,6 +175,14 @@ impl Split {
         }
     }
 
+    /// The order in which `epoch` goes through the samples: a shuffle that follows from the seed alone, so that
+    /// every rank knows which samples every other rank takes.
+    pub fn order(&self, seed: u64, epoch: u64) -> Vec<usize> {
+        let mut order: Vec<_> = (0..self.len()).collect();
+        order.shuffle(&mut keyed_rng(seed, ORDER, epoch));
+        order
+    }
+
     /// Gathers `samples`, given by their index, in that order; `shift` as from
     /// [`shift`](Self::shift), or 0.
     ///
@@ -211,6 +220,7 @@ fn gather_windows(tokens: &[u32], context: usize, samples: &[usize], shift: usiz
 const TRAIN_DIGIT: u64 = 0;
 const TEST_DIGIT: u64 = 1;
 const SHIFT: u64 = 2;
+const ORDER: u64 = 3;
 
 /// A random stream of its own for each use and index, so that nothing depends on the order in
 /// which streams are drawn from.
@@ -260,6 +270,18 @@ mod tests {
         assert_eq!(back.map(f32::round).collect::<Vec<_>>(), [153.0, 204.0, 0.0, 255.0]);
         assert_eq!(batch.targets, [9, 7]);
         assert_eq!(batch.samples, 2);
+    }
+
+    #[test]
+    fn every_epoch_sees_every_sample_once_in_an_order_of_its_own() {
+        let split = Split::Images { pixels: vec![0; 50], labels: vec![0; 50] };
+        let (first, second) = (split.order(1, 0), split.order(1, 1));
+        assert_ne!(first, second);
+        assert_eq!(first, split.order(1, 0));
+        for mut order in [first, second] {
+            order.sort_unstable();
+            assert!(order.into_iter().eq(0..50));
+        }
     }
 
     #[test]

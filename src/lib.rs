@@ -27,12 +27,16 @@ mod call;
 mod collective;
 mod communicator;
 pub mod config;
+#[cfg(feature = "train")]
+pub mod data;
 mod dtype;
 mod error;
 mod executor;
 mod reduce;
 mod scratch;
 pub mod select;
+#[cfg(feature = "train")]
+pub mod train;
 mod transport;
 
 pub use call::{Call, Ran};
