@@ -10,7 +10,7 @@ use unisono_collectives::{Algorithm, Operation, Plan, Topology};
 use crate::call::{Call, Ran};
 use crate::error::Result;
 use crate::executor::{Executor, Task};
-use crate::select::{Selection, select};
+use crate::select::{self, Selection, select};
 use crate::transport::Transport;
 
 /// Something that can carry out collective calls for one rank.
@@ -61,7 +61,7 @@ impl Engine {
     pub(crate) fn selection(&mut self, wished: Option<Algorithm>, call: &Call) -> Selection {
         match wished {
             Some(algorithm) if self.plan(algorithm, call.operation).is_some() => {
-                Selection { algorithm, why: "it was asked for" }
+                Selection { algorithm, why: select::ASKED_FOR }
             }
             _ => select(call.operation, &self.topology, call.size_bytes()),
         }
@@ -121,7 +121,7 @@ impl Collective for MpiOwn<'_> {
         if op == ReduceOp::Mean {
             crate::reduce::divide(call.dtype, buffer, self.ranks);
         }
-        Ok(Ran { algorithm: "mpi", why: "it was asked for" })
+        Ok(Ran { algorithm: "mpi", why: select::ASKED_FOR })
     }
 }
 

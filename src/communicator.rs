@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
-use crate::select::{Choice, Selection};
+use crate::select::{self, Choice, Selection};
 use crate::transport::threads::Threads;
 use crate::transport::{self, Transport};
 
@@ -102,7 +102,9 @@ impl Communicator {
             })?,
             None => Choice::Auto,
         };
-        Ok(Self { engine: Engine::new(transport, topology, config.timeout), choice, failure: None })
+        let comm = Self { engine: Engine::new(transport, topology, config.timeout), choice, failure: None };
+        comm.check_choice(choice)?;
+        Ok(comm)
     }
 
     /// The number of this rank.
@@ -127,8 +129,19 @@ impl Communicator {
 
     /// Whether this node has more ranks than cores, so that they take turns.
     pub fn is_oversubscribed(&self) -> bool {
-        let topology = &self.engine.transport.topology();
-        transport::is_oversubscribed(topology.node(topology.node_of(self.rank())).ranks())
+        self.local_ranks() > self.engine.transport.node_cores()
+    }
+
+    /// How many cores this rank can keep busy while the other ranks of its node do the same; at least 1.
+    pub fn own_cores(&self) -> usize {
+        let fair = self.engine.transport.node_cores() / self.local_ranks();
+        fair.min(transport::usable_cores()).max(1)
+    }
+
+    /// How many ranks really share this rank's node, whatever nodes were declared.
+    fn local_ranks(&self) -> usize {
+        let topology = self.engine.transport.topology();
+        topology.node(topology.node_of(self.rank())).ranks()
     }
 
     /// The algorithm that was chosen for all calls to come; [`Choice::Auto`] unless the environment (`UNISONO_ALGORITHM`) or
@@ -138,8 +151,22 @@ impl Communicator {
     }
 
     /// Chooses an algorithm for all calls to come. All ranks choose the same.
-    pub fn set_choice(&mut self, choice: Choice) {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for [`Choice::Mpi`] over another transport.
+    pub fn set_choice(&mut self, choice: Choice) -> Result<()> {
+        self.check_choice(choice)?;
         self.choice = choice;
+        Ok(())
+    }
+
+    fn check_choice(&self, choice: Choice) -> Result<()> {
+        match (choice, self.transport()) {
+            (Choice::Mpi, "threads") => Err(Error::Unsupported(
+                "MPI's own all-reduce needs ranks under mpirun; these are threads".to_owned(),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// How long a rank waits for another before it gives up; ten minutes unless the environment (`UNISONO_TIMEOUT_S`) or this
@@ -149,8 +176,12 @@ impl Communicator {
     }
 
     /// What would carry out a call now, and why.
-    pub fn selection(&mut self, call: &Call) -> Selection {
-        self.engine.selection(wished(self.choice), call)
+    pub fn selection(&mut self, call: &Call) -> Ran {
+        if self.choice == Choice::Mpi && call.operation == Operation::AllReduce {
+            return Ran { algorithm: Choice::Mpi.name(), why: select::ASKED_FOR };
+        }
+        let Selection { algorithm, why } = self.engine.selection(wished(self.choice), call);
+        Ran { algorithm: algorithm.name(), why }
     }
 
     /// The part of a buffer of `count` elements that is this rank's own: what [`Communicator::reduce_scatter`] leaves it, and
@@ -268,12 +299,7 @@ impl Communicator {
         if let Some(cause) = &self.failure {
             return Err(Error::Aborted { rank: self.rank(), by: self.rank(), cause: cause.clone() });
         }
-        if choice == Choice::Mpi && self.transport() != "mpi" {
-            return Err(Error::Unsupported(format!(
-                "MPI's own all-reduce needs ranks under mpirun; these are {}",
-                self.transport()
-            )));
-        }
+        self.check_choice(choice)?;
         Ok(Guarded { communicator: self, choice })
     }
 

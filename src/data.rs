@@ -7,7 +7,7 @@ mod digits;
 mod error;
 mod idx;
 #[cfg(test)]
-mod scratch;
+mod testing;
 mod text;
 
 use std::fmt;

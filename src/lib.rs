@@ -23,6 +23,7 @@
 //! - `train`: the mirrored trainer, its data sets and models.
 //! - `cli`: the command `unisono`.
 
+pub mod bench;
 mod call;
 mod collective;
 mod communicator;

@@ -1,2 +1,11 @@
-//! Unisono.
-fn main() {}
+//! The command `unisono`.
+
+mod cli;
+
+/// The system's allocator gives large blocks back to the system at once, and candle would spend a third of a step in page faults.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

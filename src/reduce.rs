@@ -182,6 +182,8 @@ macro_rules! for_dtype {
     };
 }
 
+pub(crate) use for_dtype;
+
 /// The kernel that reduces elements of one type.
 pub(crate) fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     for_dtype!(dtype, kernel_of(op))

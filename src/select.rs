@@ -10,6 +10,9 @@ const SMALL_BYTES: usize = 16 * 1024;
 /// From this size on a ring's even load beats the fewer steps of a butterfly.
 const LARGE_BYTES: usize = 1024 * 1024;
 
+/// Why an algorithm runs that was named.
+pub(crate) const ASKED_FOR: &str = "it was asked for";
+
 /// Which algorithm a communicator uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Choice {
@@ -117,22 +120,11 @@ mod tests {
 
     #[test]
     fn whatever_is_chosen_offers_the_operation() {
-        let root = 0;
-        let operations = [
-            Operation::AllReduce,
-            Operation::ReduceScatter,
-            Operation::AllGather,
-            Operation::Broadcast { root },
-            Operation::Reduce { root },
-            Operation::Gather { root },
-            Operation::Scatter { root },
-            Operation::AllToAll,
-        ];
         let topologies = [1, 2, 3, 4, 7, 8].map(Topology::single_node);
         for topology in
             topologies.into_iter().chain([Topology::uniform(2, 2), Topology::from_node_sizes(&[3, 1])])
         {
-            for operation in operations {
+            for operation in Operation::all(0) {
                 for size_bytes in [0, 8, 1 << 14, 1 << 16, 1 << 20, 1 << 28] {
                     let Selection { algorithm, .. } = select(operation, &topology, size_bytes);
                     assert!(algorithm.plan(operation, &topology, 0).is_some(), "{operation}: {algorithm}");

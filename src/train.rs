@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::data::{Dataset, Split};
-use crate::{Communicator, ReduceOp};
+use crate::{Call, Communicator, DType, Ran, ReduceOp};
 
 mod error;
 pub mod model;
@@ -119,6 +119,12 @@ impl<'a> Trainer<'a> {
         self.rate.peak()
     }
 
+    /// What will carry out the all-reduce of the gradients, and why.
+    pub fn all_reduce(&mut self) -> Ran {
+        let count = self.parameter_count() + Tally::COUNT;
+        self.comm.selection(&Call::all_reduce(DType::F32, ReduceOp::Sum, count))
+    }
+
     /// Trains to the end, and tells of every step and epoch.
     ///
     /// # Errors
@@ -229,6 +235,18 @@ impl<'a> Trainer<'a> {
             Err(TrainError::ReplicasDiffer { rank: self.comm.rank(), hash })
         }
     }
+}
+
+/// Runs `body` on a thread pool of this rank's own, with [its share of the node's cores](Communicator::own_cores).
+///
+/// The tensor operations under the trainer use the pool that they are called in. Without this, every rank would use every
+/// core, and ranks that share a node would take turns.
+///
+/// # Panics
+/// If no thread can be started.
+pub fn on_own_cores<R: Send>(comm: &mut Communicator, body: impl FnOnce(&mut Communicator) -> R + Send) -> R {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(comm.own_cores()).build();
+    pool.expect("threads can be started").install(|| body(comm))
 }
 
 /// How many samples are evaluated at a time, at least.

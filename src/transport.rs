@@ -55,7 +55,7 @@ impl Header {
     /// What the sender called, in words.
     fn describe(&self) -> String {
         let name = |names: &[&'static str], code: u8| names.get(usize::from(code)).copied().unwrap_or("?");
-        let operation = name(&OPERATIONS, self.operation);
+        let operation = name(&Operation::all(0).map(Operation::name), self.operation);
         let dtype = name(&DType::ALL.map(DType::name), self.dtype);
         let algorithm = name(&Algorithm::ALL.map(Algorithm::name), self.algorithm);
         let mut text = format!("{operation} #{} of {} {dtype}", self.sequence, self.count);
@@ -89,13 +89,9 @@ impl Header {
     }
 }
 
-/// The operations in the order of their codes.
-const OPERATIONS: [&str; 8] =
-    ["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "gather", "scatter", "all-to-all"];
-
 fn operation_code(operation: Operation) -> u8 {
-    let position = OPERATIONS.iter().position(|name| *name == operation.name());
-    position.expect("every operation has a code") as u8
+    let position = Operation::all(0).iter().position(|other| other.name() == operation.name());
+    position.expect("all operations are there") as u8
 }
 
 /// Bytes for another rank.
@@ -227,14 +223,14 @@ impl Waiting {
     }
 }
 
-/// How long to spin before yielding, for so many ranks on a node: not at all if they outnumber the cores.
-pub(crate) fn spins(local_ranks: usize) -> u32 {
-    if is_oversubscribed(local_ranks) { 0 } else { 2000 }
+/// How long to spin before yielding: not at all where ranks outnumber the cores.
+pub(crate) fn spins(ranks: usize, cores: usize) -> u32 {
+    if ranks > cores { 0 } else { 2000 }
 }
 
-/// Whether a node has more ranks than cores that this process may use.
-pub(crate) fn is_oversubscribed(local_ranks: usize) -> bool {
-    local_ranks > std::thread::available_parallelism().map_or(1, usize::from)
+/// How many cores this process may use.
+pub(crate) fn usable_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The transport of a communicator.
@@ -260,6 +256,15 @@ impl Transport {
             Self::Threads(threads) => threads.rank(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.rank(),
+        }
+    }
+
+    /// How many cores all ranks of this node may use together.
+    pub(crate) fn node_cores(&self) -> usize {
+        match self {
+            Self::Threads(_) => usable_cores(),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.node_cores(),
         }
     }
 

@@ -65,7 +65,7 @@ fn play(role: &str) -> ExitCode {
 /// Messages of many segments, whole and not, sent and reduced: the limit of a segment is lowered to a cache line.
 fn long_messages(comm: &mut Communicator) {
     for algorithm in Algorithm::ALL {
-        comm.set_choice(Choice::Algorithm(algorithm));
+        comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
         let mut buffer: Vec<f64> = (0..20_011).map(|index| f64::from(index % 1000)).collect();
         comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
         let ranks = comm.ranks() as f64;
@@ -76,7 +76,7 @@ fn long_messages(comm: &mut Communicator) {
 /// Calls something that the ranks disagree on. Nobody may come out of it with a result.
 fn mismatched(comm: &mut Communicator, call: impl Fn(&mut Communicator, &mut [f32]) -> unisono::Result<()>) {
     comm.set_timeout(Duration::from_secs(30));
-    comm.set_choice(Choice::Algorithm(Algorithm::Ring));
+    comm.set_choice(Choice::Algorithm(Algorithm::Ring)).unwrap();
     let mut buffer = vec![1.0; 100_000];
     let called = call(comm, &mut buffer);
     let then = comm.barrier();

@@ -41,6 +41,20 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// All of them, those that have a root with this one.
+    pub const fn all(root: Rank) -> [Self; 8] {
+        [
+            Self::AllReduce,
+            Self::ReduceScatter,
+            Self::AllGather,
+            Self::Broadcast { root },
+            Self::Reduce { root },
+            Self::Gather { root },
+            Self::Scatter { root },
+            Self::AllToAll,
+        ]
+    }
+
     /// The name of the operation, without its root.
     pub fn name(self) -> &'static str {
         match self {

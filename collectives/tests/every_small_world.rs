@@ -9,25 +9,12 @@ fn check(algorithm: Algorithm, operation: Operation, topology: &Topology) {
     }
 }
 
-fn operations(root: usize) -> [Operation; 8] {
-    [
-        Operation::AllReduce,
-        Operation::ReduceScatter,
-        Operation::AllGather,
-        Operation::Broadcast { root },
-        Operation::Reduce { root },
-        Operation::Gather { root },
-        Operation::Scatter { root },
-        Operation::AllToAll,
-    ]
-}
-
 #[test]
 fn on_one_node() {
     for ranks in 1..=64 {
         let topology = Topology::single_node(ranks);
         for algorithm in Algorithm::ALL {
-            for operation in operations(ranks / 3) {
+            for operation in Operation::all(ranks / 3) {
                 check(algorithm, operation, &topology);
             }
         }
@@ -39,7 +26,7 @@ fn from_every_root() {
     for ranks in [1, 2, 5, 8, 13] {
         for root in 0..ranks {
             for algorithm in [Algorithm::Tree, Algorithm::MasterWorker] {
-                for operation in operations(root) {
+                for operation in Operation::all(root) {
                     check(algorithm, operation, &Topology::single_node(ranks));
                 }
             }
@@ -62,7 +49,7 @@ fn on_several_nodes() {
 #[test]
 fn every_operation_is_on_the_menu() {
     let topology = Topology::single_node(5);
-    for operation in operations(2) {
+    for operation in Operation::all(2) {
         assert!(Algorithm::ALL.iter().any(|algorithm| algorithm.plan(operation, &topology, 0).is_some()));
     }
     for algorithm in Algorithm::ALL {

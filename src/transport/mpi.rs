@@ -31,6 +31,7 @@ pub(crate) struct Mpi {
     comm: Comm,
     rank: Rank,
     topology: Topology,
+    node_cores: usize,
     messages: Messages,
     /// Whether MPI was initialised here, and is to be finalised here.
     owns_mpi: bool,
@@ -70,11 +71,12 @@ impl Mpi {
         let (rank, local_ranks) = (comm.rank()?, node.ranks()?);
         // A node is known by the rank in the world of its local rank 0.
         let leader = node.all_gather(rank as u64)?[0];
+        let node_cores = node_cores(node)?;
         node.free()?;
         let topology = topology(&comm.all_gather(leader)?);
         let only_thread = (!sys::any_thread_may_call()?).then(|| std::thread::current().id());
-        let messages = Messages::new(super::spins(local_ranks), segment_bytes);
-        Ok(Self { comm, rank, topology, messages, owns_mpi, only_thread, cause: None })
+        let messages = Messages::new(super::spins(local_ranks, node_cores), segment_bytes);
+        Ok(Self { comm, rank, topology, node_cores, messages, owns_mpi, only_thread, cause: None })
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -83,6 +85,10 @@ impl Mpi {
 
     pub(crate) fn topology(&self) -> &Topology {
         &self.topology
+    }
+
+    pub(crate) fn node_cores(&self) -> usize {
+        self.node_cores
     }
 
     pub(crate) fn exchange(
@@ -137,6 +143,18 @@ fn topology(leaders: &[u64]) -> Topology {
     nodes.dedup();
     let node = |leader| nodes.binary_search(leader).expect("every leader leads a node");
     Topology::from_node_of(leaders.iter().map(node).collect())
+}
+
+/// How many cores the ranks of a node may use together. Each may be bound to some of its own, so no rank knows by itself.
+fn node_cores(node: Comm) -> Result<usize> {
+    let Ok(own) = rustix::thread::sched_getaffinity(None) else { return Ok(super::usable_cores()) };
+    let mut cores = 0;
+    for first in (0..rustix::thread::CpuSet::MAX_CPU).step_by(64) {
+        let word = (0..64).filter(|bit| own.is_set(first + bit)).map(|bit| 1 << bit).sum();
+        let any = node.all_gather(word)?.into_iter().fold(0, |any, word| any | word);
+        cores += any.count_ones() as usize;
+    }
+    Ok(cores)
 }
 
 /// Refuses to run as many worlds of one: what happens when the launcher belongs to another MPI.

@@ -55,7 +55,7 @@ impl Threads {
             left: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
             failed: OnceLock::new(),
         });
-        let spins = super::spins(ranks);
+        let spins = super::spins(ranks, super::usable_cores());
         (0..ranks).map(|rank| Self { rank, world: Arc::clone(&world), spins }).collect()
     }
 

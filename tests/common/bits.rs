@@ -38,7 +38,7 @@ pub fn agree(comm: &mut Communicator) {
 
 fn over<T: Element>(comm: &mut Communicator, algorithm: Algorithm, element: impl Fn(f64) -> T) -> Vec<T> {
     let mut buffer = inputs(comm.rank(), element);
-    comm.set_choice(Choice::Algorithm(algorithm));
+    comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
     comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
     buffer
 }

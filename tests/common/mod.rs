@@ -148,20 +148,20 @@ fn other_operations<T: Exact>(comm: &mut Communicator) {
         let own = comm.own_part(count);
 
         for choice in offering(comm, Operation::ReduceScatter) {
-            comm.set_choice(choice);
+            comm.set_choice(choice).unwrap();
             let mut buffer = begin();
             let mine = comm.reduce_scatter(&mut buffer, ReduceOp::Sum).unwrap();
             assert!(mine.iter().zip(own.clone()).all(|(&element, index)| element == sum(index)), "{choice}");
             assert_eq!(mine.len(), own.len());
         }
         for choice in offering(comm, Operation::AllGather) {
-            comm.set_choice(choice);
+            comm.set_choice(choice).unwrap();
             let mut buffer = begin();
             comm.all_gather(&mut buffer).unwrap();
             assert!((0..count).all(|index| buffer[index] == from(owner(index), index)), "{choice}, {count}");
         }
         for choice in offering(comm, Operation::Broadcast { root }) {
-            comm.set_choice(choice);
+            comm.set_choice(choice).unwrap();
             let mut buffer = begin();
             comm.broadcast(&mut buffer, root).unwrap();
             assert!((0..count).all(|index| buffer[index] == from(root, index)), "{choice}");
@@ -170,7 +170,7 @@ fn other_operations<T: Exact>(comm: &mut Communicator) {
             comm.reduce(&mut buffer, ReduceOp::Sum, root).unwrap();
             assert!(rank != root || (0..count).all(|index| buffer[index] == sum(index)), "{choice}");
         }
-        comm.set_choice(Choice::Auto);
+        comm.set_choice(Choice::Auto).unwrap();
         let mut buffer = begin();
         comm.gather(&mut buffer, root).unwrap();
         assert!(rank != root || (0..count).all(|index| buffer[index] == from(owner(index), index)));

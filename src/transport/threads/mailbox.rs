@@ -178,6 +178,6 @@ mod tests {
             }
             receiver.join().unwrap()
         });
-        assert_eq!(received, (0..1000_u64).map(|i| i % 251).sum());
+        assert_eq!(received, (0..1000_u64).map(|i| i % 251).sum::<u64>());
     }
 }

@@ -1,0 +1,194 @@
+//! Measuring all-reduces, honestly: against a barrier, slowest rank first, every result checked, contenders taking turns.
+
+use std::time::Instant;
+
+use half::{bf16, f16};
+
+use crate::Communicator;
+use crate::call::Call;
+use crate::collective::Collective as _;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::reduce::{ReduceOp, for_dtype};
+use crate::select::Choice;
+
+mod pattern;
+
+use pattern::Pattern;
+
+/// What is measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Who takes part; they take turns, iteration by iteration.
+    pub contenders: Vec<Choice>,
+    /// The sizes of the array.
+    pub sizes_bytes: Vec<usize>,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// The reduction.
+    pub op: ReduceOp,
+    /// How often each contender is measured at each size; by default as often as is worth while for the size.
+    pub iterations: Option<usize>,
+}
+
+/// Times of a set of iterations, each that of the slowest rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[expect(missing_docs, reason = "the names of order statistics say all")]
+pub struct Times {
+    pub min: f64,
+    pub p50: f64,
+    pub p95: f64,
+    pub max: f64,
+}
+
+impl Times {
+    /// The order statistics of a set that is not empty.
+    fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        let last = times.len() - 1;
+        let at = |share: f64| times[(share * last as f64).round() as usize];
+        Self { min: at(0.0), p50: at(0.5), p95: at(0.95), max: at(1.0) }
+    }
+}
+
+/// One contender at one size.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+pub struct Row {
+    /// What was asked for.
+    pub algorithm: &'static str,
+    /// What ran.
+    pub ran: &'static str,
+    /// The size of the array.
+    pub bytes: usize,
+    /// The number of its elements.
+    pub count: usize,
+    /// Their type.
+    pub dtype: &'static str,
+    /// The reduction.
+    pub op: &'static str,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// How messages travel.
+    pub transport: &'static str,
+    /// What kind of memory the array is in.
+    pub memory: &'static str,
+    /// The time of one all-reduce: for each iteration that of the slowest rank.
+    pub time_us: Times,
+    /// By how much the fastest rank is ahead of the slowest: the median over iterations, in percent of the slowest.
+    pub skew_percent: f64,
+    /// Bytes of the array over the median time, in 1e9 bytes a second.
+    pub algbw_gb_per_s: f64,
+    /// The same times 2(p−1)/p: what a link must carry at least. Comparable between worlds (nccl-tests' definition).
+    pub busbw_gb_per_s: f64,
+    /// How many elements were wrong, on the rank and in the iteration where most were.
+    pub wrong: u64,
+    /// What the cost model predicts; null as long as there is none.
+    pub predicted_us: Option<f64>,
+    /// Whether ranks outnumber cores, so that times say little about the algorithm.
+    pub oversubscribed: bool,
+}
+
+/// Iterations that are run before any is measured.
+const WARM_UP: usize = 3;
+/// How many bytes are worth reducing for a row, and how often at least and at most.
+const WORTH_BYTES: usize = 1 << 28;
+const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=200;
+
+/// Measures every size, and hands over a row for each contender. Called by all ranks with the same settings; all get the same rows.
+///
+/// Contenders that cannot do what is asked for are left out; the rows say who ran.
+///
+/// # Errors
+/// As [`Communicator::all_reduce`].
+pub fn measure(comm: &mut Communicator, settings: &Settings, mut report: impl FnMut(Row)) -> Result<()> {
+    for &size_bytes in &settings.sizes_bytes {
+        let rows = for_dtype!(settings.dtype, measure_size(comm, settings, size_bytes))?;
+        rows.into_iter().for_each(&mut report);
+    }
+    Ok(())
+}
+
+/// What one contender showed at one size, on this rank.
+struct Contender {
+    choice: Choice,
+    ran: &'static str,
+    times_us: Vec<f64>,
+    wrong: u64,
+}
+
+fn measure_size<T: Element + From<u8>>(
+    comm: &mut Communicator,
+    settings: &Settings,
+    size_bytes: usize,
+) -> Result<Vec<Row>> {
+    let &Settings { dtype, op, .. } = settings;
+    let count = (size_bytes / dtype.size_bytes()).max(1);
+    let call = Call::all_reduce(dtype, op, count);
+    let pattern = Pattern::<T>::new(op, comm.ranks());
+    let mut buffer = vec![T::zeroed(); count];
+    let iterations = settings
+        .iterations
+        .unwrap_or_else(|| (WORTH_BYTES / call.size_bytes()).clamp(*ITERATIONS.start(), *ITERATIONS.end()));
+    let new = |&choice: &Choice| Contender { choice, ran: "", times_us: Vec::new(), wrong: 0 };
+    let mut contenders: Vec<_> = settings.contenders.iter().map(new).collect();
+    for iteration in 0..WARM_UP + iterations {
+        let mut able = Vec::with_capacity(contenders.len());
+        for mut contender in contenders {
+            pattern.fill(&mut buffer, comm.rank());
+            comm.barrier()?;
+            let bytes = bytemuck::cast_slice_mut(&mut buffer);
+            let began = Instant::now();
+            let ran =
+                comm.collective(contender.choice).and_then(|mut collective| collective.run(&call, bytes));
+            let time_us = began.elapsed().as_secs_f64() * 1e6;
+            match ran {
+                Err(Error::Unsupported(_)) => continue,
+                ran => contender.ran = ran?.algorithm,
+            }
+            contender.wrong = contender.wrong.max(pattern.count_wrong(&buffer));
+            if iteration >= WARM_UP {
+                contender.times_us.push(time_us);
+            }
+            able.push(contender);
+        }
+        contenders = able;
+    }
+    contenders.into_iter().map(|contender| row(comm, &call, contender)).collect()
+}
+
+/// Puts together what all ranks saw of a contender.
+fn row(comm: &mut Communicator, call: &Call, contender: Contender) -> Result<Row> {
+    let Contender { choice, ran, times_us, wrong } = contender;
+    let (mut slowest, mut fastest, mut wrong) = (times_us.clone(), times_us, [wrong]);
+    comm.all_reduce(&mut slowest, ReduceOp::Max)?;
+    comm.all_reduce(&mut fastest, ReduceOp::Min)?;
+    comm.all_reduce(&mut wrong, ReduceOp::Max)?;
+    let skew =
+        slowest.iter().zip(fastest).map(|(slowest, fastest)| 100.0 * (slowest - fastest) / slowest).collect();
+    let time_us = Times::of(slowest);
+    let algbw_gb_per_s = call.size_bytes() as f64 / time_us.p50 / 1e3;
+    let ranks = comm.ranks() as f64;
+    Ok(Row {
+        algorithm: choice.name(),
+        ran,
+        bytes: call.size_bytes(),
+        count: call.count,
+        dtype: call.dtype.name(),
+        op: call.op.map_or("", ReduceOp::name),
+        ranks: comm.ranks(),
+        nodes: comm.topology().nodes(),
+        transport: comm.transport(),
+        memory: "slice",
+        time_us,
+        skew_percent: Times::of(skew).p50,
+        algbw_gb_per_s,
+        busbw_gb_per_s: algbw_gb_per_s * 2.0 * (ranks - 1.0) / ranks,
+        wrong: wrong[0],
+        predicted_us: None,
+        oversubscribed: comm.is_oversubscribed(),
+    })
+}

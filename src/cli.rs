@@ -1,0 +1,87 @@
+//! The command line: one file for each sub-command, and nothing in them that a user of the library would miss.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use unisono::config::Launcher;
+
+mod bench;
+mod explain;
+#[cfg(feature = "train")]
+mod progress;
+#[cfg(feature = "train")]
+mod train;
+mod verify;
+mod world;
+
+/// Collective communication for data-parallel training.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a model on all ranks together
+    #[cfg(feature = "train")]
+    Train(train::Args),
+    /// Measure all-reduce algorithms against each other
+    Bench(bench::Args),
+    /// Draw the schedule of an algorithm
+    Explain(explain::Args),
+    /// Prove algorithms right, for every rank of every world asked for
+    Verify(verify::Args),
+}
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The user asked for something that cannot be; on all ranks alike, so that one of them says it.
+    BadInput(String),
+    /// Another rank says what the user asked for that cannot be.
+    SaidElsewhere,
+    /// Something went wrong on the way.
+    Error(String),
+}
+
+const BAD_INPUT: u8 = 2;
+
+/// Runs the command; its exit code: 0, 1 if something went wrong, 2 if the command makes no sense.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Every rank reads the same command line, and one answer is enough.
+            if speaks() {
+                let _ = error.print();
+            }
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(BAD_INPUT));
+        }
+    };
+    let result = match cli.command {
+        #[cfg(feature = "train")]
+        Command::Train(args) => train::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Verify(args) => return verify::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::BadInput(message)) => {
+            eprintln!("unisono: {message}");
+            ExitCode::from(BAD_INPUT)
+        }
+        Err(Failure::SaidElsewhere) => ExitCode::from(BAD_INPUT),
+        Err(Failure::Error(message)) => {
+            eprintln!("unisono: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether this process is the one that talks before ranks know each other: the launcher's rank 0, or the only process.
+fn speaks() -> bool {
+    Launcher::detect().rank.is_none_or(|rank| rank == 0)
+}

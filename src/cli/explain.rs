@@ -1,0 +1,47 @@
+//! `unisono explain`: the schedule, drawn.
+
+use clap::Args as ClapArgs;
+use unisono::{Algorithm, Operation, Topology};
+use unisono_collectives::explain;
+
+use super::{Failure, speaks};
+
+/// What is drawn.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The algorithm
+    algorithm: Algorithm,
+    /// How many ranks
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    ranks: u64,
+    /// On how many nodes they live, as evenly as possible
+    #[arg(long, value_name = "M", default_value_t = 1)]
+    nodes: usize,
+    /// Which collective
+    #[arg(long, default_value = "all-reduce", value_parser = operation)]
+    operation: Operation,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let ranks = args.ranks as usize;
+    if !(1..=ranks).contains(&args.nodes) {
+        return Err(Failure::BadInput(format!("{ranks} ranks cannot live on {} nodes", args.nodes)));
+    }
+    let sizes: Vec<_> = (0..args.nodes).map(|node| (ranks + node) / args.nodes).rev().collect();
+    let topology = Topology::from_node_sizes(&sizes);
+    let operation = args.operation;
+    let Some(plans) = args.algorithm.plans(operation, &topology) else {
+        return Err(Failure::BadInput(format!("{} does not offer {operation}", args.algorithm)));
+    };
+    if speaks() {
+        print!("{}", explain(args.algorithm.name(), operation, &topology, &plans));
+    }
+    Ok(())
+}
+
+/// The operation of this name, with rank 0 as its root.
+fn operation(name: &str) -> Result<Operation, String> {
+    let all = Operation::all(0);
+    let found = all.into_iter().find(|operation| operation.name() == name);
+    found.ok_or_else(|| format!("expected one of {}", all.map(Operation::name).join(", ")))
+}

@@ -1,0 +1,86 @@
+//! A progress bar that also shows under mpirun.
+//!
+//! A launcher reads what its ranks write and passes it on, so a rank's standard error is a pipe even where a person looks at the
+//! launcher's. The bar is drawn if either is a terminal.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::process::parent_id;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+
+/// How often a second the bar is drawn.
+const REDRAWS_PER_SECOND: u8 = 5;
+
+/// A bar of one epoch, if somebody is there to see it.
+pub(super) fn bar() -> ProgressBar {
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else if launcher_has_terminal() {
+        ProgressDrawTarget::term_like_with_hz(Box::new(PassedOn), REDRAWS_PER_SECOND)
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template("{prefix} {bar:32} {percent:>3} %  {msg}  {eta} left");
+    ProgressBar::with_draw_target(None, target).with_style(style.expect("the template is right"))
+}
+
+/// Whether the process that started this one, a launcher, has a terminal as its standard error.
+fn launcher_has_terminal() -> bool {
+    let stderr = fs::read_link(format!("/proc/{}/fd/2", parent_id()));
+    stderr.is_ok_and(|path| path.starts_with("/dev/pts") || path.starts_with("/dev/tty"))
+}
+
+/// Standard error as a terminal, for what passes it on to one.
+struct PassedOn;
+
+impl fmt::Debug for PassedOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("standard error, passed on to a terminal")
+    }
+}
+
+impl PassedOn {
+    fn control(&self, count: usize, code: char) -> io::Result<()> {
+        if count == 0 { Ok(()) } else { self.write_str(&format!("\x1b[{count}{code}")) }
+    }
+}
+
+impl TermLike for PassedOn {
+    fn width(&self) -> u16 {
+        80
+    }
+
+    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+        self.control(lines, 'A')
+    }
+
+    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+        self.control(lines, 'B')
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        self.control(columns, 'C')
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        self.control(columns, 'D')
+    }
+
+    fn write_line(&self, line: &str) -> io::Result<()> {
+        self.write_str(&format!("{line}\n"))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        io::stderr().write_all(text.as_bytes())
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.write_str("\r\x1b[2K")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}

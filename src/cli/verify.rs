@@ -1,0 +1,86 @@
+//! `unisono verify`: every rank of every world, proved.
+
+use std::ops::RangeInclusive;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args as ClapArgs;
+use unisono::{Algorithm, Operation, Topology};
+use unisono_collectives::verify;
+
+use super::speaks;
+
+/// What is proved.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The algorithms, separated by commas, or all
+    #[arg(long, default_value = "all", value_delimiter = ',', value_parser = algorithms)]
+    algorithm: Vec<Algorithms>,
+    /// The sizes of worlds, A:B or a single one
+    #[arg(long, value_name = "A:B", default_value = "1:64", value_parser = ranks)]
+    ranks: RangeInclusive<usize>,
+}
+
+/// One name on the command line.
+#[derive(Debug, Clone)]
+struct Algorithms(Vec<Algorithm>);
+
+fn algorithms(name: &str) -> Result<Algorithms, unisono_collectives::UnknownAlgorithm> {
+    match name {
+        "all" => Ok(Algorithms(Algorithm::ALL.to_vec())),
+        _ => Ok(Algorithms(vec![name.parse()?])),
+    }
+}
+
+const MOST_RANKS: usize = 1024;
+
+fn ranks(text: &str) -> Result<RangeInclusive<usize>, String> {
+    let (from, to) = text.split_once(':').unwrap_or((text, text));
+    let parse = |text: &str| text.parse::<usize>().ok().filter(|ranks| (1..=MOST_RANKS).contains(ranks));
+    match (parse(from), parse(to)) {
+        (Some(from), Some(to)) if from <= to => Ok(from..=to),
+        _ => Err(format!("expected A:B with 1 <= A <= B <= {MOST_RANKS}, such as 1:64")),
+    }
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    if !speaks() {
+        return ExitCode::SUCCESS;
+    }
+    let algorithms: Vec<_> = args.algorithm.iter().flat_map(|Algorithms(algorithms)| algorithms).collect();
+    let mut right = true;
+    for &&algorithm in &algorithms {
+        let started = Instant::now();
+        let (mut plans, mut defects) = (0, 0);
+        for topology in args.ranks.clone().flat_map(|ranks| topologies(algorithm, ranks)) {
+            // From a root in the middle, where there is one.
+            for operation in Operation::all(topology.ranks() / 2) {
+                let Some(world) = algorithm.plans(operation, &topology) else { continue };
+                plans += 1;
+                for defect in verify(&world, operation) {
+                    println!("{algorithm}, {operation} over {} ranks: {defect}", topology.ranks());
+                    defects += 1;
+                }
+            }
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let verdict = if defects == 0 { "right".to_owned() } else { format!("WRONG, {defects} defects") };
+        println!("{algorithm:<18}  {plans:>5} plans of whole worlds  {seconds:>6.2} s  {verdict}");
+        right &= defects == 0;
+    }
+    if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The worlds of so many ranks that are not the same to an algorithm: one node, and for those that look at nodes every even division
+/// and an uneven one.
+fn topologies(algorithm: Algorithm, ranks: usize) -> Vec<Topology> {
+    let mut topologies = vec![Topology::single_node(ranks)];
+    if matches!(algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail) {
+        let divisors = (2..=ranks).filter(|nodes| ranks.is_multiple_of(*nodes));
+        topologies.extend(divisors.map(|nodes| Topology::uniform(nodes, ranks / nodes)));
+        if ranks > 2 {
+            topologies.push(Topology::from_node_sizes(&[ranks - ranks / 3, ranks / 3]));
+        }
+    }
+    topologies
+}

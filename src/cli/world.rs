@@ -1,0 +1,56 @@
+//! Where the ranks of a command come from: mpirun, or threads.
+
+use clap::Args;
+use unisono::Communicator;
+
+use super::{Failure, speaks};
+
+/// How many ranks, and of what kind.
+#[derive(Debug, Args)]
+pub(super) struct World {
+    /// Run N ranks as threads of this process, without MPI
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    threads: Option<u64>,
+}
+
+impl World {
+    /// Runs `body` on every rank.
+    ///
+    /// Under MPI, a rank that fails on the way ends the job when its communicator is dropped, and says why.
+    pub(super) fn run(
+        &self,
+        body: impl Fn(&mut Communicator) -> Result<(), Failure> + Sync,
+    ) -> Result<(), Failure> {
+        let Some(ranks) = self.threads else {
+            let mut comm = launched()?;
+            return guarded(&mut comm, &body);
+        };
+        let results = unisono::threads(ranks as usize, |mut comm| guarded(&mut comm, &body));
+        let failures = results.into_iter().filter_map(Result::err);
+        // The rank that says what is wrong comes before those that leave it to another.
+        failures.min_by_key(|failure| matches!(failure, Failure::SaidElsewhere)).map_or(Ok(()), Err)
+    }
+}
+
+fn guarded(
+    comm: &mut Communicator,
+    body: impl Fn(&mut Communicator) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let result = body(comm);
+    if let Err(Failure::Error(cause)) = &result {
+        comm.fail(cause);
+    }
+    result
+}
+
+#[cfg(feature = "mpi")]
+fn launched() -> Result<Communicator, Failure> {
+    unisono::init()
+        .map_err(|error| if speaks() { Failure::BadInput(error.to_string()) } else { Failure::SaidElsewhere })
+}
+
+#[cfg(not(feature = "mpi"))]
+fn launched() -> Result<Communicator, Failure> {
+    let without = "this program was built without MPI: say --threads N to run N ranks in this process";
+    Err(if speaks() { Failure::BadInput(without.to_owned()) } else { Failure::SaidElsewhere })
+}
