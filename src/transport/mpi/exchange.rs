@@ -154,8 +154,20 @@ impl<'a> Sending<'a> {
         Self { link, to, bytes, first, given, requests: VecDeque::with_capacity(WINDOW) }
     }
 
+    /// Gives MPI all that the window allows, before anything is received: MPI may copy a segment that arrives from inside any
+    /// call, and the other rank would wait all the while for the beginning of ours.
     fn begin(&mut self) -> Result<()> {
-        self.give(self.first, FIRST_TAG)
+        self.give(self.first, FIRST_TAG)?;
+        self.give_segments()
+    }
+
+    fn give_segments(&mut self) -> Result<()> {
+        while self.given < self.bytes.len() && self.requests.len() < WINDOW {
+            let segment = self.link.segment(self.given, self.bytes.len());
+            self.given = segment.end;
+            self.give(&self.bytes[segment], SEGMENT_TAG)?;
+        }
+        Ok(())
     }
 
     fn give(&mut self, bytes: &[u8], tag: c_int) -> Result<()> {
@@ -168,11 +180,7 @@ impl<'a> Sending<'a> {
     }
 
     fn progress(&mut self) -> Result<bool> {
-        while self.given < self.bytes.len() && self.requests.len() < WINDOW {
-            let segment = self.link.segment(self.given, self.bytes.len());
-            self.given = segment.end;
-            self.give(&self.bytes[segment], SEGMENT_TAG)?;
-        }
+        self.give_segments()?;
         let Some(oldest) = self.requests.front_mut() else { return Ok(false) };
         let done = oldest.is_done()?;
         if done {
