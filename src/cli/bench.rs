@@ -230,8 +230,11 @@ impl Format {
     }
 }
 
+/// A column's name, and its value in a row.
+type Column = (&'static str, fn(&Row) -> String);
+
 /// The columns of a CSV row; the values have neither commas nor quotes.
-const COLUMNS: [(&str, fn(&Row) -> String); 20] = [
+const COLUMNS: [Column; 20] = [
     ("algorithm", |row| row.algorithm.to_owned()),
     ("ran", |row| row.ran.to_owned()),
     ("bytes", |row| row.bytes.to_string()),

@@ -1,0 +1,130 @@
+//! The command `unisono`, as a person or a program uses it.
+
+use std::process::Command;
+use std::time::Duration;
+
+mod common;
+
+use common::launch::{self, Ended};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+fn unisono(arguments: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args(arguments);
+    launch::run(command, DEADLINE)
+}
+
+fn launched(ranks: usize, arguments: &[&str]) -> Ended {
+    let mut command = launch::mpirun(ranks, env!("CARGO_BIN_EXE_unisono"));
+    command.args(arguments);
+    launch::run(command, DEADLINE)
+}
+
+/// How often a text says something.
+fn count(text: &str, said: &str) -> usize {
+    text.matches(said).count()
+}
+
+#[test]
+fn verify_says_what_is_right() {
+    let stdout = unisono(&["verify", "--algorithm", "ring,rail", "--ranks", "1:9"]).expect_success().stdout;
+    assert_eq!(count(&stdout, "right"), 2);
+}
+
+#[test]
+fn explain_draws_once_under_mpirun() {
+    let stdout = launched(2, &["explain", "tree", "--ranks", "5"]).expect_success().stdout;
+    assert_eq!(count(&stdout, "tree: all-reduce over 5 ranks"), 1);
+    let ended = unisono(&["explain", "ring", "--ranks", "4", "--operation", "broadcast"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.stderr.contains("ring does not offer broadcast"), "{}", ended.stderr);
+}
+
+#[test]
+fn bench_rows_are_what_the_design_says() {
+    let arguments =
+        ["bench", "--algorithm", "all,auto", "--bytes", "8:64K:32", "--format", "json", "--iterations", "3"];
+    let stdout = launched(3, &[&arguments[..], &["--against", "mpi"]].concat()).expect_success().stdout;
+    let rows: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    assert_eq!(rows.len(), 12 * 3);
+    for row in &rows {
+        for key in
+            ["algorithm", "ran", "bytes", "count", "dtype", "op", "ranks", "nodes", "transport", "memory"]
+        {
+            assert!(!row[key].is_null(), "{key} in {row}");
+        }
+        for key in ["min", "p50", "p95", "max"] {
+            assert!(row["time_us"][key].as_f64().unwrap() > 0.0, "{key} in {row}");
+        }
+        for key in ["skew_percent", "algbw_gb_per_s", "busbw_gb_per_s"] {
+            assert!(row[key].is_number(), "{key} in {row}");
+        }
+        assert!(row.as_object().unwrap().contains_key("predicted_us"));
+        assert_eq!((row["wrong"].as_u64(), row["ranks"].as_u64()), (Some(0), Some(3)));
+        assert!(row["oversubscribed"].is_boolean());
+    }
+    let ran = |asked: &str| {
+        rows.iter().filter(|row| row["algorithm"] == asked).map(|row| row["ran"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(ran("mpi"), ["mpi"; 3]);
+    assert_eq!(ran("auto"), ["recursive-doubling", "recursive-doubling", "ring"]);
+}
+
+#[test]
+fn bench_tables_and_csv() {
+    let arguments =
+        ["bench", "--threads", "2", "--bytes", "1K", "--iterations", "2", "--dtype", "bf16", "--op", "mean"];
+    let table = unisono(&arguments).expect_success().stdout;
+    assert!(table.contains("busbw") && table.contains("10 rows, no element wrong"), "{table}");
+    let csv = unisono(&[&arguments[..], &["--format", "csv"]].concat()).expect_success().stdout;
+    let columns: Vec<_> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert_eq!(columns, [20; 11], "{csv}");
+}
+
+/// Bad input: one clear line, exit code 2, said by one rank, and no rank left behind.
+fn refused(ranks: usize, arguments: &[&str], said: &str) {
+    let ended = launched(ranks, arguments);
+    assert_eq!(count(&ended.stderr, said), 1, "{said:?} once in\n{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+}
+
+#[test]
+fn nonsense_is_refused_once() {
+    refused(3, &["bench", "--algorithm", "buterfly"], "did you mean \"butterfly\"?");
+    refused(2, &["bench", "--bytes", "8:4"], "expected MIN:MAX[:FACTOR]");
+    refused(2, &["bench", "--dtype", "bf16", "--against", "mpi"], "MPI has no bf16");
+    refused(2, &["verify", "--ranks", "0:3"], "expected A:B");
+    let ended = unisono(&["bench", "--threads", "2", "--against", "mpi"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert_eq!(count(&ended.stderr, "needs ranks under mpirun"), 1, "{}", ended.stderr);
+}
+
+#[cfg(feature = "train")]
+#[test]
+fn bad_training_is_refused_once() {
+    refused(3, &["train", "--data", "idx:no/such/place"], "no directory `no/such/place`");
+    refused(2, &["train", "--data", "text:no-such.txt"], "cannot read `no-such.txt`");
+    refused(2, &["train", "--data", "cifar"], "unknown data set `cifar`");
+    refused(2, &["train", "--epochs", "0"], "the number of epochs is 0");
+    refused(2, &["train", "--batch-size", "0"], "the batch size is 0");
+    refused(2, &["train", "--batch-size", "10001"], "a batch of 10001 on each of 2 ranks is 20002 samples");
+    refused(2, &["train", "--model", "transformer"], "use the mlp or the cnn");
+    refused(2, &["train", "--algorithm", "rimg"], "did you mean \"ring\"?");
+    let ended = unisono(&["train", "--threads", "2", "--batch-size", "0"]);
+    assert_eq!((ended.status.code(), count(&ended.stderr, "the batch size is 0")), (Some(2), 1));
+}
+
+#[cfg(feature = "train")]
+#[test]
+fn a_truncated_file_is_refused_once() {
+    let directory = std::env::temp_dir().join(format!("unisono-truncated-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let header = [0_u32.to_be_bytes(), [0; 4]];
+    std::fs::write(directory.join("train-images-idx3-ubyte"), header.concat()).unwrap();
+    std::fs::write(directory.join("train-labels-idx1-ubyte"), header.concat()).unwrap();
+    let source = format!("idx:{}", directory.display());
+    refused(2, &["train", "--data", &source], "magic number");
+    std::fs::remove_dir_all(&directory).unwrap();
+}

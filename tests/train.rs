@@ -1,0 +1,132 @@
+//! Training: the same on any number of ranks, and good enough on real data.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use unisono::data::Source;
+use unisono::train::model::ModelKind;
+use unisono::train::{EpochReport, Event, Settings, Trainer};
+
+mod common;
+
+use common::launch::{self, Ended};
+
+/// How far the losses of runs with the same global batch may be apart, relative to the loss: gradients are added up in another order,
+/// and after hundreds of steps rounding differences have grown to this.
+const TOLERANCE: f64 = 0.02;
+
+fn main() -> ExitCode {
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let trial = |name: &str, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let with_data =
+        |name: &str, data: &str, test: fn()| trial(name, test).with_ignored_flag(!shared(data).exists());
+    let trials = vec![
+        trial("the same global batch gives the same losses", same_losses),
+        trial("mpirun and threads give the same parameters", same_parameters),
+        trial("digits are learnt under mpirun", digits),
+        with_data("handwritten digits are learnt (needs shared data)", MNIST, mnist),
+        with_data("a text is learnt (needs shared data)", TEXT, text),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+const MNIST: &str = "mnist";
+const TEXT: &str = "tinyshakespeare.txt";
+
+/// Real data beside the project, where there is any.
+fn shared(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data").join(name)
+}
+
+/// The reports of a run on so many threads, as rank 0 sees them.
+fn run(ranks: usize, settings: &Settings) -> Vec<EpochReport> {
+    let reports = unisono::threads(ranks, |mut comm| {
+        let mut reports = Vec::new();
+        let trainer = Trainer::new(&mut comm, settings).unwrap();
+        trainer
+            .run(|event| {
+                if let Event::Epoch(report) = event {
+                    reports.push(report);
+                }
+            })
+            .unwrap();
+        reports
+    });
+    reports.into_iter().next().unwrap()
+}
+
+fn same_losses() {
+    let settings = Settings { epochs: 2, ..Settings::new(Source::Digits, ModelKind::Mlp) };
+    let with_ranks = |ranks| run(ranks, &Settings { batch_size: 120 / ranks, ..settings.clone() });
+    let alone = with_ranks(1);
+    for ranks in [2, 3, 4] {
+        for (one, several) in alone.iter().zip(with_ranks(ranks)) {
+            let apart = (one.loss - several.loss).abs() / one.loss;
+            assert!(
+                apart < TOLERANCE,
+                "{ranks} ranks, epoch {}: {} and {}",
+                one.epoch,
+                one.loss,
+                several.loss
+            );
+        }
+    }
+}
+
+fn launched(ranks: usize, arguments: &[&str]) -> Ended {
+    let mut command = launch::mpirun(ranks, env!("CARGO_BIN_EXE_unisono"));
+    command.args(["train", "--format", "json"]).args(arguments);
+    launch::run(command, Duration::from_secs(600)).expect_success()
+}
+
+fn events(ended: &Ended) -> Vec<serde_json::Value> {
+    ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
+fn last(ended: &Ended) -> serde_json::Value {
+    let last = events(ended).pop().expect("a run says at least that it is done");
+    assert_eq!(last["event"], "done");
+    last
+}
+
+fn same_parameters() {
+    let arguments = ["--epochs", "1", "--seed", "5", "--algorithm", "ring"];
+    let processes = last(&launched(3, &arguments));
+    let mut threads = std::process::Command::new(env!("CARGO_BIN_EXE_unisono"));
+    threads.args(["train", "--format", "json", "--threads", "3"]).args(arguments);
+    let threads = last(&launch::run(threads, Duration::from_secs(120)).expect_success());
+    assert_eq!(processes["parameters_hash"], threads["parameters_hash"]);
+    assert_eq!(processes["ranks"], 3);
+}
+
+fn digits() {
+    let ended = launched(2, &[]);
+    let events = events(&ended);
+    for (epoch, event) in (1..).zip(&events[..events.len() - 1]) {
+        assert_eq!((event["event"].as_str(), event["epoch"].as_u64()), (Some("epoch"), Some(epoch)));
+        for key in ["loss", "test_accuracy", "samples_per_s", "exposed_communication_percent"] {
+            assert!(event[key].is_number(), "{key} in {event}");
+        }
+    }
+    assert!(last(&ended)["test_accuracy"].as_f64().unwrap() > 0.97, "{}", ended.stdout);
+}
+
+fn mnist() {
+    let source = format!("idx:{}", shared(MNIST).display());
+    let last = last(&launched(2, &["--data", &source, "--model", "cnn"]));
+    assert!(last["test_accuracy"].as_f64().unwrap() > 0.97, "{last}");
+}
+
+/// One epoch is enough to see it learn; the full recipe takes minutes.
+fn text() {
+    let source = format!("text:{}", shared(TEXT).display());
+    let last = last(&launched(2, &["--data", &source, "--epochs", "1"]));
+    assert!(last["test_loss"].as_f64().unwrap() < 2.0, "{last}");
+}
