@@ -48,15 +48,20 @@ pub(crate) enum Failure {
 
 const BAD_INPUT: u8 = 2;
 
+/// A launcher ends the whole job when a rank fails, perhaps before the one that speaks has spoken; so the others leave quietly, and the
+/// job's exit code is that of the rank that says why.
+const LEFT_TO_ANOTHER: ExitCode = ExitCode::SUCCESS;
+
 /// Runs the command; its exit code: 0, 1 if something went wrong, 2 if the command makes no sense.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Every rank reads the same command line, and one answer is enough.
-            if speaks() {
-                let _ = error.print();
+            if !speaks() {
+                return LEFT_TO_ANOTHER;
             }
+            let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(BAD_INPUT));
         }
     };
@@ -73,7 +78,7 @@ pub(crate) fn main() -> ExitCode {
             eprintln!("unisono: {message}");
             ExitCode::from(BAD_INPUT)
         }
-        Err(Failure::SaidElsewhere) => ExitCode::from(BAD_INPUT),
+        Err(Failure::SaidElsewhere) => LEFT_TO_ANOTHER,
         Err(Failure::Error(message)) => {
             eprintln!("unisono: {message}");
             ExitCode::FAILURE

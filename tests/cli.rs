@@ -44,7 +44,7 @@ fn explain_draws_once_under_mpirun() {
 #[test]
 fn bench_rows_are_what_the_design_says() {
     let arguments =
-        ["bench", "--algorithm", "all,auto", "--bytes", "8:64K:32", "--format", "json", "--iterations", "3"];
+        ["bench", "--algorithm", "all,auto", "--bytes", "8:64K:64", "--format", "json", "--iterations", "3"];
     let stdout = launched(3, &[&arguments[..], &["--against", "mpi"]].concat()).expect_success().stdout;
     let rows: Vec<serde_json::Value> =
         stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
@@ -118,13 +118,15 @@ fn bad_training_is_refused_once() {
 
 #[cfg(feature = "train")]
 #[test]
-fn a_truncated_file_is_refused_once() {
-    let directory = std::env::temp_dir().join(format!("unisono-truncated-{}", std::process::id()));
+fn files_that_are_not_what_they_should_be_are_refused_once() {
+    let directory = std::env::temp_dir().join(format!("unisono-refused-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let header = [0_u32.to_be_bytes(), [0; 4]];
-    std::fs::write(directory.join("train-images-idx3-ubyte"), header.concat()).unwrap();
-    std::fs::write(directory.join("train-labels-idx1-ubyte"), header.concat()).unwrap();
     let source = format!("idx:{}", directory.display());
-    refused(2, &["train", "--data", &source], "magic number");
+    for (bytes, said) in [(8, "is truncated: 8 bytes, expected 16"), (16, "its magic number is 0x00000000")] {
+        for name in ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"] {
+            std::fs::write(directory.join(name), vec![0; bytes]).unwrap();
+        }
+        refused(2, &["train", "--data", &source], said);
+    }
     std::fs::remove_dir_all(&directory).unwrap();
 }

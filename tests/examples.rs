@@ -11,6 +11,11 @@ fn run(example: &str, ranks: usize) -> String {
     let directory =
         target.parent().and_then(std::path::Path::parent).expect("tests lie in target/PROFILE/deps");
     let program = directory.join("examples").join(example);
+    assert!(
+        program.exists(),
+        "{} is not built: run `cargo build --examples` first, in the same profile",
+        program.display()
+    );
     let command = launch::mpirun(ranks, program.to_str().expect("a path in UTF-8"));
     launch::run(command, Duration::from_secs(60)).expect_success().stdout
 }
