@@ -129,19 +129,10 @@ impl Communicator {
 
     /// Whether this node has more ranks than cores, so that they take turns.
     pub fn is_oversubscribed(&self) -> bool {
-        self.local_ranks() > self.engine.transport.node_cores()
-    }
-
-    /// How many cores this rank can keep busy while the other ranks of its node do the same; at least 1.
-    pub fn own_cores(&self) -> usize {
-        let fair = self.engine.transport.node_cores() / self.local_ranks();
-        fair.min(transport::usable_cores()).max(1)
-    }
-
-    /// How many ranks really share this rank's node, whatever nodes were declared.
-    fn local_ranks(&self) -> usize {
+        // Of the ranks that really share the node, whatever nodes were declared.
         let topology = self.engine.transport.topology();
-        topology.node(topology.node_of(self.rank())).ranks()
+        let local_ranks = topology.node(topology.node_of(self.rank())).ranks();
+        local_ranks > self.engine.transport.node_cores()
     }
 
     /// The algorithm that was chosen for all calls to come; [`Choice::Auto`] unless the environment (`UNISONO_ALGORITHM`) or

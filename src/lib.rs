@@ -23,6 +23,8 @@
 //! - `train`: the mirrored trainer, its data sets and models.
 //! - `cli`: the command `unisono`.
 
+#![deny(unsafe_code)]
+
 pub mod bench;
 mod call;
 mod collective;
@@ -38,6 +40,7 @@ mod scratch;
 pub mod select;
 #[cfg(feature = "train")]
 pub mod train;
+#[allow(unsafe_code, reason = "memory is shared with other threads and with MPI")]
 mod transport;
 
 pub use call::{Call, Ran};
@@ -66,3 +69,8 @@ pub fn init() -> Result<Communicator> {
 pub fn mpi_library_version() -> String {
     transport::mpi::library_version()
 }
+
+/// The programs in the README compile.
+#[cfg(all(doctest, feature = "mpi"))]
+#[doc = include_str!("../README.md")]
+struct ReadMe;

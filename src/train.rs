@@ -2,6 +2,9 @@
 //! others. It knows no transport: it sees a [`Communicator`].
 //!
 //! [`Trainer::run`] reads top to bottom in the order in which training happens.
+//!
+//! The tensor operations under it use as many threads as `RAYON_NUM_THREADS` says, and all cores where it says nothing. Ranks that share
+//! a node must share its cores: see [`crate::config::share_cores`].
 
 use std::time::{Duration, Instant};
 
@@ -235,18 +238,6 @@ impl<'a> Trainer<'a> {
             Err(TrainError::ReplicasDiffer { rank: self.comm.rank(), hash })
         }
     }
-}
-
-/// Runs `body` on a thread pool of this rank's own, with [its share of the node's cores](Communicator::own_cores).
-///
-/// The tensor operations under the trainer use the pool that they are called in. Without this, every rank would use every
-/// core, and ranks that share a node would take turns.
-///
-/// # Panics
-/// If no thread can be started.
-pub fn on_own_cores<R: Send>(comm: &mut Communicator, body: impl FnOnce(&mut Communicator) -> R + Send) -> R {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(comm.own_cores()).build();
-    pool.expect("threads can be started").install(|| body(comm))
 }
 
 /// How many samples are evaluated at a time, at least.

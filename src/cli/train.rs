@@ -5,11 +5,10 @@ use std::time::Instant;
 use clap::{Args as ClapArgs, ValueEnum};
 use indicatif::ProgressBar;
 use serde::Serialize;
+use unisono::config::share_cores;
 use unisono::data::Source;
 use unisono::train::model::ModelKind;
-use unisono::train::{
-    EpochReport, Event, OptimizerKind, Settings, Summary, TrainError, Trainer, on_own_cores,
-};
+use unisono::train::{EpochReport, Event, OptimizerKind, Settings, Summary, TrainError, Trainer};
 use unisono::{Choice, Communicator};
 
 use super::world::World;
@@ -74,7 +73,9 @@ impl Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.settings();
-    args.world.run(|comm| on_own_cores(comm, |comm| on_rank(comm, args, &settings)))
+    // SAFETY: the command line was read, and nothing has started a thread yet.
+    unsafe { share_cores(args.world.local_ranks()) };
+    args.world.run(|comm| on_rank(comm, args, &settings))
 }
 
 fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {

@@ -2,6 +2,8 @@
 
 use clap::Args;
 use unisono::Communicator;
+#[cfg(feature = "train")]
+use unisono::config::Launcher;
 
 use super::{Failure, speaks};
 
@@ -14,6 +16,13 @@ pub(super) struct World {
 }
 
 impl World {
+    /// How many ranks share this node, as far as can be known before they know each other.
+    #[cfg(feature = "train")]
+    pub(super) fn local_ranks(&self) -> usize {
+        let launched = Launcher::detect().local_ranks.unwrap_or(1);
+        self.threads.map_or(launched, |threads| threads as usize)
+    }
+
     /// Runs `body` on every rank.
     ///
     /// Under MPI, a rank that fails on the way ends the job when its communicator is dropped, and says why.

@@ -1,0 +1,73 @@
+//! The invariants of ARCHITECTURE.md that no compiler holds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const MOST_LINES: usize = 400;
+
+/// All Rust files below a folder of the project, with their text.
+fn files(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                files.push((path, text));
+            }
+        }
+    }
+    assert!(!files.is_empty(), "{folder} has files");
+    files
+}
+
+/// No file below the folder may say any of these words outside of comments.
+fn absent(folder: &str, words: &[&str], except: &[&str]) {
+    for (path, text) in files(folder) {
+        if except.iter().any(|except| path.ends_with(except)) {
+            continue;
+        }
+        let code = text.lines().zip(1..).filter(|(line, _)| !line.trim_start().starts_with("//"));
+        for (line, number) in code {
+            for word in words {
+                assert!(!line.contains(word), "{}:{number} says {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn no_file_is_long() {
+    for folder in ["src", "collectives", "tests", "examples", "benches"] {
+        for (path, text) in files(folder) {
+            let lines = text.lines().count();
+            assert!(lines <= MOST_LINES, "{} has {lines} lines", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_pure_crate_is_pure() {
+    let impure =
+        ["std::thread", "std::time", "std::env", "std::fs", "std::io", "std::net", "std::process", "mpi::"];
+    absent("collectives/src", &impure, &[]);
+}
+
+#[test]
+fn only_config_reads_the_environment() {
+    absent("src", &["env::var", "env::set_var"], &["src/config.rs"]);
+}
+
+#[test]
+fn the_trainer_knows_no_transport() {
+    absent("src/train", &["crate::transport", "mpi::", "threads::"], &[]);
+    absent("src/data", &["crate::transport", "Communicator", "candle"], &[]);
+}
+
+#[test]
+fn an_algorithm_sees_no_buffer() {
+    absent("collectives/src/algorithm", &["&mut [", "Vec<f", "Vec<u8", "interpret::", "verify("], &[]);
+}
