@@ -46,67 +46,20 @@ impl Executor {
         buffer: &mut [u8],
         transport: &mut Transport,
     ) -> Result<()> {
-        let Call { dtype, count, .. } = *task.call;
+        let Self { widened, original, outgoing } = self;
+        let Call { op, dtype, count, .. } = *task.call;
         let result = result_elements(task, transport.rank());
-        let Some(widening) = task.call.op.and_then(|op| Widening::of(dtype, op)) else {
-            self.run_held(task, buffer, None, transport)?;
+        let original = if sends_original(task.plan) { original.copy_of(buffer) } else { &mut [] };
+        if let Some(widening) = op.and_then(|op| Widening::of(dtype, op)) {
+            let held = widened.take(count * size_of::<f32>());
+            (widening.replace)(held, buffer);
+            Run::new(task, Some(widening), original, outgoing).all_steps(held, transport)?;
+            finish(task, DType::F32, &mut held[scaled(result, size_of::<f32>())]);
+            (widening.round)(held, buffer);
+        } else {
+            Run::new(task, None, original, outgoing).all_steps(buffer, transport)?;
             finish(task, dtype, &mut buffer[scaled(result, dtype.size_bytes())]);
-            return Ok(());
-        };
-        let mut widened = std::mem::take(&mut self.widened);
-        let held = widened.take(count * size_of::<f32>());
-        (widening.replace)(held, buffer);
-        let done = self.run_held(task, held, Some(widening), transport);
-        finish(task, DType::F32, &mut held[scaled(result, size_of::<f32>())]);
-        (widening.round)(held, buffer);
-        self.widened = widened;
-        done
-    }
-
-    /// Carries out all steps on elements as they are held.
-    fn run_held(
-        &mut self,
-        task: &Task<'_>,
-        held: &mut [u8],
-        widening: Option<Widening>,
-        transport: &mut Transport,
-    ) -> Result<()> {
-        let mut outgoing = std::mem::take(&mut self.outgoing);
-        let mut run = Run {
-            chunk_count: task.plan.chunk_count(),
-            count: task.call.count,
-            format: Format::of(task.call, widening),
-            header: Header::new(task.sequence, task.call, task.algorithm),
-            original: &[],
-            outgoing: &mut outgoing,
-            timeout: task.timeout,
-        };
-        if sends_original(task.plan) {
-            run.original = match widening {
-                // The input is exact in its own format, whatever it is held in.
-                Some(widening) => {
-                    let original = self.original.take(run.count * run.format.wire_size_bytes);
-                    (widening.round)(held, original);
-                    original
-                }
-                None => self.original.copy_of(held),
-            };
         }
-        for phase in task.plan.phases() {
-            for (number, step) in phase.schedule.steps().iter().enumerate() {
-                run.step(phase, step, held, transport).map_err(|failure| {
-                    failure.at(Place {
-                        rank: transport.rank(),
-                        operation: task.call.operation.name(),
-                        sequence: task.sequence,
-                        algorithm: task.algorithm.name(),
-                        phase: phase.name,
-                        step: number,
-                    })
-                })?;
-            }
-        }
-        self.outgoing = outgoing;
         Ok(())
     }
 }
@@ -171,20 +124,47 @@ impl Format {
     }
 }
 
-/// A task in progress.
+/// A task in progress. `held`, below, is what its steps work on: the user's buffer, or its elements widened.
 struct Run<'a> {
-    count: usize,
-    chunk_count: usize,
+    task: &'a Task<'a>,
     format: Format,
     header: Header,
     /// The input as it travels, if a step sends it.
     original: &'a [u8],
     /// Room for what would change while it is on its way.
     outgoing: &'a mut Scratch,
-    timeout: Duration,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(
+        task: &'a Task<'a>,
+        widening: Option<Widening>,
+        original: &'a [u8],
+        outgoing: &'a mut Scratch,
+    ) -> Self {
+        let header = Header::new(task.sequence, task.call, task.algorithm);
+        Self { task, format: Format::of(task.call, widening), header, original, outgoing }
+    }
+
+    fn all_steps(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
+        let Task { call, algorithm, plan, sequence, .. } = *self.task;
+        for phase in plan.phases() {
+            for (number, step) in phase.schedule.steps().iter().enumerate() {
+                self.step(phase, step, held, transport).map_err(|failure| {
+                    failure.at(Place {
+                        rank: transport.rank(),
+                        operation: call.operation.name(),
+                        sequence,
+                        algorithm: algorithm.name(),
+                        phase: phase.name,
+                        step: number,
+                    })
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     fn step(
         &mut self,
         phase: &Phase,
@@ -192,7 +172,7 @@ impl Run<'_> {
         held: &mut [u8],
         transport: &mut Transport,
     ) -> Result<(), Failure> {
-        let (format, header, timeout) = (self.format, self.header, self.timeout);
+        let (format, header, timeout) = (self.format, self.header, self.task.timeout);
         let receives = step.receive.map(|receive| self.held_range(receive.chunks));
         let (bytes, held) = match step.send {
             Some(send) => self.prepare(&send, held, receives),
@@ -225,8 +205,8 @@ impl Run<'_> {
         let sends = self.held_range(send.chunks);
         let received = receives.unwrap_or(0..0);
         if send.source == Source::Original {
-            let elements = partition::elements(self.count, self.chunk_count, send.chunks);
-            return (&self.original[scaled(elements, self.format.wire_size_bytes)], &mut held[received]);
+            let bytes = scaled(self.elements(send.chunks), self.format.wire_size_bytes);
+            return (&self.original[bytes], &mut held[received]);
         }
         if let Some(widening) = self.format.widening {
             let size_bytes = sends.len() / self.format.held_size_bytes * self.format.wire_size_bytes;
@@ -248,7 +228,11 @@ impl Run<'_> {
 
     /// The bytes of a range of chunks, as they are held.
     fn held_range(&self, chunks: Chunks) -> Range<usize> {
-        scaled(partition::elements(self.count, self.chunk_count, chunks), self.format.held_size_bytes)
+        scaled(self.elements(chunks), self.format.held_size_bytes)
+    }
+
+    fn elements(&self, chunks: Chunks) -> Range<usize> {
+        partition::elements(self.task.call.count, self.task.plan.chunk_count(), chunks)
     }
 }
 
