@@ -12,8 +12,10 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
 use crate::select::{self, Choice, Selection};
+use crate::transport::Transport;
+#[cfg(feature = "mpi")]
+use crate::transport::mpi::Mpi;
 use crate::transport::threads::Threads;
-use crate::transport::{self, Transport};
 
 /// One rank's end of a world of ranks that work together.
 ///
@@ -23,10 +25,10 @@ use crate::transport::{self, Transport};
 /// ```
 /// use unisono::{Communicator, ReduceOp};
 ///
-/// let means = unisono::threads(4, |mut comm: Communicator| {
+/// let means = unisono::threads(4, |mut comm: Communicator| -> unisono::Result<f32> {
 ///     let mut gradients = vec![comm.rank() as f32; 1000];
 ///     comm.all_reduce(&mut gradients, ReduceOp::Mean)?;
-///     unisono::Result::Ok(gradients[0])
+///     Ok(gradients[0])
 /// });
 /// assert!(means.into_iter().all(|mean| mean.unwrap() == 1.5));
 /// ```
@@ -52,7 +54,7 @@ impl Communicator {
     #[cfg(feature = "mpi")]
     pub fn init() -> Result<Self> {
         let config = Config::from_environment()?;
-        let mpi = transport::mpi::Mpi::init(config.segment_bytes)?;
+        let mpi = Mpi::init(config.segment_bytes)?;
         Self::new(Transport::Mpi(Box::new(mpi)), config)
     }
 
@@ -66,7 +68,7 @@ impl Communicator {
     #[cfg(feature = "mpi")]
     pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
         let config = Config::from_environment()?;
-        let mpi = transport::mpi::Mpi::attach(communicator.as_raw(), config.segment_bytes)?;
+        let mpi = Mpi::attach(communicator.as_raw(), config.segment_bytes)?;
         Self::new(Transport::Mpi(Box::new(mpi)), config)
     }
 

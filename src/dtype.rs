@@ -1,10 +1,10 @@
 //! The element types that collectives work on.
 
 use std::fmt;
-use std::str::FromStr;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
+use unisono_collectives::named;
 
 /// An element type, as a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,22 +66,7 @@ impl DType {
     }
 }
 
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for DType {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|dtype| dtype.name() == name);
-        found.ok_or_else(|| {
-            format!("no element type is called {name:?}; there are {}", Self::ALL.map(Self::name).join(", "))
-        })
-    }
-}
+named!(DType, "element type");
 
 mod sealed {
     pub trait Sealed {}

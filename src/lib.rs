@@ -4,15 +4,14 @@
 //! use unisono::ReduceOp;
 //!
 //! // Four ranks in one process; `unisono::init()` is the same under `mpirun`.
-//! let results = unisono::threads(4, |mut comm| {
+//! let results = unisono::threads(4, |mut comm| -> unisono::Result<Vec<f32>> {
 //!     let mut gradients = vec![comm.rank() as f32; 8];
 //!     comm.all_reduce(&mut gradients, ReduceOp::Mean)?;
 //!     Ok(gradients)
 //! });
 //! for gradients in results {
-//!     assert_eq!(gradients?, [1.5; 8]);
+//!     assert_eq!(gradients.unwrap(), [1.5; 8]);
 //! }
-//! # unisono::Result::Ok(())
 //! ```
 //!
 //! Begin with [`Communicator`]. The algorithms themselves, and the proof that they are right, are in

@@ -3,11 +3,9 @@
 //! All of them are commutative to the last bit, so `a + b` on one rank and `b + a` on another agree; [`ReduceOp`] says how
 //! for zeros of different sign. (Which bits a NaN carries is the processor's affair.)
 
-use std::fmt;
-use std::str::FromStr;
-
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
+use unisono_collectives::named;
 
 use crate::dtype::DType;
 
@@ -46,22 +44,7 @@ impl ReduceOp {
     }
 }
 
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for ReduceOp {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|op| op.name() == name);
-        found.ok_or_else(|| {
-            format!("no operation is called {name:?}; there are {}", Self::ALL.map(Self::name).join(", "))
-        })
-    }
-}
+named!(ReduceOp, "reduction");
 
 /// Works `arrived` into `held`, element by element.
 ///

@@ -1,9 +1,6 @@
 //! The right algorithm by itself: a table from what is known before a call (operation, nodes, bytes) to a name and a reason.
 
-use std::fmt;
-use std::str::FromStr;
-
-use unisono_collectives::{Algorithm, Operation, Topology, UnknownAlgorithm};
+use unisono_collectives::{Algorithm, Operation, Topology, named};
 
 /// Up to this size of the array the number of steps decides, and beyond it the number of bytes.
 const SMALL_BYTES: usize = 16 * 1024;
@@ -26,6 +23,18 @@ pub enum Choice {
 }
 
 impl Choice {
+    /// All of them: the menu of algorithms, then `auto` and `mpi`.
+    pub const ALL: [Self; Algorithm::ALL.len() + 2] = {
+        let mut all = [Self::Auto; Algorithm::ALL.len() + 2];
+        let mut index = 0;
+        while index < Algorithm::ALL.len() {
+            all[index] = Self::Algorithm(Algorithm::ALL[index]);
+            index += 1;
+        }
+        all[index + 1] = Self::Mpi;
+        all
+    };
+
     /// The name on the command line and in every table.
     pub fn name(self) -> &'static str {
         match self {
@@ -36,28 +45,7 @@ impl Choice {
     }
 }
 
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Choice {
-    type Err = UnknownChoice;
-
-    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
-        match name {
-            "auto" => Ok(Self::Auto),
-            "mpi" => Ok(Self::Mpi),
-            _ => Ok(Self::Algorithm(name.parse()?)),
-        }
-    }
-}
-
-/// A name that is neither on the menu of algorithms, nor `auto`, nor `mpi`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}, auto, mpi")]
-pub struct UnknownChoice(#[from] UnknownAlgorithm);
+named!(Choice, "algorithm");
 
 /// An algorithm, and why it was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,6 @@
 //! The menu: every algorithm by name, and the plan that it makes for one rank.
 
-use std::fmt;
-use std::str::FromStr;
-
+use crate::named;
 use crate::operation::Operation;
 use crate::plan::Plan;
 use crate::schedule::Schedule;
@@ -150,43 +148,7 @@ impl Algorithm {
     }
 }
 
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that is not on the menu.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no algorithm is called {name:?}{}; the menu is {}", self.suggestion(), Algorithm::ALL.map(Algorithm::name).join(", "))]
-pub struct UnknownAlgorithm {
-    /// The name that was given.
-    pub name: String,
-}
-
-impl UnknownAlgorithm {
-    fn suggestion(&self) -> String {
-        Algorithm::ALL
-            .iter()
-            .map(|algorithm| (strsim::jaro_winkler(&self.name, algorithm.name()), algorithm))
-            .filter(|(likeness, _)| *likeness > 0.75)
-            .max_by(|(one, _), (other, _)| one.total_cmp(other))
-            .map_or_else(String::new, |(_, algorithm)| {
-                format!(", did you mean {algorithm:?}?", algorithm = algorithm.name())
-            })
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = UnknownAlgorithm;
-
-    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
-        Self::ALL
-            .into_iter()
-            .find(|algorithm| algorithm.name() == name)
-            .ok_or_else(|| UnknownAlgorithm { name: name.to_owned() })
-    }
-}
+named!(Algorithm, "algorithm");
 
 #[cfg(test)]
 mod tests {

@@ -42,6 +42,7 @@ pub mod cost;
 mod defect;
 mod explain;
 mod interpret;
+pub mod names;
 mod operation;
 pub mod partition;
 mod plan;
@@ -50,7 +51,7 @@ pub mod simulate;
 mod verify;
 mod world;
 
-pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use algorithm::Algorithm;
 pub use cost::Cost;
 pub use defect::Defect;
 pub use explain::explain;

@@ -3,6 +3,7 @@
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::bench::{Row, Settings, measure};
 use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp};
+use unisono_collectives::names::UnknownName;
 
 use super::Failure;
 use super::world::World;
@@ -63,7 +64,7 @@ enum Format {
 #[derive(Debug, Clone)]
 struct Contenders(Vec<Choice>);
 
-fn contenders(name: &str) -> Result<Contenders, unisono::select::UnknownChoice> {
+fn contenders(name: &str) -> Result<Contenders, UnknownName> {
     match name {
         "all" => Ok(Contenders(Algorithm::ALL.map(Choice::Algorithm).to_vec())),
         _ => Ok(Contenders(vec![name.parse()?])),

@@ -3,6 +3,7 @@
 use clap::Args as ClapArgs;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::explain;
+use unisono_collectives::names::{self, UnknownName};
 
 use super::{Failure, speaks};
 
@@ -40,8 +41,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// The operation of this name, with rank 0 as its root.
-fn operation(name: &str) -> Result<Operation, String> {
-    let all = Operation::all(0);
-    let found = all.into_iter().find(|operation| operation.name() == name);
-    found.ok_or_else(|| format!("expected one of {}", all.map(Operation::name).join(", ")))
+fn operation(name: &str) -> Result<Operation, UnknownName> {
+    names::find("operation", name, &Operation::all(0), Operation::name)
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use clap::Args as ClapArgs;
 use unisono::{Algorithm, Operation, Topology};
+use unisono_collectives::names::UnknownName;
 use unisono_collectives::verify;
 
 use super::speaks;
@@ -25,7 +26,7 @@ pub(super) struct Args {
 #[derive(Debug, Clone)]
 struct Algorithms(Vec<Algorithm>);
 
-fn algorithms(name: &str) -> Result<Algorithms, unisono_collectives::UnknownAlgorithm> {
+fn algorithms(name: &str) -> Result<Algorithms, UnknownName> {
     match name {
         "all" => Ok(Algorithms(Algorithm::ALL.to_vec())),
         _ => Ok(Algorithms(vec![name.parse()?])),

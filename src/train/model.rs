@@ -8,10 +8,8 @@ mod patches;
 mod rows;
 mod transformer;
 
-use std::fmt;
-use std::str::FromStr;
-
 use candle_core::{Tensor, Var};
+use unisono_collectives::named;
 
 use crate::data::Kind;
 use layers::Parameters;
@@ -54,30 +52,11 @@ impl ModelKind {
     }
 }
 
-impl fmt::Display for ModelKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for ModelKind {
-    type Err = ModelError;
-
-    fn from_str(name: &str) -> Result<Self, ModelError> {
-        let named = |kind: &Self| kind.name() == name;
-        Self::ALL.into_iter().find(named).ok_or_else(|| ModelError::Unknown { name: name.into() })
-    }
-}
+named!(ModelKind, "model");
 
 /// Why a model could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The name is none we know.
-    #[error("unknown model `{name}`: expected `mlp`, `cnn` or `transformer`")]
-    Unknown {
-        /// The name as given.
-        name: String,
-    },
     /// The model is for another kind of data.
     #[error("the {model} does not learn from {data}: use {instead}")]
     WrongData {

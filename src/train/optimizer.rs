@@ -1,7 +1,6 @@
 //! Optimizers over flat memory: one pass over the parameters, their gradients and what is remembered of them.
 
-use std::fmt;
-use std::str::FromStr;
+use unisono_collectives::named;
 
 use super::replica::Layout;
 
@@ -32,20 +31,7 @@ impl OptimizerKind {
     }
 }
 
-impl fmt::Display for OptimizerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for OptimizerKind {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| format!("no optimizer is called {name:?}; there are sgd and adamw"))
-    }
-}
+named!(OptimizerKind, "optimizer");
 
 /// An optimizer and what it remembers.
 #[derive(Debug)]

@@ -6,11 +6,11 @@
 //!    node B: 3 ──▸ 2     (leaders only)     node B: 2 ──▸ 3
 //! ```
 //!
-//! **Cost** for m nodes of l ranks: the [tree](super::tree) over l, up and down, and the [butterfly](super::butterfly)
+//! **Cost** for m nodes of l ranks: the [tree](mod@super::tree) over l, up and down, and the [butterfly](mod@super::butterfly)
 //! over m between; a leader sends n⌈log2 l⌉ inside its node, and what the butterfly sends outside.
 //!
 //! **Right when** links between nodes are slow, links inside are fast, and the array is small or a node's ranks share one
-//! network port. **Wrong when** the array is large and each rank could use the network: see [rail](super::rail).
+//! network port. **Wrong when** the array is large and each rank could use the network: see [rail](mod@super::rail).
 //!
 //! **Source**: Träff and Rougier, "MPI collectives and datatypes for hierarchical all-to-all communication", EuroMPI
 //! 2014, section 2; TensorFlow's `HierarchicalCopyAllReduce` is the same in one machine.

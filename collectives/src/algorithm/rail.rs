@@ -9,8 +9,8 @@
 //! There are as many shards as the largest node has ranks. In a smaller node a rank holds several, and runs in several
 //! rails, one after the other.
 //!
-//! **Cost** for m nodes of l ranks: 2(l−1) steps of the [ring](super::ring) in the node, and the
-//! [butterfly](super::butterfly) over m on n/l; every rank sends 2n(l−1)/l inside, and 2n(m−1)/(ml) outside where m is
+//! **Cost** for m nodes of l ranks: 2(l−1) steps of the [ring](mod@super::ring) in the node, and the
+//! [butterfly](mod@super::butterfly) over m on n/l; every rank sends 2n(l−1)/l inside, and 2n(m−1)/(ml) outside where m is
 //! a power of two.
 //!
 //! **Right when** the array is large and every rank has a network port, or one rank cannot fill the port.

@@ -5,7 +5,7 @@
 //!    0↔1 2↔3   then   0↔2 1↔3
 //! ```
 //!
-//! Where p is no power of two, ranks are folded as in the [butterfly](super::butterfly).
+//! Where p is no power of two, ranks are folded as in the [butterfly](mod@super::butterfly).
 //!
 //! **Cost**: ⌊log2 p⌋ steps, n⌊log2 p⌋ sent; where p is no power of two two steps more, and the busiest rank sends n
 //! more; scratch: n, since what is sent must not change while it is being reduced into.
