@@ -58,8 +58,8 @@ pub fn find<T: Copy>(
 /// unisono_collectives::named!(Tune, "tune");
 ///
 /// assert_eq!("low".parse(), Ok(Tune::Low));
-/// let error = "lwo".parse::<Tune>().unwrap_err().to_string();
-/// assert_eq!(error, "no tune is called \"lwo\", did you mean \"low\"?; there are high, low");
+/// let error = "hgh".parse::<Tune>().unwrap_err().to_string();
+/// assert_eq!(error, "no tune is called \"hgh\", did you mean \"high\"?; there are high, low");
 /// ```
 #[macro_export]
 macro_rules! named {
