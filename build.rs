@@ -1,4 +1,5 @@
-//! Compiles the one thing that no Rust binding of MPI has: the value of `MPI_IN_PLACE`, a macro that differs from MPI to MPI.
+//! Compiles the one thing that no Rust binding of MPI has: the value of `MPI_IN_PLACE`, a macro that
+//! differs from MPI to MPI.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,7 +1,7 @@
 //! In a program that has an MPI of its own already: `mpirun -n 4 attach`.
 //!
-//! The program initialises and finalises MPI; Unisono works on a duplicate of the communicator that it is given, here one of every
-//! second rank.
+//! The program initialises and finalises MPI; Unisono works on a duplicate of the communicator that it is
+//! given, here one of every second rank.
 
 use unisono::ReduceOp;
 use unisono::mpi::topology::Color;

@@ -1,7 +1,7 @@
 //! A training loop of one's own, without the trainer: `mpirun -n 4 custom_loop`.
 //!
-//! A line is fitted to points. Every rank has points of its own, and not equally many; the gradient of all is averaged with weights,
-//! since the number of points travels with it.
+//! A line is fitted to points. Every rank has points of its own, and not equally many; the gradient of all
+//! is averaged with weights, since the number of points travels with it.
 
 use unisono::{Communicator, ReduceOp};
 

@@ -1,4 +1,5 @@
-//! Measuring all-reduces, honestly: against a barrier, slowest rank first, every result checked, contenders taking turns.
+//! Measuring all-reduces, honestly: against a barrier, slowest rank first, every result checked, contenders
+//! taking turns.
 
 use std::time::Instant;
 
@@ -78,11 +79,13 @@ pub struct Row {
     pub memory: &'static str,
     /// The time of one all-reduce: for each iteration that of the slowest rank.
     pub time_us: Times,
-    /// By how much the fastest rank is ahead of the slowest: the median over iterations, in percent of the slowest.
+    /// By how much the fastest rank is ahead of the slowest: the median over iterations, in percent of the
+    /// slowest.
     pub skew_percent: f64,
     /// Bytes of the array over the median time, in 1e9 bytes a second.
     pub algbw_gb_per_s: f64,
-    /// The same times 2(p−1)/p: what a link must carry at least. Comparable between worlds (nccl-tests' definition).
+    /// The same times 2(p−1)/p: what a link must carry at least. Comparable between worlds (nccl-tests'
+    /// definition).
     pub busbw_gb_per_s: f64,
     /// How many elements were wrong, on the rank and in the iteration where most were.
     pub wrong: u64,
@@ -98,7 +101,8 @@ const WARM_UP: usize = 3;
 const WORTH_BYTES: usize = 1 << 28;
 const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=200;
 
-/// Measures every size, and hands over a row for each contender. Called by all ranks with the same settings; all get the same rows.
+/// Measures every size, and hands over a row for each contender. Called by all ranks with the same
+/// settings; all get the same rows.
 ///
 /// Contenders that cannot do what is asked for are left out; the rows say who ran.
 ///

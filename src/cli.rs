@@ -1,4 +1,5 @@
-//! The command line: one file for each sub-command, and nothing in them that a user of the library would miss.
+//! The command line: one file for each sub-command, and nothing in them that a user of the library would
+//! miss.
 
 use std::process::ExitCode;
 
@@ -48,8 +49,8 @@ pub(crate) enum Failure {
 
 const BAD_INPUT: u8 = 2;
 
-/// A launcher ends the whole job when a rank fails, perhaps before the one that speaks has spoken; so the others leave quietly, and the
-/// job's exit code is that of the rank that says why.
+/// A launcher ends the whole job when a rank fails, perhaps before the one that speaks has spoken; so the
+/// others leave quietly, and the job's exit code is that of the rank that says why.
 const LEFT_TO_ANOTHER: ExitCode = ExitCode::SUCCESS;
 
 /// Runs the command; its exit code: 0, 1 if something went wrong, 2 if the command makes no sense.
@@ -86,7 +87,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Whether this process is the one that talks before ranks know each other: the launcher's rank 0, or the only process.
+/// Whether this process is the one that talks before ranks know each other: the launcher's rank 0, or the
+/// only process.
 fn speaks() -> bool {
     Launcher::detect().rank.is_none_or(|rank| rank == 0)
 }

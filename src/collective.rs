@@ -1,5 +1,5 @@
-//! The one interface: our planned collectives and a vendor's own are called in the same way, so that benchmarks and tests compare
-//! like with like.
+//! The one interface: our planned collectives and a vendor's own are called in the same way, so that
+//! benchmarks and tests compare like with like.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::transport::Transport;
 
 /// Something that can carry out collective calls for one rank.
 ///
-/// All ranks of the world make the same calls in the same order. [`crate::Communicator::collective`] gives one.
+/// All ranks of the world make the same calls in the same order. [`crate::Communicator::collective`] gives
+/// one.
 pub trait Collective {
     /// Carries out a call in place.
     ///
@@ -23,8 +24,8 @@ pub trait Collective {
     /// [`Operation`] says.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] if this cannot do that; the call is then as good as not made. Any other error ends
-    /// the use of the communicator.
+    /// [`crate::Error::Unsupported`] if this cannot do that; the call is then as good as not made. Any
+    /// other error ends the use of the communicator.
     ///
     /// # Panics
     /// If the buffer has another size.

@@ -19,8 +19,9 @@ use crate::transport::threads::Threads;
 
 /// One rank's end of a world of ranks that work together.
 ///
-/// Every collective is called by all ranks of the world, in the same order, with buffers of the same length and type. All
-/// collectives work in place. A rank that calls something else than the others gets an [`Error::Mismatch`] that names both.
+/// Every collective is called by all ranks of the world, in the same order, with buffers of the same length
+/// and type. All collectives work in place. A rank that calls something else than the others gets an
+/// [`Error::Mismatch`] that names both.
 ///
 /// ```
 /// use unisono::{Communicator, ReduceOp};
@@ -34,8 +35,9 @@ use crate::transport::threads::Threads;
 /// ```
 ///
 /// # When it is dropped
-/// A communicator that came from [`Communicator::init`] finalises MPI, which waits for the other ranks to do so. If it
-/// failed, or its thread panics, it says why and ends the whole job: ranks that wait for it would wait for ever.
+/// A communicator that came from [`Communicator::init`] finalises MPI, which waits for the other ranks to
+/// do so. If it failed, or its thread panics, it says why and ends the whole job: ranks that wait for it
+/// would wait for ever.
 #[derive(Debug)]
 pub struct Communicator {
     engine: Engine,
@@ -49,8 +51,9 @@ impl Communicator {
     /// Called once, by the main thread of every process.
     ///
     /// # Errors
-    /// [`Error::Launch`] if MPI is already initialised, or the launcher belongs to another MPI than the program;
-    /// [`Error::Setting`] for a variable of the environment that makes no sense; [`Error::Mpi`] if MPI fails.
+    /// [`Error::Launch`] if MPI is already initialised, or the launcher belongs to another MPI than the
+    /// program; [`Error::Setting`] for a variable of the environment that makes no sense; [`Error::Mpi`] if
+    /// MPI fails.
     #[cfg(feature = "mpi")]
     pub fn init() -> Result<Self> {
         let config = Config::from_environment()?;
@@ -60,8 +63,8 @@ impl Communicator {
 
     /// Takes part in a communicator of an MPI that the program has initialised itself.
     ///
-    /// It is duplicated, so that no message of ours meets one of yours, and MPI is never finalised here. Called by all ranks of
-    /// the communicator. Drop the result before MPI is finalised.
+    /// It is duplicated, so that no message of ours meets one of yours, and MPI is never finalised here.
+    /// Called by all ranks of the communicator. Drop the result before MPI is finalised.
     ///
     /// # Errors
     /// [`Error::Launch`] if MPI is not up; otherwise as [`Communicator::init`].
@@ -72,7 +75,8 @@ impl Communicator {
         Self::new(Transport::Mpi(Box::new(mpi)), config)
     }
 
-    /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its own.
+    /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its
+    /// own.
     ///
     /// [`crate::threads()`] starts the threads too.
     ///
@@ -137,8 +141,8 @@ impl Communicator {
         local_ranks > self.engine.transport.node_cores()
     }
 
-    /// The algorithm that was chosen for all calls to come; [`Choice::Auto`] unless the environment (`UNISONO_ALGORITHM`) or
-    /// [`Communicator::set_choice`] say otherwise.
+    /// The algorithm that was chosen for all calls to come; [`Choice::Auto`] unless the environment
+    /// (`UNISONO_ALGORITHM`) or [`Communicator::set_choice`] say otherwise.
     pub fn choice(&self) -> Choice {
         self.choice
     }
@@ -162,8 +166,8 @@ impl Communicator {
         }
     }
 
-    /// How long a rank waits for another before it gives up; ten minutes unless the environment (`UNISONO_TIMEOUT_S`) or this
-    /// says otherwise.
+    /// How long a rank waits for another before it gives up; ten minutes unless the environment
+    /// (`UNISONO_TIMEOUT_S`) or this says otherwise.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.engine.timeout = timeout;
     }
@@ -177,8 +181,8 @@ impl Communicator {
         Ran { algorithm: algorithm.name(), why }
     }
 
-    /// The part of a buffer of `count` elements that is this rank's own: what [`Communicator::reduce_scatter`] leaves it, and
-    /// what it gives to [`Communicator::all_gather`].
+    /// The part of a buffer of `count` elements that is this rank's own: what
+    /// [`Communicator::reduce_scatter`] leaves it, and what it gives to [`Communicator::all_gather`].
     pub fn own_part(&self, count: usize) -> Range<usize> {
         partition::elements(count, self.ranks(), Chunks::one(self.rank()))
     }
@@ -186,13 +190,14 @@ impl Communicator {
     /// Every rank ends with the reduction of all buffers, the same bits on all ranks.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if ranks call different things, [`Error::Timeout`], [`Error::Left`] and [`Error::Aborted`] if
-    /// another rank does not come, [`Error::Mpi`] if MPI fails.
+    /// [`Error::Mismatch`] if ranks call different things, [`Error::Timeout`], [`Error::Left`] and
+    /// [`Error::Aborted`] if another rank does not come, [`Error::Mpi`] if MPI fails.
     pub fn all_reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
         self.call(Operation::AllReduce, Some(op), buffer)
     }
 
-    /// Every rank ends with its own part of the reduction of all buffers, which is returned; the rest of its buffer is undefined.
+    /// Every rank ends with its own part of the reduction of all buffers, which is returned; the rest of
+    /// its buffer is undefined.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -236,7 +241,8 @@ impl Communicator {
         self.call(Operation::Reduce { root }, Some(op), buffer)
     }
 
-    /// Every rank gives [its own part](Communicator::own_part) of the buffer, and the root ends with all parts.
+    /// Every rank gives [its own part](Communicator::own_part) of the buffer, and the root ends with all
+    /// parts.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -247,8 +253,8 @@ impl Communicator {
         self.call(Operation::Gather { root }, None, buffer)
     }
 
-    /// Every rank ends with its own part of the root's buffer, which is returned; the rest of the buffer is undefined, but on the
-    /// root.
+    /// Every rank ends with its own part of the root's buffer, which is returned; the rest of the buffer is
+    /// undefined, but on the root.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -284,7 +290,8 @@ impl Communicator {
         self.collective(wished)?.run(&call, &mut []).map(drop)
     }
 
-    /// The collective that a choice names, over this communicator: the interface that benchmarks and tests use.
+    /// The collective that a choice names, over this communicator: the interface that benchmarks and tests
+    /// use.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for [`Choice::Mpi`] over another transport; [`Error::Aborted`] after a failure.
@@ -296,8 +303,8 @@ impl Communicator {
         Ok(Guarded { communicator: self, choice })
     }
 
-    /// Says that this rank cannot go on. Ranks that are threads learn of it at once; under MPI the job ends when the communicator
-    /// is dropped. Later calls fail with [`Error::Aborted`].
+    /// Says that this rank cannot go on. Ranks that are threads learn of it at once; under MPI the job ends
+    /// when the communicator is dropped. Later calls fail with [`Error::Aborted`].
     pub fn fail(&mut self, cause: &str) {
         if self.failure.is_none() {
             self.failure = Some(cause.to_owned());
@@ -356,7 +363,8 @@ impl Collective for Guarded<'_> {
 /// Runs `main` on `ranks` threads, each with its end of a new world; what they return, rank 0 first.
 ///
 /// # Panics
-/// If a rank panics; the others are told first, and do not wait for it. If the environment has settings that make no sense.
+/// If a rank panics; the others are told first, and do not wait for it. If the environment has settings
+/// that make no sense.
 pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     let world = Communicator::threads(ranks).unwrap_or_else(|error| panic!("{error}"));
     std::thread::scope(|scope| {

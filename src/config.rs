@@ -99,7 +99,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Reads what Open MPI, MPICH and its children, and Slurm leave in the environment of the processes that they launch.
+    /// Reads what Open MPI, MPICH and its children, and Slurm leave in the environment of the processes
+    /// that they launch.
     pub fn detect() -> Self {
         let number = |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
         Self {
@@ -114,10 +115,11 @@ impl Launcher {
 #[cfg(feature = "train")]
 const TENSOR_THREADS: &str = "RAYON_NUM_THREADS";
 
-/// Sets `RAYON_NUM_THREADS` to a rank's share of the node's cores, for `local_ranks` ranks on this node, unless it is set already.
+/// Sets `RAYON_NUM_THREADS` to a rank's share of the node's cores, for `local_ranks` ranks on this node,
+/// unless it is set already.
 ///
-/// The tensor operations under the trainer read it; where it says nothing each rank uses every core, and ranks that share a node take
-/// turns (measured with two ranks on two cores: a third of the speed).
+/// The tensor operations under the trainer read it; where it says nothing each rank uses every core, and
+/// ranks that share a node take turns (measured with two ranks on two cores: a third of the speed).
 ///
 /// # Safety
 /// No other thread may run yet: call it first in `main`, before [`crate::init`].
@@ -139,7 +141,8 @@ mod cores {
     use rustix::process::{Pid, getppid};
     use rustix::thread::{CpuSet, sched_getaffinity};
 
-    /// This rank's share of the node's cores. A rank may be bound to some of them; its launcher is not, and knows them all.
+    /// This rank's share of the node's cores. A rank may be bound to some of them; its launcher is not, and
+    /// knows them all.
     pub(super) fn share(local_ranks: usize) -> usize {
         let own = usable(None).unwrap_or(1);
         let node = getppid().and_then(|launcher| usable(Some(launcher))).unwrap_or(own).max(own);

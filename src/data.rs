@@ -175,8 +175,8 @@ impl Split {
         }
     }
 
-    /// The order in which `epoch` goes through the samples: a shuffle that follows from the seed alone, so that
-    /// every rank knows which samples every other rank takes.
+    /// The order in which `epoch` goes through the samples: a shuffle that follows from the seed alone, so
+    /// that every rank knows which samples every other rank takes.
     pub fn order(&self, seed: u64, epoch: u64) -> Vec<usize> {
         let mut order: Vec<_> = (0..self.len()).collect();
         order.shuffle(&mut keyed_rng(seed, ORDER, epoch));

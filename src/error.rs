@@ -8,10 +8,11 @@ use unisono_collectives::Rank;
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An operating error. (A programmer's error, such as a root that does not exist, is a panic with the numbers in it.)
+/// An operating error. (A programmer's error, such as a root that does not exist, is a panic with the
+/// numbers in it.)
 ///
-/// After an error a communicator is unusable: every later call fails with [`Error::Aborted`]. What a failed collective
-/// leaves in the buffer is undefined.
+/// After an error a communicator is unusable: every later call fails with [`Error::Aborted`]. What a failed
+/// collective leaves in the buffer is undefined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

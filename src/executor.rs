@@ -1,7 +1,8 @@
 //! The one loop: a plan, over a transport, on a buffer.
 //!
-//! Here, and only here, steps meet bytes. For every step the executor finds the elements that its chunks name, sees to it that
-//! what is sent does not change while it is on its way, and hands both halves to the transport.
+//! Here, and only here, steps meet bytes. For every step the executor finds the elements that its chunks
+//! name, sees to it that what is sent does not change while it is on its way, and hands both halves to the
+//! transport.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -195,7 +196,8 @@ impl<'a> Run<'a> {
         transport.exchange(&header, outgoing, incoming, timeout)
     }
 
-    /// The bytes to send, and the part of the buffer that is received into, such that neither touches the other.
+    /// The bytes to send, and the part of the buffer that is received into, such that neither touches the
+    /// other.
     fn prepare<'b>(
         &'b mut self,
         send: &Send,

@@ -18,7 +18,8 @@
 //! [`unisono_collectives`]; the most used of its names are repeated here.
 //!
 //! # Features
-//! - `mpi`: ranks that are processes under `mpirun` (needs an MPI at build time). Without it, ranks are threads.
+//! - `mpi`: ranks that are processes under `mpirun` (needs an MPI at build time). Without it, ranks are
+//!   threads.
 //! - `train`: the mirrored trainer, its data sets and models.
 //! - `cli`: the command `unisono`.
 

@@ -2,7 +2,8 @@
 
 mod cli;
 
-/// The system's allocator gives large blocks back to the system at once, and candle would spend a third of a step in page faults.
+/// The system's allocator gives large blocks back to the system at once, and candle would spend a third of
+/// a step in page faults.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

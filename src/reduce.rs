@@ -1,7 +1,7 @@
 //! The reduction kernels: every operation over every element type, on plain bytes.
 //!
-//! All of them are commutative to the last bit, so `a + b` on one rank and `b + a` on another agree; [`ReduceOp`] says how
-//! for zeros of different sign. (Which bits a NaN carries is the processor's affair.)
+//! All of them are commutative to the last bit, so `a + b` on one rank and `b + a` on another agree;
+//! [`ReduceOp`] says how for zeros of different sign. (Which bits a NaN carries is the processor's affair.)
 
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
@@ -17,8 +17,8 @@ pub enum ReduceOp {
     Sum,
     /// Adds, and divides by the number of ranks at the end.
     ///
-    /// The sum is in the element type, or in `f32` for the half formats as far as an algorithm lets it stay there. Integers wrap
-    /// around as in [`ReduceOp::Sum`], and the quotient is rounded towards zero.
+    /// The sum is in the element type, or in `f32` for the half formats as far as an algorithm lets it stay
+    /// there. Integers wrap around as in [`ReduceOp::Sum`], and the quotient is rounded towards zero.
     Mean,
     /// Takes the smaller. NaN if either is; −0 is smaller than +0.
     Min,
@@ -211,7 +211,8 @@ pub(crate) struct Widening {
     pub(crate) replace: Kernel,
     /// Half elements are reduced into `f32` elements.
     pub(crate) reduce: Kernel,
-    /// Rounds `f32` elements to half elements, and what is held with them: whoever sends a value holds the same value.
+    /// Rounds `f32` elements to half elements, and what is held with them: whoever sends a value holds the
+    /// same value.
     pub(crate) round: fn(held: &mut [u8], rounded: &mut [u8]),
 }
 

@@ -1,4 +1,5 @@
-//! The right algorithm by itself: a table from what is known before a call (operation, nodes, bytes) to a name and a reason.
+//! The right algorithm by itself: a table from what is known before a call (operation, nodes, bytes) to a
+//! name and a reason.
 
 use unisono_collectives::{Algorithm, Operation, Topology, named};
 

@@ -1,10 +1,10 @@
-//! The mirrored trainer: every rank holds the same model, takes its share of every batch, and averages gradients with the
-//! others. It knows no transport: it sees a [`Communicator`].
+//! The mirrored trainer: every rank holds the same model, takes its share of every batch, and averages
+//! gradients with the others. It knows no transport: it sees a [`Communicator`].
 //!
 //! [`Trainer::run`] reads top to bottom in the order in which training happens.
 //!
-//! The tensor operations under it use as many threads as `RAYON_NUM_THREADS` says, and all cores where it says nothing. Ranks that share
-//! a node must share its cores: see [`crate::config::share_cores`].
+//! The tensor operations under it use as many threads as `RAYON_NUM_THREADS` says, and all cores where it
+//! says nothing. Ranks that share a node must share its cores: see [`crate::config::share_cores`].
 
 use std::time::{Duration, Instant};
 
@@ -58,8 +58,8 @@ pub struct EpochReport {
     pub test_accuracy: f64,
     /// Training samples a second, all ranks together.
     pub samples_per_s: f64,
-    /// The share of the training time that ranks spent in all-reduces with nothing else to do, waiting for slower ranks
-    /// included.
+    /// The share of the training time that ranks spent in all-reduces with nothing else to do, waiting for
+    /// slower ranks included.
     pub exposed_communication_percent: f64,
 }
 
@@ -93,8 +93,8 @@ impl<'a> Trainer<'a> {
     /// Called by all ranks with the same settings. If it fails on one rank it fails on all.
     ///
     /// # Errors
-    /// [`TrainError`] names what is wrong with the settings, the data or the model; on ranks where nothing is wrong,
-    /// [`TrainError::Elsewhere`] names the lowest rank where something is.
+    /// [`TrainError`] names what is wrong with the settings, the data or the model; on ranks where nothing
+    /// is wrong, [`TrainError::Elsewhere`] names the lowest rank where something is.
     pub fn new(comm: &'a mut Communicator, settings: &'a Settings) -> Result<Self, TrainError> {
         let prepared = settings.prepare(comm.ranks());
         let (dataset, mut replica) = agree(comm, prepared)?;
@@ -131,8 +131,8 @@ impl<'a> Trainer<'a> {
     /// Trains to the end, and tells of every step and epoch.
     ///
     /// # Errors
-    /// [`TrainError`] of a failing rank or model, and if the loss is not a number any more, or the replicas are not the
-    /// same at the end.
+    /// [`TrainError`] of a failing rank or model, and if the loss is not a number any more, or the replicas
+    /// are not the same at the end.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> Result<Summary, TrainError> {
         let mut bucket = vec![0.0; self.replica.values().len() + Tally::COUNT];
         let mut last = None;
@@ -183,8 +183,9 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// The mirrored step. Every rank adds up the gradients of its share of the batch, all-reduces the sums together with the
-    /// number of samples in them, and makes the same update: so the mean is weighted, whatever the shares are.
+    /// The mirrored step. Every rank adds up the gradients of its share of the batch, all-reduces the sums
+    /// together with the number of samples in them, and makes the same update: so the mean is weighted,
+    /// whatever the shares are.
     fn step(
         &mut self,
         batch: &[usize],

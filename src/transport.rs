@@ -1,98 +1,23 @@
 //! How a step's messages get from rank to rank: a closed menu, one file each.
 //!
-//! A transport moves bytes between ranks, in order, and checks that both ends are in the same collective. It knows nothing of
-//! schedules, and of elements only what [`Target`] does with them.
+//! A transport moves bytes between ranks, in order, and checks that both ends are in the same collective.
+//! It knows nothing of schedules, and of elements only what [`Target`] does with them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytemuck::{Pod, Zeroable};
-use unisono_collectives::{Algorithm, Operation, Rank, Topology};
+use unisono_collectives::{Rank, Topology};
 
-use crate::call::Call;
-use crate::dtype::DType;
 use crate::error::{Error, Place};
-use crate::reduce::{Kernel, ReduceOp};
+use crate::reduce::Kernel;
 
+mod header;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 pub(crate) mod threads;
+mod waiting;
 
-/// What every message begins with: which collective it belongs to, in the eyes of its sender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub(crate) struct Header {
-    sequence: u64,
-    count: u64,
-    /// The size of this message's payload.
-    size_bytes: u64,
-    /// The root, or `u32::MAX`.
-    root: u32,
-    operation: u8,
-    /// The reduction, or `u8::MAX`.
-    op: u8,
-    dtype: u8,
-    algorithm: u8,
-}
-
-impl Header {
-    pub(crate) fn new(sequence: u64, call: &Call, algorithm: Algorithm) -> Self {
-        Self {
-            sequence,
-            count: call.count as u64,
-            size_bytes: 0,
-            root: call.operation.root().map_or(u32::MAX, |root| root as u32),
-            operation: operation_code(call.operation),
-            op: call.op.map_or(u8::MAX, |op| op as u8),
-            dtype: call.dtype as u8,
-            algorithm: algorithm as u8,
-        }
-    }
-
-    fn of_size(self, size_bytes: usize) -> Self {
-        Self { size_bytes: size_bytes as u64, ..self }
-    }
-
-    /// What the sender called, in words.
-    fn describe(&self) -> String {
-        let name = |names: &[&'static str], code: u8| names.get(usize::from(code)).copied().unwrap_or("?");
-        let operation = name(&Operation::all(0).map(Operation::name), self.operation);
-        let dtype = name(&DType::ALL.map(DType::name), self.dtype);
-        let algorithm = name(&Algorithm::ALL.map(Algorithm::name), self.algorithm);
-        let mut text = format!("{operation} #{} of {} {dtype}", self.sequence, self.count);
-        if self.op != u8::MAX {
-            text += &format!(", {}", name(&ReduceOp::ALL.map(ReduceOp::name), self.op));
-        }
-        if self.root != u32::MAX {
-            text += &format!(", root {}", self.root);
-        }
-        text + &format!(", by {algorithm}")
-    }
-
-    /// Holds the header of a message from rank `other` against what is expected of it.
-    fn check(&self, theirs: &Self, other: Rank) -> Result<(), Failure> {
-        if theirs == self {
-            return Ok(());
-        }
-        let (mut ours, mut theirs_called) = (self.describe(), theirs.describe());
-        if ours == theirs_called {
-            ours += &format!(" (a message of {} bytes)", self.size_bytes);
-            theirs_called += &format!(" (a message of {} bytes)", theirs.size_bytes);
-        }
-        Err(Failure::Mismatch { ours, other, theirs: theirs_called })
-    }
-
-    /// Looks at the header of a message that is not awaited now, but tells what rank `other` is doing: two ranks that
-    /// are in the same place of the order of calls and call different things may otherwise wait for each other for ever.
-    fn check_overheard(&self, theirs: &Self, other: Rank) -> Result<(), Failure> {
-        let same_size = theirs.of_size(self.size_bytes as usize);
-        if theirs.sequence == self.sequence { self.check(&same_size, other) } else { Ok(()) }
-    }
-}
-
-fn operation_code(operation: Operation) -> u8 {
-    let position = Operation::all(0).iter().position(|other| other.name() == operation.name());
-    position.expect("all operations are there") as u8
-}
+pub(crate) use header::Header;
+use waiting::{Waiting, spins, usable_cores};
 
 /// Bytes for another rank.
 #[derive(Debug)]
@@ -167,70 +92,6 @@ impl Failure {
             Self::Error(error) => error,
         }
     }
-}
-
-/// Waits between two looks at something that another rank will change: spins, then yields, and sleeps after a while.
-///
-/// A yield hands over to a rank on the same core in about a microsecond, where spinning would use up its time slice.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    looks: u32,
-    spins: u32,
-    started: Option<Instant>,
-    timeout: Duration,
-}
-
-/// After this many looks in vain, the clock is read at every look.
-const LOOKS_BETWEEN_CLOCKS: u32 = 256;
-/// From then on a rank sleeps between looks: it is not a message in flight that it waits for.
-const AWAKE: Duration = Duration::from_millis(200);
-const NAP: Duration = Duration::from_micros(50);
-
-impl Waiting {
-    /// `spins` looks without giving way; 0 where ranks outnumber cores.
-    pub(crate) fn new(spins: u32, timeout: Duration) -> Self {
-        Self { looks: 0, spins, started: None, timeout }
-    }
-
-    /// Lets a moment pass; the time waited, once it is more than the deadline allows.
-    #[inline]
-    pub(crate) fn pause(&mut self) -> Result<(), Duration> {
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks < self.spins {
-            std::hint::spin_loop();
-            return Ok(());
-        }
-        std::thread::yield_now();
-        if self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) || self.is_patient() {
-            self.read_clock()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Whether the wait is already much longer than a message takes.
-    pub(crate) fn is_patient(&self) -> bool {
-        self.started.is_some_and(|started| started.elapsed() > AWAKE)
-    }
-
-    #[cold]
-    fn read_clock(&mut self) -> Result<(), Duration> {
-        let waited = self.started.get_or_insert_with(Instant::now).elapsed();
-        if waited > AWAKE {
-            std::thread::sleep(NAP);
-        }
-        if waited > self.timeout { Err(waited) } else { Ok(()) }
-    }
-}
-
-/// How long to spin before yielding: not at all where ranks outnumber the cores.
-pub(crate) fn spins(ranks: usize, cores: usize) -> u32 {
-    if ranks > cores { 0 } else { 2000 }
-}
-
-/// How many cores this process may use.
-pub(crate) fn usable_cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The transport of a communicator.

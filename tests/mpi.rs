@@ -1,4 +1,5 @@
-//! Worlds under mpirun. This program launches itself: without a role it is the test runner, with one it is a rank.
+//! Worlds under mpirun. This program launches itself: without a role it is the test runner, with one it is
+//! a rank.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -62,7 +63,8 @@ fn play(role: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Messages of many segments, whole and not, sent and reduced: the limit of a segment is lowered to a cache line.
+/// Messages of many segments, whole and not, sent and reduced: the limit of a segment is lowered to a cache
+/// line.
 fn long_messages(comm: &mut Communicator) {
     for algorithm in Algorithm::ALL {
         comm.set_choice(Choice::Algorithm(algorithm)).unwrap();

@@ -44,7 +44,8 @@ fn direct_algorithms_round_halves_once() {
     }
 }
 
-/// What all ranks get when each does its own thing. None may get a result, and one at least must name both sides.
+/// What all ranks get when each does its own thing. None may get a result, and one at least must name both
+/// sides.
 fn disagree(ranks: usize, call: impl Fn(&mut Communicator) -> unisono::Result<()> + Sync) -> Vec<String> {
     let started = Instant::now();
     let errors = unisono::threads(ranks, |mut comm| {

@@ -13,8 +13,8 @@ mod common;
 
 use common::launch::{self, Ended};
 
-/// How far the losses of runs with the same global batch may be apart, relative to the loss: gradients are added up in another order,
-/// and after hundreds of steps rounding differences have grown to this.
+/// How far the losses of runs with the same global batch may be apart, relative to the loss: gradients are
+/// added up in another order, and after hundreds of steps rounding differences have grown to this.
 const TOLERANCE: f64 = 0.02;
 
 fn main() -> ExitCode {

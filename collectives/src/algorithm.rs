@@ -73,7 +73,8 @@ impl Algorithm {
         }
     }
 
-    /// What `rank` does when this algorithm carries out `operation`; `None` if the algorithm does not offer it.
+    /// What `rank` does when this algorithm carries out `operation`; `None` if the algorithm does not offer
+    /// it.
     ///
     /// Every algorithm offers [`Operation::AllReduce`].
     ///

@@ -52,7 +52,8 @@ pub enum Defect {
     #[error("rank {rank} ends with something in chunk {chunk} that does not belong there")]
     Foreign { rank: Rank, chunk: usize },
 
-    /// At the end two ranks hold the same sum, added up in different orders: in floating point not the same bits.
+    /// At the end two ranks hold the same sum, added up in different orders: in floating point not the same
+    /// bits.
     #[error("ranks {one} and {other} add up chunk {chunk} in different orders")]
     DifferentOrder { chunk: usize, one: Rank, other: Rank },
 }

@@ -1,8 +1,9 @@
 //! All ranks of a world played at once, over values of any kind.
 //!
-//! Messages meet by rendezvous: a send is done when the other rank's step receives it, and a rank goes on when both halves of
-//! its step are done. This is the strictest meaning that a schedule can have: what finishes here finishes over any transport,
-//! however little it buffers. Verification plays it over symbols, simulation over numbers, drawing over counts.
+//! Messages meet by rendezvous: a send is done when the other rank's step receives it, and a rank goes on
+//! when both halves of its step are done. This is the strictest meaning that a schedule can have: what
+//! finishes here finishes over any transport, however little it buffers. Verification plays it over
+//! symbols, simulation over numbers, drawing over counts.
 
 use crate::schedule::{Chunks, Combine, Schedule, Send, Source, Step};
 use crate::world::Rank;
@@ -19,8 +20,8 @@ pub(crate) trait Values {
     fn round(&mut self, _buffers: &[Vec<Self::Value>], _arrivals: &[Event]) {}
 }
 
-/// A message that arrived, seen from the receiving rank. At most two arrivals share a rank and a step number with a
-/// send: a step has one receive.
+/// A message that arrived, seen from the receiving rank. At most two arrivals share a rank and a step
+/// number with a send: a step has one receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) rank: Rank,

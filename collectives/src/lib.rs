@@ -1,10 +1,10 @@
 //! All-reduce algorithms as values.
 //!
-//! **An algorithm is a pure function from (rank, world) to a schedule**: a list of steps, each at most one send and at
-//! most one receive, over a buffer that is cut into chunks. From that one value the algorithm is *verified*
-//! ([`verify()`]: symbolically, every rank at once), *priced* ([`cost`]), *drawn* ([`explain()`]), *simulated*
-//! ([`simulate`]), and, by the crate `unisono`, *run* over threads and MPI. So a ring is written once, in ten lines
-//! ([`algorithm::ring`]).
+//! **An algorithm is a pure function from (rank, world) to a schedule**: a list of steps, each at most one
+//! send and at most one receive, over a buffer that is cut into chunks. From that one value the algorithm
+//! is *verified* ([`verify()`]: symbolically, every rank at once), *priced* ([`cost`]), *drawn*
+//! ([`explain()`]), *simulated* ([`simulate`]), and, by the crate `unisono`, *run* over threads and MPI. So
+//! a ring is written once, in ten lines ([`algorithm::ring`]).
 //!
 //! ```
 //! use unisono_collectives::{Algorithm, Operation, Topology, cost, explain, verify};
@@ -25,15 +25,17 @@
 //!
 //! # From the outside in
 //!
-//! - A [`Plan`] is what one rank does in one collective: phases, each a [`Group`] of ranks with a [`Schedule`].
-//! - A [`Schedule`] is a list of [`Step`]s. It names chunks, not bytes; [`partition`] maps them to elements, so one
-//!   schedule serves every size and every type.
-//! - The outward half of an algorithm (an all-gather, a broadcast) is written by hand; the inward half is its time
-//!   reversal ([`Schedule::reversed`]), and the all-reduce is both ([`Schedule::there_and_back`]).
-//! - [`Algorithm`] is the menu. The order of additions is fixed by the schedule and the same on all ranks, so every
-//!   transport gives the same bits, and so does every rank.
+//! - A [`Plan`] is what one rank does in one collective: phases, each a [`Group`] of ranks with a
+//!   [`Schedule`].
+//! - A [`Schedule`] is a list of [`Step`]s. It names chunks, not bytes; [`partition`] maps them to
+//!   elements, so one schedule serves every size and every type.
+//! - The outward half of an algorithm (an all-gather, a broadcast) is written by hand; the inward half is
+//!   its time reversal ([`Schedule::reversed`]), and the all-reduce is both ([`Schedule::there_and_back`]).
+//! - [`Algorithm`] is the menu. The order of additions is fixed by the schedule and the same on all ranks,
+//!   so every transport gives the same bits, and so does every rank.
 //!
-//! This crate does no I/O, starts no threads, reads no clock and no environment, has no `unsafe`, and needs no system library.
+//! This crate does no I/O, starts no threads, reads no clock and no environment, has no `unsafe`, and needs
+//! no system library.
 
 #![forbid(unsafe_code)]
 

@@ -43,7 +43,8 @@ pub fn find<T: Copy>(
     })
 }
 
-/// Gives a type that has `ALL` and `name()` its [`Display`](std::fmt::Display) and its [`FromStr`](std::str::FromStr).
+/// Gives a type that has `ALL` and `name()` its [`Display`](std::fmt::Display) and its
+/// [`FromStr`](std::str::FromStr).
 ///
 /// ```
 /// #[derive(Debug, Clone, Copy, PartialEq)]

@@ -31,7 +31,8 @@ pub enum Operation {
         /// The rank that gets the parts.
         root: Rank,
     },
-    /// Every rank ends with its own part of the root's buffer; the rest of its buffer is undefined, but on the root.
+    /// Every rank ends with its own part of the root's buffer; the rest of its buffer is undefined, but on
+    /// the root.
     Scatter {
         /// The rank that has the parts.
         root: Rank,

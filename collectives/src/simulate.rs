@@ -1,6 +1,8 @@
-//! A world in one function call: the plans of all ranks evaluated over real values, without threads or messages.
+//! A world in one function call: the plans of all ranks evaluated over real values, without threads or
+//! messages.
 //!
-//! The order of additions is the schedule's, so the result is what every transport must give, to the last bit.
+//! The order of additions is the schedule's, so the result is what every transport must give, to the last
+//! bit.
 
 use crate::interpret::{self, Event, Values};
 use crate::partition::elements;

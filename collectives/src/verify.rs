@@ -1,8 +1,8 @@
 //! The proof: all ranks of a collective played over symbols.
 //!
-//! A value is the set of contributions that are in it, and a hash of the order in which they were added. So the run sees
-//! what numbers would hide: a contribution that is missing, or doubled; a result that two ranks added up in different orders,
-//! and that floating point would make different.
+//! A value is the set of contributions that are in it, and a hash of the order in which they were added. So
+//! the run sees what numbers would hide: a contribution that is missing, or doubled; a result that two
+//! ranks added up in different orders, and that floating point would make different.
 
 use crate::defect::Defect;
 use crate::interpret::{self, Event, Outcome, Values};
@@ -11,11 +11,12 @@ use crate::plan::Plan;
 use crate::schedule::{Combine, Schedule, Source, Step};
 use crate::world::Rank;
 
-/// Everything that is wrong with the plans of all ranks (rank 0 first) for an operation; nothing, if they are right.
+/// Everything that is wrong with the plans of all ranks (rank 0 first) for an operation; nothing, if they
+/// are right.
 ///
-/// What it proves: every message has its two ends, of one length; nothing deadlocks, even if no message is ever
-/// buffered; every rank that should have a result has every contribution to it exactly once; and all ranks that hold a sum
-/// added it up in the same order.
+/// What it proves: every message has its two ends, of one length; nothing deadlocks, even if no message is
+/// ever buffered; every rank that should have a result has every contribution to it exactly once; and all
+/// ranks that hold a sum added it up in the same order.
 ///
 /// ```
 /// use unisono_collectives::{Algorithm, Operation, Topology, verify};
@@ -181,7 +182,8 @@ struct Symbol {
 impl Symbol {
     /// What a rank holds of a chunk before the first step.
     fn input(operation: Operation, ranks: usize, rank: Rank, chunk: usize) -> Self {
-        // Whatever is undefined is the contribution of a rank that does not exist, so it can never pass as right.
+        // Whatever is undefined is the contribution of a rank that does not exist, so it can never pass as
+        // right.
         let contributor = if operation.begins_with(rank, chunk) { rank } else { ranks };
         Self {
             chunk,

@@ -1,4 +1,5 @@
-//! The drawings are a joy to look at, and stay so. To accept new ones: `UPDATE_EXPECT=1 cargo test -p unisono-collectives`.
+//! The drawings are a joy to look at, and stay so. To accept new ones: `UPDATE_EXPECT=1 cargo test -p
+//! unisono-collectives`.
 
 use expect_test::expect_file;
 use unisono_collectives::{Algorithm, Operation, Topology, explain};

@@ -1,5 +1,6 @@
-//! A verifier that never objects proves nothing. Here every step of correct schedules is dropped, doubled, swapped with its
-//! neighbour and misdirected in turn, and the verifier must object to every result that is really wrong.
+//! A verifier that never objects proves nothing. Here every step of correct schedules is dropped, doubled,
+//! swapped with its neighbour and misdirected in turn, and the verifier must object to every result that is
+//! really wrong.
 
 use unisono_collectives::{
     Algorithm, Chunks, Combine, Defect, Operation, Plan, Schedule, Source, Step, Topology, simulate,
@@ -108,8 +109,8 @@ fn a_reduction_that_replaces_and_the_reverse_are_seen() {
     });
 }
 
-/// Some neighbours may be swapped, and the result is as good as before. What the verifier lets pass must really be right:
-/// every rank's contribution once, and the same bits on all ranks.
+/// Some neighbours may be swapped, and the result is as good as before. What the verifier lets pass must
+/// really be right: every rank's contribution once, and the same bits on all ranks.
 #[test]
 fn swapped_steps_are_seen_unless_they_are_right() {
     let (mut seen, mut passed) = (0, 0);

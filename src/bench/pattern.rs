@@ -1,5 +1,5 @@
-//! Inputs whose reductions are exact in every element type, so that any order of additions gives the same bits and the
-//! tolerance is zero.
+//! Inputs whose reductions are exact in every element type, so that any order of additions gives the same
+//! bits and the tolerance is zero.
 
 use unisono_collectives::Rank;
 

@@ -14,7 +14,8 @@ pub(super) struct Args {
     /// The algorithms, separated by commas; all, auto and mpi are names too
     #[arg(long, default_value = "all", value_delimiter = ',', value_parser = contenders)]
     algorithm: Vec<Contenders>,
-    /// The sizes of the array: from MIN to MAX, FACTOR times as large each time (2 by default); K, M and G are 2^10, 2^20 and 2^30
+    /// The sizes of the array: from MIN to MAX, FACTOR times as large each time (2 by default); K, M and G
+    /// are 2^10, 2^20 and 2^30
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "8:16M", value_parser = sizes)]
     bytes: Sizes,
     /// The type of the elements

@@ -1,7 +1,7 @@
 //! A progress bar that also shows under mpirun.
 //!
-//! A launcher reads what its ranks write and passes it on, so a rank's standard error is a pipe even where a person looks at the
-//! launcher's. The bar is drawn if either is a terminal.
+//! A launcher reads what its ranks write and passes it on, so a rank's standard error is a pipe even where
+//! a person looks at the launcher's. The bar is drawn if either is a terminal.
 
 use std::fmt;
 use std::fs;

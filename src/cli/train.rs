@@ -32,7 +32,8 @@ pub(super) struct Args {
     /// sgd or adamw; by default what suits the model
     #[arg(long)]
     optimizer: Option<OptimizerKind>,
-    /// The learning rate for the model's usual global batch, to which it is scaled; by default what suits the model
+    /// The learning rate for the model's usual global batch, to which it is scaled; by default what suits
+    /// the model
     #[arg(long, value_name = "RATE")]
     learning_rate: Option<f64>,
     /// The all-reduce algorithm, auto or mpi; by default UNISONO_ALGORITHM, or else auto

@@ -72,8 +72,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
     if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The worlds of so many ranks that are not the same to an algorithm: one node, and for those that look at nodes every even division
-/// and an uneven one.
+/// The worlds of so many ranks that are not the same to an algorithm: one node, and for those that look at
+/// nodes every even division and an uneven one.
 fn topologies(algorithm: Algorithm, ranks: usize) -> Vec<Topology> {
     let mut topologies = vec![Topology::single_node(ranks)];
     if matches!(algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail) {

@@ -57,7 +57,8 @@ impl Optimizer {
         Self { weight_decay: weight_decay as f32, layout: layout.clone(), memory }
     }
 
-    /// Updates all parameters by their gradients. Vectors (biases) do not decay: they are few, and do not overfit.
+    /// Updates all parameters by their gradients. Vectors (biases) do not decay: they are few, and do not
+    /// overfit.
     pub(super) fn update(&mut self, values: &mut [f32], gradients: &[f32], rate: f64) {
         let rate = rate as f32;
         if let Memory::AdamW { steps, .. } = &mut self.memory {

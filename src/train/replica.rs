@@ -1,4 +1,5 @@
-//! One rank's copy of the model, with its parameters in flat memory: that is what is broadcast, updated and hashed.
+//! One rank's copy of the model, with its parameters in flat memory: that is what is broadcast, updated and
+//! hashed.
 
 use std::fmt;
 use std::ops::{AddAssign, Range};

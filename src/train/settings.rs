@@ -19,7 +19,8 @@ pub struct Settings {
     pub batch_size: usize,
     /// How parameters are updated.
     pub optimizer: OptimizerKind,
-    /// The learning rate after warm-up, for a global batch of `reference_batch`; see [`Settings::scaled_rate`].
+    /// The learning rate after warm-up, for a global batch of `reference_batch`; see
+    /// [`Settings::scaled_rate`].
     pub learning_rate: f64,
     /// The global batch that the learning rate is for.
     pub reference_batch: usize,
@@ -122,9 +123,10 @@ impl Settings {
 
     /// The learning rate for this number of ranks.
     ///
-    /// A larger batch has a less noisy gradient and bears a larger step: for SGD in proportion (Goyal et al., "Accurate, large
-    /// minibatch SGD", 2017, section 2.1), for AdamW with the square root (Malladi et al., "On the SDEs and scaling rules for
-    /// adaptive gradient algorithms", 2022, section 4). The same global batch has the same rate at any number of ranks.
+    /// A larger batch has a less noisy gradient and bears a larger step: for SGD in proportion (Goyal et
+    /// al., "Accurate, large minibatch SGD", 2017, section 2.1), for AdamW with the square root (Malladi et
+    /// al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022, section 4). The same
+    /// global batch has the same rate at any number of ranks.
     pub fn scaled_rate(&self, ranks: usize) -> f64 {
         let factor = self.global_batch(ranks) as f64 / self.reference_batch as f64;
         match self.optimizer {

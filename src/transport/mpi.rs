@@ -1,7 +1,7 @@
 //! Ranks that are processes under an MPI launcher: messages through MPI, waits of our own.
 //!
-//! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up, finalising, and
-//! MPI's own all-reduce (a baseline) block inside MPI.
+//! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up,
+//! finalising, and MPI's own all-reduce (a baseline) block inside MPI.
 
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -145,7 +145,8 @@ fn topology(leaders: &[u64]) -> Topology {
     Topology::from_node_of(leaders.iter().map(node).collect())
 }
 
-/// How many cores the ranks of a node may use together. Each may be bound to some of its own, so no rank knows by itself.
+/// How many cores the ranks of a node may use together. Each may be bound to some of its own, so no rank
+/// knows by itself.
 fn node_cores(node: Comm) -> Result<usize> {
     let Ok(own) = rustix::thread::sched_getaffinity(None) else { return Ok(super::usable_cores()) };
     let mut cores = 0;

@@ -1,7 +1,8 @@
 //! Ranks that are threads of one process: a message is read where it lies.
 //!
-//! For every ordered pair of ranks there is a mailbox that holds at most one message: a header, and where the bytes are. The
-//! receiver reads them in place, and the sender waits until it has; so nothing is copied, and nothing is allocated.
+//! For every ordered pair of ranks there is a mailbox that holds at most one message: a header, and where
+//! the bytes are. The receiver reads them in place, and the sender waits until it has; so nothing is
+//! copied, and nothing is allocated.
 
 use std::sync::Arc;
 use std::sync::OnceLock;

@@ -17,8 +17,8 @@ fn inputs<T>(rank: usize, element: impl Fn(f64) -> T) -> Vec<T> {
     (0..COUNT).map(|index| element(noise(rank, index))).collect()
 }
 
-/// This rank's results over the communicator are those of the simulator (where the type is one that the executor does not widen)
-/// and those of threads, to the last bit.
+/// This rank's results over the communicator are those of the simulator (where the type is one that the
+/// executor does not widen) and those of threads, to the last bit.
 pub fn agree(comm: &mut Communicator) {
     for algorithm in Algorithm::ALL {
         let sums: Vec<f32> = over(comm, algorithm, |noise| noise as f32);

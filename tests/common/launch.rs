@@ -22,7 +22,8 @@ impl Ended {
     }
 }
 
-/// The launcher: `mpirun`, or what `UNISONO_TEST_MPIRUN` names, for a build with another MPI than the default one.
+/// The launcher: `mpirun`, or what `UNISONO_TEST_MPIRUN` names, for a build with another MPI than the
+/// default one.
 fn launcher() -> String {
     std::env::var("UNISONO_TEST_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
 }

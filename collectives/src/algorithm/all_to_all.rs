@@ -4,13 +4,14 @@
 //!    time 1: 0↔1      time 2: 0↔2      time 3: 0↔3 1↔2      time 4: 1↔3      time 5: 2↔3
 //! ```
 //!
-//! At time t rank r exchanges arrays with rank t−r. So every rank adds the contributions in the order 0, 1, 2, …,
-//! and all ranks end with the same bits, which replicas need. (Exchanging with r±i instead would take p−1 steps, but every
-//! rank would add in an order of its own, and floating-point sums would differ from rank to rank.) At time 2r a rank
-//! meets itself: its own input takes its place in the order, by a local step.
+//! At time t rank r exchanges arrays with rank t−r. So every rank adds the contributions in the order 0, 1,
+//! 2, …, and all ranks end with the same bits, which replicas need. (Exchanging with r±i instead would take
+//! p−1 steps, but every rank would add in an order of its own, and floating-point sums would differ from
+//! rank to rank.) At time 2r a rank meets itself: its own input takes its place in the order, by a local
+//! step.
 //!
-//! **Cost**, all-reduce: 2(p−1) steps, in which every rank sends p−1 times; n(p−1) bytes; scratch: n for the original
-//! input and one segment.
+//! **Cost**, all-reduce: 2(p−1) steps, in which every rank sends p−1 times; n(p−1) bytes; scratch: n for
+//! the original input and one segment.
 //!
 //! **Right when** it teaches, or p = 2 and the array is tiny. The half formats are rounded once.
 //! **Wrong when** the array is anything but small: it sends p/2 times as much as a ring.

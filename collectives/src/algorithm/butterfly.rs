@@ -6,17 +6,18 @@
 //!    doubling:  0↔1 2↔3 (n/4 each)   then   0↔2 1↔3 (n/2 each)
 //! ```
 //!
-//! Where p is no power of two, let q be the largest one below it. The first 2(p−q) ranks form pairs, and the odd one of
-//! each pair hands its array to the even one before, and gets the result from it after ("folding").
+//! Where p is no power of two, let q be the largest one below it. The first 2(p−q) ranks form pairs, and
+//! the odd one of each pair hands its array to the even one before, and gets the result from it after
+//! ("folding").
 //!
-//! **Cost**, all-reduce: 2 log2 p steps, 2n(p−1)/p sent; where p is no power of two 2⌊log2 p⌋+2 steps, and the busiest
-//! rank sends n + 2n(q−1)/q; scratch: one segment.
+//! **Cost**, all-reduce: 2 log2 p steps, 2n(p−1)/p sent; where p is no power of two 2⌊log2 p⌋+2 steps, and
+//! the busiest rank sends n + 2n(q−1)/q; scratch: one segment.
 //!
-//! **Right when** p is a power of two and the array is of any size above a few KiB: as little to send as a ring, in
-//! log p steps. **Wrong when** distant ranks share links, or p is just above a power of two.
+//! **Right when** p is a power of two and the array is of any size above a few KiB: as little to send as a
+//! ring, in log p steps. **Wrong when** distant ranks share links, or p is just above a power of two.
 //!
-//! **Source**: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004, section 4; the folding of
-//! Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005), section 4.5.
+//! **Source**: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004, section 4; the
+//! folding of Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005), section 4.5.
 
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
@@ -82,8 +83,8 @@ pub fn outward(rank: Rank, ranks: usize) -> Schedule {
 
 /// The all-gather in its own right, in which every rank begins with its own part.
 ///
-/// A base that stands for an extra rank first takes in that rank's part, and so begins with two; at the end it hands
-/// out what lies before that part and what lies after it, in two messages.
+/// A base that stands for an extra rank first takes in that rank's part, and so begins with two; at the end
+/// it hands out what lies before that part and what lies after it, in two messages.
 pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     let folding = Folding::new(ranks);
     let others_than = |part: Rank| {

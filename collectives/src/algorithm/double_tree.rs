@@ -1,5 +1,6 @@
-//! **Double tree.** Two binary trees over the same ranks, each carrying half of the array. A rank that has children in
-//! one tree is a leaf (or a root with one child) in the other, so every rank both sends and receives at the same time.
+//! **Double tree.** Two binary trees over the same ranks, each carrying half of the array. A rank that has
+//! children in one tree is a leaf (or a root with one child) in the other, so every rank both sends and
+//! receives at the same time.
 //!
 //! ```text
 //!    first tree, chunk 0                second tree, chunk 1
@@ -9,16 +10,17 @@
 //!           └─ 3                               └─ 2
 //! ```
 //!
-//! The messages of both trees are two-coloured: no rank has two sends, or two receives, of one colour. Colours take
-//! turns, so one port each way is enough.
+//! The messages of both trees are two-coloured: no rank has two sends, or two receives, of one colour.
+//! Colours take turns, so one port each way is enough.
 //!
 //! **Cost**, all-reduce: at most 4⌈log2 p⌉ steps; no rank sends more than 2n; scratch: one segment.
 //!
-//! **Right when** the array is of middling size and p large: logarithmic steps, and no rank sends more than twice the
-//! array, whatever p is. **Wrong when** p is a power of two: the butterfly does the same in fewer steps.
+//! **Right when** the array is of middling size and p large: logarithmic steps, and no rank sends more than
+//! twice the array, whatever p is. **Wrong when** p is a power of two: the butterfly does the same in fewer
+//! steps.
 //!
-//! **Source**: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
-//! Parallel Computing 35 (2009), sections 2 and 3.
+//! **Source**: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+//! scan", Parallel Computing 35 (2009), sections 2 and 3.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +63,8 @@ fn parent(vertex: usize, ranks: usize) -> usize {
 
 /// All edges, tree by tree, and parents before their children.
 fn edges(ranks: usize) -> Vec<Edge> {
-    // The second tree is the first with its vertices mirrored, or moved by one: odd ranks become even vertices.
+    // The second tree is the first with its vertices mirrored, or moved by one: odd ranks become even
+    // vertices.
     let second =
         |vertex: usize| if ranks.is_multiple_of(2) { ranks - 1 - vertex } else { (vertex + 1) % ranks };
     let mut edges = Vec::with_capacity(2 * ranks);
@@ -81,7 +84,8 @@ fn edges(ranks: usize) -> Vec<Edge> {
     edges
 }
 
-/// When each edge carries its message: after the one above it, and at a time whose parity is the edge's colour.
+/// When each edge carries its message: after the one above it, and at a time whose parity is the edge's
+/// colour.
 fn times(edges: &[Edge], ranks: usize) -> Vec<usize> {
     let colours = colours(edges, ranks);
     let mut arrival = vec![[0; 2]; ranks];
@@ -97,8 +101,8 @@ fn times(edges: &[Edge], ranks: usize) -> Vec<usize> {
         .collect()
 }
 
-/// A colour (0 or 1) for every edge, such that no rank sends, or receives, two edges of one colour. There is one, since no
-/// rank sends or receives more than two: the conflicts form paths and even cycles.
+/// A colour (0 or 1) for every edge, such that no rank sends, or receives, two edges of one colour. There
+/// is one, since no rank sends or receives more than two: the conflicts form paths and even cycles.
 fn colours(edges: &[Edge], ranks: usize) -> Vec<usize> {
     let mut sent = vec![Vec::new(); ranks];
     let mut received = vec![Vec::new(); ranks];

@@ -1,19 +1,22 @@
-//! **Hierarchical copy.** Reduce in the node, all-reduce among the leaders, copy in the node: between nodes each array
-//! travels once per node, not once per rank.
+//! **Hierarchical copy.** Reduce in the node, all-reduce among the leaders, copy in the node: between nodes
+//! each array travels once per node, not once per rank.
 //!
 //! ```text
 //!    node A: 1 ──▸ 0        0 ◂──▸ 2        node A: 0 ──▸ 1
 //!    node B: 3 ──▸ 2     (leaders only)     node B: 2 ──▸ 3
 //! ```
 //!
-//! **Cost** for m nodes of l ranks: the [tree](mod@super::tree) over l, up and down, and the [butterfly](mod@super::butterfly)
-//! over m between; a leader sends n⌈log2 l⌉ inside its node, and what the butterfly sends outside.
+//! **Cost** for m nodes of l ranks: the [tree](mod@super::tree) over l, up and down, and the
+//! [butterfly](mod@super::butterfly) over m between; a leader sends n⌈log2 l⌉ inside its node, and what the
+//! butterfly sends outside.
 //!
-//! **Right when** links between nodes are slow, links inside are fast, and the array is small or a node's ranks share one
-//! network port. **Wrong when** the array is large and each rank could use the network: see [rail](mod@super::rail).
+//! **Right when** links between nodes are slow, links inside are fast, and the array is small or a node's
+//! ranks share one network port. **Wrong when** the array is large and each rank could use the network: see
+//! [rail](mod@super::rail).
 //!
-//! **Source**: Träff and Rougier, "MPI collectives and datatypes for hierarchical all-to-all communication", EuroMPI
-//! 2014, section 2; TensorFlow's `HierarchicalCopyAllReduce` is the same in one machine.
+//! **Source**: Träff and Rougier, "MPI collectives and datatypes for hierarchical all-to-all
+//! communication", EuroMPI 2014, section 2; TensorFlow's `HierarchicalCopyAllReduce` is the same in one
+//! machine.
 
 use super::{butterfly, tree};
 use crate::plan::{Phase, Plan};

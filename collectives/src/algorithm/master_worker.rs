@@ -1,4 +1,5 @@
-//! **Master-worker.** All ranks send their array to one, which reduces them and sends the result back to each.
+//! **Master-worker.** All ranks send their array to one, which reduces them and sends the result back to
+//! each.
 //!
 //! ```text
 //!    3 ──▸ 0    2 ──▸ 0    1 ──▸ 0    0 ──▸ 1    0 ──▸ 2    0 ──▸ 3
@@ -6,9 +7,9 @@
 //!
 //! **Cost**, all-reduce: 2(p−1) steps; the master sends n(p−1), the others n; scratch: one segment.
 //!
-//! **Right when** one rank must see everything (gather, scatter), or as the baseline of parameter servers. The half
-//! formats are rounded once: one rank makes all additions.
-//! **Wrong when** p is more than a few: everything goes through one link.
+//! **Right when** one rank must see everything (gather, scatter), or as the baseline of parameter servers.
+//! The half formats are rounded once: one rank makes all additions. **Wrong when** p is more than a few:
+//! everything goes through one link.
 //!
 //! **Source**: Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and
 //! experience", CCPE 19 (2007), section 2 (the lower bounds that this does not reach).

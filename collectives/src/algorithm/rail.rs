@@ -1,23 +1,25 @@
-//! **Rail.** Reduce-scatter in the node, so that each rank holds a shard of the node's sum; all-reduce each shard among the
-//! ranks that hold it, one in each node (a *rail*); all-gather in the node. All ranks use the network at once.
+//! **Rail.** Reduce-scatter in the node, so that each rank holds a shard of the node's sum; all-reduce each
+//! shard among the ranks that hold it, one in each node (a *rail*); all-gather in the node. All ranks use
+//! the network at once.
 //!
 //! ```text
 //!    node A: 0 ◂─▸ 1       rail 0: 0 ◂─▸ 2       node A: 0 ◂─▸ 1
 //!    node B: 2 ◂─▸ 3       rail 1: 1 ◂─▸ 3       node B: 2 ◂─▸ 3
 //! ```
 //!
-//! There are as many shards as the largest node has ranks. In a smaller node a rank holds several, and runs in several
-//! rails, one after the other.
+//! There are as many shards as the largest node has ranks. In a smaller node a rank holds several, and runs
+//! in several rails, one after the other.
 //!
 //! **Cost** for m nodes of l ranks: 2(l−1) steps of the [ring](mod@super::ring) in the node, and the
-//! [butterfly](mod@super::butterfly) over m on n/l; every rank sends 2n(l−1)/l inside, and 2n(m−1)/(ml) outside where m is
-//! a power of two.
+//! [butterfly](mod@super::butterfly) over m on n/l; every rank sends 2n(l−1)/l inside, and 2n(m−1)/(ml)
+//! outside where m is a power of two.
 //!
 //! **Right when** the array is large and every rank has a network port, or one rank cannot fill the port.
 //! **Wrong when** it is small: more steps than [hierarchical copy](super::hierarchical_copy).
 //!
-//! **Source**: Jia et al., "Highly scalable deep learning training system with mixed-precision" (2018), section 3.3
-//! (hierarchical all-reduce), with a reduce-scatter in the place of its reduce; NCCL's and BlueConnect's rails.
+//! **Source**: Jia et al., "Highly scalable deep learning training system with mixed-precision" (2018),
+//! section 3.3 (hierarchical all-reduce), with a reduce-scatter in the place of its reduce; NCCL's and
+//! BlueConnect's rails.
 
 use super::{butterfly, ring};
 use crate::partition::chunk_start;

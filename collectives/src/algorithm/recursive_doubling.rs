@@ -1,5 +1,5 @@
-//! **Recursive doubling.** Partners exchange whole arrays at doubling distances; after k steps each holds the sum of
-//! 2^k ranks. Both partners add the same two numbers, so all ranks hold the same bits.
+//! **Recursive doubling.** Partners exchange whole arrays at doubling distances; after k steps each holds
+//! the sum of 2^k ranks. Both partners add the same two numbers, so all ranks hold the same bits.
 //!
 //! ```text
 //!    0↔1 2↔3   then   0↔2 1↔3
@@ -7,14 +7,14 @@
 //!
 //! Where p is no power of two, ranks are folded as in the [butterfly](mod@super::butterfly).
 //!
-//! **Cost**: ⌊log2 p⌋ steps, n⌊log2 p⌋ sent; where p is no power of two two steps more, and the busiest rank sends n
-//! more; scratch: n, since what is sent must not change while it is being reduced into.
+//! **Cost**: ⌊log2 p⌋ steps, n⌊log2 p⌋ sent; where p is no power of two two steps more, and the busiest
+//! rank sends n more; scratch: n, since what is sent must not change while it is being reduced into.
 //!
 //! **Right when** the array is small: no algorithm has fewer steps.
 //! **Wrong when** it is large: it sends log2 p times the array, and a ring less than twice.
 //!
-//! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
-//! IJHPCA 19 (2005), section 4.5.
+//! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+//! MPICH", IJHPCA 19 (2005), section 4.5.
 
 use super::butterfly::{Folding, Role};
 use crate::schedule::{Chunks, Schedule, Step};

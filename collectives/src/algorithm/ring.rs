@@ -1,5 +1,5 @@
-//! **Ring.** The array is cut into p chunks; every rank talks to its two neighbours only, and in every step each
-//! link carries one chunk.
+//! **Ring.** The array is cut into p chunks; every rank talks to its two neighbours only, and in every step
+//! each link carries one chunk.
 //!
 //! ```text
 //!        reduce-scatter (3 steps)               all-gather (3 steps)
@@ -12,8 +12,8 @@
 //! **Right when** the array is large: no algorithm sends less, and no link ever carries two messages at once.
 //! **Wrong when** it is small or p is large: the number of steps grows with p.
 //!
-//! **Source**: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69
-//! (2009), section 4.
+//! **Source**: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+//! JPDC 69 (2009), section 4.
 
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;

@@ -1,5 +1,6 @@
-//! **Round-robin.** Every rank reduces its own part: all others send it theirs directly, taking turns so that in
-//! every step each rank sends one chunk and receives one; then it hands out the result in the same way.
+//! **Round-robin.** Every rank reduces its own part: all others send it theirs directly, taking turns so
+//! that in every step each rank sends one chunk and receives one; then it hands out the result in the same
+//! way.
 //!
 //! ```text
 //!    step 1: 0→1 1→2 2→3 3→0      step 2: 0→2 1→3 2→0 3→1      step 3: 0→3 1→0 2→1 3→2
@@ -7,12 +8,12 @@
 //!
 //! **Cost**, all-reduce: 2(p−1) steps; every rank sends 2n(p−1)/p; scratch: one segment.
 //!
-//! **Right when** every pair of ranks has a link of its own (memory, a switch), and the half formats should be
-//! rounded once: all additions to a chunk are made by one rank.
-//! **Wrong when** distant ranks share links, or the array is small.
+//! **Right when** every pair of ranks has a link of its own (memory, a switch), and the half formats should
+//! be rounded once: all additions to a chunk are made by one rank. **Wrong when** distant ranks share
+//! links, or the array is small.
 //!
-//! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
-//! IJHPCA 19 (2005), section 4.2 (pairwise exchange).
+//! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+//! MPICH", IJHPCA 19 (2005), section 4.2 (pairwise exchange).
 
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
@@ -33,7 +34,8 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
 
 /// Every rank sends chunk j of its input to rank j, and puts what comes from rank i into chunk i.
 ///
-/// p−1 steps, n(p−1)/p sent. It sends the original input, since what arrives takes the place of what is yet to go.
+/// p−1 steps, n(p−1)/p sent. It sends the original input, since what arrives takes the place of what is yet
+/// to go.
 pub fn all_to_all(rank: Rank, ranks: usize) -> Schedule {
     let step = |distance| {
         let (to, from) = partners(rank, ranks, distance);

@@ -1,9 +1,9 @@
 //! One exchange over MPI: post, poll, take in piece by piece.
 //!
-//! A message is a header, with its payload behind it if that is short ([`SHORT`]). A longer payload follows in segments, sent
-//! from where it lies. Segments that are only put in place are received where they belong; those that are reduced go through a
-//! few staging segments, so that one is on its way while another is being reduced. No message is ever near the 2^31 bytes that
-//! MPI can count.
+//! A message is a header, with its payload behind it if that is short ([`SHORT`]). A longer payload follows
+//! in segments, sent from where it lies. Segments that are only put in place are received where they
+//! belong; those that are reduced go through a few staging segments, so that one is on its way while
+//! another is being reduced. No message is ever near the 2^31 bytes that MPI can count.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -19,7 +19,8 @@ use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Waiting};
 
-/// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they are sent.
+/// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
+/// are sent.
 pub(super) const FIRST_TAG: c_int = 1;
 const SEGMENT_TAG: c_int = 2;
 /// The size of the longest first message: MPIs commonly send that much eagerly.
@@ -154,8 +155,8 @@ impl<'a> Sending<'a> {
         Self { link, to, bytes, first, given, requests: VecDeque::with_capacity(WINDOW) }
     }
 
-    /// Gives MPI all that the window allows, before anything is received: MPI may copy a segment that arrives from inside any
-    /// call, and the other rank would wait all the while for the beginning of ours.
+    /// Gives MPI all that the window allows, before anything is received: MPI may copy a segment that
+    /// arrives from inside any call, and the other rank would wait all the while for the beginning of ours.
     fn begin(&mut self) -> Result<()> {
         self.give(self.first, FIRST_TAG)?;
         self.give_segments()
@@ -171,8 +172,9 @@ impl<'a> Sending<'a> {
     }
 
     fn give(&mut self, bytes: &[u8], tag: c_int) -> Result<()> {
-        // SAFETY: the bytes are `first` or a part of `bytes`, both borrowed until after the exchange. It succeeds only when all
-        // requests are done; if it fails with some under way, `lends_memory` tells, and the job ends before the borrow does.
+        // SAFETY: the bytes are `first` or a part of `bytes`, both borrowed until after the exchange. It
+        // succeeds only when all requests are done; if it fails with some under way, `lends_memory` tells,
+        // and the job ends before the borrow does.
         let request =
             unsafe { self.link.comm.begin_send(bytes.as_ptr(), bytes.len() as c_int, self.to, tag) }?;
         self.requests.push_back(request);
@@ -245,8 +247,8 @@ impl<'a> Receiving<'a> {
             self.first.copy_from_slice(message.take(FIRST));
             return self.take_first();
         }
-        // SAFETY: `first` belongs to this exchange, and to the communicator after it; it is freed after the job, if the
-        // exchange fails before the request is done.
+        // SAFETY: `first` belongs to this exchange, and to the communicator after it; it is freed after the
+        // job, if the exchange fails before the request is done.
         let request = unsafe {
             self.link.comm.begin_receive(self.first.as_mut_ptr(), FIRST as c_int, self.from, FIRST_TAG)
         };
@@ -295,9 +297,10 @@ impl<'a> Receiving<'a> {
                     self.staging[segment.start / self.link.segment % WINDOW].take(size).as_mut_ptr()
                 }
             };
-            // SAFETY: the memory is a segment of the target or a staging segment, of `size` bytes, and nothing touches it until
-            // the request is done: segments do not overlap, and a staging segment is asked for again only when the one before it
-            // there was taken in. If the exchange fails, as in `Sending::give`.
+            // SAFETY: the memory is a segment of the target or a staging segment, of `size` bytes, and
+            // nothing touches it until the request is done: segments do not overlap, and a staging segment
+            // is asked for again only when the one before it there was taken in. If the exchange fails, as
+            // in `Sending::give`.
             let request =
                 unsafe { self.link.comm.begin_receive(memory, size as c_int, self.from, SEGMENT_TAG) }?;
             self.segments.push_back(request);

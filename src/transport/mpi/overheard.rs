@@ -1,7 +1,7 @@
 //! First messages that are taken in before their time.
 //!
-//! While a rank waits in vain, it looks at what ranks send that it does not wait for. Two ranks that call different things would
-//! otherwise wait for each other, or for a third, to the deadline.
+//! While a rank waits in vain, it looks at what ranks send that it does not wait for. Two ranks that call
+//! different things would otherwise wait for each other, or for a third, to the deadline.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -47,8 +47,8 @@ impl Listening<'_> {
         let Some(probed) = self.comm.probe(FIRST_TAG).map_err(Failure::Error)? else { return Ok(()) };
         let from = probed.from;
         let mut message = Scratch::default();
-        // SAFETY: the memory goes into the communicator with its message, and is neither read, nor changed, nor freed before the
-        // request is done: `has_arrived` is asked first.
+        // SAFETY: the memory goes into the communicator with its message, and is neither read, nor changed,
+        // nor freed before the request is done: `has_arrived` is asked first.
         let request = unsafe { probed.begin_receive(message.take(FIRST).as_mut_ptr(), FIRST as c_int) };
         self.overheard.arriving = Some(request.map_err(Failure::Error)?);
         self.overheard.messages.push_back((from, message));

@@ -88,8 +88,8 @@ pub(super) fn any_thread_may_call() -> Result<bool> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Comm(ffi::MPI_Comm);
 
-// SAFETY: a handle is a number or an address that MPI interprets; which threads may use it is decided by the level of thread
-// support, which `Mpi` checks at every exchange.
+// SAFETY: a handle is a number or an address that MPI interprets; which threads may use it is decided by
+// the level of thread support, which `Mpi` checks at every exchange.
 unsafe impl Send for Comm {}
 
 // SAFETY: as for `Send`.
@@ -318,7 +318,8 @@ impl Request {
     /// Whether it is done; if so, the memory is the caller's again. Makes MPI progress.
     pub(super) fn is_done(&mut self) -> Result<bool> {
         let mut done = 0;
-        // SAFETY: the request was begun and is not done; MPI makes it null when it is, and then a test succeeds at once.
+        // SAFETY: the request was begun and is not done; MPI makes it null when it is, and then a test
+        // succeeds at once.
         let code = unsafe { ffi::MPI_Test(&raw mut self.0, &raw mut done, ffi::RSMPI_STATUS_IGNORE) };
         check("MPI_Test", code)?;
         Ok(done != 0)

@@ -30,9 +30,9 @@ struct Message {
     size_bytes: usize,
 }
 
-// SAFETY: `message` is touched only by the thread that the state gives it to (see the constants); the state changes hands with
-// release and acquire. The bytes behind the pointer are a `&[u8]` of the sender's, which `Posted` keeps borrowed for as long as
-// the state is not `EMPTY`.
+// SAFETY: `message` is touched only by the thread that the state gives it to (see the constants); the state
+// changes hands with release and acquire. The bytes behind the pointer are a `&[u8]` of the sender's, which
+// `Posted` keeps borrowed for as long as the state is not `EMPTY`.
 unsafe impl Sync for Mailbox {}
 
 // SAFETY: as for `Sync`; a mailbox has no tie to the thread that made it.
@@ -58,11 +58,13 @@ impl Mailbox {
         Posted { mailbox: self, bytes: PhantomData }
     }
 
-    /// Reads the message, if there is one, and empties the mailbox. Only one thread may receive through a mailbox.
+    /// Reads the message, if there is one, and empties the mailbox. Only one thread may receive through a
+    /// mailbox.
     pub(super) fn take<R>(&self, read: impl FnOnce(&Header, &[u8]) -> R) -> Option<R> {
         let reading = self.begin_to_read(EMPTY)?;
         let Message { header, bytes, size_bytes } = reading.message();
-        // SAFETY: the sender keeps these bytes borrowed until the state is `EMPTY` again, which `reading` sees to at its end.
+        // SAFETY: the sender keeps these bytes borrowed until the state is `EMPTY` again, which `reading`
+        // sees to at its end.
         let bytes = unsafe { std::slice::from_raw_parts(bytes, size_bytes) };
         Some(read(&header, bytes))
     }

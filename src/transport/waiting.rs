@@ -1,0 +1,90 @@
+//! Waiting for another rank.
+
+use std::time::{Duration, Instant};
+
+/// How often the clock is read: a look at it costs as much as a look at a mailbox.
+const LOOKS_BETWEEN_CLOCKS: u32 = 256;
+/// After so long a rank sleeps between looks: it is not a message in flight that it waits for.
+const AWAKE: Duration = Duration::from_millis(200);
+const NAP: Duration = Duration::from_micros(50);
+/// How often a rank looks before it gives way, if it has a core of its own.
+const SPINS: u32 = 2000;
+
+/// Waits between two looks at something that another rank will change: spins, then yields, then sleeps.
+///
+/// A yield hands over to a rank on the same core in about a microsecond, where spinning would use up its
+/// time slice.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    looks: u32,
+    spins: u32,
+    started: Option<Instant>,
+    patient: bool,
+    timeout: Duration,
+}
+
+impl Waiting {
+    /// `spins` looks without giving way.
+    pub(super) fn new(spins: u32, timeout: Duration) -> Self {
+        Self { looks: 0, spins, started: None, patient: false, timeout }
+    }
+
+    /// Lets a moment pass. The error is the time waited, once it is more than the deadline allows.
+    #[inline]
+    pub(super) fn pause(&mut self) -> Result<(), Duration> {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks < self.spins {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        std::thread::yield_now();
+        if self.patient || self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
+            self.read_clock()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether the wait is already much longer than a message takes.
+    pub(super) fn is_patient(&self) -> bool {
+        self.patient
+    }
+
+    #[cold]
+    fn read_clock(&mut self) -> Result<(), Duration> {
+        let waited = self.started.get_or_insert_with(Instant::now).elapsed();
+        self.patient = waited > AWAKE;
+        if self.patient {
+            std::thread::sleep(NAP);
+        }
+        if waited > self.timeout { Err(waited) } else { Ok(()) }
+    }
+}
+
+/// How long to spin before yielding: not at all where ranks outnumber the cores.
+pub(super) fn spins(ranks: usize, cores: usize) -> u32 {
+    if ranks > cores { 0 } else { SPINS }
+}
+
+/// How many cores this process may use.
+pub(super) fn usable_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_at_its_deadline_and_not_before() {
+        let timeout = Duration::from_millis(20);
+        let started = Instant::now();
+        let mut waiting = Waiting::new(10, timeout);
+        let waited = loop {
+            if let Err(waited) = waiting.pause() {
+                break waited;
+            }
+        };
+        assert!(waited > timeout && started.elapsed() >= waited);
+    }
+}
