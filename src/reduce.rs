@@ -10,6 +10,10 @@ use unisono_collectives::named;
 use crate::dtype::DType;
 
 /// What a reduction does to two values.
+///
+/// Sums, means and products of the half formats are made in `f32`. A value is rounded when it is sent to
+/// another rank, so it depends on the algorithm how often: `all-to-all`, `master-worker` and `round-robin` send
+/// only inputs and results, and round once; the others send partial results, and round at every hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {

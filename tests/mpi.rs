@@ -41,6 +41,19 @@ fn play(role: &str) -> ExitCode {
             let short = if comm.rank() == 1 { &mut buffer[1..] } else { buffer };
             comm.all_reduce(short, ReduceOp::Sum).map(drop)
         }),
+        "dtype" => mismatched(&mut comm, |comm, buffer| match comm.rank() {
+            2 => comm.all_reduce(bytemuck::cast_slice_mut::<f32, u32>(buffer), ReduceOp::Sum).map(drop),
+            _ => comm.all_reduce(buffer, ReduceOp::Sum).map(drop),
+        }),
+        "op" => mismatched(&mut comm, |comm, buffer| {
+            let op = if comm.rank() == 0 { ReduceOp::Mean } else { ReduceOp::Sum };
+            comm.all_reduce(buffer, op).map(drop)
+        }),
+        "algorithm" => mismatched(&mut comm, |comm, buffer| {
+            let algorithm = if comm.rank() == 1 { Algorithm::Tree } else { Algorithm::Butterfly };
+            comm.set_choice(Choice::Algorithm(algorithm))?;
+            comm.all_reduce(buffer, ReduceOp::Sum).map(drop)
+        }),
         "order" => mismatched(&mut comm, |comm, buffer| {
             if comm.rank() == 0 {
                 comm.broadcast(buffer, 0)?;
@@ -119,8 +132,15 @@ fn trials() -> Vec<Trial> {
         Box::new(|| drop(launch(4, "nodes", &[("UNISONO_NODES", "2,2")]).expect_success())),
     );
     trial("nodes that do not add up".into(), Box::new(wrong_nodes));
-    trial("another count".into(), Box::new(|| disagreement("count", "of 100000 f32", "of 99999 f32")));
-    trial("another order".into(), Box::new(|| disagreement("order", "all-reduce #0", "broadcast #0")));
+    for (role, one, other) in [
+        ("count", "of 100000 f32", "of 99999 f32"),
+        ("dtype", "of 100000 f32", "of 100000 u32"),
+        ("op", "f32, mean", "f32, sum"),
+        ("algorithm", "by tree", "by butterfly"),
+        ("order", "all-reduce #0", "broadcast #0"),
+    ] {
+        trial(format!("another {role}"), Box::new(move || disagreement(role, one, other)));
+    }
     trial(
         "a panic ends the job".into(),
         Box::new(|| drop(failure("panic", "rank 1 ends the job: it panicked"))),

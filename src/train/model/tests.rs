@@ -47,7 +47,7 @@ fn names_are_read_back() {
         assert_eq!(kind.to_string().parse::<ModelKind>().unwrap(), kind);
     }
     let message = "rnn".parse::<ModelKind>().unwrap_err().to_string();
-    assert_eq!(message, "no model is called \"rnn\"; there are mlp, cnn, transformer");
+    assert_eq!(message, "no model is called \"rnn\", did you mean \"cnn\"?; there are mlp, cnn, transformer");
 }
 
 #[test]
