@@ -4,7 +4,7 @@
 use unisono_collectives::{Algorithm, Operation, Topology, named};
 
 /// Up to this size of the array the number of steps decides, and beyond it the number of bytes.
-const SMALL_BYTES: usize = 16 * 1024;
+const SMALL_BYTES: usize = 32 * 1024;
 /// From this size on a ring's even load beats the fewer steps of a butterfly.
 const LARGE_BYTES: usize = 1024 * 1024;
 

@@ -43,8 +43,17 @@ fn explain_draws_once_under_mpirun() {
 
 #[test]
 fn bench_rows_are_what_the_design_says() {
-    let arguments =
-        ["bench", "--algorithm", "all,auto", "--bytes", "8:64K:64", "--format", "json", "--iterations", "3"];
+    let arguments = [
+        "bench",
+        "--algorithm",
+        "all,auto",
+        "--bytes",
+        "8:128K:128",
+        "--format",
+        "json",
+        "--iterations",
+        "3",
+    ];
     let stdout = launched(3, &[&arguments[..], &["--against", "mpi"]].concat()).expect_success().stdout;
     let rows: Vec<serde_json::Value> =
         stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();

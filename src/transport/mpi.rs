@@ -25,6 +25,10 @@ pub(crate) use sys::library_version;
 /// The exit code of a job that a failed rank ends.
 const FAILED: i32 = 1;
 
+/// How long a rank waits before it ends the job: its launcher, which passes on what ranks write, may throw away
+/// what it has not yet read when the job ends.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// One rank's end of an MPI world.
 #[derive(Debug)]
 pub(crate) struct Mpi {
@@ -99,7 +103,7 @@ impl Mpi {
         timeout: Duration,
     ) -> Result<(), Failure> {
         self.check_thread();
-        self.messages.exchange(self.comm, header, outgoing, incoming, timeout)
+        self.messages.exchange((self.comm, self.rank), header, outgoing, incoming, timeout)
     }
 
     /// MPI's own all-reduce.
@@ -113,18 +117,8 @@ impl Mpi {
         self.cause.get_or_insert_with(|| cause.to_owned());
         if self.messages.are_stranded() {
             // MPI still has the caller's memory, and the caller is about to get it back.
-            self.end_job(cause);
+            end_job(self.rank, cause);
         }
-    }
-
-    fn end_job(&self, cause: &str) -> ! {
-        eprintln!("unisono: rank {} ends the job: {cause}", self.rank);
-        self.abort(FAILED)
-    }
-
-    /// Ends the whole job.
-    pub(crate) fn abort(&self, exit_code: i32) -> ! {
-        Comm::world().abort(exit_code)
     }
 
     fn check_thread(&self) {
@@ -134,6 +128,13 @@ impl Mpi {
              MPI with MPI_THREAD_SERIALIZED"
         );
     }
+}
+
+/// Says why, and ends all processes that were launched together.
+fn end_job(rank: Rank, cause: &str) -> ! {
+    eprintln!("unisono: rank {rank} ends the job: {cause}");
+    std::thread::sleep(LAST_WORDS);
+    Comm::world().abort(FAILED)
 }
 
 /// The nodes, numbered in the order of their leaders, from the leader of every rank.
@@ -177,7 +178,7 @@ impl Drop for Mpi {
         }
         // To finalise would be to wait for ranks that wait for this one.
         if let Some(cause) = &self.cause {
-            self.end_job(cause);
+            end_job(self.rank, cause);
         }
         if !sys::is_up().unwrap_or(false) {
             return;

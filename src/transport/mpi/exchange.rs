@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::FAILED;
+use super::end_job;
 use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
 use crate::error::Result;
@@ -57,13 +57,13 @@ impl Messages {
     /// Sends and receives one message each, at most. When it succeeds, MPI needs neither buffer any more.
     pub(super) fn exchange(
         &mut self,
-        comm: Comm,
+        (comm, rank): (Comm, Rank),
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
         timeout: Duration,
     ) -> Result<(), Failure> {
-        let guard = AbortOnPanic(comm);
+        let guard = AbortOnPanic { rank };
         let link = Link { comm, segment: self.segment };
         let mut sending = outgoing.map(|outgoing| Sending::new(link, header, outgoing, &mut self.sent));
         let mut receiving = incoming
@@ -110,12 +110,13 @@ fn complete(
 }
 
 /// A panic must not free memory that MPI still reads or writes.
-struct AbortOnPanic(Comm);
+struct AbortOnPanic {
+    rank: Rank,
+}
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
-        eprintln!("unisono: ends the job after a panic in the middle of a message");
-        self.0.abort(FAILED);
+        end_job(self.rank, "it panicked in the middle of a message");
     }
 }
 
