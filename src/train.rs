@@ -20,7 +20,7 @@ mod settings;
 
 pub use error::TrainError;
 pub use optimizer::OptimizerKind;
-pub use settings::{Recipe, Settings};
+pub use settings::Settings;
 
 use optimizer::Optimizer;
 use rate::Rate;

@@ -124,7 +124,7 @@ fn mnist() {
     assert!(last["test_accuracy"].as_f64().unwrap() > 0.97, "{last}");
 }
 
-/// One epoch is enough to see it learn; the full recipe takes minutes.
+/// One epoch is enough to see it learn; the usual two take minutes.
 fn text() {
     let source = format!("text:{}", shared(TEXT).display());
     let last = last(&launched(2, &["--data", &source, "--epochs", "1"]));

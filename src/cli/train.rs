@@ -60,14 +60,14 @@ enum Format {
 impl Args {
     fn settings(&self) -> Settings {
         let model = self.model.unwrap_or_else(|| Settings::default_model(&self.data));
-        let recipe = Settings::new(self.data.clone(), model);
+        let usual = Settings::new(self.data.clone(), model);
         Settings {
-            epochs: self.epochs.unwrap_or(recipe.epochs),
-            batch_size: self.batch_size.unwrap_or(recipe.batch_size),
-            optimizer: self.optimizer.unwrap_or(recipe.optimizer),
-            learning_rate: self.learning_rate.unwrap_or(recipe.learning_rate),
+            epochs: self.epochs.unwrap_or(usual.epochs),
+            batch_size: self.batch_size.unwrap_or(usual.batch_size),
+            optimizer: self.optimizer.unwrap_or(usual.optimizer),
+            learning_rate: self.learning_rate.unwrap_or(usual.learning_rate),
             seed: self.seed,
-            ..recipe
+            ..usual
         }
     }
 }

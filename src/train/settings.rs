@@ -1,4 +1,4 @@
-//! What a run is told, and the recipes that fill in what it is not told.
+//! What a run is told, and what suits a model where it is told nothing.
 
 use super::error::TrainError;
 use super::model::{self, ModelKind};
@@ -34,46 +34,31 @@ pub struct Settings {
     pub context: usize,
 }
 
-/// What suits a model.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Recipe {
-    /// See [`Settings::epochs`].
-    pub epochs: usize,
-    /// See [`Settings::batch_size`].
-    pub batch_size: usize,
-    /// See [`Settings::optimizer`].
-    pub optimizer: OptimizerKind,
-    /// See [`Settings::learning_rate`].
-    pub learning_rate: f64,
-    /// See [`Settings::reference_batch`].
-    pub reference_batch: usize,
-    /// See [`Settings::weight_decay`].
-    pub weight_decay: f64,
-    /// See [`Settings::warm_up`].
-    pub warm_up: f64,
-}
-
-impl Recipe {
+impl Settings {
     /// What was found to suit this model, on two ranks.
-    pub fn of(model: ModelKind) -> Self {
+    pub fn new(source: Source, model: ModelKind) -> Self {
+        let for_mlp = Self {
+            source,
+            model,
+            epochs: 10,
+            batch_size: 64,
+            optimizer: OptimizerKind::Sgd,
+            learning_rate: 0.1,
+            reference_batch: 128,
+            weight_decay: 5e-4,
+            warm_up: 0.05,
+            seed: 0,
+            context: data::Options::default().context,
+        };
         match model {
-            ModelKind::Mlp => Self {
-                epochs: 10,
-                batch_size: 64,
-                optimizer: OptimizerKind::Sgd,
-                learning_rate: 0.1,
-                reference_batch: 128,
-                weight_decay: 5e-4,
-                warm_up: 0.05,
-            },
+            ModelKind::Mlp => for_mlp,
             ModelKind::Cnn => Self {
                 epochs: 8,
                 batch_size: 32,
-                optimizer: OptimizerKind::Sgd,
                 learning_rate: 0.05,
                 reference_batch: 64,
-                weight_decay: 5e-4,
                 warm_up: 0.1,
+                ..for_mlp
             },
             ModelKind::Transformer => Self {
                 epochs: 2,
@@ -82,29 +67,8 @@ impl Recipe {
                 learning_rate: 3e-3,
                 reference_batch: 16,
                 weight_decay: 0.1,
-                warm_up: 0.05,
+                ..for_mlp
             },
-        }
-    }
-}
-
-impl Settings {
-    /// The model's recipe on this data.
-    pub fn new(source: Source, model: ModelKind) -> Self {
-        let Recipe { epochs, batch_size, optimizer, learning_rate, reference_batch, weight_decay, warm_up } =
-            Recipe::of(model);
-        Self {
-            source,
-            model,
-            epochs,
-            batch_size,
-            optimizer,
-            learning_rate,
-            reference_batch,
-            weight_decay,
-            warm_up,
-            seed: 0,
-            context: data::Options::default().context,
         }
     }
 
