@@ -58,14 +58,22 @@ impl Engine {
         self.plans.entry((algorithm, operation)).or_insert_with(make).clone()
     }
 
-    /// What carries out a call: the algorithm that is wished for, where it offers the operation.
-    pub(crate) fn selection(&mut self, wished: Option<Algorithm>, call: &Call) -> Selection {
-        match wished {
-            Some(algorithm) if self.plan(algorithm, call.operation).is_some() => {
-                Selection { algorithm, why: select::ASKED_FOR }
-            }
-            _ => select(call.operation, &self.topology, call.size_bytes()),
+    /// What carries out a call, and this rank's plan: by the algorithm that is wished for, where it offers the
+    /// operation.
+    fn choose(&mut self, wished: Option<Algorithm>, call: &Call) -> (Selection, Arc<Plan>) {
+        if let Some(algorithm) = wished
+            && let Some(plan) = self.plan(algorithm, call.operation)
+        {
+            return (Selection { algorithm, why: select::ASKED_FOR }, plan);
         }
+        let selection = select(call.operation, &self.topology, call.size_bytes());
+        let plan = self.plan(selection.algorithm, call.operation);
+        (selection, plan.expect("what is selected offers the operation"))
+    }
+
+    /// What carries out a call.
+    pub(crate) fn selection(&mut self, wished: Option<Algorithm>, call: &Call) -> Selection {
+        self.choose(wished, call).0
     }
 }
 
@@ -79,9 +87,7 @@ pub(crate) struct Planned<'a> {
 impl Collective for Planned<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         check_size(call, buffer);
-        let Selection { algorithm, why } = self.engine.selection(self.wished, call);
-        let plan =
-            self.engine.plan(algorithm, call.operation).expect("what is selected offers the operation");
+        let (Selection { algorithm, why }, plan) = self.engine.choose(self.wished, call);
         let Engine { transport, topology, timeout, executor, sequence, .. } = &mut *self.engine;
         let task = Task {
             call,
