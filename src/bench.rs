@@ -1,9 +1,11 @@
 //! Measuring all-reduces, honestly: against a barrier, slowest rank first, every result checked, contenders
 //! taking turns.
 
+use std::ops::DerefMut;
 use std::time::Instant;
 
 use half::{bf16, f16};
+use unisono_collectives::named;
 
 use crate::Communicator;
 use crate::call::Call;
@@ -28,9 +30,44 @@ pub struct Settings {
     pub dtype: DType,
     /// The reduction.
     pub op: ReduceOp,
+    /// The kind of memory that the array is in.
+    pub memory: Memory,
     /// How often each contender is measured at each size; by default as often as is worth while for the size.
     pub iterations: Option<usize>,
 }
+
+/// Kinds of memory that an array can be in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Memory {
+    /// Any slice.
+    #[default]
+    Slice,
+    /// What [`Communicator::alloc`] gives.
+    Registered,
+}
+
+impl Memory {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Slice, Self::Registered];
+
+    /// The name on the command line and in every table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Slice => "slice",
+            Self::Registered => "registered",
+        }
+    }
+
+    /// An array of zeros in such memory.
+    fn array<T: Element>(self, comm: &Communicator, count: usize) -> Result<Box<dyn DerefMut<Target = [T]>>> {
+        Ok(match self {
+            Self::Slice => Box::new(vec![T::zeroed(); count]),
+            Self::Registered => Box::new(comm.alloc(count)?),
+        })
+    }
+}
+
+named!(Memory, "kind of memory");
 
 /// Times of a set of iterations, each that of the slowest rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -99,7 +136,7 @@ pub struct Row {
 const WARM_UP: usize = 3;
 /// How many bytes are worth reducing for a row, and how often at least and at most.
 const WORTH_BYTES: usize = 1 << 28;
-const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=200;
+const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=1000;
 
 /// Measures every size, and hands over a row for each contender. Called by all ranks with the same
 /// settings; all get the same rows.
@@ -129,11 +166,11 @@ fn measure_size<T: Element + From<u8>>(
     settings: &Settings,
     size_bytes: usize,
 ) -> Result<Vec<Row>> {
-    let &Settings { dtype, op, .. } = settings;
+    let &Settings { dtype, op, memory, .. } = settings;
     let count = (size_bytes / dtype.size_bytes()).max(1);
     let call = Call::all_reduce(dtype, op, count);
     let pattern = Pattern::<T>::new(op, comm.ranks());
-    let mut buffer = vec![T::zeroed(); count];
+    let mut buffer = memory.array::<T>(comm, count)?;
     let iterations = settings
         .iterations
         .unwrap_or_else(|| (WORTH_BYTES / call.size_bytes()).clamp(*ITERATIONS.start(), *ITERATIONS.end()));
@@ -144,7 +181,7 @@ fn measure_size<T: Element + From<u8>>(
         for mut contender in contenders {
             pattern.fill(&mut buffer, comm.rank());
             comm.barrier()?;
-            let bytes = bytemuck::cast_slice_mut(&mut buffer);
+            let bytes = bytemuck::cast_slice_mut(&mut **buffer);
             let began = Instant::now();
             let ran =
                 comm.collective(contender.choice).and_then(|mut collective| collective.run(&call, bytes));
@@ -161,11 +198,11 @@ fn measure_size<T: Element + From<u8>>(
         }
         contenders = able;
     }
-    contenders.into_iter().map(|contender| row(comm, &call, contender)).collect()
+    contenders.into_iter().map(|contender| row(comm, &call, memory, contender)).collect()
 }
 
 /// Puts together what all ranks saw of a contender.
-fn row(comm: &mut Communicator, call: &Call, contender: Contender) -> Result<Row> {
+fn row(comm: &mut Communicator, call: &Call, memory: Memory, contender: Contender) -> Result<Row> {
     let Contender { choice, ran, times_us, wrong } = contender;
     let (mut slowest, mut fastest, mut wrong) = (times_us.clone(), times_us, [wrong]);
     comm.all_reduce(&mut slowest, ReduceOp::Max)?;
@@ -186,7 +223,7 @@ fn row(comm: &mut Communicator, call: &Call, contender: Contender) -> Result<Row
         ranks: comm.ranks(),
         nodes: comm.topology().nodes(),
         transport: comm.transport(),
-        memory: "slice",
+        memory: memory.name(),
         time_us,
         skew_percent: Times::of(skew).p50,
         algbw_gb_per_s,

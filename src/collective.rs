@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use unisono_collectives::{Algorithm, Operation, Plan, Topology};
+use unisono_collectives::{Algorithm, Operation, Topology};
 
 use crate::call::{Call, Ran};
 use crate::error::Result;
-use crate::executor::{Executor, Task};
+use crate::executor::{Executor, Prepared, Task};
 use crate::select::{self, Selection, select};
 use crate::transport::Transport;
 
@@ -40,27 +40,50 @@ pub(crate) struct Engine {
     pub(crate) timeout: Duration,
     executor: Executor,
     /// A program makes few different calls, many times. `None` for what an algorithm does not offer.
-    plans: HashMap<(Algorithm, Operation), Option<Arc<Plan>>>,
+    plans: HashMap<(Algorithm, Operation), Option<Arc<Prepared>>>,
+    /// The call before, and what carried it out: most calls are like the one before.
+    latest: Option<Latest>,
     /// How many calls were made so far.
     sequence: u64,
 }
 
+#[derive(Debug)]
+struct Latest {
+    wished: Option<Algorithm>,
+    call: Call,
+    selection: Selection,
+    prepared: Arc<Prepared>,
+}
+
 impl Engine {
     pub(crate) fn new(transport: Transport, topology: Topology, timeout: Duration) -> Self {
-        let (executor, plans) = Default::default();
-        Self { transport, topology, timeout, executor, plans, sequence: 0 }
+        let executor = Executor::new(&transport.registry());
+        Self { transport, topology, timeout, executor, plans: HashMap::new(), latest: None, sequence: 0 }
     }
 
     /// This rank's plan, if the algorithm offers the operation.
-    fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<Plan>> {
-        let rank = self.transport.rank();
-        let make = || algorithm.plan(operation, &self.topology, rank).map(Arc::new);
+    fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<Prepared>> {
+        let (rank, topology) = (self.transport.rank(), &self.topology);
+        let make = || {
+            let plan = algorithm.plan(operation, topology, rank)?;
+            Some(Arc::new(Prepared::new(plan, operation, topology.ranks())))
+        };
         self.plans.entry((algorithm, operation)).or_insert_with(make).clone()
     }
 
     /// What carries out a call, and this rank's plan: by the algorithm that is wished for, where it offers the
     /// operation.
-    fn choose(&mut self, wished: Option<Algorithm>, call: &Call) -> (Selection, Arc<Plan>) {
+    fn choose(&mut self, wished: Option<Algorithm>, call: &Call) -> (Selection, &Prepared) {
+        let same = |latest: &Latest| (latest.wished, latest.call) == (wished, *call);
+        if !self.latest.as_ref().is_some_and(same) {
+            let (selection, prepared) = self.look_up(wished, call);
+            self.latest = Some(Latest { wished, call: *call, selection, prepared });
+        }
+        let Latest { selection, prepared, .. } = self.latest.as_ref().expect("it is set now");
+        (*selection, prepared)
+    }
+
+    fn look_up(&mut self, wished: Option<Algorithm>, call: &Call) -> (Selection, Arc<Prepared>) {
         if let Some(algorithm) = wished
             && let Some(plan) = self.plan(algorithm, call.operation)
         {
@@ -87,12 +110,13 @@ pub(crate) struct Planned<'a> {
 impl Collective for Planned<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         check_size(call, buffer);
-        let (Selection { algorithm, why }, plan) = self.engine.choose(self.wished, call);
-        let Engine { transport, topology, timeout, executor, sequence, .. } = &mut *self.engine;
+        let Selection { algorithm, why } = self.engine.choose(self.wished, call).0;
+        let Engine { transport, topology, timeout, executor, latest, sequence, .. } = &mut *self.engine;
+        let prepared = &latest.as_ref().expect("it was chosen just now").prepared;
         let task = Task {
             call,
             algorithm,
-            plan: &plan,
+            prepared,
             ranks: topology.ranks(),
             sequence: *sequence,
             timeout: *timeout,

@@ -11,11 +11,11 @@ use crate::config::Config;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
+use crate::registered::Registered;
 use crate::select::{self, Choice, Selection};
 use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
-use crate::transport::threads::Threads;
 
 /// One rank's end of a world of ranks that work together.
 ///
@@ -57,7 +57,7 @@ impl Communicator {
     #[cfg(feature = "mpi")]
     pub fn init() -> Result<Self> {
         let config = Config::from_environment()?;
-        let mpi = Mpi::init(config.segment_bytes)?;
+        let mpi = Mpi::init(&config)?;
         Self::new(Transport::Mpi(Box::new(mpi)), config)
     }
 
@@ -71,7 +71,7 @@ impl Communicator {
     #[cfg(feature = "mpi")]
     pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
         let config = Config::from_environment()?;
-        let mpi = Mpi::attach(communicator.as_raw(), config.segment_bytes)?;
+        let mpi = Mpi::attach(communicator.as_raw(), &config)?;
         Self::new(Transport::Mpi(Box::new(mpi)), config)
     }
 
@@ -87,8 +87,8 @@ impl Communicator {
     /// If `ranks` is 0.
     pub fn threads(ranks: usize) -> Result<Vec<Self>> {
         let config = Config::from_environment()?;
-        let ends = Threads::world(ranks).into_iter();
-        ends.map(|end| Self::new(Transport::Threads(end), config.clone())).collect()
+        let ends = Transport::threads(ranks)?.into_iter();
+        ends.map(|end| Self::new(end, config.clone())).collect()
     }
 
     fn new(transport: Transport, config: Config) -> Result<Self> {
@@ -128,7 +128,8 @@ impl Communicator {
         &self.engine.topology
     }
 
-    /// How messages travel: `threads` or `mpi`.
+    /// How messages travel: `threads`; `shm` if all ranks share memory, `mpi` if they do not, `shm+mpi` if those of
+    /// a node do.
     pub fn transport(&self) -> &'static str {
         self.engine.transport.name()
     }
@@ -185,6 +186,33 @@ impl Communicator {
     /// [`Communicator::reduce_scatter`] leaves it, and what it gives to [`Communicator::all_gather`].
     pub fn own_part(&self, count: usize) -> Range<usize> {
         partition::elements(count, self.ranks(), Chunks::one(self.rank()))
+    }
+
+    /// Registered memory for `count` elements, zero at first: the other ranks of the node reach it where it lies,
+    /// so that a collective on it (on any part of it) needs no copy. Every rank may call it by itself, at any
+    /// time.
+    ///
+    /// In one call, pass registered memory on all ranks or on none.
+    ///
+    /// ```
+    /// use unisono::ReduceOp;
+    ///
+    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     let mut gradients = comm.alloc::<f32>(1 << 16)?;
+    ///     gradients.fill(1.0);
+    ///     comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    ///     assert_eq!(gradients[..2], [2.0, 2.0]);
+    ///     Ok(())
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system has not that much.
+    ///
+    /// # Panics
+    /// If so many elements are more than an address can count.
+    pub fn alloc<T: Element>(&self, count: usize) -> Result<Registered<T>> {
+        Registered::new(&self.engine.transport.registry(), count)
     }
 
     /// Every rank ends with the reduction of all buffers, the same bits on all ranks.

@@ -12,6 +12,8 @@ const TIMEOUT: &str = "UNISONO_TIMEOUT_S";
 const NODES: &str = "UNISONO_NODES";
 /// How much of a long message MPI is given at a time.
 const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
+/// Whether ranks of a node share memory: `auto` or `mpi`.
+const TRANSPORT: &str = "UNISONO_TRANSPORT";
 /// The algorithm that is used where the program does not name one.
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
 
@@ -23,6 +25,16 @@ const DEFAULT_SEGMENT_BYTES: usize = 256 * 1024;
 /// Segments are cut at cache lines, and so at whole elements.
 const SEGMENT_UNIT_BYTES: usize = 64;
 
+/// How ranks of a node talk to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Inside {
+    /// Through memory that they share, if the system lets them.
+    #[default]
+    SharedMemory,
+    /// By MPI's messages, like all others.
+    Messages,
+}
+
 /// Settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
@@ -30,6 +42,7 @@ pub(crate) struct Config {
     pub(crate) node_sizes: Option<Vec<usize>>,
     pub(crate) algorithm: Option<String>,
     pub(crate) segment_bytes: usize,
+    pub(crate) inside: Inside,
 }
 
 impl Default for Config {
@@ -39,6 +52,7 @@ impl Default for Config {
             node_sizes: None,
             algorithm: None,
             segment_bytes: DEFAULT_SEGMENT_BYTES,
+            inside: Inside::default(),
         }
     }
 }
@@ -77,6 +91,14 @@ impl Config {
                 |&size: &usize| size > 0 && size.is_multiple_of(SEGMENT_UNIT_BYTES) && size < 1 << 31;
             let size = text.parse().ok().filter(allowed);
             config.segment_bytes = size.ok_or_else(|| wrong(SEGMENT_BYTES, &text, expected))?;
+        }
+        let expected = "auto or mpi";
+        if let Some(text) = value(TRANSPORT, expected)? {
+            config.inside = match &*text {
+                "auto" => Inside::SharedMemory,
+                "mpi" => Inside::Messages,
+                _ => return Err(wrong(TRANSPORT, &text, expected)),
+            };
         }
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
         Ok(config)
@@ -181,9 +203,14 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_by_name() {
-        for (name, value) in
-            [(TIMEOUT, "soon"), (TIMEOUT, "-1"), (NODES, "2,0"), (NODES, ""), (SEGMENT_BYTES, "100")]
-        {
+        for (name, value) in [
+            (TIMEOUT, "soon"),
+            (TIMEOUT, "-1"),
+            (NODES, "2,0"),
+            (NODES, ""),
+            (SEGMENT_BYTES, "100"),
+            (TRANSPORT, "tcp"),
+        ] {
             let message = read(&[(name, value)]).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");
         }

@@ -71,6 +71,15 @@ pub enum Error {
         text: String,
     },
 
+    /// The system gives no memory, or does not let ranks share it.
+    #[error("memory of {size_bytes} bytes cannot be had or shared: {cause}")]
+    Memory {
+        /// How much was asked for.
+        size_bytes: usize,
+        /// What the system says.
+        cause: std::io::Error,
+    },
+
     /// The program was not launched in a way that can work.
     #[error("{0}")]
     Launch(String),

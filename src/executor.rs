@@ -5,25 +5,51 @@
 //! transport.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use unisono_collectives::{
-    Algorithm, Chunks, Combine, Operation, Phase, Plan, Receive, Send, Source, Step, partition,
+    Algorithm, Chunks, Combine, Direct, Operation, Phase, Plan, Receive, Send, Source, Step, partition,
 };
 
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Place, Result};
 use crate::reduce::{self, Kernel, ReduceOp, Widening};
+use crate::registered::Registry;
 use crate::scratch::Scratch;
 use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Transport};
+
+mod one_pass;
+
+use one_pass::OnePass;
+
+/// A plan, and what the executor needs to know of it.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    plan: Plan,
+    /// Set where ranks that reach each other's buffers can do it all in one pass.
+    direct: Option<Direct>,
+    /// Whether a step sends what the buffer held before the first step.
+    sends_original: bool,
+}
+
+impl Prepared {
+    pub(crate) fn new(plan: Plan, operation: Operation, ranks: usize) -> Self {
+        let all_reduce = operation == Operation::AllReduce;
+        let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), ranks)).flatten();
+        let steps = plan.phases().iter().flat_map(|phase| phase.schedule.steps());
+        let sends_original = steps.filter_map(|step| step.send).any(|send| send.source == Source::Original);
+        Self { plan, direct, sends_original }
+    }
+}
 
 /// One collective to be carried out by one rank.
 #[derive(Debug)]
 pub(crate) struct Task<'a> {
     pub(crate) call: &'a Call,
     pub(crate) algorithm: Algorithm,
-    pub(crate) plan: &'a Plan,
+    pub(crate) prepared: &'a Prepared,
     pub(crate) ranks: usize,
     /// How many collectives came before.
     pub(crate) sequence: u64,
@@ -31,8 +57,22 @@ pub(crate) struct Task<'a> {
     pub(crate) timeout: Duration,
 }
 
+impl Task<'_> {
+    /// Where a step is, for a message.
+    fn place(&self, rank: usize, phase: &'static str, step: usize) -> Place {
+        let Self { call, algorithm, sequence, .. } = *self;
+        let (operation, algorithm) = (call.operation.name(), algorithm.name());
+        Place { rank, operation, sequence, algorithm, phase, step }
+    }
+
+    /// The elements of a range of chunks.
+    fn elements(&self, chunks: Chunks) -> Range<usize> {
+        partition::elements(self.call.count, self.prepared.plan.chunk_count(), chunks)
+    }
+}
+
 /// Carries out tasks. It keeps its memory, so that the next task does not pay for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Executor {
     widened: Scratch,
     original: Scratch,
@@ -40,6 +80,12 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
+    /// An executor whose messages lie in this registered memory, if not in the user's buffer.
+    pub(crate) fn new(registry: &Arc<Registry>) -> Self {
+        let registered = || Scratch::new(Arc::clone(registry));
+        Self { widened: Scratch::default(), original: registered(), outgoing: registered() }
+    }
+
     /// Carries out a task on this rank's buffer.
     pub(crate) fn run(
         &mut self,
@@ -49,9 +95,15 @@ impl Executor {
     ) -> Result<()> {
         let Self { widened, original, outgoing } = self;
         let Call { op, dtype, count, .. } = *task.call;
+        let widening = op.and_then(|op| Widening::of(dtype, op));
+        if let (Some(direct), Some(op)) = (&task.prepared.direct, op)
+            && transport.all_reach(buffer, task.ranks)
+        {
+            return OnePass { task, direct, op, widening }.run(buffer, widened, transport);
+        }
         let result = result_elements(task, transport.rank());
-        let original = if sends_original(task.plan) { original.copy_of(buffer) } else { &mut [] };
-        if let Some(widening) = op.and_then(|op| Widening::of(dtype, op)) {
+        let original = if task.prepared.sends_original { original.copy_of(buffer) } else { &mut [] };
+        if let Some(widening) = widening {
             let held = widened.take(count * size_of::<f32>());
             (widening.replace)(held, buffer);
             Run::new(task, Some(widening), original, outgoing).all_steps(held, transport)?;
@@ -80,11 +132,6 @@ fn finish(task: &Task<'_>, dtype: DType, result: &mut [u8]) {
     if task.call.op == Some(ReduceOp::Mean) {
         reduce::divide(dtype, result, task.ranks);
     }
-}
-
-fn sends_original(plan: &Plan) -> bool {
-    let steps = plan.phases().iter().flat_map(|phase| phase.schedule.steps());
-    steps.filter_map(|step| step.send).any(|send| send.source == Source::Original)
 }
 
 /// How elements are held while a collective runs, and how they travel.
@@ -148,19 +195,10 @@ impl<'a> Run<'a> {
     }
 
     fn all_steps(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
-        let Task { call, algorithm, plan, sequence, .. } = *self.task;
-        for phase in plan.phases() {
+        for phase in self.task.prepared.plan.phases() {
             for (number, step) in phase.schedule.steps().iter().enumerate() {
-                self.step(phase, step, held, transport).map_err(|failure| {
-                    failure.at(Place {
-                        rank: transport.rank(),
-                        operation: call.operation.name(),
-                        sequence,
-                        algorithm: algorithm.name(),
-                        phase: phase.name,
-                        step: number,
-                    })
-                })?;
+                self.step(phase, step, held, transport)
+                    .map_err(|failure| failure.at(self.task.place(transport.rank(), phase.name, number)))?;
             }
         }
         Ok(())
@@ -207,7 +245,7 @@ impl<'a> Run<'a> {
         let sends = self.held_range(send.chunks);
         let received = receives.unwrap_or(0..0);
         if send.source == Source::Original {
-            let bytes = scaled(self.elements(send.chunks), self.format.wire_size_bytes);
+            let bytes = scaled(self.task.elements(send.chunks), self.format.wire_size_bytes);
             return (&self.original[bytes], &mut held[received]);
         }
         if let Some(widening) = self.format.widening {
@@ -230,11 +268,7 @@ impl<'a> Run<'a> {
 
     /// The bytes of a range of chunks, as they are held.
     fn held_range(&self, chunks: Chunks) -> Range<usize> {
-        scaled(self.elements(chunks), self.format.held_size_bytes)
-    }
-
-    fn elements(&self, chunks: Chunks) -> Range<usize> {
-        partition::elements(self.task.call.count, self.task.plan.chunk_count(), chunks)
+        scaled(self.task.elements(chunks), self.format.held_size_bytes)
     }
 }
 

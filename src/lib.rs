@@ -35,7 +35,11 @@ pub mod data;
 mod dtype;
 mod error;
 mod executor;
+#[allow(unsafe_code, reason = "memory comes from the system")]
+mod memory;
 mod reduce;
+#[allow(unsafe_code, reason = "memory that other ranks write to")]
+mod registered;
 mod scratch;
 pub mod select;
 #[cfg(feature = "train")]
@@ -49,6 +53,7 @@ pub use communicator::{Communicator, threads};
 pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
 pub use reduce::ReduceOp;
+pub use registered::Registered;
 pub use select::Choice;
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 

@@ -3,20 +3,26 @@
 //! A transport moves bytes between ranks, in order, and checks that both ends are in the same collective.
 //! It knows nothing of schedules, and of elements only what [`Target`] does with them.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use unisono_collectives::{Rank, Topology};
 
 use crate::error::{Error, Place};
 use crate::reduce::Kernel;
+use crate::registered::Registry;
 
+mod half;
 mod header;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
-pub(crate) mod threads;
+mod shared;
 mod waiting;
 
 pub(crate) use header::Header;
+pub(crate) use shared::Open;
+use shared::Shared;
 use waiting::{Waiting, spins, usable_cores};
 
 /// Bytes for another rank.
@@ -97,21 +103,34 @@ impl Failure {
 /// The transport of a communicator.
 #[derive(Debug)]
 pub(crate) enum Transport {
-    Threads(threads::Threads),
+    /// Ranks that are threads of one process.
+    Threads(Box<Shared>),
+    /// Ranks that are processes under an MPI launcher; those of a node share memory where they can.
     #[cfg(feature = "mpi")]
     Mpi(Box<mpi::Mpi>),
 }
 
 impl Transport {
+    /// All ends of a new world of threads.
+    ///
+    /// # Panics
+    /// If the world is to have no rank.
+    pub(crate) fn threads(ranks: usize) -> crate::error::Result<Vec<Self>> {
+        assert!(ranks > 0, "a world has at least one rank");
+        let ends = Shared::world_of_threads(ranks, spins(ranks, usable_cores()))?;
+        Ok(ends.into_iter().map(|end| Self::Threads(Box::new(end))).collect())
+    }
+
     /// The name in every table.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Threads(_) => "threads",
             #[cfg(feature = "mpi")]
-            Self::Mpi(_) => "mpi",
+            Self::Mpi(mpi) => mpi.name(),
         }
     }
 
+    #[inline]
     pub(crate) fn rank(&self) -> Rank {
         match self {
             Self::Threads(threads) => threads.rank(),
@@ -132,13 +151,31 @@ impl Transport {
     /// Where the ranks live, as far as this transport can see.
     pub(crate) fn topology(&self) -> Topology {
         match self {
-            Self::Threads(threads) => Topology::single_node(threads.ranks()),
+            Self::Threads(threads) => Topology::single_node(threads.members().len()),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.topology().clone(),
         }
     }
 
+    /// Where registered memory of this rank comes from.
+    pub(crate) fn registry(&self) -> Arc<Registry> {
+        match self.shared() {
+            Some(shared) => Arc::clone(shared.registry()),
+            None => Registry::of_threads(),
+        }
+    }
+
+    /// The ranks that share memory with this one, and how.
+    fn shared(&self) -> Option<&Shared> {
+        match self {
+            Self::Threads(threads) => Some(threads),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.shared(),
+        }
+    }
+
     /// Sends and receives at the same time; returns when both are done, and the bytes sent may change again.
+    #[inline]
     pub(crate) fn exchange(
         &mut self,
         header: &Header,
@@ -151,6 +188,32 @@ impl Transport {
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, timeout),
         }
+    }
+
+    /// Whether all ranks of the world reach this buffer of this rank where it lies.
+    pub(crate) fn all_reach(&self, buffer: &[u8], ranks: usize) -> bool {
+        self.shared().is_some_and(|shared| shared.members().len() == ranks && shared.reaches(buffer))
+    }
+
+    /// Opens this rank's buffer to all ranks, lets `work` work on a range of all buffers, and returns when all
+    /// ranks have.
+    ///
+    /// All ranks call it with buffers of the same size that [all reach](Self::all_reach), and with ranges that
+    /// are different parts of the same partition.
+    pub(crate) fn meet(
+        &mut self,
+        header: &Header,
+        buffer: &mut [u8],
+        range: Range<usize>,
+        timeout: Duration,
+        work: impl FnOnce(&mut Open<'_>),
+    ) -> Result<(), Failure> {
+        let shared = match self {
+            Self::Threads(threads) => Some(&mut **threads),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.shared_mut(),
+        };
+        shared.expect("ranks that reach each other share memory").meet(header, buffer, range, timeout, work)
     }
 
     /// Tells the other ranks that this one cannot go on, where they can be told.

@@ -42,6 +42,7 @@
 pub mod algorithm;
 pub mod cost;
 mod defect;
+mod direct;
 mod explain;
 mod interpret;
 pub mod names;
@@ -56,6 +57,7 @@ mod world;
 pub use algorithm::Algorithm;
 pub use cost::Cost;
 pub use defect::Defect;
+pub use direct::Direct;
 pub use explain::explain;
 pub use operation::Operation;
 pub use plan::{Phase, Plan};

@@ -1,7 +1,7 @@
 //! `unisono bench`: all-reduce algorithms against each other.
 
 use clap::{Args as ClapArgs, ValueEnum};
-use unisono::bench::{Row, Settings, measure};
+use unisono::bench::{Memory, Row, Settings, measure};
 use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp};
 use unisono_collectives::names::UnknownName;
 
@@ -38,12 +38,6 @@ pub(super) struct Args {
     format: Format,
     #[command(flatten)]
     world: World,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Memory {
-    /// Any slice of the user's
-    Slice,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -121,12 +115,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         contenders.retain(|&choice| choice != Choice::Mpi);
         contenders.push(Choice::Mpi);
     }
-    let Memory::Slice = args.memory;
     let settings = Settings {
         contenders,
         sizes_bytes: args.bytes.0.clone(),
         dtype: args.dtype,
         op: args.op,
+        memory: args.memory,
         iterations: args.iterations.map(|iterations| iterations as usize),
     };
     args.world.run(|comm| on_rank(comm, args, &settings))

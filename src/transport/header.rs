@@ -8,6 +8,9 @@ use crate::call::Call;
 use crate::dtype::DType;
 use crate::reduce::ReduceOp;
 
+/// Added to the code of an algorithm that is carried out in one pass.
+const IN_ONE_PASS: u8 = 0x80;
+
 /// What every message begins with: which collective it belongs to, in the eyes of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -39,6 +42,11 @@ impl Header {
         }
     }
 
+    /// The same call, carried out in one pass over memory that all ranks reach.
+    pub(crate) fn in_one_pass(self) -> Self {
+        Self { algorithm: self.algorithm | IN_ONE_PASS, ..self }
+    }
+
     pub(super) fn of_size(self, size_bytes: usize) -> Self {
         Self { size_bytes: size_bytes as u64, ..self }
     }
@@ -48,7 +56,8 @@ impl Header {
         let name = |names: &[&'static str], code: u8| names.get(usize::from(code)).copied().unwrap_or("?");
         let operation = name(&Operation::all(0).map(Operation::name), self.operation);
         let dtype = name(&DType::ALL.map(DType::name), self.dtype);
-        let algorithm = name(&Algorithm::ALL.map(Algorithm::name), self.algorithm);
+        let algorithm = name(&Algorithm::ALL.map(Algorithm::name), self.algorithm & !IN_ONE_PASS);
+        let manner = if self.algorithm & IN_ONE_PASS == 0 { "" } else { " in registered memory" };
         let mut text = format!("{operation} #{} of {} {dtype}", self.sequence, self.count);
         if self.op != u8::MAX {
             text += &format!(", {}", name(&ReduceOp::ALL.map(ReduceOp::name), self.op));
@@ -56,7 +65,7 @@ impl Header {
         if self.root != u32::MAX {
             text += &format!(", root {}", self.root);
         }
-        text + &format!(", by {algorithm}")
+        text + &format!(", by {algorithm}{manner}")
     }
 
     /// Holds the header of a message from rank `other` against what is expected of it.
@@ -81,9 +90,18 @@ impl Header {
     }
 }
 
+/// The position among all operations.
 fn operation_code(operation: Operation) -> u8 {
-    let position = Operation::all(0).iter().position(|other| other.name() == operation.name());
-    position.expect("all operations are there") as u8
+    match operation {
+        Operation::AllReduce => 0,
+        Operation::ReduceScatter => 1,
+        Operation::AllGather => 2,
+        Operation::Broadcast { .. } => 3,
+        Operation::Reduce { .. } => 4,
+        Operation::Gather { .. } => 5,
+        Operation::Scatter { .. } => 6,
+        Operation::AllToAll => 7,
+    }
 }
 
 #[cfg(test)]
@@ -92,6 +110,13 @@ mod tests {
 
     fn header(sequence: u64, count: usize) -> Header {
         Header::new(sequence, &Call::all_reduce(DType::BF16, ReduceOp::Mean, count), Algorithm::Ring)
+    }
+
+    #[test]
+    fn every_operation_has_its_code() {
+        for (code, operation) in Operation::all(0).into_iter().enumerate() {
+            assert_eq!(usize::from(operation_code(operation)), code);
+        }
     }
 
     #[test]

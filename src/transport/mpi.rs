@@ -1,4 +1,5 @@
-//! Ranks that are processes under an MPI launcher: messages through MPI, waits of our own.
+//! Ranks that are processes under an MPI launcher: messages through MPI, and through shared memory inside a node;
+//! waits of our own.
 //!
 //! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up,
 //! finalising, and MPI's own all-reduce (a baseline) block inside MPI.
@@ -8,13 +9,16 @@ use std::time::Duration;
 
 use unisono_collectives::{Rank, Topology};
 
-use super::{Failure, Header, Incoming, Outgoing};
-use crate::config::Launcher;
+use super::half::{Half as _, complete};
+use super::shared::Shared;
+use super::{Failure, Header, Incoming, Outgoing, Waiting};
+use crate::config::{Config, Inside, Launcher};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
 
 mod exchange;
+mod node;
 mod overheard;
 mod sys;
 
@@ -36,7 +40,10 @@ pub(crate) struct Mpi {
     rank: Rank,
     topology: Topology,
     node_cores: usize,
+    /// The ranks of this node, where they share memory.
+    node: Option<Shared>,
     messages: Messages,
+    spins: u32,
     /// Whether MPI was initialised here, and is to be finalised here.
     owns_mpi: bool,
     /// The only thread that may call MPI, where MPI does not allow more.
@@ -47,7 +54,7 @@ pub(crate) struct Mpi {
 
 impl Mpi {
     /// Initialises MPI and takes part in the world that was launched.
-    pub(crate) fn init(segment_bytes: usize) -> Result<Self> {
+    pub(crate) fn init(config: &Config) -> Result<Self> {
         if sys::is_up()? {
             return Err(Error::Launch(
                 "MPI is already initialised: attach to it instead of initialising it".into(),
@@ -56,31 +63,55 @@ impl Mpi {
         sys::init()?;
         let world = Comm::world();
         check_launch(world.ranks()?, Launcher::detect())?;
-        Self::new(world, true, segment_bytes)
+        Self::new(world, true, config)
     }
 
     /// Takes part in a communicator of an MPI that is already up.
-    pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, segment_bytes: usize) -> Result<Self> {
+    pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, config: &Config) -> Result<Self> {
         if !sys::is_up()? {
             return Err(Error::Launch(
                 "MPI is not initialised, or already finalised: there is nothing to attach to".into(),
             ));
         }
-        Self::new(Comm::from_raw(raw), false, segment_bytes)
+        Self::new(Comm::from_raw(raw), false, config)
     }
 
-    fn new(parent: Comm, owns_mpi: bool, segment_bytes: usize) -> Result<Self> {
+    fn new(parent: Comm, owns_mpi: bool, config: &Config) -> Result<Self> {
         let comm = parent.duplicate()?;
-        let node = comm.node()?;
-        let (rank, local_ranks) = (comm.rank()?, node.ranks()?);
+        let real_node = comm.node()?;
+        let (rank, local_ranks) = (comm.rank()?, real_node.ranks()?);
         // A node is known by the rank in the world of its local rank 0.
-        let leader = node.all_gather(rank as u64)?[0];
-        let node_cores = node_cores(node)?;
-        node.free()?;
+        let leader = real_node.all_gather(rank as u64)?[0];
+        let node_cores = node_cores(real_node)?;
+        real_node.free()?;
         let topology = topology(&comm.all_gather(leader)?);
         let only_thread = (!sys::any_thread_may_call()?).then(|| std::thread::current().id());
-        let messages = Messages::new(super::spins(local_ranks, node_cores), segment_bytes);
-        Ok(Self { comm, rank, topology, node_cores, messages, owns_mpi, only_thread, cause: None })
+        let spins = super::spins(local_ranks, node_cores);
+        let messages = Messages::new(spins, config.segment_bytes);
+        let node = match config.inside {
+            Inside::SharedMemory => node::share(comm, &topology, config.node_sizes.as_deref(), spins)?,
+            Inside::Messages => None,
+        };
+        let cause = None;
+        Ok(Self { comm, rank, topology, node_cores, node, messages, spins, owns_mpi, only_thread, cause })
+    }
+
+    /// How messages travel: `mpi`, `shm` where all ranks share memory, or both.
+    pub(crate) fn name(&self) -> &'static str {
+        match &self.node {
+            None => "mpi",
+            Some(node) if node.members().len() == self.topology.ranks() => "shm",
+            Some(_) => "shm+mpi",
+        }
+    }
+
+    /// The ranks that share memory with this one.
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.node.as_ref()
+    }
+
+    pub(crate) fn shared_mut(&mut self) -> Option<&mut Shared> {
+        self.node.as_mut()
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -102,8 +133,56 @@ impl Mpi {
         incoming: Option<Incoming<'_>>,
         timeout: Duration,
     ) -> Result<(), Failure> {
+        let is_near = |rank| self.node.as_ref().is_some_and(|node| node.has(rank));
+        let to_near = outgoing.as_ref().map(|outgoing| is_near(outgoing.to));
+        let from_near = incoming.as_ref().map(|incoming| is_near(incoming.from));
+        match (to_near, from_near, &mut self.node) {
+            (Some(true), Some(true) | None, Some(node)) | (None, Some(true), Some(node)) => {
+                node.exchange(header, outgoing, incoming, timeout)
+            }
+            (Some(to_near), Some(from_near), Some(_)) if to_near != from_near => {
+                self.exchange_with_both(header, (outgoing, to_near), incoming, timeout)
+            }
+            _ => {
+                self.check_thread();
+                self.messages.exchange((self.comm, self.rank), header, outgoing, incoming, timeout)
+            }
+        }
+    }
+
+    /// An exchange with one rank of this node and one of another.
+    fn exchange_with_both(
+        &mut self,
+        header: &Header,
+        (outgoing, to_near): (Option<Outgoing<'_>>, bool),
+        incoming: Option<Incoming<'_>>,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
         self.check_thread();
-        self.messages.exchange((self.comm, self.rank), header, outgoing, incoming, timeout)
+        let node = self.node.as_mut().expect("one of the two is near");
+        let (near, far) =
+            if to_near { ((outgoing, None), (None, incoming)) } else { ((None, incoming), (outgoing, None)) };
+        let (mut near_send, mut near_receive, around) = node.halves(header, near.0, near.1);
+        let mut waiting = Waiting::new(self.spins, timeout);
+        self.messages.halves(
+            (self.comm, self.rank),
+            header,
+            far.0,
+            far.1,
+            |far_send, far_receive, mut listening| {
+                near_send.progress()?;
+                exchange::begin(far_send, far_receive, &mut listening, &mut waiting)?;
+                let look = |other, waiting: &Waiting| {
+                    listening.look_around(waiting)?;
+                    around.look(other, waiting)
+                };
+                if to_near {
+                    complete(&mut near_send, far_receive, waiting, look)
+                } else {
+                    complete(far_send, &mut near_receive, waiting, look)
+                }
+            },
+        )
     }
 
     /// MPI's own all-reduce.
@@ -115,6 +194,9 @@ impl Mpi {
     /// Remembers why this rank cannot go on; the job is ended when the communicator is dropped.
     pub(crate) fn fail(&mut self, cause: &str) {
         self.cause.get_or_insert_with(|| cause.to_owned());
+        if let Some(node) = &self.node {
+            node.fail(cause);
+        }
         if self.messages.are_stranded() {
             // MPI still has the caller's memory, and the caller is about to get it back.
             end_job(self.rank, cause);
@@ -183,6 +265,8 @@ impl Drop for Mpi {
         if !sys::is_up().unwrap_or(false) {
             return;
         }
+        // Its last rank to go takes the memory with it.
+        self.node = None;
         let ended = self.comm.free().and_then(|()| if self.owns_mpi { sys::finalize() } else { Ok(()) });
         if let Err(error) = ended {
             tracing::warn!(rank = self.rank, %error, "MPI did not end cleanly");

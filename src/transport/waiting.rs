@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-/// How often the clock is read: a look at it costs as much as a look at a mailbox.
+/// How often the clock is read: a look at it costs as much as a look at a message's place.
 const LOOKS_BETWEEN_CLOCKS: u32 = 256;
 /// After so long a rank sleeps between looks: it is not a message in flight that it waits for.
 const AWAKE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_micros(50);
-/// How often a rank looks before it gives way, if it has a core of its own.
+/// How often a rank looks before it gives way, if it has a core of its own; and how often at first without
+/// any pause, which would make it late by half a pause for a message that is about to come.
 const SPINS: u32 = 2000;
+const EAGER_SPINS: u32 = 200;
 
 /// Waits between two looks at something that another rank will change: spins, then yields, then sleeps.
 ///
@@ -29,20 +31,18 @@ impl Waiting {
         Self { looks: 0, spins, started: None, patient: false, timeout }
     }
 
-    /// Lets a moment pass. The error is the time waited, once it is more than the deadline allows.
+    /// Lets a moment pass; from time to time it says that it is time to look whether something is wrong. The
+    /// error is the time waited, once it is more than the deadline allows.
     #[inline]
-    pub(super) fn pause(&mut self) -> Result<(), Duration> {
+    pub(super) fn pause(&mut self) -> Result<bool, Duration> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks < self.spins {
-            std::hint::spin_loop();
-            return Ok(());
+            if self.looks > EAGER_SPINS {
+                std::hint::spin_loop();
+            }
+            return Ok(false);
         }
-        std::thread::yield_now();
-        if self.patient || self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
-            self.read_clock()
-        } else {
-            Ok(())
-        }
+        self.give_way()
     }
 
     /// Whether the wait is already much longer than a message takes.
@@ -51,13 +51,17 @@ impl Waiting {
     }
 
     #[cold]
-    fn read_clock(&mut self) -> Result<(), Duration> {
+    fn give_way(&mut self) -> Result<bool, Duration> {
+        std::thread::yield_now();
+        if !self.patient && !self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
+            return Ok(false);
+        }
         let waited = self.started.get_or_insert_with(Instant::now).elapsed();
         self.patient = waited > AWAKE;
         if self.patient {
             std::thread::sleep(NAP);
         }
-        if waited > self.timeout { Err(waited) } else { Ok(()) }
+        if waited > self.timeout { Err(waited) } else { Ok(true) }
     }
 }
 

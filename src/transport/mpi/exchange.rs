@@ -17,6 +17,7 @@ use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
 use crate::error::Result;
 use crate::scratch::Scratch;
+use crate::transport::half::{Half, complete};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Waiting};
 
 /// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
@@ -63,13 +64,33 @@ impl Messages {
         incoming: Option<Incoming<'_>>,
         timeout: Duration,
     ) -> Result<(), Failure> {
+        let mut waiting = Waiting::new(self.spins, timeout);
+        self.halves((comm, rank), header, outgoing, incoming, |sending, receiving, mut listening| {
+            begin(sending, receiving, &mut listening, &mut waiting)?;
+            complete(sending, receiving, waiting, |_, waiting| listening.look_around(waiting))
+        })
+    }
+
+    /// Lets `exchange` carry out both halves, and sees to it that MPI keeps no memory that it should not.
+    pub(super) fn halves(
+        &mut self,
+        (comm, rank): (Comm, Rank),
+        header: &Header,
+        outgoing: Option<Outgoing<'_>>,
+        incoming: Option<Incoming<'_>>,
+        exchange: impl FnOnce(
+            &mut Option<Sending<'_>>,
+            &mut Option<Receiving<'_>>,
+            Listening<'_>,
+        ) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let guard = AbortOnPanic { rank };
         let link = Link { comm, segment: self.segment };
         let mut sending = outgoing.map(|outgoing| Sending::new(link, header, outgoing, &mut self.sent));
         let mut receiving = incoming
             .map(|incoming| Receiving::new(link, header, incoming, &mut self.received, &mut self.staging));
         let listening = Listening { comm, header, overheard: &mut self.overheard };
-        let done = complete(&mut sending, &mut receiving, listening, Waiting::new(self.spins, timeout));
+        let done = exchange(&mut sending, &mut receiving, listening);
         self.stranded = done.is_err()
             && (sending.is_some_and(|sending| sending.lends_memory())
                 || receiving.is_some_and(|receiving| receiving.lends_memory()));
@@ -78,35 +99,21 @@ impl Messages {
     }
 }
 
-/// Polls both halves until they are done.
-fn complete(
+/// Begins both halves.
+pub(super) fn begin(
     sending: &mut Option<Sending<'_>>,
     receiving: &mut Option<Receiving<'_>>,
-    mut listening: Listening<'_>,
-    mut waiting: Waiting,
+    listening: &mut Listening<'_>,
+    waiting: &mut Waiting,
 ) -> Result<(), Failure> {
     if let Some(send) = sending {
         send.begin().map_err(Failure::Error)?;
     }
     if let Some(receive) = receiving {
-        let overheard = listening.recall(receive.from, &mut waiting)?;
+        let overheard = listening.recall(receive.from, waiting)?;
         receive.begin(overheard)?;
     }
-    loop {
-        let received = receiving.as_mut().map_or(Ok(false), Receiving::progress)?;
-        let sent = sending.as_mut().map_or(Ok(false), Sending::progress).map_err(Failure::Error)?;
-        let receives = receiving.as_ref().filter(|receive| !receive.is_done()).map(|receive| receive.from);
-        let sends = sending.as_ref().filter(|send| !send.is_done()).map(|send| send.to);
-        let Some(other) = receives.or(sends) else {
-            return Ok(());
-        };
-        if !(received || sent) {
-            waiting.pause().map_err(|waited| Failure::Timeout { other, waited })?;
-            if waiting.is_patient() {
-                listening.listen()?;
-            }
-        }
-    }
+    Ok(())
 }
 
 /// A panic must not free memory that MPI still reads or writes.
@@ -135,7 +142,7 @@ impl Link {
 }
 
 /// The sending half.
-struct Sending<'a> {
+pub(super) struct Sending<'a> {
     link: Link,
     to: Rank,
     bytes: &'a [u8],
@@ -182,27 +189,33 @@ impl<'a> Sending<'a> {
         Ok(())
     }
 
-    fn progress(&mut self) -> Result<bool> {
-        self.give_segments()?;
-        let Some(oldest) = self.requests.front_mut() else { return Ok(false) };
-        let done = oldest.is_done()?;
-        if done {
-            self.requests.pop_front();
-        }
-        Ok(done)
+    fn lends_memory(&self) -> bool {
+        self.bytes.len() > SHORT && !self.requests.is_empty()
+    }
+}
+
+impl Half for Sending<'_> {
+    fn other(&self) -> Rank {
+        self.to
     }
 
     fn is_done(&self) -> bool {
         self.requests.is_empty() && self.given == self.bytes.len()
     }
 
-    fn lends_memory(&self) -> bool {
-        self.bytes.len() > SHORT && !self.requests.is_empty()
+    fn progress(&mut self) -> Result<bool, Failure> {
+        self.give_segments().map_err(Failure::Error)?;
+        let Some(oldest) = self.requests.front_mut() else { return Ok(false) };
+        let done = oldest.is_done().map_err(Failure::Error)?;
+        if done {
+            self.requests.pop_front();
+        }
+        Ok(done)
     }
 }
 
 /// The receiving half.
-struct Receiving<'a> {
+pub(super) struct Receiving<'a> {
     link: Link,
     from: Rank,
     expected: Header,
@@ -257,25 +270,6 @@ impl<'a> Receiving<'a> {
         Ok(())
     }
 
-    fn progress(&mut self) -> Result<bool, Failure> {
-        if let Some(header) = &mut self.header {
-            if !header.is_done().map_err(Failure::Error)? {
-                return Ok(false);
-            }
-            self.header = None;
-            self.take_first()?;
-            return Ok(true);
-        }
-        let Some(oldest) = self.segments.front_mut() else { return Ok(false) };
-        if !oldest.is_done().map_err(Failure::Error)? {
-            return Ok(false);
-        }
-        self.segments.pop_front();
-        self.take_segment();
-        self.ask().map_err(Failure::Error)?;
-        Ok(true)
-    }
-
     /// Checks that the sender is in the same collective, and takes in a short payload.
     fn take_first(&mut self) -> Result<(), Failure> {
         let (header, payload) = self.first.split_at(size_of::<Header>());
@@ -320,11 +314,36 @@ impl<'a> Receiving<'a> {
         }
     }
 
+    fn lends_memory(&self) -> bool {
+        matches!(self.target, Target::Place(_)) && !self.segments.is_empty()
+    }
+}
+
+impl Half for Receiving<'_> {
+    fn other(&self) -> Rank {
+        self.from
+    }
+
     fn is_done(&self) -> bool {
         self.header.is_none() && self.taken == self.size_bytes
     }
 
-    fn lends_memory(&self) -> bool {
-        matches!(self.target, Target::Place(_)) && !self.segments.is_empty()
+    fn progress(&mut self) -> Result<bool, Failure> {
+        if let Some(header) = &mut self.header {
+            if !header.is_done().map_err(Failure::Error)? {
+                return Ok(false);
+            }
+            self.header = None;
+            self.take_first()?;
+            return Ok(true);
+        }
+        let Some(oldest) = self.segments.front_mut() else { return Ok(false) };
+        if !oldest.is_done().map_err(Failure::Error)? {
+            return Ok(false);
+        }
+        self.segments.pop_front();
+        self.take_segment();
+        self.ask().map_err(Failure::Error)?;
+        Ok(true)
     }
 }

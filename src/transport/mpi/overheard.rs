@@ -11,6 +11,7 @@ use unisono_collectives::Rank;
 use super::exchange::{FIRST, FIRST_TAG};
 use super::sys::{Comm, Request};
 use crate::scratch::Scratch;
+use crate::transport::half::Sight;
 use crate::transport::{Failure, Header, Waiting};
 
 /// What was overheard and is still to be received, oldest first.
@@ -39,8 +40,16 @@ impl Listening<'_> {
         Ok(position.and_then(|position| messages.remove(position)).map(|(_, message)| message))
     }
 
+    /// What a rank does that has waited for a while.
+    pub(super) fn look_around(&mut self, waiting: &Waiting) -> Result<Sight, Failure> {
+        if waiting.is_patient() {
+            self.listen()?;
+        }
+        Ok(Sight::Nothing)
+    }
+
     /// Takes in one message more, if there is one, and checks that its sender is in the same collective.
-    pub(super) fn listen(&mut self) -> Result<(), Failure> {
+    fn listen(&mut self) -> Result<(), Failure> {
         if !self.has_arrived()? {
             return Ok(());
         }

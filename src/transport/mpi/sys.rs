@@ -126,6 +126,14 @@ impl Comm {
         node.return_errors()
     }
 
+    /// The communicator of those ranks that say the same colour.
+    pub(super) fn split(self, color: usize) -> Result<Self> {
+        let mut part = self;
+        // SAFETY: the handle is valid; all ranks of the communicator do the same.
+        check("MPI_Comm_split", unsafe { ffi::MPI_Comm_split(self.0, color as c_int, 0, &raw mut part.0) })?;
+        part.return_errors()
+    }
+
     fn return_errors(self) -> Result<Self> {
         // SAFETY: the handle is valid.
         check("MPI_Comm_set_errhandler", unsafe {

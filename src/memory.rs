@@ -1,0 +1,120 @@
+//! Memory straight from the system: whole pages, touched before they are used.
+//!
+//! A fresh page costs more than a sum over it, so pages are touched once, when they are made, in huge pages
+//! where the system allows, and stay until the end.
+
+use std::ptr::NonNull;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::MemfdFlags;
+use rustix::io::Result;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// The step in which pages are touched: no page is smaller.
+const SMALLEST_PAGE: usize = 4096;
+
+/// Mapped memory. It begins at a page, and is zero at first.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    address: NonNull<u8>,
+    size_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the process and not to a thread; what may be read and written when is
+// decided by those who hold the pointer.
+unsafe impl Send for Pages {}
+
+// SAFETY: as for `Send`; the methods here only tell where the memory is.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// Memory of this process that is not touched yet: pages that are never used cost nothing.
+    pub(crate) fn untouched(size_bytes: usize) -> Result<Self> {
+        let size_bytes = whole_pages(size_bytes);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe {
+            let (access, flags) =
+                (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), size_bytes, access, flags)?
+        };
+        Ok(Self::new(address, size_bytes))
+    }
+
+    /// Memory of this process, touched.
+    pub(crate) fn private(size_bytes: usize) -> Result<Self> {
+        let pages = Self::untouched(size_bytes)?;
+        pages.prefer_huge();
+        pages.touch();
+        Ok(pages)
+    }
+
+    /// Memory that other processes can map too, as long as they are given the file. It has no name in any
+    /// directory, and ends with the last process that has it.
+    pub(crate) fn shared(size_bytes: usize) -> Result<(OwnedFd, Self)> {
+        let size_bytes = whole_pages(size_bytes);
+        let file = rustix::fs::memfd_create("unisono", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, size_bytes as u64)?;
+        let pages = Self::of_file(&file)?;
+        Ok((file, pages))
+    }
+
+    /// The memory behind a file that [`Pages::shared`] made, perhaps in another process.
+    pub(crate) fn of_file(file: impl AsFd) -> Result<Self> {
+        let size_bytes = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap(std::ptr::null_mut(), size_bytes, access, MapFlags::SHARED, file, 0)?
+        };
+        Ok(Self::new(address, size_bytes))
+    }
+
+    fn new(address: *mut std::ffi::c_void, size_bytes: usize) -> Self {
+        let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
+        Self { address, size_bytes }
+    }
+
+    /// Where the memory begins.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    /// How much there is: whole pages.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    fn prefer_huge(&self) {
+        // SAFETY: advice changes nothing that the memory holds. A system without huge pages refuses, and
+        // that is as well.
+        let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxHugepage) };
+    }
+
+    /// Has every page made now, and not at its first use.
+    pub(crate) fn touch(&self) {
+        let advice = Advice::LinuxPopulateWrite;
+        // SAFETY: pages that are made hold what they would hold if they were made later.
+        let touched = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, advice) };
+        if touched.is_err() {
+            // A kernel before 5.14.
+            for offset in (0..self.size_bytes).step_by(SMALLEST_PAGE) {
+                // SAFETY: the byte is inside the mapping. An addition of nothing changes no byte that
+                // another process may be writing.
+                unsafe { &*self.as_ptr().add(offset).cast::<std::sync::atomic::AtomicU8>() }
+                    .fetch_add(0, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever has the pointer has given up its use.
+        let unmapped = unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.size_bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+fn whole_pages(size_bytes: usize) -> usize {
+    size_bytes.max(1).next_multiple_of(rustix::param::page_size())
+}

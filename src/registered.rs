@@ -1,0 +1,224 @@
+//! Registered memory: arrays that the other ranks of the node can read and write where they lie.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use rustix::fd::{AsRawFd as _, OwnedFd};
+
+use crate::dtype::Element;
+use crate::error::{Error, Result};
+use crate::memory::Pages;
+
+/// An array that the other ranks of the node reach without a copy: what [`crate::Communicator::alloc`] gives.
+///
+/// It is used as a slice. All elements are zero at first. It may be dropped before or after the communicator,
+/// and leaves nothing behind, however the process ends.
+pub struct Registered<T> {
+    block: Block,
+    count: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> Registered<T> {
+    pub(crate) fn new(registry: &Arc<Registry>, count: usize) -> Result<Self> {
+        let size_bytes = count.checked_mul(size_of::<T>()).filter(|&size| size <= isize::MAX as usize);
+        let size_bytes =
+            size_bytes.unwrap_or_else(|| panic!("{count} {} are more than memory can be", T::DTYPE));
+        Ok(Self { block: registry.allocate(size_bytes)?, count, elements: PhantomData })
+    }
+}
+
+impl<T: Element> Deref for Registered<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the block is aligned to a page and holds `count` elements, and any bytes are an element.
+        // Other ranks write to it only in a collective call, for which it is lent as a whole.
+        unsafe { std::slice::from_raw_parts(self.block.as_ptr().cast(), self.count) }
+    }
+}
+
+impl<T: Element> DerefMut for Registered<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`; the block is borrowed mutably, and nobody else of this process has it.
+        unsafe { std::slice::from_raw_parts_mut(self.block.as_ptr().cast(), self.count) }
+    }
+}
+
+impl<T: Element> fmt::Debug for Registered<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// Where bytes are, for another rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct Location {
+    /// Which memory of the rank: the number of a segment, or one of the constants.
+    pub(crate) segment: u64,
+    /// How many bytes after the beginning of that memory.
+    pub(crate) offset: u64,
+}
+
+impl Location {
+    /// An address in a process that both ranks live in, or that the kernel is asked to read from.
+    pub(crate) const ADDRESS: u64 = 1;
+    /// The rank's staging memory.
+    pub(crate) const STAGING: u64 = 2;
+    /// The first number of a segment.
+    const SEGMENTS: u64 = 3;
+
+    /// The file that a segment is behind, in the process that made it.
+    pub(crate) fn file(self) -> u64 {
+        self.segment & u64::from(u32::MAX)
+    }
+}
+
+/// The registered memory of a rank.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    /// Whether ranks are processes, and memory must be behind a file to be shared.
+    processes: bool,
+    segments: RwLock<Vec<Segment>>,
+    made: AtomicU32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    number: u64,
+    start: usize,
+    size_bytes: usize,
+}
+
+impl Registry {
+    /// Of a rank whose mates are threads of the same process, or nobody: they reach all memory anyway.
+    pub(crate) fn of_threads() -> Arc<Self> {
+        Arc::new(Self::new(false))
+    }
+
+    /// Of a rank whose mates are processes of the same node.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn of_processes() -> Arc<Self> {
+        Arc::new(Self::new(true))
+    }
+
+    fn new(processes: bool) -> Self {
+        Self { processes, segments: RwLock::default(), made: AtomicU32::new(0) }
+    }
+
+    /// New memory, touched.
+    pub(crate) fn allocate(self: &Arc<Self>, size_bytes: usize) -> Result<Block> {
+        let failed = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
+        let registry = Arc::clone(self);
+        if !self.processes {
+            return Ok(Block { pages: Pages::private(size_bytes).map_err(failed)?, file: None, registry });
+        }
+        let (file, pages) = Pages::shared(size_bytes).map_err(failed)?;
+        pages.touch();
+        // No number comes twice, though files do.
+        let made = Location::SEGMENTS as u32 + self.made.fetch_add(1, Ordering::Relaxed);
+        let number = u64::from(made) << 32 | file.as_raw_fd() as u64;
+        let segment = Segment { number, start: pages.as_ptr() as usize, size_bytes: pages.size_bytes() };
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        Ok(Block { pages, file: Some(file), registry })
+    }
+
+    /// Where another rank finds these bytes, if they are in one piece of registered memory.
+    pub(crate) fn locate(&self, bytes: &[u8]) -> Option<Location> {
+        let address = bytes.as_ptr() as usize;
+        if !self.processes {
+            return Some(Location { segment: Location::ADDRESS, offset: address as u64 });
+        }
+        let contains = |segment: &&Segment| {
+            address >= segment.start && address + bytes.len() <= segment.start + segment.size_bytes
+        };
+        let segments = self.segments();
+        let Segment { number, start, .. } = segments.iter().find(contains)?;
+        Some(Location { segment: *number, offset: (address - start) as u64 })
+    }
+
+    fn segments(&self) -> RwLockReadGuard<'_, Vec<Segment>> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A piece of registered memory.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pages: Pages,
+    file: Option<OwnedFd>,
+    registry: Arc<Registry>,
+}
+
+impl Block {
+    fn as_ptr(&self) -> *mut u8 {
+        self.pages.as_ptr()
+    }
+
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.pages.size_bytes()
+    }
+
+    /// All of it. Other ranks read and write it only while it is lent to them.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: the pages are ours, and all of their bytes are set.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.size_bytes()) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let Some(file) = &self.file else { return };
+        let start = self.as_ptr() as usize;
+        let mut segments = self.registry.segments.write().unwrap_or_else(PoisonError::into_inner);
+        segments.retain(|segment| segment.start != start);
+        // Ranks that have mapped the file keep their mapping until they need room for others, but the memory
+        // is given back now.
+        let _ = rustix::fs::ftruncate(file, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registered_memory_is_zero_and_found_again() {
+        let registry = Arc::new(Registry::new(true));
+        let mut array = Registered::<f32>::new(&registry, 1000).unwrap();
+        assert!(array.iter().all(|&element| element == 0.0));
+        array[999] = 1.0;
+        let all = registry.locate(bytemuck::cast_slice(&array)).unwrap();
+        let tail = registry.locate(bytemuck::cast_slice(&array[10..])).unwrap();
+        assert_eq!((all.segment, all.offset), (tail.segment, 0));
+        assert_eq!(tail.offset, 40);
+        assert!(registry.locate(&[0; 8]).is_none());
+
+        let address = array.as_ptr() as usize;
+        drop(array);
+        assert!(registry.segments().iter().all(|segment| segment.start != address));
+    }
+
+    #[test]
+    fn a_segment_number_names_its_file_and_comes_once() {
+        let registry = Arc::new(Registry::new(true));
+        let locate = || {
+            let mut block = registry.allocate(8).unwrap();
+            let location = registry.locate(block.as_mut_slice()).unwrap();
+            (location, block.file.as_ref().unwrap().as_raw_fd())
+        };
+        let ((first, file), (second, _)) = (locate(), locate());
+        assert_eq!(first.file(), file as u64);
+        assert_ne!(first.segment, second.segment);
+    }
+
+    #[test]
+    fn an_array_of_nothing_is_an_array() {
+        let mut array = Registered::<u8>::new(&Registry::of_threads(), 0).unwrap();
+        assert!(array.is_empty() && array.as_mut().is_empty());
+    }
+}

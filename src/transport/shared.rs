@@ -1,0 +1,233 @@
+//! Ranks that share memory: threads of a process, or processes of a node.
+//!
+//! Everything goes over a [`Board`] that all of them have. A short message is copied into a slot of a channel, and
+//! the sender goes on. A longer one is read where it lies, if the receiver can reach it, and the sender
+//! waits until it has been; what cannot be reached is copied piece by piece through staging memory, or read
+//! by the kernel. No lock is taken, and once memory is known no system call is made.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::half::{Half as _, Sight, complete};
+use super::{Failure, Header, Incoming, Outgoing, Waiting};
+use crate::error::Error;
+use crate::registered::Registry;
+
+pub(super) mod board;
+mod channel;
+mod meeting;
+pub(super) mod reach;
+mod receiving;
+mod sending;
+
+use board::{Board, PIECES};
+pub(crate) use meeting::Open;
+use reach::Reach;
+pub(super) use receiving::Receiving;
+pub(super) use sending::Sending;
+
+/// One rank's end of a world, or of a node, whose ranks share memory. Inside, ranks are numbered by their position
+/// among those.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    position: usize,
+    /// The rank in the world of each position.
+    members: Vec<Rank>,
+    /// The position of each rank of the world, where it has one.
+    positions: Vec<Option<usize>>,
+    board: Board,
+    reach: Reach,
+    registry: Arc<Registry>,
+    spins: u32,
+    outbox: Outbox,
+    /// How many messages were received from each position.
+    received: Vec<u64>,
+    /// How many buffers were opened to all.
+    meetings: u64,
+    /// Where each position's buffer is in the present meeting.
+    open: Vec<*mut u8>,
+}
+
+// SAFETY: `open` is used only inside of a call, on the thread that makes it.
+unsafe impl Send for Shared {}
+
+// SAFETY: as for `Send`; nothing is changed through a shared reference.
+unsafe impl Sync for Shared {}
+
+/// What a rank must know of the messages that it has sent.
+#[derive(Debug)]
+struct Outbox {
+    /// How many to each position.
+    sent: Vec<u64>,
+    /// How many of them the receiver had taken when this rank last looked.
+    taken: Vec<u64>,
+    /// The message that each piece of staging memory was last used for: to whom, and its number.
+    staged: [Option<(usize, u64)>; PIECES],
+    /// Which piece is used next.
+    next_piece: usize,
+}
+
+impl Shared {
+    pub(super) fn new(
+        position: usize,
+        members: Vec<Rank>,
+        board: Board,
+        reach: Reach,
+        registry: Arc<Registry>,
+        spins: u32,
+    ) -> Self {
+        let ranks = members.len();
+        assert_eq!(board.ranks(), ranks, "a board for these ranks");
+        let mut positions = vec![None; members.iter().max().map_or(0, |last| last + 1)];
+        members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
+        let outbox =
+            Outbox { sent: vec![0; ranks], taken: vec![0; ranks], staged: [None; PIECES], next_piece: 0 };
+        let (received, open) = (vec![0; ranks], vec![std::ptr::null_mut(); ranks]);
+        Self {
+            position,
+            members,
+            positions,
+            board,
+            reach,
+            registry,
+            spins,
+            outbox,
+            received,
+            meetings: 0,
+            open,
+        }
+    }
+
+    /// All ends of a new world of threads.
+    pub(super) fn world_of_threads(ranks: usize, spins: u32) -> crate::error::Result<Vec<Self>> {
+        let size_bytes = Board::size_bytes(ranks);
+        let pages = crate::memory::Pages::untouched(size_bytes)
+            .map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
+        let board = Board::new(pages, ranks);
+        let end = |position| {
+            let (members, registry) = ((0..ranks).collect(), Registry::of_threads());
+            Self::new(position, members, board.clone(), Reach::Threads, registry, spins)
+        };
+        Ok((0..ranks).map(end).collect())
+    }
+
+    /// This rank's number in the world.
+    pub(super) fn rank(&self) -> Rank {
+        self.members[self.position]
+    }
+
+    /// The ranks that share this memory.
+    pub(super) fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
+    /// The registered memory of this rank.
+    pub(super) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Whether a rank of the world shares this memory.
+    pub(super) fn has(&self, rank: Rank) -> bool {
+        self.positions.get(rank).is_some_and(Option::is_some)
+    }
+
+    fn position_of(&self, rank: Rank) -> usize {
+        self.positions[rank].expect("a rank of the same node")
+    }
+
+    /// Sends and receives at most one message each. When it returns, no other rank reads the bytes sent.
+    #[inline]
+    pub(super) fn exchange(
+        &mut self,
+        header: &Header,
+        outgoing: Option<Outgoing<'_>>,
+        incoming: Option<Incoming<'_>>,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        let waiting = Waiting::new(self.spins, timeout);
+        let (mut sending, mut receiving, around) = self.halves(header, outgoing, incoming);
+        sending.progress()?;
+        complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
+    }
+
+    /// Both halves of an exchange, and what to look at during a wait. The first progress of the sending half is to
+    /// be made first.
+    #[inline]
+    pub(super) fn halves<'a>(
+        &'a mut self,
+        header: &'a Header,
+        outgoing: Option<Outgoing<'a>>,
+        incoming: Option<Incoming<'a>>,
+    ) -> (Option<Sending<'a>>, Option<Receiving<'a>>, Around<'a>) {
+        let to = outgoing.as_ref().map(|outgoing| self.position_of(outgoing.to));
+        let from = incoming.as_ref().map(|incoming| self.position_of(incoming.from));
+        let Self { position, members, positions, board, reach, registry, outbox, received, meetings, .. } =
+            self;
+        let board = &*board;
+        let sending = outgoing.zip(to).map(|(outgoing, to)| {
+            let can_ask_kernel = reach.can_ask_kernel();
+            Sending::new(board, (*position, to), header, outgoing, outbox, registry, can_ask_kernel)
+        });
+        // What was received before this exchange: the number of the message that is awaited may change in it.
+        let around = Around { position: *position, members, positions, board, header, meetings: *meetings };
+        let receiving = incoming.zip(from).map(|(incoming, from)| {
+            Receiving::new(board, (from, *position), header, incoming, &mut received[from], reach)
+        });
+        (sending, receiving, around)
+    }
+
+    /// Lets every rank that shares this memory know that this one cannot go on.
+    pub(super) fn fail(&self, cause: &str) {
+        self.board.fail(self.position, cause);
+    }
+}
+
+/// What a rank looks at while it waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Around<'a> {
+    position: usize,
+    members: &'a [Rank],
+    positions: &'a [Option<usize>],
+    board: &'a Board,
+    header: &'a Header,
+    meetings: u64,
+}
+
+impl Around<'_> {
+    #[cold]
+    pub(super) fn look(&self, other: Rank, waiting: &Waiting) -> Result<Sight, Failure> {
+        if let Some((by, cause)) = self.board.failed() {
+            let (rank, by) = (self.members[self.position], self.members[by]);
+            return Err(Failure::Error(Error::Aborted { rank, by, cause }));
+        }
+        if waiting.is_patient() {
+            self.overhear()?;
+        }
+        let left =
+            |position: usize| self.board.condition(position).left.load(std::sync::atomic::Ordering::Acquire);
+        let gone = self.positions.get(other).copied().flatten().is_some_and(left);
+        Ok(if gone { Sight::Gone } else { Sight::Nothing })
+    }
+
+    /// Looks at what other ranks have sent or opened that this one does not wait for.
+    fn overhear(&self) -> Result<(), Failure> {
+        (0..self.members.len()).filter(|&other| other != self.position).try_for_each(|other| {
+            let channel = self.board.channel(other, self.position);
+            let sent = channel.arrived(channel.taken() + 1);
+            let opened = self.board.condition(other).opened.read(self.meetings + 1);
+            let mut posted = sent.into_iter().chain(opened);
+            posted.try_for_each(|content| self.header.check_overheard(&content.header, self.members[other]))
+        })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.fail("it panicked");
+        }
+        self.board.condition(self.position).left.store(true, std::sync::atomic::Ordering::Release);
+    }
+}

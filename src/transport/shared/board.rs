@@ -1,0 +1,222 @@
+//! The memory that all ranks of a node have in common: how each of them is, and what they send each other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use super::channel::{Channel, OwnLine, Post};
+use crate::memory::Pages;
+
+/// How much of a long message is staged at a time, and how many such pieces a rank has.
+pub(super) const PIECE: usize = 32 << 10;
+pub(super) const PIECES: usize = 4;
+
+/// A number in every board, so that a wrong memory is not taken for one.
+const MAGIC: u64 = 0x756e_6973_6f6e_6f31;
+/// How much of a cause the board keeps.
+const CAUSE: usize = 480;
+/// More than any copy or reduction takes.
+const LONGEST_VISIT: Duration = Duration::from_secs(20);
+
+/// The board of a node. Clones name the same one.
+///
+/// New pages are zero, and zero is how everything on the board begins.
+#[derive(Debug, Clone)]
+pub(in crate::transport) struct Board {
+    pages: Arc<Pages>,
+    ranks: usize,
+}
+
+/// What comes first on a board.
+#[derive(Debug)]
+#[repr(C, align(128))]
+struct Head {
+    magic: AtomicU64,
+    /// The rank that failed first, plus one; 0 as long as all is well.
+    failed: AtomicU32,
+    /// The length of the cause, plus one; 0 as long as it is not written.
+    cause_length: AtomicU32,
+    cause: [AtomicU8; CAUSE],
+}
+
+/// How a rank is. Each flag that is written often has a cache line of its own.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Condition {
+    /// It has left the world, and sends no more.
+    pub(super) left: AtomicBool,
+    /// It has failed: nobody may touch its memory any more.
+    withdrawn: AtomicBool,
+    /// It is reading or writing memory of other ranks.
+    inside: OwnLine<AtomicBool>,
+    /// It opens its buffer to all.
+    pub(super) opened: Post,
+    /// How many opened buffers of others it is done with.
+    pub(super) closed: OwnLine<AtomicU64>,
+}
+
+impl Board {
+    /// How much memory a board needs.
+    pub(in crate::transport) fn size_bytes(ranks: usize) -> usize {
+        Self::staging_at(ranks, ranks)
+    }
+
+    /// The board on zeroed memory that only one caller makes a board of.
+    pub(in crate::transport) fn new(pages: Pages, ranks: usize) -> Self {
+        let board = Self { pages: Arc::new(pages), ranks };
+        assert!(
+            Self::size_bytes(ranks) <= board.pages.size_bytes(),
+            "a board of {ranks} ranks fits its memory"
+        );
+        board.head().magic.store(MAGIC, Ordering::Release);
+        board
+    }
+
+    /// The board that another rank made on this memory, if it is one.
+    #[cfg(feature = "mpi")]
+    pub(in crate::transport) fn existing(pages: Pages, ranks: usize) -> Option<Self> {
+        let fits = Self::size_bytes(ranks) <= pages.size_bytes();
+        let board = Self { pages: Arc::new(pages), ranks };
+        (fits && board.head().magic.load(Ordering::Acquire) == MAGIC).then_some(board)
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn conditions_at() -> usize {
+        size_of::<Head>()
+    }
+
+    fn channels_at(ranks: usize) -> usize {
+        Self::conditions_at() + ranks * size_of::<Condition>()
+    }
+
+    fn staging_at(ranks: usize, rank: usize) -> usize {
+        let first = Self::channels_at(ranks) + ranks * ranks * size_of::<Channel>();
+        first.next_multiple_of(4096) + rank * PIECE * PIECES
+    }
+
+    /// What lies at an offset.
+    ///
+    /// # Safety
+    /// The offset must be one at which the layout above has a `T`, which must be made of atomics and cells,
+    /// so that it may change behind a reference, and be valid where it is zero.
+    unsafe fn at<T>(&self, offset: usize) -> &T {
+        debug_assert!(
+            offset + size_of::<T>() <= self.pages.size_bytes() && offset.is_multiple_of(align_of::<T>())
+        );
+        // SAFETY: inside the mapping, which lives as long as `self`; the rest is the caller's promise.
+        unsafe { &*self.pages.as_ptr().add(offset).cast() }
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the layout begins with the head, which is atomics.
+        unsafe { self.at(0) }
+    }
+
+    pub(super) fn condition(&self, rank: usize) -> &Condition {
+        assert!(rank < self.ranks);
+        // SAFETY: the layout has a condition for each rank; it is atomics and a post, which is a cell.
+        unsafe { self.at(Self::conditions_at() + rank * size_of::<Condition>()) }
+    }
+
+    /// What one rank sends to another.
+    pub(super) fn channel(&self, from: usize, to: usize) -> &Channel {
+        assert!(from < self.ranks && to < self.ranks);
+        // SAFETY: the layout has a channel for each ordered pair; it is atomics and cells.
+        unsafe { self.at(Self::channels_at(self.ranks) + (from * self.ranks + to) * size_of::<Channel>()) }
+    }
+
+    /// A piece of a rank's staging memory.
+    pub(super) fn piece(&self, rank: usize, piece: usize) -> *mut u8 {
+        assert!(rank < self.ranks && piece < PIECES);
+        // SAFETY: the layout ends with the pieces of each rank.
+        unsafe { self.pages.as_ptr().add(Self::staging_at(self.ranks, rank) + piece * PIECE) }
+    }
+
+    /// Tells all that a rank cannot go on; the first cause stays.
+    pub(super) fn fail(&self, rank: usize, cause: &str) {
+        let head = self.head();
+        let first = head.failed.compare_exchange(0, rank as u32 + 1, Ordering::AcqRel, Ordering::Relaxed);
+        if first.is_ok() {
+            let cause = &cause.as_bytes()[..cause.floor_char_boundary(CAUSE)];
+            head.cause.iter().zip(cause).for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
+            head.cause_length.store(cause.len() as u32 + 1, Ordering::Release);
+        }
+    }
+
+    /// The rank that failed first, and what it said, if one did.
+    pub(super) fn failed(&self) -> Option<(usize, String)> {
+        let head = self.head();
+        let by = head.failed.load(Ordering::Acquire).checked_sub(1)?;
+        let length = head.cause_length.load(Ordering::Acquire).checked_sub(1)?;
+        let cause: Vec<_> =
+            head.cause[..length as usize].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        Some((by as usize, String::from_utf8_lossy(&cause).into_owned()))
+    }
+
+    /// Goes inside the memory of other ranks, unless one of them has withdrawn it.
+    pub(super) fn enter(&self, rank: usize, mut others: impl Iterator<Item = usize>) -> Option<Inside<'_>> {
+        let inside = Inside { inside: &self.condition(rank).inside };
+        inside.inside.store(true, Ordering::Relaxed);
+        // With the fence in `withdraw`: a rank that enters sees that the memory is withdrawn, or the rank that
+        // withdraws it sees that another is inside.
+        fence(Ordering::SeqCst);
+        others.all(|other| !self.condition(other).withdrawn.load(Ordering::Acquire)).then_some(inside)
+    }
+
+    /// Lets nobody into a rank's memory any more, and waits until those are out who are inside.
+    fn withdraw(&self, rank: usize) {
+        self.condition(rank).withdrawn.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let began = Instant::now();
+        for other in (0..self.ranks).filter(|&other| other != rank) {
+            while self.condition(other).inside.load(Ordering::Acquire) {
+                if began.elapsed() > LONGEST_VISIT {
+                    // To return would be to let the memory be freed, or changed, under the other's hands.
+                    eprintln!("unisono: rank {other} of the node does not let go of memory of rank {rank}");
+                    std::process::abort();
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// As long as this lives, no rank takes back memory that it has lent.
+#[derive(Debug)]
+pub(super) struct Inside<'a> {
+    inside: &'a AtomicBool,
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.inside.store(false, Ordering::Release);
+    }
+}
+
+/// Memory that a rank lends to others. If it must end before they have said that they are done, they are kept
+/// out first.
+#[derive(Debug)]
+pub(super) struct Lent<'a> {
+    board: &'a Board,
+    rank: usize,
+}
+
+impl<'a> Lent<'a> {
+    pub(super) fn by(board: &'a Board, rank: usize) -> Self {
+        Self { board, rank }
+    }
+
+    /// All others have said that they are done.
+    pub(super) fn is_back(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.board.withdraw(self.rank);
+    }
+}

@@ -1,0 +1,64 @@
+//! How a rank gets at the memory of the ranks that it shares a board with.
+
+use crate::error::Result;
+use crate::registered::Location;
+use crate::transport::Target;
+
+#[cfg(feature = "mpi")]
+mod processes;
+
+#[cfg(feature = "mpi")]
+pub(in crate::transport) use processes::{Processes, can_read, map_file};
+
+/// How a rank gets at the memory of the others.
+#[derive(Debug)]
+pub(in crate::transport) enum Reach {
+    /// They are threads of the same process: an address is all.
+    Threads,
+    /// They are processes: registered memory is mapped, and other memory copied by the kernel.
+    #[cfg(feature = "mpi")]
+    Processes(Processes),
+}
+
+impl Reach {
+    /// Whether the kernel copies from memory that is not registered.
+    pub(super) fn can_ask_kernel(&self) -> bool {
+        match self {
+            Self::Threads => false,
+            #[cfg(feature = "mpi")]
+            Self::Processes(processes) => processes.can_ask_kernel(),
+        }
+    }
+
+    /// Takes in `size_bytes` bytes that another rank lends.
+    pub(super) fn accept(
+        &mut self,
+        from: usize,
+        location: Location,
+        size_bytes: usize,
+        target: &mut Target<'_>,
+    ) -> Result<()> {
+        #[cfg(feature = "mpi")]
+        if let Self::Processes(processes) = self
+            && location.segment == Location::ADDRESS
+        {
+            return processes.copy(from, location.offset, size_bytes, target);
+        }
+        let bytes = self.pointer(from, location, size_bytes)?;
+        // SAFETY: the sender lends these bytes until the message is taken, and does not change them meanwhile.
+        target.accept(0, unsafe { std::slice::from_raw_parts(bytes, size_bytes) });
+        Ok(())
+    }
+
+    /// Where `size_bytes` bytes of another rank are for this one. They may be used as long as they are lent.
+    pub(super) fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
+        match self {
+            Self::Threads => {
+                let _ = (of, size_bytes);
+                Ok(location.offset as *mut u8)
+            }
+            #[cfg(feature = "mpi")]
+            Self::Processes(processes) => processes.pointer(of, location, size_bytes),
+        }
+    }
+}

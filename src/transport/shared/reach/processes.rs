@@ -1,0 +1,150 @@
+//! The memory of other processes of the node.
+
+use std::ffi::c_void;
+use std::io;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::error::{Error, Result};
+use crate::memory::Pages;
+use crate::registered::Location;
+use crate::scratch::Scratch;
+use crate::transport::Target;
+
+/// How many segments of one rank stay mapped: programs register few, and use them often.
+const MOST_MAPPED: usize = 16;
+/// How much the kernel copies at a time of what is then reduced: it stays in the core's cache.
+const BLOCK: usize = 128 << 10;
+
+/// The memory of the processes of a node, by their position.
+#[derive(Debug)]
+pub(in crate::transport) struct Processes {
+    process_ids: Vec<i32>,
+    /// The segments that are mapped, oldest first, with their numbers.
+    mapped: Vec<Vec<(u64, Pages)>>,
+    can_ask_kernel: bool,
+    copied: Scratch,
+}
+
+impl Processes {
+    pub(in crate::transport) fn new(process_ids: Vec<i32>, can_ask_kernel: bool) -> Self {
+        let mapped = process_ids.iter().map(|_| Vec::new()).collect();
+        Self { process_ids, mapped, can_ask_kernel, copied: Scratch::default() }
+    }
+
+    pub(super) fn can_ask_kernel(&self) -> bool {
+        self.can_ask_kernel
+    }
+
+    /// Where bytes of another rank's registered memory are mapped here.
+    pub(super) fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
+        let pages = self.segment(of, location)?;
+        let fits = location
+            .offset
+            .checked_add(size_bytes as u64)
+            .is_some_and(|end| end <= pages.size_bytes() as u64);
+        assert!(fits, "bytes that lie inside their segment");
+        // SAFETY: inside the mapping.
+        Ok(unsafe { pages.as_ptr().add(location.offset as usize) })
+    }
+
+    fn segment(&mut self, of: usize, location: Location) -> Result<&Pages> {
+        let mapped = &mut self.mapped[of];
+        let known = mapped.iter().position(|(number, _)| *number == location.segment);
+        let position = match known {
+            Some(position) => position,
+            None => {
+                if mapped.len() == MOST_MAPPED {
+                    mapped.remove(0);
+                }
+                mapped.push((location.segment, map_file(self.process_ids[of], location.file())?));
+                mapped.len() - 1
+            }
+        };
+        Ok(&mapped[position].1)
+    }
+
+    /// Has the kernel copy bytes of another rank, and takes them in.
+    pub(super) fn copy(
+        &mut self,
+        from: usize,
+        address: u64,
+        size_bytes: usize,
+        target: &mut Target<'_>,
+    ) -> Result<()> {
+        let process_id = self.process_ids[from];
+        let failed = |error: io::Error| Error::Memory { size_bytes, cause: error };
+        if let Target::Place(place) = target {
+            return read(process_id, address, place).map_err(failed);
+        }
+        for offset in (0..size_bytes).step_by(BLOCK) {
+            let block = self.copied.take(BLOCK.min(size_bytes - offset));
+            read(process_id, address + offset as u64, block).map_err(failed)?;
+            target.accept(offset, block);
+        }
+        Ok(())
+    }
+}
+
+/// Maps the memory behind a file that is open in another process.
+pub(in crate::transport) fn map_file(process_id: i32, file: u64) -> Result<Pages> {
+    let path = format!("/proc/{process_id}/fd/{file}");
+    let map = || {
+        let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let pages = Pages::of_file(&file)?;
+        pages.touch();
+        Ok(pages)
+    };
+    map().map_err(|error: rustix::io::Errno| Error::Memory { size_bytes: 0, cause: error.into() })
+}
+
+/// Whether the kernel lets this process read that one's memory, tried on a value that it is known to have.
+pub(in crate::transport) fn can_read(process_id: i32, address: u64, expected: u64) -> bool {
+    let mut found = [0; 8];
+    read(process_id, address, &mut found).is_ok() && u64::from_ne_bytes(found) == expected
+}
+
+/// Reads another process's memory (cross memory attach).
+fn read(process_id: i32, mut address: u64, mut into: &mut [u8]) -> io::Result<()> {
+    while !into.is_empty() {
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: into.len() };
+        // SAFETY: the kernel writes at most `into.len()` bytes to `into`, and checks the other address itself.
+        let copied =
+            unsafe { libc::process_vm_readv(process_id, &raw const local, 1, &raw const remote, 1, 0) };
+        let copied = usize::try_from(copied).map_err(|_| io::Error::last_os_error())?;
+        if copied == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        address += copied as u64;
+        into = &mut into[copied..];
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_reads_its_own_memory() {
+        let value = 0x1234_5678_9abc_def0_u64;
+        let own = std::process::id() as i32;
+        assert!(can_read(own, (&raw const value) as u64, value));
+        assert!(!can_read(own, (&raw const value) as u64, value + 1));
+        assert!(!can_read(own, 8, value), "nothing is mapped there");
+    }
+
+    #[test]
+    fn a_file_is_mapped_twice() {
+        use rustix::fd::AsRawFd as _;
+        let (file, pages) = Pages::shared(100).unwrap();
+        let again = map_file(std::process::id() as i32, file.as_raw_fd() as u64).unwrap();
+        // SAFETY: both mappings are of the same memory, and nobody else uses it.
+        unsafe {
+            *pages.as_ptr() = 7;
+            assert_eq!(*again.as_ptr(), 7);
+        }
+        assert!(map_file(std::process::id() as i32, 999_999).is_err());
+    }
+}

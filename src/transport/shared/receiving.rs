@@ -1,0 +1,122 @@
+//! The receiving half of an exchange in shared memory.
+
+use unisono_collectives::Rank;
+
+use super::board::{Board, PIECE};
+use super::channel::{Channel, Content, SHORT};
+use super::reach::Reach;
+use crate::registered::Location;
+use crate::transport::half::Half;
+use crate::transport::{Failure, Header, Incoming, Target};
+
+/// A message on its way from another rank.
+#[derive(Debug)]
+pub(in crate::transport) struct Receiving<'a> {
+    board: &'a Board,
+    channel: &'a Channel,
+    from: usize,
+    to: usize,
+    other: Rank,
+    expected: Header,
+    target: Target<'a>,
+    size_bytes: usize,
+    /// How many messages were received from this rank.
+    received: &'a mut u64,
+    reach: &'a mut Reach,
+    /// How much of the payload is here.
+    taken: usize,
+    done: bool,
+}
+
+impl<'a> Receiving<'a> {
+    #[inline]
+    pub(super) fn new(
+        board: &'a Board,
+        (from, to): (usize, usize),
+        header: &Header,
+        incoming: Incoming<'a>,
+        received: &'a mut u64,
+        reach: &'a mut Reach,
+    ) -> Self {
+        let Incoming { from: other, target } = incoming;
+        let (channel, size_bytes) = (board.channel(from, to), target.size_bytes());
+        let expected = header.of_size(size_bytes);
+        Self {
+            board,
+            channel,
+            from,
+            to,
+            other,
+            expected,
+            target,
+            size_bytes,
+            received,
+            reach,
+            taken: 0,
+            done: false,
+        }
+    }
+
+    /// Takes in a payload that is not in its message's slot.
+    fn take_long(&mut self, location: Location) -> Result<(), Failure> {
+        if location.segment == Location::STAGING {
+            let size_bytes = PIECE.min(self.size_bytes - self.taken);
+            let piece = self.board.piece(self.from, location.offset as usize);
+            // SAFETY: the sender has written so much of the piece, and does not write to it before it is taken.
+            let bytes = unsafe { std::slice::from_raw_parts(piece, size_bytes) };
+            self.target.accept(self.taken, bytes);
+            self.taken += size_bytes;
+            return Ok(());
+        }
+        let Some(_inside) = self.board.enter(self.to, std::iter::once(self.from)) else {
+            // The sender has failed; the next look around says how.
+            return Ok(());
+        };
+        self.reach.accept(self.from, location, self.size_bytes, &mut self.target).map_err(Failure::Error)?;
+        self.taken = self.size_bytes;
+        Ok(())
+    }
+
+    #[inline]
+    fn take(&mut self, number: u64, content: &Content) -> Result<bool, Failure> {
+        self.expected.check(&content.header, self.other)?;
+        let before = self.taken;
+        if self.size_bytes <= SHORT {
+            self.target.accept(0, self.channel.payload(number, content, self.size_bytes));
+            self.taken = self.size_bytes;
+            self.done = true;
+        } else {
+            self.take_long(content.location())?;
+            if self.taken == before {
+                return Ok(false);
+            }
+            self.done = self.taken == self.size_bytes;
+        }
+        self.channel.take(number);
+        *self.received = number;
+        Ok(true)
+    }
+}
+
+impl Half for Receiving<'_> {
+    fn other(&self) -> Rank {
+        self.other
+    }
+
+    #[inline]
+    fn is_done(&self) -> bool {
+        self.done
+    }
+
+    #[inline]
+    fn progress(&mut self) -> Result<bool, Failure> {
+        if self.done {
+            return Ok(false);
+        }
+        let number = *self.received + 1;
+        match self.channel.arrived(number) {
+            None => Ok(false),
+            Some(content) => self.take(number, &content),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The sending half of an exchange in shared memory.
+
+use unisono_collectives::Rank;
+
+use super::Outbox;
+use super::board::{Board, Lent, PIECE, PIECES};
+use super::channel::{Channel, SHORT, SLOTS};
+use crate::registered::{Location, Registry};
+use crate::transport::half::Half;
+use crate::transport::{Failure, Header, Outgoing};
+
+/// From this size on, the kernel's copy from memory that the receiver cannot reach costs less than staging.
+pub(super) const KERNEL_BYTES: usize = 1 << 20;
+
+/// How a payload travels.
+#[derive(Debug)]
+enum Way<'a> {
+    /// In the slot of its message.
+    Short,
+    /// Read where it lies. The bytes are lent until the receiver has taken the message.
+    Whole(Location, Option<Lent<'a>>),
+    /// In pieces, through staging memory.
+    Staged,
+}
+
+/// A message on its way to another rank.
+#[derive(Debug)]
+pub(in crate::transport) struct Sending<'a> {
+    board: &'a Board,
+    channel: &'a Channel,
+    from: usize,
+    to: usize,
+    other: Rank,
+    header: Header,
+    bytes: &'a [u8],
+    way: Way<'a>,
+    outbox: &'a mut Outbox,
+    /// How much of the payload is sent.
+    given: usize,
+    done: bool,
+}
+
+impl<'a> Sending<'a> {
+    #[inline]
+    pub(super) fn new(
+        board: &'a Board,
+        (from, to): (usize, usize),
+        header: &Header,
+        outgoing: Outgoing<'a>,
+        outbox: &'a mut Outbox,
+        registry: &Registry,
+        can_ask_kernel: bool,
+    ) -> Self {
+        let Outgoing { to: other, bytes } = outgoing;
+        let way =
+            if bytes.len() <= SHORT { Way::Short } else { Self::long_way(bytes, registry, can_ask_kernel) };
+        let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
+        Self { board, channel, from, to, other, header, bytes, way, outbox, given: 0, done: false }
+    }
+
+    fn long_way(bytes: &[u8], registry: &Registry, can_ask_kernel: bool) -> Way<'a> {
+        if let Some(location) = registry.locate(bytes) {
+            Way::Whole(location, None)
+        } else if can_ask_kernel && bytes.len() >= KERNEL_BYTES {
+            Way::Whole(Location { segment: Location::ADDRESS, offset: bytes.as_ptr() as u64 }, None)
+        } else {
+            Way::Staged
+        }
+    }
+
+    /// The number of the next message, if there is a free slot for it.
+    fn next_number(&mut self) -> Option<u64> {
+        let Outbox { sent, taken, .. } = &mut *self.outbox;
+        let number = sent[self.to] + 1;
+        if number > taken[self.to] + SLOTS {
+            taken[self.to] = self.channel.taken();
+        }
+        (number <= taken[self.to] + SLOTS).then_some(number)
+    }
+
+    fn progress_whole(&mut self, location: Location) -> bool {
+        if self.given == 0 {
+            let Some(number) = self.next_number() else { return false };
+            self.way = Way::Whole(location, Some(Lent::by(self.board, self.from)));
+            self.channel.send_long(number, self.header, location);
+            self.outbox.sent[self.to] = number;
+            self.given = self.bytes.len();
+            return true;
+        }
+        self.done = self.channel.taken() >= self.outbox.sent[self.to];
+        if self.done
+            && let Way::Whole(_, lent) = &mut self.way
+        {
+            lent.take().into_iter().for_each(Lent::is_back);
+        }
+        self.done
+    }
+
+    fn progress_staged(&mut self) -> bool {
+        let piece = self.outbox.next_piece;
+        if let Some((to, number)) = self.outbox.staged[piece]
+            && self.board.channel(self.from, to).taken() < number
+        {
+            return false;
+        }
+        let Some(number) = self.next_number() else { return false };
+        let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + PIECE)];
+        // SAFETY: the piece is this rank's, and whoever was to read it has taken its message; a piece has room for
+        // so much, and is no part of the source.
+        unsafe { self.board.piece(self.from, piece).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        let location = Location { segment: Location::STAGING, offset: piece as u64 };
+        self.channel.send_long(number, self.header, location);
+        self.outbox.sent[self.to] = number;
+        self.outbox.staged[piece] = Some((self.to, number));
+        self.outbox.next_piece = (piece + 1) % PIECES;
+        self.given += bytes.len();
+        // The pieces are the communicator's: nothing of the caller's is lent.
+        self.done = self.given == self.bytes.len();
+        true
+    }
+}
+
+impl Half for Sending<'_> {
+    fn other(&self) -> Rank {
+        self.other
+    }
+
+    #[inline]
+    fn is_done(&self) -> bool {
+        self.done
+    }
+
+    #[inline]
+    fn progress(&mut self) -> Result<bool, Failure> {
+        if self.done {
+            return Ok(false);
+        }
+        Ok(match self.way {
+            Way::Short => {
+                let Some(number) = self.next_number() else { return Ok(false) };
+                self.channel.send_short(number, self.header, self.bytes);
+                self.outbox.sent[self.to] = number;
+                self.done = true;
+                true
+            }
+            Way::Whole(location, _) => self.progress_whole(location),
+            Way::Staged => self.progress_staged(),
+        })
+    }
+}
