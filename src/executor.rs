@@ -24,6 +24,9 @@ mod one_pass;
 
 use one_pass::OnePass;
 
+/// How much of a chunk is sent at a time between ranks that share memory: a few of it fit a core's cache.
+const BLOCK_BYTES: usize = 256 << 10;
+
 /// A plan, and what the executor needs to know of it.
 #[derive(Debug)]
 pub(crate) struct Prepared {
@@ -32,15 +35,30 @@ pub(crate) struct Prepared {
     direct: Option<Direct>,
     /// Whether a step sends what the buffer held before the first step.
     sends_original: bool,
+    /// Whether each message is a single chunk.
+    sends_single_chunks: bool,
 }
 
 impl Prepared {
     pub(crate) fn new(plan: Plan, operation: Operation, ranks: usize) -> Self {
         let all_reduce = operation == Operation::AllReduce;
         let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), ranks)).flatten();
-        let steps = plan.phases().iter().flat_map(|phase| phase.schedule.steps());
-        let sends_original = steps.filter_map(|step| step.send).any(|send| send.source == Source::Original);
-        Self { plan, direct, sends_original }
+        let steps = || plan.phases().iter().flat_map(|phase| phase.schedule.steps());
+        let mut sends = steps().filter_map(|step| step.send);
+        let sends_original = sends.any(|send| send.source == Source::Original);
+        let receives_one = |step: &Step| step.receive.is_none_or(|receive| receive.chunks.count() == 1);
+        let sends_one = |step: &Step| step.send.is_none_or(|send| send.chunks.count() == 1);
+        let sends_single_chunks = steps().all(|step| sends_one(step) && receives_one(step));
+        Self { plan, direct, sends_original, sends_single_chunks }
+    }
+
+    /// In how many blocks the plan is best run, one block after the other, where ranks share memory: so many that
+    /// what a block brings is still in a core's cache when a later step needs it again.
+    ///
+    /// A block is a part of each chunk, so an element stays in its chunk, and the bits stay what they are.
+    fn blocks(&self, call: &Call) -> usize {
+        let chunk_bytes = call.size_bytes() / self.plan.chunk_count();
+        if self.sends_single_chunks { chunk_bytes.div_ceil(BLOCK_BYTES).max(1) } else { 1 }
     }
 }
 
@@ -181,6 +199,9 @@ struct Run<'a> {
     original: &'a [u8],
     /// Room for what would change while it is on its way.
     outgoing: &'a mut Scratch,
+    /// Which part of each chunk is worked on, of how many.
+    block: usize,
+    blocks: usize,
 }
 
 impl<'a> Run<'a> {
@@ -191,14 +212,20 @@ impl<'a> Run<'a> {
         outgoing: &'a mut Scratch,
     ) -> Self {
         let header = Header::new(task.sequence, task.call, task.algorithm);
-        Self { task, format: Format::of(task.call, widening), header, original, outgoing }
+        let format = Format::of(task.call, widening);
+        Self { task, format, header, original, outgoing, block: 0, blocks: 1 }
     }
 
     fn all_steps(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
-        for phase in self.task.prepared.plan.phases() {
-            for (number, step) in phase.schedule.steps().iter().enumerate() {
-                self.step(phase, step, held, transport)
-                    .map_err(|failure| failure.at(self.task.place(transport.rank(), phase.name, number)))?;
+        let Task { call, prepared, ranks, .. } = *self.task;
+        self.blocks = if transport.is_shared_by(ranks) { prepared.blocks(call) } else { 1 };
+        for block in 0..self.blocks {
+            self.block = block;
+            for phase in prepared.plan.phases() {
+                for (number, step) in phase.schedule.steps().iter().enumerate() {
+                    self.step(phase, step, held, transport)
+                        .map_err(|failure| failure.at(self.task.place(transport.rank(), phase.name, number)))?;
+                }
             }
         }
         Ok(())
@@ -245,7 +272,7 @@ impl<'a> Run<'a> {
         let sends = self.held_range(send.chunks);
         let received = receives.unwrap_or(0..0);
         if send.source == Source::Original {
-            let bytes = scaled(self.task.elements(send.chunks), self.format.wire_size_bytes);
+            let bytes = scaled(self.elements(send.chunks), self.format.wire_size_bytes);
             return (&self.original[bytes], &mut held[received]);
         }
         if let Some(widening) = self.format.widening {
@@ -266,9 +293,18 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The bytes of a range of chunks, as they are held.
+    /// The bytes of a range of chunks, as they are held: those of this block.
     fn held_range(&self, chunks: Chunks) -> Range<usize> {
-        scaled(self.task.elements(chunks), self.format.held_size_bytes)
+        scaled(self.elements(chunks), self.format.held_size_bytes)
+    }
+
+    fn elements(&self, chunks: Chunks) -> Range<usize> {
+        let all = self.task.elements(chunks);
+        if self.blocks == 1 {
+            return all;
+        }
+        let block = partition::elements(all.len(), self.blocks, Chunks::one(self.block));
+        all.start + block.start..all.start + block.end
     }
 }
 

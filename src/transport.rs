@@ -190,9 +190,14 @@ impl Transport {
         }
     }
 
+    /// Whether all of the `ranks` ranks of the world share memory.
+    pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {
+        self.shared().is_some_and(|shared| shared.members().len() == ranks)
+    }
+
     /// Whether all ranks of the world reach this buffer of this rank where it lies.
     pub(crate) fn all_reach(&self, buffer: &[u8], ranks: usize) -> bool {
-        self.shared().is_some_and(|shared| shared.members().len() == ranks && shared.reaches(buffer))
+        self.is_shared_by(ranks) && self.shared().is_some_and(|shared| shared.reaches(buffer))
     }
 
     /// Opens this rank's buffer to all ranks, lets `work` work on a range of all buffers, and returns when all

@@ -8,7 +8,7 @@ use super::channel::{Channel, OwnLine, Post};
 use crate::memory::Pages;
 
 /// How much of a long message is staged at a time, and how many such pieces a rank has.
-pub(super) const PIECE: usize = 32 << 10;
+pub(super) const PIECE: usize = 16 << 10;
 pub(super) const PIECES: usize = 4;
 
 /// A number in every board, so that a wrong memory is not taken for one.

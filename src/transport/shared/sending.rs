@@ -10,7 +10,7 @@ use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};
 
 /// From this size on, the kernel's copy from memory that the receiver cannot reach costs less than staging.
-pub(super) const KERNEL_BYTES: usize = 1 << 20;
+pub(super) const KERNEL_BYTES: usize = 64 << 10;
 
 /// How a payload travels.
 #[derive(Debug)]
