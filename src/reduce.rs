@@ -53,7 +53,7 @@ named!(ReduceOp, "reduction");
 /// Works `arrived` into `held`, element by element.
 ///
 /// Both are whole, aligned elements, of the same number.
-pub(crate) type Kernel = fn(held: &mut [u8], arrived: &[u8]);
+pub type Kernel = fn(held: &mut [u8], arrived: &[u8]);
 
 /// The arithmetic of one element type.
 trait Number: bytemuck::Pod {
@@ -172,7 +172,7 @@ macro_rules! for_dtype {
 pub(crate) use for_dtype;
 
 /// The kernel that reduces elements of one type.
-pub(crate) fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
+pub fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     for_dtype!(dtype, kernel_of(op))
 }
 
@@ -210,19 +210,19 @@ const BLOCK: usize = 1024;
 
 /// Half formats held in `f32`, so that they are rounded when they travel and not at every addition.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Widening {
+pub struct Widening {
     /// `f32` elements take the place of what was held.
-    pub(crate) replace: Kernel,
+    pub replace: Kernel,
     /// Half elements are reduced into `f32` elements.
-    pub(crate) reduce: Kernel,
+    pub reduce: Kernel,
     /// Rounds `f32` elements to half elements, and what is held with them: whoever sends a value holds the
     /// same value.
-    pub(crate) round: fn(held: &mut [u8], rounded: &mut [u8]),
+    pub round: fn(held: &mut [u8], rounded: &mut [u8]),
 }
 
 impl Widening {
     /// The conversions of one half format; `None` for other types, and for operations that never round.
-    pub(crate) fn of(dtype: DType, op: ReduceOp) -> Option<Self> {
+    pub fn of(dtype: DType, op: ReduceOp) -> Option<Self> {
         match dtype {
             DType::F16 => Self::of_half::<f16>(op),
             DType::BF16 => Self::of_half::<bf16>(op),
