@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use unisono::internals::{Widening, kernel};
+use unisono::internals::{Widening, joint, kernel};
 use unisono::{DType, ReduceOp};
 
 /// One that stays in the caches of a core, and one that goes through memory.
@@ -81,6 +81,20 @@ fn kernels(criterion: &mut Criterion) {
     }
 }
 
+/// Two arrays that both become the result: one more array written than by a kernel.
+fn joints(criterion: &mut Criterion) {
+    for (size_bytes, name) in SIZES_BYTES {
+        let mut group = group(criterion, name, size_bytes);
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let joint = joint(dtype, ReduceOp::Sum);
+            let [mut one, mut other] = [0, 1].map(|_| Array::of(&constant(dtype, false), size_bytes));
+            group.bench_function(BenchmarkId::new(dtype.name(), "joint sum"), |bencher| {
+                bencher.iter(|| joint(one.bytes(), other.bytes()));
+            });
+        }
+    }
+}
+
 /// What a half format goes through while it is held in `f32`. The bytes are those of the half format.
 fn widenings(criterion: &mut Criterion) {
     for (size_bytes, name) in SIZES_BYTES {
@@ -101,5 +115,5 @@ fn widenings(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, kernels, widenings);
+criterion_group!(benches, kernels, joints, widenings);
 criterion_main!(benches);

@@ -35,6 +35,7 @@ pub mod data;
 mod dtype;
 mod error;
 mod executor;
+#[allow(unsafe_code, reason = "a function may be called only on processors that have its instructions")]
 mod reduce;
 mod scratch;
 pub mod select;
@@ -58,7 +59,7 @@ pub use mpi;
 /// What the benches of this crate measure; nothing that a user may rely on.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::reduce::{Kernel, Widening, kernel};
+    pub use crate::reduce::{Joint, Kernel, Widening, joint, kernel};
 }
 
 /// Initialises MPI and takes part in the world that `mpirun` launched: [`Communicator::init`].
