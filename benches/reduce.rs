@@ -15,7 +15,7 @@ const SIZES_BYTES: [(usize, &str); 2] = [(32 << 10, "32 KiB"), (16 << 20, "16 Mi
 
 const OPERATIONS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Product];
 
-/// An array that begins at a cache line, as all of ours do, where nothing is NaN or subnormal in any type and
+/// An array that begins at a cache line, where nothing is NaN or subnormal in any type and
 /// nothing becomes so: products are with ones, sums with zeros.
 struct Array {
     words: Vec<u64>,

@@ -35,7 +35,6 @@ pub mod data;
 mod dtype;
 mod error;
 mod executor;
-#[allow(unsafe_code, reason = "a function may be called only on processors that have its instructions")]
 mod reduce;
 mod scratch;
 pub mod select;

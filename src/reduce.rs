@@ -1,15 +1,18 @@
 //! The reduction kernels: every operation over every element type, on plain bytes.
 //!
 //! All of them are commutative to the last bit, so `a + b` on one rank and `b + a` on another agree;
-//! [`ReduceOp`] says how for zeros of different sign. (Which bits a NaN carries is the processor's affair.)
+//! [`ReduceOp`] says how for zeros of different sign. (Of two NaNs, whose payload a sum or a product carries is
+//! the affair of the processor and the compiler.)
 
-use ::half::{bf16, f16};
+use half::{bf16, f16};
 use unisono_collectives::named;
 
 use crate::dtype::DType;
 
-mod half;
+mod halves;
+#[allow(unsafe_code, reason = "instructions that not every processor has")]
 mod lanes;
+#[allow(unsafe_code, reason = "functions of instructions that not every processor has")]
 mod level;
 mod number;
 mod passes;
@@ -66,10 +69,11 @@ named!(ReduceOp, "reduction");
 /// Both are whole, aligned elements, of the same number.
 pub type Kernel = fn(held: &mut [u8], arrived: &[u8]);
 
-/// Reduces two arrays to one, which both become, in one go: for two ranks that share memory, half the array each.
+/// Reduces two arrays to one, which both become, in one pass: for two ranks that share memory, where each does
+/// this to one half of the elements.
 ///
-/// Both are whole, aligned elements, of the same number, and hold the same bits afterwards. Half formats are reduced
-/// in `f32` and rounded once.
+/// Both are whole, aligned elements, of the same number, and hold the same bits afterwards. Half formats are
+/// reduced in `f32` and rounded once. A mean is only added up, as by a [`Kernel`].
 pub type Joint = fn(one: &mut [u8], other: &mut [u8]);
 
 /// Calls `$function::<T>($arguments)` for the Rust type of a [`DType`].

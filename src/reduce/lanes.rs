@@ -1,11 +1,14 @@
 //! What the compiler does not find by itself: the instructions that convert `f16`.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::*;
+use std::arch::x86_64::{
+    __m128i, __m256, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm512_cvtph_ps,
+    _mm512_cvtps_ph,
+};
 
-use ::half::f16;
+use half::f16;
 
-use super::half::Half;
+use super::halves::Half;
 
 /// How many halves an instruction converts: as many as an AVX-512 register has of `f32`.
 pub(super) const LANES: usize = 16;
@@ -44,6 +47,10 @@ impl<H: Half, const N: usize> Convert<H, N> for Portable {
     }
 }
 
+/// To the nearest, ties to even, whatever the program has set.
+#[cfg(target_arch = "x86_64")]
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+
 /// Has F16C: eight at a time.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
@@ -67,18 +74,16 @@ impl Lanes for Avx2 {
 impl Convert<f16, LANES> for Avx2 {
     #[inline(always)]
     fn widen(self, halves: [f16; LANES]) -> [f32; LANES] {
-        let quarters: [__m128i; 2] = bytemuck::cast(halves);
+        let [one, two]: [__m128i; 2] = bytemuck::cast(halves);
         // SAFETY: an `Avx2` is made only where there is F16C.
-        let wide = quarters.map(|quarter| unsafe { _mm256_cvtph_ps(quarter) });
-        bytemuck::cast(wide)
+        bytemuck::cast(unsafe { [_mm256_cvtph_ps(one), _mm256_cvtph_ps(two)] })
     }
 
     #[inline(always)]
     fn round(self, wide: [f32; LANES]) -> [f16; LANES] {
-        let wide: [__m256; 2] = bytemuck::cast(wide);
+        let [one, two]: [__m256; 2] = bytemuck::cast(wide);
         // SAFETY: an `Avx2` is made only where there is F16C.
-        let halves = wide.map(|wide| unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide) });
-        bytemuck::cast(halves)
+        bytemuck::cast(unsafe { [_mm256_cvtps_ph::<NEAREST>(one), _mm256_cvtps_ph::<NEAREST>(two)] })
     }
 }
 
@@ -112,6 +117,6 @@ impl Convert<f16, LANES> for Avx512 {
     #[inline(always)]
     fn round(self, wide: [f32; LANES]) -> [f16; LANES] {
         // SAFETY: an `Avx512` is made only where there is AVX-512 F.
-        bytemuck::cast(unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(wide)) })
+        bytemuck::cast(unsafe { _mm512_cvtps_ph::<NEAREST>(bytemuck::cast(wide)) })
     }
 }

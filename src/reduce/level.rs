@@ -56,7 +56,7 @@ impl Level {
             [avx2.then_some(Instructions::Avx2), avx512.then_some(Instructions::Avx512)]
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let wide = [];
+        let wide: [Option<Instructions>; 0] = [];
         std::iter::once(Instructions::Baseline).chain(wide.into_iter().flatten()).map(Self)
     }
 

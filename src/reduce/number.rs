@@ -1,8 +1,8 @@
 //! The arithmetic of one element of every type, without branches: a loop over it becomes vector instructions.
 
-use ::half::{bf16, f16};
+use half::{bf16, f16};
 
-use super::half::Half;
+use super::halves::Half;
 
 /// An element type.
 pub(super) trait Number: bytemuck::Pod {
@@ -10,7 +10,8 @@ pub(super) trait Number: bytemuck::Pod {
     fn product(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
-    fn divided(self, divisor: usize) -> Self;
+    /// Divides all elements.
+    fn divide(elements: &mut [Self], divisor: usize);
 }
 
 /// What is done to two elements.
@@ -66,8 +67,13 @@ macro_rules! floats {
             }
 
             #[inline(always)]
-            fn divided(self, divisor: usize) -> Self {
-                self / divisor as Self
+            fn divide(elements: &mut [Self], divisor: usize) {
+                let (divisor, exact) = (divisor as Self, divisor.is_power_of_two());
+                // The reciprocal of a power of two is exact, so that the product is the quotient.
+                let reciprocal = divisor.recip();
+                for element in elements {
+                    *element = if exact { *element * reciprocal } else { *element / divisor };
+                }
             }
         }
     )*};
@@ -112,8 +118,10 @@ macro_rules! halves {
             }
 
             #[inline(always)]
-            fn divided(self, divisor: usize) -> Self {
-                Self::rounded(self.widened().divided(divisor))
+            fn divide(elements: &mut [Self], divisor: usize) {
+                for element in elements {
+                    *element = Self::rounded(element.widened() / divisor as f32);
+                }
             }
         }
     )*};
@@ -143,9 +151,11 @@ macro_rules! integers {
             }
 
             #[inline(always)]
-            fn divided(self, divisor: usize) -> Self {
-                // More ranks than the type can count: every quotient is then below one.
-                Self::try_from(divisor).map_or(0, |divisor| self / divisor)
+            fn divide(elements: &mut [Self], divisor: usize) {
+                for element in elements {
+                    // More ranks than the type can count: every quotient is then below one.
+                    *element = Self::try_from(divisor).map_or(0, |divisor| *element / divisor);
+                }
             }
         }
     )*};

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use ::half::{bf16, f16};
+use half::{bf16, f16};
 
 use super::lanes::Lanes;
 use super::level::Pass;
@@ -82,8 +82,6 @@ impl<T: Number> Pass for Divide<T> {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, elements: &mut [u8], ranks: usize) {
-        for element in bytemuck::cast_slice_mut::<u8, T>(elements) {
-            *element = element.divided(ranks);
-        }
+        T::divide(bytemuck::cast_slice_mut(elements), ranks);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::marker::PhantomData;
 
-use ::half::{bf16, f16};
+use half::{bf16, f16};
 
-use super::half::Half;
+use super::halves::Half;
 use super::lanes::{Convert, Lanes, Portable};
 use super::level::{Level, Pass};
 use super::number::{Operator, Product, Sum};
@@ -114,8 +114,8 @@ impl<H: Half, O: Operator> Fused for Halves<H, O> {
 
     #[inline(always)]
     fn block<C: Convert<H, N>, const N: usize>(converter: C, one: &mut [H; N], other: &mut [H; N]) {
-        *one = converter.round(apply_all::<O, N>(converter.widen(*one), converter.widen(*other)));
-        *other = *one;
+        let result = converter.round(apply_all::<O, N>(converter.widen(*one), converter.widen(*other)));
+        (*one, *other) = (result, result);
     }
 }
 
