@@ -60,6 +60,12 @@ pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 #[cfg(feature = "mpi")]
 pub use mpi;
 
+/// What the benches of this crate measure; nothing that a user may rely on.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::reduce::{Joint, Kernel, Widening, joint, kernel};
+}
+
 /// Initialises MPI and takes part in the world that `mpirun` launched: [`Communicator::init`].
 ///
 /// # Errors

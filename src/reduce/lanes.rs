@@ -1,0 +1,122 @@
+//! What the compiler does not find by itself: the instructions that convert `f16`.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m128i, __m256, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm512_cvtph_ps,
+    _mm512_cvtps_ph,
+};
+
+use half::f16;
+
+use super::halves::Half;
+
+/// How many halves an instruction converts: as many as an AVX-512 register has of `f32`.
+pub(super) const LANES: usize = 16;
+
+/// Converts so many elements of a half format at once.
+pub(super) trait Convert<H, const N: usize>: Copy {
+    fn widen(self, halves: [H; N]) -> [f32; N];
+    fn round(self, wide: [f32; N]) -> [H; N];
+}
+
+/// What a level has beyond what the compiler finds by itself.
+///
+/// A value of a type that implements this is the proof that the processor has the level's instructions.
+pub(super) trait Lanes: Convert<f16, LANES> {
+    /// Whether there are instructions that convert `f16`.
+    const CONVERTS_F16: bool;
+}
+
+/// Converts in plain arithmetic.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Portable;
+
+impl Lanes for Portable {
+    const CONVERTS_F16: bool = false;
+}
+
+impl<H: Half, const N: usize> Convert<H, N> for Portable {
+    #[inline(always)]
+    fn widen(self, halves: [H; N]) -> [f32; N] {
+        halves.map(H::widened)
+    }
+
+    #[inline(always)]
+    fn round(self, wide: [f32; N]) -> [H; N] {
+        wide.map(H::rounded)
+    }
+}
+
+/// To the nearest, ties to even, whatever the program has set.
+#[cfg(target_arch = "x86_64")]
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+
+/// Has F16C: eight at a time.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx2(());
+
+#[cfg(target_arch = "x86_64")]
+impl Avx2 {
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Lanes for Avx2 {
+    const CONVERTS_F16: bool = true;
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Convert<f16, LANES> for Avx2 {
+    #[inline(always)]
+    fn widen(self, halves: [f16; LANES]) -> [f32; LANES] {
+        let [one, two]: [__m128i; 2] = bytemuck::cast(halves);
+        // SAFETY: an `Avx2` is made only where there is F16C.
+        bytemuck::cast(unsafe { [_mm256_cvtph_ps(one), _mm256_cvtph_ps(two)] })
+    }
+
+    #[inline(always)]
+    fn round(self, wide: [f32; LANES]) -> [f16; LANES] {
+        let [one, two]: [__m256; 2] = bytemuck::cast(wide);
+        // SAFETY: an `Avx2` is made only where there is F16C.
+        bytemuck::cast(unsafe { [_mm256_cvtps_ph::<NEAREST>(one), _mm256_cvtps_ph::<NEAREST>(two)] })
+    }
+}
+
+/// Has AVX-512 F: sixteen at a time.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx512(());
+
+#[cfg(target_arch = "x86_64")]
+impl Avx512 {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Lanes for Avx512 {
+    const CONVERTS_F16: bool = true;
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Convert<f16, LANES> for Avx512 {
+    #[inline(always)]
+    fn widen(self, halves: [f16; LANES]) -> [f32; LANES] {
+        // SAFETY: an `Avx512` is made only where there is AVX-512 F.
+        bytemuck::cast(unsafe { _mm512_cvtph_ps(bytemuck::cast(halves)) })
+    }
+
+    #[inline(always)]
+    fn round(self, wide: [f32; LANES]) -> [f16; LANES] {
+        // SAFETY: an `Avx512` is made only where there is AVX-512 F.
+        bytemuck::cast(unsafe { _mm512_cvtps_ph::<NEAREST>(bytemuck::cast(wide)) })
+    }
+}

@@ -1,0 +1,92 @@
+//! Which instructions a kernel may use: found out when the program runs.
+//!
+//! Every loop is written once, as a [`Pass`], and compiled once for each level; the compiler makes vector
+//! instructions of it. All levels give the same bits.
+
+#[cfg(target_arch = "x86_64")]
+use super::lanes::{Avx2, Avx512};
+use super::lanes::{Lanes, Portable};
+
+/// A set of instructions that this processor has.
+///
+/// There is no way to make one but to look: that is what makes [`Level::compiled`] sound.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Level(Instructions);
+
+#[derive(Debug, Clone, Copy)]
+enum Instructions {
+    /// What every processor of this architecture has: SSE2, or NEON.
+    Baseline,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+/// One loop over an array, with something beside it.
+pub(super) trait Pass {
+    /// What is beside it: another array, to be read or written too, or a number.
+    type Beside<'a>;
+
+    /// The loop. It must be `#[inline(always)]`, and so must all that it calls: what is not inlined into a
+    /// function that may use wide vectors does not use them.
+    fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: Self::Beside<'_>);
+}
+
+/// A pass, compiled.
+pub(super) type Compiled<P> = for<'a, 'b> fn(array: &'a mut [u8], beside: <P as Pass>::Beside<'b>);
+
+impl Level {
+    /// The best one.
+    pub(super) fn best() -> Self {
+        Self::available().next_back().expect("every processor has the baseline")
+    }
+
+    /// All of them, the best one last.
+    pub(super) fn available() -> impl DoubleEndedIterator<Item = Self> {
+        // The standard library looks once, and remembers.
+        #[cfg(target_arch = "x86_64")]
+        let wide = {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            [avx2.then_some(Instructions::Avx2), avx512.then_some(Instructions::Avx512)]
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let wide: [Option<Instructions>; 0] = [];
+        std::iter::once(Instructions::Baseline).chain(wide.into_iter().flatten()).map(Self)
+    }
+
+    /// The pass in the instructions of this level.
+    pub(super) fn compiled<P: Pass>(self) -> Compiled<P> {
+        match self.0 {
+            Instructions::Baseline => |array, beside| P::run(Portable, array, beside),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => |array, beside| {
+                // SAFETY: this function is handed out only where the processor was found to have AVX2 and F16C.
+                unsafe { avx2::<P>(array, beside) }
+            },
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => |array, beside| {
+                // SAFETY: this function is handed out only where the processor was found to have AVX2, F16C
+                // and these parts of AVX-512.
+                unsafe { avx512::<P>(array, beside) }
+            },
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn avx2<P: Pass>(array: &mut [u8], beside: P::Beside<'_>) {
+    P::run(Avx2::new(), array, beside);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+fn avx512<P: Pass>(array: &mut [u8], beside: P::Beside<'_>) {
+    P::run(Avx512::new(), array, beside);
+}

@@ -1,0 +1,166 @@
+//! The arithmetic of one element of every type, without branches: a loop over it becomes vector instructions.
+
+use half::{bf16, f16};
+
+use super::halves::Half;
+
+/// An element type.
+pub(super) trait Number: bytemuck::Pod {
+    fn sum(self, other: Self) -> Self;
+    fn product(self, other: Self) -> Self;
+    fn smaller(self, other: Self) -> Self;
+    fn larger(self, other: Self) -> Self;
+    /// Divides all elements.
+    fn divide(elements: &mut [Self], divisor: usize);
+}
+
+/// What is done to two elements.
+pub(super) trait Operator {
+    fn apply<T: Number>(one: T, other: T) -> T;
+}
+
+macro_rules! operators {
+    ($($operator:ident => $method:ident),*) => {$(
+        #[derive(Debug)]
+        pub(super) struct $operator;
+
+        impl Operator for $operator {
+            #[inline(always)]
+            fn apply<T: Number>(one: T, other: T) -> T {
+                one.$method(other)
+            }
+        }
+    )*};
+}
+
+operators!(Sum => sum, Product => product, Smaller => smaller, Larger => larger);
+
+macro_rules! floats {
+    ($($float:ty),*) => {$(
+        impl Number for $float {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self * other
+            }
+
+            /// Asked both ways, `<` gives the same answer twice, but for zeros and NaNs. Of two zeros, the sign
+            /// bit of one is enough; and any number's bits over those of a NaN make a NaN.
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                let one = if self < other { self } else { other };
+                let two = if other < self { other } else { self };
+                Self::from_bits(one.to_bits() | two.to_bits())
+            }
+
+            /// As above, but that the sign bit must be that of both.
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                let one = if self > other { self } else { other }.to_bits();
+                let two = if other > self { other } else { self }.to_bits();
+                let sign = (-0.0 as Self).to_bits();
+                Self::from_bits((one & two) | ((one | two) & !sign))
+            }
+
+            #[inline(always)]
+            fn divide(elements: &mut [Self], divisor: usize) {
+                let (divisor, exact) = (divisor as Self, divisor.is_power_of_two());
+                // The reciprocal of a power of two is exact, so that the product is the quotient.
+                let reciprocal = divisor.recip();
+                for element in elements {
+                    *element = if exact { *element * reciprocal } else { *element / divisor };
+                }
+            }
+        }
+    )*};
+}
+
+/// The bits of a half, as an integer that is the greater the greater the number. Twice is the identity.
+#[inline(always)]
+fn ordered(bits: i16) -> i16 {
+    bits ^ ((bits >> 15) & i16::MAX)
+}
+
+macro_rules! halves {
+    ($($half:ty),*) => {$(
+        impl Number for $half {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                Self::rounded(self.widened() + other.widened())
+            }
+
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                Self::rounded(self.widened() * other.widened())
+            }
+
+            /// Shifted so far up that the NaNs above infinity wrap around to the lower end: they are the
+            /// smallest then, and those below come next.
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                const SHIFT: i16 = i16::MAX - <$half as Half>::INFINITY;
+                let one = ordered(self.bits() as i16).wrapping_add(SHIFT);
+                let two = ordered(other.bits() as i16).wrapping_add(SHIFT);
+                Self::of_bits(ordered(one.min(two).wrapping_sub(SHIFT)) as u16)
+            }
+
+            /// Shifted down, likewise.
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                const SHIFT: i16 = i16::MAX - <$half as Half>::INFINITY;
+                let one = ordered(self.bits() as i16).wrapping_sub(SHIFT);
+                let two = ordered(other.bits() as i16).wrapping_sub(SHIFT);
+                Self::of_bits(ordered(one.max(two).wrapping_add(SHIFT)) as u16)
+            }
+
+            #[inline(always)]
+            fn divide(elements: &mut [Self], divisor: usize) {
+                for element in elements {
+                    *element = Self::rounded(element.widened() / divisor as f32);
+                }
+            }
+        }
+    )*};
+}
+
+macro_rules! integers {
+    ($($integer:ty),*) => {$(
+        impl Number for $integer {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                self.min(other)
+            }
+
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                self.max(other)
+            }
+
+            #[inline(always)]
+            fn divide(elements: &mut [Self], divisor: usize) {
+                for element in elements {
+                    // More ranks than the type can count: every quotient is then below one.
+                    *element = Self::try_from(divisor).map_or(0, |divisor| *element / divisor);
+                }
+            }
+        }
+    )*};
+}
+
+floats!(f32, f64);
+halves!(f16, bf16);
+integers!(i32, i64, u8, u32, u64);

@@ -1,0 +1,87 @@
+//! The loops over whole arrays.
+
+use std::marker::PhantomData;
+
+use half::{bf16, f16};
+
+use super::lanes::Lanes;
+use super::level::Pass;
+use super::number::{Number, Operator};
+use super::widening::{Halves, Reading, Writing};
+
+/// The passes of sums and products: half formats go through `f32` for them.
+pub(super) trait Arithmetic: Number {
+    type Reduce<O: Operator>: for<'a> Pass<Beside<'a> = &'a [u8]>;
+    type Join<O: Operator>: for<'a> Pass<Beside<'a> = &'a mut [u8]>;
+}
+
+macro_rules! plain {
+    ($($number:ty),*) => {$(
+        impl Arithmetic for $number {
+            type Reduce<O: Operator> = Reduce<Self, O>;
+            type Join<O: Operator> = Join<Self, O>;
+        }
+    )*};
+}
+
+macro_rules! widened {
+    ($($half:ty),*) => {$(
+        impl Arithmetic for $half {
+            type Reduce<O: Operator> = Reading<Halves<Self, O>>;
+            type Join<O: Operator> = Writing<Halves<Self, O>>;
+        }
+    )*};
+}
+
+plain!(f32, f64, i32, i64, u8, u32, u64);
+widened!(f16, bf16);
+
+/// What arrived is worked into what is held.
+#[derive(Debug)]
+pub(super) struct Reduce<T, O>(PhantomData<(T, O)>);
+
+impl<T: Number, O: Operator> Pass for Reduce<T, O> {
+    type Beside<'a> = &'a [u8];
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, held: &mut [u8], arrived: &[u8]) {
+        let held: &mut [T] = bytemuck::cast_slice_mut(held);
+        let arrived: &[T] = bytemuck::cast_slice(arrived);
+        assert_eq!(held.len(), arrived.len(), "as many elements arrive as are held");
+        for (held, arrived) in held.iter_mut().zip(arrived) {
+            *held = O::apply(*held, *arrived);
+        }
+    }
+}
+
+/// Two arrays are reduced to one, and both become it.
+#[derive(Debug)]
+pub(super) struct Join<T, O>(PhantomData<(T, O)>);
+
+impl<T: Number, O: Operator> Pass for Join<T, O> {
+    type Beside<'a> = &'a mut [u8];
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, one: &mut [u8], other: &mut [u8]) {
+        let one: &mut [T] = bytemuck::cast_slice_mut(one);
+        let other: &mut [T] = bytemuck::cast_slice_mut(other);
+        assert_eq!(one.len(), other.len(), "both have as many elements");
+        for (one, other) in one.iter_mut().zip(other) {
+            let joined = O::apply(*one, *other);
+            (*one, *other) = (joined, joined);
+        }
+    }
+}
+
+/// Every element is divided by a number of ranks.
+#[derive(Debug)]
+pub(super) struct Divide<T>(PhantomData<T>);
+
+impl<T: Number> Pass for Divide<T> {
+    type Beside<'a> = usize;
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, elements: &mut [u8], ranks: usize) {
+        T::divide(bytemuck::cast_slice_mut(elements), ranks);
+    }
+}

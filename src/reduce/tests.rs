@@ -1,0 +1,282 @@
+//! The same bits at every level, and the few numbers that go wrong first.
+
+use bytemuck::{cast_slice, cast_slice_mut};
+
+use super::*;
+
+/// So many elements of a type, of all bits that there are, and often of those that are special.
+fn elements(dtype: DType, count: usize, seed: u64) -> Vec<u8> {
+    let special: &[u64] = match dtype {
+        DType::F32 => {
+            &[0, 1 << 31, 1, 0x7f80_0000, 0xff80_0000, 0x7fc0_0001, 0xffa0_0000, 0x3f80_0000, 0x7f_ffff]
+        }
+        DType::F64 => {
+            &[0, 1 << 63, 1, 0x7ff << 52, 0xfff << 52, (0x7ff << 52) | 9, (0xfff << 52) | 3, 0x3ff << 52]
+        }
+        DType::F16 => &[0, 1 << 15, 1, 0x7c00, 0xfc00, 0x7e01, 0xfd00, 0x3c00, 0x03ff, 0x7bff],
+        DType::BF16 => &[0, 1 << 15, 1, 0x7f80, 0xff80, 0x7fc1, 0xffa0, 0x3f80, 0x007f, 0x7f7f],
+        _ => &[0, 1, u64::MAX, 1 << 31, 1 << 63],
+    };
+    let mut state = seed;
+    let mut random = move || {
+        // A linear congruence; its upper bits are good enough here.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) ^ (state << 31)
+    };
+    let mut bytes = Vec::new();
+    for _ in 0..count {
+        let draw = random();
+        let bits = if draw % 3 == 0 { special[(draw >> 8) as usize % special.len()] } else { random() };
+        bytes.extend_from_slice(&bits.to_le_bytes()[..dtype.size_bytes()]);
+    }
+    bytes
+}
+
+/// The bytes, such that an element of the type may begin at `offset` elements: with every offset another
+/// alignment for vectors.
+struct Placed {
+    words: Vec<u64>,
+    range: std::ops::Range<usize>,
+}
+
+impl Placed {
+    fn new(bytes: &[u8], offset_bytes: usize) -> Self {
+        let mut words = vec![0; (offset_bytes + bytes.len()).div_ceil(8)];
+        let range = offset_bytes..offset_bytes + bytes.len();
+        cast_slice_mut::<u64, u8>(&mut words)[range.clone()].copy_from_slice(bytes);
+        Self { words, range }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut cast_slice_mut(&mut self.words)[self.range.clone()]
+    }
+}
+
+/// Elements with one bit pattern for all NaNs: of two NaNs, which one's payload is kept is the processor's and
+/// the compiler's affair.
+fn without_payloads(dtype: DType, bytes: &[u8]) -> Vec<u64> {
+    fn one<T: bytemuck::Pod>(bytes: &[u8], bits: impl Fn(T) -> Option<u64>) -> Vec<u64> {
+        let read = |element: &[u8]| bits(bytemuck::pod_read_unaligned(element)).unwrap_or(u64::MAX);
+        bytes.chunks(size_of::<T>()).map(read).collect()
+    }
+    match dtype {
+        DType::F32 => one(bytes, |x: f32| (!x.is_nan()).then_some(x.to_bits().into())),
+        DType::F64 => one(bytes, |x: f64| (!x.is_nan()).then_some(x.to_bits())),
+        DType::F16 => one(bytes, |x: f16| (!x.is_nan()).then_some(x.to_bits().into())),
+        DType::BF16 => one(bytes, |x: bf16| (!x.is_nan()).then_some(x.to_bits().into())),
+        _ => bytes.iter().copied().map(u64::from).collect(),
+    }
+}
+
+const COUNTS: [usize; 9] = [0, 1, 7, 15, 16, 17, 63, 257, 1009];
+
+fn for_every_case(mut case: impl FnMut(DType, usize, usize)) {
+    for dtype in DType::ALL {
+        for count in COUNTS {
+            for offset in [0, 1, 5] {
+                case(dtype, count, offset * dtype.size_bytes());
+            }
+        }
+    }
+}
+
+/// What one element after the other gives, by the arithmetic of one element.
+fn plainly(dtype: DType, op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
+    fn one<T: Number>(op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
+        let read = |element: &[u8]| bytemuck::pod_read_unaligned::<T>(element);
+        let pairs = held.chunks(size_of::<T>()).zip(arrived.chunks(size_of::<T>()));
+        let results = pairs.map(|(held, arrived)| {
+            let (held, arrived) = (read(held), read(arrived));
+            match op {
+                ReduceOp::Sum | ReduceOp::Mean => held.sum(arrived),
+                ReduceOp::Product => held.product(arrived),
+                ReduceOp::Min => held.smaller(arrived),
+                ReduceOp::Max => held.larger(arrived),
+            }
+        });
+        results.flat_map(|result| bytemuck::bytes_of(&result).to_vec()).collect()
+    }
+    for_dtype!(dtype, one(op, held, arrived))
+}
+
+#[test]
+fn kernels_give_the_same_bits_at_every_level() {
+    for_every_case(|dtype, count, offset_bytes| {
+        let (held, arrived) = (elements(dtype, count, 1), elements(dtype, count, 2));
+        for op in ReduceOp::ALL {
+            let plain = plainly(dtype, op, &held, &arrived);
+            let compares = matches!(op, ReduceOp::Min | ReduceOp::Max);
+            for level in Level::available() {
+                let case = format!("{op} of {count} {dtype} at {level:?}");
+                let mut one = Placed::new(&held, offset_bytes);
+                for_dtype!(dtype, reduction(level, op))(one.bytes(), Placed::new(&arrived, 0).bytes());
+                let bits = |bytes: &[u8]| without_payloads(dtype, bytes);
+                assert_eq!(bits(one.bytes()), bits(&plain), "{case}");
+                assert!(!compares || one.bytes() == plain, "{case}: NaNs too");
+
+                let (mut one, mut other) = (Placed::new(&held, offset_bytes), Placed::new(&arrived, 0));
+                for_dtype!(dtype, joint_reduction(level, op))(one.bytes(), other.bytes());
+                assert_eq!(bits(one.bytes()), bits(&plain), "joint {case}");
+                assert_eq!(one.bytes(), other.bytes(), "joint {case}");
+            }
+        }
+    });
+}
+
+#[test]
+fn means_are_quotients_at_every_level() {
+    fn quotients(dtype: DType, bytes: &[u8], ranks: usize) -> Option<Vec<u8>> {
+        fn all<T: bytemuck::Pod>(bytes: &[u8], quotient: impl Fn(T) -> T) -> Option<Vec<u8>> {
+            let read = |element: &[u8]| quotient(bytemuck::pod_read_unaligned(element));
+            Some(
+                bytes
+                    .chunks(size_of::<T>())
+                    .map(read)
+                    .flat_map(|q| bytemuck::bytes_of(&q).to_vec())
+                    .collect(),
+            )
+        }
+        match dtype {
+            DType::F32 => all(bytes, |x: f32| x / ranks as f32),
+            DType::F64 => all(bytes, |x: f64| x / ranks as f64),
+            DType::F16 => all(bytes, |x: f16| f16::from_f32(x.to_f32() / ranks as f32)),
+            DType::BF16 => all(bytes, |x: bf16| bf16::from_f32(x.to_f32() / ranks as f32)),
+            _ => None,
+        }
+    }
+    for_every_case(|dtype, count, offset_bytes| {
+        for ranks in [1, 2, 3, 7, 64, 300] {
+            let bytes = elements(dtype, count, 3);
+            let mut expected = quotients(dtype, &bytes, ranks);
+            for level in Level::available() {
+                let mut sums = Placed::new(&bytes, offset_bytes);
+                for_dtype!(dtype, division(level))(sums.bytes(), ranks);
+                let expected = expected.get_or_insert_with(|| sums.bytes().to_vec());
+                assert_eq!(sums.bytes(), expected, "{count} {dtype} by {ranks} at {level:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn widened_halves_are_the_same_at_every_level() {
+    for_every_case(|dtype, count, offset_bytes| {
+        for op in [ReduceOp::Sum, ReduceOp::Product] {
+            let wide = elements(DType::F32, count, 4);
+            let arrived = elements(dtype, count, 5);
+            let results: Vec<_> = Level::available()
+                .filter_map(|level| {
+                    let widening = Widening::at_level(level, dtype, op)?;
+                    let mut held = Placed::new(&wide, 4);
+                    let mut halves = Placed::new(&arrived, offset_bytes);
+                    (widening.reduce)(held.bytes(), halves.bytes());
+                    let reduced = without_payloads(DType::F32, held.bytes());
+                    (widening.replace)(held.bytes(), halves.bytes());
+                    let replaced = held.bytes().to_vec();
+                    let mut held = Placed::new(&wide, 4);
+                    (widening.round)(held.bytes(), halves.bytes());
+                    Some((reduced, replaced, held.bytes().to_vec(), halves.bytes().to_vec()))
+                })
+                .collect();
+            assert!(results.iter().all(|result| *result == results[0]), "{op} of {count} {dtype}");
+        }
+    });
+}
+
+/// All pairs of some numbers against the definition, written out.
+#[test]
+fn the_smaller_and_the_larger_float() {
+    fn smaller(one: f64, other: f64) -> f64 {
+        if one.is_nan() || other.is_nan() {
+            f64::NAN
+        } else if one < other || (one == other && one.is_sign_negative()) {
+            one
+        } else {
+            other
+        }
+    }
+    let numbers = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        2.0_f64.powi(-24),
+        -2.0,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+        -f64::NAN,
+    ];
+    for (one, other) in numbers.iter().flat_map(|&one| numbers.map(|other| (one, other))) {
+        let (min, max) = (smaller(one, other), -smaller(-one, -other));
+        let agree = |result: f64, expected: f64| {
+            assert!(
+                result.to_bits() == expected.to_bits() || (result.is_nan() && expected.is_nan()),
+                "{one} {other}"
+            );
+        };
+        agree(one.smaller(other), min);
+        agree(one.larger(other), max);
+        let [one, other] = [one as f32, other as f32];
+        agree(one.smaller(other).into(), min);
+        agree(one.larger(other).into(), max);
+        let halves = [one, other].map(f16::from_f32);
+        agree(halves[0].smaller(halves[1]).into(), min);
+        agree(halves[0].larger(halves[1]).into(), max);
+        let halves = [one, other].map(bf16::from_f32);
+        agree(halves[0].smaller(halves[1]).into(), min);
+        agree(halves[0].larger(halves[1]).into(), max);
+    }
+}
+
+fn reduced<T: crate::Element>(op: ReduceOp, held: &[T], arrived: &[T]) -> Vec<T> {
+    let mut held = held.to_vec();
+    kernel(T::DTYPE, op)(cast_slice_mut(&mut held), cast_slice(arrived));
+    held
+}
+
+#[test]
+fn every_operation_on_a_few_numbers() {
+    assert_eq!(reduced(ReduceOp::Sum, &[1.5_f32, -2.0], &[2.0, 0.25]), [3.5, -1.75]);
+    assert_eq!(reduced(ReduceOp::Product, &[3_i64, -2], &[5, 7]), [15, -14]);
+    assert_eq!(reduced(ReduceOp::Min, &[3_u8, 9], &[5, 7]), [3, 7]);
+    assert_eq!(reduced(ReduceOp::Max, &[bf16::ONE], &[bf16::from_f32(-4.0)]), [bf16::ONE]);
+    assert_eq!(reduced(ReduceOp::Sum, &[250_u8], &[10]), [4], "integers wrap around");
+}
+
+#[test]
+fn zeros_and_nans_commute() {
+    for (one, other) in [(0.0_f64, -0.0_f64), (-0.0, 0.0)] {
+        assert!(reduced(ReduceOp::Min, &[one], &[other])[0].is_sign_negative());
+        assert!(reduced(ReduceOp::Max, &[one], &[other])[0].is_sign_positive());
+    }
+    for (one, other) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+        assert!(reduced(ReduceOp::Min, &[one], &[other])[0].is_nan());
+        assert!(reduced(ReduceOp::Max, &[one], &[other])[0].is_nan());
+    }
+}
+
+#[test]
+fn an_integer_mean_is_rounded_towards_zero() {
+    let mut elements = [7_i32, -7, 9];
+    divide(DType::I32, cast_slice_mut(&mut elements), 3);
+    assert_eq!(elements, [2, -2, 3]);
+    let mut bytes = [255_u8];
+    divide(DType::U8, &mut bytes, 300);
+    assert_eq!(bytes, [0]);
+}
+
+#[test]
+fn widened_halves_are_rounded_once() {
+    let widening = Widening::of(DType::BF16, ReduceOp::Sum).unwrap();
+    let tiny = [bf16::from_f32(1.0 / 512.0)];
+    let mut held = [1.0_f32];
+    for _ in 0..4 {
+        (widening.reduce)(cast_slice_mut(&mut held), cast_slice(&tiny));
+    }
+    // One at a time they would all be lost: 1 + 1/512 rounds to 1.
+    let mut rounded = [bf16::ZERO];
+    (widening.round)(cast_slice_mut(&mut held), cast_slice_mut(&mut rounded));
+    assert_eq!(rounded[0].to_f32(), 1.0 + 1.0 / 128.0);
+    assert_eq!(held[0], rounded[0].to_f32());
+}

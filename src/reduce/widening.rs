@@ -1,0 +1,177 @@
+//! Half formats, worked on in `f32`.
+
+use std::marker::PhantomData;
+
+use half::{bf16, f16};
+
+use super::halves::Half;
+use super::lanes::{Convert, Lanes, Portable};
+use super::level::{Level, Pass};
+use super::number::{Operator, Product, Sum};
+use super::{Kernel, ReduceOp};
+use crate::dtype::DType;
+
+/// Half formats held in `f32`, so that they are rounded when they travel and not at every addition.
+#[derive(Debug, Clone, Copy)]
+pub struct Widening {
+    /// `f32` elements take the place of what was held.
+    pub replace: Kernel,
+    /// Half elements are reduced into `f32` elements.
+    pub reduce: Kernel,
+    /// Rounds `f32` elements to half elements, and what is held with them: whoever sends a value holds the
+    /// same value.
+    pub round: fn(held: &mut [u8], rounded: &mut [u8]),
+}
+
+impl Widening {
+    /// The conversions of one half format; `None` for other types, and for operations that never round.
+    pub fn of(dtype: DType, op: ReduceOp) -> Option<Self> {
+        Self::at_level(Level::best(), dtype, op)
+    }
+
+    pub(super) fn at_level(level: Level, dtype: DType, op: ReduceOp) -> Option<Self> {
+        match dtype {
+            DType::F16 => Self::of_half::<f16>(level, op),
+            DType::BF16 => Self::of_half::<bf16>(level, op),
+            _ => None,
+        }
+    }
+
+    fn of_half<H: Half>(level: Level, op: ReduceOp) -> Option<Self> {
+        let reduce = match op {
+            ReduceOp::Sum | ReduceOp::Mean => level.compiled::<Reading<ReduceWidened<H, Sum>>>(),
+            ReduceOp::Product => level.compiled::<Reading<ReduceWidened<H, Product>>>(),
+            ReduceOp::Min | ReduceOp::Max => return None,
+        };
+        let replace = level.compiled::<Reading<Widen<H>>>();
+        let round = level.compiled::<Writing<Round<H>>>();
+        Some(Self { replace, reduce, round })
+    }
+}
+
+/// What happens to a few elements of an array of one type, and to those of another that are beside them.
+pub(super) trait Fused {
+    type Half: Half;
+    type Element: bytemuck::Pod;
+
+    fn block<C: Convert<Self::Half, N>, const N: usize>(
+        converter: C,
+        array: &mut [Self::Element; N],
+        beside: &mut [Self::Half; N],
+    );
+}
+
+/// Halves take the place of `f32`.
+#[derive(Debug)]
+struct Widen<H>(PhantomData<H>);
+
+impl<H: Half> Fused for Widen<H> {
+    type Half = H;
+    type Element = f32;
+
+    #[inline(always)]
+    fn block<C: Convert<H, N>, const N: usize>(converter: C, held: &mut [f32; N], arrived: &mut [H; N]) {
+        *held = converter.widen(*arrived);
+    }
+}
+
+/// Halves are reduced into `f32`.
+#[derive(Debug)]
+struct ReduceWidened<H, O>(PhantomData<(H, O)>);
+
+impl<H: Half, O: Operator> Fused for ReduceWidened<H, O> {
+    type Half = H;
+    type Element = f32;
+
+    #[inline(always)]
+    fn block<C: Convert<H, N>, const N: usize>(converter: C, held: &mut [f32; N], arrived: &mut [H; N]) {
+        *held = apply_all::<O, N>(*held, converter.widen(*arrived));
+    }
+}
+
+/// `f32` are rounded to halves, and remain what the halves are.
+#[derive(Debug)]
+struct Round<H>(PhantomData<H>);
+
+impl<H: Half> Fused for Round<H> {
+    type Half = H;
+    type Element = f32;
+
+    #[inline(always)]
+    fn block<C: Convert<H, N>, const N: usize>(converter: C, held: &mut [f32; N], rounded: &mut [H; N]) {
+        *rounded = converter.round(*held);
+        *held = converter.widen(*rounded);
+    }
+}
+
+/// Halves are reduced in `f32` and rounded; both sides become the result, if both are written.
+#[derive(Debug)]
+pub(super) struct Halves<H, O>(PhantomData<(H, O)>);
+
+impl<H: Half, O: Operator> Fused for Halves<H, O> {
+    type Half = H;
+    type Element = H;
+
+    #[inline(always)]
+    fn block<C: Convert<H, N>, const N: usize>(converter: C, one: &mut [H; N], other: &mut [H; N]) {
+        let result = converter.round(apply_all::<O, N>(converter.widen(*one), converter.widen(*other)));
+        (*one, *other) = (result, result);
+    }
+}
+
+#[inline(always)]
+fn apply_all<O: Operator, const N: usize>(one: [f32; N], other: [f32; N]) -> [f32; N] {
+    std::array::from_fn(|lane| O::apply(one[lane], other[lane]))
+}
+
+/// The pass that leaves what is beside the array as it is.
+#[derive(Debug)]
+pub(super) struct Reading<F>(PhantomData<F>);
+
+impl<F: Fused> Pass for Reading<F> {
+    type Beside<'a> = &'a [u8];
+
+    #[inline(always)]
+    fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: &[u8]) {
+        let mut array: &mut [F::Element] = bytemuck::cast_slice_mut(array);
+        let mut beside: &[F::Half] = bytemuck::cast_slice(beside);
+        assert_eq!(array.len(), beside.len(), "as many elements arrive as are held");
+        if let Some(converter) = F::Half::converter(lanes) {
+            let (blocks, rest) = array.as_chunks_mut();
+            let (blocks_beside, rest_beside) = beside.as_chunks();
+            for (block, beside) in blocks.iter_mut().zip(blocks_beside) {
+                F::block(converter, block, &mut { *beside });
+            }
+            (array, beside) = (rest, rest_beside);
+        }
+        for (element, &beside) in array.iter_mut().zip(beside) {
+            F::block(Portable, std::array::from_mut(element), &mut [beside]);
+        }
+    }
+}
+
+/// The pass that changes both arrays.
+#[derive(Debug)]
+pub(super) struct Writing<F>(PhantomData<F>);
+
+impl<F: Fused> Pass for Writing<F> {
+    type Beside<'a> = &'a mut [u8];
+
+    #[inline(always)]
+    fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: &mut [u8]) {
+        let mut array: &mut [F::Element] = bytemuck::cast_slice_mut(array);
+        let mut beside: &mut [F::Half] = bytemuck::cast_slice_mut(beside);
+        assert_eq!(array.len(), beside.len(), "both have as many elements");
+        if let Some(converter) = F::Half::converter(lanes) {
+            let (blocks, rest) = array.as_chunks_mut();
+            let (blocks_beside, rest_beside) = beside.as_chunks_mut();
+            for (block, beside) in blocks.iter_mut().zip(blocks_beside) {
+                F::block(converter, block, beside);
+            }
+            (array, beside) = (rest, rest_beside);
+        }
+        for (element, beside) in array.iter_mut().zip(beside) {
+            F::block(Portable, std::array::from_mut(element), std::array::from_mut(beside));
+        }
+    }
+}
