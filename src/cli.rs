@@ -8,6 +8,7 @@ use unisono::config::Launcher;
 
 mod bench;
 mod explain;
+mod plot;
 #[cfg(feature = "train")]
 mod progress;
 #[cfg(feature = "train")]
@@ -32,6 +33,8 @@ enum Command {
     Bench(bench::Args),
     /// Draw the schedule of an algorithm
     Explain(explain::Args),
+    /// Draw what bench measured: time and bus bandwidth over the size of the array
+    Plot(plot::Args),
     /// Prove algorithms right, for every rank of every world asked for
     Verify(verify::Args),
 }
@@ -71,6 +74,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Plot(args) => plot::run(&args),
         Command::Verify(args) => return verify::run(&args),
     };
     match result {

@@ -1,0 +1,113 @@
+//! Reading the rows of a benchmark.
+
+use serde::Deserialize;
+
+/// What a figure needs of a row of `unisono bench --format json`; its other fields are passed over.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct Row {
+    /// The file and the line that it is from.
+    #[serde(skip)]
+    pub(super) file: String,
+    #[serde(skip)]
+    pub(super) line: usize,
+    pub(super) algorithm: String,
+    pub(super) bytes: u64,
+    pub(super) dtype: String,
+    pub(super) op: String,
+    pub(super) ranks: usize,
+    pub(super) nodes: usize,
+    pub(super) transport: String,
+    pub(super) memory: String,
+    pub(super) time_us: Times,
+    pub(super) busbw_gb_per_s: f64,
+    #[serde(default)]
+    wrong: u64,
+    #[serde(default)]
+    pub(super) oversubscribed: bool,
+}
+
+/// The order statistics that are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(super) struct Times {
+    pub(super) min: f64,
+    pub(super) p50: f64,
+    pub(super) p95: f64,
+}
+
+impl Row {
+    /// Why the row cannot be drawn, if so.
+    fn defect(&self) -> Option<String> {
+        let Times { min, p50, p95 } = self.time_us;
+        if self.wrong > 0 {
+            Some(format!("{} elements were wrong, and their times mean nothing", self.wrong))
+        } else if self.bytes == 0 {
+            Some("an array of 0 bytes has no place on a logarithmic axis".to_owned())
+        } else if !(0.0 < min && min <= p50 && p50 <= p95) {
+            Some(format!("expected times with 0 < min <= p50 <= p95, not {min}, {p50} and {p95}"))
+        } else if self.busbw_gb_per_s < 0.0 {
+            Some(format!("a bandwidth cannot be {} GB/s", self.busbw_gb_per_s))
+        } else {
+            None
+        }
+    }
+}
+
+/// The rows of a file, one JSON object a line.
+pub(super) fn read(file: &str, text: &str) -> Result<Vec<Row>, String> {
+    let lines = text.lines().zip(1..).filter(|(text, _)| !text.trim().is_empty());
+    let rows: Vec<_> = lines
+        .map(|(text, line)| row(file, line, text).map_err(|why| format!("`{file}`, line {line}: {why}")))
+        .collect::<Result<_, _>>()?;
+    if rows.is_empty() {
+        return Err(format!("`{file}` has no rows: expected what `unisono bench --format json` prints"));
+    }
+    Ok(rows)
+}
+
+fn row(file: &str, line: usize, text: &str) -> Result<Row, String> {
+    let row: Row = serde_json::from_str(text).map_err(|error| {
+        let said = error.to_string();
+        // Every object is line 1 to serde, which is not the line that the user sees.
+        let why = said.split(" at line ").next().unwrap_or_default();
+        format!("no row of `unisono bench --format json`: {why}")
+    })?;
+    row.defect().map_or(Ok(Row { file: file.to_owned(), line, ..row }), Err)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A row as `unisono bench` writes it.
+    pub(in super::super) fn line(algorithm: &str, ranks: usize, bytes: u64) -> String {
+        format!(
+            r#"{{"algorithm":"{algorithm}","ran":"ring","bytes":{bytes},"count":2,"dtype":"f32","op":"sum","ranks":{ranks},"nodes":1,"transport":"threads","memory":"slice","time_us":{{"min":1.0,"p50":2.0,"p95":3.0,"max":9.0}},"skew_percent":1.0,"algbw_gb_per_s":0.5,"busbw_gb_per_s":0.5,"wrong":0,"predicted_us":null,"oversubscribed":false}}"#
+        )
+    }
+
+    #[test]
+    fn rows_are_read() {
+        let text = format!("{}\n\n{}\n", line("ring", 2, 8), line("auto", 2, 16));
+        let rows = read("a.json", &text).unwrap();
+        let seen: Vec<_> = rows.iter().map(|row| (row.algorithm.as_str(), row.bytes, row.line)).collect();
+        assert_eq!(seen, [("ring", 8, 1), ("auto", 16, 3)]);
+        assert_eq!(rows[0].time_us, Times { min: 1.0, p50: 2.0, p95: 3.0 });
+    }
+
+    #[test]
+    fn what_is_no_row_is_named() {
+        let row = line("ring", 2, 8);
+        for (text, said) in [
+            (String::new(), "`a.json` has no rows"),
+            (format!("{row}\nring 8"), "`a.json`, line 2: no row of `unisono bench --format json`: expected"),
+            (row.replace("\"bytes\"", "\"size\""), "`a.json`, line 1: no row of"),
+            (row.replace("\"bytes\"", "\"size\""), "missing field `bytes`"),
+            (row.replace("\"wrong\":0", "\"wrong\":3"), "line 1: 3 elements were wrong"),
+            (row.replace("\"min\":1.0", "\"min\":0.0"), "0 < min <= p50 <= p95, not 0, 2 and 3"),
+            (line("ring", 2, 0), "an array of 0 bytes"),
+        ] {
+            let why = read("a.json", &text).unwrap_err();
+            assert!(why.contains(said) && !why.contains('\n'), "{said:?} in {why:?}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Rows made into series: what all of them share is the title, what tells them apart is in the labels.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::row::{Row, Times};
+
+/// What a figure shows.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Comparison {
+    pub(super) title: String,
+    pub(super) series: Vec<Series>,
+}
+
+/// One line of a figure.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Series {
+    /// The algorithm, and whatever else not all series share.
+    pub(super) label: String,
+    /// Whether it is what the others are held against.
+    pub(super) baseline: bool,
+    /// In the order of sizes.
+    pub(super) points: Vec<Point>,
+}
+
+/// A series at one size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Point {
+    pub(super) bytes: f64,
+    pub(super) time_us: Times,
+    pub(super) busbw_gb_per_s: f64,
+}
+
+/// More lines than that nobody tells apart.
+const MOST_SERIES: usize = 24;
+
+impl Comparison {
+    /// The comparison that at least one row makes.
+    pub(super) fn of(rows: &[Row]) -> Result<Self, String> {
+        refuse_twice(rows)?;
+        let by_file = files_overlap(rows);
+        let first = traits(&rows[0], by_file);
+        let shared: [bool; TRAITS] =
+            std::array::from_fn(|index| rows.iter().all(|row| traits(row, by_file)[index] == first[index]));
+
+        let mut series: Vec<Series> = Vec::new();
+        for row in rows {
+            let label = phrases(&row.algorithm, ", ", traits(row, by_file), shared.map(|shared| !shared));
+            let point = Point::of(row);
+            match series.iter_mut().find(|series| series.label == label) {
+                Some(series) => series.points.push(point),
+                None => {
+                    series.push(Series { label, baseline: row.algorithm == "mpi", points: vec![point] });
+                }
+            }
+        }
+        if series.len() > MOST_SERIES {
+            let count = series.len();
+            return Err(format!(
+                "{count} series are too many for one figure: {MOST_SERIES} can be told apart"
+            ));
+        }
+        for series in &mut series {
+            series.points.sort_by(|a, b| a.bytes.total_cmp(&b.bytes));
+        }
+        Ok(Self { title: phrases("All-reduce", ": ", first, shared), series })
+    }
+}
+
+impl Point {
+    fn of(row: &Row) -> Self {
+        Self { bytes: row.bytes as f64, time_us: row.time_us, busbw_gb_per_s: row.busbw_gb_per_s }
+    }
+}
+
+const TRAITS: usize = 7;
+
+/// What a row says of itself besides algorithm and size, each as a phrase that is empty where there is
+/// nothing to say. The file is one where nothing else would tell two rows apart.
+fn traits(row: &Row, by_file: bool) -> [String; TRAITS] {
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let said = |said: bool, phrase: &str| if said { phrase.to_owned() } else { String::new() };
+    [
+        format!("{} rank{}", row.ranks, plural(row.ranks)),
+        format!("{} node{}", row.nodes, plural(row.nodes)),
+        format!("{} of {}", row.op, row.dtype),
+        format!("over {}", row.transport),
+        format!("{} memory", row.memory),
+        said(row.oversubscribed, "more ranks than cores"),
+        said(by_file, &row.file),
+    ]
+}
+
+/// The head, and after it the wanted phrases.
+fn phrases(head: &str, then: &str, phrases: [String; TRAITS], wanted: [bool; TRAITS]) -> String {
+    let wanted = phrases.into_iter().zip(wanted).filter(|(phrase, wanted)| *wanted && !phrase.is_empty());
+    let wanted: Vec<_> = wanted.map(|(phrase, _)| phrase).collect();
+    if wanted.is_empty() { head.to_owned() } else { format!("{head}{then}{}", wanted.join(", ")) }
+}
+
+/// No file has two rows of the same series and size: which of them to draw, nobody said.
+fn refuse_twice(rows: &[Row]) -> Result<(), String> {
+    let mut lines = BTreeMap::new();
+    for row in rows {
+        let key = (&row.algorithm, row.bytes, traits(row, true));
+        if let Some(line) = lines.insert(key, row.line) {
+            let Row { file, algorithm, bytes, .. } = row;
+            let now = row.line;
+            return Err(format!(
+                "`{file}`, line {now}: {algorithm} at {bytes} B was measured in line {line} already; put runs into files of their own"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two files have rows of the same series and size, as of runs before and after a change.
+fn files_overlap(rows: &[Row]) -> bool {
+    let mut seen = BTreeSet::new();
+    !rows.iter().all(|row| seen.insert((&row.algorithm, row.bytes, traits(row, false))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::{read, tests::line};
+    use super::*;
+
+    fn rows(file: &str, lines: &[String]) -> Vec<Row> {
+        read(file, &lines.join("\n")).unwrap()
+    }
+
+    fn labels(rows: &[Row]) -> Vec<String> {
+        Comparison::of(rows).unwrap().series.into_iter().map(|series| series.label).collect()
+    }
+
+    #[test]
+    fn what_all_share_is_the_title() {
+        let rows = rows("a.json", &[line("ring", 2, 16), line("mpi", 2, 16), line("ring", 2, 8)]);
+        let Comparison { title, series } = Comparison::of(&rows).unwrap();
+        assert_eq!(title, "All-reduce: 2 ranks, 1 node, sum of f32, over threads, slice memory");
+        assert_eq!((series[0].label.as_str(), series[0].baseline), ("ring", false));
+        assert_eq!((series[1].label.as_str(), series[1].baseline), ("mpi", true));
+        assert_eq!(series[0].points.iter().map(|point| point.bytes).collect::<Vec<_>>(), [8.0, 16.0]);
+    }
+
+    #[test]
+    fn what_differs_is_in_the_labels() {
+        let other = line("ring", 4, 8).replace("\"f32\"", "\"bf16\"").replace("slice", "registered");
+        let rows = rows("a.json", &[line("ring", 2, 8), other]);
+        assert_eq!(
+            labels(&rows),
+            ["ring, 2 ranks, sum of f32, slice memory", "ring, 4 ranks, sum of bf16, registered memory"]
+        );
+        assert_eq!(Comparison::of(&rows).unwrap().title, "All-reduce: 1 node, over threads");
+    }
+
+    #[test]
+    fn files_are_told_apart_where_they_must() {
+        let before = rows("before.json", &[line("ring", 2, 8)]);
+        let after = rows("after.json", &[line("ring", 2, 8)]);
+        assert_eq!(labels(&[before.clone(), after].concat()), ["ring, before.json", "ring, after.json"]);
+        let larger = rows("larger.json", &[line("ring", 2, 16)]);
+        assert_eq!(labels(&[before, larger].concat()), ["ring"]);
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_is_refused() {
+        let twice = rows("a.json", &[line("ring", 2, 8), line("tree", 2, 8), line("ring", 2, 8)]);
+        let why = Comparison::of(&twice).unwrap_err();
+        assert!(why.contains("`a.json`, line 3: ring at 8 B was measured in line 1 already"), "{why}");
+        let many: Vec<_> = (1..=25).map(|ranks| line("ring", ranks, 8)).collect();
+        assert!(Comparison::of(&rows("a.json", &many)).unwrap_err().contains("25 series are too many"));
+    }
+}
