@@ -66,7 +66,7 @@ impl Engine {
         let (rank, topology) = (self.transport.rank(), &self.topology);
         let make = || {
             let plan = algorithm.plan(operation, topology, rank)?;
-            Some(Arc::new(Prepared::new(plan, operation, topology.ranks())))
+            Some(Arc::new(Prepared::new(plan, operation, rank, topology.ranks())))
         };
         self.plans.entry((algorithm, operation)).or_insert_with(make).clone()
     }

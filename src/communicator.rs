@@ -192,8 +192,6 @@ impl Communicator {
     /// so that a collective on it (on any part of it) needs no copy. Every rank may call it by itself, at any
     /// time.
     ///
-    /// In one call, pass registered memory on all ranks or on none.
-    ///
     /// ```
     /// use unisono::ReduceOp;
     ///

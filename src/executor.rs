@@ -40,9 +40,9 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    pub(crate) fn new(plan: Plan, operation: Operation, ranks: usize) -> Self {
+    pub(crate) fn new(plan: Plan, operation: Operation, rank: usize, ranks: usize) -> Self {
         let all_reduce = operation == Operation::AllReduce;
-        let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), ranks)).flatten();
+        let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), rank, ranks)).flatten();
         let steps = || plan.phases().iter().flat_map(|phase| phase.schedule.steps());
         let mut sends = steps().filter_map(|step| step.send);
         let sends_original = sends.any(|send| send.source == Source::Original);
@@ -83,9 +83,14 @@ impl Task<'_> {
         Place { rank, operation, sequence, algorithm, phase, step }
     }
 
-    /// The elements of a range of chunks.
-    fn elements(&self, chunks: Chunks) -> Range<usize> {
-        partition::elements(self.call.count, self.prepared.plan.chunk_count(), chunks)
+    /// The elements of a range of chunks, as far as they are in one of `blocks` blocks.
+    fn elements_of_block(&self, chunks: Chunks, block: usize, blocks: usize) -> Range<usize> {
+        let all = partition::elements(self.call.count, self.prepared.plan.chunk_count(), chunks);
+        if blocks == 1 {
+            return all;
+        }
+        let part = partition::elements(all.len(), blocks, Chunks::one(block));
+        all.start + part.start..all.start + part.end
     }
 }
 
@@ -115,7 +120,7 @@ impl Executor {
         let Call { op, dtype, count, .. } = *task.call;
         let widening = op.and_then(|op| Widening::of(dtype, op));
         if let (Some(direct), Some(op)) = (&task.prepared.direct, op)
-            && transport.all_reach(buffer, task.ranks)
+            && transport.is_shared_by(task.ranks)
         {
             return OnePass { task, direct, op, widening }.run(buffer, widened, transport);
         }
@@ -223,8 +228,9 @@ impl<'a> Run<'a> {
             self.block = block;
             for phase in prepared.plan.phases() {
                 for (number, step) in phase.schedule.steps().iter().enumerate() {
-                    self.step(phase, step, held, transport)
-                        .map_err(|failure| failure.at(self.task.place(transport.rank(), phase.name, number)))?;
+                    self.step(phase, step, held, transport).map_err(|failure| {
+                        failure.at(self.task.place(transport.rank(), phase.name, number))
+                    })?;
                 }
             }
         }
@@ -299,12 +305,7 @@ impl<'a> Run<'a> {
     }
 
     fn elements(&self, chunks: Chunks) -> Range<usize> {
-        let all = self.task.elements(chunks);
-        if self.blocks == 1 {
-            return all;
-        }
-        let block = partition::elements(all.len(), self.blocks, Chunks::one(self.block));
-        all.start + block.start..all.start + block.end
+        self.task.elements_of_block(chunks, self.block, self.blocks)
     }
 }
 

@@ -71,6 +71,24 @@ impl Location {
     pub(crate) const STAGING: u64 = 2;
     /// The first number of a segment.
     const SEGMENTS: u64 = 3;
+    /// Added to the number of a segment that holds, one after the other, what is for each rank.
+    const DEALT: u64 = 1 << 63;
+
+    /// The same memory, holding one after the other what is for each rank.
+    pub(crate) fn dealt(self) -> Self {
+        Self { segment: self.segment | Self::DEALT, ..self }
+    }
+
+    /// Where what is for one rank is, in memory that holds so much for each; `None` if it is not such memory.
+    pub(crate) fn share_of(self, position: usize, share_bytes: usize) -> Option<Self> {
+        let offset = self.offset + (position * share_bytes) as u64;
+        (self.segment & Self::DEALT != 0).then_some(Self { segment: self.segment & !Self::DEALT, offset })
+    }
+
+    /// Some bytes further on.
+    pub(crate) fn after(self, bytes: usize) -> Self {
+        Self { offset: self.offset + bytes as u64, ..self }
+    }
 
     /// The file that a segment is behind, in the process that made it.
     pub(crate) fn file(self) -> u64 {

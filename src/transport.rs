@@ -195,21 +195,16 @@ impl Transport {
         self.shared().is_some_and(|shared| shared.members().len() == ranks)
     }
 
-    /// Whether all ranks of the world reach this buffer of this rank where it lies.
-    pub(crate) fn all_reach(&self, buffer: &[u8], ranks: usize) -> bool {
-        self.is_shared_by(ranks) && self.shared().is_some_and(|shared| shared.reaches(buffer))
-    }
-
-    /// Opens this rank's buffer to all ranks, lets `work` work on a range of all buffers, and returns when all
-    /// ranks have.
+    /// Opens this rank's buffer to all ranks, lets `work` work on this rank's range of all buffers, and returns when
+    /// all ranks have worked on theirs.
     ///
-    /// All ranks call it with buffers of the same size that [all reach](Self::all_reach), and with ranges that
-    /// are different parts of the same partition.
+    /// All ranks of a world that [shares memory](Self::is_shared_by) call it with buffers of the same size, and with
+    /// the same ranges of all ranks, which are parts of a partition.
     pub(crate) fn meet(
         &mut self,
         header: &Header,
         buffer: &mut [u8],
-        range: Range<usize>,
+        ranges: impl Fn(Rank) -> Range<usize>,
         timeout: Duration,
         work: impl FnOnce(&mut Open<'_>),
     ) -> Result<(), Failure> {
@@ -218,7 +213,7 @@ impl Transport {
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared_mut(),
         };
-        shared.expect("ranks that reach each other share memory").meet(header, buffer, range, timeout, work)
+        shared.expect("ranks that meet share memory").meet(header, buffer, ranges, timeout, work)
     }
 
     /// Tells the other ranks that this one cannot go on, where they can be told.

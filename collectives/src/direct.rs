@@ -11,14 +11,14 @@ use crate::world::Rank;
 /// same to the last bit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Direct {
-    /// The chunks that this rank reduces.
-    pub own: Chunks,
-    /// The other ranks, in the order in which their inputs are added to its own.
+    /// The chunks that each rank reduces, by rank: a partition.
+    pub owned: Vec<Chunks>,
+    /// The other ranks, in the order in which their inputs are added to this rank's own.
     pub from: Vec<Rank>,
 }
 
 impl Direct {
-    /// What a rank's part of an all-reduce over `ranks` ranks is as a direct one, if it is one. (If it is for one rank, it is for
+    /// What rank `rank`'s part of an all-reduce over `ranks` ranks is as a direct one, if it is one. (If it is for one rank, it is for
     /// all, provided that the schedules are right.)
     ///
     /// ```
@@ -26,15 +26,15 @@ impl Direct {
     ///
     /// let direct = |algorithm: Algorithm, ranks| {
     ///     let plan = algorithm.plan(Operation::AllReduce, &Topology::single_node(ranks), 0).unwrap();
-    ///     Direct::recognise(&plan.flattened(), ranks)
+    ///     Direct::recognise(&plan.flattened(), 0, ranks)
     /// };
-    /// let own = Chunks::one(0);
-    /// assert_eq!(direct(Algorithm::RoundRobin, 4), Some(Direct { own, from: vec![3, 2, 1] }));
+    /// let owned = (0..4).map(Chunks::one).collect();
+    /// assert_eq!(direct(Algorithm::RoundRobin, 4), Some(Direct { owned, from: vec![3, 2, 1] }));
     /// assert_eq!(direct(Algorithm::Ring, 4), None);
     /// // Of two ranks, a ring has the same steps.
-    /// assert_eq!(direct(Algorithm::Ring, 2), Some(Direct { own, from: vec![1] }));
+    /// assert_eq!(direct(Algorithm::Ring, 2), direct(Algorithm::RoundRobin, 2));
     /// ```
-    pub fn recognise(schedule: &Schedule, ranks: usize) -> Option<Self> {
+    pub fn recognise(schedule: &Schedule, rank: Rank, ranks: usize) -> Option<Self> {
         let steps = schedule.steps();
         let reduces = |receive: &Receive| receive.combine == Combine::Reduce;
         let receives = || steps.iter().filter_map(|step| step.receive);
@@ -62,7 +62,12 @@ impl Direct {
             && same_ranks(&from, given.iter().map(|send| send.to))
             && same_ranks(&from, results.iter().map(|result| result.from))
             && own.count() + results.iter().map(|result| result.chunks.count()).sum::<usize>() == schedule.chunk_count();
-        is_direct.then_some(Self { own, from })
+        let of = |owner: Rank| {
+            let result = results.iter().find(|result| result.from == owner);
+            if owner == rank { Some(own) } else { result.map(|result| result.chunks) }
+        };
+        let owned: Vec<_> = (0..ranks).map_while(of).collect();
+        (is_direct && owned.len() == ranks).then_some(Self { owned, from })
     }
 }
 
@@ -81,15 +86,17 @@ mod tests {
 
     fn all(algorithm: Algorithm, ranks: usize) -> Vec<Option<Direct>> {
         let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();
-        plans.iter().map(|plan| Direct::recognise(&plan.flattened(), ranks)).collect()
+        let recognise =
+            |(rank, plan): (Rank, &crate::Plan)| Direct::recognise(&plan.flattened(), rank, ranks);
+        plans.iter().enumerate().map(recognise).collect()
     }
 
     #[test]
     fn round_robin_is_direct_in_every_world() {
         for ranks in 2..=20 {
-            for (rank, direct) in all(Algorithm::RoundRobin, ranks).into_iter().enumerate() {
-                let Direct { own, from } = direct.expect("round robin is direct");
-                assert_eq!(own, Chunks::one(rank));
+            for direct in all(Algorithm::RoundRobin, ranks) {
+                let Direct { owned, from } = direct.expect("round robin is direct");
+                assert!(owned.into_iter().eq((0..ranks).map(Chunks::one)));
                 assert_eq!(from.len(), ranks - 1);
             }
         }
@@ -114,14 +121,10 @@ mod tests {
     }
 
     #[test]
-    fn owned_chunks_are_a_partition() {
-        for ranks in [2, 3, 8] {
-            let mut owned: Vec<_> = all(Algorithm::RoundRobin, ranks)
-                .into_iter()
-                .map(|direct| direct.unwrap().own.start)
-                .collect();
-            owned.sort_unstable();
-            assert!(owned.into_iter().eq(0..ranks));
+    fn all_ranks_agree_on_who_owns_what() {
+        for algorithm in [Algorithm::Ring, Algorithm::Butterfly, Algorithm::DoubleTree, Algorithm::Rail] {
+            let direct: Vec<_> = all(algorithm, 2).into_iter().flatten().collect();
+            assert!(direct.windows(2).all(|pair| pair[0].owned == pair[1].owned), "{algorithm}");
         }
     }
 }

@@ -8,9 +8,6 @@ use crate::call::Call;
 use crate::dtype::DType;
 use crate::reduce::ReduceOp;
 
-/// Added to the code of an algorithm that is carried out in one pass.
-const IN_ONE_PASS: u8 = 0x80;
-
 /// What every message begins with: which collective it belongs to, in the eyes of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -42,11 +39,6 @@ impl Header {
         }
     }
 
-    /// The same call, carried out in one pass over memory that all ranks reach.
-    pub(crate) fn in_one_pass(self) -> Self {
-        Self { algorithm: self.algorithm | IN_ONE_PASS, ..self }
-    }
-
     pub(super) fn of_size(self, size_bytes: usize) -> Self {
         Self { size_bytes: size_bytes as u64, ..self }
     }
@@ -56,8 +48,7 @@ impl Header {
         let name = |names: &[&'static str], code: u8| names.get(usize::from(code)).copied().unwrap_or("?");
         let operation = name(&Operation::all(0).map(Operation::name), self.operation);
         let dtype = name(&DType::ALL.map(DType::name), self.dtype);
-        let algorithm = name(&Algorithm::ALL.map(Algorithm::name), self.algorithm & !IN_ONE_PASS);
-        let manner = if self.algorithm & IN_ONE_PASS == 0 { "" } else { " in registered memory" };
+        let algorithm = name(&Algorithm::ALL.map(Algorithm::name), self.algorithm);
         let mut text = format!("{operation} #{} of {} {dtype}", self.sequence, self.count);
         if self.op != u8::MAX {
             text += &format!(", {}", name(&ReduceOp::ALL.map(ReduceOp::name), self.op));
@@ -65,7 +56,7 @@ impl Header {
         if self.root != u32::MAX {
             text += &format!(", root {}", self.root);
         }
-        text + &format!(", by {algorithm}{manner}")
+        text + &format!(", by {algorithm}")
     }
 
     /// Holds the header of a message from rank `other` against what is expected of it.

@@ -14,6 +14,7 @@ use super::half::{Half as _, Sight, complete};
 use super::{Failure, Header, Incoming, Outgoing, Waiting};
 use crate::error::Error;
 use crate::registered::Registry;
+use crate::scratch::Scratch;
 
 pub(super) mod board;
 mod channel;
@@ -46,8 +47,10 @@ pub(crate) struct Shared {
     received: Vec<u64>,
     /// How many buffers were opened to all.
     meetings: u64,
-    /// Where each position's buffer is in the present meeting.
+    /// Where, in the present meeting, each position has what is this rank's to work on.
     open: Vec<*mut u8>,
+    /// What is lent in the place of a buffer that is not registered.
+    dealt: Scratch,
 }
 
 // SAFETY: `open` is used only inside of a call, on the thread that makes it.
@@ -85,6 +88,7 @@ impl Shared {
         let outbox =
             Outbox { sent: vec![0; ranks], taken: vec![0; ranks], staged: [None; PIECES], next_piece: 0 };
         let (received, open) = (vec![0; ranks], vec![std::ptr::null_mut(); ranks]);
+        let dealt = Scratch::new(Arc::clone(&registry));
         Self {
             position,
             members,
@@ -97,6 +101,7 @@ impl Shared {
             received,
             meetings: 0,
             open,
+            dealt,
         }
     }
 
