@@ -30,7 +30,7 @@ fn prove(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A world that a communicator asks about before its first call, and one that only the clock can run: a tree
+/// A world that a communicator asks about before its first call, and one that only the clock can run: trees
 /// in full, and a ring in which the ranks of one node stand for all.
 fn predict(criterion: &mut Criterion) {
     let machine = Machine::default();
@@ -38,11 +38,10 @@ fn predict(criterion: &mut Criterion) {
         let world = Topology::uniform(nodes, ranks_per_node);
         let mut group = criterion.benchmark_group(format!("prediction of {} ranks", world.ranks()));
         group.sample_size(10);
-        for algorithm in [Algorithm::Tree, Algorithm::Ring] {
+        for algorithm in [Algorithm::Tree, Algorithm::Butterfly, Algorithm::Ring] {
             group.bench_function(algorithm.name(), |bencher| {
-                bencher.iter(|| {
-                    clock::predict(algorithm, Operation::AllReduce, &world, &machine, 100 << 20, 4)
-                });
+                bencher
+                    .iter(|| clock::predict(algorithm, Operation::AllReduce, &world, &machine, 100 << 20, 4));
             });
         }
         group.finish();

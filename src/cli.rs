@@ -6,10 +6,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use unisono::config::Launcher;
 
+mod algorithms;
 mod bench;
 mod explain;
 #[cfg(feature = "train")]
 mod progress;
+mod simulate;
+mod size;
 #[cfg(feature = "train")]
 mod train;
 mod verify;
@@ -34,6 +37,8 @@ enum Command {
     Explain(explain::Args),
     /// Prove algorithms right, for every rank of every world asked for
     Verify(verify::Args),
+    /// Say how long all-reduces would take on machines that are not here
+    Simulate(simulate::Args),
 }
 
 /// Why a command did not succeed.
@@ -72,6 +77,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Verify(args) => return verify::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

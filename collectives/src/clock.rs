@@ -17,8 +17,9 @@
 //! Nothing is pipelined: an executor that cuts messages into segments may be faster than this.
 //!
 //! In a world of 16 384 ranks a ring has 537 million messages. But all its nodes do the same at the same
-//! time, each to its own neighbours: so where it is true of every rank's plan, only the ranks of one node
-//! are played, and each stands for all ranks that have its place in their nodes.
+//! time, each to its own neighbours. So where plans show that, only the ranks of one node are played, and each
+//! stands for all ranks that have its place in their nodes. Every rank's plan is looked at; only where that
+//! would take longer than a second or so are those of many nodes all over the world.
 //!
 //! **Source**: Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long messages into the LogP
 //! model", SPAA 1995; the rendezvous and the ports are ours.
@@ -32,7 +33,7 @@ use crate::world::{Rank, Topology};
 mod outline;
 mod play;
 
-use outline::World;
+use outline::{LIMITS, World};
 
 /// What the clock says of a collective.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -94,11 +95,10 @@ pub fn predict(
     element_size_bytes: usize,
 ) -> Result<Prediction, Unpredictable> {
     assert!(element_size_bytes > 0, "{size_bytes} bytes in elements of 0 bytes");
-    let plans = algorithm
-        .plans_in_turn(operation, topology)
-        .ok_or(Unpredictable::NotOffered { algorithm, operation })?;
+    let plan =
+        algorithm.planner(operation, topology).ok_or(Unpredictable::NotOffered { algorithm, operation })?;
     // What is no whole element counts as one.
-    let world = World::folded(plans, topology, size_bytes.div_ceil(element_size_bytes))?;
+    let world = World::folded(plan, topology, size_bytes.div_ceil(element_size_bytes), LIMITS)?;
     let finish_us = play::play(&world, machine, element_size_bytes)?;
     Ok(Prediction {
         time_us: finish_us.into_iter().fold(0.0, f64::max),

@@ -6,8 +6,17 @@ use crate::plan::Plan;
 use crate::schedule::Combine;
 use crate::world::{Rank, Topology};
 
-/// How many messages are played at most: about a second, and some 100 MB.
-const MOST_MESSAGES: usize = 1 << 22;
+/// What is too much.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// How many steps are played at most.
+    played: usize,
+    /// About how many steps are compared at most, once all ranks are too many to be played.
+    compared: usize,
+}
+
+/// About a second each, and some 100 MB.
+pub(super) const LIMITS: Limits = Limits { played: 1 << 22, compared: 1 << 24 };
 
 /// A step without its chunks. Other ranks are named by how many places after this one they are, around the
 /// world; so ranks that do the same to their own neighbours have equal outlines.
@@ -65,33 +74,43 @@ impl<'a> World<'a> {
     /// The ranks of one node if they stand for all others, and all ranks if not. Where they do so but for an
     /// element here and there, they do if all ranks are too many.
     ///
-    /// Every plan is looked at, and none is kept that need not be.
+    /// No plan is kept that need not be. Each is looked at, unless all ranks are too many to be played and to
+    /// be compared too: then those of every so many nodes are.
     pub(super) fn folded(
-        plans: impl Iterator<Item = Plan>,
+        plan: impl Fn(Rank) -> Plan,
         topology: &'a Topology,
         count: usize,
+        limits: Limits,
     ) -> Result<Self, Unpredictable> {
-        let stride = topology.stride();
+        let (ranks, stride) = (topology.ranks(), topology.stride());
         let mut world = Self { topology, played: Vec::new(), busiest: Busiest::default() };
-        let mut alike = if stride < topology.ranks() { Alike::Exactly } else { Alike::No };
-        let mut kept = 0;
+        let mut alike = if stride < ranks { Alike::Exactly } else { Alike::No };
+        let mut seen = 0;
         let mut steps = Vec::new();
-        for (rank, plan) in plans.enumerate() {
+        let mut rank = 0;
+        while rank < ranks {
             steps.clear();
-            outline(&plan, rank, topology.ranks(), count, &mut steps);
+            outline(&plan(rank), rank, ranks, count, &mut steps);
             world.busiest.see(&steps);
             if rank >= stride && alike > Alike::No {
                 alike = alike.min(compare(&world.played[rank % stride], &steps));
             }
-            kept += steps.len();
-            let fits = kept <= MOST_MESSAGES;
+            seen += steps.len();
+            let fits = seen <= limits.played;
             if !fits && (rank < stride || alike == Alike::No) {
-                return Err(Unpredictable::TooManyMessages { more_than: MOST_MESSAGES });
+                return Err(Unpredictable::TooManyMessages { more_than: limits.played });
             }
             if fits {
                 world.played.push(steps.clone());
             } else {
                 world.played.truncate(stride);
+            }
+            rank += 1;
+            if !fits && rank.is_multiple_of(stride) {
+                // An even number is left out, so that nodes at odd distances are seen: algorithms like powers
+                // of two.
+                let left_out = (ranks * steps.len() / limits.compared).next_multiple_of(2);
+                rank += stride * left_out;
             }
         }
         if alike == Alike::Exactly {
@@ -149,13 +168,15 @@ fn compare(one: &[Outline], other: &[Outline]) -> Alike {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
     use crate::{Algorithm, Operation};
 
     /// How many ranks are played.
     fn played(algorithm: Algorithm, topology: &Topology, count: usize) -> usize {
-        let plans = algorithm.plans_in_turn(Operation::AllReduce, topology).unwrap();
-        World::folded(plans, topology, count).unwrap().played.len()
+        let plan = algorithm.planner(Operation::AllReduce, topology).unwrap();
+        World::folded(plan, topology, count, LIMITS).unwrap().played.len()
     }
 
     #[test]
@@ -179,11 +200,38 @@ mod tests {
         assert_eq!(played(Algorithm::Ring, &Topology::uniform(432, 4), 15_001), 4);
     }
 
+    /// How many ranks are played where little may be; and which plans are looked at.
+    fn limited(
+        plan: impl Fn(Rank) -> Plan,
+        topology: &Topology,
+    ) -> (Result<usize, Unpredictable>, Vec<Rank>) {
+        let looked_at = RefCell::new(Vec::new());
+        let look = |rank| {
+            looked_at.borrow_mut().push(rank);
+            plan(rank)
+        };
+        let world = World::folded(look, topology, 4096, Limits { played: 1000, compared: 2000 });
+        (world.map(|world| world.played.len()), looked_at.into_inner())
+    }
+
+    #[test]
+    fn of_a_very_large_world_a_part_is_looked_at() {
+        let topology = Topology::uniform(32, 2);
+        let plan = Algorithm::Ring.planner(Operation::AllReduce, &topology).unwrap();
+        let (played, looked_at) = limited(&plan, &topology);
+        // Eight plans of 126 steps are too many to play, and 64 four times too many to compare.
+        assert_eq!((played, &looked_at[..10]), (Ok(2), &[0, 1, 2, 3, 4, 5, 6, 7, 16, 17][..]));
+        // One rank that does something else is enough.
+        let odd_one_out = |rank| plan(if rank == 17 { 16 } else { rank });
+        assert!(limited(odd_one_out, &topology).0.is_err());
+    }
+
     #[test]
     fn what_cannot_be_played_is_refused_early() {
-        let world = Topology::uniform(512, 8);
-        let plans = Algorithm::AllToAll.plans_in_turn(Operation::AllReduce, &world).unwrap();
-        let refused = World::folded(plans, &world, 1).unwrap_err();
-        assert_eq!(refused, Unpredictable::TooManyMessages { more_than: MOST_MESSAGES });
+        let topology = Topology::uniform(32, 2);
+        let plan = Algorithm::AllToAll.planner(Operation::AllReduce, &topology).unwrap();
+        let (refused, looked_at) = limited(plan, &topology);
+        assert_eq!(refused, Err(Unpredictable::TooManyMessages { more_than: 1000 }));
+        assert!(looked_at.len() < 20, "{looked_at:?}");
     }
 }

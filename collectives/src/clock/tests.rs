@@ -134,7 +134,7 @@ fn ranks_that_stand_for_others_give_the_same_times() {
                 let Some(plans) = algorithm.plans(operation, &topology) else { continue };
                 let count = 840 * topology.ranks();
                 let every_rank = finish_us(&plans, &topology, &machine, count, 4).unwrap();
-                let world = World::folded(plans.into_iter(), &topology, count).unwrap();
+                let world = World::folded(|rank| plans[rank].clone(), &topology, count, LIMITS).unwrap();
                 assert!(world.played.len() < topology.ranks());
                 let folded = play::play(&world, &machine, 4).unwrap();
                 let expected: Vec<_> = (0..topology.ranks()).map(|rank| folded[world.played(rank)]).collect();
