@@ -1,7 +1,8 @@
-//! What it costs to make a schedule, and to prove one: `cargo bench --bench schedules`.
+//! What it costs to make a schedule, to prove one, and to time one: `cargo bench --bench schedules`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use unisono_collectives::{Algorithm, Operation, Topology, verify};
+use unisono_collectives::model::Machine;
+use unisono_collectives::{Algorithm, Operation, Topology, clock, verify};
 
 /// One rank's plan of a large world. A program makes it once, at the first call.
 fn generate(criterion: &mut Criterion) {
@@ -29,5 +30,23 @@ fn prove(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, generate, prove);
+/// A world that a communicator asks about before its first call, and one that only the clock can run: trees
+/// in full, and a ring in which the ranks of one node stand for all.
+fn predict(criterion: &mut Criterion) {
+    let machine = Machine::default();
+    for (nodes, ranks_per_node) in [(8, 8), (2048, 8)] {
+        let world = Topology::uniform(nodes, ranks_per_node);
+        let mut group = criterion.benchmark_group(format!("prediction of {} ranks", world.ranks()));
+        group.sample_size(10);
+        for algorithm in [Algorithm::Tree, Algorithm::Butterfly, Algorithm::Ring] {
+            group.bench_function(algorithm.name(), |bencher| {
+                bencher
+                    .iter(|| clock::predict(algorithm, Operation::AllReduce, &world, &machine, 100 << 20, 4));
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, generate, prove, predict);
 criterion_main!(benches);

@@ -6,11 +6,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use unisono::config::Launcher;
 
+mod algorithms;
 mod bench;
 mod explain;
 mod plot;
 #[cfg(feature = "train")]
 mod progress;
+mod simulate;
+mod size;
 #[cfg(feature = "train")]
 mod train;
 mod verify;
@@ -37,6 +40,8 @@ enum Command {
     Plot(plot::Args),
     /// Prove algorithms right, for every rank of every world asked for
     Verify(verify::Args),
+    /// Say how long all-reduces would take on machines that are not here
+    Simulate(simulate::Args),
 }
 
 /// Why a command did not succeed.
@@ -76,6 +81,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Verify(args) => return verify::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

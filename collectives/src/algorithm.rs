@@ -108,7 +108,24 @@ impl Algorithm {
 
     /// The plans of all ranks, rank 0 first.
     pub fn plans(self, operation: Operation, topology: &Topology) -> Option<Vec<Plan>> {
-        (0..topology.ranks()).map(|rank| self.plan(operation, topology, rank)).collect()
+        let plan = self.planner(operation, topology)?;
+        Some((0..topology.ranks()).map(plan).collect())
+    }
+
+    /// What makes the plan of any one rank. What they have in common is found once, and the plans of a large
+    /// world, which may not fit into memory together, can be looked at one after the other.
+    pub fn planner(self, operation: Operation, topology: &Topology) -> Option<impl Fn(Rank) -> Plan> {
+        let ranks = topology.ranks();
+        // What an algorithm offers to one rank it offers to all.
+        self.plan(operation, topology, ranks - 1)?;
+        let trees = match (self, operation) {
+            (Self::DoubleTree, Operation::AllReduce) => double_tree::all_outward(ranks),
+            _ => Vec::new(),
+        };
+        Some(move |rank: Rank| match trees.get(rank) {
+            Some(tree) => Plan::single(self.name(), topology.world(), tree.clone().there_and_back()),
+            None => self.plan(operation, topology, rank).expect("it was offered to the last rank"),
+        })
     }
 
     /// The schedule of an algorithm that does not look at nodes.

@@ -2,9 +2,10 @@
 //!
 //! **An algorithm is a pure function from (rank, world) to a schedule**: a list of steps, each at most one
 //! send and at most one receive, over a buffer that is cut into chunks. From that one value the algorithm
-//! is *verified* ([`verify()`]: symbolically, every rank at once), *priced* ([`cost`]), *drawn*
-//! ([`explain()`]), *simulated* ([`simulate`]), and, by the crate `unisono`, *run* over threads and MPI. So
-//! a ring is written once, in ten lines ([`algorithm::ring`]).
+//! is *verified* ([`verify()`]: symbolically, every rank at once), *priced* ([`cost`] counts it, [`clock`]
+//! times it on a machine that [`model`] describes), *drawn* ([`explain()`]), *simulated* ([`simulate`]),
+//! and, by the crate `unisono`, *run* over threads and MPI. So a ring is written once, in ten lines
+//! ([`algorithm::ring`]).
 //!
 //! ```
 //! use unisono_collectives::{Algorithm, Operation, Topology, cost, explain, verify};
@@ -33,18 +34,22 @@
 //!   its time reversal ([`Schedule::reversed`]), and the all-reduce is both ([`Schedule::there_and_back`]).
 //! - [`Algorithm`] is the menu. The order of additions is fixed by the schedule and the same on all ranks,
 //!   so every transport gives the same bits, and so does every rank.
+//! - A [`Machine`](model::Machine) is what messages cost inside a node and between nodes;
+//!   [`clock::predict`] says how long an algorithm takes on it, up to tens of thousands of ranks.
 //!
-//! This crate does no I/O, starts no threads, reads no clock and no environment, has no `unsafe`, and needs
+//! This crate does no I/O, starts no threads, reads no real clock and no environment, has no `unsafe`, and needs
 //! no system library.
 
 #![forbid(unsafe_code)]
 
 pub mod algorithm;
+pub mod clock;
 pub mod cost;
 mod defect;
 mod direct;
 mod explain;
 mod interpret;
+pub mod model;
 pub mod names;
 mod operation;
 pub mod partition;

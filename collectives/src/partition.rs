@@ -4,6 +4,44 @@ use std::ops::Range;
 
 use crate::schedule::Chunks;
 
+/// An array of `count` elements, cut into `chunk_count` chunks: the division, done once for many chunks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Partition {
+    chunk_count: usize,
+    fair: usize,
+    larger: usize,
+}
+
+impl Partition {
+    /// # Panics
+    /// If there are no chunks.
+    pub(crate) fn new(count: usize, chunk_count: usize) -> Self {
+        assert!(chunk_count > 0, "{count} elements in no chunks");
+        Self { chunk_count, fair: count / chunk_count, larger: count % chunk_count }
+    }
+
+    /// As [`chunk_start`].
+    pub(crate) fn start(self, chunk: usize) -> usize {
+        assert!(chunk <= self.chunk_count, "chunk {chunk} of {} does not exist", self.chunk_count);
+        chunk * self.fair + chunk.min(self.larger)
+    }
+
+    /// How many elements a range of chunks has.
+    pub(crate) fn count(self, chunks: Chunks) -> usize {
+        self.start(chunks.end) - self.start(chunks.start)
+    }
+
+    /// The chunk that an element of the array is in.
+    pub(crate) fn chunk_of(self, element: usize) -> usize {
+        let in_larger = self.larger * (self.fair + 1);
+        if element < in_larger {
+            element / (self.fair + 1)
+        } else {
+            self.larger + (element - in_larger) / self.fair
+        }
+    }
+}
+
 /// The first element of chunk `chunk` when `count` elements are cut into `chunk_count` chunks.
 ///
 /// The chunks differ by at most one element, the larger ones first; with fewer elements than chunks the last
@@ -12,8 +50,7 @@ use crate::schedule::Chunks;
 /// # Panics
 /// If `chunk > chunk_count`, or there are no chunks.
 pub fn chunk_start(count: usize, chunk_count: usize, chunk: usize) -> usize {
-    assert!(chunk <= chunk_count && chunk_count > 0, "chunk {chunk} of {chunk_count} does not exist");
-    chunk * (count / chunk_count) + chunk.min(count % chunk_count)
+    Partition::new(count, chunk_count).start(chunk)
 }
 
 /// The elements of a range of chunks when `count` elements are cut into `chunk_count` chunks.
@@ -56,6 +93,17 @@ mod tests {
         for count in 0..=70 {
             for chunk_count in 1..=70 {
                 check(count, chunk_count);
+            }
+        }
+    }
+
+    #[test]
+    fn every_element_is_in_its_chunk() {
+        for (count, chunk_count) in [(1, 1), (7, 3), (9, 3), (3, 7), (70, 32)] {
+            let partition = Partition::new(count, chunk_count);
+            for chunk in 0..chunk_count {
+                let mut elements = elements(count, chunk_count, Chunks::one(chunk));
+                assert!(elements.all(|element| partition.chunk_of(element) == chunk));
             }
         }
     }

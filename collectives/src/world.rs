@@ -1,18 +1,23 @@
 //! Ranks, the nodes that they live on, and the groups that phases run in.
 
+use std::sync::Arc;
+
 /// The number of a rank, from 0 to one less than the number of ranks in its world or group.
 pub type Rank = usize;
 
 /// An ordered set of world ranks. Inside the group, its members are numbered 0, 1, … in that order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// Clones share the members: every rank's plan names the whole world, and in a large world the plans of all
+/// ranks must not hold it once each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Group {
-    members: Vec<Rank>,
+    members: Arc<[Rank]>,
 }
 
 impl Group {
     /// The group of these world ranks, in this order.
     pub fn new(members: Vec<Rank>) -> Self {
-        Self { members }
+        Self { members: members.into() }
     }
 
     /// How many ranks the group has.
@@ -52,7 +57,11 @@ impl Group {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Topology {
     node_of: Vec<usize>,
-    nodes: usize,
+    // What follows from it, found once: plans ask for it, all ranks' plans p times.
+    local_rank: Vec<Rank>,
+    nodes: Vec<Group>,
+    world: Group,
+    leaders: Group,
 }
 
 impl Topology {
@@ -74,7 +83,7 @@ impl Topology {
         let node_of =
             sizes.iter().enumerate().flat_map(|(node, &size)| std::iter::repeat_n(node, size)).collect();
         let topology = Self::from_node_of(node_of);
-        assert_eq!(topology.nodes, sizes.len(), "every node needs a rank, got sizes {sizes:?}");
+        assert_eq!(topology.nodes(), sizes.len(), "every node needs a rank, got sizes {sizes:?}");
         topology
     }
 
@@ -84,12 +93,22 @@ impl Topology {
     /// If the world is empty, or the node numbers do not run from 0 without a gap.
     pub fn from_node_of(node_of: Vec<usize>) -> Self {
         assert!(!node_of.is_empty(), "a world has at least one rank");
-        let nodes = node_of.iter().max().map_or(0, |last| last + 1);
+        let mut nodes = Vec::<Vec<Rank>>::new();
+        let mut local_rank = Vec::with_capacity(node_of.len());
+        for (rank, &node) in node_of.iter().enumerate() {
+            // A number above that of ranks leaves a gap, however the others are placed.
+            assert!(node < node_of.len(), "nodes are numbered from 0 without a gap, got {node_of:?}");
+            nodes.resize_with(nodes.len().max(node + 1), Vec::new);
+            local_rank.push(nodes[node].len());
+            nodes[node].push(rank);
+        }
         assert!(
-            (0..nodes).all(|node| node_of.contains(&node)),
+            nodes.iter().all(|members| !members.is_empty()),
             "nodes are numbered from 0 without a gap, got {node_of:?}"
         );
-        Self { node_of, nodes }
+        let leaders = Group::new(nodes.iter().map(|members| members[0]).collect());
+        let world = Group::new((0..node_of.len()).collect());
+        Self { local_rank, nodes: nodes.into_iter().map(Group::new).collect(), world, leaders, node_of }
     }
 
     /// How many ranks the world has.
@@ -99,7 +118,7 @@ impl Topology {
 
     /// How many nodes the world has.
     pub fn nodes(&self) -> usize {
-        self.nodes
+        self.nodes.len()
     }
 
     /// The node of a rank.
@@ -109,27 +128,42 @@ impl Topology {
 
     /// The number of a rank among the ranks of its node.
     pub fn local_rank(&self, rank: Rank) -> Rank {
-        self.node_of[..rank].iter().filter(|&&node| node == self.node_of[rank]).count()
+        self.local_rank[rank]
     }
 
     /// All ranks.
     pub fn world(&self) -> Group {
-        Group::new((0..self.ranks()).collect())
+        self.world.clone()
     }
 
     /// The ranks of one node.
     pub fn node(&self, node: usize) -> Group {
-        Group::new((0..self.ranks()).filter(|&rank| self.node_of[rank] == node).collect())
+        self.nodes[node].clone()
     }
 
     /// The leader (local rank 0) of every node, in the order of the nodes.
     pub fn leaders(&self) -> Group {
-        Group::new((0..self.nodes).map(|node| self.node(node).member(0)).collect())
+        self.leaders.clone()
     }
 
     /// How many ranks the largest node has.
     pub fn ranks_of_largest_node(&self) -> usize {
-        (0..self.nodes).map(|node| self.node(node).ranks()).max().unwrap_or(0)
+        self.nodes.iter().map(Group::ranks).max().unwrap_or(0)
+    }
+
+    /// A number of places by which all ranks can be moved (the last ones around to the first) such that any
+    /// two share a node afterwards if and only if they did before: the size of a node where nodes are alike
+    /// and ranks numbered node by node, 1 in a single node, and all ranks in any other world.
+    pub(crate) fn stride(&self) -> usize {
+        let ranks = self.ranks();
+        let local_ranks = self.nodes[0].ranks();
+        let uniform = (0..ranks).all(|rank| self.node_of[rank] == rank / local_ranks)
+            && ranks.is_multiple_of(local_ranks);
+        match (self.nodes(), uniform) {
+            (1, _) => 1,
+            (_, true) => local_ranks,
+            (_, false) => ranks,
+        }
     }
 }
 
@@ -145,6 +179,22 @@ mod tests {
         assert_eq!(topology.local_rank(4), 2);
         assert_eq!(topology.leaders().members(), [0, 1]);
         assert_eq!(topology.ranks_of_largest_node(), 3);
+    }
+
+    #[test]
+    fn worlds_look_the_same_from_every_node() {
+        assert_eq!(Topology::uniform(4, 3).stride(), 3);
+        assert_eq!(Topology::uniform(4, 1).stride(), 1);
+        assert_eq!(Topology::single_node(6).stride(), 1);
+        assert_eq!(Topology::from_node_sizes(&[2, 2, 1]).stride(), 5);
+        assert_eq!(Topology::from_node_sizes(&[2, 3, 1]).stride(), 6);
+        assert_eq!(Topology::from_node_of(vec![0, 1, 0, 1]).stride(), 4);
+    }
+
+    #[test]
+    #[should_panic(expected = "without a gap")]
+    fn a_gap_between_nodes_is_refused() {
+        let _ = Topology::from_node_of(vec![0, 2, 2]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp};
 use unisono_collectives::names::UnknownName;
 
 use super::Failure;
+use super::size::bytes;
 use super::world::World;
 
 /// What is measured, and how it is shown.
@@ -89,23 +90,6 @@ fn sizes(text: &str) -> Result<Sizes, String> {
     }
     let sizes = std::iter::successors(Some(least), |size| size.checked_mul(factor));
     Ok(Sizes(sizes.take_while(|&size| size <= most).collect()))
-}
-
-fn bytes(text: &str) -> Option<usize> {
-    let (digits, shift) = match text.strip_suffix(['K', 'M', 'G']) {
-        Some(digits) => (
-            digits,
-            if text.ends_with('K') {
-                10
-            } else if text.ends_with('M') {
-                20
-            } else {
-                30
-            },
-        ),
-        None => (text, 0),
-    };
-    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use clap::Args as ClapArgs;
 use unisono::{Algorithm, Operation, Topology};
-use unisono_collectives::names::UnknownName;
 use unisono_collectives::verify;
 
+use super::algorithms::{Algorithms, algorithms};
 use super::speaks;
 
 /// What is proved.
@@ -20,17 +20,6 @@ pub(super) struct Args {
     /// The sizes of worlds, A:B or a single one
     #[arg(long, value_name = "A:B", default_value = "1:64", value_parser = ranks)]
     ranks: RangeInclusive<usize>,
-}
-
-/// One name on the command line.
-#[derive(Debug, Clone)]
-struct Algorithms(Vec<Algorithm>);
-
-fn algorithms(name: &str) -> Result<Algorithms, UnknownName> {
-    match name {
-        "all" => Ok(Algorithms(Algorithm::ALL.to_vec())),
-        _ => Ok(Algorithms(vec![name.parse()?])),
-    }
 }
 
 const MOST_RANKS: usize = 1024;

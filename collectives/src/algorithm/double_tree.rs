@@ -38,19 +38,41 @@ struct Edge {
 /// The outward half: the roots of the two trees send their chunks down.
 pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     let edges = edges(ranks);
-    let times = times(&edges, ranks);
-    let mut steps = BTreeMap::<usize, Step>::new();
-    for (edge, &time) in edges.iter().zip(&times) {
-        let chunk = Chunks::one(edge.tree);
+    let mut steps = BTreeMap::new();
+    for (edge, &time) in edges.iter().zip(&times(&edges, ranks)) {
         if edge.parent == rank {
-            let step = steps.entry(time).or_default();
-            *step = step.send(edge.child, chunk);
+            edge.send(&mut steps, time);
         } else if edge.child == rank {
-            let step = steps.entry(time).or_default();
-            *step = step.replace(edge.parent, chunk);
+            edge.receive(&mut steps, time);
         }
     }
     Schedule::new(2, steps.into_values())
+}
+
+/// The outward halves of all ranks, rank 0 first. Each takes both whole trees to find; here they are built
+/// once.
+pub(super) fn all_outward(ranks: usize) -> Vec<Schedule> {
+    let edges = edges(ranks);
+    let mut steps = vec![BTreeMap::new(); ranks];
+    for (edge, &time) in edges.iter().zip(&times(&edges, ranks)) {
+        edge.send(&mut steps[edge.parent], time);
+        edge.receive(&mut steps[edge.child], time);
+    }
+    steps.into_iter().map(|steps| Schedule::new(2, steps.into_values())).collect()
+}
+
+impl Edge {
+    /// Adds the parent's half of the message to the parent's steps.
+    fn send(self, steps: &mut BTreeMap<usize, Step>, time: usize) {
+        let step = steps.entry(time).or_default();
+        *step = step.send(self.child, Chunks::one(self.tree));
+    }
+
+    /// Adds the child's half of the message to the child's steps.
+    fn receive(self, steps: &mut BTreeMap<usize, Step>, time: usize) {
+        let step = steps.entry(time).or_default();
+        *step = step.replace(self.parent, Chunks::one(self.tree));
+    }
 }
 
 /// The parent of a vertex in the first tree; odd vertices are leaves, vertex 0 is the root and has one child.
@@ -141,6 +163,14 @@ mod tests {
                     assert!(!conflict || colours[a] != colours[b], "{ranks} ranks: {one:?} and {other:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn all_ranks_at_once_are_each_rank_by_itself() {
+        for ranks in 1..=40 {
+            let each: Vec<_> = (0..ranks).map(|rank| outward(rank, ranks)).collect();
+            assert_eq!(all_outward(ranks), each);
         }
     }
 

@@ -25,20 +25,18 @@ use crate::world::{Rank, Topology};
 /// What one rank does: one phase in its node, one among leaders if it is one, one in its node.
 pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     let node = topology.node(topology.node_of(rank));
-    let leaders = topology.leaders();
-
     let broadcast = tree::broadcast(0, topology.local_rank(rank), node.ranks());
-    let among_leaders = |position| butterfly::outward(position, leaders.ranks()).there_and_back();
+    let among_leaders = |position| butterfly::outward(position, topology.nodes()).there_and_back();
     // The leaders' algorithm cuts the array finest; to the node it is one piece.
     let chunk_count = among_leaders(0).chunk_count();
     let whole = |schedule: crate::Schedule| schedule.refined(chunk_count, |chunk| chunk * chunk_count);
 
     let inwards =
         Phase { name: "reduce in the node", group: node.clone(), schedule: whole(broadcast.reversed()) };
-    let across = leaders.position(rank).map(|position| Phase {
+    let across = (topology.local_rank(rank) == 0).then(|| Phase {
         name: "all-reduce among leaders",
-        group: leaders.clone(),
-        schedule: among_leaders(position),
+        group: topology.leaders(),
+        schedule: among_leaders(topology.node_of(rank)),
     });
     let outwards = Phase { name: "copy in the node", group: node, schedule: whole(broadcast) };
     Plan::new(chunk_count, [Some(inwards), across, Some(outwards)].into_iter().flatten())

@@ -22,7 +22,7 @@
 //! BlueConnect's rails.
 
 use super::{butterfly, ring};
-use crate::partition::chunk_start;
+use crate::partition::{Partition, chunk_start};
 use crate::plan::{Phase, Plan};
 use crate::schedule::Schedule;
 use crate::world::{Group, Rank, Topology};
@@ -63,9 +63,7 @@ fn held_shards(shards: usize, local_ranks: usize, local_rank: Rank) -> std::ops:
 fn rail(topology: &Topology, shards: usize, shard: usize) -> Group {
     let holder = |node: usize| {
         let node = topology.node(node);
-        let local_rank =
-            (0..node.ranks()).find(|&local| held_shards(shards, node.ranks(), local).contains(&shard));
-        node.member(local_rank.expect("every shard is held in every node"))
+        node.member(Partition::new(shards, node.ranks()).chunk_of(shard))
     };
     Group::new((0..topology.nodes()).map(holder).collect())
 }

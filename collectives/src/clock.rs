@@ -1,0 +1,134 @@
+//! How long a collective takes on a machine: the plans of all ranks played against a [`Machine`].
+//!
+//! In the manner of LogGP, with these rules:
+//!
+//! - **Ranks meet.** A message starts when both of its ends are ready, and a step ends when both of its
+//!   halves have. Then the rank takes [`Machine::step_us`] to be ready for its next step.
+//! - **In a node the receiver's core does the work**: it reads the sender's memory, and puts it in place or
+//!   reduces it. A step has one receive, so no core ever has two messages to work on, and a rank's send
+//!   costs it nothing but the wait until the other is done. Sending and receiving overlap, since they are
+//!   the work of two cores. That cores share the memory's bandwidth must be in the link's rates, if they are
+//!   measured on all ranks at once.
+//! - **Between nodes the ports do the work**: every node has one port out and one port in, which its ranks
+//!   share. A message occupies each for as long as its bytes take; those that come while it is occupied wait
+//!   in the order in which they were ready. What is between the ports (the switch) is never in the way. The
+//!   first byte is α later at the port in than at the port out.
+//!
+//! Nothing is pipelined: an executor that cuts messages into segments may be faster than this.
+//!
+//! In a world of 16 384 ranks a ring has 537 million messages. But all its nodes do the same at the same
+//! time, each to its own neighbours. So where plans show that, only the ranks of one node are played, and each
+//! stands for all ranks that have its place in their nodes. Every rank's plan is looked at; only where that
+//! would take longer than a second or so are those of many nodes all over the world.
+//!
+//! **Source**: Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long messages into the LogP
+//! model", SPAA 1995; the rendezvous and the ports are ours.
+
+use crate::algorithm::Algorithm;
+use crate::model::Machine;
+use crate::operation::Operation;
+use crate::plan::Plan;
+use crate::world::{Rank, Topology};
+
+mod outline;
+mod play;
+
+use outline::{LIMITS, World};
+
+/// What the clock says of a collective.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// When the last rank is done, in microseconds after all began.
+    pub time_us: f64,
+    /// How many steps the rank has that has most.
+    pub steps: usize,
+    /// How many messages the rank sends that sends most messages.
+    pub messages: usize,
+    /// How many bytes the rank sends that sends most bytes.
+    pub sent_bytes: usize,
+}
+
+/// Why the clock says nothing of a collective.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each sentence names its fields")]
+pub enum Unpredictable {
+    /// There is nothing to play.
+    #[error("{algorithm} does not offer {operation}")]
+    NotOffered { algorithm: Algorithm, operation: Operation },
+    /// It would take minutes, and more memory than there is.
+    #[error("more than {more_than} messages, and no ranks that stand for others")]
+    TooManyMessages { more_than: usize },
+    /// The plans are defective: [`crate::verify()`] says how.
+    #[error("rank {rank} never finishes")]
+    DoesNotFinish { rank: Rank },
+}
+
+/// How long `operation` on arrays of `size_bytes` takes if this algorithm carries it out.
+///
+/// It is a pure function, so all ranks that ask get the same answer.
+///
+/// ```
+/// use unisono_collectives::model::{Link, Machine};
+/// use unisono_collectives::{Algorithm, Operation, Topology, clock};
+///
+/// let link = Link::uniform(2.0, 1.0).unwrap();
+/// let machine = Machine { intra: link.clone(), inter: link, step_us: 0.0, call_us: 0.0 };
+/// let four = Topology::single_node(4);
+/// let ring = clock::predict(Algorithm::Ring, Operation::AllReduce, &four, &machine, 4000, 4).unwrap();
+/// // Six steps, each of 2 us and of 1000 bytes.
+/// assert_eq!(ring.time_us, 18.0);
+/// ```
+///
+/// # Errors
+/// [`Unpredictable`] if the algorithm does not offer the operation, or its messages are too many to play.
+///
+/// # Panics
+/// If an element has no bytes; if `step_us` or `call_us` of the machine is negative or not finite; if the
+/// root of the operation is not in the world.
+pub fn predict(
+    algorithm: Algorithm,
+    operation: Operation,
+    topology: &Topology,
+    machine: &Machine,
+    size_bytes: usize,
+    element_size_bytes: usize,
+) -> Result<Prediction, Unpredictable> {
+    assert!(element_size_bytes > 0, "{size_bytes} bytes in elements of 0 bytes");
+    let plan =
+        algorithm.planner(operation, topology).ok_or(Unpredictable::NotOffered { algorithm, operation })?;
+    // What is no whole element counts as one.
+    let world = World::folded(plan, topology, size_bytes.div_ceil(element_size_bytes), LIMITS)?;
+    let finish_us = play::play(&world, machine, element_size_bytes)?;
+    Ok(Prediction {
+        time_us: finish_us.into_iter().fold(0.0, f64::max),
+        steps: world.busiest.steps,
+        messages: world.busiest.messages,
+        sent_bytes: world.busiest.sent_count * element_size_bytes,
+    })
+}
+
+/// When each rank is done with its plan, in microseconds after all began; `plans` are those of all ranks, rank
+/// 0 first, and arrays have `count` elements of `element_size_bytes`.
+///
+/// Every rank is played, however many there are.
+///
+/// # Errors
+/// [`Unpredictable::DoesNotFinish`] if the plans are defective.
+///
+/// # Panics
+/// If there is not one plan for each rank, or a plan names ranks or chunks that do not exist; and as
+/// [`predict`].
+pub fn finish_us(
+    plans: &[Plan],
+    topology: &Topology,
+    machine: &Machine,
+    count: usize,
+    element_size_bytes: usize,
+) -> Result<Vec<f64>, Unpredictable> {
+    assert_eq!(plans.len(), topology.ranks(), "one plan for each rank");
+    play::play(&World::whole(plans, topology, count), machine, element_size_bytes)
+}
+
+#[cfg(test)]
+mod tests;

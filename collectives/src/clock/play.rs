@@ -1,0 +1,233 @@
+//! The clock itself: messages in the order in which they start.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use super::Unpredictable;
+use super::outline::{Outline, World};
+use crate::model::Machine;
+use crate::world::Rank;
+
+/// A time in microseconds that can be sorted by.
+#[derive(Debug, Clone, Copy)]
+struct Time(f64);
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Time {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Time {}
+
+/// A message whose two ends are ready, or one from another node whose first byte has come to the port in.
+///
+/// Of those at the same time, the one that comes first in this order goes first. It names
+/// places relative to nodes before it names ranks, so that no node is preferred to another: what is true of
+/// one node is true of all that do the same, which is why ranks can stand for others.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Message {
+    at: Time,
+    arrives: bool,
+    /// The sender's local rank.
+    local_rank: Rank,
+    /// How many nodes after the sender's the receiver's is.
+    nodes: usize,
+    /// Who sends: one of the ranks that are played.
+    from: Rank,
+    to: Rank,
+}
+
+/// A rank in one of its steps.
+#[derive(Debug, Clone)]
+struct Present {
+    step: usize,
+    ready_us: f64,
+    /// Whether the step sends something whose receiver is not ready yet.
+    sending: bool,
+    /// Whether the step receives something whose sender is not ready yet.
+    receiving: bool,
+    /// How many halves of the step have yet to end.
+    halves: usize,
+    /// When the last half ends of those that are known, or the step before.
+    ended_us: f64,
+}
+
+struct Clock<'a> {
+    world: &'a World<'a>,
+    machine: &'a Machine,
+    element_size_bytes: usize,
+    present: Vec<Present>,
+    messages: BinaryHeap<Reverse<Message>>,
+    /// For each node, when its port out and its port in are free.
+    ports: Vec<[f64; 2]>,
+}
+
+/// When each of the ranks that are played is done.
+pub(super) fn play(
+    world: &World<'_>,
+    machine: &Machine,
+    element_size_bytes: usize,
+) -> Result<Vec<f64>, Unpredictable> {
+    for time_us in [machine.step_us, machine.call_us] {
+        assert!(time_us.is_finite() && time_us >= 0.0, "a machine that takes {time_us} us");
+    }
+    let before = Present {
+        step: 0,
+        ready_us: 0.0,
+        sending: false,
+        receiving: false,
+        halves: 0,
+        ended_us: machine.call_us,
+    };
+    let mut clock = Clock {
+        world,
+        machine,
+        element_size_bytes,
+        present: vec![before; world.played.len()],
+        messages: BinaryHeap::new(),
+        ports: vec![[0.0; 2]; world.topology.nodes()],
+    };
+    for rank in 0..world.played.len() {
+        clock.enter(rank, 0);
+    }
+    while let Some(Reverse(message)) = clock.messages.pop() {
+        match (message.nodes, message.arrives) {
+            (0, _) => clock.copy(&message),
+            (_, false) => clock.send(message),
+            (_, true) => clock.receive(&message),
+        }
+    }
+    let finished = |(rank, present): (Rank, Present)| {
+        let finished = present.step == world.played[rank].len();
+        if finished { Ok(present.ended_us) } else { Err(Unpredictable::DoesNotFinish { rank }) }
+    };
+    clock.present.into_iter().enumerate().map(finished).collect()
+}
+
+impl Clock<'_> {
+    fn step(&self, rank: Rank) -> Option<Outline> {
+        self.world.played[rank].get(self.present[rank].step).copied()
+    }
+
+    /// The world rank that is so many places after a rank, and the rank that is played for it.
+    fn after(&self, rank: Rank, places: u32) -> (Rank, Rank) {
+        let other = (rank + places as usize) % self.world.topology.ranks();
+        (other, self.world.played(other))
+    }
+
+    /// A rank is in its next step, and meets those that wait for it there.
+    fn enter(&mut self, rank: Rank, step: usize) {
+        let steps = &self.world.played[rank];
+        let busy = |step: &Outline| step.to.is_some() || step.from.is_some();
+        let present = &mut self.present[rank];
+        // Steps that do nothing take no time.
+        present.step = steps[step..].iter().position(busy).map_or(steps.len(), |idle| step + idle);
+        let Some(&outline) = steps.get(present.step) else { return };
+        present.ready_us = present.ended_us + self.machine.step_us;
+        present.ended_us = present.ready_us;
+        present.sending = outline.to.is_some();
+        present.receiving = outline.from.is_some();
+        present.halves = usize::from(present.sending) + usize::from(present.receiving);
+        if let Some(places) = outline.to {
+            self.meet(rank, self.after(rank, places).1);
+        }
+        if let Some(places) = outline.from {
+            self.meet(self.after(rank, places).1, rank);
+        }
+    }
+
+    /// Queues the message between two ranks if both are ready for it.
+    fn meet(&mut self, from: Rank, to: Rank) {
+        if !(self.present[from].sending && self.present[to].receiving) {
+            return;
+        }
+        let (Some(Outline { to: Some(onwards), .. }), Some(Outline { from: Some(back), .. })) =
+            (self.step(from), self.step(to))
+        else {
+            return;
+        };
+        // Each must name the other, not merely another rank that the same one is played for.
+        let around = (onwards as usize + back as usize) % self.world.topology.ranks();
+        let (receiver, played) = self.after(from, onwards);
+        if around != 0 || played != to {
+            return;
+        }
+        self.present[from].sending = false;
+        self.present[to].receiving = false;
+        let topology = self.world.topology;
+        let nodes = topology.node_of(receiver) + topology.nodes() - topology.node_of(from);
+        self.messages.push(Reverse(Message {
+            at: Time(self.present[from].ready_us.max(self.present[to].ready_us)),
+            arrives: false,
+            local_rank: topology.local_rank(from),
+            nodes: nodes % topology.nodes(),
+            from,
+            to,
+        }));
+    }
+
+    /// How many bytes a message has, and whether they are reduced.
+    fn content(&self, message: &Message) -> (usize, bool) {
+        let sent_count = self.step(message.from).map_or(0, |step| step.sent_count);
+        let reduces = self.step(message.to).is_some_and(|step| step.reduces);
+        (sent_count * self.element_size_bytes, reduces)
+    }
+
+    /// A message in a node: the receiver's core is there for it alone.
+    fn copy(&mut self, message: &Message) {
+        let (size_bytes, reduces) = self.content(message);
+        let Time(ready_us) = message.at;
+        self.end(message, ready_us + self.machine.intra.time_us(size_bytes, reduces));
+    }
+
+    /// A message goes out when those before it have left.
+    fn send(&mut self, message: Message) {
+        let (size_bytes, _) = self.content(&message);
+        let link = &self.machine.inter;
+        let [out_free_us, _] = &mut self.ports[self.world.topology.node_of(message.from)];
+        let leaves_us = message.at.0.max(*out_free_us);
+        *out_free_us = leaves_us + link.occupied_us(size_bytes);
+        let arrives_us = leaves_us + link.latency_us(size_bytes);
+        self.messages.push(Reverse(Message { at: Time(arrives_us), arrives: true, ..message }));
+    }
+
+    /// A message comes in when those that arrived before it have.
+    fn receive(&mut self, message: &Message) {
+        let (size_bytes, reduces) = self.content(message);
+        let link = &self.machine.inter;
+        let [_, in_free_us] = &mut self.ports[self.world.topology.node_of(message.to)];
+        let comes_in_us = message.at.0.max(*in_free_us);
+        *in_free_us = comes_in_us + link.occupied_us(size_bytes);
+        let after_first_byte_us = link.time_us(size_bytes, reduces) - link.latency_us(size_bytes);
+        self.end(message, comes_in_us + after_first_byte_us);
+    }
+
+    fn end(&mut self, message: &Message, done_us: f64) {
+        self.end_half(message.from, done_us);
+        self.end_half(message.to, done_us);
+    }
+
+    /// One half of a rank's step has ended; if it was the last, the rank goes on.
+    fn end_half(&mut self, rank: Rank, done_us: f64) {
+        let present = &mut self.present[rank];
+        present.ended_us = present.ended_us.max(done_us);
+        present.halves -= 1;
+        if present.halves == 0 {
+            let next = present.step + 1;
+            self.enter(rank, next);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The clock against closed forms, and against itself.
+
+use super::*;
+use crate::model::{Link, Range};
+use crate::schedule::{Chunks, Schedule, Step};
+
+/// Powers of two, in which the times below are exact.
+const ALPHA_US: f64 = 2.0;
+const GB_PER_S: f64 = 1.024;
+/// What a KiB takes.
+const KIB_US: f64 = 1.0;
+
+fn uniform() -> Machine {
+    let link = Link::uniform(ALPHA_US, GB_PER_S).unwrap();
+    Machine { intra: link.clone(), inter: link, step_us: 0.0, call_us: 0.0 }
+}
+
+/// Messages in a node take nothing.
+fn network_only() -> Machine {
+    Machine { intra: Link::uniform(0.0, 1e12).unwrap(), ..uniform() }
+}
+
+fn all_reduce(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes: usize) -> f64 {
+    predict(algorithm, Operation::AllReduce, topology, machine, size_bytes, 4).unwrap().time_us
+}
+
+#[track_caller]
+fn close(one: f64, other: f64) {
+    assert!((one - other).abs() <= 1e-6 * other.abs(), "{one} and not {other}");
+}
+
+#[test]
+fn closed_forms_on_a_uniform_machine() {
+    for p in [2_usize, 4, 8, 64] {
+        let world = Topology::single_node(p);
+        let (ranks, log) = (p as f64, f64::from(p.ilog2()));
+        let time = |algorithm| all_reduce(algorithm, &world, &uniform(), 64 << 10);
+        let whole_us = 64.0 * KIB_US;
+        let in_parts_us = 2.0 * (ranks - 1.0) / ranks * whole_us;
+        close(time(Algorithm::Ring), 2.0 * (ranks - 1.0) * ALPHA_US + in_parts_us);
+        close(time(Algorithm::RoundRobin), 2.0 * (ranks - 1.0) * ALPHA_US + in_parts_us);
+        close(time(Algorithm::Butterfly), 2.0 * log * ALPHA_US + in_parts_us);
+        close(time(Algorithm::RecursiveDoubling), log * (ALPHA_US + whole_us));
+        close(time(Algorithm::Tree), 2.0 * log * (ALPHA_US + whole_us));
+        close(time(Algorithm::MasterWorker), 2.0 * (ranks - 1.0) * (ALPHA_US + whole_us));
+    }
+    assert_eq!(all_reduce(Algorithm::Ring, &Topology::single_node(1), &uniform(), 1024), 0.0);
+}
+
+#[test]
+fn steps_and_calls_take_time_of_their_own() {
+    let machine = Machine { step_us: 0.5, call_us: 8.0, ..uniform() };
+    let world = Topology::single_node(8);
+    let bare = all_reduce(Algorithm::RecursiveDoubling, &world, &uniform(), 1024);
+    close(all_reduce(Algorithm::RecursiveDoubling, &world, &machine, 1024), bare + 3.0 * 0.5 + 8.0);
+}
+
+#[test]
+fn reducing_has_a_rate_of_its_own() {
+    let range = Range {
+        up_to_bytes: usize::MAX,
+        alpha_us: 0.0,
+        move_gb_per_s: 4.0 * GB_PER_S,
+        reduce_gb_per_s: GB_PER_S,
+    };
+    let machine = Machine { intra: Link::new(vec![range]).unwrap(), ..uniform() };
+    let world = Topology::single_node(2);
+    // Half of the array reduced, and half of it put in place.
+    close(all_reduce(Algorithm::Ring, &world, &machine, 2048), KIB_US + KIB_US / 4.0);
+}
+
+#[test]
+fn ranks_of_a_node_share_its_port() {
+    // Local rank i of the first node sends to local rank i of the second.
+    let topology = Topology::uniform(2, 2);
+    let pair = |rank: Rank| {
+        let step = Step::new();
+        let whole = Chunks::one(0);
+        let step = if rank < 2 { step.send(rank + 2, whole) } else { step.replace(rank - 2, whole) };
+        Plan::single("pairs", topology.world(), Schedule::new(1, [step]))
+    };
+    let plans: Vec<_> = (0..4).map(pair).collect();
+    let alone_us = ALPHA_US + 64.0 * KIB_US;
+    let behind_us = ALPHA_US + 128.0 * KIB_US;
+    let finish_us = |topology: &Topology| finish_us(&plans, topology, &uniform(), 64 << 10, 1).unwrap();
+    assert_eq!(finish_us(&topology), [alone_us, behind_us, alone_us, behind_us]);
+    // With a node, and so a port, for each, none waits. Where two share only the port in, the nearer goes first.
+    assert_eq!(finish_us(&Topology::uniform(4, 1)), [alone_us; 4]);
+    assert_eq!(finish_us(&Topology::from_node_sizes(&[1, 1, 2])), [behind_us, alone_us, behind_us, alone_us]);
+}
+
+#[test]
+fn what_waits_at_a_port_keeps_no_port_that_is_idle() {
+    // Rank 1 waits behind rank 0 for the port out of their node; meanwhile rank 2 can reach rank 1's target's
+    // node.
+    let topology = Topology::from_node_sizes(&[2, 1, 1, 2]);
+    let whole = Chunks::one(0);
+    let steps = [
+        Step::new().send(3, whole),
+        Step::new().send(4, whole),
+        Step::new().send(5, whole),
+        Step::new().replace(0, whole),
+        Step::new().replace(1, whole),
+        Step::new().replace(2, whole),
+    ];
+    let plan = |step| Plan::single("star", topology.world(), Schedule::new(1, [step]));
+    let finish_us = finish_us(&steps.map(plan), &topology, &uniform(), 1024, 1).unwrap();
+    let alone_us = ALPHA_US + KIB_US;
+    assert_eq!(finish_us[3..], [alone_us, alone_us + KIB_US, alone_us]);
+}
+
+#[test]
+fn rails_fill_the_port_that_a_flat_ring_waits_at() {
+    // On 4 nodes of 4: a flat ring's port carries one message of n/16 in each of 30 steps. The rails' port
+    // carries, for each of 4 ranks, 2n/4 * 3/4, and is never idle once the first byte is there.
+    let world = Topology::uniform(4, 4);
+    let size_bytes = 1 << 20;
+    let whole_us = 1024.0 * KIB_US;
+    let ring = all_reduce(Algorithm::Ring, &world, &network_only(), size_bytes);
+    close(ring, 30.0 * (ALPHA_US + whole_us / 16.0));
+    let rail = all_reduce(Algorithm::Rail, &world, &network_only(), size_bytes);
+    close(rail, ALPHA_US + 2.0 * whole_us * 3.0 / 4.0);
+    assert!(rail < ring);
+}
+
+#[test]
+fn ranks_that_stand_for_others_give_the_same_times() {
+    let machine = Machine::default();
+    for topology in
+        [Topology::uniform(4, 3), Topology::uniform(5, 4), Topology::uniform(7, 1), Topology::single_node(6)]
+    {
+        for algorithm in [Algorithm::Ring, Algorithm::RoundRobin] {
+            for operation in [Operation::AllReduce, Operation::AllGather, Operation::AllToAll] {
+                let Some(plans) = algorithm.plans(operation, &topology) else { continue };
+                let count = 840 * topology.ranks();
+                let every_rank = finish_us(&plans, &topology, &machine, count, 4).unwrap();
+                let world = World::folded(|rank| plans[rank].clone(), &topology, count, LIMITS).unwrap();
+                assert!(world.played.len() < topology.ranks());
+                let folded = play::play(&world, &machine, 4).unwrap();
+                let expected: Vec<_> = (0..topology.ranks()).map(|rank| folded[world.played(rank)]).collect();
+                assert_eq!(every_rank, expected, "{algorithm}, {operation}, {topology:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn larger_arrays_take_longer_and_the_same_always_the_same() {
+    for topology in [Topology::single_node(7), Topology::uniform(3, 4), Topology::from_node_sizes(&[3, 1, 2])]
+    {
+        for algorithm in Algorithm::ALL {
+            let time = |size_bytes| all_reduce(algorithm, &topology, &Machine::default(), size_bytes);
+            let times: Vec<_> = (0..26).map(|shift| time(3 << shift)).collect();
+            assert!(times.is_sorted(), "{algorithm}: {times:?}");
+            assert!(times[0] > 0.0 && times[25].is_finite());
+            assert_eq!(time(12_345_678).to_bits(), time(12_345_678).to_bits());
+        }
+    }
+}
+
+#[test]
+fn the_busiest_rank_is_counted() {
+    let world = Topology::single_node(4);
+    let said = |algorithm| predict(algorithm, Operation::AllReduce, &world, &uniform(), 4000, 4).unwrap();
+    let Prediction { steps, messages, sent_bytes, .. } = said(Algorithm::Ring);
+    assert_eq!((steps, messages, sent_bytes), (6, 6, 6000));
+    let Prediction { messages, sent_bytes, .. } = said(Algorithm::AllToAll);
+    assert_eq!((messages, sent_bytes), (3, 12_000));
+}
+
+#[test]
+fn what_cannot_be_said_is_said_so() {
+    let world = Topology::single_node(2);
+    let refused = predict(Algorithm::Ring, Operation::Broadcast { root: 0 }, &world, &uniform(), 4, 4);
+    assert_eq!(refused.unwrap_err().to_string(), "ring does not offer broadcast");
+    // Rank 0 sends to rank 1, which has nothing to do.
+    let plans = [Some(Step::new().send(1, Chunks::one(0))), None]
+        .map(|step| Plan::single("half", world.world(), Schedule::new(1, step)));
+    assert_eq!(finish_us(&plans, &world, &uniform(), 1, 4), Err(Unpredictable::DoesNotFinish { rank: 0 }));
+}

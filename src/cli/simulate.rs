@@ -1,0 +1,178 @@
+//! `unisono simulate`: how long all-reduces would take on machines that are not here.
+
+use clap::{Args as ClapArgs, ValueEnum};
+use serde::Serialize;
+use unisono::{Algorithm, Operation, Topology};
+use unisono_collectives::clock::{self, Unpredictable};
+use unisono_collectives::model::{Link, Machine};
+
+use super::algorithms::{Algorithms, algorithms};
+use super::size::bytes;
+use super::{Failure, speaks};
+
+/// What is simulated, and on what.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The algorithms, separated by commas, or all
+    #[arg(value_delimiter = ',', required = true, value_parser = algorithms)]
+    algorithm: Vec<Algorithms>,
+    /// How many nodes
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..=MOST_RANKS))]
+    nodes: u64,
+    /// How many ranks live on each
+    #[arg(long, value_name = "L", value_parser = clap::value_parser!(u64).range(1..=MOST_RANKS))]
+    ranks_per_node: u64,
+    /// The size of the array, of f32; K, M and G are 2^10, 2^20 and 2^30
+    #[arg(long, value_name = "S", value_parser = size)]
+    bytes: usize,
+    /// What messages inside a node cost: latency and rate
+    #[arg(long, value_name = "ALPHA_US,GB_PER_S", value_parser = link)]
+    intra: Option<Link>,
+    /// What messages between nodes cost; the ranks of a node share one port of this rate
+    #[arg(long, value_name = "ALPHA_US,GB_PER_S", value_parser = link)]
+    inter: Option<Link>,
+    /// How the rows are written
+    #[arg(long, default_value = "table")]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Aligned columns, for a person, fastest first
+    Table,
+    /// One JSON object a line
+    Json,
+}
+
+/// Beyond this the steps of a single rank's ring no longer fit into a cache, and all would take minutes.
+const MOST_RANKS: u64 = 1 << 15;
+const ELEMENT_SIZE_BYTES: usize = size_of::<f32>();
+
+fn size(text: &str) -> Result<usize, String> {
+    // Sizes in bytes of whole worlds stay far from overflow.
+    let size_bytes = bytes(text).filter(|size_bytes| (1..=1 << 40).contains(size_bytes));
+    size_bytes.ok_or_else(|| "expected 1 to 1024G bytes, such as 100M".to_owned())
+}
+
+fn link(text: &str) -> Result<Link, String> {
+    let numbers = text.split_once(',').map(|(alpha, rate)| (alpha.parse(), rate.parse()));
+    let Some((Ok(alpha_us), Ok(gb_per_s))) = numbers else {
+        return Err("expected ALPHA_US,GB_PER_S, such as 15,1.25".to_owned());
+    };
+    Link::uniform(alpha_us, gb_per_s).map_err(|error| error.to_string())
+}
+
+/// One algorithm on that machine.
+#[derive(Debug, Serialize)]
+struct Row {
+    algorithm: &'static str,
+    nodes: usize,
+    ranks_per_node: usize,
+    ranks: usize,
+    bytes: usize,
+    /// Of the rank that has most; null, like all that follow, where there is no prediction.
+    steps: Option<usize>,
+    messages: Option<usize>,
+    sent_bytes: Option<usize>,
+    predicted_us: Option<f64>,
+    /// As in nccl-tests.
+    busbw_gb_per_s: Option<f64>,
+    /// Why there is no prediction.
+    why_not: Option<String>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    if !speaks() {
+        return Ok(());
+    }
+    if args.nodes * args.ranks_per_node > MOST_RANKS {
+        let (nodes, ranks_per_node) = (args.nodes, args.ranks_per_node);
+        let too_many = format!("{nodes} nodes of {ranks_per_node} ranks are more than {MOST_RANKS} ranks");
+        return Err(Failure::BadInput(too_many));
+    }
+    let topology = Topology::uniform(args.nodes as usize, args.ranks_per_node as usize);
+    let machine = machine(args);
+    let asked = args.algorithm.iter().flat_map(|Algorithms(algorithms)| algorithms);
+    let mut rows: Vec<_> = asked.map(|&algorithm| row(algorithm, &topology, &machine, args.bytes)).collect();
+    rows.sort_by(|one, other| time_us(one).total_cmp(&time_us(other)));
+    if let [Row { predicted_us: None, algorithm, why_not: Some(why_not), .. }, ..] = &rows[..] {
+        return Err(Failure::BadInput(format!("{algorithm}: {why_not}")));
+    }
+    match args.format {
+        Format::Json => {
+            for row in &rows {
+                println!("{}", serde_json::to_string(row).expect("a row has no maps with odd keys"));
+            }
+        }
+        Format::Table => table(&rows, &machine),
+    }
+    Ok(())
+}
+
+fn machine(args: &Args) -> Machine {
+    let Machine { intra, inter, .. } = Machine::default();
+    Machine {
+        intra: args.intra.clone().unwrap_or(intra),
+        inter: args.inter.clone().unwrap_or(inter),
+        ..Machine::default()
+    }
+}
+
+/// What rows are sorted by: those without a prediction last.
+fn time_us(row: &Row) -> f64 {
+    row.predicted_us.unwrap_or(f64::INFINITY)
+}
+
+fn row(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes: usize) -> Row {
+    let said =
+        clock::predict(algorithm, Operation::AllReduce, topology, machine, size_bytes, ELEMENT_SIZE_BYTES);
+    let ranks = topology.ranks();
+    // A single rank is done at once, and nothing goes over a bus.
+    let busbw_gb_per_s = |time_us: f64| {
+        let carried_bytes = size_bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64;
+        if carried_bytes == 0.0 { 0.0 } else { carried_bytes / (time_us * 1e3) }
+    };
+    let predicted = said.as_ref().ok();
+    Row {
+        algorithm: algorithm.name(),
+        nodes: topology.nodes(),
+        ranks_per_node: topology.ranks_of_largest_node(),
+        ranks,
+        bytes: size_bytes,
+        steps: predicted.map(|predicted| predicted.steps),
+        messages: predicted.map(|predicted| predicted.messages),
+        sent_bytes: predicted.map(|predicted| predicted.sent_bytes),
+        predicted_us: predicted.map(|predicted| predicted.time_us),
+        busbw_gb_per_s: predicted.map(|predicted| busbw_gb_per_s(predicted.time_us)),
+        why_not: said.as_ref().err().map(Unpredictable::to_string),
+    }
+}
+
+fn table(rows: &[Row], machine: &Machine) {
+    let [Row { nodes, ranks_per_node, ranks, bytes, .. }, ..] = rows else { return };
+    println!("# all-reduce of {bytes} bytes over {ranks} ranks, {ranks_per_node} on each of {nodes} node(s)");
+    for (link, place) in [(&machine.intra, "inside a node"), (&machine.inter, "between nodes")] {
+        println!(
+            "# a message {place}: {:.2} us and {:.2} GB/s ({} bytes take {:.2} us)",
+            link.latency_us(*bytes),
+            *bytes as f64 / link.occupied_us(*bytes) / 1e3,
+            bytes,
+            link.time_us(*bytes, false)
+        );
+    }
+    println!("# steps, messages and bytes sent are those of the rank that has most; busbw as in nccl-tests");
+    println!(
+        "#{:<18} {:>8} {:>9} {:>14} {:>14} {:>9}",
+        "algorithm", "steps", "messages", "sent (B)", "time (us)", "busbw"
+    );
+    for row in rows {
+        match (row.steps, row.messages, row.sent_bytes, row.predicted_us, row.busbw_gb_per_s) {
+            (Some(steps), Some(messages), Some(sent_bytes), Some(time_us), Some(busbw)) => println!(
+                " {:<18} {steps:>8} {messages:>9} {sent_bytes:>14} {time_us:>14.2} {busbw:>9.3}",
+                row.algorithm
+            ),
+            _ => println!(" {:<18} {}", row.algorithm, row.why_not.as_deref().unwrap_or("-")),
+        }
+    }
+    println!("# {} is fastest", rows[0].algorithm);
+}

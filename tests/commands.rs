@@ -1,0 +1,72 @@
+//! The commands that need no ranks, as a person or a program uses them.
+
+use std::process::{Command, Output};
+
+fn simulate(arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.arg("simulate").args(arguments.split_whitespace());
+    command.output().expect("the command starts")
+}
+
+fn stdout(arguments: &str) -> String {
+    let output = simulate(arguments);
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn simulate_names_the_fastest() {
+    let table = stdout("all --nodes 16 --ranks-per-node 8 --bytes 1K");
+    assert!(table.contains("all-reduce of 1024 bytes over 128 ranks, 8 on each of 16 node(s)"), "{table}");
+    let rows: Vec<Vec<_>> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows.len(), 10, "{table}");
+    assert!(rows.is_sorted_by_key(|row| row[4].parse::<f64>().expect("a time")), "{table}");
+    assert!(table.ends_with(&format!("# {} is fastest\n", rows[0][0])), "{table}");
+}
+
+#[test]
+fn simulate_uses_the_links_that_it_is_given() {
+    let time_us = |links: &str| {
+        let json = stdout(&format!("ring --nodes 2 --ranks-per-node 2 --bytes 4K --format json {links}"));
+        let row: serde_json::Value = serde_json::from_str(&json).expect("one object");
+        assert_eq!((row["algorithm"].as_str(), row["ranks"].as_u64()), (Some("ring"), Some(4)));
+        assert_eq!((row["steps"].as_u64(), row["sent_bytes"].as_u64()), (Some(6), Some(6 << 10)));
+        row["predicted_us"].as_f64().expect("a time")
+    };
+    // Six steps, each of 1 KiB between nodes, and 0.05 us for the rank.
+    let expected = 6.0 * (10.0 + 1.024 + 0.05);
+    assert!((time_us("--intra 1,1 --inter 10,1") - expected).abs() < 1e-6);
+    assert!(time_us("--intra 1,1 --inter 100,1") > 600.0);
+}
+
+#[test]
+fn what_is_too_large_to_simulate_is_not_left_out_in_silence() {
+    let table = stdout("ring,all-to-all --nodes 512 --ranks-per-node 8 --bytes 1M");
+    assert!(table.contains(" all-to-all         more than 4194304 messages"), "{table}");
+    assert!(table.contains("# ring is fastest"), "{table}");
+}
+
+/// Bad input: one clear line, and exit code 2.
+#[test]
+fn nonsense_is_refused() {
+    let world = "--nodes 2 --ranks-per-node 2";
+    for (arguments, said) in [
+        (format!("rimg {world} --bytes 1K"), "did you mean \"ring\"?"),
+        (format!("ring {world} --bytes 1T"), "expected 1 to 1024G bytes"),
+        (format!("ring {world} --bytes 0"), "expected 1 to 1024G bytes"),
+        (format!("ring {world} --bytes 1K --intra 5"), "expected ALPHA_US,GB_PER_S"),
+        (format!("ring {world} --bytes 1K --inter 5,0"), "a rate of 0 GB/s"),
+        ("ring --nodes 0 --ranks-per-node 2 --bytes 1K".to_owned(), "0 is not in 1..="),
+        ("ring --nodes 9999 --ranks-per-node 9999 --bytes 1K".to_owned(), "are more than 32768 ranks"),
+        ("all-to-all --nodes 512 --ranks-per-node 8 --bytes 1K".to_owned(), "all-to-all: more than"),
+    ] {
+        let output = simulate(&arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        assert!(stderr.contains(said), "{arguments}: {stderr}");
+    }
+}
