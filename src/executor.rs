@@ -25,7 +25,7 @@ mod one_pass;
 use one_pass::OnePass;
 
 /// How much of a chunk is sent at a time between ranks that share memory: a few of it fit a core's cache.
-const BLOCK_BYTES: usize = 256 << 10;
+const BLOCK_BYTES: usize = 512 << 10;
 
 /// A plan, and what the executor needs to know of it.
 #[derive(Debug)]

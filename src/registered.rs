@@ -74,6 +74,11 @@ impl Location {
     /// Added to the number of a segment that holds, one after the other, what is for each rank.
     const DEALT: u64 = 1 << 63;
 
+    /// An address of this process.
+    pub(crate) fn of_address(bytes: &[u8]) -> Self {
+        Self { segment: Self::ADDRESS, offset: bytes.as_ptr() as u64 }
+    }
+
     /// The same memory, holding one after the other what is for each rank.
     pub(crate) fn dealt(self) -> Self {
         Self { segment: self.segment | Self::DEALT, ..self }
@@ -149,7 +154,7 @@ impl Registry {
     pub(crate) fn locate(&self, bytes: &[u8]) -> Option<Location> {
         let address = bytes.as_ptr() as usize;
         if !self.processes {
-            return Some(Location { segment: Location::ADDRESS, offset: address as u64 });
+            return Some(Location::of_address(bytes));
         }
         let contains = |segment: &&Segment| {
             address >= segment.start && address + bytes.len() <= segment.start + segment.size_bytes

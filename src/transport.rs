@@ -206,7 +206,7 @@ impl Transport {
         buffer: &mut [u8],
         ranges: impl Fn(Rank) -> Range<usize>,
         timeout: Duration,
-        work: impl FnOnce(&mut Open<'_>),
+        work: impl FnOnce(&mut Open<'_>) -> crate::error::Result<()>,
     ) -> Result<(), Failure> {
         let shared = match self {
             Self::Threads(threads) => Some(&mut **threads),

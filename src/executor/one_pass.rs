@@ -51,37 +51,39 @@ impl OnePass<'_> {
         Ok(())
     }
 
-    fn work(&self, open: &mut Open<'_>, widened: &mut Scratch) {
-        let size_bytes = open.size_bytes();
+    fn work(&self, open: &mut Open<'_>, widened: &mut Scratch) -> Result<()> {
+        let (dtype, size_bytes) = (self.task.call.dtype, open.own().len());
         if let [other] = self.direct.from[..]
             && self.op != ReduceOp::Mean
             && !IN_BLOCKS.contains(&size_bytes)
+            && let Some((held, theirs)) = open.at_hand(other, 0..size_bytes)
         {
-            let (held, theirs) = open.pair(other, 0..size_bytes);
-            return reduce::joint(self.task.call.dtype, self.op)(held, theirs);
+            reduce::joint(dtype, self.op)(held, theirs);
+            return Ok(());
         }
-        let kernel = reduce::kernel(self.task.call.dtype, self.op);
-        for start in (0..size_bytes).step_by(BLOCK) {
-            let block = start..size_bytes.min(start + BLOCK);
+        let (kernel, block_bytes) = (reduce::kernel(dtype, self.op), open.block_bytes(BLOCK));
+        for start in (0..size_bytes).step_by(block_bytes) {
+            let block = start..size_bytes.min(start + block_bytes);
             match self.widening {
-                None => self.reduce(kernel, open, &block),
-                Some(widening) => self.reduce_widened(widening, open, &block, widened),
+                None => self.reduce(kernel, open, &block)?,
+                Some(widening) => self.reduce_widened(widening, open, &block, widened)?,
             }
             for &other in &self.direct.from {
-                let (result, theirs) = open.pair(other, block.clone());
-                theirs.copy_from_slice(result);
+                open.give(other, block.clone())?;
             }
         }
+        Ok(())
     }
 
-    fn reduce(&self, kernel: Kernel, open: &mut Open<'_>, block: &Range<usize>) {
+    fn reduce(&self, kernel: Kernel, open: &mut Open<'_>, block: &Range<usize>) -> Result<()> {
         for &other in &self.direct.from {
-            let (held, theirs) = open.pair(other, block.clone());
+            let (held, theirs) = open.both(other, block.clone())?;
             kernel(held, theirs);
         }
         if self.op == ReduceOp::Mean {
-            reduce::divide(self.task.call.dtype, open.own(block.clone()), self.task.ranks);
+            reduce::divide(self.task.call.dtype, &mut open.own()[block.clone()], self.task.ranks);
         }
+        Ok(())
     }
 
     /// The same bits as if messages were sent: one rounding of the sum, and one more of the mean.
@@ -91,17 +93,18 @@ impl OnePass<'_> {
         open: &mut Open<'_>,
         block: &Range<usize>,
         widened: &mut Scratch,
-    ) {
+    ) -> Result<()> {
         let held = widened.take(block.len() / self.task.call.dtype.size_bytes() * size_of::<f32>());
-        (widening.replace)(held, open.own(block.clone()));
+        (widening.replace)(held, &open.own()[block.clone()]);
         for &other in &self.direct.from {
-            let (_, theirs) = open.pair(other, block.clone());
+            let (_, theirs) = open.both(other, block.clone())?;
             (widening.reduce)(held, theirs);
         }
-        (widening.round)(held, open.own(block.clone()));
+        (widening.round)(held, &mut open.own()[block.clone()]);
         if self.op == ReduceOp::Mean {
             reduce::divide(DType::F32, held, self.task.ranks);
-            (widening.round)(held, open.own(block.clone()));
+            (widening.round)(held, &mut open.own()[block.clone()]);
         }
+        Ok(())
     }
 }

@@ -25,6 +25,7 @@ mod sending;
 
 use board::{Board, PIECES};
 pub(crate) use meeting::Open;
+use meeting::Start;
 use reach::Reach;
 pub(super) use receiving::Receiving;
 pub(super) use sending::Sending;
@@ -48,12 +49,14 @@ pub(crate) struct Shared {
     /// How many buffers were opened to all.
     meetings: u64,
     /// Where, in the present meeting, each position has what is this rank's to work on.
-    open: Vec<*mut u8>,
+    starts: Vec<Start>,
     /// What is lent in the place of a buffer that is not registered.
     dealt: Scratch,
+    /// What the kernel has copied here for this rank to work with.
+    copy: Scratch,
 }
 
-// SAFETY: `open` is used only inside of a call, on the thread that makes it.
+// SAFETY: `starts` is used only inside of a call, on the thread that makes it.
 unsafe impl Send for Shared {}
 
 // SAFETY: as for `Send`; nothing is changed through a shared reference.
@@ -87,7 +90,7 @@ impl Shared {
         members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
         let outbox =
             Outbox { sent: vec![0; ranks], taken: vec![0; ranks], staged: [None; PIECES], next_piece: 0 };
-        let (received, open) = (vec![0; ranks], vec![std::ptr::null_mut(); ranks]);
+        let (received, starts) = (vec![0; ranks], vec![Start::Elsewhere(0); ranks]);
         let dealt = Scratch::new(Arc::clone(&registry));
         Self {
             position,
@@ -100,8 +103,9 @@ impl Shared {
             outbox,
             received,
             meetings: 0,
-            open,
+            starts,
             dealt,
+            copy: Scratch::default(),
         }
     }
 

@@ -6,51 +6,86 @@ use std::time::Duration;
 
 use super::board::Lent;
 use super::channel::Content;
+use super::reach::Reach;
 use super::{Around, Shared};
+use crate::error::Result;
+use crate::registered::Location;
 use crate::scratch::Scratch;
 use crate::transport::half::Sight;
 use crate::transport::{Failure, Header, Waiting};
 
+/// From this size of a range on, the kernel's copies of what is not registered cost less than ours.
+const KERNEL_BYTES: usize = 512 << 10;
+/// How much the kernel copies at a time: it stays in the core's cache.
+const KERNEL_BLOCK_BYTES: usize = 128 << 10;
+
+/// Where another rank has what this one is to work on.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Start {
+    /// In memory that is mapped here.
+    Mapped(*mut u8),
+    /// In memory that only the kernel copies from and to.
+    Elsewhere(u64),
+}
+
 /// One range of the buffers of all ranks, which no other rank touches.
 #[derive(Debug)]
 pub(crate) struct Open<'a> {
-    /// Where the range begins for each rank.
-    starts: &'a [*mut u8],
-    own: usize,
-    size_bytes: usize,
+    own: &'a mut [u8],
+    /// Where the range begins for each of the other ranks.
+    starts: &'a [Start],
+    reach: &'a mut Reach,
+    copy: &'a mut Scratch,
 }
 
 impl Open<'_> {
-    /// The size of the range.
-    pub(crate) fn size_bytes(&self) -> usize {
-        self.size_bytes
+    /// The range in this rank's buffer.
+    pub(crate) fn own(&mut self) -> &mut [u8] {
+        self.own
     }
 
-    /// A part of the range, in this rank's buffer and in another's.
-    ///
-    /// # Panics
-    /// If it is no part of the range, or the other rank is this one.
-    pub(crate) fn pair(&mut self, other: usize, part: Range<usize>) -> (&mut [u8], &mut [u8]) {
-        assert_ne!(other, self.own);
-        // SAFETY: the two buffers are not the same, and `self` is borrowed mutably.
-        unsafe { (self.part(self.own, &part), self.part(other, &part)) }
+    /// How much of the range is best worked on at a time, where `preferred` is best for memory at hand.
+    pub(crate) fn block_bytes(&self, preferred: usize) -> usize {
+        let elsewhere = |start: &Start| matches!(start, Start::Elsewhere(_));
+        if self.starts.iter().any(elsewhere) { KERNEL_BLOCK_BYTES } else { preferred }
     }
 
-    /// A part of the range, in this rank's buffer.
-    ///
-    /// # Panics
-    /// If it is no part of the range.
-    pub(crate) fn own(&mut self, part: Range<usize>) -> &mut [u8] {
-        // SAFETY: `self` is borrowed mutably.
-        unsafe { self.part(self.own, &part) }
+    /// A part of the range in this rank's buffer, and in another's if that is at hand.
+    pub(crate) fn at_hand(&mut self, other: usize, part: Range<usize>) -> Option<(&mut [u8], &mut [u8])> {
+        let Start::Mapped(start) = self.starts[other] else { return None };
+        let own = &mut self.own[part.clone()];
+        // SAFETY: the other rank lends the range to this one, and to no other, until this one says that it is done; the
+        // part is inside it, as in this rank's, which has the same size; and `self` is borrowed mutably.
+        Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
-    /// # Safety
-    /// Nobody else may have a reference to this part of this rank's.
-    unsafe fn part(&self, of: usize, part: &Range<usize>) -> &mut [u8] {
-        assert!(part.start <= part.end && part.end <= self.size_bytes);
-        // SAFETY: each rank lends the range to this one, and to no other, until this one says that it is done.
-        unsafe { std::slice::from_raw_parts_mut(self.starts[of].add(part.start), part.len()) }
+    /// A part of the range in this rank's buffer, and what another rank has there.
+    pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
+        match self.starts[other] {
+            Start::Mapped(_) => {
+                let (own, theirs) = self.at_hand(other, part).expect("it is mapped");
+                Ok((own, theirs))
+            }
+            Start::Elsewhere(address) => {
+                let copy = self.copy.take(part.len());
+                self.reach.fetch(other, address + part.start as u64, copy)?;
+                Ok((&mut self.own[part], copy))
+            }
+        }
+    }
+
+    /// Gives another rank this one's values of a part of the range.
+    pub(crate) fn give(&mut self, other: usize, part: Range<usize>) -> Result<()> {
+        match self.starts[other] {
+            Start::Mapped(_) => {
+                let (own, theirs) = self.at_hand(other, part).expect("it is mapped");
+                theirs.copy_from_slice(own);
+                Ok(())
+            }
+            Start::Elsewhere(address) => {
+                self.reach.store(other, address + part.start as u64, &self.own[part])
+            }
+        }
     }
 }
 
@@ -59,17 +94,28 @@ impl Shared {
     /// buffers, and returns when all ranks have worked on theirs.
     ///
     /// All ranks call it with buffers of the same size and the same `ranges`, which says what range each of them
-    /// has, as parts of a partition. What is not registered is lent as a copy.
+    /// has, as parts of a partition. What is not registered is lent as a copy, or to the kernel.
     pub(in crate::transport) fn meet(
         &mut self,
         header: &Header,
         buffer: &mut [u8],
         ranges: impl Fn(usize) -> Range<usize>,
         timeout: Duration,
-        work: impl FnOnce(&mut Open<'_>),
+        work: impl FnOnce(&mut Open<'_>) -> Result<()>,
     ) -> Result<(), Failure> {
         let Self {
-            position, members, positions, board, reach, registry, spins, meetings, open, dealt, ..
+            position,
+            members,
+            positions,
+            board,
+            reach,
+            registry,
+            spins,
+            meetings,
+            starts,
+            dealt,
+            copy,
+            ..
         } = self;
         let (own, board) = (*position, &*board);
         let header = header.of_size(buffer.len());
@@ -80,8 +126,12 @@ impl Shared {
         let number = *meetings + 1;
         *meetings = number;
 
-        let registered = registry.locate(buffer);
-        let location = registered.unwrap_or_else(|| {
+        let mut is_copy = false;
+        let location = registry.locate(buffer).unwrap_or_else(|| {
+            if reach.can_ask_kernel() && share_bytes >= KERNEL_BYTES {
+                return Location::of_address(buffer);
+            }
+            is_copy = true;
             let copy =
                 deal((dealt, members.len() * share_bytes), buffer, others.clone(), &ranges, share_bytes);
             registry.locate(copy).expect("scratch is registered").dealt()
@@ -91,19 +141,18 @@ impl Shared {
         // meeting.
         unsafe { board.condition(own).opened.post(number, Content::new(header, location)) };
         let range = ranges(own);
-        open[own] = buffer[range.clone()].as_mut_ptr();
         for other in others.clone() {
             let opened = || board.condition(other).opened.read(number);
             let theirs = wait(around, other, Waiting::new(*spins, timeout), opened)?;
             header.check(&theirs.header, members[other])?;
             let theirs = theirs.location();
             let start = theirs.share_of(own, share_bytes).unwrap_or_else(|| theirs.after(range.start));
-            open[other] = reach.pointer(other, start, range.len()).map_err(Failure::Error)?;
+            starts[other] = reach.start(other, start, range.len()).map_err(Failure::Error)?;
         }
         // Whoever finds a rank that has failed waits here for what it says.
         let enter = || board.enter(own, others.clone());
         let inside = wait(around, own, Waiting::new(*spins, timeout), enter)?;
-        work(&mut Open { starts: open, own, size_bytes: range.len() });
+        work(&mut Open { own: &mut buffer[range], starts, reach, copy }).map_err(Failure::Error)?;
         drop(inside);
         board.condition(own).closed.store(number, Ordering::Release);
         for other in others.clone() {
@@ -111,7 +160,7 @@ impl Shared {
             wait(around, other, Waiting::new(*spins, timeout), closed)?;
         }
         lent.is_back();
-        if registered.is_none() {
+        if is_copy {
             gather(dealt, buffer, others, &ranges, share_bytes);
         }
         Ok(())

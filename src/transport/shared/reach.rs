@@ -1,5 +1,6 @@
 //! How a rank gets at the memory of the ranks that it shares a board with.
 
+use super::meeting::Start;
 use crate::error::Result;
 use crate::registered::Location;
 use crate::transport::Target;
@@ -42,7 +43,7 @@ impl Reach {
         if let Self::Processes(processes) = self
             && location.segment == Location::ADDRESS
         {
-            return processes.copy(from, location.offset, size_bytes, target);
+            return processes.accept(from, location.offset, size_bytes, target);
         }
         let bytes = self.pointer(from, location, size_bytes)?;
         // SAFETY: the sender lends these bytes until the message is taken, and does not change them meanwhile.
@@ -50,8 +51,37 @@ impl Reach {
         Ok(())
     }
 
+    /// Where `size_bytes` bytes that another rank lends are for this one.
+    pub(super) fn start(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<Start> {
+        match self {
+            #[cfg(feature = "mpi")]
+            Self::Processes(_) if location.segment == Location::ADDRESS => {
+                Ok(Start::Elsewhere(location.offset))
+            }
+            _ => Ok(Start::Mapped(self.pointer(of, location, size_bytes)?)),
+        }
+    }
+
+    /// Has the kernel copy from an address of another rank.
+    pub(super) fn fetch(&self, of: usize, address: u64, into: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Threads => unreachable!("threads reach all memory: {of}, {address}, {}", into.len()),
+            #[cfg(feature = "mpi")]
+            Self::Processes(processes) => processes.fetch(of, address, into),
+        }
+    }
+
+    /// Has the kernel copy to an address of another rank.
+    pub(super) fn store(&self, of: usize, address: u64, from: &[u8]) -> Result<()> {
+        match self {
+            Self::Threads => unreachable!("threads reach all memory: {of}, {address}, {}", from.len()),
+            #[cfg(feature = "mpi")]
+            Self::Processes(processes) => processes.store(of, address, from),
+        }
+    }
+
     /// Where `size_bytes` bytes of another rank are for this one. They may be used as long as they are lent.
-    pub(super) fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
+    fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
         match self {
             Self::Threads => {
                 let _ = (of, size_bytes);

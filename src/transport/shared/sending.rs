@@ -62,7 +62,7 @@ impl<'a> Sending<'a> {
         if let Some(location) = registry.locate(bytes) {
             Way::Whole(location, None)
         } else if can_ask_kernel && bytes.len() >= KERNEL_BYTES {
-            Way::Whole(Location { segment: Location::ADDRESS, offset: bytes.as_ptr() as u64 }, None)
+            Way::Whole(Location::of_address(bytes), None)
         } else {
             Way::Staged
         }

@@ -65,24 +65,36 @@ impl Processes {
     }
 
     /// Has the kernel copy bytes of another rank, and takes them in.
-    pub(super) fn copy(
+    pub(super) fn accept(
         &mut self,
         from: usize,
         address: u64,
         size_bytes: usize,
         target: &mut Target<'_>,
     ) -> Result<()> {
-        let process_id = self.process_ids[from];
-        let failed = |error: io::Error| Error::Memory { size_bytes, cause: error };
         if let Target::Place(place) = target {
-            return read(process_id, address, place).map_err(failed);
+            return self.fetch(from, address, place);
         }
+        let mut copied = std::mem::take(&mut self.copied);
         for offset in (0..size_bytes).step_by(BLOCK) {
-            let block = self.copied.take(BLOCK.min(size_bytes - offset));
-            read(process_id, address + offset as u64, block).map_err(failed)?;
+            let block = copied.take(BLOCK.min(size_bytes - offset));
+            self.fetch(from, address + offset as u64, block)?;
             target.accept(offset, block);
         }
+        self.copied = copied;
         Ok(())
+    }
+
+    /// Has the kernel copy from an address of another rank.
+    pub(super) fn fetch(&self, of: usize, address: u64, into: &mut [u8]) -> Result<()> {
+        let size_bytes = into.len();
+        read(self.process_ids[of], address, into).map_err(|cause| Error::Memory { size_bytes, cause })
+    }
+
+    /// Has the kernel copy to an address of another rank, which lends the memory.
+    pub(super) fn store(&self, of: usize, address: u64, from: &[u8]) -> Result<()> {
+        let size_bytes = from.len();
+        write(self.process_ids[of], address, from).map_err(|cause| Error::Memory { size_bytes, cause })
     }
 }
 
@@ -105,21 +117,43 @@ pub(in crate::transport) fn can_read(process_id: i32, address: u64, expected: u6
 }
 
 /// Reads another process's memory (cross memory attach).
-fn read(process_id: i32, mut address: u64, mut into: &mut [u8]) -> io::Result<()> {
-    while !into.is_empty() {
-        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: into.len() };
-        // SAFETY: the kernel writes at most `into.len()` bytes to `into`, and checks the other address itself.
-        let copied =
-            unsafe { libc::process_vm_readv(process_id, &raw const local, 1, &raw const remote, 1, 0) };
-        let copied = usize::try_from(copied).map_err(|_| io::Error::last_os_error())?;
-        if copied == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        address += copied as u64;
-        into = &mut into[copied..];
+fn read(process_id: i32, address: u64, into: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < into.len() {
+        let rest = &mut into[done..];
+        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        let remote = libc::iovec { iov_base: (address + done as u64) as *mut c_void, iov_len: rest.len() };
+        // SAFETY: the kernel writes at most `rest.len()` bytes to `rest`, and checks the other address itself.
+        done += copied(unsafe {
+            libc::process_vm_readv(process_id, &raw const local, 1, &raw const remote, 1, 0)
+        })?;
     }
     Ok(())
+}
+
+/// Writes another process's memory.
+fn write(process_id: i32, address: u64, from: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < from.len() {
+        let rest = &from[done..];
+        let local = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
+        let remote = libc::iovec { iov_base: (address + done as u64) as *mut c_void, iov_len: rest.len() };
+        // SAFETY: the kernel only reads `rest`. What it writes is memory that the other process lends for this; it
+        // checks the address itself.
+        done += copied(unsafe {
+            libc::process_vm_writev(process_id, &raw const local, 1, &raw const remote, 1, 0)
+        })?;
+    }
+    Ok(())
+}
+
+/// How much was copied, from what the kernel returns.
+fn copied(returned: isize) -> io::Result<usize> {
+    match usize::try_from(returned) {
+        Err(_) => Err(io::Error::last_os_error()),
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(copied) => Ok(copied),
+    }
 }
 
 #[cfg(test)]
@@ -133,6 +167,14 @@ mod tests {
         assert!(can_read(own, (&raw const value) as u64, value));
         assert!(!can_read(own, (&raw const value) as u64, value + 1));
         assert!(!can_read(own, 8, value), "nothing is mapped there");
+    }
+
+    #[test]
+    fn a_process_writes_its_own_memory() {
+        let (own, mut place) = (std::process::id() as i32, [0_u8; 5]);
+        write(own, place.as_mut_ptr() as u64, b"lent!").unwrap();
+        assert_eq!(&place, b"lent!");
+        assert!(write(own, 8, b"?").is_err());
     }
 
     #[test]
