@@ -8,9 +8,9 @@ use std::time::Duration;
 use unisono_collectives::{Algorithm, Operation, Topology};
 
 use crate::call::{Call, Ran};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::executor::{Executor, Prepared, Task};
-use crate::select::{self, Selection, select};
+use crate::select::{self, Choice, Selection, select};
 use crate::transport::Transport;
 
 /// Something that can carry out collective calls for one rank.
@@ -45,6 +45,8 @@ pub(crate) struct Engine {
     latest: Option<Latest>,
     /// How many calls were made so far.
     sequence: u64,
+    /// What this rank failed of.
+    failure: Option<String>,
 }
 
 #[derive(Debug)]
@@ -58,7 +60,54 @@ struct Latest {
 impl Engine {
     pub(crate) fn new(transport: Transport, topology: Topology, timeout: Duration) -> Self {
         let executor = Executor::new(&transport.registry());
-        Self { transport, topology, timeout, executor, plans: HashMap::new(), latest: None, sequence: 0 }
+        Self {
+            transport,
+            topology,
+            timeout,
+            executor,
+            plans: HashMap::new(),
+            latest: None,
+            sequence: 0,
+            failure: None,
+        }
+    }
+
+    /// Carries out a call by what a choice names. An error is the end: later calls fail with
+    /// [`Error::Aborted`].
+    pub(crate) fn run(&mut self, choice: Choice, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
+        self.check_alive()?;
+        let ran = match (choice, &mut self.transport) {
+            #[cfg(feature = "mpi")]
+            (Choice::Mpi, Transport::Mpi(mpi)) => {
+                MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer)
+            }
+            _ => Planned { engine: self, wished: choice.algorithm() }.run(call, buffer),
+        };
+        match &ran {
+            Ok(_) | Err(Error::Unsupported(_)) => {}
+            Err(error) => drop(self.fail(&error.to_string())),
+        }
+        ran
+    }
+
+    /// Says that this rank cannot go on; what later calls fail with.
+    pub(crate) fn fail(&mut self, cause: &str) -> Error {
+        if self.failure.is_none() {
+            self.failure = Some(cause.to_owned());
+            self.transport.fail(cause);
+        }
+        let (rank, cause) = (self.transport.rank(), self.failure.clone().unwrap_or_default());
+        Error::Aborted { rank, by: rank, cause }
+    }
+
+    /// # Errors
+    /// [`Error::Aborted`] after a failure.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        let rank = self.transport.rank();
+        match &self.failure {
+            None => Ok(()),
+            Some(cause) => Err(Error::Aborted { rank, by: rank, cause: cause.clone() }),
+        }
     }
 
     /// This rank's plan, if the algorithm offers the operation.
@@ -140,7 +189,7 @@ pub(crate) struct MpiOwn<'a> {
 #[cfg(feature = "mpi")]
 impl Collective for MpiOwn<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        use crate::{Error, ReduceOp};
+        use crate::ReduceOp;
         check_size(call, buffer);
         let (Operation::AllReduce, Some(op)) = (call.operation, call.op) else {
             return Err(Error::Unsupported(format!(

@@ -36,6 +36,14 @@ impl Choice {
         all
     };
 
+    /// The algorithm that is always used, if this names one.
+    pub(crate) fn algorithm(self) -> Option<Algorithm> {
+        match self {
+            Self::Algorithm(algorithm) => Some(algorithm),
+            Self::Auto | Self::Mpi => None,
+        }
+    }
+
     /// The name on the command line and in every table.
     pub fn name(self) -> &'static str {
         match self {

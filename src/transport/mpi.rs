@@ -96,6 +96,27 @@ impl Mpi {
         Ok(Self { comm, rank, topology, node_cores, node, messages, spins, owns_mpi, only_thread, cause })
     }
 
+    /// # Errors
+    /// [`Error::Unsupported`] if only the thread that initialised MPI may call it.
+    pub(crate) fn check_other_threads(&self) -> Result<()> {
+        match self.only_thread {
+            None => Ok(()),
+            Some(_) => Err(Error::Unsupported(
+                "a collective in flight needs MPI_THREAD_SERIALIZED, and MPI was initialised with less: let \
+                 unisono::init() initialise it, or ask MPI_Init_thread for MPI_THREAD_SERIALIZED"
+                    .into(),
+            )),
+        }
+    }
+
+    pub(crate) fn set_spins(&mut self, spins: u32) {
+        self.spins = spins;
+        self.messages.set_spins(spins);
+        if let Some(node) = &mut self.node {
+            node.set_spins(spins);
+        }
+    }
+
     /// How messages travel: `mpi`, `shm` where all ranks share memory, or both.
     pub(crate) fn name(&self) -> &'static str {
         match &self.node {

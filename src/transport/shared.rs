@@ -132,6 +132,11 @@ impl Shared {
         &self.members
     }
 
+    /// How often this rank looks before it gives way.
+    pub(super) fn set_spins(&mut self, spins: u32) {
+        self.spins = spins;
+    }
+
     /// The registered memory of this rank.
     pub(super) fn registry(&self) -> &Arc<Registry> {
         &self.registry

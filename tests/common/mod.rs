@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use unisono::{Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Operation, ReduceOp};
 
 pub mod bits;
+pub mod in_flight;
 pub mod launch;
 
 /// An element type that small integers and their quotients can be put into.
