@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use unisono_collectives::{
-    Algorithm, Chunks, Combine, Direct, Operation, Phase, Plan, Receive, Send, Source, Step, partition,
+    Algorithm, Chunks, Combine, Direct, Operation, Phase, Plan, Rank, Receive, Send, Source, Step, partition,
 };
 
 use crate::call::Call;
@@ -245,6 +245,11 @@ impl<'a> Run<'a> {
         transport: &mut Transport,
     ) -> Result<(), Failure> {
         let (format, header, timeout) = (self.format, self.header, self.task.timeout);
+        if let Some((to, sends)) = self.sent_ahead(phase, step, transport) {
+            let outgoing = Outgoing { to, bytes: &held[sends] };
+            transport.exchange(&header, Some(outgoing), None, timeout)?;
+            return self.step(phase, &Step { send: None, ..*step }, held, transport);
+        }
         let receives = step.receive.map(|receive| self.held_range(receive.chunks));
         let (bytes, held) = match step.send {
             Some(send) => self.prepare(&send, held, receives),
@@ -265,6 +270,17 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         transport.exchange(&header, outgoing, incoming, timeout)
+    }
+
+    /// To whom a step can send what before it receives, so that what arrives may be reduced into what was sent: where
+    /// the transport copies a message anyway, and the sender does not wait.
+    fn sent_ahead(&self, phase: &Phase, step: &Step, transport: &Transport) -> Option<(Rank, Range<usize>)> {
+        let (send, receive) = (step.send?, step.receive?);
+        let in_place = send.source == Source::Current && self.format.widening.is_none();
+        let (to, sends) = (phase.group.member(send.to), self.held_range(send.chunks));
+        let ahead =
+            in_place && send.chunks.overlaps(receive.chunks) && transport.takes_a_copy(to, sends.len());
+        ahead.then_some((to, sends))
     }
 
     /// The bytes to send, and the part of the buffer that is received into, such that neither touches the

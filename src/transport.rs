@@ -220,6 +220,11 @@ impl Transport {
         }
     }
 
+    /// Whether a message to this rank is copied at once, so that sending it waits for nobody.
+    pub(crate) fn takes_a_copy(&self, to: Rank, size_bytes: usize) -> bool {
+        size_bytes <= shared::SHORT && to != self.rank() && self.shared().is_some_and(|shared| shared.has(to))
+    }
+
     /// Whether all of the `ranks` ranks of the world share memory.
     pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {
         self.shared().is_some_and(|shared| shared.members().len() == ranks)

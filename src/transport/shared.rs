@@ -24,6 +24,7 @@ mod receiving;
 mod sending;
 
 use board::{Board, PIECES};
+pub(super) use channel::SHORT;
 pub(crate) use meeting::Open;
 use meeting::Start;
 use reach::Reach;
