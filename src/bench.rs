@@ -181,7 +181,7 @@ fn measure_size<T: Element + From<u8>>(
         for mut contender in contenders {
             pattern.fill(&mut buffer, comm.rank());
             comm.barrier()?;
-            let bytes = bytemuck::cast_slice_mut(&mut **buffer);
+            let bytes = bytemuck::cast_slice_mut(&mut buffer);
             let began = Instant::now();
             let ran =
                 comm.collective(contender.choice).and_then(|mut collective| collective.run(&call, bytes));

@@ -162,14 +162,7 @@ impl Collective for Planned<'_> {
         let Selection { algorithm, why } = self.engine.choose(self.wished, call).0;
         let Engine { transport, topology, timeout, executor, latest, sequence, .. } = &mut *self.engine;
         let prepared = &latest.as_ref().expect("it was chosen just now").prepared;
-        let task = Task {
-            call,
-            algorithm,
-            prepared,
-            ranks: topology.ranks(),
-            sequence: *sequence,
-            timeout: *timeout,
-        };
+        let task = Task { call, algorithm, prepared, topology, sequence: *sequence, timeout: *timeout };
         *sequence += 1;
         executor.run(&task, buffer, transport)?;
         Ok(Ran { algorithm: algorithm.name(), why })

@@ -144,7 +144,7 @@ impl Registry {
             return Ok(Block { pages: Pages::private(size_bytes).map_err(failed)?, file: None, registry });
         }
         let (file, pages) = Pages::shared(size_bytes).map_err(failed)?;
-        pages.touch();
+        pages.touch().map_err(failed)?;
         // No number comes twice, though files do.
         let made = Location::SEGMENTS as u32 + self.made.fetch_add(1, Ordering::Relaxed);
         let number = u64::from(made) << 32 | file.as_raw_fd() as u64;

@@ -38,7 +38,7 @@ impl OnePass<'_> {
     ) -> Result<()> {
         let Task { call, algorithm, prepared, sequence, timeout, .. } = *self.task;
         let header = Header::new(sequence, call, algorithm);
-        let blocks = prepared.blocks(call);
+        let blocks = prepared.blocks(self.task);
         for block in 0..blocks {
             let range = |rank: usize| {
                 let elements = self.task.elements_of_block(self.direct.owned[rank], block, blocks);
@@ -82,7 +82,7 @@ impl OnePass<'_> {
             kernel(held, theirs);
         }
         if self.op == ReduceOp::Mean {
-            reduce::divide(self.task.call.dtype, &mut open.own()[block.clone()], self.task.ranks);
+            reduce::divide(self.task.call.dtype, &mut open.own()[block.clone()], self.task.topology.ranks());
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl OnePass<'_> {
         }
         (widening.round)(held, &mut open.own()[block.clone()]);
         if self.op == ReduceOp::Mean {
-            reduce::divide(DType::F32, held, self.task.ranks);
+            reduce::divide(DType::F32, held, self.task.topology.ranks());
             (widening.round)(held, &mut open.own()[block.clone()]);
         }
         Ok(())

@@ -22,6 +22,8 @@ mod meeting;
 pub(super) mod reach;
 mod receiving;
 mod sending;
+#[cfg(test)]
+mod tests;
 
 use board::{Board, PIECES};
 pub(super) use channel::SHORT;
@@ -115,7 +117,7 @@ impl Shared {
         let size_bytes = Board::size_bytes(ranks);
         let pages = crate::memory::Pages::untouched(size_bytes)
             .map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
-        let board = Board::new(pages, ranks);
+        let board = Board::new(pages, ranks, 0);
         let end = |position| {
             let (members, registry) = ((0..ranks).collect(), Registry::of_threads());
             Self::new(position, members, board.clone(), Reach::Threads, registry, spins)

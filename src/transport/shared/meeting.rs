@@ -145,13 +145,16 @@ impl Shared {
             let opened = || board.condition(other).opened.read(number);
             let theirs = wait(around, other, Waiting::new(*spins, timeout), opened)?;
             header.check(&theirs.header, members[other])?;
-            let theirs = theirs.location();
+        }
+        // Whoever finds a rank that has failed waits here for what it says. What is said of places holds only
+        // inside: a rank that has failed may have given back its memory, and its file's number to another file.
+        let enter = || board.enter(own, others.clone());
+        let inside = wait(around, own, Waiting::new(*spins, timeout), enter)?;
+        for other in others.clone() {
+            let theirs = board.condition(other).opened.read(number).expect("it stays open").location();
             let start = theirs.share_of(own, share_bytes).unwrap_or_else(|| theirs.after(range.start));
             starts[other] = reach.start(other, start, range.len()).map_err(Failure::Error)?;
         }
-        // Whoever finds a rank that has failed waits here for what it says.
-        let enter = || board.enter(own, others.clone());
-        let inside = wait(around, own, Waiting::new(*spins, timeout), enter)?;
         work(&mut Open { own: &mut buffer[range], starts, reach, copy }).map_err(Failure::Error)?;
         drop(inside);
         board.condition(own).closed.store(number, Ordering::Release);
@@ -159,7 +162,7 @@ impl Shared {
             let closed = || (board.condition(other).closed.load(Ordering::Acquire) >= number).then_some(());
             wait(around, other, Waiting::new(*spins, timeout), closed)?;
         }
-        lent.is_back();
+        lent.take_back();
         if is_copy {
             gather(dealt, buffer, others, &ranges, share_bytes());
         }
