@@ -73,7 +73,9 @@ impl Pages {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap(std::ptr::null_mut(), size_bytes, access, MapFlags::SHARED, file, 0)?
         };
-        Ok(Self::new(address, size_bytes))
+        let pages = Self::new(address, size_bytes);
+        pages.prefer_huge();
+        Ok(pages)
     }
 
     fn new(address: *mut std::ffi::c_void, size_bytes: usize) -> Self {

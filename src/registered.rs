@@ -75,8 +75,8 @@ impl Location {
     const DEALT: u64 = 1 << 63;
 
     /// An address of this process.
-    pub(crate) fn of_address(bytes: &[u8]) -> Self {
-        Self { segment: Self::ADDRESS, offset: bytes.as_ptr() as u64 }
+    pub(crate) fn of_address(bytes: *const [u8]) -> Self {
+        Self { segment: Self::ADDRESS, offset: bytes.cast::<u8>() as u64 }
     }
 
     /// The same memory, holding one after the other what is for each rank.
@@ -153,9 +153,10 @@ impl Registry {
         Ok(Block { pages, file: Some(file), registry })
     }
 
-    /// Where another rank finds these bytes, if they are in one piece of registered memory.
-    pub(crate) fn locate(&self, bytes: &[u8]) -> Option<Location> {
-        let address = bytes.as_ptr() as usize;
+    /// Where another rank finds these bytes, if they are in one piece of registered memory. (A pointer, since who
+    /// lends memory to be written to must have the right to.)
+    pub(crate) fn locate(&self, bytes: *const [u8]) -> Option<Location> {
+        let address = bytes.cast::<u8>() as usize;
         if !self.processes {
             return Some(Location::of_address(bytes));
         }
@@ -218,11 +219,11 @@ mod tests {
         let mut array = Registered::<f32>::new(&registry, 1000).unwrap();
         assert!(array.iter().all(|&element| element == 0.0));
         array[999] = 1.0;
-        let all = registry.locate(bytemuck::cast_slice(&array)).unwrap();
-        let tail = registry.locate(bytemuck::cast_slice(&array[10..])).unwrap();
+        let all = registry.locate(bytemuck::cast_slice::<f32, u8>(&array)).unwrap();
+        let tail = registry.locate(bytemuck::cast_slice::<f32, u8>(&array[10..])).unwrap();
         assert_eq!((all.segment, all.offset), (tail.segment, 0));
         assert_eq!(tail.offset, 40);
-        assert!(registry.locate(&[0; 8]).is_none());
+        assert!(registry.locate(&[0_u8; 8][..]).is_none());
 
         let address = array.as_ptr() as usize;
         drop(array);

@@ -129,9 +129,10 @@ impl Shared {
         *meetings = number;
 
         let mut is_copy = false;
-        let location = registry.locate(buffer).unwrap_or_else(|| {
+        let lent: *mut [u8] = buffer;
+        let location = registry.locate(lent).unwrap_or_else(|| {
             if reach.can_ask_kernel() && share_bytes() >= KERNEL_BYTES {
-                return Location::of_address(buffer);
+                return Location::of_address(lent);
             }
             is_copy = true;
             let copy = deal((dealt, members.len()), buffer, others.clone(), &ranges, share_bytes());
