@@ -5,13 +5,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use unisono_collectives::{Algorithm, Operation, Topology};
+use unisono_collectives::model::Machine;
+use unisono_collectives::{Algorithm, Operation, Topology, clock};
 
+use crate::bench::Memory;
 use crate::call::{Call, Ran};
 use crate::error::Result;
 use crate::executor::{Executor, Prepared, Task};
-use crate::select::{self, Selection, select};
+use crate::select::{Choice, Selection, Selector, Why};
 use crate::transport::Transport;
+use crate::tuning::Tuning;
 
 /// Something that can carry out collective calls for one rank.
 ///
@@ -43,13 +46,14 @@ pub(crate) struct Engine {
     plans: HashMap<(Algorithm, Operation), Option<Arc<Prepared>>>,
     /// The call before, and what carried it out: most calls are like the one before.
     latest: Option<Latest>,
+    selector: Selector,
     /// How many calls were made so far.
-    sequence: u64,
+    pub(crate) sequence: u64,
 }
 
 #[derive(Debug)]
 struct Latest {
-    wished: Option<Algorithm>,
+    choice: Choice,
     call: Call,
     selection: Selection,
     prepared: Arc<Prepared>,
@@ -58,7 +62,29 @@ struct Latest {
 impl Engine {
     pub(crate) fn new(transport: Transport, topology: Topology, timeout: Duration) -> Self {
         let executor = Executor::new(&transport.registry());
-        Self { transport, topology, timeout, executor, plans: HashMap::new(), latest: None, sequence: 0 }
+        let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
+        let plans = HashMap::new();
+        Self { transport, topology, timeout, executor, plans, latest: None, selector, sequence: 0 }
+    }
+
+    /// Goes by these constants from now on, on nodes of so many cores. All ranks do so at the same place in their
+    /// order of calls.
+    pub(crate) fn set_tuning(&mut self, tuning: &Tuning, cores: usize) {
+        self.selector = Selector::new(machines(&self.transport, tuning, cores));
+        self.latest = None;
+    }
+
+    /// What the constants say of a call that an algorithm carries out; `None` where they say nothing: nodes that are declared for
+    /// a trial are not what they say they are.
+    pub(crate) fn predicted_us(&self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
+        let topology = &self.topology;
+        if *topology != self.transport.topology() {
+            return None;
+        }
+        let (machine, size_bytes) = (self.selector.machine(memory as usize), call.size_bytes());
+        clock::predict(algorithm, call.operation, topology, machine, size_bytes, call.dtype.size_bytes())
+            .map(|predicted| predicted.time_us)
+            .ok()
     }
 
     /// This rank's plan, if the algorithm offers the operation.
@@ -73,44 +99,53 @@ impl Engine {
 
     /// What carries out a call, and this rank's plan: by the algorithm that is wished for, where it offers the
     /// operation.
-    fn choose(&mut self, wished: Option<Algorithm>, call: &Call) -> (Selection, &Prepared) {
-        let same = |latest: &Latest| (latest.wished, latest.call) == (wished, *call);
+    fn choose(&mut self, choice: &Choice, call: &Call) -> (Selection, &Prepared) {
+        let same = |latest: &Latest| latest.call == *call && latest.choice == *choice;
         if !self.latest.as_ref().is_some_and(same) {
-            let (selection, prepared) = self.look_up(wished, call);
-            self.latest = Some(Latest { wished, call: *call, selection, prepared });
+            let (selection, prepared) = self.look_up(choice, call);
+            self.latest = Some(Latest { choice: choice.clone(), call: *call, selection, prepared });
         }
         let Latest { selection, prepared, .. } = self.latest.as_ref().expect("it is set now");
         (*selection, prepared)
     }
 
-    fn look_up(&mut self, wished: Option<Algorithm>, call: &Call) -> (Selection, Arc<Prepared>) {
-        if let Some(algorithm) = wished
+    fn look_up(&mut self, choice: &Choice, call: &Call) -> (Selection, Arc<Prepared>) {
+        if let Some((algorithm, why)) = choice.wished(call.size_bytes())
             && let Some(plan) = self.plan(algorithm, call.operation)
         {
-            return (Selection { algorithm, why: select::ASKED_FOR }, plan);
+            return (Selection { algorithm, why }, plan);
         }
-        let selection = select(call.operation, &self.topology, call.size_bytes());
+        let Self { selector, topology, .. } = self;
+        let element_size_bytes = call.dtype.size_bytes();
+        let selection = selector.select(call.operation, topology, call.size_bytes(), element_size_bytes);
         let plan = self.plan(selection.algorithm, call.operation);
         (selection, plan.expect("what is selected offers the operation"))
     }
 
     /// What carries out a call.
-    pub(crate) fn selection(&mut self, wished: Option<Algorithm>, call: &Call) -> Selection {
-        self.choose(wished, call).0
+    pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Selection {
+        self.choose(choice, call).0
     }
+}
+
+/// What the world is for the clock, for each kind of memory where these differ.
+fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine> {
+    let mut machines = Memory::ALL.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
+    machines.dedup();
+    machines
 }
 
 /// Our own collectives: schedules, carried out over a transport.
 #[derive(Debug)]
 pub(crate) struct Planned<'a> {
     pub(crate) engine: &'a mut Engine,
-    pub(crate) wished: Option<Algorithm>,
+    pub(crate) choice: &'a Choice,
 }
 
 impl Collective for Planned<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         check_size(call, buffer);
-        let Selection { algorithm, why } = self.engine.choose(self.wished, call).0;
+        let Selection { algorithm, why } = self.engine.choose(self.choice, call).0;
         let Engine { transport, topology, timeout, executor, latest, sequence, .. } = &mut *self.engine;
         let prepared = &latest.as_ref().expect("it was chosen just now").prepared;
         let task = Task {
@@ -152,7 +187,7 @@ impl Collective for MpiOwn<'_> {
         if op == ReduceOp::Mean {
             crate::reduce::divide(call.dtype, buffer, self.ranks);
         }
-        Ok(Ran { algorithm: "mpi", why: select::ASKED_FOR })
+        Ok(Ran { algorithm: "mpi", why: Why::AskedFor })
     }
 }
 

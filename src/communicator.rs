@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
 
+use crate::bench::Memory;
 use crate::call::{Call, Ran};
 use crate::collective::{Collective, Engine, Planned};
 use crate::config::Config;
@@ -12,10 +13,12 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
 use crate::registered::Registered;
-use crate::select::{self, Choice, Selection};
+use crate::select::{Choice, Selection, Why};
 use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
+
+mod setup;
 
 /// One rank's end of a world of ranks that work together.
 ///
@@ -58,7 +61,7 @@ impl Communicator {
     pub fn init() -> Result<Self> {
         let config = Config::from_environment()?;
         let mpi = Mpi::init(&config)?;
-        Self::new(Transport::Mpi(Box::new(mpi)), config)
+        Self::agreed(Transport::Mpi(Box::new(mpi)), &config)
     }
 
     /// Takes part in a communicator of an MPI that the program has initialised itself.
@@ -72,7 +75,7 @@ impl Communicator {
     pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
         let config = Config::from_environment()?;
         let mpi = Mpi::attach(communicator.as_raw(), &config)?;
-        Self::new(Transport::Mpi(Box::new(mpi)), config)
+        Self::agreed(Transport::Mpi(Box::new(mpi)), &config)
     }
 
     /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its
@@ -87,30 +90,7 @@ impl Communicator {
     /// If `ranks` is 0.
     pub fn threads(ranks: usize) -> Result<Vec<Self>> {
         let config = Config::from_environment()?;
-        let ends = Transport::threads(ranks)?.into_iter();
-        ends.map(|end| Self::new(end, config.clone())).collect()
-    }
-
-    fn new(transport: Transport, config: Config) -> Result<Self> {
-        let mut topology = transport.topology();
-        if let Some(sizes) = config.node_sizes {
-            let (ranks, declared) = (topology.ranks(), sizes.iter().sum::<usize>());
-            if ranks != declared {
-                return Err(Error::Setting(format!(
-                    "UNISONO_NODES declares nodes of {sizes:?} ranks, which are {declared}, in a world of {ranks}"
-                )));
-            }
-            topology = Topology::from_node_sizes(&sizes);
-        }
-        let choice = match config.algorithm {
-            Some(name) => name.parse().map_err(|error| {
-                Error::Setting(format!("the environment variable UNISONO_ALGORITHM: {error}"))
-            })?,
-            None => Choice::Auto,
-        };
-        let comm = Self { engine: Engine::new(transport, topology, config.timeout), choice, failure: None };
-        comm.check_choice(choice)?;
-        Ok(comm)
+        Self::new_threads(Transport::threads(ranks)?, &config)
     }
 
     /// The number of this rank.
@@ -136,16 +116,26 @@ impl Communicator {
 
     /// Whether this node has more ranks than cores, so that they take turns.
     pub fn is_oversubscribed(&self) -> bool {
+        self.turns() > 1.0
+    }
+
+    /// How many ranks of this node share a core, if that is more than one.
+    pub(crate) fn turns(&self) -> f64 {
         // Of the ranks that really share the node, whatever nodes were declared.
         let topology = self.engine.transport.topology();
         let local_ranks = topology.node(topology.node_of(self.rank())).ranks();
-        local_ranks > self.engine.transport.node_cores()
+        (local_ranks as f64 / self.engine.transport.node_cores() as f64).max(1.0)
+    }
+
+    /// What the constants say of a call.
+    pub(crate) fn predicted_us(&self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
+        self.engine.predicted_us(algorithm, call, memory)
     }
 
     /// The algorithm that was chosen for all calls to come; [`Choice::Auto`] unless the environment
     /// (`UNISONO_ALGORITHM`) or [`Communicator::set_choice`] say otherwise.
-    pub fn choice(&self) -> Choice {
-        self.choice
+    pub fn choice(&self) -> &Choice {
+        &self.choice
     }
 
     /// Chooses an algorithm for all calls to come. All ranks choose the same.
@@ -153,12 +143,12 @@ impl Communicator {
     /// # Errors
     /// [`Error::Unsupported`] for [`Choice::Mpi`] over another transport.
     pub fn set_choice(&mut self, choice: Choice) -> Result<()> {
-        self.check_choice(choice)?;
+        self.check_choice(&choice)?;
         self.choice = choice;
         Ok(())
     }
 
-    fn check_choice(&self, choice: Choice) -> Result<()> {
+    fn check_choice(&self, choice: &Choice) -> Result<()> {
         match (choice, self.transport()) {
             (Choice::Mpi, "threads") => Err(Error::Unsupported(
                 "MPI's own all-reduce needs ranks under mpirun; these are threads".to_owned(),
@@ -176,9 +166,9 @@ impl Communicator {
     /// What would carry out a call now, and why.
     pub fn selection(&mut self, call: &Call) -> Ran {
         if self.choice == Choice::Mpi && call.operation == Operation::AllReduce {
-            return Ran { algorithm: Choice::Mpi.name(), why: select::ASKED_FOR };
+            return Ran { algorithm: "mpi", why: Why::AskedFor };
         }
-        let Selection { algorithm, why } = self.engine.selection(wished(self.choice), call);
+        let Selection { algorithm, why } = self.engine.selection(&self.choice, call);
         Ran { algorithm: algorithm.name(), why }
     }
 
@@ -325,7 +315,7 @@ impl Communicator {
         if let Some(cause) = &self.failure {
             return Err(Error::Aborted { rank: self.rank(), by: self.rank(), cause: cause.clone() });
         }
-        self.check_choice(choice)?;
+        self.check_choice(&choice)?;
         Ok(Guarded { communicator: self, choice })
     }
 
@@ -349,15 +339,8 @@ impl Communicator {
         }
         let call = Call { operation, op, dtype: T::DTYPE, count: buffer.len() };
         let own = self.choice == Choice::Mpi && operation != Operation::AllReduce;
-        let choice = if own { Choice::Auto } else { self.choice };
+        let choice = if own { Choice::Auto } else { self.choice.clone() };
         self.collective(choice)?.run(&call, bytemuck::cast_slice_mut(buffer))
-    }
-}
-
-fn wished(choice: Choice) -> Option<Algorithm> {
-    match choice {
-        Choice::Algorithm(algorithm) => Some(algorithm),
-        Choice::Auto | Choice::Mpi => None,
     }
 }
 
@@ -371,12 +354,12 @@ struct Guarded<'a> {
 impl Collective for Guarded<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         let engine = &mut self.communicator.engine;
-        let ran = match (self.choice, &mut engine.transport) {
+        let ran = match (&self.choice, &mut engine.transport) {
             #[cfg(feature = "mpi")]
             (Choice::Mpi, Transport::Mpi(mpi)) => {
                 crate::collective::MpiOwn { mpi, ranks: engine.topology.ranks() }.run(call, buffer)
             }
-            _ => Planned { engine, wished: wished(self.choice) }.run(call, buffer),
+            (choice, _) => Planned { engine, choice }.run(call, buffer),
         };
         match &ran {
             Ok(_) | Err(Error::Unsupported(_)) => {}

@@ -2,17 +2,18 @@
 
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::bench::{Memory, Row, Settings, measure};
+use unisono::select::InvalidChoice;
+use unisono::size::bytes;
 use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp};
-use unisono_collectives::names::UnknownName;
 
 use super::Failure;
-use super::size::bytes;
 use super::world::World;
 
 /// What is measured, and how it is shown.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The algorithms, separated by commas; all, auto and mpi are names too
+    /// The algorithms, separated by commas; all, auto and mpi are names too, and so are rules by size such as
+    /// "tree:0-8K;ring:8K-"
     #[arg(long, default_value = "all", value_delimiter = ',', value_parser = contenders)]
     algorithm: Vec<Contenders>,
     /// The sizes of the array: from MIN to MAX, FACTOR times as large each time (2 by default); K, M and G
@@ -60,7 +61,7 @@ enum Format {
 #[derive(Debug, Clone)]
 struct Contenders(Vec<Choice>);
 
-fn contenders(name: &str) -> Result<Contenders, UnknownName> {
+fn contenders(name: &str) -> Result<Contenders, InvalidChoice> {
     match name {
         "all" => Ok(Contenders(Algorithm::ALL.map(Choice::Algorithm).to_vec())),
         _ => Ok(Contenders(vec![name.parse()?])),
@@ -94,9 +95,9 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut contenders: Vec<_> =
-        args.algorithm.iter().flat_map(|Contenders(choices)| choices.iter().copied()).collect();
+        args.algorithm.iter().flat_map(|Contenders(choices)| choices.iter().cloned()).collect();
     if let Some(Baseline::Mpi) = args.against {
-        contenders.retain(|&choice| choice != Choice::Mpi);
+        contenders.retain(|choice| *choice != Choice::Mpi);
         contenders.push(Choice::Mpi);
     }
     let settings = Settings {

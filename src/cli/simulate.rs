@@ -2,12 +2,12 @@
 
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
+use unisono::size::bytes;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::clock::{self, Unpredictable};
 use unisono_collectives::model::{Link, Machine};
 
 use super::algorithms::{Algorithms, algorithms};
-use super::size::bytes;
 use super::{Failure, speaks};
 
 /// What is simulated, and on what.
