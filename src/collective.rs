@@ -44,15 +44,20 @@ pub(crate) struct Engine {
     executor: Executor,
     /// A program makes few different calls, many times. `None` for what an algorithm does not offer.
     plans: HashMap<(Algorithm, Operation), Option<Arc<Prepared>>>,
-    /// The call before, and what carried it out: most calls are like the one before.
-    latest: Option<Latest>,
+    /// Calls before, and what carried them out: most calls are like one of the last few.
+    recent: Vec<Recent>,
+    /// Which of those is replaced next.
+    oldest: usize,
     selector: Selector,
     /// How many calls were made so far.
     pub(crate) sequence: u64,
 }
 
+/// How many different calls are kept at hand: looking through them takes less than hashing one.
+const MOST_RECENT: usize = 16;
+
 #[derive(Debug)]
-struct Latest {
+struct Recent {
     choice: Choice,
     call: Call,
     selection: Selection,
@@ -64,14 +69,24 @@ impl Engine {
         let executor = Executor::new(&transport.registry());
         let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
         let plans = HashMap::new();
-        Self { transport, topology, timeout, executor, plans, latest: None, selector, sequence: 0 }
+        Self {
+            transport,
+            topology,
+            timeout,
+            executor,
+            plans,
+            recent: Vec::new(),
+            oldest: 0,
+            selector,
+            sequence: 0,
+        }
     }
 
     /// Goes by these constants from now on, on nodes of so many cores. All ranks do so at the same place in their
     /// order of calls.
     pub(crate) fn set_tuning(&mut self, tuning: &Tuning, cores: usize) {
         self.selector = Selector::new(machines(&self.transport, tuning, cores));
-        self.latest = None;
+        self.recent.clear();
     }
 
     /// What the constants say of a call that an algorithm carries out; `None` where they say nothing: nodes that are declared for
@@ -99,14 +114,23 @@ impl Engine {
 
     /// What carries out a call, and this rank's plan: by the algorithm that is wished for, where it offers the
     /// operation.
-    fn choose(&mut self, choice: &Choice, call: &Call) -> (Selection, &Prepared) {
-        let same = |latest: &Latest| latest.call == *call && latest.choice == *choice;
-        if !self.latest.as_ref().is_some_and(same) {
-            let (selection, prepared) = self.look_up(choice, call);
-            self.latest = Some(Latest { choice: choice.clone(), call: *call, selection, prepared });
+    ///
+    /// It is told by its place among the recent calls.
+    fn choose(&mut self, choice: &Choice, call: &Call) -> usize {
+        let same = |recent: &Recent| recent.call == *call && recent.choice == *choice;
+        if let Some(place) = self.recent.iter().position(same) {
+            return place;
         }
-        let Latest { selection, prepared, .. } = self.latest.as_ref().expect("it is set now");
-        (*selection, prepared)
+        let (selection, prepared) = self.look_up(choice, call);
+        let recent = Recent { choice: choice.clone(), call: *call, selection, prepared };
+        if self.recent.len() < MOST_RECENT {
+            self.recent.push(recent);
+            return self.recent.len() - 1;
+        }
+        let place = self.oldest % MOST_RECENT;
+        self.recent[place] = recent;
+        self.oldest = place + 1;
+        place
     }
 
     fn look_up(&mut self, choice: &Choice, call: &Call) -> (Selection, Arc<Prepared>) {
@@ -124,7 +148,8 @@ impl Engine {
 
     /// What carries out a call.
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Selection {
-        self.choose(choice, call).0
+        let place = self.choose(choice, call);
+        self.recent[place].selection
     }
 }
 
@@ -145,9 +170,10 @@ pub(crate) struct Planned<'a> {
 impl Collective for Planned<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         check_size(call, buffer);
-        let Selection { algorithm, why } = self.engine.choose(self.choice, call).0;
-        let Engine { transport, topology, timeout, executor, latest, sequence, .. } = &mut *self.engine;
-        let prepared = &latest.as_ref().expect("it was chosen just now").prepared;
+        let place = self.engine.choose(self.choice, call);
+        let Engine { transport, topology, timeout, executor, recent, sequence, .. } = &mut *self.engine;
+        let Recent { selection: Selection { algorithm, why }, prepared, .. } = &recent[place];
+        let (algorithm, why) = (*algorithm, *why);
         let task = Task {
             call,
             algorithm,

@@ -15,6 +15,7 @@ mod measure;
 
 #[cfg(feature = "tuning")]
 pub use file::{InvalidFile, read, write};
+pub use fit::Off;
 pub use measure::{Measured, measure};
 
 /// How ranks reach each other, and where the array is: each has constants of its own.
@@ -62,6 +63,9 @@ impl Reach {
         !matches!(self, Self::Mpi | Self::Network)
     }
 }
+
+/// A copy of what fits the caches; what does not is never best sent as a copy.
+const COPY_GB_PER_S: f64 = 15.0;
 
 /// What it costs to reach another rank.
 #[derive(Debug, Clone, PartialEq)]
@@ -111,6 +115,8 @@ impl Tuning {
             intra: messages,
             one_pass: one_pass.filter(|_| inside.shares_memory()),
             inter: self.section(Reach::Network).messages.clone(),
+            // What is no registered memory is copied into it anyway, and only once.
+            copy_gb_per_s: if inside == Reach::ShmSlice { f64::INFINITY } else { COPY_GB_PER_S },
             cores,
             // Measured in the messages' latency.
             step_us: 0.0,

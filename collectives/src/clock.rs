@@ -9,6 +9,8 @@
 //!   costs it nothing but the wait until the other is done. Sending and receiving overlap, since they are
 //!   the work of two cores. That cores share the memory's bandwidth must be in the link's rates, if they are
 //!   measured on all ranks at once.
+//! - **What would change on its way is copied first** ([`Machine::copy_gb_per_s`]): a step may send what it
+//!   reduces into.
 //! - **Between nodes the ports do the work**: every node has one port out and one port in, which its ranks
 //!   share. A message occupies each for as long as its bytes take; those that come while it is occupied wait
 //!   in the order in which they were ready. What is between the ports (the switch) is never in the way. The

@@ -155,6 +155,9 @@ pub struct Machine {
     /// Between two ranks of different nodes. Its rate is also that of a node's port, which all ranks of the
     /// node share.
     pub inter: Link,
+    /// How fast a rank copies what would change on its way, in 1e9 bytes per second; infinite where messages are copied
+    /// anyway.
+    pub copy_gb_per_s: f64,
     /// How many cores the ranks of a node have together. If they are fewer than the ranks, these take turns.
     pub cores: usize,
     /// What every step takes a rank besides its messages, in microseconds.
@@ -182,6 +185,13 @@ const ONE_PASS: [Range; 3] = [
 const ETHERNET: [Range; 1] =
     [Range { up_to_bytes: usize::MAX, alpha_us: 15.0, move_gb_per_s: 1.25, reduce_gb_per_s: 1.25 }];
 
+impl Machine {
+    /// How long a rank takes to copy so many bytes.
+    pub(crate) fn copy_us(&self, size_bytes: usize) -> f64 {
+        size_bytes as f64 / (self.copy_gb_per_s * BYTES_PER_US)
+    }
+}
+
 /// A typical machine of today: ranks of a node share memory, each has a core, and nodes have 10 Gbit/s Ethernet.
 impl Default for Machine {
     fn default() -> Self {
@@ -190,6 +200,7 @@ impl Default for Machine {
             intra: link(&SHARED_MEMORY),
             one_pass: Some(link(&ONE_PASS)),
             inter: link(&ETHERNET),
+            copy_gb_per_s: 10.0,
             cores: usize::MAX,
             step_us: 0.05,
             call_us: 0.0,

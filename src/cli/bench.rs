@@ -165,7 +165,7 @@ fn head(format: Format, comm: &Communicator) {
                 );
             }
             println!(
-                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>8} {:>8} {:>6}",
+                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>11} {:>8} {:>8} {:>6}",
                 "size",
                 "count",
                 "type",
@@ -175,13 +175,14 @@ fn head(format: Format, comm: &Communicator) {
                 "transport",
                 "time",
                 "min",
+                "model",
                 "algbw",
                 "busbw",
                 "#wrong"
             );
             println!(
-                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>8} {:>8} {:>6}",
-                "(B)", "", "", "", "", "", "", "(us, p50)", "(us)", "(GB/s)", "(GB/s)", ""
+                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>11} {:>8} {:>8} {:>6}",
+                "(B)", "", "", "", "", "", "", "(us, p50)", "(us)", "(us)", "(GB/s)", "(GB/s)", ""
             );
         }
     }
@@ -193,7 +194,7 @@ impl Format {
             Self::Json => serde_json::to_string(row).expect("a row has no maps with odd keys"),
             Self::Csv => COLUMNS.map(|(_, value)| value(row)).join(","),
             Self::Table => format!(
-                "{:>12} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11.2} {:>11.2} {:>8.2} {:>8.2} {:>6}",
+                "{:>12} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11.2} {:>11.2} {:>11} {:>8.2} {:>8.2} {:>6}",
                 row.bytes,
                 row.count,
                 row.dtype,
@@ -203,6 +204,7 @@ impl Format {
                 row.transport,
                 row.time_us.p50,
                 row.time_us.min,
+                row.predicted_us.map_or_else(|| "-".to_owned(), |predicted| format!("{predicted:.2}")),
                 row.algbw_gb_per_s,
                 row.busbw_gb_per_s,
                 row.wrong
@@ -216,7 +218,7 @@ type Column = (&'static str, fn(&Row) -> String);
 
 /// The columns of a CSV row; the values have neither commas nor quotes.
 const COLUMNS: [Column; 20] = [
-    ("algorithm", |row| row.algorithm.to_owned()),
+    ("algorithm", |row| row.algorithm.clone()),
     ("ran", |row| row.ran.to_owned()),
     ("bytes", |row| row.bytes.to_string()),
     ("count", |row| row.count.to_string()),

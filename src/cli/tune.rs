@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
-use unisono::tuning::{self, Measured, Reach, Section};
+use unisono::size;
+use unisono::tuning::{self, Measured, Off, Reach, Section};
 use unisono::{Communicator, Error};
 
 use super::Failure;
@@ -57,13 +58,13 @@ fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
 }
 
 fn described(measured: &Measured) -> String {
-    let Measured { reach, section, messages_off_percent, one_pass_off_percent } = measured;
-    let one_pass = one_pass_off_percent.map_or_else(String::new, |off| format!(", one pass {off:.0} %"));
-    format!(
-        "[{}] {}: messages are at most {messages_off_percent:.0} % off{one_pass}",
-        reach.name(),
-        section.measured
-    )
+    let Measured { reach, section, messages_off, one_pass_off } = measured;
+    let off = |&Off { typical_percent, worst_percent, worst_at_bytes }: &Off| {
+        let at = size::text(worst_at_bytes);
+        format!("{typical_percent:.0} % off, at worst {worst_percent:.0} % at {at}")
+    };
+    let one_pass = one_pass_off.as_ref().map_or_else(String::new, |pass| format!("; one pass {}", off(pass)));
+    format!("[{}] {}: messages {}{one_pass}", reach.name(), section.measured, off(messages_off))
 }
 
 /// The sections that a file has already; none if there is no file.

@@ -39,12 +39,26 @@ pub(super) fn link(samples: &[Sample]) -> Result<Link, InvalidLink> {
     Link::new(ranges)
 }
 
-/// By how much a link is off at most, in percent of what was measured.
-pub(super) fn worst_percent(link: &Link, samples: &[Sample]) -> f64 {
-    let off = |sample: &Sample| {
-        100.0 * (link.time_us(sample.size_bytes, sample.reduces) / sample.time_us - 1.0).abs()
+/// By how much what the constants say is off what was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Off {
+    /// The median over all sizes, in percent of what was measured.
+    pub typical_percent: f64,
+    /// The most.
+    pub worst_percent: f64,
+    /// At this size.
+    pub worst_at_bytes: usize,
+}
+
+pub(super) fn off(link: &Link, samples: &[Sample]) -> Off {
+    let percent = |sample: &Sample| {
+        let said_us = link.time_us(sample.size_bytes, sample.reduces);
+        (100.0 * (said_us / sample.time_us - 1.0).abs(), sample.size_bytes)
     };
-    samples.iter().map(off).fold(0.0, f64::max)
+    let mut percents: Vec<_> = samples.iter().map(percent).collect();
+    percents.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let (worst_percent, worst_at_bytes) = percents[percents.len() - 1];
+    Off { typical_percent: percents[percents.len() / 2].0, worst_percent, worst_at_bytes }
 }
 
 /// Rates above this are no rates of a memory: the samples say nothing of them.
@@ -116,7 +130,7 @@ mod tests {
         let samples = samples(time_us);
         let link = link(&samples).unwrap();
         assert_eq!(link.ranges().len(), 6);
-        assert!(worst_percent(&link, &samples) < 1.0, "{link:?}");
+        assert!(off(&link, &samples).worst_percent < 1.0, "{link:?}");
         for range in &link.ranges()[2..5] {
             let Range { alpha_us, move_gb_per_s, reduce_gb_per_s, .. } = *range;
             assert!((alpha_us - 2.0).abs() < 0.1 && (move_gb_per_s - 8.0).abs() < 0.1, "{range:?}");

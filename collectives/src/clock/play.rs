@@ -109,6 +109,7 @@ pub(super) fn play(
     for time_us in [machine.step_us, machine.call_us] {
         assert!(time_us.is_finite() && time_us >= 0.0, "a machine that takes {time_us} us");
     }
+    assert!(machine.copy_gb_per_s > 0.0, "a machine that copies {} GB/s", machine.copy_gb_per_s);
     let before = Present {
         step: 0,
         ready_us: 0.0,
@@ -160,11 +161,15 @@ impl Clock<'_> {
     fn enter(&mut self, rank: Rank, step: usize) {
         let steps = &self.world.played[rank];
         let busy = |step: &Outline| step.to.is_some() || step.from.is_some();
+        let machine = self.machine;
         let present = &mut self.present[rank];
         // Steps that do nothing take no time.
         present.step = steps[step..].iter().position(busy).map_or(steps.len(), |idle| step + idle);
         let Some(&outline) = steps.get(present.step) else { return };
-        present.ready_us = present.ended_us + self.machine.step_us;
+        let copied_bytes = if outline.copies { outline.sent_count * self.element_size_bytes } else { 0 };
+        let copy_us = machine.copy_us(copied_bytes);
+        present.worked_us += copy_us;
+        present.ready_us = present.ended_us + machine.step_us + copy_us;
         present.ended_us = present.ready_us;
         present.sending = outline.to.is_some();
         present.receiving = outline.from.is_some();

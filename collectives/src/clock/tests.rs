@@ -16,6 +16,7 @@ fn uniform() -> Machine {
         intra: link.clone(),
         one_pass: None,
         inter: link,
+        copy_gb_per_s: f64::INFINITY,
         cores: usize::MAX,
         step_us: 0.0,
         call_us: 0.0,
@@ -88,6 +89,18 @@ fn a_direct_all_reduce_takes_one_pass_where_memory_is_shared() {
     // On half as many cores as ranks.
     let machine = Machine { cores: 2, ..machine };
     close(all_reduce(Algorithm::RoundRobin, &node, &machine, 4096), 6.0 * (1.0 + KIB_US));
+}
+
+#[test]
+fn what_is_sent_and_reduced_into_is_copied() {
+    let machine = Machine { copy_gb_per_s: GB_PER_S, ..uniform() };
+    let world = Topology::single_node(4);
+    let whole_us = ALPHA_US + 2.0 * KIB_US;
+    close(all_reduce(Algorithm::RecursiveDoubling, &world, &machine, 1024), 2.0 * whole_us);
+    for algorithm in [Algorithm::Ring, Algorithm::Tree] {
+        let time = |machine| all_reduce(algorithm, &world, machine, 1024);
+        close(time(&machine), time(&uniform()));
+    }
 }
 
 #[test]
