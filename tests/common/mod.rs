@@ -111,10 +111,10 @@ fn all_reduces<T: Exact>(comm: &mut Communicator) {
             for op in ReduceOp::ALL {
                 let mut buffer = inputs::<T>(op, rank, count);
                 let call = Call::all_reduce(T::DTYPE, op, count);
-                let mut collective = comm.collective(choice).unwrap();
+                let mut collective = comm.collective(choice.clone()).unwrap();
                 let ran = collective.run(&call, bytemuck::cast_slice_mut(&mut buffer)).unwrap();
                 if choice != Choice::Auto {
-                    assert_eq!(ran.algorithm, choice.name());
+                    assert_eq!(ran.algorithm, choice.to_string());
                 }
                 for (index, &element) in buffer.iter().enumerate() {
                     let expected = expected::<T>(op, ranks, index);
@@ -148,20 +148,20 @@ fn other_operations<T: Exact>(comm: &mut Communicator) {
         let own = comm.own_part(count);
 
         for choice in offering(comm, Operation::ReduceScatter) {
-            comm.set_choice(choice).unwrap();
+            comm.set_choice(choice.clone()).unwrap();
             let mut buffer = begin();
             let mine = comm.reduce_scatter(&mut buffer, ReduceOp::Sum).unwrap();
             assert!(mine.iter().zip(own.clone()).all(|(&element, index)| element == sum(index)), "{choice}");
             assert_eq!(mine.len(), own.len());
         }
         for choice in offering(comm, Operation::AllGather) {
-            comm.set_choice(choice).unwrap();
+            comm.set_choice(choice.clone()).unwrap();
             let mut buffer = begin();
             comm.all_gather(&mut buffer).unwrap();
             assert!((0..count).all(|index| buffer[index] == from(owner(index), index)), "{choice}, {count}");
         }
         for choice in offering(comm, Operation::Broadcast { root }) {
-            comm.set_choice(choice).unwrap();
+            comm.set_choice(choice.clone()).unwrap();
             let mut buffer = begin();
             comm.broadcast(&mut buffer, root).unwrap();
             assert!((0..count).all(|index| buffer[index] == from(root, index)), "{choice}");
