@@ -184,7 +184,7 @@ fn measure_size<T: Element + From<u8>>(
         let mut able = Vec::with_capacity(contenders.len());
         for mut contender in contenders {
             pattern.fill(&mut buffer, comm.rank());
-            let bytes = bytemuck::cast_slice_mut(&mut **buffer);
+            let bytes = bytemuck::cast_slice_mut(&mut buffer);
             let (ran, time_us) = match timed(comm, &contender.choice, &call, bytes) {
                 Err(Error::Unsupported(_)) => continue,
                 timed => timed?,

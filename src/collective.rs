@@ -12,7 +12,7 @@ use crate::bench::Memory;
 use crate::call::{Call, Ran};
 use crate::error::Result;
 use crate::executor::{Executor, Prepared, Task};
-use crate::select::{Choice, Selection, Selector, Why};
+use crate::select::{Choice, Selection, Selector};
 use crate::transport::Transport;
 use crate::tuning::Tuning;
 
@@ -213,7 +213,7 @@ impl Collective for MpiOwn<'_> {
         if op == ReduceOp::Mean {
             crate::reduce::divide(call.dtype, buffer, self.ranks);
         }
-        Ok(Ran { algorithm: "mpi", why: Why::AskedFor })
+        Ok(Ran { algorithm: "mpi", why: crate::Why::AskedFor })
     }
 }
 

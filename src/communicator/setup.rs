@@ -78,12 +78,12 @@ impl Communicator {
             None => (String::new(), false),
         };
         let mut known = [text.len() as u64, u64::from(is_error), comm.engine.transport.node_cores() as u64];
-        comm.from_rank_0(&mut known)?;
+        comm.as_rank_0_has(&mut known)?;
         let [size_bytes, is_error, cores] = known;
         let mut text = text.into_bytes();
         text.resize(size_bytes as usize, 0);
         if size_bytes > 0 {
-            comm.from_rank_0(&mut text)?;
+            comm.as_rank_0_has(&mut text)?;
         }
         let text = String::from_utf8_lossy(&text);
         let tuning = match (is_error, &*text) {
@@ -96,7 +96,7 @@ impl Communicator {
         Ok(comm)
     }
 
-    fn from_rank_0<T: crate::Element>(&mut self, buffer: &mut [T]) -> Result<()> {
+    fn as_rank_0_has<T: crate::Element>(&mut self, buffer: &mut [T]) -> Result<()> {
         use crate::Collective as _;
         use unisono_collectives::{Algorithm, Operation};
 
