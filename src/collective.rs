@@ -10,7 +10,7 @@ use unisono_collectives::{Algorithm, Operation, Topology, clock};
 
 use crate::bench::Memory;
 use crate::call::{Call, Ran};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::executor::{Executor, Prepared, Task};
 use crate::select::{Choice, Selection, Selector};
 use crate::transport::Transport;
@@ -51,6 +51,8 @@ pub(crate) struct Engine {
     selector: Selector,
     /// How many calls were made so far.
     pub(crate) sequence: u64,
+    /// What this rank failed of.
+    failure: Option<String>,
 }
 
 /// How many different calls are kept at hand: looking through them takes less than hashing one.
@@ -79,6 +81,7 @@ impl Engine {
             oldest: 0,
             selector,
             sequence: 0,
+            failure: None,
         }
     }
 
@@ -100,6 +103,44 @@ impl Engine {
         clock::predict(algorithm, call.operation, topology, machine, size_bytes, call.dtype.size_bytes())
             .map(|predicted| predicted.time_us)
             .ok()
+    }
+
+    /// Carries out a call by what a choice names. An error is the end: later calls fail with
+    /// [`Error::Aborted`].
+    pub(crate) fn run(&mut self, choice: &Choice, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
+        self.check_alive()?;
+        let ran = match (choice, &mut self.transport) {
+            #[cfg(feature = "mpi")]
+            (Choice::Mpi, Transport::Mpi(mpi)) => {
+                MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer)
+            }
+            _ => Planned { engine: self, choice }.run(call, buffer),
+        };
+        match &ran {
+            Ok(_) | Err(Error::Unsupported(_)) => {}
+            Err(error) => drop(self.fail(&error.to_string())),
+        }
+        ran
+    }
+
+    /// Says that this rank cannot go on; what later calls fail with.
+    pub(crate) fn fail(&mut self, cause: &str) -> Error {
+        if self.failure.is_none() {
+            self.failure = Some(cause.to_owned());
+            self.transport.fail(cause);
+        }
+        let (rank, cause) = (self.transport.rank(), self.failure.clone().unwrap_or_default());
+        Error::Aborted { rank, by: rank, cause }
+    }
+
+    /// # Errors
+    /// [`Error::Aborted`] after a failure.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        let rank = self.transport.rank();
+        match &self.failure {
+            None => Ok(()),
+            Some(cause) => Err(Error::Aborted { rank, by: rank, cause: cause.clone() }),
+        }
     }
 
     /// This rank's plan, if the algorithm offers the operation.
@@ -174,14 +215,7 @@ impl Collective for Planned<'_> {
         let Engine { transport, topology, timeout, executor, recent, sequence, .. } = &mut *self.engine;
         let Recent { selection: Selection { algorithm, why }, prepared, .. } = &recent[place];
         let (algorithm, why) = (*algorithm, *why);
-        let task = Task {
-            call,
-            algorithm,
-            prepared,
-            ranks: topology.ranks(),
-            sequence: *sequence,
-            timeout: *timeout,
-        };
+        let task = Task { call, algorithm, prepared, topology, sequence: *sequence, timeout: *timeout };
         *sequence += 1;
         executor.run(&task, buffer, transport)?;
         Ok(Ran { algorithm: algorithm.name(), why })
@@ -201,7 +235,7 @@ pub(crate) struct MpiOwn<'a> {
 #[cfg(feature = "mpi")]
 impl Collective for MpiOwn<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        use crate::{Error, ReduceOp};
+        use crate::ReduceOp;
         check_size(call, buffer);
         let (Operation::AllReduce, Some(op)) = (call.operation, call.op) else {
             return Err(Error::Unsupported(format!(

@@ -1,24 +1,28 @@
 //! What a user holds: one rank's end of a world.
 
-use std::ops::Range;
+use std::ops::{DerefMut, Range};
+use std::sync::Arc;
 use std::time::Duration;
 
 use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
 
 use crate::bench::Memory;
 use crate::call::{Call, Ran};
-use crate::collective::{Collective, Engine, Planned};
+use crate::collective::{Collective, Engine};
 use crate::config::Config;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::pending::{Pending, Seat};
 use crate::reduce::ReduceOp;
-use crate::registered::Registered;
+use crate::registered::{Registered, Registry};
 use crate::select::{Choice, Selection, Why};
 use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
 
 mod setup;
+
+pub use setup::threads;
 
 /// One rank's end of a world of ranks that work together.
 ///
@@ -43,9 +47,14 @@ mod setup;
 /// would wait for ever.
 #[derive(Debug)]
 pub struct Communicator {
-    engine: Engine,
+    seat: Seat,
     choice: Choice,
-    failure: Option<String>,
+    // What does not change, and is asked for while the engine may be with the communication thread.
+    rank: Rank,
+    topology: Topology,
+    transport: &'static str,
+    turns: f64,
+    registry: Arc<Registry>,
 }
 
 impl Communicator {
@@ -95,41 +104,38 @@ impl Communicator {
 
     /// The number of this rank.
     pub fn rank(&self) -> Rank {
-        self.engine.transport.rank()
+        self.rank
     }
 
     /// How many ranks the world has.
     pub fn ranks(&self) -> usize {
-        self.engine.topology.ranks()
+        self.topology.ranks()
     }
 
     /// Which node each rank lives on.
     pub fn topology(&self) -> &Topology {
-        &self.engine.topology
+        &self.topology
     }
 
     /// How messages travel: `threads`; `shm` if all ranks share memory, `mpi` if they do not, `shm+mpi` if those of
     /// a node do.
     pub fn transport(&self) -> &'static str {
-        self.engine.transport.name()
+        self.transport
     }
 
     /// Whether this node has more ranks than cores, so that they take turns.
     pub fn is_oversubscribed(&self) -> bool {
-        self.turns() > 1.0
+        self.turns > 1.0
     }
 
     /// How many ranks of this node share a core, if that is more than one.
     pub(crate) fn turns(&self) -> f64 {
-        // Of the ranks that really share the node, whatever nodes were declared.
-        let topology = self.engine.transport.topology();
-        let local_ranks = topology.node(topology.node_of(self.rank())).ranks();
-        (local_ranks as f64 / self.engine.transport.node_cores() as f64).max(1.0)
+        self.turns
     }
 
     /// What the constants say of a call.
-    pub(crate) fn predicted_us(&self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
-        self.engine.predicted_us(algorithm, call, memory)
+    pub(crate) fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
+        self.seat.engine().predicted_us(algorithm, call, memory)
     }
 
     /// The algorithm that was chosen for all calls to come; [`Choice::Auto`] unless the environment
@@ -160,7 +166,7 @@ impl Communicator {
     /// How long a rank waits for another before it gives up; ten minutes unless the environment
     /// (`UNISONO_TIMEOUT_S`) or this says otherwise.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.engine.timeout = timeout;
+        self.seat.engine().timeout = timeout;
     }
 
     /// What would carry out a call now, and why.
@@ -168,7 +174,7 @@ impl Communicator {
         if self.choice == Choice::Mpi && call.operation == Operation::AllReduce {
             return Ran { algorithm: "mpi", why: Why::AskedFor };
         }
-        let Selection { algorithm, why } = self.engine.selection(&self.choice, call);
+        let Selection { algorithm, why } = self.seat.engine().selection(&self.choice, call);
         Ran { algorithm: algorithm.name(), why }
     }
 
@@ -200,7 +206,7 @@ impl Communicator {
     /// # Panics
     /// If so many elements are more than an address can count.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Registered<T>> {
-        Registered::new(&self.engine.transport.registry(), count)
+        Registered::new(&self.registry, count)
     }
 
     /// Every rank ends with the reduction of all buffers, the same bits on all ranks.
@@ -210,6 +216,43 @@ impl Communicator {
     /// [`Error::Aborted`] if another rank does not come, [`Error::Mpi`] if MPI fails.
     pub fn all_reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
         self.call(Operation::AllReduce, Some(op), buffer)
+    }
+
+    /// Begins an all-reduce that goes on beside what this thread does next, on the communication thread.
+    ///
+    /// The buffer is a vector, [registered memory](Communicator::alloc), or whatever else owns a slice. It goes into
+    /// the call and comes back from [`Pending::wait`]. Several calls may be in flight; they are carried out in the
+    /// order in which they were made, which is the same on all ranks. A blocking call first waits for all
+    /// that is in flight.
+    ///
+    /// ```
+    /// use unisono::ReduceOp;
+    ///
+    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     let first = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)?;
+    ///     let second = comm.all_reduce_async(vec![2.0_f32; 1000], ReduceOp::Sum)?;
+    ///     // Meanwhile this thread computes.
+    ///     assert_eq!(first.wait()?[0], 2.0);
+    ///     assert_eq!(second.wait()?[0], 4.0);
+    ///     Ok(())
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if MPI was initialised so that only one thread may call it; [`Error::Aborted`] after
+    /// a failure that this thread knows of. What goes wrong later, [`Pending::wait`] says.
+    pub fn all_reduce_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Pending<B>>
+    where
+        B: DerefMut<Target = [T]> + Send + 'static,
+    {
+        if let Some(here) = self.seat.here() {
+            here.check_alive()?;
+            here.transport.check_other_threads()?;
+        }
+        let (choice, call) = (self.choice.clone(), Call::all_reduce(T::DTYPE, op, buffer.len()));
+        self.seat.send(buffer, move |engine, buffer| {
+            engine.run(&choice, &call, bytemuck::cast_slice_mut(buffer)).map(drop)
+        })
     }
 
     /// Every rank ends with its own part of the reduction of all buffers, which is returned; the rest of
@@ -312,20 +355,15 @@ impl Communicator {
     /// # Errors
     /// [`Error::Unsupported`] for [`Choice::Mpi`] over another transport; [`Error::Aborted`] after a failure.
     pub fn collective(&mut self, choice: Choice) -> Result<impl Collective + '_> {
-        if let Some(cause) = &self.failure {
-            return Err(Error::Aborted { rank: self.rank(), by: self.rank(), cause: cause.clone() });
-        }
+        self.seat.engine().check_alive()?;
         self.check_choice(&choice)?;
-        Ok(Guarded { communicator: self, choice })
+        Ok(Chosen { engine: self.seat.engine(), choice })
     }
 
     /// Says that this rank cannot go on. Ranks that are threads learn of it at once; under MPI the job ends
     /// when the communicator is dropped. Later calls fail with [`Error::Aborted`].
     pub fn fail(&mut self, cause: &str) {
-        if self.failure.is_none() {
-            self.failure = Some(cause.to_owned());
-            self.engine.transport.fail(cause);
-        }
+        drop(self.seat.engine().fail(cause));
     }
 
     fn call<T: Element>(
@@ -340,53 +378,19 @@ impl Communicator {
         let call = Call { operation, op, dtype: T::DTYPE, count: buffer.len() };
         let own = self.choice == Choice::Mpi && operation != Operation::AllReduce;
         let choice = if own { Choice::Auto } else { self.choice.clone() };
-        self.collective(choice)?.run(&call, bytemuck::cast_slice_mut(buffer))
+        self.seat.engine().run(&choice, &call, bytemuck::cast_slice_mut(buffer))
     }
 }
 
-/// A collective whose failure is the communicator's.
+/// What a choice names.
 #[derive(Debug)]
-struct Guarded<'a> {
-    communicator: &'a mut Communicator,
+struct Chosen<'a> {
+    engine: &'a mut Engine,
     choice: Choice,
 }
 
-impl Collective for Guarded<'_> {
+impl Collective for Chosen<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        let engine = &mut self.communicator.engine;
-        let ran = match (&self.choice, &mut engine.transport) {
-            #[cfg(feature = "mpi")]
-            (Choice::Mpi, Transport::Mpi(mpi)) => {
-                crate::collective::MpiOwn { mpi, ranks: engine.topology.ranks() }.run(call, buffer)
-            }
-            (choice, _) => Planned { engine, choice }.run(call, buffer),
-        };
-        match &ran {
-            Ok(_) | Err(Error::Unsupported(_)) => {}
-            Err(error) => self.communicator.fail(&error.to_string()),
-        }
-        ran
+        self.engine.run(&self.choice, call, buffer)
     }
-}
-
-/// Runs `main` on `ranks` threads, each with its end of a new world; what they return, rank 0 first.
-///
-/// # Panics
-/// If a rank panics; the others are told first, and do not wait for it. If the environment has settings
-/// that make no sense.
-pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let world = Communicator::threads(ranks).unwrap_or_else(|error| panic!("{error}"));
-    std::thread::scope(|scope| {
-        let main = &main;
-        let start = |comm: Communicator| {
-            let name = format!("rank {}", comm.rank());
-            std::thread::Builder::new()
-                .name(name)
-                .spawn_scoped(scope, move || main(comm))
-                .expect("a thread starts")
-        };
-        let threads: Vec<_> = world.into_iter().map(start).collect();
-        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-        joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    })
 }

@@ -5,11 +5,12 @@
 //! transport.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use unisono_collectives::{
-    Algorithm, Chunks, Combine, Direct, Operation, Phase, Plan, Receive, Send, Source, Step, partition,
+    Algorithm, Chunks, Combine, Direct, Operation, Phase, Plan, Rank, Receive, Send, Source, Step, Topology,
+    partition,
 };
 
 use crate::call::Call;
@@ -35,8 +36,8 @@ pub(crate) struct Prepared {
     direct: Option<Direct>,
     /// Whether a step sends what the buffer held before the first step.
     sends_original: bool,
-    /// Whether each message is a single chunk.
-    sends_single_chunks: bool,
+    /// Whether each message of every rank is a single chunk, once it was asked.
+    single_chunks: OnceLock<bool>,
 }
 
 impl Prepared {
@@ -46,20 +47,31 @@ impl Prepared {
         let steps = || plan.phases().iter().flat_map(|phase| phase.schedule.steps());
         let mut sends = steps().filter_map(|step| step.send);
         let sends_original = sends.any(|send| send.source == Source::Original);
-        let receives_one = |step: &Step| step.receive.is_none_or(|receive| receive.chunks.count() == 1);
-        let sends_one = |step: &Step| step.send.is_none_or(|send| send.chunks.count() == 1);
-        let sends_single_chunks = steps().all(|step| sends_one(step) && receives_one(step));
-        Self { plan, direct, sends_original, sends_single_chunks }
+        Self { plan, direct, sends_original, single_chunks: OnceLock::new() }
     }
 
     /// In how many blocks the plan is best run, one block after the other, where ranks share memory: so many that
     /// what a block brings is still in a core's cache when a later step needs it again.
     ///
     /// A block is a part of each chunk, so an element stays in its chunk, and the bits stay what they are.
-    fn blocks(&self, call: &Call) -> usize {
-        let chunk_bytes = call.size_bytes() / self.plan.chunk_count();
-        if self.sends_single_chunks { chunk_bytes.div_ceil(BLOCK_BYTES).max(1) } else { 1 }
+    fn blocks(&self, task: &Task<'_>) -> usize {
+        let chunk_bytes = task.call.size_bytes() / self.plan.chunk_count();
+        let blocks = chunk_bytes.div_ceil(BLOCK_BYTES);
+        if blocks > 1 && self.all_send_single_chunks(task) { blocks } else { 1 }
     }
+
+    /// Asked of the plans of all ranks, since all must come to the same number of blocks.
+    fn all_send_single_chunks(&self, Task { call, algorithm, topology, .. }: &Task<'_>) -> bool {
+        let plan = |rank| algorithm.plan(call.operation, topology, rank);
+        let all = || (0..topology.ranks()).filter_map(plan).all(|plan| sends_single_chunks(&plan));
+        *self.single_chunks.get_or_init(all)
+    }
+}
+
+fn sends_single_chunks(plan: &Plan) -> bool {
+    let mut sends =
+        plan.phases().iter().flat_map(|phase| phase.schedule.steps()).filter_map(|step| step.send);
+    sends.all(|send| send.chunks.count() == 1)
 }
 
 /// One collective to be carried out by one rank.
@@ -68,7 +80,7 @@ pub(crate) struct Task<'a> {
     pub(crate) call: &'a Call,
     pub(crate) algorithm: Algorithm,
     pub(crate) prepared: &'a Prepared,
-    pub(crate) ranks: usize,
+    pub(crate) topology: &'a Topology,
     /// How many collectives came before.
     pub(crate) sequence: u64,
     /// How long a step may wait for another rank.
@@ -120,7 +132,7 @@ impl Executor {
         let Call { op, dtype, count, .. } = *task.call;
         let widening = op.and_then(|op| Widening::of(dtype, op));
         if let (Some(direct), Some(op)) = (&task.prepared.direct, op)
-            && transport.is_shared_by(task.ranks)
+            && transport.is_shared_by(task.topology.ranks())
         {
             return OnePass { task, direct, op, widening }.run(buffer, widened, transport);
         }
@@ -144,7 +156,7 @@ impl Executor {
 fn result_elements(task: &Task<'_>, rank: usize) -> Range<usize> {
     let count = task.call.count;
     match task.call.operation {
-        Operation::ReduceScatter => partition::elements(count, task.ranks, Chunks::one(rank)),
+        Operation::ReduceScatter => partition::elements(count, task.topology.ranks(), Chunks::one(rank)),
         Operation::Reduce { root } if root != rank => 0..0,
         _ => 0..count,
     }
@@ -153,7 +165,7 @@ fn result_elements(task: &Task<'_>, rank: usize) -> Range<usize> {
 /// Makes a mean of a sum.
 fn finish(task: &Task<'_>, dtype: DType, result: &mut [u8]) {
     if task.call.op == Some(ReduceOp::Mean) {
-        reduce::divide(dtype, result, task.ranks);
+        reduce::divide(dtype, result, task.topology.ranks());
     }
 }
 
@@ -222,8 +234,8 @@ impl<'a> Run<'a> {
     }
 
     fn all_steps(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
-        let Task { call, prepared, ranks, .. } = *self.task;
-        self.blocks = if transport.is_shared_by(ranks) { prepared.blocks(call) } else { 1 };
+        let Task { prepared, topology, .. } = *self.task;
+        self.blocks = if transport.is_shared_by(topology.ranks()) { prepared.blocks(self.task) } else { 1 };
         for block in 0..self.blocks {
             self.block = block;
             for phase in prepared.plan.phases() {
@@ -245,6 +257,11 @@ impl<'a> Run<'a> {
         transport: &mut Transport,
     ) -> Result<(), Failure> {
         let (format, header, timeout) = (self.format, self.header, self.task.timeout);
+        if let Some((to, sends)) = self.sent_ahead(phase, step, transport) {
+            let outgoing = Outgoing { to, bytes: &held[sends] };
+            transport.exchange(&header, Some(outgoing), None, timeout)?;
+            return self.step(phase, &Step { send: None, ..*step }, held, transport);
+        }
         let receives = step.receive.map(|receive| self.held_range(receive.chunks));
         let (bytes, held) = match step.send {
             Some(send) => self.prepare(&send, held, receives),
@@ -265,6 +282,17 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         transport.exchange(&header, outgoing, incoming, timeout)
+    }
+
+    /// To whom a step can send what before it receives, so that what arrives may be reduced into what was sent: where
+    /// the transport copies a message anyway, and the sender does not wait.
+    fn sent_ahead(&self, phase: &Phase, step: &Step, transport: &Transport) -> Option<(Rank, Range<usize>)> {
+        let (send, receive) = (step.send?, step.receive?);
+        let in_place = send.source == Source::Current && self.format.widening.is_none();
+        let (to, sends) = (phase.group.member(send.to), self.held_range(send.chunks));
+        let ahead =
+            in_place && send.chunks.overlaps(receive.chunks) && transport.takes_a_copy(to, sends.len());
+        ahead.then_some((to, sends))
     }
 
     /// The bytes to send, and the part of the buffer that is received into, such that neither touches the

@@ -38,6 +38,7 @@ mod error;
 mod executor;
 #[allow(unsafe_code, reason = "memory comes from the system")]
 mod memory;
+mod pending;
 mod reduce;
 #[allow(unsafe_code, reason = "memory that other ranks write to")]
 mod registered;
@@ -55,6 +56,7 @@ pub use collective::Collective;
 pub use communicator::{Communicator, threads};
 pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
+pub use pending::Pending;
 pub use reduce::ReduceOp;
 pub use registered::Registered;
 pub use select::{Choice, Why};

@@ -3,11 +3,12 @@
 //! A fresh page costs more than a sum over it, so pages are touched once, when they are made, in huge pages
 //! where the system allows, and stay until the end.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::MemfdFlags;
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// The step in which pages are touched: no page is smaller.
@@ -28,6 +29,10 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
+    /// How the link to a file that [`Pages::shared`] made begins.
+    #[cfg(feature = "mpi")]
+    pub(crate) const LINK: &[u8] = b"/memfd:unisono";
+
     /// Memory of this process that is not touched yet: pages that are never used cost nothing.
     pub(crate) fn untouched(size_bytes: usize) -> Result<Self> {
         let size_bytes = whole_pages(size_bytes);
@@ -42,15 +47,17 @@ impl Pages {
 
     /// Memory of this process, touched.
     pub(crate) fn private(size_bytes: usize) -> Result<Self> {
+        check_room(size_bytes)?;
         let pages = Self::untouched(size_bytes)?;
         pages.prefer_huge();
-        pages.touch();
+        pages.touch()?;
         Ok(pages)
     }
 
     /// Memory that other processes can map too, as long as they are given the file. It has no name in any
     /// directory, and ends with the last process that has it.
     pub(crate) fn shared(size_bytes: usize) -> Result<(OwnedFd, Self)> {
+        check_room(size_bytes)?;
         let size_bytes = whole_pages(size_bytes);
         let file = rustix::fs::memfd_create("unisono", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, size_bytes as u64)?;
@@ -91,18 +98,30 @@ impl Pages {
     }
 
     /// Has every page made now, and not at its first use.
-    pub(crate) fn touch(&self) {
+    pub(crate) fn touch(&self) -> Result<()> {
+        self.touch_part(0..self.size_bytes)
+    }
+
+    /// Has the pages made now that a part of the memory lies in.
+    pub(crate) fn touch_part(&self, part: Range<usize>) -> Result<()> {
+        assert!(part.end <= self.size_bytes);
+        let start = part.start / rustix::param::page_size() * rustix::param::page_size();
         let advice = Advice::LinuxPopulateWrite;
-        // SAFETY: pages that are made hold what they would hold if they were made later.
-        let touched = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, advice) };
-        if touched.is_err() {
+        // SAFETY: inside the mapping; pages that are made hold what they would hold if they were made later.
+        match unsafe { rustix::mm::madvise(self.as_ptr().add(start).cast(), part.end - start, advice) } {
             // A kernel before 5.14.
-            for offset in (0..self.size_bytes).step_by(SMALLEST_PAGE) {
-                // SAFETY: the byte is inside the mapping. An addition of nothing changes no byte that
-                // another process may be writing.
-                unsafe { &*self.as_ptr().add(offset).cast::<std::sync::atomic::AtomicU8>() }
-                    .fetch_add(0, std::sync::atomic::Ordering::Relaxed);
+            Err(Errno::INVAL) => {
+                for offset in (start..part.end).step_by(SMALLEST_PAGE) {
+                    // SAFETY: the byte is inside the mapping. An addition of nothing changes no byte that
+                    // another process may be writing.
+                    unsafe { &*self.as_ptr().add(offset).cast::<std::sync::atomic::AtomicU8>() }
+                        .fetch_add(0, std::sync::atomic::Ordering::Relaxed);
+                }
+                Ok(())
             }
+            // The pages are not to be had: whoever used one would be killed by SIGBUS.
+            Err(Errno::FAULT) => Err(Errno::NOMEM),
+            touched => touched,
         }
     }
 }
@@ -115,6 +134,27 @@ impl Drop for Pages {
     }
 }
 
+/// Refuses what the machine has no room for. The kernel would give the addresses, and when the pages are made
+/// end some process, perhaps another.
+fn check_room(size_bytes: usize) -> Result<()> {
+    let system = rustix::system::sysinfo();
+    let room = (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
+    if size_bytes as u128 > room { Err(Errno::NOMEM) } else { Ok(()) }
+}
+
 fn whole_pages(size_bytes: usize) -> usize {
     size_bytes.max(1).next_multiple_of(rustix::param::page_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_had_is_an_error_and_no_signal() {
+        assert!(Pages::private(1 << 60).is_err() && Pages::shared(1 << 60).is_err());
+        let (file, pages) = Pages::shared(1 << 20).unwrap();
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        assert!(pages.touch().is_err());
+    }
 }

@@ -85,9 +85,12 @@ impl Location {
     }
 
     /// Where what is for one rank is, in memory that holds so much for each; `None` if it is not such memory.
-    pub(crate) fn share_of(self, position: usize, share_bytes: usize) -> Option<Self> {
-        let offset = self.offset + (position * share_bytes) as u64;
-        (self.segment & Self::DEALT != 0).then_some(Self { segment: self.segment & !Self::DEALT, offset })
+    pub(crate) fn share_of(self, position: usize, share_bytes: impl FnOnce() -> usize) -> Option<Self> {
+        let is_dealt = self.segment & Self::DEALT != 0;
+        is_dealt.then(|| Self {
+            segment: self.segment & !Self::DEALT,
+            offset: self.offset + (position * share_bytes()) as u64,
+        })
     }
 
     /// Some bytes further on.
@@ -141,7 +144,7 @@ impl Registry {
             return Ok(Block { pages: Pages::private(size_bytes).map_err(failed)?, file: None, registry });
         }
         let (file, pages) = Pages::shared(size_bytes).map_err(failed)?;
-        pages.touch();
+        pages.touch().map_err(failed)?;
         // No number comes twice, though files do.
         let made = Location::SEGMENTS as u32 + self.made.fetch_add(1, Ordering::Relaxed);
         let number = u64::from(made) << 32 | file.as_raw_fd() as u64;

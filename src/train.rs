@@ -134,7 +134,8 @@ impl<'a> Trainer<'a> {
     /// [`TrainError`] of a failing rank or model, and if the loss is not a number any more, or the replicas
     /// are not the same at the end.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> Result<Summary, TrainError> {
-        let mut bucket = vec![0.0; self.replica.values().len() + Tally::COUNT];
+        // Other ranks of the node read it where it lies.
+        let mut bucket = self.comm.alloc(self.replica.values().len() + Tally::COUNT)?;
         let mut last = None;
         for epoch in 1..=self.settings.epochs {
             let report = self.epoch(epoch, &mut bucket, &mut tell)?;

@@ -139,6 +139,36 @@ impl Transport {
         }
     }
 
+    /// How many ranks really share this node, whatever nodes were declared.
+    pub(crate) fn local_ranks(&self) -> usize {
+        let topology = self.topology();
+        topology.node(topology.node_of(self.rank())).ranks()
+    }
+
+    /// Whether another thread than the one that made this may use it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if MPI forbids it; what to do.
+    pub(crate) fn check_other_threads(&self) -> crate::error::Result<()> {
+        match self {
+            Self::Threads(_) => Ok(()),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.check_other_threads(),
+        }
+    }
+
+    /// Says whether this rank computes only when nothing is in flight. Otherwise its two threads may share a
+    /// core, and the one that waits for messages is to give way at once.
+    pub(crate) fn has_core_to_itself(&mut self, alone: bool) {
+        let threads = self.local_ranks() * if alone { 1 } else { 2 };
+        let spins = spins(threads, self.node_cores());
+        match self {
+            Self::Threads(threads) => threads.set_spins(spins),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.set_spins(spins),
+        }
+    }
+
     /// How many cores all ranks of this node may use together.
     pub(crate) fn node_cores(&self) -> usize {
         match self {
@@ -188,6 +218,11 @@ impl Transport {
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, timeout),
         }
+    }
+
+    /// Whether a message to this rank is copied at once, so that sending it waits for nobody.
+    pub(crate) fn takes_a_copy(&self, to: Rank, size_bytes: usize) -> bool {
+        size_bytes <= shared::SHORT && to != self.rank() && self.shared().is_some_and(|shared| shared.has(to))
     }
 
     /// Whether all of the `ranks` ranks of the world share memory.

@@ -38,3 +38,10 @@ fn custom_loop() {
         assert!(run("custom_loop", ranks).contains("y = 2.000 x + -1.000"));
     }
 }
+
+#[test]
+fn overlap() {
+    for ranks in [1, 2, 3] {
+        assert!(run("overlap", ranks).contains("all means right"));
+    }
+}

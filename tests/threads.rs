@@ -6,25 +6,59 @@ use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp};
 
 mod common;
 
+use common::memory::Memory;
+
 #[test]
 fn conformance_of_small_worlds() {
     for ranks in 1..=5 {
-        unisono::threads(ranks, |mut comm| common::conformance(&mut comm));
+        unisono::threads(ranks, |mut comm| common::conformance(&mut comm, Memory::Slices));
     }
 }
 
 #[test]
 fn conformance_of_larger_worlds() {
     for ranks in 6..=9 {
-        unisono::threads(ranks, |mut comm| common::conformance(&mut comm));
+        unisono::threads(ranks, |mut comm| common::conformance(&mut comm, Memory::Slices));
+    }
+}
+
+#[test]
+fn conformance_in_registered_memory() {
+    for ranks in [2, 3] {
+        unisono::threads(ranks, |mut comm| common::conformance(&mut comm, Memory::Parts));
+    }
+}
+
+#[test]
+fn sizes_around_which_another_way_is_taken() {
+    for ranks in [2, 3, 4] {
+        unisono::threads(ranks, |mut comm| common::thresholds::cross(&mut comm, Memory::Mixed));
     }
 }
 
 #[test]
 fn same_bits() {
     for ranks in [1, 2, 3, 4, 6, 7, 8] {
-        unisono::threads(ranks, |mut comm| common::bits::agree(&mut comm));
+        unisono::threads(ranks, |mut comm| common::bits::agree(&mut comm, Memory::Slices));
     }
+    unisono::threads(3, |mut comm| common::bits::agree_in_blocks(&mut comm, Memory::Mixed));
+}
+
+#[test]
+fn calls_at_random() {
+    for ranks in 2..=5 {
+        unisono::threads(ranks, |mut comm| common::stress::calls(&mut comm, 400));
+    }
+}
+
+#[test]
+fn a_large_world_begins_and_ends() {
+    let sums = unisono::threads(1024, |mut comm| {
+        let mut one = [1_u32];
+        comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
+        one[0]
+    });
+    assert!(sums.into_iter().all(|sum| sum == 1024));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::Communicator;
 use crate::collective::Engine;
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::pending::Seat;
 use crate::select::Choice;
 use crate::transport::Transport;
 use crate::tuning::Tuning;
@@ -47,14 +48,23 @@ impl Communicator {
             })?,
             None => Choice::Auto,
         };
-        let comm = Self { engine: Engine::new(transport, topology, config.timeout), choice, failure: None };
+        let comm = Self {
+            choice,
+            rank: transport.rank(),
+            transport: transport.name(),
+            turns: (transport.local_ranks() as f64 / transport.node_cores() as f64).max(1.0),
+            registry: transport.registry(),
+            topology: topology.clone(),
+            seat: Seat::new(Engine::new(transport, topology, config.timeout)),
+        };
         comm.check_choice(&comm.choice)?;
         Ok(comm)
     }
 
     /// Goes by these constants in all calls to come. All ranks go by the same.
     pub fn set_tuning(&mut self, tuning: &Tuning) {
-        self.engine.set_tuning(tuning, self.engine.transport.node_cores());
+        let engine = self.seat.engine();
+        engine.set_tuning(tuning, engine.transport.node_cores());
     }
 }
 
@@ -64,9 +74,7 @@ impl Communicator {
     /// node: all must choose the same algorithms, and files differ between nodes.
     pub(super) fn agreed(transport: Transport, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
-        if comm.ranks() > 1 {
-            comm.engine.sequence = FIRST_OF_SETUP;
-        }
+        comm.seat.engine().sequence = FIRST_OF_SETUP;
         let here = (comm.rank() == 0).then(|| match &config.tuning {
             // What is wrong with it must be known before anybody goes by it.
             Some(file) => read(file).and_then(|text| parsed(file, &text).map(|_| text)),
@@ -77,7 +85,8 @@ impl Communicator {
             Some(Err(error)) => (error.to_string(), true),
             None => (String::new(), false),
         };
-        let mut known = [text.len() as u64, u64::from(is_error), comm.engine.transport.node_cores() as u64];
+        let mut known =
+            [text.len() as u64, u64::from(is_error), comm.seat.engine().transport.node_cores() as u64];
         comm.as_rank_0_has(&mut known)?;
         let [size_bytes, is_error, cores] = known;
         let mut text = text.into_bytes();
@@ -91,8 +100,8 @@ impl Communicator {
             (0, text) => parsed(config.tuning.as_deref().unwrap_or(Path::new("rank 0's file")), text)?,
             (_, text) => return Err(Error::Setting(text.to_owned())),
         };
-        comm.engine.set_tuning(&tuning, cores as usize);
-        comm.engine.sequence = 0;
+        comm.seat.engine().set_tuning(&tuning, cores as usize);
+        comm.seat.engine().sequence = 0;
         Ok(comm)
     }
 
@@ -110,6 +119,28 @@ impl Communicator {
         let bytes = bytemuck::cast_slice_mut(buffer);
         self.collective(Choice::Algorithm(Algorithm::Tree))?.run(&call, bytes).map(drop)
     }
+}
+
+/// Runs `main` on `ranks` threads, each with its end of a new world; what they return, rank 0 first.
+///
+/// # Panics
+/// If a rank panics; the others are told first, and do not wait for it. If the environment has settings
+/// that make no sense.
+pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let world = Communicator::threads(ranks).unwrap_or_else(|error| panic!("{error}"));
+    std::thread::scope(|scope| {
+        let main = &main;
+        let start = |comm: Communicator| {
+            let name = format!("rank {}", comm.rank());
+            std::thread::Builder::new()
+                .name(name)
+                .spawn_scoped(scope, move || main(comm))
+                .expect("a thread starts")
+        };
+        let threads: Vec<_> = world.into_iter().map(start).collect();
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
 }
 
 fn read(file: &Path) -> Result<String> {

@@ -38,7 +38,7 @@ impl OnePass<'_> {
     ) -> Result<()> {
         let Task { call, algorithm, prepared, sequence, timeout, .. } = *self.task;
         let header = Header::new(sequence, call, algorithm);
-        let blocks = prepared.blocks(call);
+        let blocks = prepared.blocks(self.task);
         for block in 0..blocks {
             let range = |rank: usize| {
                 let elements = self.task.elements_of_block(self.direct.owned[rank], block, blocks);
@@ -64,7 +64,8 @@ impl OnePass<'_> {
         let (kernel, block_bytes) = (reduce::kernel(dtype, self.op), open.block_bytes(BLOCK));
         for start in (0..size_bytes).step_by(block_bytes) {
             let block = start..size_bytes.min(start + block_bytes);
-            match self.widening {
+            // A sum of two is rounded once in either way.
+            match self.widening.filter(|_| self.direct.from.len() > 1) {
                 None => self.reduce(kernel, open, &block)?,
                 Some(widening) => self.reduce_widened(widening, open, &block, widened)?,
             }
@@ -81,7 +82,7 @@ impl OnePass<'_> {
             kernel(held, theirs);
         }
         if self.op == ReduceOp::Mean {
-            reduce::divide(self.task.call.dtype, &mut open.own()[block.clone()], self.task.ranks);
+            reduce::divide(self.task.call.dtype, &mut open.own()[block.clone()], self.task.topology.ranks());
         }
         Ok(())
     }
@@ -102,7 +103,7 @@ impl OnePass<'_> {
         }
         (widening.round)(held, &mut open.own()[block.clone()]);
         if self.op == ReduceOp::Mean {
-            reduce::divide(DType::F32, held, self.task.ranks);
+            reduce::divide(DType::F32, held, self.task.topology.ranks());
             (widening.round)(held, &mut open.own()[block.clone()]);
         }
         Ok(())

@@ -42,6 +42,7 @@ pub(crate) struct Mpi {
     node_cores: usize,
     /// The ranks of this node, where they share memory.
     node: Option<Shared>,
+    name: &'static str,
     messages: Messages,
     spins: u32,
     /// Whether MPI was initialised here, and is to be finalised here.
@@ -92,17 +93,49 @@ impl Mpi {
             Inside::SharedMemory => node::share(comm, &topology, config.node_sizes.as_deref(), spins)?,
             Inside::Messages => None,
         };
+        // A rank may be alone on its node, and the others not.
+        let sharing = comm.all_gather(node.as_ref().map_or(1, |node| node.members().len()) as u64)?;
+        let name = name(&sharing);
         let cause = None;
-        Ok(Self { comm, rank, topology, node_cores, node, messages, spins, owns_mpi, only_thread, cause })
+        Ok(Self {
+            comm,
+            rank,
+            topology,
+            node_cores,
+            node,
+            name,
+            messages,
+            spins,
+            owns_mpi,
+            only_thread,
+            cause,
+        })
     }
 
-    /// How messages travel: `mpi`, `shm` where all ranks share memory, or both.
-    pub(crate) fn name(&self) -> &'static str {
-        match &self.node {
-            None => "mpi",
-            Some(node) if node.members().len() == self.topology.ranks() => "shm",
-            Some(_) => "shm+mpi",
+    /// # Errors
+    /// [`Error::Unsupported`] if only the thread that initialised MPI may call it.
+    pub(crate) fn check_other_threads(&self) -> Result<()> {
+        match self.only_thread {
+            None => Ok(()),
+            Some(_) => Err(Error::Unsupported(
+                "a collective in flight needs MPI_THREAD_SERIALIZED, and MPI was initialised with less: let \
+                 unisono::init() initialise it, or ask MPI_Init_thread for MPI_THREAD_SERIALIZED"
+                    .into(),
+            )),
         }
+    }
+
+    pub(crate) fn set_spins(&mut self, spins: u32) {
+        self.spins = spins;
+        self.messages.set_spins(spins);
+        if let Some(node) = &mut self.node {
+            node.set_spins(spins);
+        }
+    }
+
+    /// How messages travel: `mpi`, `shm` where all ranks share memory, or both. All ranks say the same.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
     }
 
     /// The ranks that share memory with this one.
@@ -209,6 +242,15 @@ impl Mpi {
             "this MPI allows calls from one thread only: use the communicator on the thread that made it, or initialise \
              MPI with MPI_THREAD_SERIALIZED"
         );
+    }
+}
+
+/// How messages travel, from how many ranks share memory with every rank, and itself.
+fn name(sharing: &[u64]) -> &'static str {
+    match sharing.iter().max() {
+        None | Some(1) => "mpi",
+        Some(&most) if most == sharing.len() as u64 => "shm",
+        Some(_) => "shm+mpi",
     }
 }
 

@@ -22,8 +22,11 @@ mod meeting;
 pub(super) mod reach;
 mod receiving;
 mod sending;
+#[cfg(test)]
+mod tests;
 
 use board::{Board, PIECES};
+pub(super) use channel::SHORT;
 pub(crate) use meeting::Open;
 use meeting::Start;
 use reach::Reach;
@@ -114,7 +117,7 @@ impl Shared {
         let size_bytes = Board::size_bytes(ranks);
         let pages = crate::memory::Pages::untouched(size_bytes)
             .map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
-        let board = Board::new(pages, ranks);
+        let board = Board::new(pages, ranks, 0);
         let end = |position| {
             let (members, registry) = ((0..ranks).collect(), Registry::of_threads());
             Self::new(position, members, board.clone(), Reach::Threads, registry, spins)
@@ -130,6 +133,11 @@ impl Shared {
     /// The ranks that share this memory.
     pub(super) fn members(&self) -> &[Rank] {
         &self.members
+    }
+
+    /// How often this rank looks before it gives way.
+    pub(super) fn set_spins(&mut self, spins: u32) {
+        self.spins = spins;
     }
 
     /// The registered memory of this rank.

@@ -4,7 +4,11 @@ use half::{bf16, f16};
 use unisono::{Algorithm, Choice, Communicator, Element, Operation, ReduceOp};
 use unisono_collectives::simulate;
 
+use super::memory::Memory;
+
 const COUNT: usize = 1000;
+/// Several blocks for each of a few ranks, and not equal ones.
+const BLOCKS_COUNT: usize = 500_009;
 
 /// Anything but exact, and different on every rank.
 fn noise(rank: usize, index: usize) -> f64 {
@@ -13,34 +17,48 @@ fn noise(rank: usize, index: usize) -> f64 {
     ((state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5) * f64::from(1 << (state % 12))
 }
 
-fn inputs<T>(rank: usize, element: impl Fn(f64) -> T) -> Vec<T> {
-    (0..COUNT).map(|index| element(noise(rank, index))).collect()
+fn inputs<T>(rank: usize, count: usize, element: impl Fn(f64) -> T) -> Vec<T> {
+    (0..count).map(|index| element(noise(rank, index))).collect()
 }
 
 /// This rank's results over the communicator are those of the simulator (where the type is one that the
 /// executor does not widen) and those of threads, to the last bit.
-pub fn agree(comm: &mut Communicator) {
+pub fn agree(comm: &mut Communicator, memory: Memory) {
     for algorithm in Algorithm::ALL {
-        let sums: Vec<f32> = over(comm, algorithm, |noise| noise as f32);
+        let sums: Vec<f32> = over(comm, memory, algorithm, COUNT, |noise| noise as f32);
         same_as_simulated(comm, algorithm, &sums, |noise| noise as f32, |held, arrived| held + arrived);
         same_as_threads(comm, algorithm, &sums, |noise| noise as f32);
 
-        let sums: Vec<f64> = over(comm, algorithm, |noise| noise);
+        let sums: Vec<f64> = over(comm, memory, algorithm, COUNT, |noise| noise);
         same_as_simulated(comm, algorithm, &sums, |noise| noise, |held, arrived| held + arrived);
 
-        let sums: Vec<f16> = over(comm, algorithm, f16::from_f64);
+        let sums: Vec<f16> = over(comm, memory, algorithm, COUNT, f16::from_f64);
         same_as_threads(comm, algorithm, &sums, f16::from_f64);
-        let sums: Vec<bf16> = over(comm, algorithm, bf16::from_f64);
+        let sums: Vec<bf16> = over(comm, memory, algorithm, COUNT, bf16::from_f64);
         same_as_threads(comm, algorithm, &sums, bf16::from_f64);
         same_on_all_ranks(comm, &sums);
     }
 }
 
-fn over<T: Element>(comm: &mut Communicator, algorithm: Algorithm, element: impl Fn(f64) -> T) -> Vec<T> {
-    let mut buffer = inputs(comm.rank(), element);
+/// The same for arrays that are worked on block by block, or copied by the kernel.
+pub fn agree_in_blocks(comm: &mut Communicator, memory: Memory) {
+    for algorithm in Algorithm::ALL {
+        let sums: Vec<f32> = over(comm, memory, algorithm, BLOCKS_COUNT, |noise| noise as f32);
+        same_as_simulated(comm, algorithm, &sums, |noise| noise as f32, |held, arrived| held + arrived);
+    }
+}
+
+fn over<T: Element>(
+    comm: &mut Communicator,
+    memory: Memory,
+    algorithm: Algorithm,
+    count: usize,
+    element: impl Fn(f64) -> T,
+) -> Vec<T> {
+    let mut array = memory.array(comm, inputs(comm.rank(), count, element));
     comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
-    comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
-    buffer
+    comm.all_reduce(&mut array, ReduceOp::Sum).unwrap();
+    array.to_vec()
 }
 
 fn same_as_simulated<T: Element>(
@@ -51,9 +69,9 @@ fn same_as_simulated<T: Element>(
     add: impl Fn(T, T) -> T,
 ) {
     let plans = algorithm.plans(Operation::AllReduce, comm.topology()).unwrap();
-    let inputs: Vec<_> = (0..comm.ranks()).map(|rank| inputs(rank, element)).collect();
+    let inputs: Vec<_> = (0..comm.ranks()).map(|rank| inputs(rank, sums.len(), element)).collect();
     let simulated = simulate::run(&plans, &inputs, add);
-    assert_eq!(sums, simulated[comm.rank()], "{algorithm} over {}, rank {}", comm.transport(), comm.rank());
+    same(comm, algorithm, sums, &simulated[comm.rank()]);
 }
 
 fn same_as_threads<T: Element>(
@@ -62,14 +80,16 @@ fn same_as_threads<T: Element>(
     sums: &[T],
     element: impl Fn(f64) -> T + Sync,
 ) {
-    let over_threads = unisono::threads(comm.ranks(), |mut comm| over(&mut comm, algorithm, &element));
-    assert_eq!(
-        sums,
-        over_threads[comm.rank()],
-        "{algorithm} over {}, rank {}",
-        comm.transport(),
-        comm.rank()
-    );
+    let over_threads = unisono::threads(comm.ranks(), |mut comm| {
+        over(&mut comm, Memory::Slices, algorithm, sums.len(), &element)
+    });
+    same(comm, algorithm, sums, &over_threads[comm.rank()]);
+}
+
+fn same<T: Element>(comm: &Communicator, algorithm: Algorithm, sums: &[T], expected: &[T]) {
+    let differs = (0..sums.len()).find(|&index| sums[index] != expected[index]);
+    let (over, rank) = (comm.transport(), comm.rank());
+    assert!(differs.is_none(), "{algorithm} over {over}, rank {rank}, element {differs:?}");
 }
 
 fn same_on_all_ranks(comm: &mut Communicator, sums: &[bf16]) {

@@ -6,7 +6,13 @@ use half::{bf16, f16};
 use unisono::{Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Operation, ReduceOp};
 
 pub mod bits;
+pub mod in_flight;
 pub mod launch;
+pub mod memory;
+pub mod stress;
+pub mod thresholds;
+
+use memory::Memory;
 
 /// An element type that small integers and their quotients can be put into.
 pub trait Exact: Element {
@@ -75,8 +81,27 @@ fn expected<T: Exact>(op: ReduceOp, ranks: usize, index: usize) -> T {
     }
 }
 
-fn inputs<T: Exact>(op: ReduceOp, rank: usize, count: usize) -> Vec<T> {
-    (0..count).map(|index| T::exact(input(op, rank, index))).collect()
+/// After so many elements, inputs and what is expected of them begin again: 11 times 3.
+const PERIOD: usize = 33;
+
+/// What rank `rank` brings, from an index on.
+fn inputs<T: Exact>(op: ReduceOp, rank: usize, from: usize, count: usize) -> Vec<T> {
+    let period = (from..from + PERIOD).map(|index| T::exact(input(op, rank, index)));
+    period.collect::<Vec<_>>().into_iter().cycle().take(count).collect()
+}
+
+/// Holds a result against the oracle.
+fn assert_reduced<T: Exact>(reduced: &[T], op: ReduceOp, ranks: usize, from: usize, what: &str) {
+    let period: Vec<T> = (from..from + PERIOD).map(|index| expected(op, ranks, index)).collect();
+    let differs =
+        reduced.iter().zip(period.iter().cycle()).position(|(element, expected)| element != expected);
+    if let Some(index) = differs {
+        let (element, expected) = (reduced[index], period[index % PERIOD]);
+        panic!(
+            "{what}, {op} of {}, {ranks} ranks: element {index} is {element:?}, not {expected:?}",
+            T::DTYPE
+        );
+    }
 }
 
 /// None, one, around the number of ranks, primes, and (for a few types) many.
@@ -89,45 +114,46 @@ fn counts<T: Exact>(ranks: usize) -> Vec<usize> {
 }
 
 /// Every algorithm, operation, type and count that this world has.
-pub fn conformance(comm: &mut Communicator) {
-    for_every_dtype!(all_reduces(comm));
-    for_every_dtype!(other_operations(comm));
+pub fn conformance(comm: &mut Communicator, memory: Memory) {
+    for_every_dtype!(all_reduces(comm, memory));
+    for_every_dtype!(other_operations(comm, memory));
     comm.barrier().unwrap();
 }
 
 fn choices(comm: &Communicator, dtype: DType) -> Vec<Choice> {
     let mut choices: Vec<_> = Algorithm::ALL.into_iter().map(Choice::Algorithm).collect();
     choices.push(Choice::Auto);
-    if comm.transport() == "mpi" && !dtype.is_half() {
+    if comm.transport() != "threads" && !dtype.is_half() {
         choices.push(Choice::Mpi);
     }
     choices
 }
 
-fn all_reduces<T: Exact>(comm: &mut Communicator) {
-    let (rank, ranks) = (comm.rank(), comm.ranks());
+fn all_reduces<T: Exact>(comm: &mut Communicator, memory: Memory) {
+    let ranks = comm.ranks();
     for choice in choices(comm, T::DTYPE) {
         for count in counts::<T>(ranks) {
             for op in ReduceOp::ALL {
-                let mut buffer = inputs::<T>(op, rank, count);
-                let call = Call::all_reduce(T::DTYPE, op, count);
-                let mut collective = comm.collective(choice.clone()).unwrap();
-                let ran = collective.run(&call, bytemuck::cast_slice_mut(&mut buffer)).unwrap();
-                if choice != Choice::Auto {
-                    assert_eq!(ran.algorithm, choice.to_string());
-                }
-                for (index, &element) in buffer.iter().enumerate() {
-                    let expected = expected::<T>(op, ranks, index);
-                    assert_eq!(
-                        element,
-                        expected,
-                        "{choice}, {op} of {count} {}, rank {rank} of {ranks}, element {index}",
-                        T::DTYPE
-                    );
-                }
+                all_reduce::<T>(comm, memory, &choice, op, count);
             }
         }
     }
+}
+
+fn all_reduce<T: Exact>(
+    comm: &mut Communicator,
+    memory: Memory,
+    choice: &Choice,
+    op: ReduceOp,
+    count: usize,
+) {
+    let mut array = memory.array(comm, inputs::<T>(op, comm.rank(), 0, count));
+    let call = Call::all_reduce(T::DTYPE, op, count);
+    let ran =
+        comm.collective(choice.clone()).unwrap().run(&call, bytemuck::cast_slice_mut(&mut array)).unwrap();
+    assert!(*choice == Choice::Auto || ran.algorithm == choice.to_string());
+    let what = format!("{choice} over {}, {memory:?}, rank {}", comm.transport(), comm.rank());
+    assert_reduced(&array, op, comm.ranks(), 0, &what);
 }
 
 /// Every algorithm that offers the operation, and the one that is chosen where none is named.
@@ -137,50 +163,51 @@ fn offering(comm: &Communicator, operation: Operation) -> Vec<Choice> {
     offering.chain([Choice::Auto]).collect()
 }
 
-fn other_operations<T: Exact>(comm: &mut Communicator) {
+fn other_operations<T: Exact>(comm: &mut Communicator, memory: Memory) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let sum = |index| expected::<T>(ReduceOp::Sum, ranks, index);
     let from = |rank, index| T::exact(input(ReduceOp::Sum, rank, index));
     for count in counts::<T>(ranks) {
-        let begin = || inputs::<T>(ReduceOp::Sum, rank, count);
+        let input = |count| inputs::<T>(ReduceOp::Sum, rank, 0, count);
+        let begin = |comm: &Communicator| memory.array(comm, input(count));
         let root = (count + 1) % ranks;
         let owner = |index| (0..ranks).find(|&rank| part(count, ranks, rank).contains(&index)).unwrap();
         let own = comm.own_part(count);
 
         for choice in offering(comm, Operation::ReduceScatter) {
             comm.set_choice(choice.clone()).unwrap();
-            let mut buffer = begin();
+            let mut buffer = begin(comm);
             let mine = comm.reduce_scatter(&mut buffer, ReduceOp::Sum).unwrap();
             assert!(mine.iter().zip(own.clone()).all(|(&element, index)| element == sum(index)), "{choice}");
             assert_eq!(mine.len(), own.len());
         }
         for choice in offering(comm, Operation::AllGather) {
             comm.set_choice(choice.clone()).unwrap();
-            let mut buffer = begin();
+            let mut buffer = begin(comm);
             comm.all_gather(&mut buffer).unwrap();
             assert!((0..count).all(|index| buffer[index] == from(owner(index), index)), "{choice}, {count}");
         }
         for choice in offering(comm, Operation::Broadcast { root }) {
             comm.set_choice(choice.clone()).unwrap();
-            let mut buffer = begin();
+            let mut buffer = begin(comm);
             comm.broadcast(&mut buffer, root).unwrap();
             assert!((0..count).all(|index| buffer[index] == from(root, index)), "{choice}");
 
-            let mut buffer = begin();
+            let mut buffer = begin(comm);
             comm.reduce(&mut buffer, ReduceOp::Sum, root).unwrap();
             assert!(rank != root || (0..count).all(|index| buffer[index] == sum(index)), "{choice}");
         }
         comm.set_choice(Choice::Auto).unwrap();
-        let mut buffer = begin();
+        let mut buffer = begin(comm);
         comm.gather(&mut buffer, root).unwrap();
         assert!(rank != root || (0..count).all(|index| buffer[index] == from(owner(index), index)));
 
-        let mut buffer = begin();
+        let mut buffer = begin(comm);
         let mine = comm.scatter(&mut buffer, root).unwrap();
         assert!(mine.iter().zip(own).all(|(&element, index)| element == from(root, index)));
 
         let block = count / ranks;
-        let mut buffer = inputs::<T>(ReduceOp::Sum, rank, block * ranks);
+        let mut buffer = memory.array(comm, input(block * ranks));
         comm.all_to_all(&mut buffer).unwrap();
         let sent = |index: usize| from(index / block, rank * block + index % block);
         assert!((0..block * ranks).all(|index| buffer[index] == sent(index)));

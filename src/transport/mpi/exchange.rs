@@ -50,6 +50,11 @@ impl Messages {
         Self { spins, segment, ..Self::default() }
     }
 
+    /// How often a rank looks before it gives way.
+    pub(super) fn set_spins(&mut self, spins: u32) {
+        self.spins = spins;
+    }
+
     /// Whether MPI may still read or write memory that was lent to an exchange that failed.
     pub(super) fn are_stranded(&self) -> bool {
         self.stranded

@@ -1,5 +1,6 @@
 //! How the ranks of a node come to share memory.
 
+use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::AsRawFd as _;
@@ -11,7 +12,7 @@ use crate::memory::Pages;
 use crate::registered::Registry;
 use crate::transport::shared::Shared;
 use crate::transport::shared::board::Board;
-use crate::transport::shared::reach::{Processes, Reach, can_read, map_file};
+use crate::transport::shared::reach::{Processes, Reach, can_read, map_untouched};
 
 /// What other ranks try to read, to see whether the kernel lets them.
 static READABLE: AtomicU64 = AtomicU64::new(0);
@@ -44,17 +45,19 @@ fn share_with(node: Comm, comm: Comm, spins: u32) -> Result<Option<Shared>> {
         node.all_gather(u64::from(std::process::id()))?.into_iter().map(|id| id as i32).collect();
 
     // The first rank makes the board, and the others map it. It has no name that could be left behind.
+    let board_number = node.all_gather(std::hash::RandomState::new().hash_one(0))?[0];
     let made = (position == 0).then(|| Pages::shared(Board::size_bytes(ranks)).ok()).flatten();
     let (file, own_board) = match made {
-        Some((file, pages)) => (Some(file), Some(Board::new(pages, ranks))),
+        Some((file, pages)) => (Some(file), Some(Board::new(pages, ranks, board_number))),
         None => (None, None),
     };
     let file_number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
     let file_number = node.all_gather(file_number)?[0];
     let board = own_board.or_else(|| {
-        let pages = map_file(process_ids[0], file_number).ok()?;
-        Board::existing(pages, ranks)
+        let pages = map_untouched(process_ids[0], file_number).ok()?;
+        Board::existing(pages, ranks, board_number)
     });
+    let board = board.filter(|board| board.touch().is_ok());
     let all = |here: bool| -> Result<bool> {
         Ok(node.all_gather(u64::from(here))?.into_iter().all(|here| here == 1))
     };

@@ -11,8 +11,6 @@ use crate::memory::Pages;
 pub(super) const PIECE: usize = 16 << 10;
 pub(super) const PIECES: usize = 4;
 
-/// A number in every board, so that a wrong memory is not taken for one.
-const MAGIC: u64 = 0x756e_6973_6f6e_6f31;
 /// How much of a cause the board keeps.
 const CAUSE: usize = 480;
 /// More than any copy or reduction takes.
@@ -31,7 +29,8 @@ pub(in crate::transport) struct Board {
 #[derive(Debug)]
 #[repr(C, align(128))]
 struct Head {
-    magic: AtomicU64,
+    /// The number of the board, so that another memory is not taken for it.
+    number: AtomicU64,
     /// The rank that failed first, plus one; 0 as long as all is well.
     failed: AtomicU32,
     /// The length of the cause, plus one; 0 as long as it is not written.
@@ -62,22 +61,22 @@ impl Board {
     }
 
     /// The board on zeroed memory that only one caller makes a board of.
-    pub(in crate::transport) fn new(pages: Pages, ranks: usize) -> Self {
+    pub(in crate::transport) fn new(pages: Pages, ranks: usize, number: u64) -> Self {
         let board = Self { pages: Arc::new(pages), ranks };
         assert!(
             Self::size_bytes(ranks) <= board.pages.size_bytes(),
             "a board of {ranks} ranks fits its memory"
         );
-        board.head().magic.store(MAGIC, Ordering::Release);
+        board.head().number.store(number, Ordering::Release);
         board
     }
 
-    /// The board that another rank made on this memory, if it is one.
+    /// The board with this number that another rank made on this memory, if it did.
     #[cfg(feature = "mpi")]
-    pub(in crate::transport) fn existing(pages: Pages, ranks: usize) -> Option<Self> {
+    pub(in crate::transport) fn existing(pages: Pages, ranks: usize, number: u64) -> Option<Self> {
         let fits = Self::size_bytes(ranks) <= pages.size_bytes();
         let board = Self { pages: Arc::new(pages), ranks };
-        (fits && board.head().magic.load(Ordering::Acquire) == MAGIC).then_some(board)
+        (fits && board.head().number.load(Ordering::Acquire) == number).then_some(board)
     }
 
     pub(super) fn ranks(&self) -> usize {
@@ -95,6 +94,22 @@ impl Board {
     fn staging_at(ranks: usize, rank: usize) -> usize {
         let first = Self::channels_at(ranks) + ranks * ranks * size_of::<Channel>();
         first.next_multiple_of(4096) + rank * PIECE * PIECES
+    }
+
+    /// Has the pages made that every rank uses if ranks are processes.
+    #[cfg(feature = "mpi")]
+    pub(in crate::transport) fn touch(&self) -> rustix::io::Result<()> {
+        self.pages.touch_part(0..Self::channels_at(self.ranks))?;
+        self.pages.touch_part(Self::staging_at(self.ranks, 0)..Self::size_bytes(self.ranks))
+    }
+
+    /// Has the pages of a channel made, before its first message: most of the channels of many ranks are
+    /// never used.
+    #[cold]
+    pub(super) fn touch_channel(&self, from: usize, to: usize) {
+        let start = Self::channels_at(self.ranks) + (from * self.ranks + to) * size_of::<Channel>();
+        // Pages that cannot be had now are asked for again when they are used.
+        let _ = self.pages.touch_part(start..start + size_of::<Channel>());
     }
 
     /// What lies at an offset.
@@ -210,13 +225,17 @@ impl<'a> Lent<'a> {
     }
 
     /// All others have said that they are done.
-    pub(super) fn is_back(self) {
+    pub(super) fn take_back(self) {
         std::mem::forget(self);
     }
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Whoever catches the panic may keep the communicator; nobody is to wait for the memory.
+            self.board.fail(self.rank, "it panicked");
+        }
         self.board.withdraw(self.rank);
     }
 }

@@ -9,7 +9,7 @@ use crate::transport::Header;
 /// How many messages may lie in a channel.
 pub(super) const SLOTS: u64 = 4;
 /// The longest payload that travels in a slot.
-pub(super) const SHORT: usize = 4096;
+pub(in crate::transport) const SHORT: usize = 4096;
 /// The longest payload that travels on the cache line of its stamp and header.
 const TINY: usize = size_of::<Location>();
 

@@ -122,36 +122,39 @@ impl Shared {
         let around =
             Around { position: own, members, positions, board, header: &header, meetings: *meetings };
         let others = (0..members.len()).filter(|&other| other != own);
-        let share_bytes = share_bytes(members.len(), &ranges);
+        let range = ranges(own);
+        // Asked for only where something is not registered.
+        let share_bytes = || share_bytes(members.len(), &ranges);
         let number = *meetings + 1;
         *meetings = number;
 
         let mut is_copy = false;
         let location = registry.locate(buffer).unwrap_or_else(|| {
-            if reach.can_ask_kernel() && share_bytes >= KERNEL_BYTES {
+            if reach.can_ask_kernel() && share_bytes() >= KERNEL_BYTES {
                 return Location::of_address(buffer);
             }
             is_copy = true;
-            let copy =
-                deal((dealt, members.len() * share_bytes), buffer, others.clone(), &ranges, share_bytes);
+            let copy = deal((dealt, members.len()), buffer, others.clone(), &ranges, share_bytes());
             registry.locate(copy).expect("scratch is registered").dealt()
         });
         let lent = Lent::by(board, own);
         // SAFETY: only this rank posts here, and all have read the post before, since they have closed that
         // meeting.
         unsafe { board.condition(own).opened.post(number, Content::new(header, location)) };
-        let range = ranges(own);
         for other in others.clone() {
             let opened = || board.condition(other).opened.read(number);
             let theirs = wait(around, other, Waiting::new(*spins, timeout), opened)?;
             header.check(&theirs.header, members[other])?;
-            let theirs = theirs.location();
+        }
+        // Whoever finds a rank that has failed waits here for what it says. What is said of places holds only
+        // inside: a rank that has failed may have given back its memory, and its file's number to another file.
+        let enter = || board.enter(own, others.clone());
+        let inside = wait(around, own, Waiting::new(*spins, timeout), enter)?;
+        for other in others.clone() {
+            let theirs = board.condition(other).opened.read(number).expect("it stays open").location();
             let start = theirs.share_of(own, share_bytes).unwrap_or_else(|| theirs.after(range.start));
             starts[other] = reach.start(other, start, range.len()).map_err(Failure::Error)?;
         }
-        // Whoever finds a rank that has failed waits here for what it says.
-        let enter = || board.enter(own, others.clone());
-        let inside = wait(around, own, Waiting::new(*spins, timeout), enter)?;
         work(&mut Open { own: &mut buffer[range], starts, reach, copy }).map_err(Failure::Error)?;
         drop(inside);
         board.condition(own).closed.store(number, Ordering::Release);
@@ -159,9 +162,9 @@ impl Shared {
             let closed = || (board.condition(other).closed.load(Ordering::Acquire) >= number).then_some(());
             wait(around, other, Waiting::new(*spins, timeout), closed)?;
         }
-        lent.is_back();
+        lent.take_back();
         if is_copy {
-            gather(dealt, buffer, others, &ranges, share_bytes);
+            gather(dealt, buffer, others, &ranges, share_bytes());
         }
         Ok(())
     }
@@ -174,13 +177,13 @@ fn share_bytes(ranks: usize, ranges: impl Fn(usize) -> Range<usize>) -> usize {
 
 /// Copies what each of the other ranks will work on.
 fn deal<'a>(
-    (dealt, size_bytes): (&'a mut Scratch, usize),
+    (dealt, ranks): (&'a mut Scratch, usize),
     buffer: &[u8],
     others: impl Iterator<Item = usize>,
     ranges: impl Fn(usize) -> Range<usize>,
     share_bytes: usize,
 ) -> &'a [u8] {
-    let copy = dealt.take(size_bytes);
+    let copy = dealt.take(ranks * share_bytes);
     for other in others {
         let (share, range) = (other * share_bytes, ranges(other));
         copy[share..share + range.len()].copy_from_slice(&buffer[range]);

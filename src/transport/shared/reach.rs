@@ -9,7 +9,7 @@ use crate::transport::Target;
 mod processes;
 
 #[cfg(feature = "mpi")]
-pub(in crate::transport) use processes::{Processes, can_read, map_file};
+pub(in crate::transport) use processes::{Processes, can_read, map_untouched};
 
 /// How a rank gets at the memory of the others.
 #[derive(Debug)]

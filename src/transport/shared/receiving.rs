@@ -39,6 +39,9 @@ impl<'a> Receiving<'a> {
         reach: &'a mut Reach,
     ) -> Self {
         let Incoming { from: other, target } = incoming;
+        if *received == 0 {
+            board.touch_channel(from, to);
+        }
         let (channel, size_bytes) = (board.channel(from, to), target.size_bytes());
         let expected = header.of_size(size_bytes);
         Self {

@@ -52,6 +52,9 @@ impl<'a> Sending<'a> {
         can_ask_kernel: bool,
     ) -> Self {
         let Outgoing { to: other, bytes } = outgoing;
+        if outbox.sent[to] == 0 {
+            board.touch_channel(from, to);
+        }
         let way =
             if bytes.len() <= SHORT { Way::Short } else { Self::long_way(bytes, registry, can_ask_kernel) };
         let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
@@ -91,7 +94,7 @@ impl<'a> Sending<'a> {
         if self.done
             && let Way::Whole(_, lent) = &mut self.way
         {
-            lent.take().into_iter().for_each(Lent::is_back);
+            lent.take().into_iter().for_each(Lent::take_back);
         }
         self.done
     }

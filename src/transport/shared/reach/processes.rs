@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::io;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::memory::Pages;
@@ -11,8 +12,8 @@ use crate::registered::Location;
 use crate::scratch::Scratch;
 use crate::transport::Target;
 
-/// How many segments of one rank stay mapped: programs register few, and use them often.
-const MOST_MAPPED: usize = 16;
+/// How many segments of one rank stay mapped: more than most programs register.
+const MOST_MAPPED: usize = 256;
 /// How much the kernel copies at a time of what is then reduced: it stays in the core's cache.
 const BLOCK: usize = 128 << 10;
 
@@ -20,10 +21,32 @@ const BLOCK: usize = 128 << 10;
 #[derive(Debug)]
 pub(in crate::transport) struct Processes {
     process_ids: Vec<i32>,
-    /// The segments that are mapped, oldest first, with their numbers.
-    mapped: Vec<Vec<(u64, Pages)>>,
+    /// The segments that are mapped; those that were used last are last.
+    mapped: Vec<Vec<Segment>>,
     can_ask_kernel: bool,
     copied: Scratch,
+}
+
+/// A segment of another rank, mapped here.
+#[derive(Debug)]
+struct Segment {
+    location: Location,
+    /// What the file is for the kernel: its number in the other process may come to be another file's.
+    inode: u64,
+    pages: Pages,
+}
+
+impl Segment {
+    fn map(process_id: i32, location: Location) -> Result<Self> {
+        let pages = map_file(process_id, location.file())?;
+        let inode = inode(process_id, location.file()).unwrap_or(0);
+        Ok(Self { location, inode, pages })
+    }
+
+    /// Whether the rank still has it.
+    fn is_there(&self, process_id: i32) -> bool {
+        inode(process_id, self.location.file()) == Some(self.inode)
+    }
 }
 
 impl Processes {
@@ -49,19 +72,20 @@ impl Processes {
     }
 
     fn segment(&mut self, of: usize, location: Location) -> Result<&Pages> {
-        let mapped = &mut self.mapped[of];
-        let known = mapped.iter().position(|(number, _)| *number == location.segment);
-        let position = match known {
-            Some(position) => position,
+        let (mapped, process_id) = (&mut self.mapped[of], self.process_ids[of]);
+        let known = mapped.iter().rposition(|known| known.location.segment == location.segment);
+        match known {
+            Some(position) => mapped[position..].rotate_left(1),
             None => {
+                // What the rank has dropped is dropped here too.
+                mapped.retain(|segment| segment.is_there(process_id));
                 if mapped.len() == MOST_MAPPED {
                     mapped.remove(0);
                 }
-                mapped.push((location.segment, map_file(self.process_ids[of], location.file())?));
-                mapped.len() - 1
+                mapped.push(Segment::map(process_id, location)?);
             }
-        };
-        Ok(&mapped[position].1)
+        }
+        Ok(&mapped.last().expect("it is there now").pages)
     }
 
     /// Has the kernel copy bytes of another rank, and takes them in.
@@ -99,15 +123,33 @@ impl Processes {
 }
 
 /// Maps the memory behind a file that is open in another process.
-pub(in crate::transport) fn map_file(process_id: i32, file: u64) -> Result<Pages> {
-    let path = format!("/proc/{process_id}/fd/{file}");
+fn map_file(process_id: i32, file: u64) -> Result<Pages> {
+    let pages = map_untouched(process_id, file)?;
+    let size_bytes = pages.size_bytes();
+    pages.touch().map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
+    Ok(pages)
+}
+
+/// The same, without its pages.
+pub(in crate::transport) fn map_untouched(process_id: i32, file: u64) -> Result<Pages> {
+    let path = path(process_id, file);
     let map = || {
-        let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        let pages = Pages::of_file(&file)?;
-        pages.touch();
-        Ok(pages)
+        // Where a process has not the number here that it has for itself (containers), this may be any file.
+        if !rustix::fs::readlink(&path, Vec::new())?.as_bytes().starts_with(Pages::LINK) {
+            return Err(Errno::NOENT);
+        }
+        Pages::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     };
-    map().map_err(|error: rustix::io::Errno| Error::Memory { size_bytes: 0, cause: error.into() })
+    map().map_err(|error| Error::Memory { size_bytes: 0, cause: error.into() })
+}
+
+/// What tells the file from all others, if it is there.
+fn inode(process_id: i32, file: u64) -> Option<u64> {
+    rustix::fs::stat(path(process_id, file)).ok().map(|status| status.st_ino)
+}
+
+fn path(process_id: i32, file: u64) -> String {
+    format!("/proc/{process_id}/fd/{file}")
 }
 
 /// Whether the kernel lets this process read that one's memory, tried on a value that it is known to have.
@@ -188,5 +230,25 @@ mod tests {
             assert_eq!(*again.as_ptr(), 7);
         }
         assert!(map_file(std::process::id() as i32, 999_999).is_err());
+        assert!(map_file(std::process::id() as i32, 0).is_err(), "standard input is not ours");
+    }
+
+    #[test]
+    fn segments_that_are_dropped_do_not_stay_mapped() {
+        let registry = crate::registered::Registry::of_processes();
+        let mut processes = Processes::new(vec![std::process::id() as i32], false);
+        let mut kept = registry.allocate(100).unwrap();
+        let mut reach = |block: &mut crate::registered::Block| {
+            let location = registry.locate(block.as_mut_slice()).unwrap();
+            // SAFETY: the byte is in the block, and nobody else uses it.
+            unsafe { *processes.pointer(0, location, 1).unwrap() = 7 };
+            assert_eq!(block.as_mut_slice()[0], 7);
+            processes.mapped[0].len()
+        };
+        assert_eq!(reach(&mut kept), 1);
+        for _ in 0..3 {
+            assert_eq!(reach(&mut registry.allocate(100).unwrap()), 2);
+        }
+        assert_eq!(reach(&mut kept), 2);
     }
 }

@@ -1,0 +1,43 @@
+//! Communication beside computation: `mpirun -n 4 overlap`.
+//!
+//! What is computed layer by layer, last layer first, is reduced layer by layer: while one layer's gradients are on
+//! their way, the next ones are computed. The buckets are registered memory, which other ranks of the node
+//! read where it lies.
+
+use unisono::{Communicator, Pending, ReduceOp, Registered};
+
+const LAYERS: usize = 6;
+const PARAMETERS: usize = 200_000;
+const STEPS: usize = 5;
+
+fn main() -> unisono::Result<()> {
+    let mut comm = unisono::init()?;
+    let mut buckets = Vec::new();
+    for _ in 0..LAYERS {
+        buckets.push(comm.alloc::<f32>(PARAMETERS)?);
+    }
+    for step in 0..STEPS {
+        let mut in_flight: Vec<Pending<Registered<f32>>> = Vec::new();
+        for (layer, mut bucket) in buckets.drain(..).enumerate().rev() {
+            compute_gradients(&comm, step, layer, &mut bucket);
+            in_flight.push(comm.all_reduce_async(bucket, ReduceOp::Mean)?);
+        }
+        // They come back in the order in which they were sent, and their memory is used again.
+        for pending in in_flight {
+            buckets.insert(0, pending.wait()?);
+        }
+        for (layer, bucket) in buckets.iter().enumerate() {
+            let mean = (step + layer) as f32 + (comm.ranks() - 1) as f32 / 2.0;
+            assert!(bucket.iter().all(|&gradient| gradient == mean), "step {step}, layer {layer}");
+        }
+    }
+    if comm.rank() == 0 {
+        println!("{STEPS} steps of {LAYERS} buckets, all means right");
+    }
+    Ok(())
+}
+
+/// Stands for a backward pass.
+fn compute_gradients(comm: &Communicator, step: usize, layer: usize, bucket: &mut [f32]) {
+    bucket.fill((step + layer + comm.rank()) as f32);
+}

@@ -1,0 +1,244 @@
+//! Collectives that go on beside computation: the communication thread, and what is given for a call in flight.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::collective::Engine;
+use crate::error::{Error, Result};
+
+/// How often a waiting thread gives way before it sleeps: to be woken takes as long as many of them.
+const YIELDS: usize = 200;
+
+/// A collective in flight, which owns its buffer until it is done.
+///
+/// To drop it is to give up the result: the collective goes on all the same, since the other ranks need it, and
+/// the buffer is freed when it is done.
+#[derive(Debug)]
+pub struct Pending<B> {
+    outcome: Arc<Outcome<B>>,
+}
+
+#[derive(Debug)]
+struct Outcome<B> {
+    is_done: AtomicBool,
+    result: Mutex<Option<Result<B>>>,
+    done: Condvar,
+}
+
+impl<B> Outcome<B> {
+    fn set(&self, result: Result<B>) {
+        *lock(&self.result) = Some(result);
+        self.is_done.store(true, Ordering::Release);
+        self.done.notify_all();
+    }
+}
+
+impl<B> Pending<B> {
+    fn new() -> Self {
+        let (is_done, result, done) = Default::default();
+        Self { outcome: Arc::new(Outcome { is_done, result, done }) }
+    }
+
+    /// Whether it is done, so that [`Pending::wait`] would not wait.
+    pub fn is_done(&self) -> bool {
+        self.outcome.is_done.load(Ordering::Acquire)
+    }
+
+    /// Waits until it is done, and gives back the buffer.
+    ///
+    /// # Errors
+    /// As the blocking call; the buffer is then lost, like the communicator.
+    pub fn wait(self) -> Result<B> {
+        for _ in 0..YIELDS {
+            if self.is_done() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        // The call itself has a deadline, so this ends.
+        let mut result = lock(&self.outcome.result);
+        loop {
+            if let Some(result) = result.take() {
+                return result;
+            }
+            result = self.outcome.done.wait(result).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What the communication thread does for one call.
+type Job = Box<dyn FnOnce(&mut Engine) + Send>;
+
+/// An engine that the thread of the communicator has as long as nothing is in flight, and the communication thread
+/// otherwise. So a blocking call is made by its caller, without a lock.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    here: Option<Box<Engine>>,
+    background: Option<Background>,
+}
+
+impl Seat {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self { here: Some(Box::new(engine)), background: None }
+    }
+
+    /// The engine, once nothing is in flight any more.
+    #[inline]
+    pub(crate) fn engine(&mut self) -> &mut Engine {
+        if self.here.is_none() {
+            self.here = self.recall();
+        }
+        self.here.as_mut().expect("an engine is here or away")
+    }
+
+    /// The engine, if nothing is in flight that this thread has not yet waited for.
+    pub(crate) fn here(&self) -> Option<&Engine> {
+        self.here.as_deref()
+    }
+
+    #[cold]
+    fn recall(&mut self) -> Option<Box<Engine>> {
+        let mut engine = self.background.as_ref()?.recall();
+        engine.transport.has_core_to_itself(true);
+        Some(engine)
+    }
+
+    /// Has the communication thread run `call` on the buffer, after all that is in flight.
+    pub(crate) fn send<B: Send + 'static>(
+        &mut self,
+        mut buffer: B,
+        call: impl FnOnce(&mut Engine, &mut B) -> Result<()> + Send + 'static,
+    ) -> Result<Pending<B>> {
+        let background = match &mut self.background {
+            Some(background) => background,
+            none => none.insert(Background::start()?),
+        };
+        let pending = Pending::new();
+        let outcome = Arc::clone(&pending.outcome);
+        let job: Job = Box::new(move |engine| {
+            let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
+            let ran = ran.unwrap_or_else(|_| Err(engine.fail("a collective in flight panicked")));
+            outcome.set(ran.map(|()| buffer));
+        });
+        let mut state = background.lock();
+        if let Some(mut engine) = self.here.take() {
+            engine.transport.has_core_to_itself(false);
+            state.engine = Some(engine);
+        }
+        state.jobs.push_back(job);
+        background.common.changed.notify_all();
+        Ok(pending)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Other ranks wait for what is in flight. The engine ends on this thread, which may be panicking.
+        if self.here.is_none() {
+            self.here = self.recall();
+        }
+    }
+}
+
+/// The communication thread.
+#[derive(Debug)]
+struct Background {
+    common: Arc<Common>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Common {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The engine, if no thread is using it.
+    engine: Option<Box<Engine>>,
+    jobs: VecDeque<Job>,
+    ends: bool,
+}
+
+impl State {
+    /// The engine, if nothing is to be done with it.
+    fn idle_engine(&mut self) -> Option<Box<Engine>> {
+        if self.jobs.is_empty() { self.engine.take() } else { None }
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("engine", &self.engine).field("jobs", &self.jobs.len()).finish()
+    }
+}
+
+impl Background {
+    fn start() -> Result<Self> {
+        let common = Arc::new(Common::default());
+        let theirs = Arc::clone(&common);
+        let thread = std::thread::Builder::new().name("communication".into()).spawn(move || theirs.serve());
+        let failed = |cause| Error::Unsupported(format!("no thread for collectives in flight: {cause}"));
+        Ok(Self { common, thread: Some(thread.map_err(failed)?) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.common.state)
+    }
+
+    /// Waits until all is done, and takes the engine back.
+    fn recall(&self) -> Box<Engine> {
+        // A result is there a moment before the engine is.
+        for _ in 0..YIELDS {
+            if let Some(engine) = self.lock().idle_engine() {
+                return engine;
+            }
+            std::thread::yield_now();
+        }
+        let mut state = self.lock();
+        loop {
+            if let Some(engine) = state.idle_engine() {
+                return engine;
+            }
+            state = self.common.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Common {
+    /// Runs one job after the other.
+    fn serve(&self) {
+        let mut state = lock(&self.state);
+        while !state.ends {
+            // The engine comes with the first job; as long as there are jobs, nobody takes it back.
+            let Some(job) = state.jobs.pop_front() else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let mut engine = state.engine.take().expect("jobs come with the engine");
+            drop(state);
+            job(&mut engine);
+            state = lock(&self.state);
+            state.engine = Some(engine);
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.lock().ends = true;
+        self.common.changed.notify_all();
+        let ended = self.thread.take().map(JoinHandle::join);
+        debug_assert!(matches!(ended, Some(Ok(()))), "jobs catch their panics");
+    }
+}
+
+/// A lock whose content is whole even if a thread has panicked with it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,114 @@
+//! What becomes of memory that is lent when something goes wrong.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use unisono_collectives::Algorithm;
+
+use super::{Open, Shared};
+use crate::call::Call;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::reduce::ReduceOp;
+use crate::transport::{Failure, Header};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// A rank that meets the other of two, with 64 bytes.
+fn meet(
+    end: &mut Shared,
+    timeout: Duration,
+    work: impl FnOnce(&mut Open<'_>) -> Result<()>,
+) -> Result<(), Failure> {
+    let header = Header::new(0, &Call::all_reduce(DType::U8, ReduceOp::Sum, 64), Algorithm::AllToAll);
+    end.meet(&header, &mut [0; 64], |rank| 32 * rank..32 * (rank + 1), timeout, work)
+}
+
+/// Two ranks, each on a thread of its own.
+fn two<A: Send, B: Send>(
+    first: impl FnOnce(&mut Shared) -> A + Send,
+    second: impl FnOnce(&mut Shared) -> B + Send,
+) -> (A, B) {
+    let mut world = Shared::world_of_threads(2, 0).unwrap();
+    let (mut one, mut zero) = (world.pop().unwrap(), world.pop().unwrap());
+    std::thread::scope(|scope| {
+        let second = scope.spawn(move || second(&mut one));
+        (first(&mut zero), second.join().unwrap())
+    })
+}
+
+/// Stays inside for a while after both have come, and says when it goes.
+fn visit(both: &Barrier, gone: &AtomicBool, open: &mut Open<'_>) -> Result<()> {
+    both.wait();
+    std::thread::sleep(Duration::from_millis(200));
+    open.at_hand(1, 0..32).expect("threads reach all memory").1.fill(1);
+    gone.store(true, Ordering::Release);
+    Ok(())
+}
+
+#[test]
+fn a_panic_waits_for_those_inside_and_is_told() {
+    let (both, gone) = (Barrier::new(2), AtomicBool::new(false));
+    let (visited, ()) = two(
+        |end| meet(end, LONG, |open| visit(&both, &gone, open)),
+        |end| {
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                meet(end, LONG, |_| {
+                    both.wait();
+                    panic!("on purpose")
+                })
+            }));
+            assert!(panicked.is_err());
+            assert!(gone.load(Ordering::Acquire), "the buffer may be freed now");
+        },
+    );
+    let told = matches!(&visited, Err(Failure::Error(Error::Aborted { by: 1, cause, .. })) if cause == "it panicked");
+    assert!(told, "{visited:?}");
+}
+
+#[test]
+fn a_deadline_waits_for_those_inside() {
+    let (both, gone) = (Barrier::new(2), AtomicBool::new(false));
+    let (_, timed_out) = two(
+        |end| meet(end, LONG, |open| visit(&both, &gone, open)),
+        |end| {
+            let met = meet(end, Duration::from_millis(50), |_| {
+                both.wait();
+                Ok(())
+            });
+            assert!(gone.load(Ordering::Acquire));
+            end.fail("late");
+            met
+        },
+    );
+    assert!(matches!(timed_out, Err(Failure::Timeout { other: 0, .. })), "{timed_out:?}");
+}
+
+#[test]
+fn who_comes_after_a_deadline_gets_no_memory() {
+    let failed = Barrier::new(2);
+    let (timed_out, late) = two(
+        |end| {
+            let met = meet(end, Duration::from_millis(50), |_| unreachable!("the other is late"));
+            end.fail("late");
+            failed.wait();
+            met
+        },
+        |end| {
+            failed.wait();
+            meet(end, LONG, |_| unreachable!("the other has gone"))
+        },
+    );
+    assert!(matches!(timed_out, Err(Failure::Timeout { other: 1, .. })), "{timed_out:?}");
+    assert!(matches!(late, Err(Failure::Error(Error::Aborted { by: 0, .. }))), "{late:?}");
+}
+
+#[test]
+fn who_has_left_is_named() {
+    let mut world = Shared::world_of_threads(2, 0).unwrap();
+    drop(world.pop());
+    let met = meet(&mut world[0], LONG, |_| unreachable!("nobody else is there"));
+    assert!(matches!(met, Err(Failure::Left { other: 1 })), "{met:?}");
+}

@@ -1,0 +1,94 @@
+//! Many calls in a row, at random: whatever the calls before have left behind must not be seen.
+
+use std::time::Duration;
+
+use half::bf16;
+use unisono::{Algorithm, Choice, Communicator, ReduceOp};
+
+use super::memory::Memory;
+use super::{Exact, assert_reduced, inputs};
+
+/// A small generator of numbers that are the same in every run (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ (bits >> 31)) % end as u64) as usize
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    /// Nothing, or a little while.
+    fn delay(&mut self) {
+        match self.below(8) {
+            0 => std::thread::sleep(Duration::from_micros(self.below(300) as u64)),
+            1..3 => std::thread::yield_now(),
+            _ => {}
+        }
+    }
+}
+
+/// So many calls, of which all ranks know what they are, and each for itself where its array is and
+/// when it comes.
+pub fn calls(comm: &mut Communicator, calls: usize) {
+    let mut common = Random(comm.ranks() as u64);
+    let mut own = Random(1000 + comm.rank() as u64);
+    for number in 0..calls {
+        own.delay();
+        let memory = own.one_of(&Memory::ALL);
+        match common.below(4) {
+            0 => call::<f32>(comm, memory, &mut common, number),
+            1 => call::<bf16>(comm, memory, &mut common, number),
+            2 => call::<u8>(comm, memory, &mut common, number),
+            _ => call::<i64>(comm, memory, &mut common, number),
+        }
+    }
+}
+
+fn call<T: Exact>(comm: &mut Communicator, memory: Memory, common: &mut Random, number: usize) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let (longest, op) = (common.one_of(&[20, 2_000, 20_000, 200_000]), common.one_of(&ReduceOp::ALL));
+    let (count, root) = (common.below(longest) / ranks * ranks, common.below(ranks));
+    let choice = Choice::Algorithm(common.one_of(&Algorithm::ALL));
+    comm.set_choice(choice.clone()).unwrap();
+    // Other elements in every call: those of a call before are noticed.
+    let begin = |comm: &Communicator| memory.array(comm, inputs::<T>(op, rank, number, count));
+    let what = format!("call {number} by {choice} of {count}, root {root}, {memory:?}, rank {rank}");
+    let own = comm.own_part(count);
+    match common.below(12) {
+        0 => comm.barrier().unwrap(),
+        1 => {
+            let mut array = begin(comm);
+            comm.broadcast(&mut array, root).unwrap();
+            assert!(*array == inputs(op, root, number, count), "{what}");
+        }
+        2 => {
+            let mut array = begin(comm);
+            comm.gather(&mut array, root).unwrap();
+            let part = |from: usize| inputs::<T>(op, from, number + from * own.len(), own.len());
+            assert!(rank != root || *array == (0..ranks).flat_map(part).collect::<Vec<_>>(), "{what}");
+        }
+        3 => {
+            let mut array = begin(comm);
+            comm.all_to_all(&mut array).unwrap();
+            let block = |from: usize| inputs::<T>(op, from, number + own.start, own.len());
+            assert!(*array == (0..ranks).flat_map(block).collect::<Vec<_>>(), "{what}");
+        }
+        4 => {
+            let mut array = begin(comm);
+            let mine = comm.reduce_scatter(&mut array, op).unwrap();
+            assert_reduced(mine, op, ranks, number + own.start, &what);
+        }
+        _ => {
+            let mut array = begin(comm);
+            comm.all_reduce(&mut array, op).unwrap();
+            assert_reduced(&array, op, ranks, number, &what);
+        }
+    }
+}

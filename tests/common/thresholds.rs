@@ -1,0 +1,33 @@
+//! Sizes around which the library goes another way.
+
+use half::bf16;
+use unisono::{Communicator, ReduceOp};
+
+use super::memory::Memory;
+use super::{Exact, all_reduce, choices};
+
+/// The longest payload in a slot; a staged piece, and all pieces; what the kernel copies of messages and (for
+/// each rank) of whole arrays, which is also a block; and several blocks that are not equal.
+const THRESHOLDS: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 512 << 10, (1 << 20) + (300 << 10)];
+
+/// All-reduces by every algorithm whose messages, or whose parts for each rank, have such sizes, or a little
+/// more, or less.
+pub fn cross(comm: &mut Communicator, memory: Memory) {
+    cross_with::<f32>(comm, memory, ReduceOp::Sum);
+    if memory != Memory::Registered {
+        cross_with::<bf16>(comm, memory, ReduceOp::Mean);
+        cross_with::<u8>(comm, memory, ReduceOp::Max);
+    }
+}
+
+fn cross_with<T: Exact>(comm: &mut Communicator, memory: Memory, op: ReduceOp) {
+    for choice in choices(comm, T::DTYPE) {
+        for bytes in THRESHOLDS {
+            for chunks in [1, comm.ranks()] {
+                let count = chunks * bytes / size_of::<T>();
+                let counts = if bytes > 64 << 10 { count + 1..=count + 1 } else { count - 1..=count + 1 };
+                counts.for_each(|count| all_reduce::<T>(comm, memory, &choice, op, count));
+            }
+        }
+    }
+}
