@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use unisono_collectives::named;
 
 use crate::Communicator;
-use crate::call::Call;
+use crate::call::{Call, Ran};
 use crate::collective::Collective as _;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
@@ -59,7 +59,11 @@ impl Memory {
     }
 
     /// An array of zeros in such memory.
-    fn array<T: Element>(self, comm: &Communicator, count: usize) -> Result<Box<dyn DerefMut<Target = [T]>>> {
+    pub(crate) fn array<T: Element>(
+        self,
+        comm: &Communicator,
+        count: usize,
+    ) -> Result<Box<dyn DerefMut<Target = [T]>>> {
         Ok(match self {
             Self::Slice => Box::new(vec![T::zeroed(); count]),
             Self::Registered => Box::new(comm.alloc(count)?),
@@ -95,7 +99,7 @@ impl Times {
 #[cfg_attr(feature = "cli", derive(serde::Serialize))]
 pub struct Row {
     /// What was asked for.
-    pub algorithm: &'static str,
+    pub algorithm: String,
     /// What ran.
     pub ran: &'static str,
     /// The size of the array.
@@ -126,7 +130,7 @@ pub struct Row {
     pub busbw_gb_per_s: f64,
     /// How many elements were wrong, on the rank and in the iteration where most were.
     pub wrong: u64,
-    /// What the cost model predicts; null as long as there is none.
+    /// What the cost model says of what ran; null for a vendor's own.
     pub predicted_us: Option<f64>,
     /// Whether ranks outnumber cores, so that times say little about the algorithm.
     pub oversubscribed: bool,
@@ -174,22 +178,18 @@ fn measure_size<T: Element + From<u8>>(
     let iterations = settings
         .iterations
         .unwrap_or_else(|| (WORTH_BYTES / call.size_bytes()).clamp(*ITERATIONS.start(), *ITERATIONS.end()));
-    let new = |&choice: &Choice| Contender { choice, ran: "", times_us: Vec::new(), wrong: 0 };
+    let new = |choice: &Choice| Contender { choice: choice.clone(), ran: "", times_us: Vec::new(), wrong: 0 };
     let mut contenders: Vec<_> = settings.contenders.iter().map(new).collect();
     for iteration in 0..WARM_UP + iterations {
         let mut able = Vec::with_capacity(contenders.len());
         for mut contender in contenders {
             pattern.fill(&mut buffer, comm.rank());
-            comm.barrier()?;
             let bytes = bytemuck::cast_slice_mut(&mut buffer);
-            let began = Instant::now();
-            let ran =
-                comm.collective(contender.choice).and_then(|mut collective| collective.run(&call, bytes));
-            let time_us = began.elapsed().as_secs_f64() * 1e6;
-            match ran {
+            let (ran, time_us) = match timed(comm, &contender.choice, &call, bytes) {
                 Err(Error::Unsupported(_)) => continue,
-                ran => contender.ran = ran?.algorithm,
-            }
+                timed => timed?,
+            };
+            contender.ran = ran.algorithm;
             contender.wrong = contender.wrong.max(pattern.count_wrong(&buffer));
             if iteration >= WARM_UP {
                 contender.times_us.push(time_us);
@@ -199,6 +199,26 @@ fn measure_size<T: Element + From<u8>>(
         contenders = able;
     }
     contenders.into_iter().map(|contender| row(comm, &call, memory, contender)).collect()
+}
+
+/// Carries out a call that all ranks begin together; what ran, and how long it took this rank.
+pub(crate) fn timed(
+    comm: &mut Communicator,
+    choice: &Choice,
+    call: &Call,
+    bytes: &mut [u8],
+) -> Result<(Ran, f64)> {
+    comm.barrier()?;
+    let choice = choice.clone();
+    let began = Instant::now();
+    let ran = comm.collective(choice)?.run(call, bytes)?;
+    Ok((ran, began.elapsed().as_secs_f64() * 1e6))
+}
+
+/// Of each iteration the time of the slowest rank.
+pub(crate) fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<Times> {
+    comm.all_reduce(&mut times_us, ReduceOp::Max)?;
+    Ok(Times::of(times_us))
 }
 
 /// Puts together what all ranks saw of a contender.
@@ -213,8 +233,9 @@ fn row(comm: &mut Communicator, call: &Call, memory: Memory, contender: Contende
     let time_us = Times::of(slowest);
     let algbw_gb_per_s = call.size_bytes() as f64 / time_us.p50 / 1e3;
     let ranks = comm.ranks() as f64;
+    let planned = ran.parse().ok();
     Ok(Row {
-        algorithm: choice.name(),
+        algorithm: choice.to_string(),
         ran,
         bytes: call.size_bytes(),
         count: call.count,
@@ -229,7 +250,7 @@ fn row(comm: &mut Communicator, call: &Call, memory: Memory, contender: Contende
         algbw_gb_per_s,
         busbw_gb_per_s: algbw_gb_per_s * 2.0 * (ranks - 1.0) / ranks,
         wrong: wrong[0],
-        predicted_us: None,
+        predicted_us: planned.and_then(|algorithm| comm.predicted_us(algorithm, call, memory)),
         oversubscribed: comm.is_oversubscribed(),
     })
 }

@@ -4,6 +4,7 @@ use unisono_collectives::Operation;
 
 use crate::dtype::DType;
 use crate::reduce::ReduceOp;
+use crate::select::Why;
 
 /// A collective call: all ranks of a world make the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,10 +32,10 @@ impl Call {
 }
 
 /// What carried out a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ran {
     /// The name of the algorithm, or of the vendor.
     pub algorithm: &'static str,
     /// Why it was chosen.
-    pub why: &'static str,
+    pub why: Why,
 }

@@ -13,9 +13,9 @@ mod plot;
 #[cfg(feature = "train")]
 mod progress;
 mod simulate;
-mod size;
 #[cfg(feature = "train")]
 mod train;
+mod tune;
 mod verify;
 mod world;
 
@@ -40,6 +40,8 @@ enum Command {
     Plot(plot::Args),
     /// Prove algorithms right, for every rank of every world asked for
     Verify(verify::Args),
+    /// Measure what `auto` and predictions go by, and write it to a file
+    Tune(tune::Args),
     /// Say how long all-reduces would take on machines that are not here
     Simulate(simulate::Args),
 }
@@ -81,6 +83,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Verify(args) => return verify::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Simulate(args) => simulate::run(&args),
     };
     match result {

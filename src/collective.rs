@@ -5,13 +5,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use unisono_collectives::{Algorithm, Operation, Topology};
+use unisono_collectives::model::Machine;
+use unisono_collectives::{Algorithm, Operation, Topology, clock};
 
+use crate::bench::Memory;
 use crate::call::{Call, Ran};
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Prepared, Task};
-use crate::select::{self, Choice, Selection, select};
+use crate::select::{Choice, Selection, Selector};
 use crate::transport::Transport;
+use crate::tuning::Tuning;
 
 /// Something that can carry out collective calls for one rank.
 ///
@@ -41,17 +44,23 @@ pub(crate) struct Engine {
     executor: Executor,
     /// A program makes few different calls, many times. `None` for what an algorithm does not offer.
     plans: HashMap<(Algorithm, Operation), Option<Arc<Prepared>>>,
-    /// The call before, and what carried it out: most calls are like the one before.
-    latest: Option<Latest>,
+    /// Calls before, and what carried them out: most calls are like one of the last few.
+    recent: Vec<Recent>,
+    /// Which of those is replaced next.
+    oldest: usize,
+    selector: Selector,
     /// How many calls were made so far.
-    sequence: u64,
+    pub(crate) sequence: u64,
     /// What this rank failed of.
     failure: Option<String>,
 }
 
+/// How many different calls are kept at hand: looking through them takes less than hashing one.
+const MOST_RECENT: usize = 16;
+
 #[derive(Debug)]
-struct Latest {
-    wished: Option<Algorithm>,
+struct Recent {
+    choice: Choice,
     call: Call,
     selection: Selection,
     prepared: Arc<Prepared>,
@@ -60,28 +69,52 @@ struct Latest {
 impl Engine {
     pub(crate) fn new(transport: Transport, topology: Topology, timeout: Duration) -> Self {
         let executor = Executor::new(&transport.registry());
+        let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
+        let plans = HashMap::new();
         Self {
             transport,
             topology,
             timeout,
             executor,
-            plans: HashMap::new(),
-            latest: None,
+            plans,
+            recent: Vec::new(),
+            oldest: 0,
+            selector,
             sequence: 0,
             failure: None,
         }
     }
 
+    /// Goes by these constants from now on, on nodes of so many cores. All ranks do so at the same place in their
+    /// order of calls.
+    pub(crate) fn set_tuning(&mut self, tuning: &Tuning, cores: usize) {
+        self.selector = Selector::new(machines(&self.transport, tuning, cores));
+        self.recent.clear();
+    }
+
+    /// What the constants say of a call that an algorithm carries out; `None` where they say nothing: nodes that are declared for
+    /// a trial are not what they say they are.
+    pub(crate) fn predicted_us(&self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
+        let topology = &self.topology;
+        if *topology != self.transport.topology() {
+            return None;
+        }
+        let (machine, size_bytes) = (self.selector.machine(memory as usize), call.size_bytes());
+        clock::predict(algorithm, call.operation, topology, machine, size_bytes, call.dtype.size_bytes())
+            .map(|predicted| predicted.time_us)
+            .ok()
+    }
+
     /// Carries out a call by what a choice names. An error is the end: later calls fail with
     /// [`Error::Aborted`].
-    pub(crate) fn run(&mut self, choice: Choice, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
+    pub(crate) fn run(&mut self, choice: &Choice, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         self.check_alive()?;
         let ran = match (choice, &mut self.transport) {
             #[cfg(feature = "mpi")]
             (Choice::Mpi, Transport::Mpi(mpi)) => {
                 MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer)
             }
-            _ => Planned { engine: self, wished: choice.algorithm() }.run(call, buffer),
+            _ => Planned { engine: self, choice }.run(call, buffer),
         };
         match &ran {
             Ok(_) | Err(Error::Unsupported(_)) => {}
@@ -122,46 +155,66 @@ impl Engine {
 
     /// What carries out a call, and this rank's plan: by the algorithm that is wished for, where it offers the
     /// operation.
-    fn choose(&mut self, wished: Option<Algorithm>, call: &Call) -> (Selection, &Prepared) {
-        let same = |latest: &Latest| (latest.wished, latest.call) == (wished, *call);
-        if !self.latest.as_ref().is_some_and(same) {
-            let (selection, prepared) = self.look_up(wished, call);
-            self.latest = Some(Latest { wished, call: *call, selection, prepared });
+    ///
+    /// It is told by its place among the recent calls.
+    fn choose(&mut self, choice: &Choice, call: &Call) -> usize {
+        let same = |recent: &Recent| recent.call == *call && recent.choice == *choice;
+        if let Some(place) = self.recent.iter().position(same) {
+            return place;
         }
-        let Latest { selection, prepared, .. } = self.latest.as_ref().expect("it is set now");
-        (*selection, prepared)
+        let (selection, prepared) = self.look_up(choice, call);
+        let recent = Recent { choice: choice.clone(), call: *call, selection, prepared };
+        if self.recent.len() < MOST_RECENT {
+            self.recent.push(recent);
+            return self.recent.len() - 1;
+        }
+        let place = self.oldest % MOST_RECENT;
+        self.recent[place] = recent;
+        self.oldest = place + 1;
+        place
     }
 
-    fn look_up(&mut self, wished: Option<Algorithm>, call: &Call) -> (Selection, Arc<Prepared>) {
-        if let Some(algorithm) = wished
+    fn look_up(&mut self, choice: &Choice, call: &Call) -> (Selection, Arc<Prepared>) {
+        if let Some((algorithm, why)) = choice.wished(call.size_bytes())
             && let Some(plan) = self.plan(algorithm, call.operation)
         {
-            return (Selection { algorithm, why: select::ASKED_FOR }, plan);
+            return (Selection { algorithm, why }, plan);
         }
-        let selection = select(call.operation, &self.topology, call.size_bytes());
+        let Self { selector, topology, .. } = self;
+        let element_size_bytes = call.dtype.size_bytes();
+        let selection = selector.select(call.operation, topology, call.size_bytes(), element_size_bytes);
         let plan = self.plan(selection.algorithm, call.operation);
         (selection, plan.expect("what is selected offers the operation"))
     }
 
     /// What carries out a call.
-    pub(crate) fn selection(&mut self, wished: Option<Algorithm>, call: &Call) -> Selection {
-        self.choose(wished, call).0
+    pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Selection {
+        let place = self.choose(choice, call);
+        self.recent[place].selection
     }
+}
+
+/// What the world is for the clock, for each kind of memory where these differ.
+fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine> {
+    let mut machines = Memory::ALL.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
+    machines.dedup();
+    machines
 }
 
 /// Our own collectives: schedules, carried out over a transport.
 #[derive(Debug)]
 pub(crate) struct Planned<'a> {
     pub(crate) engine: &'a mut Engine,
-    pub(crate) wished: Option<Algorithm>,
+    pub(crate) choice: &'a Choice,
 }
 
 impl Collective for Planned<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         check_size(call, buffer);
-        let Selection { algorithm, why } = self.engine.choose(self.wished, call).0;
-        let Engine { transport, topology, timeout, executor, latest, sequence, .. } = &mut *self.engine;
-        let prepared = &latest.as_ref().expect("it was chosen just now").prepared;
+        let place = self.engine.choose(self.choice, call);
+        let Engine { transport, topology, timeout, executor, recent, sequence, .. } = &mut *self.engine;
+        let Recent { selection: Selection { algorithm, why }, prepared, .. } = &recent[place];
+        let (algorithm, why) = (*algorithm, *why);
         let task = Task { call, algorithm, prepared, topology, sequence: *sequence, timeout: *timeout };
         *sequence += 1;
         executor.run(&task, buffer, transport)?;
@@ -194,7 +247,7 @@ impl Collective for MpiOwn<'_> {
         if op == ReduceOp::Mean {
             crate::reduce::divide(call.dtype, buffer, self.ranks);
         }
-        Ok(Ran { algorithm: "mpi", why: select::ASKED_FOR })
+        Ok(Ran { algorithm: "mpi", why: crate::Why::AskedFor })
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
 
+use crate::bench::Memory;
 use crate::call::{Call, Ran};
 use crate::collective::{Collective, Engine};
 use crate::config::Config;
@@ -14,10 +15,14 @@ use crate::error::{Error, Result};
 use crate::pending::{Pending, Seat};
 use crate::reduce::ReduceOp;
 use crate::registered::{Registered, Registry};
-use crate::select::{self, Choice, Selection};
+use crate::select::{Choice, Selection, Why};
 use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
+
+mod setup;
+
+pub use setup::threads;
 
 /// One rank's end of a world of ranks that work together.
 ///
@@ -48,7 +53,7 @@ pub struct Communicator {
     rank: Rank,
     topology: Topology,
     transport: &'static str,
-    is_oversubscribed: bool,
+    turns: f64,
     registry: Arc<Registry>,
 }
 
@@ -65,7 +70,7 @@ impl Communicator {
     pub fn init() -> Result<Self> {
         let config = Config::from_environment()?;
         let mpi = Mpi::init(&config)?;
-        Self::new(Transport::Mpi(Box::new(mpi)), config)
+        Self::agreed(Transport::Mpi(Box::new(mpi)), &config)
     }
 
     /// Takes part in a communicator of an MPI that the program has initialised itself.
@@ -79,7 +84,7 @@ impl Communicator {
     pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
         let config = Config::from_environment()?;
         let mpi = Mpi::attach(communicator.as_raw(), &config)?;
-        Self::new(Transport::Mpi(Box::new(mpi)), config)
+        Self::agreed(Transport::Mpi(Box::new(mpi)), &config)
     }
 
     /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its
@@ -94,38 +99,7 @@ impl Communicator {
     /// If `ranks` is 0.
     pub fn threads(ranks: usize) -> Result<Vec<Self>> {
         let config = Config::from_environment()?;
-        let ends = Transport::threads(ranks)?.into_iter();
-        ends.map(|end| Self::new(end, config.clone())).collect()
-    }
-
-    fn new(transport: Transport, config: Config) -> Result<Self> {
-        let mut topology = transport.topology();
-        if let Some(sizes) = config.node_sizes {
-            let (ranks, declared) = (topology.ranks(), sizes.iter().sum::<usize>());
-            if ranks != declared {
-                return Err(Error::Setting(format!(
-                    "UNISONO_NODES declares nodes of {sizes:?} ranks, which are {declared}, in a world of {ranks}"
-                )));
-            }
-            topology = Topology::from_node_sizes(&sizes);
-        }
-        let choice = match config.algorithm {
-            Some(name) => name.parse().map_err(|error| {
-                Error::Setting(format!("the environment variable UNISONO_ALGORITHM: {error}"))
-            })?,
-            None => Choice::Auto,
-        };
-        let comm = Self {
-            choice,
-            rank: transport.rank(),
-            transport: transport.name(),
-            is_oversubscribed: transport.local_ranks() > transport.node_cores(),
-            registry: transport.registry(),
-            topology: topology.clone(),
-            seat: Seat::new(Engine::new(transport, topology, config.timeout)),
-        };
-        comm.check_choice(choice)?;
-        Ok(comm)
+        Self::new_threads(Transport::threads(ranks)?, &config)
     }
 
     /// The number of this rank.
@@ -151,13 +125,23 @@ impl Communicator {
 
     /// Whether this node has more ranks than cores, so that they take turns.
     pub fn is_oversubscribed(&self) -> bool {
-        self.is_oversubscribed
+        self.turns > 1.0
+    }
+
+    /// How many ranks of this node share a core, if that is more than one.
+    pub(crate) fn turns(&self) -> f64 {
+        self.turns
+    }
+
+    /// What the constants say of a call.
+    pub(crate) fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
+        self.seat.engine().predicted_us(algorithm, call, memory)
     }
 
     /// The algorithm that was chosen for all calls to come; [`Choice::Auto`] unless the environment
     /// (`UNISONO_ALGORITHM`) or [`Communicator::set_choice`] say otherwise.
-    pub fn choice(&self) -> Choice {
-        self.choice
+    pub fn choice(&self) -> &Choice {
+        &self.choice
     }
 
     /// Chooses an algorithm for all calls to come. All ranks choose the same.
@@ -165,12 +149,12 @@ impl Communicator {
     /// # Errors
     /// [`Error::Unsupported`] for [`Choice::Mpi`] over another transport.
     pub fn set_choice(&mut self, choice: Choice) -> Result<()> {
-        self.check_choice(choice)?;
+        self.check_choice(&choice)?;
         self.choice = choice;
         Ok(())
     }
 
-    fn check_choice(&self, choice: Choice) -> Result<()> {
+    fn check_choice(&self, choice: &Choice) -> Result<()> {
         match (choice, self.transport()) {
             (Choice::Mpi, "threads") => Err(Error::Unsupported(
                 "MPI's own all-reduce needs ranks under mpirun; these are threads".to_owned(),
@@ -188,9 +172,9 @@ impl Communicator {
     /// What would carry out a call now, and why.
     pub fn selection(&mut self, call: &Call) -> Ran {
         if self.choice == Choice::Mpi && call.operation == Operation::AllReduce {
-            return Ran { algorithm: Choice::Mpi.name(), why: select::ASKED_FOR };
+            return Ran { algorithm: "mpi", why: Why::AskedFor };
         }
-        let Selection { algorithm, why } = self.seat.engine().selection(self.choice.algorithm(), call);
+        let Selection { algorithm, why } = self.seat.engine().selection(&self.choice, call);
         Ran { algorithm: algorithm.name(), why }
     }
 
@@ -265,9 +249,9 @@ impl Communicator {
             here.check_alive()?;
             here.transport.check_other_threads()?;
         }
-        let (choice, call) = (self.choice, Call::all_reduce(T::DTYPE, op, buffer.len()));
+        let (choice, call) = (self.choice.clone(), Call::all_reduce(T::DTYPE, op, buffer.len()));
         self.seat.send(buffer, move |engine, buffer| {
-            engine.run(choice, &call, bytemuck::cast_slice_mut(buffer)).map(drop)
+            engine.run(&choice, &call, bytemuck::cast_slice_mut(buffer)).map(drop)
         })
     }
 
@@ -372,7 +356,7 @@ impl Communicator {
     /// [`Error::Unsupported`] for [`Choice::Mpi`] over another transport; [`Error::Aborted`] after a failure.
     pub fn collective(&mut self, choice: Choice) -> Result<impl Collective + '_> {
         self.seat.engine().check_alive()?;
-        self.check_choice(choice)?;
+        self.check_choice(&choice)?;
         Ok(Chosen { engine: self.seat.engine(), choice })
     }
 
@@ -393,8 +377,8 @@ impl Communicator {
         }
         let call = Call { operation, op, dtype: T::DTYPE, count: buffer.len() };
         let own = self.choice == Choice::Mpi && operation != Operation::AllReduce;
-        let choice = if own { Choice::Auto } else { self.choice };
-        self.seat.engine().run(choice, &call, bytemuck::cast_slice_mut(buffer))
+        let choice = if own { Choice::Auto } else { self.choice.clone() };
+        self.seat.engine().run(&choice, &call, bytemuck::cast_slice_mut(buffer))
     }
 }
 
@@ -407,28 +391,6 @@ struct Chosen<'a> {
 
 impl Collective for Chosen<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        self.engine.run(self.choice, call, buffer)
+        self.engine.run(&self.choice, call, buffer)
     }
-}
-
-/// Runs `main` on `ranks` threads, each with its end of a new world; what they return, rank 0 first.
-///
-/// # Panics
-/// If a rank panics; the others are told first, and do not wait for it. If the environment has settings
-/// that make no sense.
-pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let world = Communicator::threads(ranks).unwrap_or_else(|error| panic!("{error}"));
-    std::thread::scope(|scope| {
-        let main = &main;
-        let start = |comm: Communicator| {
-            let name = format!("rank {}", comm.rank());
-            std::thread::Builder::new()
-                .name(name)
-                .spawn_scoped(scope, move || main(comm))
-                .expect("a thread starts")
-        };
-        let threads: Vec<_> = world.into_iter().map(start).collect();
-        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-        joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    })
 }

@@ -1,6 +1,7 @@
 //! The environment: no other file reads it.
 
 use std::env::VarError;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -14,8 +15,11 @@ const NODES: &str = "UNISONO_NODES";
 const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
 /// Whether ranks of a node share memory: `auto` or `mpi`.
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
-/// The algorithm that is used where the program does not name one.
+/// The algorithm, or the rules, that are used where the program does not name one.
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
+
+/// A file of constants that `unisono tune` wrote.
+const TUNING: &str = "UNISONO_TUNING";
 
 /// How long a rank waits for another where nothing is said: ten minutes.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -43,6 +47,7 @@ pub(crate) struct Config {
     pub(crate) algorithm: Option<String>,
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
+    pub(crate) tuning: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -53,6 +58,7 @@ impl Default for Config {
             algorithm: None,
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             inside: Inside::default(),
+            tuning: None,
         }
     }
 }
@@ -101,6 +107,7 @@ impl Config {
             };
         }
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
+        config.tuning = value(TUNING, "a file that unisono tune wrote")?.map(PathBuf::from);
         Ok(config)
     }
 }

@@ -22,6 +22,7 @@
 //!   threads.
 //! - `train`: the mirrored trainer, its data sets and models.
 //! - `cli`: the command `unisono`.
+//! - `tuning`: files of measured constants; without it, the defaults apply.
 
 #![deny(unsafe_code)]
 
@@ -43,10 +44,12 @@ mod reduce;
 mod registered;
 mod scratch;
 pub mod select;
+pub mod size;
 #[cfg(feature = "train")]
 pub mod train;
 #[allow(unsafe_code, reason = "memory is shared with other threads and with MPI")]
 mod transport;
+pub mod tuning;
 
 pub use call::{Call, Ran};
 pub use collective::Collective;
@@ -56,7 +59,7 @@ pub use error::{Error, Place, Result};
 pub use pending::Pending;
 pub use reduce::ReduceOp;
 pub use registered::Registered;
-pub use select::Choice;
+pub use select::{Choice, Why};
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 
 #[cfg(feature = "mpi")]

@@ -99,6 +99,7 @@ impl Location {
     }
 
     /// The file that a segment is behind, in the process that made it.
+    #[cfg(any(test, feature = "mpi"))]
     pub(crate) fn file(self) -> u64 {
         self.segment & u64::from(u32::MAX)
     }

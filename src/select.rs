@@ -1,132 +1,298 @@
-//! The right algorithm by itself: a table from what is known before a call (operation, nodes, bytes) to a
-//! name and a reason.
+//! The right algorithm by itself: from what is known before a call (operation, world, size) to a name and a reason.
 
-use unisono_collectives::{Algorithm, Operation, Topology, named};
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 
-/// Up to this size of the array the number of steps decides, and beyond it the number of bytes.
+use unisono_collectives::clock;
+use unisono_collectives::model::Machine;
+use unisono_collectives::names::UnknownName;
+use unisono_collectives::{Algorithm, Operation, Topology};
+
+mod rules;
+mod why;
+
+pub use rules::{InvalidChoice, Rules};
+pub use why::Why;
+
+/// In larger worlds the clock would take longer than a first call may. (In one of 64 ranks it takes 10 to 20 ms for all
+/// arrays of about the same size, and of 256 up to 0.3 s.)
+const MOST_RANKS: usize = 256;
+/// From here on not every algorithm is worth a prediction.
+const MANY_RANKS: usize = 64;
+/// In those, up to this size of the array the number of steps decides, and beyond it the number of bytes.
 const SMALL_BYTES: usize = 32 * 1024;
-/// From this size on a ring's even load beats the fewer steps of a butterfly.
-const LARGE_BYTES: usize = 1024 * 1024;
-
-/// Why an algorithm runs that was named.
-pub(crate) const ASKED_FOR: &str = "it was asked for";
 
 /// Which algorithm a communicator uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Choice {
-    /// The one that the table gives for each call.
+    /// The one that should be fastest, for each call.
     #[default]
     Auto,
-    /// Always this one, for every operation that it offers; the table's for others.
+    /// Always this one, for every operation that it offers; as [`Choice::Auto`] for others.
     Algorithm(Algorithm),
-    /// MPI's own all-reduce; the table's algorithm for other operations.
+    /// By the size of the array; as [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does
+    /// not offer.
+    Rules(Arc<Rules>),
+    /// MPI's own all-reduce; as [`Choice::Auto`] for other operations.
     Mpi,
 }
 
-impl Choice {
-    /// All of them: the menu of algorithms, then `auto` and `mpi`.
-    pub const ALL: [Self; Algorithm::ALL.len() + 2] = {
-        let mut all = [Self::Auto; Algorithm::ALL.len() + 2];
-        let mut index = 0;
-        while index < Algorithm::ALL.len() {
-            all[index] = Self::Algorithm(Algorithm::ALL[index]);
-            index += 1;
-        }
-        all[index + 1] = Self::Mpi;
-        all
-    };
+const AUTO: &str = "auto";
+const MPI: &str = "mpi";
 
-    /// The algorithm that is always used, if this names one.
-    pub(crate) fn algorithm(self) -> Option<Algorithm> {
+impl Choice {
+    /// What the caller wants for an array of this size, if anything.
+    pub(crate) fn wished(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         match self {
-            Self::Algorithm(algorithm) => Some(algorithm),
+            Self::Algorithm(algorithm) => Some((*algorithm, Why::AskedFor)),
+            Self::Rules(rules) => rules.algorithm(size_bytes),
             Self::Auto | Self::Mpi => None,
         }
     }
+}
 
-    /// The name on the command line and in every table.
-    pub fn name(self) -> &'static str {
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Auto => "auto",
-            Self::Algorithm(algorithm) => algorithm.name(),
-            Self::Mpi => "mpi",
+            Self::Auto => f.pad(AUTO),
+            Self::Algorithm(algorithm) => algorithm.fmt(f),
+            Self::Rules(rules) => rules.fmt(f),
+            Self::Mpi => f.pad(MPI),
         }
     }
 }
 
-named!(Choice, "algorithm");
+impl FromStr for Choice {
+    type Err = InvalidChoice;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            AUTO => Ok(Self::Auto),
+            MPI => Ok(Self::Mpi),
+            _ if text.contains(':') => Ok(Self::Rules(Arc::new(text.parse()?))),
+            name => name.parse().map(Self::Algorithm).map_err(|mut unknown: UnknownName| {
+                unknown.known.extend([AUTO, MPI]);
+                unknown.into()
+            }),
+        }
+    }
+}
 
 /// An algorithm, and why it was chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Selection {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The reason, for a person.
-    pub why: &'static str,
+    /// The reason.
+    pub why: Why,
 }
 
-/// What the table says for an operation over an array of `size_bytes`.
+/// The algorithm that should be fastest for an operation over an array of `size_bytes`.
+///
+/// `machines` are all that the world may be: one for each kind of memory that the array may be in. Ranks need not know what
+/// kind the others' is, and must choose alike; so the algorithm is chosen that is least behind the fastest on the machine where
+/// it is furthest behind.
+///
+/// It is a pure function, so all ranks that ask get the same answer.
 ///
 /// ```
 /// use unisono::select::select;
 /// use unisono::{Algorithm, Operation, Topology};
+/// use unisono_collectives::model::Machine;
 ///
+/// let machine = Machine { one_pass: None, ..Machine::default() };
 /// let four = Topology::single_node(4);
-/// assert_eq!(select(Operation::AllReduce, &four, 8).algorithm, Algorithm::RecursiveDoubling);
-/// assert_eq!(select(Operation::AllReduce, &four, 1 << 26).algorithm, Algorithm::Ring);
+/// let auto = |size_bytes| select(Operation::AllReduce, &four, &[machine.clone()], size_bytes, 4);
+/// assert_eq!(auto(8).algorithm, Algorithm::RecursiveDoubling);
+/// assert_eq!(auto(1 << 26).algorithm, Algorithm::Butterfly);
 /// ```
-pub fn select(operation: Operation, topology: &Topology, size_bytes: usize) -> Selection {
-    let chosen = |algorithm, why| Selection { algorithm, why };
-    match operation {
-        Operation::AllReduce if topology.nodes() > 1 && topology.ranks_of_largest_node() > 1 => {
-            if size_bytes <= SMALL_BYTES {
-                chosen(
-                    Algorithm::HierarchicalCopy,
-                    "several nodes, small array: fewest messages between nodes",
-                )
-            } else {
-                chosen(Algorithm::Rail, "several nodes, large array: all ranks share the network")
-            }
+///
+/// # Panics
+/// If there is no machine, or an element has no bytes.
+pub fn select(
+    operation: Operation,
+    topology: &Topology,
+    machines: &[Machine],
+    size_bytes: usize,
+    element_size_bytes: usize,
+) -> Selection {
+    let candidates = candidates(operation, topology);
+    if let [algorithm] = candidates[..] {
+        return Selection { algorithm, why: Why::OnlyOne };
+    }
+    if topology.ranks() == 1 {
+        return Selection { algorithm: candidates[0], why: Why::Usual("there is no other rank") };
+    }
+    if topology.ranks() > MOST_RANKS {
+        return usual(operation, topology, size_bytes);
+    }
+    let times_us = |machine: &Machine| {
+        let time_us = |&algorithm| {
+            clock::predict(algorithm, operation, topology, machine, size_bytes, element_size_bytes)
+                .map_or(f64::INFINITY, |predicted| predicted.time_us)
+        };
+        candidates.iter().map(time_us).collect::<Vec<_>>()
+    };
+    let times_us: Vec<_> = machines.iter().map(times_us).collect();
+    let behind = |candidate: usize| {
+        let of_best = |times_us: &Vec<f64>| {
+            times_us[candidate] / times_us.iter().copied().fold(f64::INFINITY, f64::min)
+        };
+        times_us.iter().map(of_best).fold(0.0, f64::max)
+    };
+    let mut order: Vec<_> = (0..candidates.len()).collect();
+    order.sort_by(|&one, &other| behind(one).total_cmp(&behind(other)));
+    let time_us = |candidate: usize| times_us[0][candidate];
+    // Of two ranks, several algorithms have the same steps: those say nothing.
+    let next = order.iter().copied().find(|&next| time_us(next) != time_us(order[0]));
+    Selection {
+        algorithm: candidates[order[0]],
+        why: Why::Predicted {
+            time_us: time_us(order[0]),
+            next: next.map(|next| (candidates[next], time_us(next))),
+        },
+    }
+}
+
+/// The algorithms that offer an operation and are not others in disguise.
+fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
+    let has_levels = topology.nodes() > 1 && topology.ranks_of_largest_node() > 1;
+    let differs = |algorithm: &Algorithm| {
+        has_levels || !matches!(algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail)
+    };
+    // Its messages are the square of the ranks: in a world of many it is never first, and takes longest to predict.
+    let worth = |algorithm: &Algorithm| topology.ranks() <= MANY_RANKS || *algorithm != Algorithm::AllToAll;
+    let offers = |algorithm: &Algorithm| algorithm.plan(operation, topology, 0).is_some();
+    Algorithm::ALL.into_iter().filter(differs).filter(worth).filter(offers).collect()
+}
+
+/// What is usually right in a large world.
+fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Selection {
+    let has_levels = topology.nodes() > 1 && topology.ranks_of_largest_node() > 1;
+    let small = size_bytes <= SMALL_BYTES;
+    let (algorithm, reason) = match operation {
+        Operation::AllReduce if has_levels && small => {
+            (Algorithm::HierarchicalCopy, "many ranks, small array: fewest messages between nodes")
         }
-        Operation::AllReduce if size_bytes <= SMALL_BYTES => {
-            chosen(Algorithm::RecursiveDoubling, "small array: fewest steps")
+        Operation::AllReduce if has_levels => {
+            (Algorithm::Rail, "many ranks, large array: all ranks share the network")
+        }
+        Operation::AllReduce if small => {
+            (Algorithm::RecursiveDoubling, "many ranks, small array: fewest steps")
         }
         Operation::AllReduce | Operation::ReduceScatter | Operation::AllGather => {
-            let even = topology.ranks().is_power_of_two();
-            if even && size_bytes < LARGE_BYTES {
-                chosen(Algorithm::Butterfly, "a power of two of ranks: fewest bytes in few steps")
-            } else {
-                chosen(Algorithm::Ring, "large array: fewest bytes, and every link evenly loaded")
-            }
+            (Algorithm::Butterfly, "many ranks: fewest bytes in few steps")
         }
         Operation::Broadcast { .. } | Operation::Reduce { .. } => {
-            chosen(Algorithm::Tree, "from or to one rank: fewest steps")
+            (Algorithm::Tree, "many ranks, from or to one: fewest steps")
         }
         Operation::Gather { .. } | Operation::Scatter { .. } => {
-            chosen(Algorithm::MasterWorker, "from or to one rank: every part travels once")
+            (Algorithm::MasterWorker, "from or to one rank: every part travels once")
         }
-        Operation::AllToAll => {
-            chosen(Algorithm::RoundRobin, "every part travels once, all links evenly loaded")
-        }
+        Operation::AllToAll => (Algorithm::RoundRobin, "every part travels once, all links evenly loaded"),
+    };
+    Selection { algorithm, why: Why::Usual(reason) }
+}
+
+/// Selections for one world, each made once for all arrays of about the same size.
+#[derive(Debug)]
+pub(crate) struct Selector {
+    machines: Vec<Machine>,
+    made: HashMap<(Operation, usize, usize), Selection>,
+}
+
+impl Selector {
+    pub(crate) fn new(machines: Vec<Machine>) -> Self {
+        Self { machines, made: HashMap::new() }
     }
+
+    /// The machine for a kind of memory, by its number; the last one where no more are told apart.
+    pub(crate) fn machine(&self, memory: usize) -> &Machine {
+        &self.machines[memory.min(self.machines.len() - 1)]
+    }
+
+    pub(crate) fn select(
+        &mut self,
+        operation: Operation,
+        topology: &Topology,
+        size_bytes: usize,
+        element_size_bytes: usize,
+    ) -> Selection {
+        let class_bytes = class_bytes(size_bytes);
+        let Self { machines, made } = self;
+        let make = || select(operation, topology, machines, class_bytes, element_size_bytes);
+        *made.entry((operation, class_bytes, element_size_bytes)).or_insert_with(make)
+    }
+}
+
+/// The least size that is chosen for as this one is: its two leading bits.
+fn class_bytes(size_bytes: usize) -> usize {
+    let rounded_bits = size_bytes.checked_ilog2().unwrap_or(0).saturating_sub(1);
+    size_bytes >> rounded_bits << rounded_bits
 }
 
 #[cfg(test)]
 mod tests {
+    use unisono_collectives::model::Link;
+
     use super::*;
+    use crate::bench::Memory;
+    use crate::tuning::Tuning;
+
+    fn machines(transport: &str) -> Vec<Machine> {
+        Memory::ALL.map(|memory| Tuning::default().machine(transport, memory, usize::MAX)).to_vec()
+    }
 
     #[test]
     fn whatever_is_chosen_offers_the_operation() {
-        let topologies = [1, 2, 3, 4, 7, 8].map(Topology::single_node);
-        for topology in
-            topologies.into_iter().chain([Topology::uniform(2, 2), Topology::from_node_sizes(&[3, 1])])
-        {
+        let topologies = [1, 2, 3, 4, 7, 8, 300].map(Topology::single_node);
+        let nodes = [Topology::uniform(2, 2), Topology::from_node_sizes(&[3, 1]), Topology::uniform(100, 3)];
+        let machines = machines("shm+mpi");
+        for topology in topologies.into_iter().chain(nodes) {
             for operation in Operation::all(0) {
                 for size_bytes in [0, 8, 1 << 14, 1 << 16, 1 << 20, 1 << 28] {
-                    let Selection { algorithm, .. } = select(operation, &topology, size_bytes);
+                    let select = || select(operation, &topology, &machines, size_bytes, 4);
+                    let Selection { algorithm, .. } = select();
                     assert!(algorithm.plan(operation, &topology, 0).is_some(), "{operation}: {algorithm}");
+                    assert_eq!(select(), select());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn size_and_world_decide() {
+        let choose = |topology: &Topology, transport: &str, size_bytes| {
+            select(Operation::AllReduce, topology, &machines(transport), size_bytes, 4).algorithm
+        };
+        let (two, eight) = (Topology::single_node(2), Topology::single_node(8));
+        for transport in ["shm", "threads", "mpi"] {
+            assert_eq!(choose(&two, transport, 8), Algorithm::RecursiveDoubling, "{transport}");
+            assert_eq!(choose(&two, transport, 1 << 24), Algorithm::RoundRobin, "{transport}");
+            assert_eq!(choose(&eight, transport, 8), Algorithm::RecursiveDoubling, "{transport}");
+        }
+        assert_eq!(choose(&Topology::uniform(4, 8), "shm+mpi", 1 << 26), Algorithm::Rail);
+    }
+
+    #[test]
+    fn where_kinds_of_memory_disagree_none_is_far_behind() {
+        let fast = Machine::default();
+        let pass = Link::uniform(fast.intra.time_us(64, true) * 1.2, 1.0).unwrap();
+        let slow = Machine { one_pass: Some(pass), ..fast.clone() };
+        let two = Topology::single_node(2);
+        let choose = |machines: &[Machine]| select(Operation::AllReduce, &two, machines, 64, 4).algorithm;
+        let much_faster = Machine { one_pass: Some(Link::uniform(0.0, 100.0).unwrap()), ..fast };
+        assert_eq!(choose(std::slice::from_ref(&slow)), Algorithm::RecursiveDoubling);
+        assert_eq!(choose(&[slow, much_faster]), Algorithm::RoundRobin);
+    }
+
+    #[test]
+    fn sizes_are_classed_by_two_bits() {
+        for (size_bytes, class) in [(0, 0), (1, 1), (2, 2), (3, 3), (5, 4), (7, 6), (1000, 768), (1024, 1024)]
+        {
+            assert_eq!(class_bytes(size_bytes), class, "{size_bytes}");
         }
     }
 
@@ -137,5 +303,7 @@ mod tests {
         assert_eq!("ring".parse(), Ok(Choice::Algorithm(Algorithm::Ring)));
         let error = "rimg".parse::<Choice>().unwrap_err().to_string();
         assert!(error.contains("did you mean \"ring\"?") && error.ends_with("auto, mpi"), "{error}");
+        let rules = "tree:0-8;ring:8-";
+        assert_eq!(rules.parse::<Choice>().unwrap().to_string(), rules);
     }
 }

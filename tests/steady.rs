@@ -76,7 +76,7 @@ fn over_shared_memory() {
 fn steady(comm: &mut Communicator) {
     let named = [Algorithm::RecursiveDoubling, Algorithm::Ring, Algorithm::RoundRobin].map(Choice::Algorithm);
     for choice in named.into_iter().chain([Choice::Auto]) {
-        comm.set_choice(choice).unwrap();
+        comm.set_choice(choice.clone()).unwrap();
         for memory in [Memory::Slices, Memory::Registered, Memory::Mixed] {
             for bytes in [8, 64 << 10, 8 << 20] {
                 let mut array = memory.array(comm, vec![1.0_f32; bytes / 4]);

@@ -9,10 +9,19 @@
 //!   costs it nothing but the wait until the other is done. Sending and receiving overlap, since they are
 //!   the work of two cores. That cores share the memory's bandwidth must be in the link's rates, if they are
 //!   measured on all ranks at once.
+//! - **What would change on its way is copied first** ([`Machine::copy_gb_per_s`]): a step may send what it
+//!   reduces into.
 //! - **Between nodes the ports do the work**: every node has one port out and one port in, which its ranks
 //!   share. A message occupies each for as long as its bytes take; those that come while it is occupied wait
 //!   in the order in which they were ready. What is between the ports (the switch) is never in the way. The
 //!   first byte is α later at the port in than at the port out.
+//!
+//! Where the ranks of a node share memory, a *direct* all-reduce among them needs no messages
+//! ([`Machine::one_pass`]): each rank waits for each other one, and works on its own part of all arrays in one pass.
+//!
+//! No node is done before its cores have done all of its ranks' work. That is no news where each rank has a core. Where
+//! ranks take turns ([`Machine::cores`]), it is often what decides: then few messages in all are better than few
+//! in a row.
 //!
 //! Nothing is pipelined: an executor that cuts messages into segments may be faster than this.
 //!
@@ -25,6 +34,7 @@
 //! model", SPAA 1995; the rendezvous and the ports are ours.
 
 use crate::algorithm::Algorithm;
+use crate::direct::Direct;
 use crate::model::Machine;
 use crate::operation::Operation;
 use crate::plan::Plan;
@@ -73,7 +83,7 @@ pub enum Unpredictable {
 /// use unisono_collectives::{Algorithm, Operation, Topology, clock};
 ///
 /// let link = Link::uniform(2.0, 1.0).unwrap();
-/// let machine = Machine { intra: link.clone(), inter: link, step_us: 0.0, call_us: 0.0 };
+/// let machine = Machine { intra: link.clone(), inter: link, one_pass: None, step_us: 0.0, ..Machine::default() };
 /// let four = Topology::single_node(4);
 /// let ring = clock::predict(Algorithm::Ring, Operation::AllReduce, &four, &machine, 4000, 4).unwrap();
 /// // Six steps, each of 2 us and of 1000 bytes.
@@ -84,7 +94,7 @@ pub enum Unpredictable {
 /// [`Unpredictable`] if the algorithm does not offer the operation, or its messages are too many to play.
 ///
 /// # Panics
-/// If an element has no bytes; if `step_us` or `call_us` of the machine is negative or not finite; if the
+/// If an element has no bytes; if the machine has no core; if `step_us` or `call_us` of the machine is negative or not finite; if the
 /// root of the operation is not in the world.
 pub fn predict(
     algorithm: Algorithm,
@@ -98,20 +108,42 @@ pub fn predict(
     let plan =
         algorithm.planner(operation, topology).ok_or(Unpredictable::NotOffered { algorithm, operation })?;
     // What is no whole element counts as one.
-    let world = World::folded(plan, topology, size_bytes.div_ceil(element_size_bytes), LIMITS)?;
-    let finish_us = play::play(&world, machine, element_size_bytes)?;
+    let count = size_bytes.div_ceil(element_size_bytes);
+    let one_pass = one_pass(&plan, operation, topology, machine, count * element_size_bytes);
+    let world = World::folded(plan, topology, count, LIMITS)?;
+    let time_us = match one_pass {
+        Some(time_us) => time_us,
+        None => play::play(&world, machine, element_size_bytes)?.time_us(&world, machine),
+    };
     Ok(Prediction {
-        time_us: finish_us.into_iter().fold(0.0, f64::max),
+        time_us,
         steps: world.busiest.steps,
         messages: world.busiest.messages,
         sent_bytes: world.busiest.sent_count * element_size_bytes,
     })
 }
 
+/// How long the operation takes if it is carried out in one pass.
+fn one_pass(
+    plan: impl Fn(Rank) -> Plan,
+    operation: Operation,
+    topology: &Topology,
+    machine: &Machine,
+    size_bytes: usize,
+) -> Option<f64> {
+    let ranks = topology.ranks();
+    let link = machine.one_pass.as_ref().filter(|_| topology.nodes() == 1 && ranks > 1)?;
+    let all_reduce = operation == Operation::AllReduce;
+    all_reduce.then(|| Direct::recognise(&plan(0).flattened(), 0, ranks)).flatten()?;
+    let each_us = link.time_us(size_bytes.div_ceil(ranks), true);
+    let turns = (ranks as f64 / machine.cores as f64).max(1.0);
+    Some(machine.call_us + turns * (ranks - 1) as f64 * each_us)
+}
+
 /// When each rank is done with its plan, in microseconds after all began; `plans` are those of all ranks, rank
 /// 0 first, and arrays have `count` elements of `element_size_bytes`.
 ///
-/// Every rank is played, however many there are.
+/// Every rank is played, however many there are, and by messages; each has a core.
 ///
 /// # Errors
 /// [`Unpredictable::DoesNotFinish`] if the plans are defective.
@@ -127,7 +159,7 @@ pub fn finish_us(
     element_size_bytes: usize,
 ) -> Result<Vec<f64>, Unpredictable> {
     assert_eq!(plans.len(), topology.ranks(), "one plan for each rank");
-    play::play(&World::whole(plans, topology, count), machine, element_size_bytes)
+    Ok(play::play(&World::whole(plans, topology, count), machine, element_size_bytes)?.finish_us)
 }
 
 #[cfg(test)]

@@ -147,9 +147,19 @@ impl Link {
 pub struct Machine {
     /// Between two ranks of one node.
     pub intra: Link,
+    /// In a [direct](crate::Direct) all-reduce over the ranks of one node, where these share memory: what each of the
+    /// other ranks costs a rank, by the size of the part that the rank reduces. Its rate of reducing is that of
+    /// one pass: to reduce the other's part into this rank's own, and to hand the other the result. `None` where
+    /// such an all-reduce is carried out by messages too.
+    pub one_pass: Option<Link>,
     /// Between two ranks of different nodes. Its rate is also that of a node's port, which all ranks of the
     /// node share.
     pub inter: Link,
+    /// How fast a rank copies what would change on its way, in 1e9 bytes per second; infinite where messages are copied
+    /// anyway.
+    pub copy_gb_per_s: f64,
+    /// How many cores the ranks of a node have together. If they are fewer than the ranks, these take turns.
+    pub cores: usize,
     /// What every step takes a rank besides its messages, in microseconds.
     pub step_us: f64,
     /// What every call takes a rank before its first step, in microseconds.
@@ -164,15 +174,37 @@ const SHARED_MEMORY: [Range; 4] = [
     Range { up_to_bytes: usize::MAX, alpha_us: 0.4, move_gb_per_s: 10.0, reduce_gb_per_s: 8.0 },
 ];
 
+/// The same ranks in one pass, without messages. As above: typical, not measured.
+const ONE_PASS: [Range; 3] = [
+    Range { up_to_bytes: 512, alpha_us: 0.3, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },
+    Range { up_to_bytes: 256 << 10, alpha_us: 0.5, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },
+    Range { up_to_bytes: usize::MAX, alpha_us: 0.5, move_gb_per_s: 8.0, reduce_gb_per_s: 8.0 },
+];
+
 /// 10 Gbit/s Ethernet. Reducing keeps up with it. As above: typical, not measured.
 const ETHERNET: [Range; 1] =
     [Range { up_to_bytes: usize::MAX, alpha_us: 15.0, move_gb_per_s: 1.25, reduce_gb_per_s: 1.25 }];
 
-/// A typical machine of today: ranks of a node share memory, and nodes have 10 Gbit/s Ethernet.
+impl Machine {
+    /// How long a rank takes to copy so many bytes.
+    pub(crate) fn copy_us(&self, size_bytes: usize) -> f64 {
+        size_bytes as f64 / (self.copy_gb_per_s * BYTES_PER_US)
+    }
+}
+
+/// A typical machine of today: ranks of a node share memory, each has a core, and nodes have 10 Gbit/s Ethernet.
 impl Default for Machine {
     fn default() -> Self {
         let link = |ranges: &[Range]| Link::new(ranges.to_vec()).expect("the constants make a link");
-        Self { intra: link(&SHARED_MEMORY), inter: link(&ETHERNET), step_us: 0.05, call_us: 0.0 }
+        Self {
+            intra: link(&SHARED_MEMORY),
+            one_pass: Some(link(&ONE_PASS)),
+            inter: link(&ETHERNET),
+            copy_gb_per_s: 10.0,
+            cores: usize::MAX,
+            step_us: 0.05,
+            call_us: 0.0,
+        }
     }
 }
 

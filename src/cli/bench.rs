@@ -2,17 +2,18 @@
 
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::bench::{Memory, Row, Settings, measure};
+use unisono::select::InvalidChoice;
+use unisono::size::bytes;
 use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp};
-use unisono_collectives::names::UnknownName;
 
 use super::Failure;
-use super::size::bytes;
 use super::world::World;
 
 /// What is measured, and how it is shown.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The algorithms, separated by commas; all, auto and mpi are names too
+    /// The algorithms, separated by commas; all, auto and mpi are names too, and so are rules by size such as
+    /// "tree:0-8K;ring:8K-"
     #[arg(long, default_value = "all", value_delimiter = ',', value_parser = contenders)]
     algorithm: Vec<Contenders>,
     /// The sizes of the array: from MIN to MAX, FACTOR times as large each time (2 by default); K, M and G
@@ -60,7 +61,7 @@ enum Format {
 #[derive(Debug, Clone)]
 struct Contenders(Vec<Choice>);
 
-fn contenders(name: &str) -> Result<Contenders, UnknownName> {
+fn contenders(name: &str) -> Result<Contenders, InvalidChoice> {
     match name {
         "all" => Ok(Contenders(Algorithm::ALL.map(Choice::Algorithm).to_vec())),
         _ => Ok(Contenders(vec![name.parse()?])),
@@ -94,9 +95,9 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut contenders: Vec<_> =
-        args.algorithm.iter().flat_map(|Contenders(choices)| choices.iter().copied()).collect();
+        args.algorithm.iter().flat_map(|Contenders(choices)| choices.iter().cloned()).collect();
     if let Some(Baseline::Mpi) = args.against {
-        contenders.retain(|&choice| choice != Choice::Mpi);
+        contenders.retain(|choice| *choice != Choice::Mpi);
         contenders.push(Choice::Mpi);
     }
     let settings = Settings {
@@ -164,7 +165,7 @@ fn head(format: Format, comm: &Communicator) {
                 );
             }
             println!(
-                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>8} {:>8} {:>6}",
+                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>11} {:>8} {:>8} {:>6}",
                 "size",
                 "count",
                 "type",
@@ -174,13 +175,14 @@ fn head(format: Format, comm: &Communicator) {
                 "transport",
                 "time",
                 "min",
+                "model",
                 "algbw",
                 "busbw",
                 "#wrong"
             );
             println!(
-                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>8} {:>8} {:>6}",
-                "(B)", "", "", "", "", "", "", "(us, p50)", "(us)", "(GB/s)", "(GB/s)", ""
+                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>11} {:>8} {:>8} {:>6}",
+                "(B)", "", "", "", "", "", "", "(us, p50)", "(us)", "(us)", "(GB/s)", "(GB/s)", ""
             );
         }
     }
@@ -192,7 +194,7 @@ impl Format {
             Self::Json => serde_json::to_string(row).expect("a row has no maps with odd keys"),
             Self::Csv => COLUMNS.map(|(_, value)| value(row)).join(","),
             Self::Table => format!(
-                "{:>12} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11.2} {:>11.2} {:>8.2} {:>8.2} {:>6}",
+                "{:>12} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11.2} {:>11.2} {:>11} {:>8.2} {:>8.2} {:>6}",
                 row.bytes,
                 row.count,
                 row.dtype,
@@ -202,6 +204,7 @@ impl Format {
                 row.transport,
                 row.time_us.p50,
                 row.time_us.min,
+                row.predicted_us.map_or_else(|| "-".to_owned(), |predicted| format!("{predicted:.2}")),
                 row.algbw_gb_per_s,
                 row.busbw_gb_per_s,
                 row.wrong
@@ -215,7 +218,7 @@ type Column = (&'static str, fn(&Row) -> String);
 
 /// The columns of a CSV row; the values have neither commas nor quotes.
 const COLUMNS: [Column; 20] = [
-    ("algorithm", |row| row.algorithm.to_owned()),
+    ("algorithm", |row| row.algorithm.clone()),
     ("ran", |row| row.ran.to_owned()),
     ("bytes", |row| row.bytes.to_string()),
     ("count", |row| row.count.to_string()),

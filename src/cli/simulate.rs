@@ -2,12 +2,12 @@
 
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
+use unisono::size::bytes;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::clock::{self, Unpredictable};
 use unisono_collectives::model::{Link, Machine};
 
 use super::algorithms::{Algorithms, algorithms};
-use super::size::bytes;
 use super::{Failure, speaks};
 
 /// What is simulated, and on what.
@@ -110,12 +110,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn machine(args: &Args) -> Machine {
-    let Machine { intra, inter, .. } = Machine::default();
-    Machine {
-        intra: args.intra.clone().unwrap_or(intra),
-        inter: args.inter.clone().unwrap_or(inter),
-        ..Machine::default()
+    let mut machine = Machine::default();
+    if let Some(link) = &args.intra {
+        // One pass is as fast as the messages that it replaces, unless more is known.
+        machine.one_pass = Some(link.clone());
+        machine.intra = link.clone();
     }
+    if let Some(link) = &args.inter {
+        machine.inter = link.clone();
+    }
+    machine
 }
 
 /// What rows are sorted by: those without a prediction last.

@@ -36,7 +36,8 @@ pub(super) struct Args {
     /// the model
     #[arg(long, value_name = "RATE")]
     learning_rate: Option<f64>,
-    /// The all-reduce algorithm, auto or mpi; by default UNISONO_ALGORITHM, or else auto
+    /// The all-reduce algorithm, auto, mpi, or rules by size such as "tree:0-8K;ring:8K-"; by default
+    /// UNISONO_ALGORITHM, or else auto
     #[arg(long)]
     algorithm: Option<Choice>,
     /// Where all randomness comes from
@@ -80,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {
-    if let Some(choice) = args.algorithm {
+    if let Some(choice) = args.algorithm.clone() {
         let chosen = comm.set_choice(choice);
         chosen.map_err(|error| bad_input(comm.rank(), error.to_string()))?;
     }

@@ -134,17 +134,24 @@ fn all_reduces<T: Exact>(comm: &mut Communicator, memory: Memory) {
     for choice in choices(comm, T::DTYPE) {
         for count in counts::<T>(ranks) {
             for op in ReduceOp::ALL {
-                all_reduce::<T>(comm, memory, choice, op, count);
+                all_reduce::<T>(comm, memory, &choice, op, count);
             }
         }
     }
 }
 
-fn all_reduce<T: Exact>(comm: &mut Communicator, memory: Memory, choice: Choice, op: ReduceOp, count: usize) {
+fn all_reduce<T: Exact>(
+    comm: &mut Communicator,
+    memory: Memory,
+    choice: &Choice,
+    op: ReduceOp,
+    count: usize,
+) {
     let mut array = memory.array(comm, inputs::<T>(op, comm.rank(), 0, count));
     let call = Call::all_reduce(T::DTYPE, op, count);
-    let ran = comm.collective(choice).unwrap().run(&call, bytemuck::cast_slice_mut(&mut array)).unwrap();
-    assert!(choice == Choice::Auto || ran.algorithm == choice.name());
+    let ran =
+        comm.collective(choice.clone()).unwrap().run(&call, bytemuck::cast_slice_mut(&mut array)).unwrap();
+    assert!(*choice == Choice::Auto || ran.algorithm == choice.to_string());
     let what = format!("{choice} over {}, {memory:?}, rank {}", comm.transport(), comm.rank());
     assert_reduced(&array, op, comm.ranks(), 0, &what);
 }
@@ -168,20 +175,20 @@ fn other_operations<T: Exact>(comm: &mut Communicator, memory: Memory) {
         let own = comm.own_part(count);
 
         for choice in offering(comm, Operation::ReduceScatter) {
-            comm.set_choice(choice).unwrap();
+            comm.set_choice(choice.clone()).unwrap();
             let mut buffer = begin(comm);
             let mine = comm.reduce_scatter(&mut buffer, ReduceOp::Sum).unwrap();
             assert!(mine.iter().zip(own.clone()).all(|(&element, index)| element == sum(index)), "{choice}");
             assert_eq!(mine.len(), own.len());
         }
         for choice in offering(comm, Operation::AllGather) {
-            comm.set_choice(choice).unwrap();
+            comm.set_choice(choice.clone()).unwrap();
             let mut buffer = begin(comm);
             comm.all_gather(&mut buffer).unwrap();
             assert!((0..count).all(|index| buffer[index] == from(owner(index), index)), "{choice}, {count}");
         }
         for choice in offering(comm, Operation::Broadcast { root }) {
-            comm.set_choice(choice).unwrap();
+            comm.set_choice(choice.clone()).unwrap();
             let mut buffer = begin(comm);
             comm.broadcast(&mut buffer, root).unwrap();
             assert!((0..count).all(|index| buffer[index] == from(root, index)), "{choice}");

@@ -26,7 +26,7 @@ fn cross_with<T: Exact>(comm: &mut Communicator, memory: Memory, op: ReduceOp) {
             for chunks in [1, comm.ranks()] {
                 let count = chunks * bytes / size_of::<T>();
                 let counts = if bytes > 64 << 10 { count + 1..=count + 1 } else { count - 1..=count + 1 };
-                counts.for_each(|count| all_reduce::<T>(comm, memory, choice, op, count));
+                counts.for_each(|count| all_reduce::<T>(comm, memory, &choice, op, count));
             }
         }
     }

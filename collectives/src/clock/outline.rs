@@ -3,7 +3,7 @@
 use super::Unpredictable;
 use crate::partition::Partition;
 use crate::plan::Plan;
-use crate::schedule::Combine;
+use crate::schedule::{Combine, Source};
 use crate::world::{Rank, Topology};
 
 /// What is too much.
@@ -30,6 +30,8 @@ pub(super) struct Outline {
     pub(super) sent_count: usize,
     /// Whether what is received is reduced.
     pub(super) reduces: bool,
+    /// Whether what is sent is copied first, since what is received is reduced into it.
+    pub(super) copies: bool,
 }
 
 /// The most that any rank has to do of each.
@@ -149,6 +151,9 @@ fn outline(plan: &Plan, rank: Rank, ranks: usize, count: usize, steps: &mut Vec<
             from: step.receive.map(|receive| places(receive.from)),
             sent_count: step.send.map_or(0, |send| partition.count(send.chunks)),
             reduces: step.receive.is_some_and(|receive| receive.combine == Combine::Reduce),
+            copies: step.send.zip(step.receive).is_some_and(|(send, receive)| {
+                send.source == Source::Current && send.chunks.overlaps(receive.chunks)
+            }),
         });
         steps.extend(outline);
     }

@@ -63,6 +63,31 @@ struct Present {
     halves: usize,
     /// When the last half ends of those that are known, or the step before.
     ended_us: f64,
+    /// How long the rank's core was at work on messages in the node.
+    worked_us: f64,
+}
+
+/// What became of the ranks that were played.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Played {
+    /// When each is done.
+    pub(super) finish_us: Vec<f64>,
+    /// How long the core of each was at work.
+    worked_us: Vec<f64>,
+}
+
+impl Played {
+    /// When all are done, on nodes of so many cores.
+    pub(super) fn time_us(&self, world: &World<'_>, machine: &Machine) -> f64 {
+        assert!(machine.cores > 0, "a machine without a core");
+        let mut nodes_us = vec![0.0; world.topology.nodes()];
+        for rank in 0..world.topology.ranks() {
+            nodes_us[world.topology.node_of(rank)] += self.worked_us[world.played(rank)];
+        }
+        let busiest_us = nodes_us.into_iter().fold(0.0, f64::max);
+        let last_us = self.finish_us.iter().copied().fold(0.0, f64::max);
+        last_us.max(machine.call_us + busiest_us / machine.cores as f64)
+    }
 }
 
 struct Clock<'a> {
@@ -75,15 +100,16 @@ struct Clock<'a> {
     ports: Vec<[f64; 2]>,
 }
 
-/// When each of the ranks that are played is done.
+/// Plays the ranks to their end.
 pub(super) fn play(
     world: &World<'_>,
     machine: &Machine,
     element_size_bytes: usize,
-) -> Result<Vec<f64>, Unpredictable> {
+) -> Result<Played, Unpredictable> {
     for time_us in [machine.step_us, machine.call_us] {
         assert!(time_us.is_finite() && time_us >= 0.0, "a machine that takes {time_us} us");
     }
+    assert!(machine.copy_gb_per_s > 0.0, "a machine that copies {} GB/s", machine.copy_gb_per_s);
     let before = Present {
         step: 0,
         ready_us: 0.0,
@@ -91,6 +117,7 @@ pub(super) fn play(
         receiving: false,
         halves: 0,
         ended_us: machine.call_us,
+        worked_us: 0.0,
     };
     let mut clock = Clock {
         world,
@@ -114,7 +141,9 @@ pub(super) fn play(
         let finished = present.step == world.played[rank].len();
         if finished { Ok(present.ended_us) } else { Err(Unpredictable::DoesNotFinish { rank }) }
     };
-    clock.present.into_iter().enumerate().map(finished).collect()
+    let worked_us = clock.present.iter().map(|present| present.worked_us).collect();
+    let finish_us = clock.present.into_iter().enumerate().map(finished).collect::<Result<_, _>>()?;
+    Ok(Played { finish_us, worked_us })
 }
 
 impl Clock<'_> {
@@ -132,11 +161,15 @@ impl Clock<'_> {
     fn enter(&mut self, rank: Rank, step: usize) {
         let steps = &self.world.played[rank];
         let busy = |step: &Outline| step.to.is_some() || step.from.is_some();
+        let machine = self.machine;
         let present = &mut self.present[rank];
         // Steps that do nothing take no time.
         present.step = steps[step..].iter().position(busy).map_or(steps.len(), |idle| step + idle);
         let Some(&outline) = steps.get(present.step) else { return };
-        present.ready_us = present.ended_us + self.machine.step_us;
+        let copied_bytes = if outline.copies { outline.sent_count * self.element_size_bytes } else { 0 };
+        let copy_us = machine.copy_us(copied_bytes);
+        present.worked_us += copy_us;
+        present.ready_us = present.ended_us + machine.step_us + copy_us;
         present.ended_us = present.ready_us;
         present.sending = outline.to.is_some();
         present.receiving = outline.from.is_some();
@@ -190,7 +223,9 @@ impl Clock<'_> {
     fn copy(&mut self, message: &Message) {
         let (size_bytes, reduces) = self.content(message);
         let Time(ready_us) = message.at;
-        self.end(message, ready_us + self.machine.intra.time_us(size_bytes, reduces));
+        let work_us = self.machine.intra.time_us(size_bytes, reduces);
+        self.present[message.to].worked_us += work_us;
+        self.end(message, ready_us + work_us);
     }
 
     /// A message goes out when those before it have left.

@@ -12,7 +12,15 @@ const KIB_US: f64 = 1.0;
 
 fn uniform() -> Machine {
     let link = Link::uniform(ALPHA_US, GB_PER_S).unwrap();
-    Machine { intra: link.clone(), inter: link, step_us: 0.0, call_us: 0.0 }
+    Machine {
+        intra: link.clone(),
+        one_pass: None,
+        inter: link,
+        copy_gb_per_s: f64::INFINITY,
+        cores: usize::MAX,
+        step_us: 0.0,
+        call_us: 0.0,
+    }
 }
 
 /// Messages in a node take nothing.
@@ -67,6 +75,46 @@ fn reducing_has_a_rate_of_its_own() {
     let world = Topology::single_node(2);
     // Half of the array reduced, and half of it put in place.
     close(all_reduce(Algorithm::Ring, &world, &machine, 2048), KIB_US + KIB_US / 4.0);
+}
+
+#[test]
+fn a_direct_all_reduce_takes_one_pass_where_memory_is_shared() {
+    let machine = Machine { one_pass: Some(Link::uniform(1.0, GB_PER_S).unwrap()), ..uniform() };
+    let time = |algorithm, topology: &Topology| all_reduce(algorithm, topology, &machine, 4096);
+    let (node, nodes) = (Topology::single_node(4), Topology::uniform(2, 2));
+    // Three other ranks, and a KiB of each.
+    close(time(Algorithm::RoundRobin, &node), 3.0 * (1.0 + KIB_US));
+    close(time(Algorithm::Ring, &node), 6.0 * (ALPHA_US + KIB_US));
+    close(time(Algorithm::RoundRobin, &nodes), all_reduce(Algorithm::RoundRobin, &nodes, &uniform(), 4096));
+    // On half as many cores as ranks.
+    let machine = Machine { cores: 2, ..machine };
+    close(all_reduce(Algorithm::RoundRobin, &node, &machine, 4096), 6.0 * (1.0 + KIB_US));
+}
+
+#[test]
+fn what_is_sent_and_reduced_into_is_copied() {
+    let machine = Machine { copy_gb_per_s: GB_PER_S, ..uniform() };
+    let world = Topology::single_node(4);
+    let whole_us = ALPHA_US + 2.0 * KIB_US;
+    close(all_reduce(Algorithm::RecursiveDoubling, &world, &machine, 1024), 2.0 * whole_us);
+    for algorithm in [Algorithm::Ring, Algorithm::Tree] {
+        let time = |machine| all_reduce(algorithm, &world, machine, 1024);
+        close(time(&machine), time(&uniform()));
+    }
+}
+
+#[test]
+fn ranks_that_take_turns_wait_for_the_work_of_all() {
+    let world = Topology::single_node(4);
+    let time = |algorithm, cores| all_reduce(algorithm, &world, &Machine { cores, ..uniform() }, 1024);
+    let each_us = ALPHA_US + KIB_US;
+    // Eight messages, two after each other; or six, one at a time.
+    close(time(Algorithm::RecursiveDoubling, 4), 2.0 * each_us);
+    close(time(Algorithm::RecursiveDoubling, 1), 8.0 * each_us);
+    close(time(Algorithm::MasterWorker, 4), 6.0 * each_us);
+    close(time(Algorithm::MasterWorker, 1), 6.0 * each_us);
+    // One rank stands for all.
+    close(time(Algorithm::Ring, 1), 24.0 * (ALPHA_US + KIB_US / 4.0));
 }
 
 #[test]
@@ -136,7 +184,7 @@ fn ranks_that_stand_for_others_give_the_same_times() {
                 let every_rank = finish_us(&plans, &topology, &machine, count, 4).unwrap();
                 let world = World::folded(|rank| plans[rank].clone(), &topology, count, LIMITS).unwrap();
                 assert!(world.played.len() < topology.ranks());
-                let folded = play::play(&world, &machine, 4).unwrap();
+                let folded = play::play(&world, &machine, 4).unwrap().finish_us;
                 let expected: Vec<_> = (0..topology.ranks()).map(|rank| folded[world.played(rank)]).collect();
                 assert_eq!(every_rank, expected, "{algorithm}, {operation}, {topology:?}");
             }

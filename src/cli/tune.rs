@@ -1,0 +1,113 @@
+//! `unisono tune`: what messages and meetings cost here, into a file.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+use unisono::size;
+use unisono::tuning::{self, Measured, Off, Reach, Section};
+use unisono::{Communicator, Error};
+
+use super::Failure;
+use super::world::World;
+
+/// What is measured, and where it goes.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The file; sections that it has already and that are not measured now stay as they are
+    #[arg(long, value_name = "FILE", default_value = "unisono.toml")]
+    out: PathBuf,
+    #[command(flatten)]
+    world: World,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    args.world.run(|comm| on_rank(comm, &args.out))
+}
+
+fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
+    let talks = comm.rank() == 0;
+    // What cannot be written is better known before it is measured; and all ranks must know.
+    let kept = if talks { kept(file).and_then(|kept| check_place(file).map(|()| kept)) } else { Ok(vec![]) };
+    let mut refused = [u8::from(kept.is_err())];
+    comm.broadcast(&mut refused, 0).map_err(|error| Failure::Error(error.to_string()))?;
+    let kept = kept.map_err(Failure::BadInput)?;
+    if refused != [0] {
+        return Err(Failure::SaidElsewhere);
+    }
+    let measured = tuning::measure(comm).map_err(|error| match error {
+        Error::Unsupported(_) if talks => Failure::BadInput(error.to_string()),
+        Error::Unsupported(_) => Failure::SaidElsewhere,
+        error => Failure::Error(error.to_string()),
+    })?;
+    if !talks {
+        return Ok(());
+    }
+    write(file, &merged(kept, &measured)).map_err(Failure::Error)?;
+    for one in &measured {
+        println!("{}", described(one));
+    }
+    if comm.is_oversubscribed() {
+        println!(
+            "there are more ranks than cores: they took turns, and a rank with a core is faster than this"
+        );
+    }
+    println!("written to {}; UNISONO_TUNING={0} uses it", file.display());
+    Ok(())
+}
+
+fn described(measured: &Measured) -> String {
+    let Measured { reach, section, messages_off, one_pass_off } = measured;
+    let off = |&Off { typical_percent, worst_percent, worst_at_bytes }: &Off| {
+        let at = size::text(worst_at_bytes);
+        format!("{typical_percent:.0} % off, at worst {worst_percent:.0} % at {at}")
+    };
+    let one_pass = one_pass_off.as_ref().map_or_else(String::new, |pass| format!("; one pass {}", off(pass)));
+    format!("[{}] {}: messages {}{one_pass}", reach.name(), section.measured, off(messages_off))
+}
+
+/// The sections that a file has already; none if there is no file.
+fn kept(file: &Path) -> Result<Vec<(Reach, Section)>, String> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.map_err(|error| format!("cannot read `{}`: {error}", file.display()))?,
+    };
+    tuning::read(&text)
+        .map_err(|error| format!("`{}`, {error}; it is no tuning file, and is left as it is", file.display()))
+}
+
+/// Whether a file can be made at this place.
+fn check_place(file: &Path) -> Result<(), String> {
+    let temporary = beside(file);
+    fs::write(&temporary, "").map_err(|error| format!("cannot write `{}`: {error}", file.display()))?;
+    let _ = fs::remove_file(temporary);
+    Ok(())
+}
+
+/// A name that nobody else uses, in the same directory.
+fn beside(file: &Path) -> PathBuf {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    file.with_file_name(name)
+}
+
+/// All sections, in their usual order; what is measured takes the place of what was.
+fn merged(kept: Vec<(Reach, Section)>, measured: &[Measured]) -> Vec<(Reach, Section)> {
+    let section = |reach: Reach| {
+        let new = measured.iter().find(|one| one.reach == reach).map(|one| one.section.clone());
+        let old = kept.iter().find(|(old, _)| *old == reach).map(|(_, section)| section.clone());
+        Some((reach, new.or(old)?))
+    };
+    Reach::ALL.into_iter().filter_map(section).collect()
+}
+
+/// Writes the file as a whole or not at all.
+fn write(file: &Path, sections: &[(Reach, Section)]) -> Result<(), String> {
+    let temporary = beside(file);
+    let written = fs::write(&temporary, tuning::write(sections)).and_then(|()| fs::rename(&temporary, file));
+    written.map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        format!("cannot write `{}`: {error}", file.display())
+    })
+}

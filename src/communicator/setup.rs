@@ -1,0 +1,160 @@
+//! How a communicator begins: settings, and what its ranks must agree on.
+
+use std::path::Path;
+
+use unisono_collectives::Topology;
+
+use super::Communicator;
+use crate::collective::Engine;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::pending::Seat;
+use crate::select::Choice;
+use crate::transport::Transport;
+use crate::tuning::Tuning;
+
+/// The calls that ranks make before the user's first one have numbers that no user's call reaches.
+#[cfg(feature = "mpi")]
+const FIRST_OF_SETUP: u64 = u64::MAX / 2;
+
+impl Communicator {
+    /// The ends of a world of threads.
+    pub(super) fn new_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
+        let tuning = config.tuning.as_deref().map(|file| parsed(file, &read(file)?)).transpose()?;
+        let end = |end| {
+            let mut comm = Self::new(end, config)?;
+            if let Some(tuning) = &tuning {
+                comm.set_tuning(tuning);
+            }
+            Ok(comm)
+        };
+        ends.into_iter().map(end).collect()
+    }
+
+    fn new(transport: Transport, config: &Config) -> Result<Self> {
+        let mut topology = transport.topology();
+        if let Some(sizes) = &config.node_sizes {
+            let (ranks, declared) = (topology.ranks(), sizes.iter().sum::<usize>());
+            if ranks != declared {
+                return Err(Error::Setting(format!(
+                    "UNISONO_NODES declares nodes of {sizes:?} ranks, which are {declared}, in a world of {ranks}"
+                )));
+            }
+            topology = Topology::from_node_sizes(sizes);
+        }
+        let choice = match &config.algorithm {
+            Some(name) => name.parse().map_err(|error| {
+                Error::Setting(format!("the environment variable UNISONO_ALGORITHM: {error}"))
+            })?,
+            None => Choice::Auto,
+        };
+        let comm = Self {
+            choice,
+            rank: transport.rank(),
+            transport: transport.name(),
+            turns: (transport.local_ranks() as f64 / transport.node_cores() as f64).max(1.0),
+            registry: transport.registry(),
+            topology: topology.clone(),
+            seat: Seat::new(Engine::new(transport, topology, config.timeout)),
+        };
+        comm.check_choice(&comm.choice)?;
+        Ok(comm)
+    }
+
+    /// Goes by these constants in all calls to come. All ranks go by the same.
+    pub fn set_tuning(&mut self, tuning: &Tuning) {
+        let engine = self.seat.engine();
+        engine.set_tuning(tuning, engine.transport.node_cores());
+    }
+}
+
+#[cfg(feature = "mpi")]
+impl Communicator {
+    /// One end of a world of processes. The ranks go by the tuning file that rank 0 names, and by the cores of its
+    /// node: all must choose the same algorithms, and files differ between nodes.
+    pub(super) fn agreed(transport: Transport, config: &Config) -> Result<Self> {
+        let mut comm = Self::new(transport, config)?;
+        comm.seat.engine().sequence = FIRST_OF_SETUP;
+        let here = (comm.rank() == 0).then(|| match &config.tuning {
+            // What is wrong with it must be known before anybody goes by it.
+            Some(file) => read(file).and_then(|text| parsed(file, &text).map(|_| text)),
+            None => Ok(String::new()),
+        });
+        let (text, is_error) = match &here {
+            Some(Ok(text)) => (text.clone(), false),
+            Some(Err(error)) => (error.to_string(), true),
+            None => (String::new(), false),
+        };
+        let mut known =
+            [text.len() as u64, u64::from(is_error), comm.seat.engine().transport.node_cores() as u64];
+        comm.as_rank_0_has(&mut known)?;
+        let [size_bytes, is_error, cores] = known;
+        let mut text = text.into_bytes();
+        text.resize(size_bytes as usize, 0);
+        if size_bytes > 0 {
+            comm.as_rank_0_has(&mut text)?;
+        }
+        let text = String::from_utf8_lossy(&text);
+        let tuning = match (is_error, &*text) {
+            (0, "") => Tuning::default(),
+            (0, text) => parsed(config.tuning.as_deref().unwrap_or(Path::new("rank 0's file")), text)?,
+            (_, text) => return Err(Error::Setting(text.to_owned())),
+        };
+        comm.seat.engine().set_tuning(&tuning, cores as usize);
+        comm.seat.engine().sequence = 0;
+        Ok(comm)
+    }
+
+    fn as_rank_0_has<T: crate::Element>(&mut self, buffer: &mut [T]) -> Result<()> {
+        use crate::Collective as _;
+        use unisono_collectives::{Algorithm, Operation};
+
+        // By an algorithm that all know before they know any constants.
+        let call = crate::Call {
+            operation: Operation::Broadcast { root: 0 },
+            op: None,
+            dtype: T::DTYPE,
+            count: buffer.len(),
+        };
+        let bytes = bytemuck::cast_slice_mut(buffer);
+        self.collective(Choice::Algorithm(Algorithm::Tree))?.run(&call, bytes).map(drop)
+    }
+}
+
+/// Runs `main` on `ranks` threads, each with its end of a new world; what they return, rank 0 first.
+///
+/// # Panics
+/// If a rank panics; the others are told first, and do not wait for it. If the environment has settings
+/// that make no sense.
+pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let world = Communicator::threads(ranks).unwrap_or_else(|error| panic!("{error}"));
+    std::thread::scope(|scope| {
+        let main = &main;
+        let start = |comm: Communicator| {
+            let name = format!("rank {}", comm.rank());
+            std::thread::Builder::new()
+                .name(name)
+                .spawn_scoped(scope, move || main(comm))
+                .expect("a thread starts")
+        };
+        let threads: Vec<_> = world.into_iter().map(start).collect();
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}
+
+fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file)
+        .map_err(|error| Error::Setting(format!("UNISONO_TUNING: cannot read `{}`: {error}", file.display())))
+}
+
+#[cfg(feature = "tuning")]
+fn parsed(file: &Path, text: &str) -> Result<Tuning> {
+    text.parse().map_err(|error| Error::Setting(format!("UNISONO_TUNING: `{}`, {error}", file.display())))
+}
+
+#[cfg(not(feature = "tuning"))]
+fn parsed(file: &Path, _: &str) -> Result<Tuning> {
+    let why = "this program was built without the feature `tuning`, and cannot read";
+    Err(Error::Setting(format!("UNISONO_TUNING: {why} `{}`", file.display())))
+}

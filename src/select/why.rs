@@ -1,0 +1,81 @@
+//! Why an algorithm was chosen.
+
+use std::fmt;
+
+use unisono_collectives::Algorithm;
+
+use crate::size;
+
+/// Why something carries out a call: for a person, who gets it as a text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Why {
+    /// The caller named it.
+    AskedFor,
+    /// The caller has a rule for arrays of this size.
+    Rule {
+        /// The least size that the rule is for.
+        from_bytes: usize,
+        /// The least size above that the rule is not for; `None` if there is none.
+        to_bytes: Option<usize>,
+    },
+    /// The cost model says that no other is faster.
+    Predicted {
+        /// How long it should take.
+        time_us: f64,
+        /// The next best, and how long that should take.
+        next: Option<(Algorithm, f64)>,
+    },
+    /// No other algorithm offers the operation.
+    OnlyOne,
+    /// The world is too large for the cost model to be asked before a call.
+    Usual(&'static str),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::AskedFor => write!(f, "it was asked for"),
+            Self::Rule { from_bytes, to_bytes } => {
+                let to = to_bytes.map(size::text).unwrap_or_default();
+                write!(f, "a rule for {}-{to}", size::text(from_bytes))
+            }
+            Self::Predicted { time_us, next: None } => write!(f, "predicted: {}", Microseconds(time_us)),
+            Self::Predicted { time_us, next: Some((next, next_us)) } => {
+                let (time_us, next_us) = (Microseconds(time_us), Microseconds(next_us));
+                write!(f, "predicted fastest: {time_us}, then {next} {next_us}")
+            }
+            Self::OnlyOne => write!(f, "no other offers it"),
+            Self::Usual(reason) => write!(f, "{reason}"),
+        }
+    }
+}
+
+/// A time in at least two digits.
+struct Microseconds(f64);
+
+impl fmt::Display for Microseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(time_us) = *self;
+        let digits = if time_us < 10.0 { 2 } else { usize::from(time_us < 1000.0) };
+        write!(f, "{time_us:.digits$} us")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_texts() {
+        let text = |why: Why| why.to_string();
+        assert_eq!(text(Why::Rule { from_bytes: 8 << 10, to_bytes: Some(1 << 20) }), "a rule for 8K-1M");
+        assert_eq!(text(Why::Rule { from_bytes: 0, to_bytes: None }), "a rule for 0-");
+        let next = Some((Algorithm::Ring, 1234.56));
+        assert_eq!(
+            text(Why::Predicted { time_us: 12.1, next }),
+            "predicted fastest: 12.1 us, then ring 1235 us"
+        );
+        assert_eq!(text(Why::Predicted { time_us: 0.5, next: None }), "predicted: 0.50 us");
+    }
+}

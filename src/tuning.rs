@@ -1,0 +1,126 @@
+//! What messages and meetings cost on this machine: the constants that `auto` and every prediction go by.
+//!
+//! There are constants by default. `unisono tune` measures them; the file that it writes is used where
+//! `UNISONO_TUNING` names it.
+
+use unisono_collectives::model::{Link, Machine};
+
+use crate::bench::Memory;
+
+mod defaults;
+#[cfg(feature = "tuning")]
+mod file;
+mod fit;
+mod measure;
+
+#[cfg(feature = "tuning")]
+pub use file::{InvalidFile, read, write};
+pub use fit::Off;
+pub use measure::{Measured, measure};
+
+/// How ranks reach each other, and where the array is: each has constants of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Processes that share memory, and an array in any slice.
+    ShmSlice,
+    /// Processes that share memory, and an array in it.
+    ShmRegistered,
+    /// Threads of a process.
+    Threads,
+    /// Ranks of a node by MPI's messages.
+    Mpi,
+    /// Ranks of different nodes.
+    Network,
+}
+
+impl Reach {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::ShmSlice, Self::ShmRegistered, Self::Threads, Self::Mpi, Self::Network];
+
+    /// The name of its section in a tuning file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ShmSlice => "shm.slice",
+            Self::ShmRegistered => "shm.registered",
+            Self::Threads => "threads",
+            Self::Mpi => "mpi",
+            Self::Network => "network",
+        }
+    }
+
+    /// How ranks of a node reach each other over the [transport](crate::Communicator::transport) of this name.
+    pub fn inside(transport: &str, memory: Memory) -> Self {
+        match (transport, memory) {
+            ("threads", _) => Self::Threads,
+            ("mpi", _) => Self::Mpi,
+            (_, Memory::Slice) => Self::ShmSlice,
+            (_, Memory::Registered) => Self::ShmRegistered,
+        }
+    }
+
+    /// Whether ranks can work on each other's arrays, without messages.
+    pub fn shares_memory(self) -> bool {
+        !matches!(self, Self::Mpi | Self::Network)
+    }
+}
+
+/// A copy of what fits the caches; what does not is never best sent as a copy.
+const COPY_GB_PER_S: f64 = 15.0;
+
+/// What it costs to reach another rank.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Section {
+    /// What messages cost.
+    pub messages: Link,
+    /// What each other rank costs in one pass, where memory is shared ([`Machine::one_pass`]).
+    pub one_pass: Option<Link>,
+    /// Where and when that was measured.
+    pub measured: String,
+}
+
+/// The constants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tuning {
+    sections: [Section; Reach::ALL.len()],
+}
+
+/// Measured with two ranks on a machine of two cores; the network is a typical one of 10 Gbit/s.
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { sections: Reach::ALL.map(defaults::section) }
+    }
+}
+
+impl Tuning {
+    /// What it costs to reach another rank in this way.
+    pub fn section(&self, reach: Reach) -> &Section {
+        &self.sections[reach as usize]
+    }
+
+    /// Replaces some sections.
+    #[must_use]
+    pub fn with(mut self, sections: impl IntoIterator<Item = (Reach, Section)>) -> Self {
+        for (reach, section) in sections {
+            self.sections[reach as usize] = section;
+        }
+        self
+    }
+
+    /// What the clock needs to know of a world over the transport of this name, with arrays in this kind of
+    /// memory, on nodes of so many cores.
+    pub fn machine(&self, transport: &str, memory: Memory, cores: usize) -> Machine {
+        let inside = Reach::inside(transport, memory);
+        let Section { messages, one_pass, .. } = self.section(inside).clone();
+        Machine {
+            intra: messages,
+            one_pass: one_pass.filter(|_| inside.shares_memory()),
+            inter: self.section(Reach::Network).messages.clone(),
+            // What is no registered memory is copied into it anyway, and only once.
+            copy_gb_per_s: if inside == Reach::ShmSlice { f64::INFINITY } else { COPY_GB_PER_S },
+            cores,
+            // Measured in the messages' latency.
+            step_us: 0.0,
+            call_us: 0.0,
+        }
+    }
+}

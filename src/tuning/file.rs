@@ -1,0 +1,335 @@
+//! Constants as a TOML file that a person reads and edits: one line for each range of sizes.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+use serde::Deserialize;
+use toml::Spanned;
+use unisono_collectives::model::{Link, Range};
+
+use super::{Reach, Section, Tuning};
+use crate::size;
+
+/// What is wrong with a tuning file, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct InvalidFile {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong, and what was expected.
+    pub what: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    shm: Option<FileShm>,
+    threads: Option<FileSection>,
+    mpi: Option<FileSection>,
+    network: Option<FileSection>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileShm {
+    slice: Option<FileSection>,
+    registered: Option<FileSection>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileSection {
+    #[serde(default)]
+    measured: String,
+    messages: Spanned<Vec<Spanned<Message>>>,
+    one_pass: Option<Spanned<Vec<Spanned<Pass>>>>,
+}
+
+/// A range of messages.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Message {
+    up_to: UpTo,
+    alpha_us: Latency,
+    move_gb_per_s: Rate,
+    reduce_gb_per_s: Rate,
+}
+
+/// A range of what is reduced in one pass.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pass {
+    up_to: UpTo,
+    alpha_us: Latency,
+    gb_per_s: Rate,
+}
+
+impl From<Message> for Range {
+    fn from(Message { up_to, alpha_us, move_gb_per_s, reduce_gb_per_s }: Message) -> Self {
+        Self {
+            up_to_bytes: up_to.0,
+            alpha_us: alpha_us.0,
+            move_gb_per_s: move_gb_per_s.0,
+            reduce_gb_per_s: reduce_gb_per_s.0,
+        }
+    }
+}
+
+impl From<Pass> for Range {
+    fn from(Pass { up_to, alpha_us, gb_per_s }: Pass) -> Self {
+        let UpTo(up_to_bytes) = up_to;
+        Self { up_to_bytes, alpha_us: alpha_us.0, move_gb_per_s: gb_per_s.0, reduce_gb_per_s: gb_per_s.0 }
+    }
+}
+
+/// The largest size of a range: a number of bytes, a text such as 8K, or "any" for all that are larger.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+struct UpTo(usize);
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum NumberOrText {
+    Number(usize),
+    Text(String),
+    Other(serde::de::IgnoredAny),
+}
+
+const ANY: &str = "any";
+
+impl TryFrom<NumberOrText> for UpTo {
+    type Error = String;
+
+    fn try_from(size: NumberOrText) -> Result<Self, String> {
+        let (bytes, given) = match size {
+            NumberOrText::Number(bytes) => (Some(bytes), String::new()),
+            NumberOrText::Text(text) if text == ANY => (Some(usize::MAX), String::new()),
+            NumberOrText::Text(text) => (size::bytes(&text), format!("{text:?}")),
+            NumberOrText::Other(_) => (None, "neither a number nor a text".to_owned()),
+        };
+        let expected = || format!("up_to is {given}, and should be a size such as 512, \"8K\" or \"any\"");
+        bytes.map(Self).ok_or_else(expected)
+    }
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "f64")]
+struct Latency(f64);
+
+impl TryFrom<f64> for Latency {
+    type Error = String;
+
+    fn try_from(us: f64) -> Result<Self, String> {
+        let valid = us.is_finite() && us >= 0.0;
+        valid.then_some(Self(us)).ok_or_else(|| format!("{us} us, but a latency is 0 or above"))
+    }
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "f64")]
+struct Rate(f64);
+
+impl TryFrom<f64> for Rate {
+    type Error = String;
+
+    fn try_from(gb_per_s: f64) -> Result<Self, String> {
+        let valid = gb_per_s.is_finite() && gb_per_s > 0.0;
+        valid.then_some(Self(gb_per_s)).ok_or_else(|| format!("{gb_per_s} GB/s, but a rate is above 0"))
+    }
+}
+
+/// The sections of a file.
+///
+/// # Errors
+/// [`InvalidFile`] if it is no TOML, or says something that it cannot.
+pub fn read(text: &str) -> Result<Vec<(Reach, Section)>, InvalidFile> {
+    let invalid = |at: usize, what: String| InvalidFile { line: 1 + count_lines(text, at), what };
+    let file: File = toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        invalid(at, error.message().replace('\n', "; "))
+    })?;
+    let (slice, registered) = file.shm.map_or((None, None), |shm| (shm.slice, shm.registered));
+    let sections = [slice, registered, file.threads, file.mpi, file.network];
+    let mut read = Vec::new();
+    for (reach, section) in Reach::ALL.into_iter().zip(sections) {
+        let Some(FileSection { measured, messages, one_pass }) = section else { continue };
+        if let Some(one_pass) = one_pass.as_ref().filter(|_| !reach.shares_memory()) {
+            let what = format!("[{}] has no one_pass: these ranks share no memory", reach.name());
+            return Err(invalid(one_pass.span().start, what));
+        }
+        if let Some(defaults) = super::defaults::section(reach).one_pass.filter(|_| one_pass.is_none()) {
+            let section = Section { messages: link(messages, invalid)?, one_pass: Some(defaults), measured };
+            read.push((reach, section));
+            continue;
+        }
+        let one_pass = one_pass.map(|ranges| link(ranges, invalid)).transpose()?;
+        read.push((reach, Section { messages: link(messages, invalid)?, one_pass, measured }));
+    }
+    Ok(read)
+}
+
+fn count_lines(text: &str, end: usize) -> usize {
+    text.as_bytes().iter().take(end).filter(|&&byte| byte == b'\n').count()
+}
+
+/// The link that some lines describe.
+fn link<L: Copy + Into<Range>>(
+    lines: Spanned<Vec<Spanned<L>>>,
+    invalid: impl Fn(usize, String) -> InvalidFile,
+) -> Result<Link, InvalidFile> {
+    let begin = lines.span().start;
+    let mut before = 0;
+    let mut ranges = Vec::new();
+    for line in lines.into_inner() {
+        let (at, range): (_, Range) = (line.span().start, (*line.get_ref()).into());
+        if range.up_to_bytes <= before {
+            let (up_to, before) = (size::text(range.up_to_bytes), up_to(before));
+            return Err(invalid(
+                at,
+                format!("up_to is {up_to}, and should be above {before}, of the line before"),
+            ));
+        }
+        before = range.up_to_bytes;
+        ranges.push(range);
+    }
+    Link::new(ranges)
+        .map_err(|_| invalid(begin, format!("the last range should be for all sizes: up_to = \"{ANY}\"")))
+}
+
+/// A size in a file.
+fn up_to(bytes: usize) -> String {
+    let text = if bytes == usize::MAX { ANY.to_owned() } else { size::text(bytes) };
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text } else { format!("\"{text}\"") }
+}
+
+/// The text of a file that has these sections.
+pub fn write(sections: &[(Reach, Section)]) -> String {
+    let mut text = HEAD.to_owned();
+    for (reach, Section { messages, one_pass, measured }) in sections {
+        let _ = writeln!(text, "\n[{}]\nmeasured = {}", reach.name(), Quoted(measured));
+        text += "messages = [\n";
+        for range in messages.ranges() {
+            let Range { up_to_bytes, alpha_us, move_gb_per_s, reduce_gb_per_s } = *range;
+            let _ = writeln!(
+                text,
+                "    {{ up_to = {:>6}, alpha_us = {:>6}, move_gb_per_s = {:>6}, reduce_gb_per_s = {:>6} }},",
+                up_to(up_to_bytes),
+                Figure(alpha_us).to_string(),
+                Figure(move_gb_per_s).to_string(),
+                Figure(reduce_gb_per_s).to_string()
+            );
+        }
+        text += "]\n";
+        if let Some(one_pass) = one_pass {
+            text += "one_pass = [\n";
+            for &Range { up_to_bytes, alpha_us, reduce_gb_per_s, .. } in one_pass.ranges() {
+                let (alpha_us, gb_per_s) =
+                    (Figure(alpha_us).to_string(), Figure(reduce_gb_per_s).to_string());
+                let up_to = up_to(up_to_bytes);
+                let line = format!(
+                    "    {{ up_to = {up_to:>6}, alpha_us = {alpha_us:>6}, gb_per_s = {gb_per_s:>6} }},\n"
+                );
+                text += &line;
+            }
+            text += "]\n";
+        }
+    }
+    text
+}
+
+const HEAD: &str = "\
+# What it costs a rank to reach another, for `auto` and for predictions: written by `unisono tune`, and used where the
+# environment variable UNISONO_TUNING names this file. A section that is missing is as in the program.
+#
+# messages: a message takes alpha_us, and its bytes at the rate at which they are put in place or reduced.
+# one_pass: what each other rank costs in an all-reduce without messages, by the size of the part that a rank reduces.
+# up_to is the largest size of a range, in bytes: 512, \"8K\", \"1M\"; the last one is for \"any\".
+";
+
+/// A number in three or four digits.
+struct Figure(f64);
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(value) = *self;
+        let digits = [10.0, 100.0, 1000.0].iter().filter(|&&limit| value < limit).count();
+        write!(f, "{value:.digits$}", digits = digits.max(1))
+    }
+}
+
+/// A text as TOML's basic string, which escapes as JSON's does.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain: String = self.0.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        write!(f, "\"{}\"", plain.replace('\\', "\\\\").replace('"', "\\\""))
+    }
+}
+
+impl FromStr for Tuning {
+    type Err = InvalidFile;
+
+    /// Reads the text of a tuning file. What it does not say is as by default.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self::default().with(read(text)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaults() -> Vec<(Reach, Section)> {
+        Reach::ALL.map(|reach| (reach, super::super::defaults::section(reach))).to_vec()
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let text = write(&defaults());
+        assert_eq!(write(&read(&text).unwrap()), text);
+        assert_eq!(text.parse(), Ok(Tuning::default()), "the defaults have no more digits than a file");
+        assert!(text.lines().all(|line| line.len() < 120), "{text}");
+    }
+
+    #[test]
+    fn what_is_missing_is_as_by_default() {
+        let text = "[mpi]\nmessages = [\n{ up_to = \"any\", alpha_us = 3, move_gb_per_s = 1, reduce_gb_per_s = 0.5 },\n]";
+        let tuning: Tuning = text.parse().unwrap();
+        assert_eq!(tuning.section(Reach::Threads), Tuning::default().section(Reach::Threads));
+        assert_eq!(tuning.section(Reach::Mpi).messages.time_us(1000, true), 5.0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let file = |lines: &str| format!("# a comment\n[network]\nmessages = [\n{lines}\n]\n");
+        let line = |up_to: &str, alpha: &str, rate: &str| {
+            format!(
+                "{{ up_to = {up_to}, alpha_us = {alpha}, move_gb_per_s = {rate}, reduce_gb_per_s = 1 }},\n"
+            )
+        };
+        let open = line("\"any\"", "1", "1");
+        for (text, number, said) in [
+            (file(&line("\"8X\"", "1", "1")), 4, "up_to is \"8X\", and should be a size such as 512, \"8K\""),
+            (file(&line("true", "1", "1")), 4, "up_to is neither a number nor a text, and should be a size"),
+            (file(&line("\"any\"", "-1", "1")), 4, "-1 us, but a latency is 0 or above"),
+            (file(&(line("8", "1", "1") + &line("\"any\"", "1", "0"))), 5, "0 GB/s, but a rate is above 0"),
+            (
+                file(&(line("8", "1", "1") + &line("8", "1", "1") + &open)),
+                5,
+                "up_to is 8, and should be above 8",
+            ),
+            (file(&line("8", "1", "1")), 3, "the last range should be for all sizes"),
+            (file(""), 3, "the last range should be for all sizes"),
+            (file("{ up_to = 8, alpha = 1 }"), 4, "unknown field `alpha`"),
+            (file("{ up_to = 8 }"), 4, "missing field `alpha_us`"),
+            ("[tcp]\n".to_owned(), 1, "unknown field `tcp`, expected one of `shm`"),
+            (file(&open) + "one_pass = []", 7, "[network] has no one_pass"),
+            ("\n\n[mpi\n".to_owned(), 3, "unclosed table"),
+        ] {
+            let error = read(&text).unwrap_err();
+            assert!(error.line == number && error.what.contains(said), "{error}, in\n{text}");
+            assert!(!error.to_string().contains('\n'), "{error}");
+        }
+    }
+}
