@@ -163,6 +163,8 @@ struct Contender {
     ran: &'static str,
     times_us: Vec<f64>,
     wrong: u64,
+    /// Whether it can do what is asked for.
+    is_able: bool,
 }
 
 fn measure_size<T: Element + From<u8>>(
@@ -178,15 +180,30 @@ fn measure_size<T: Element + From<u8>>(
     let iterations = settings
         .iterations
         .unwrap_or_else(|| (WORTH_BYTES / call.size_bytes()).clamp(*ITERATIONS.start(), *ITERATIONS.end()));
-    let new = |choice: &Choice| Contender { choice: choice.clone(), ran: "", times_us: Vec::new(), wrong: 0 };
+    let new = |choice: &Choice| Contender {
+        choice: choice.clone(),
+        ran: "",
+        times_us: Vec::with_capacity(iterations),
+        wrong: 0,
+        is_able: true,
+    };
     let mut contenders: Vec<_> = settings.contenders.iter().map(new).collect();
     for iteration in 0..WARM_UP + iterations {
-        let mut able = Vec::with_capacity(contenders.len());
-        for mut contender in contenders {
+        for turn in 0..contenders.len() {
+            // What ran before leaves its traces in caches and in the other ranks' schedulers, so everybody begins
+            // as often.
+            let position = (turn + iteration) % contenders.len();
+            let contender = &mut contenders[position];
+            if !contender.is_able {
+                continue;
+            }
             pattern.fill(&mut buffer, comm.rank());
             let bytes = bytemuck::cast_slice_mut(&mut buffer);
             let (ran, time_us) = match timed(comm, &contender.choice, &call, bytes) {
-                Err(Error::Unsupported(_)) => continue,
+                Err(Error::Unsupported(_)) => {
+                    contender.is_able = false;
+                    continue;
+                }
                 timed => timed?,
             };
             contender.ran = ran.algorithm;
@@ -194,11 +211,10 @@ fn measure_size<T: Element + From<u8>>(
             if iteration >= WARM_UP {
                 contender.times_us.push(time_us);
             }
-            able.push(contender);
         }
-        contenders = able;
     }
-    contenders.into_iter().map(|contender| row(comm, &call, memory, contender)).collect()
+    let able = contenders.into_iter().filter(|contender| contender.is_able);
+    able.map(|contender| row(comm, &call, memory, contender)).collect()
 }
 
 /// Carries out a call that all ranks begin together; what ran, and how long it took this rank.
@@ -223,7 +239,7 @@ pub(crate) fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result
 
 /// Puts together what all ranks saw of a contender.
 fn row(comm: &mut Communicator, call: &Call, memory: Memory, contender: Contender) -> Result<Row> {
-    let Contender { choice, ran, times_us, wrong } = contender;
+    let Contender { choice, ran, times_us, wrong, .. } = contender;
     let (mut slowest, mut fastest, mut wrong) = (times_us.clone(), times_us, [wrong]);
     comm.all_reduce(&mut slowest, ReduceOp::Max)?;
     comm.all_reduce(&mut fastest, ReduceOp::Min)?;
