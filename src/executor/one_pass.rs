@@ -17,7 +17,7 @@ const BLOCK: usize = 8 << 10;
 
 /// Of two ranks, each reduces and hands out in one loop, but for parts of these sizes: they fit the second-level
 /// caches, and there it is faster to hand out block by block (measured: 41 and 50 µs for 512 KiB).
-const IN_BLOCKS: Range<usize> = 32 << 10..512 << 10;
+const IN_BLOCKS: Range<usize> = 16 << 10..512 << 10;
 
 /// One rank's part: it reduces its own elements, block by block, and gives every rank the result while the block
 /// is in its core's cache.

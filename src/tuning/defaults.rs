@@ -41,7 +41,7 @@ const SHM_SLICE: [Range; 6] = [
 const SHM_SLICE_ONE_PASS: [Range; 6] = [
     pass(512, 0.678, 1.309),
     pass(4 << 10, 0.98, 3.194),
-    pass(32 << 10, 1.457, 4.319),
+    pass(16 << 10, 1.8, 3.4),
     pass(256 << 10, 1.064, 4.717),
     pass(2 << 20, 4.506, 4.947),
     pass(ANY, 0.001, 3.469),
