@@ -3,7 +3,8 @@
 //! Everything goes over a [`Board`] that all of them have. A short message is copied into a slot of a channel, and
 //! the sender goes on. A longer one is read where it lies, if the receiver can reach it, and the sender
 //! waits until it has been; what cannot be reached is copied piece by piece through staging memory, or read
-//! by the kernel. No lock is taken, and once memory is known no system call is made.
+//! by the kernel. No lock is taken that another rank could hold, and once memory is known no system call is made
+//! (but for the kernel's copies).
 
 use std::sync::Arc;
 use std::time::Duration;
