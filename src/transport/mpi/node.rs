@@ -64,7 +64,6 @@ fn share_with(node: Comm, comm: Comm, spins: u32) -> Result<Option<Shared>> {
     let all_have_it = all(board.is_some())?;
     let Some(board) = board.filter(|_| all_have_it) else {
         if position == 0 {
-            tracing::warn!("processes of this node cannot share memory: their messages go through MPI");
             eprintln!(
                 "unisono: processes of this node cannot share memory (is /proc there, and is it one container?): \
                        their messages go through MPI"
