@@ -19,11 +19,17 @@ const KERNEL_BYTES: usize = 512 << 10;
 /// How much the kernel copies at a time: it stays in the core's cache.
 const KERNEL_BLOCK_BYTES: usize = 128 << 10;
 
+/// How much is copied at a time to an array that another rank will write again itself: so little that `memcpy` stores it
+/// line by line, and not by the processor's string instruction. That takes three times as long for lines that this
+/// core's cache has already (27 and 9 µs for an all-reduce of 256 KiB that nobody writes to between calls), but
+/// two thirds of the time for those that it has not, as in copies that are lent.
+const STORED_BYTES: usize = 1 << 10;
+
 /// Where another rank has what this one is to work on.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start {
-    /// In memory that is mapped here.
-    Mapped(*mut u8),
+    /// In memory that is mapped here: the array itself, or (`is_copy`) a copy that is lent in its place.
+    Mapped { start: *mut u8, is_copy: bool },
     /// In memory that only the kernel copies from and to.
     Elsewhere(u64),
 }
@@ -52,7 +58,7 @@ impl Open<'_> {
 
     /// A part of the range in this rank's buffer, and in another's if that is at hand.
     pub(crate) fn at_hand(&mut self, other: usize, part: Range<usize>) -> Option<(&mut [u8], &mut [u8])> {
-        let Start::Mapped(start) = self.starts[other] else { return None };
+        let Start::Mapped { start, .. } = self.starts[other] else { return None };
         let own = &mut self.own[part.clone()];
         // SAFETY: the other rank lends the range to this one, and to no other, until this one says that it is done; the
         // part is inside it, as in this rank's, which has the same size; and `self` is borrowed mutably.
@@ -62,7 +68,7 @@ impl Open<'_> {
     /// A part of the range in this rank's buffer, and what another rank has there.
     pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
         match self.starts[other] {
-            Start::Mapped(_) => {
+            Start::Mapped { .. } => {
                 let (own, theirs) = self.at_hand(other, part).expect("it is mapped");
                 Ok((own, theirs))
             }
@@ -77,9 +83,12 @@ impl Open<'_> {
     /// Gives another rank this one's values of a part of the range.
     pub(crate) fn give(&mut self, other: usize, part: Range<usize>) -> Result<()> {
         match self.starts[other] {
-            Start::Mapped(_) => {
+            Start::Mapped { is_copy, .. } => {
                 let (own, theirs) = self.at_hand(other, part).expect("it is mapped");
-                theirs.copy_from_slice(own);
+                let at_a_time = if is_copy { own.len().max(1) } else { STORED_BYTES };
+                for (theirs, own) in theirs.chunks_mut(at_a_time).zip(own.chunks(at_a_time)) {
+                    theirs.copy_from_slice(own);
+                }
                 Ok(())
             }
             Start::Elsewhere(address) => {
@@ -153,8 +162,11 @@ impl Shared {
         let inside = wait(around, own, Waiting::new(*spins, timeout), enter)?;
         for other in others.clone() {
             let theirs = board.condition(other).opened.read(number).expect("it stays open").location();
-            let start = theirs.share_of(own, share_bytes).unwrap_or_else(|| theirs.after(range.start));
-            starts[other] = reach.start(other, start, range.len()).map_err(Failure::Error)?;
+            starts[other] = match theirs.share_of(own, share_bytes) {
+                Some(share) => reach.start(other, share, range.len(), true),
+                None => reach.start(other, theirs.after(range.start), range.len(), false),
+            }
+            .map_err(Failure::Error)?;
         }
         work(&mut Open { own: &mut buffer[range], starts, reach, copy }).map_err(Failure::Error)?;
         drop(inside);

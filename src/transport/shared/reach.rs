@@ -51,14 +51,20 @@ impl Reach {
         Ok(())
     }
 
-    /// Where `size_bytes` bytes that another rank lends are for this one.
-    pub(super) fn start(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<Start> {
+    /// Where `size_bytes` bytes that another rank lends, perhaps as a copy, are for this one.
+    pub(super) fn start(
+        &mut self,
+        of: usize,
+        location: Location,
+        size_bytes: usize,
+        is_copy: bool,
+    ) -> Result<Start> {
         match self {
             #[cfg(feature = "mpi")]
             Self::Processes(_) if location.segment == Location::ADDRESS => {
                 Ok(Start::Elsewhere(location.offset))
             }
-            _ => Ok(Start::Mapped(self.pointer(of, location, size_bytes)?)),
+            _ => Ok(Start::Mapped { start: self.pointer(of, location, size_bytes)?, is_copy }),
         }
     }
 
