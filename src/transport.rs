@@ -141,8 +141,11 @@ impl Transport {
 
     /// How many ranks really share this node, whatever nodes were declared.
     pub(crate) fn local_ranks(&self) -> usize {
-        let topology = self.topology();
-        topology.node(topology.node_of(self.rank())).ranks()
+        match self {
+            Self::Threads(threads) => threads.members().len(),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.topology().node(mpi.topology().node_of(mpi.rank())).ranks(),
+        }
     }
 
     /// Whether another thread than the one that made this may use it.

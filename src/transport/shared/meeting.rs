@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::board::Lent;
 use super::channel::Content;
-use super::reach::Reach;
+use super::reach::{KERNEL_BLOCK_BYTES, Reach};
 use super::{Around, Shared};
 use crate::error::Result;
 use crate::registered::Location;
@@ -16,8 +16,6 @@ use crate::transport::{Failure, Header, Waiting};
 
 /// From this size of a range on, the kernel's copies of what is not registered cost less than ours.
 const KERNEL_BYTES: usize = 512 << 10;
-/// How much the kernel copies at a time: it stays in the core's cache.
-const KERNEL_BLOCK_BYTES: usize = 128 << 10;
 
 /// How much is copied at a time to an array that another rank will write again itself: so little that `memcpy` stores it
 /// line by line, and not by the processor's string instruction. That takes three times as long for lines that this

@@ -11,6 +11,9 @@ mod processes;
 #[cfg(feature = "mpi")]
 pub(in crate::transport) use processes::{Processes, can_read, map_untouched};
 
+/// How much the kernel copies at a time of what is then worked on: it stays in the core's cache.
+pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
+
 /// How a rank gets at the memory of the others.
 #[derive(Debug)]
 pub(in crate::transport) enum Reach {

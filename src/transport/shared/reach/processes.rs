@@ -6,6 +6,7 @@ use std::io;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::KERNEL_BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::memory::Pages;
 use crate::registered::Location;
@@ -14,8 +15,6 @@ use crate::transport::Target;
 
 /// How many segments of one rank stay mapped: more than most programs register.
 const MOST_MAPPED: usize = 256;
-/// How much the kernel copies at a time of what is then reduced: it stays in the core's cache.
-const BLOCK: usize = 128 << 10;
 
 /// The memory of the processes of a node, by their position.
 #[derive(Debug)]
@@ -100,8 +99,8 @@ impl Processes {
             return self.fetch(from, address, place);
         }
         let mut copied = std::mem::take(&mut self.copied);
-        for offset in (0..size_bytes).step_by(BLOCK) {
-            let block = copied.take(BLOCK.min(size_bytes - offset));
+        for offset in (0..size_bytes).step_by(KERNEL_BLOCK_BYTES) {
+            let block = copied.take(KERNEL_BLOCK_BYTES.min(size_bytes - offset));
             self.fetch(from, address + offset as u64, block)?;
             target.accept(offset, block);
         }
