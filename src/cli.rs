@@ -10,10 +10,10 @@ mod algorithms;
 mod bench;
 mod explain;
 mod plot;
-#[cfg(feature = "train")]
+#[cfg(feature = "candle")]
 mod progress;
 mod simulate;
-#[cfg(feature = "train")]
+#[cfg(feature = "candle")]
 mod train;
 mod tune;
 mod verify;
@@ -30,7 +30,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Train a model on all ranks together
-    #[cfg(feature = "train")]
+    #[cfg(feature = "candle")]
     Train(train::Args),
     /// Measure all-reduce algorithms against each other
     Bench(bench::Args),
@@ -77,7 +77,7 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        #[cfg(feature = "train")]
+        #[cfg(feature = "candle")]
         Command::Train(args) => train::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Explain(args) => explain::run(&args),

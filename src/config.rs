@@ -141,7 +141,7 @@ impl Launcher {
 }
 
 /// How many threads the tensor operations under the trainer use.
-#[cfg(feature = "train")]
+#[cfg(feature = "candle")]
 const TENSOR_THREADS: &str = "RAYON_NUM_THREADS";
 
 /// Sets `RAYON_NUM_THREADS` to a rank's share of the node's cores, for `local_ranks` ranks on this node,
@@ -152,7 +152,7 @@ const TENSOR_THREADS: &str = "RAYON_NUM_THREADS";
 ///
 /// # Safety
 /// No other thread may run yet: call it first in `main`, before [`crate::init`].
-#[cfg(feature = "train")]
+#[cfg(feature = "candle")]
 #[allow(
     unsafe_code,
     reason = "the environment is not to be changed while other threads read it, which the caller sees to"
@@ -165,7 +165,7 @@ pub unsafe fn share_cores(local_ranks: usize) {
     }
 }
 
-#[cfg(feature = "train")]
+#[cfg(feature = "candle")]
 mod cores {
     use rustix::process::{Pid, getppid};
     use rustix::thread::{CpuSet, sched_getaffinity};

@@ -5,6 +5,7 @@
 
 mod digits;
 mod error;
+pub(crate) mod framing;
 mod idx;
 #[cfg(test)]
 mod testing;

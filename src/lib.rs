@@ -20,7 +20,8 @@
 //! # Features
 //! - `mpi`: ranks that are processes under `mpirun` (needs an MPI at build time). Without it, ranks are
 //!   threads.
-//! - `train`: the mirrored trainer, its data sets and models.
+//! - `train`: the mirrored trainer and its input pipeline, for any framework.
+//! - `candle`: models of candle's under the trainer, and the ones that we ship.
 //! - `cli`: the command `unisono`.
 //! - `tuning`: files of measured constants; without it, the defaults apply.
 

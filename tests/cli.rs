@@ -123,7 +123,7 @@ fn nonsense_is_refused_once() {
     assert_eq!(count(&ended.stderr, "needs ranks under mpirun"), 1, "{}", ended.stderr);
 }
 
-#[cfg(feature = "train")]
+#[cfg(feature = "candle")]
 #[test]
 fn bad_training_is_refused_once() {
     refused(3, &["train", "--data", "idx:no/such/place"], "no directory `no/such/place`");
@@ -138,7 +138,7 @@ fn bad_training_is_refused_once() {
     assert_eq!((ended.status.code(), count(&ended.stderr, "the batch size is 0")), (Some(2), 1));
 }
 
-#[cfg(feature = "train")]
+#[cfg(feature = "candle")]
 #[test]
 fn files_that_are_not_what_they_should_be_are_refused_once() {
     let directory = std::env::temp_dir().join(format!("unisono-refused-{}", std::process::id()));

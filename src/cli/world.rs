@@ -2,7 +2,7 @@
 
 use clap::Args;
 use unisono::Communicator;
-#[cfg(feature = "train")]
+#[cfg(feature = "candle")]
 use unisono::config::Launcher;
 
 use super::{Failure, speaks};
@@ -17,7 +17,7 @@ pub(super) struct World {
 
 impl World {
     /// How many ranks share this node, as far as can be known before they know each other.
-    #[cfg(feature = "train")]
+    #[cfg(feature = "candle")]
     pub(super) fn local_ranks(&self) -> usize {
         let launched = Launcher::detect().local_ranks.unwrap_or(1);
         self.threads.map_or(launched, |threads| threads as usize)
