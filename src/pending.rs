@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crate::collective::Engine;
 use crate::error::{Error, Result};
@@ -24,6 +25,7 @@ pub struct Pending<B> {
 #[derive(Debug)]
 struct Outcome<B> {
     is_done: AtomicBool,
+    flight: OnceLock<(Instant, Instant)>,
     result: Mutex<Option<Result<B>>>,
     done: Condvar,
 }
@@ -38,8 +40,8 @@ impl<B> Outcome<B> {
 
 impl<B> Pending<B> {
     fn new() -> Self {
-        let (is_done, result, done) = Default::default();
-        Self { outcome: Arc::new(Outcome { is_done, result, done }) }
+        let (is_done, flight, result, done) = Default::default();
+        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }) }
     }
 
     /// Whether it is done, so that [`Pending::wait`] would not wait.
@@ -47,25 +49,34 @@ impl<B> Pending<B> {
         self.outcome.is_done.load(Ordering::Acquire)
     }
 
-    /// Waits until it is done, and gives back the buffer.
-    ///
-    /// # Errors
-    /// As the blocking call; the buffer is then lost, like the communicator.
-    pub fn wait(self) -> Result<B> {
+    /// When the communication thread began with it and when it was done, once it is: what it had to wait for other
+    /// calls in flight is not in between, what it waited for other ranks is.
+    pub fn flight(&self) -> Option<(Instant, Instant)> {
+        self.outcome.flight.get().copied()
+    }
+
+    /// Waits until it is done, but leaves the buffer there.
+    pub fn wait_until_done(&self) {
         for _ in 0..YIELDS {
             if self.is_done() {
-                break;
+                return;
             }
             std::thread::yield_now();
         }
         // The call itself has a deadline, so this ends.
         let mut result = lock(&self.outcome.result);
-        loop {
-            if let Some(result) = result.take() {
-                return result;
-            }
+        while result.is_none() {
             result = self.outcome.done.wait(result).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits until it is done, and gives back the buffer.
+    ///
+    /// # Errors
+    /// As the blocking call; the buffer is then lost, like the communicator.
+    pub fn wait(self) -> Result<B> {
+        self.wait_until_done();
+        lock(&self.outcome.result).take().expect("a call that is done has a result")
     }
 }
 
@@ -119,7 +130,9 @@ impl Seat {
         let pending = Pending::new();
         let outcome = Arc::clone(&pending.outcome);
         let job: Job = Box::new(move |engine| {
+            let began = Instant::now();
             let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
+            outcome.flight.get_or_init(|| (began, Instant::now()));
             let ran = ran.unwrap_or_else(|_| Err(engine.fail("a collective in flight panicked")));
             outcome.set(ran.map(|()| buffer));
         });

@@ -18,7 +18,11 @@ mod number;
 mod passes;
 mod widening;
 
-use level::Level;
+#[cfg(feature = "train")]
+pub(crate) use lanes::Lanes;
+pub(crate) use level::Level;
+#[cfg(feature = "train")]
+pub(crate) use level::Pass;
 use number::{Larger, Number, Product, Smaller, Sum};
 use passes::{Arithmetic, Divide, Join, Reduce};
 pub use widening::Widening;

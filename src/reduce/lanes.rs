@@ -14,7 +14,7 @@ use super::halves::Half;
 pub(super) const LANES: usize = 16;
 
 /// Converts so many elements of a half format at once.
-pub(super) trait Convert<H, const N: usize>: Copy {
+pub(crate) trait Convert<H, const N: usize>: Copy {
     fn widen(self, halves: [H; N]) -> [f32; N];
     fn round(self, wide: [f32; N]) -> [H; N];
 }
@@ -22,7 +22,7 @@ pub(super) trait Convert<H, const N: usize>: Copy {
 /// What a level has beyond what the compiler finds by itself.
 ///
 /// A value of a type that implements this is the proof that the processor has the level's instructions.
-pub(super) trait Lanes: Convert<f16, LANES> {
+pub(crate) trait Lanes: Convert<f16, LANES> {
     /// Whether there are instructions that convert `f16`.
     const CONVERTS_F16: bool;
 }
