@@ -1,18 +1,40 @@
-//! Optimizers over flat memory: one pass over the parameters, their gradients and what is remembered of them.
+//! Optimizers over flat memory: one pass over a parameter, its gradient and what is remembered of it.
+//!
+//! The values of a parameter stay where the framework has them; what an optimizer remembers lies in memory of
+//! its own, in the order of the parameters.
+//!
+//! ```
+//! use unisono::train::OptimizerKind;
+//! use unisono::train::optimizer::{Optimizer, OptimizerSettings};
+//!
+//! let settings = OptimizerSettings { momentum: 0.0, ..OptimizerSettings::new(OptimizerKind::Sgd) };
+//! let mut optimizer = Optimizer::new(settings, [(2, true)])?;
+//! let mut values = [1.0, 2.0];
+//! optimizer.begin_step();
+//! // The gradient is a sum over four samples.
+//! optimizer.update(0, &mut values, &[4.0, -8.0], 0.25, 0.5);
+//! assert_eq!(values, [0.5, 3.0]);
+//! # Ok::<(), unisono::Error>(())
+//! ```
+
+mod passes;
+mod state;
+
+use std::fmt;
+use std::ops::Range;
 
 use unisono_collectives::named;
 
-use super::replica::Layout;
+use crate::reduce::Level;
+use crate::registered::{Registered, Registry};
 
-const MOMENTUM: f32 = 0.9;
-/// How fast AdamW forgets gradients, and squares of gradients.
-const BETAS: (f32, f32) = (0.9, 0.999);
-const EPSILON: f32 = 1e-8;
+use passes::{Adam, AdamStep, AdamW, LANES, Sgd, SgdStep, SquareSum};
+pub use state::StateError;
 
 /// How parameters are updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptimizerKind {
-    /// Stochastic gradient descent with momentum 0.9; weight decay as a part of the gradient.
+    /// Stochastic gradient descent with momentum; weight decay as a part of the gradient.
     Sgd,
     /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2).
     AdamW,
@@ -29,106 +51,183 @@ impl OptimizerKind {
             Self::AdamW => "adamw",
         }
     }
+
+    /// What is remembered of each element, by the names that checkpoints have for it.
+    fn moments(self) -> &'static [&'static str] {
+        match self {
+            Self::Sgd => &["velocity"],
+            Self::AdamW => &["mean", "square"],
+        }
+    }
 }
 
 named!(OptimizerKind, "optimizer");
 
-/// An optimizer and what it remembers.
-#[derive(Debug)]
-pub(super) struct Optimizer {
-    weight_decay: f32,
-    layout: Layout,
-    memory: Memory,
+/// An optimizer's constants. Each kind reads what concerns it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OptimizerSettings {
+    /// How parameters are updated.
+    pub kind: OptimizerKind,
+    /// SGD: the share of the velocity that is kept from step to step.
+    pub momentum: f32,
+    /// SGD: whether the step is made by the gradient and the velocity that it leads to, after Nesterov.
+    pub nesterov: bool,
+    /// How strongly weights are drawn to zero. Vectors (biases, gains) are not: they are few, and do not
+    /// overfit.
+    pub weight_decay: f32,
+    /// AdamW: the shares of the mean of the gradients, and of the mean of their squares, that are kept.
+    pub betas: (f32, f32),
+    /// AdamW: what keeps a step finite where all gradients were zero.
+    pub epsilon: f32,
 }
 
+impl OptimizerSettings {
+    /// The customary constants, without weight decay.
+    pub fn new(kind: OptimizerKind) -> Self {
+        Self { kind, momentum: 0.9, nesterov: false, weight_decay: 0.0, betas: (0.9, 0.999), epsilon: 1e-8 }
+    }
+}
+
+/// An optimizer and what it remembers of some parameters.
+pub struct Optimizer {
+    settings: OptimizerSettings,
+    parameters: Vec<Parameter>,
+    /// One array for each name in [`OptimizerKind::moments`].
+    moments: Vec<Registered<f32>>,
+    steps: u64,
+}
+
+/// What is known of a parameter.
 #[derive(Debug)]
-enum Memory {
-    Sgd { velocity: Vec<f32> },
-    AdamW { steps: i32, mean: Vec<f32>, square: Vec<f32> },
+struct Parameter {
+    /// Where its part of every array of moments is.
+    range: Range<usize>,
+    is_vector: bool,
+}
+
+impl fmt::Debug for Optimizer {
+    /// Without what is remembered, which may be gigabytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { settings, parameters, steps, .. } = self;
+        f.debug_struct("Optimizer")
+            .field("settings", settings)
+            .field("parameters", &parameters.len())
+            .field("steps", steps)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Optimizer {
-    pub(super) fn new(kind: OptimizerKind, weight_decay: f64, layout: &Layout) -> Self {
-        let zeros = || vec![0.0; layout.count()];
-        let memory = match kind {
-            OptimizerKind::Sgd => Memory::Sgd { velocity: zeros() },
-            OptimizerKind::AdamW => Memory::AdamW { steps: 0, mean: zeros(), square: zeros() },
+    /// An optimizer that remembers nothing yet, of parameters with so many elements; `true` is for those that
+    /// are vectors and so do not decay.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] if the system has not enough.
+    pub fn new(
+        settings: OptimizerSettings,
+        parameters: impl IntoIterator<Item = (usize, bool)>,
+    ) -> crate::Result<Self> {
+        let mut end = 0;
+        let place = |(count, is_vector)| {
+            let start = end;
+            end += count;
+            Parameter { range: start..end, is_vector }
         };
-        Self { weight_decay: weight_decay as f32, layout: layout.clone(), memory }
+        let parameters: Vec<_> = parameters.into_iter().map(place).collect();
+        // Not for another rank, but made once, in huge pages: the first step is as fast as the others.
+        let memory = |_| Registered::new(&Registry::of_threads(), end);
+        let moments = settings.kind.moments().iter().map(memory).collect::<crate::Result<_>>()?;
+        Ok(Self { settings, parameters, moments, steps: 0 })
     }
 
-    /// Updates all parameters by their gradients. Vectors (biases) do not decay: they are few, and do not
-    /// overfit.
-    pub(super) fn update(&mut self, values: &mut [f32], gradients: &[f32], rate: f64) {
-        let rate = rate as f32;
-        if let Memory::AdamW { steps, .. } = &mut self.memory {
-            *steps += 1;
-        }
-        for parameter in self.layout.parameters() {
-            let range = parameter.range.clone();
-            let decay = if parameter.is_vector { 0.0 } else { self.weight_decay };
-            let (values, gradients) = (&mut values[range.clone()], &gradients[range.clone()]);
-            match &mut self.memory {
-                Memory::Sgd { velocity } => sgd(values, gradients, &mut velocity[range], rate, decay),
-                Memory::AdamW { steps, mean, square } => {
-                    let memory = (&mut mean[range.clone()], &mut square[range]);
-                    adamw(values, gradients, memory, *steps, rate, decay);
-                }
+    /// The constants it was made with.
+    pub fn settings(&self) -> &OptimizerSettings {
+        &self.settings
+    }
+
+    /// How many steps have begun.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Counts a step; then each parameter may be updated, in any order.
+    pub fn begin_step(&mut self) {
+        self.steps += 1;
+    }
+
+    /// Updates parameter `index` by `scale` times `gradient`, at the learning rate `rate`. So `scale` is one
+    /// over the number of samples in the sum, times [`clip_factor`].
+    ///
+    /// # Panics
+    /// If there is no such parameter, if its values or its gradient are not as many as it has elements, or if
+    /// no step has begun.
+    pub fn update(&mut self, index: usize, values: &mut [f32], gradient: &[f32], scale: f32, rate: f32) {
+        let count = self.parameters.len();
+        assert!(index < count, "parameter {index} is updated, but there are only {count}");
+        let Parameter { range, is_vector } = &self.parameters[index];
+        let (found, expected) = ((values.len(), gradient.len()), range.len());
+        assert!(
+            found == (expected, expected),
+            "parameter {index} has {expected} elements, but is given {} values and {} of a gradient",
+            found.0,
+            found.1
+        );
+        assert!(self.steps > 0, "parameter {index} is updated before a step has begun");
+
+        let OptimizerSettings { momentum, nesterov, weight_decay, .. } = self.settings;
+        let decay = if *is_vector { 0.0 } else { weight_decay };
+        let (level, values) = (Level::best(), bytemuck::cast_slice_mut(values));
+        match &mut self.moments[..] {
+            [velocity] => {
+                let velocity = &mut velocity[range.clone()];
+                let pass =
+                    if nesterov { level.compiled::<Sgd<true>>() } else { level.compiled::<Sgd<false>>() };
+                pass(values, SgdStep { gradient, velocity, scale, momentum, decay, rate });
             }
+            [mean, square] => {
+                let (mean, square) = (&mut mean[range.clone()], &mut square[range.clone()]);
+                let adam = Adam::new(&self.settings, self.steps);
+                level.compiled::<AdamW>()(
+                    values,
+                    AdamStep { gradient, mean, square, adam, scale, decay, rate },
+                );
+            }
+            moments => unreachable!("no optimizer remembers {} numbers of an element", moments.len()),
         }
     }
 }
 
-fn sgd(values: &mut [f32], gradients: &[f32], velocity: &mut [f32], rate: f32, decay: f32) {
-    for ((value, gradient), velocity) in values.iter_mut().zip(gradients).zip(velocity) {
-        *velocity = MOMENTUM * *velocity + gradient + decay * *value;
-        *value -= rate * *velocity;
-    }
+/// The sum of the squares of a gradient's elements, for its norm.
+///
+/// The same elements in the same order have the same sum, on every processor. It is taken in `f64`, where the
+/// square of an `f32` is exact and none is too large.
+///
+/// ```
+/// let norm = unisono::train::optimizer::square_sum(&[3.0, -4.0]).sqrt();
+/// assert_eq!(norm, 5.0);
+/// ```
+pub fn square_sum(gradient: &[f32]) -> f64 {
+    square_sum_at(Level::best(), gradient)
 }
 
-fn adamw(
-    values: &mut [f32],
-    gradients: &[f32],
-    (mean, square): (&mut [f32], &mut [f32]),
-    steps: i32,
-    rate: f32,
-    decay: f32,
-) {
-    let (beta1, beta2) = BETAS;
-    let unbiased_mean = 1.0 / (1.0 - beta1.powi(steps));
-    let unbiased_square = 1.0 / (1.0 - beta2.powi(steps));
-    for (((value, gradient), mean), square) in values.iter_mut().zip(gradients).zip(mean).zip(square) {
-        *mean = beta1 * *mean + (1.0 - beta1) * gradient;
-        *square = beta2 * *square + (1.0 - beta2) * gradient * gradient;
-        let step = *mean * unbiased_mean / ((*square * unbiased_square).sqrt() + EPSILON);
-        *value -= rate * (step + decay * *value);
-    }
+fn square_sum_at(level: Level, gradient: &[f32]) -> f64 {
+    let mut sums = [0.0_f64; LANES];
+    level.compiled::<SquareSum>()(bytemuck::cast_slice_mut(&mut sums), gradient);
+    sums.into_iter().sum()
+}
+
+/// What a gradient of this norm is to be multiplied by for its norm to be at most `max_norm`.
+///
+/// It is 1 for a norm that is no number: then the gradient is none either, and says so in the parameters. (An
+/// infinite norm has the factor 0, which makes NaN of the infinite elements.)
+///
+/// ```
+/// use unisono::train::optimizer::clip_factor;
+/// assert_eq!((clip_factor(4.0, 1.0), clip_factor(0.5, 1.0)), (0.25, 1.0));
+/// ```
+pub fn clip_factor(norm: f64, max_norm: f64) -> f32 {
+    if norm > max_norm { (max_norm / norm) as f32 } else { 1.0 }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn optimizer(kind: OptimizerKind, weight_decay: f64) -> Optimizer {
-        Optimizer::new(kind, weight_decay, &Layout::new([("bias", vec![1]), ("weight", vec![1, 1])]))
-    }
-
-    #[test]
-    fn sgd_gathers_momentum_and_decays_weights_only() {
-        let mut sgd = optimizer(OptimizerKind::Sgd, 0.5);
-        let mut values = [1.0, 1.0];
-        sgd.update(&mut values, &[1.0, 1.0], 0.1);
-        assert_eq!(values, [0.9, 1.0 - 0.1 * 1.5]);
-        sgd.update(&mut values, &[0.0, 0.0], 0.1);
-        assert_eq!(values[0], 0.9 - 0.1 * 0.9);
-    }
-
-    #[test]
-    fn the_first_step_of_adamw_is_the_rate_whatever_the_gradient() {
-        let mut adamw = optimizer(OptimizerKind::AdamW, 0.1);
-        let mut values = [1.0_f32, 1.0];
-        adamw.update(&mut values, &[1e-3, -50.0], 0.01);
-        assert!((values[0] - 0.99).abs() < 1e-5);
-        assert!((values[1] - (1.0 + 0.01 - 0.001)).abs() < 1e-5);
-    }
-}
+mod tests;

@@ -1,0 +1,104 @@
+//! What an optimizer remembers, for checkpoints.
+
+use super::{Optimizer, OptimizerKind};
+
+/// Why an optimizer can not go on from what is given as its state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// Something is given that this optimizer does not remember, or of a parameter that is not there.
+    #[error(
+        "{kind} remembers no `{name}` of parameter {index}: it remembers {} of {parameters} parameters; \
+         is this the state of another optimizer or model?",
+        kind.moments().join(" and ")
+    )]
+    Unknown {
+        /// What this optimizer is.
+        kind: OptimizerKind,
+        /// The name of what is given.
+        name: String,
+        /// The parameter that it is given of.
+        index: usize,
+        /// How many parameters there are.
+        parameters: usize,
+    },
+    /// Something has another number of elements than its parameter.
+    #[error("`{name}` of parameter {index} has {found} elements: expected {expected}, as the parameter has")]
+    Count {
+        /// The name of what is given.
+        name: String,
+        /// The parameter.
+        index: usize,
+        /// How many elements are given.
+        found: usize,
+        /// How many elements the parameter has.
+        expected: usize,
+    },
+    /// Something is given more than once.
+    #[error("`{name}` of parameter {index} is given twice: expected once")]
+    Twice {
+        /// The name of what is given.
+        name: String,
+        /// The parameter.
+        index: usize,
+    },
+    /// Something is not given.
+    #[error("`{name}` of parameter {index} is missing; is this the state of another optimizer or model?")]
+    Missing {
+        /// The name of what is not given.
+        name: &'static str,
+        /// The parameter.
+        index: usize,
+    },
+}
+
+impl Optimizer {
+    /// What is remembered: name, parameter, and one number for each of its elements. [`Optimizer::steps`]
+    /// belongs to it too.
+    pub fn state(&self) -> impl Iterator<Item = (&'static str, usize, &[f32])> {
+        let moments = self.settings.kind.moments().iter().zip(&self.moments);
+        moments.flat_map(move |(&name, moment)| {
+            let parameters = self.parameters.iter().enumerate();
+            parameters.map(move |(index, parameter)| (name, index, &moment[parameter.range.clone()]))
+        })
+    }
+
+    /// Goes on, to the last bit, from what [`Optimizer::state`] gave after so many steps; in any order.
+    ///
+    /// # Errors
+    /// [`StateError`] if it is not the state of such an optimizer, whole. Then nothing has changed.
+    pub fn restore<'a>(
+        &mut self,
+        steps: u64,
+        state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
+    ) -> Result<(), StateError> {
+        let (kind, count) = (self.settings.kind, self.parameters.len());
+        // By moment, then by parameter; copied only once everything is known to be there.
+        let mut found: Vec<Option<&[f32]>> = vec![None; kind.moments().len() * count];
+        for (name, index, elements) in state {
+            let moment = kind.moments().iter().position(|&moment| moment == name);
+            let (Some(moment), Some(parameter)) = (moment, self.parameters.get(index)) else {
+                return Err(StateError::Unknown { kind, name: name.into(), index, parameters: count });
+            };
+            let (have, expected) = (elements.len(), parameter.range.len());
+            if have != expected {
+                return Err(StateError::Count { name: name.into(), index, found: have, expected });
+            }
+            if found[moment * count + index].replace(elements).is_some() {
+                return Err(StateError::Twice { name: name.into(), index });
+            }
+        }
+        if let Some(missing) = found.iter().position(Option::is_none) {
+            let (name, index) = (kind.moments()[missing / count], missing % count);
+            return Err(StateError::Missing { name, index });
+        }
+        let mut found = found.into_iter().flatten();
+        for moment in &mut self.moments {
+            for (parameter, elements) in self.parameters.iter().zip(&mut found) {
+                moment[parameter.range.clone()].copy_from_slice(elements);
+            }
+        }
+        self.steps = steps;
+        Ok(())
+    }
+}
