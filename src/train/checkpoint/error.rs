@@ -1,0 +1,130 @@
+//! What can be wrong with checkpoints.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a checkpoint could not be saved or loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The directory can not be used.
+    #[error(
+        "cannot keep checkpoints in `{}`: {error}; expected a directory that this user may write to",
+        path.display()
+    )]
+    Directory {
+        /// The directory, or what could not be done in it.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Another run saves to the same directory.
+    #[error(
+        "another process is saving checkpoints to `{}`: wait for it to end, or choose another directory",
+        path.display()
+    )]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A checkpoint could not be written. Those that were there still are.
+    #[error("cannot write `{}`: {error}; {}; older checkpoints are untouched", path.display(), advice(error))]
+    Write {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The checkpoint is in place, but an older one could not be removed.
+    #[error("cannot remove the old checkpoint `{}`: {error}; remove it by hand", path.display())]
+    Remove {
+        /// The old one.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The state can not be kept: it is refused when it is saved, and not when it is needed.
+    #[error(
+        "the state of step {step} does not survive being written as JSON: {error}; are there numbers in it that \
+         are infinite or NaN?"
+    )]
+    State {
+        /// The step.
+        step: u64,
+        /// What is wrong with it.
+        error: serde_json::Error,
+    },
+    /// A file or directory could not be read.
+    #[error("cannot read `{}`: {error}", path.display())]
+    Read {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A file is not what was written, or not one of ours.
+    #[error("`{}` is no whole checkpoint file: {why}; expected it as it was saved", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// There are checkpoints, but none can be loaded.
+    #[error("no checkpoint in `{}` can be loaded:{}", directory.display(), List(passed_over))]
+    NoneWhole {
+        /// The directory.
+        directory: PathBuf,
+        /// Each of them, the newest first.
+        passed_over: Vec<PassedOver>,
+    },
+}
+
+/// A checkpoint that can not be loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedOver {
+    /// Its directory.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+struct List<'a>(&'a [PassedOver]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|PassedOver { path, why }| write!(f, "\n  {}: {why}", path.display()))
+    }
+}
+
+/// What to do where something could not be written.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull => "its disk is full: free space on it, or keep checkpoints elsewhere",
+        io::ErrorKind::QuotaExceeded => "free space of this user's, or keep checkpoints elsewhere",
+        io::ErrorKind::FileTooLarge => "raise the limit on the size of files (ulimit -f)",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "let this user write there, or keep checkpoints elsewhere"
+        }
+        _ => "look whether the disk is well, or keep checkpoints elsewhere",
+    }
+}
+
+impl CheckpointError {
+    pub(super) fn directory(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Directory { path: path.into(), error }
+    }
+
+    pub(super) fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Write { path: path.into(), error }
+    }
+
+    pub(super) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Read { path: path.into(), error }
+    }
+
+    pub(super) fn broken(path: &Path, why: impl Into<String>) -> Self {
+        Self::Broken { path: path.into(), why: why.into() }
+    }
+}

@@ -1,0 +1,211 @@
+//! The files of a checkpoint, written and read with their checksums.
+//!
+//! Tensors are in the format of safetensors: the size of a header (8 bytes, little-endian), the header in JSON,
+//! the values. They are written and read in pieces, so that a checkpoint is in memory once and not twice.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::{CheckpointError, Tensor};
+
+/// How many values are converted and checksummed at a time: they stay in the cache in between.
+const PIECE: usize = 16 << 10;
+/// The most that a header or a state may have, a hundred times what is sensible: more is not even read.
+const MOST_TEXT_BYTES: u64 = 100 << 20;
+
+/// What a file must be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Sum {
+    bytes: u64,
+    /// XXH3 of all bytes, in 16 hexadecimal digits.
+    xxh3: String,
+}
+
+/// What is read or written, counted and checksummed on the way.
+struct Summing<F> {
+    file: F,
+    bytes: u64,
+    hash: Xxh3,
+}
+
+impl<F> Summing<F> {
+    fn new(file: F) -> Self {
+        Self { file, bytes: 0, hash: Xxh3::new() }
+    }
+
+    fn count(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        self.hash.update(bytes);
+    }
+
+    fn sum(&self) -> Sum {
+        Sum { bytes: self.bytes, xxh3: format!("{:016x}", self.hash.digest()) }
+    }
+}
+
+impl Summing<File> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.count(bytes);
+        Ok(())
+    }
+
+    fn take(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact(bytes)?;
+        self.count(bytes);
+        Ok(())
+    }
+}
+
+/// Writes tensors to a new file, through to the disk.
+pub(super) fn write_tensors(path: &Path, tensors: &[Tensor]) -> Result<Sum, CheckpointError> {
+    let mut end = 0;
+    let describe = |tensor: &Tensor| {
+        let start = end;
+        end += size_of_val(&tensor.values[..]);
+        let info = TensorInfo { dtype: Dtype::F32, shape: tensor.shape.clone(), data_offsets: (start, end) };
+        (tensor.name.clone(), info)
+    };
+    let metadata = Metadata::new(None, tensors.iter().map(describe).collect());
+    let metadata = metadata.expect("tensors were checked, and lie one after the other");
+    let mut header = serde_json::to_vec(&metadata).expect("names and numbers are JSON");
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let write = || {
+        assert!(header.len() as u64 <= MOST_TEXT_BYTES, "{} tensors are too many", tensors.len());
+        let mut file = Summing::new(File::create_new(path)?);
+        file.put(&(header.len() as u64).to_le_bytes())?;
+        file.put(&header)?;
+        let mut bytes = vec![[0; size_of::<f32>()]; PIECE];
+        for piece in tensors.iter().flat_map(|tensor| tensor.values.chunks(PIECE)) {
+            let bytes = &mut bytes[..piece.len()];
+            bytes.iter_mut().zip(piece).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
+            file.put(bytes.as_flattened())?;
+        }
+        file.file.sync_all()?;
+        Ok(file.sum())
+    };
+    write().map_err(CheckpointError::write(path))
+}
+
+/// Reads what [`write_tensors`] wrote, in the order in which it lies there, if that is what the sum says.
+pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, CheckpointError> {
+    let broken = |why: String| CheckpointError::broken(path, why);
+    // What was checked before may end early all the same, if somebody changes it meanwhile.
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => broken("it ends early".into()),
+        _ => CheckpointError::Read { path: path.into(), error },
+    };
+    let (file, bytes) = open(path)?;
+    if bytes != expected.bytes {
+        return Err(broken(format!("it has {bytes} bytes, not {}", expected.bytes)));
+    }
+    let mut file = Summing::new(file);
+    let mut size = [0; 8];
+    file.take(&mut size).map_err(unreadable)?;
+    let size = u64::from_le_bytes(size);
+    if size > MOST_TEXT_BYTES.min(bytes - 8) {
+        return Err(broken(format!("its header claims to have {size} bytes")));
+    }
+    let mut header = vec![0; size as usize];
+    file.take(&mut header).map_err(unreadable)?;
+    // Checks that the tensors lie one after the other and are as large as their shapes say.
+    let metadata: Metadata =
+        serde_json::from_slice(&header).map_err(|error| broken(format!("its header is wrong: {error}")))?;
+    if metadata.data_len() as u64 != bytes - 8 - size {
+        return Err(broken(format!(
+            "its tensors have {} bytes, not {}",
+            metadata.data_len(),
+            bytes - 8 - size
+        )));
+    }
+    let mut infos: Vec<_> = metadata.tensors().into_iter().collect();
+    infos.sort_by(|(name, info), (other_name, other)| {
+        info.data_offsets.cmp(&other.data_offsets).then_with(|| name.cmp(other_name))
+    });
+    let mut tensors = Vec::with_capacity(infos.len());
+    for (name, TensorInfo { dtype, shape, .. }) in infos {
+        if *dtype != Dtype::F32 {
+            return Err(broken(format!("`{name}` is of type {dtype}, not F32")));
+        }
+        let values = read_values(&mut file, shape.iter().product()).map_err(unreadable)?;
+        tensors.push(Tensor { name, shape: shape.clone(), values });
+    }
+    if file.sum() != *expected {
+        return Err(broken(format!("its checksum is {}, not {}", file.sum().xxh3, expected.xxh3)));
+    }
+    Ok(tensors)
+}
+
+/// Reads so many values; there are no fewer in the file, or memory for them is not asked for.
+fn read_values(file: &mut Summing<File>, count: usize) -> io::Result<Vec<f32>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(count)?;
+    values.resize(count, 0.0_f32);
+    for piece in values.chunks_mut(PIECE) {
+        file.take(bytemuck::cast_slice_mut(piece))?;
+        piece.iter_mut().for_each(|value| *value = f32::from_bits(u32::from_le(value.to_bits())));
+    }
+    Ok(values)
+}
+
+/// Writes JSON to a new file, through to the disk, in a frame that holds its checksum and is JSON again.
+pub(super) fn write_framed(path: &Path, content: &str) -> Result<(), CheckpointError> {
+    let write = || {
+        let mut file = File::create_new(path)?;
+        file.write_all(frame(content).as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(CheckpointError::write(path))
+}
+
+/// Reads what [`write_framed`] wrote, if every byte of it is right.
+pub(super) fn read_framed(path: &Path) -> Result<String, CheckpointError> {
+    let broken = |why: String| CheckpointError::broken(path, why);
+    let (file, bytes) = open(path)?;
+    if bytes > MOST_TEXT_BYTES {
+        return Err(broken(format!("it has {bytes} bytes, more than {MOST_TEXT_BYTES}")));
+    }
+    let mut text = Vec::new();
+    file.take(MOST_TEXT_BYTES).read_to_end(&mut text).map_err(CheckpointError::read(path))?;
+    let text = String::from_utf8(text).map_err(|_| broken("it is not UTF-8".into()))?;
+    let (before, after) = frame_around("0000000000000000");
+    let content = (text.len() >= before.len() + after.len())
+        .then(|| text.get(before.len()..text.len() - after.len()))
+        .flatten()
+        .ok_or_else(|| broken(format!("it has only {} bytes", text.len())))?;
+    if frame(content) != text {
+        return Err(broken("its checksum is wrong".into()));
+    }
+    Ok(content.to_owned())
+}
+
+/// Whether a state may have so many bytes.
+pub(super) fn fits(content: &str) -> bool {
+    frame(content).len() as u64 <= MOST_TEXT_BYTES
+}
+
+fn frame(content: &str) -> String {
+    let (before, after) = frame_around(&format!("{:016x}", xxh3_64(content.as_bytes())));
+    format!("{before}{content}{after}")
+}
+
+fn frame_around(xxh3: &str) -> (String, &'static str) {
+    (format!("{{\n\"xxh3_of_content\": \"{xxh3}\",\n\"content\": "), "\n}\n")
+}
+
+/// Opens a file, and says how many bytes it has.
+fn open(path: &Path) -> Result<(File, u64), CheckpointError> {
+    let unreadable = || CheckpointError::read(path);
+    // Before it is opened: to open a pipe is to wait for somebody who writes to it.
+    if !fs::metadata(path).map_err(unreadable())?.is_file() {
+        return Err(CheckpointError::broken(path, "it is no file"));
+    }
+    let file = File::open(path).map_err(unreadable())?;
+    let bytes = file.metadata().map_err(unreadable())?.len();
+    Ok((file, bytes))
+}

@@ -1,0 +1,242 @@
+//! Saving checkpoints.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::ser::Error as _;
+
+use super::load::{Content, FORMAT, OPTIMIZER, PARAMETERS, STATE, checkpoints, name};
+use super::{Checkpoint, CheckpointError, files};
+
+/// The file that is locked by the process that saves. The lock ends with the process, however it ends.
+const LOCK: &str = ".lock";
+/// How the names of directories end that are not, or no longer, checkpoints.
+const PARTIAL: &str = ".partial";
+
+/// A directory of checkpoints that this process saves to, and no other.
+#[derive(Debug)]
+pub struct Store {
+    writer: Writer,
+    writing: Option<JoinHandle<Result<PathBuf, CheckpointError>>>,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens a directory, which is made if it is not there, to keep the newest `keep` checkpoints in it. What a
+    /// process that was killed left half-written is removed.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Directory`] if it can not be made or written to, [`CheckpointError::Busy`] if another
+    /// process saves to it.
+    ///
+    /// # Panics
+    /// If `keep` is 0.
+    pub fn open(directory: &Path, keep: usize) -> Result<Self, CheckpointError> {
+        assert!(keep > 0, "a store that keeps 0 checkpoints: expected at least 1");
+        let unusable = CheckpointError::directory;
+        let is_new = !directory.exists();
+        fs::create_dir_all(directory).map_err(unusable(directory))?;
+        // Whoever changes the working directory later does not change where checkpoints are.
+        let directory = fs::canonicalize(directory).map_err(unusable(directory))?;
+        let lock = lock(&directory)?;
+        let writer = Writer { directory, keep };
+        writer.remove_partial()?;
+        // The lock may have been there already; this shows that there can be something new.
+        let trial = writer.partial(0);
+        fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).map_err(unusable(&trial))?;
+        if let Some(parent) = writer.directory.parent().filter(|_| is_new) {
+            sync(parent).map_err(unusable(parent))?;
+        }
+        Ok(Self { writer, writing: None, _lock: lock })
+    }
+
+    /// Saves a checkpoint and returns its directory. It replaces one of the same step.
+    ///
+    /// Older ones beyond the number to keep are then removed. Those of later steps are left alone: if a run goes
+    /// on from an older one, they are broken, or another run's.
+    ///
+    /// # Errors
+    /// [`CheckpointError`], of this checkpoint or of the one that was saved in the background; if of that one,
+    /// this one is not saved. In either case the older ones are untouched.
+    ///
+    /// # Panics
+    /// If a tensor has not as many values as its shape says, or two of a list have one name.
+    pub fn save<S>(&mut self, checkpoint: Checkpoint<S>) -> Result<PathBuf, CheckpointError>
+    where
+        S: Serialize + DeserializeOwned,
+    {
+        checkpoint.check();
+        self.wait()?;
+        self.writer.save(&checkpoint)
+    }
+
+    /// Saves a checkpoint while the caller goes on. If one is still being written, this waits for it, so there
+    /// is never more than one in memory.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] of the checkpoint before this one; this one is then not saved. This one's comes from
+    /// the next call, or from [`Store::finish`].
+    ///
+    /// # Panics
+    /// As [`Store::save`].
+    pub fn save_in_background<S>(&mut self, checkpoint: Checkpoint<S>) -> Result<(), CheckpointError>
+    where
+        S: Serialize + DeserializeOwned + Send + 'static,
+    {
+        checkpoint.check();
+        self.wait()?;
+        let writer = self.writer.clone();
+        let thread = thread::Builder::new().name("checkpoint".into());
+        let spawned = thread.spawn(move || writer.save(&checkpoint));
+        self.writing = Some(spawned.map_err(CheckpointError::write(&self.writer.directory))?);
+        Ok(())
+    }
+
+    /// Waits until what is being saved in the background is there.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] of that checkpoint.
+    pub fn finish(mut self) -> Result<(), CheckpointError> {
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<(), CheckpointError> {
+        let Some(writing) = self.writing.take() else { return Ok(()) };
+        writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(drop)
+    }
+}
+
+impl Drop for Store {
+    /// Waits for what is being saved.
+    fn drop(&mut self) {
+        match self.writing.take().map(JoinHandle::join) {
+            Some(Ok(Err(error))) => tracing::error!("{error}"),
+            Some(Err(_)) => tracing::error!("the thread that saved a checkpoint panicked"),
+            Some(Ok(Ok(_))) | None => {}
+        }
+    }
+}
+
+/// Makes this process the one that saves to a directory.
+fn lock(directory: &Path) -> Result<File, CheckpointError> {
+    let path = directory.join(LOCK);
+    let file = File::options().create(true).write(true).truncate(false).open(&path);
+    let file = file.map_err(CheckpointError::directory(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(CheckpointError::Busy { path: directory.into() }),
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+            let path = path.display();
+            tracing::warn!("`{path}` cannot be locked: make sure that no other run saves checkpoints there");
+            Ok(file)
+        }
+        Err(TryLockError::Error(error)) => Err(CheckpointError::Directory { path, error }),
+    }
+}
+
+/// What saves, in whichever thread.
+#[derive(Debug, Clone)]
+struct Writer {
+    directory: PathBuf,
+    keep: usize,
+}
+
+impl Writer {
+    fn save<S>(&self, checkpoint: &Checkpoint<S>) -> Result<PathBuf, CheckpointError>
+    where
+        S: Serialize + DeserializeOwned,
+    {
+        let partial = self.partial(checkpoint.step);
+        let path = self.directory.join(name(checkpoint.step));
+        let placed = write(&partial, checkpoint).and_then(|()| {
+            place(&partial, &path).map_err(CheckpointError::write(&path))?;
+            sync(&self.directory).map_err(CheckpointError::write(&self.directory))
+        });
+        if let Err(error) = placed {
+            // Room for the next attempt. If this fails too, the first error is the one to be told.
+            let _ = fs::remove_dir_all(&partial);
+            return Err(error);
+        }
+        self.remove_partial()?;
+        let older = checkpoints(&self.directory)?;
+        let older = older.into_iter().filter(|(step, _)| *step < checkpoint.step).rev().skip(self.keep - 1);
+        for (step, path) in older {
+            self.remove(step, &path).map_err(|error| CheckpointError::Remove { path, error })?;
+        }
+        Ok(path)
+    }
+
+    /// The name of a directory that is no checkpoint: whatever happens to it, nobody takes it for one.
+    fn partial(&self, step: u64) -> PathBuf {
+        self.directory.join(format!(".{}-{}{PARTIAL}", name(step), std::process::id()))
+    }
+
+    /// Removes a checkpoint, which stops to be one at once and not file by file.
+    fn remove(&self, step: u64, path: &Path) -> io::Result<()> {
+        let partial = self.partial(step);
+        fs::rename(path, &partial)?;
+        fs::remove_dir_all(&partial)
+    }
+
+    /// Removes what is half-written or half-removed. Since the directory is locked, nobody is at it.
+    fn remove_partial(&self) -> Result<(), CheckpointError> {
+        for entry in fs::read_dir(&self.directory).map_err(CheckpointError::read(&self.directory))? {
+            let path = entry.map_err(CheckpointError::read(&self.directory))?.path();
+            let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+            if file_name.starts_with(".step-") && file_name.ends_with(PARTIAL) {
+                fs::remove_dir_all(&path).map_err(|error| CheckpointError::Remove { path, error })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes all files of a checkpoint into a new directory, through to the disk.
+fn write<S>(directory: &Path, checkpoint: &Checkpoint<S>) -> Result<(), CheckpointError>
+where
+    S: Serialize + DeserializeOwned,
+{
+    let Checkpoint { step, ref state, ref parameters, ref optimizer } = *checkpoint;
+    fs::create_dir(directory).map_err(CheckpointError::write(directory))?;
+    let parameters = files::write_tensors(&directory.join(PARAMETERS), parameters)?;
+    let optimizer = files::write_tensors(&directory.join(OPTIMIZER), optimizer)?;
+    let content = Content { format: FORMAT, step, parameters, optimizer, state };
+    let wrong = |error| CheckpointError::State { step, error };
+    let content = serde_json::to_string_pretty(&content).map_err(wrong)?;
+    // JSON has no NaN, and what it makes of one is not read back as one.
+    serde_json::from_str::<Content<S>>(&content).map_err(wrong)?;
+    if !files::fits(&content) {
+        return Err(wrong(serde_json::Error::custom(format!("{} bytes are too many", content.len()))));
+    }
+    files::write_framed(&directory.join(STATE), &content)?;
+    sync(directory).map_err(CheckpointError::write(directory))
+}
+
+/// Gives a directory its name, at once; if there is one of this name already, they change places.
+fn place(partial: &Path, path: &Path) -> io::Result<()> {
+    if !path.exists() {
+        return fs::rename(partial, path);
+    }
+    match renameat_with(CWD, partial, CWD, path, RenameFlags::EXCHANGE) {
+        // A file system that can not exchange: for a moment there is neither. What is replaced is not what the
+        // run goes on from, for that would be an earlier step.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            let mut aside = partial.as_os_str().to_owned();
+            aside.push(PARTIAL);
+            fs::rename(path, aside)?;
+            fs::rename(partial, path)
+        }
+        exchanged => Ok(exchanged?),
+    }
+}
+
+/// Sees that the names in a directory are on the disk.
+fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}

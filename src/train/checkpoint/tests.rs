@@ -1,0 +1,293 @@
+//! What is saved comes back to the last bit, or something older does, and what was wrong is said.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::load::{OPTIMIZER, PARAMETERS, STATE};
+use super::*;
+
+const FILES: [&str; 3] = [PARAMETERS, OPTIMIZER, STATE];
+
+/// What a run might keep. The numbers are such as are easily rounded.
+type State = (String, Vec<f64>, u64);
+
+fn tensor(name: &str, shape: &[usize], values: &[f32]) -> Tensor {
+    Tensor { name: name.into(), shape: shape.into(), values: values.into() }
+}
+
+fn checkpoint(step: u64) -> Checkpoint<State> {
+    let special = [f32::NAN, -f32::NAN, -0.0, 1e-40, f32::INFINITY, f32::MIN];
+    let ramp: Vec<f32> = (0..20_000).map(|index| (index as f32 + step as f32).sin()).collect();
+    Checkpoint {
+        step,
+        state: ("grün \"\n\\".into(), vec![0.1 + 0.2, 1e-310, -0.0, f64::MAX, 2.0 / 3.0], u64::MAX),
+        parameters: vec![
+            tensor("z", &[2, 3], &special),
+            tensor("a.weight", &[100, 200], &ramp),
+            tensor("scalar", &[], &[f32::from_bits(0x7fa0_0001)]),
+        ],
+        optimizer: vec![tensor("velocity.none", &[0, 3], &[]), tensor("velocity.one", &[1], &[1.5])],
+    }
+}
+
+/// Names, shapes and bits: NaN is not equal to itself.
+fn bits(tensors: &[Tensor]) -> Vec<(&str, &[usize], Vec<u32>)> {
+    let bits = |tensor: &Tensor| tensor.values.iter().map(|value| value.to_bits()).collect();
+    tensors.iter().map(|tensor| (&tensor.name[..], &tensor.shape[..], bits(tensor))).collect()
+}
+
+fn assert_same(found: &Checkpoint<State>, saved: &Checkpoint<State>) {
+    assert_eq!((found.step, &found.state), (saved.step, &saved.state));
+    assert_eq!(bits(&found.parameters), bits(&saved.parameters));
+    assert_eq!(bits(&found.optimizer), bits(&saved.optimizer));
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A directory with these steps saved, and where the last one is.
+fn saved(steps: &[u64]) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::open(directory.path(), steps.len()).unwrap();
+    let paths: Vec<_> = steps.iter().map(|&step| store.save(checkpoint(step)).unwrap()).collect();
+    (directory, paths.last().unwrap().clone())
+}
+
+/// The older of two checkpoints is loaded, since this is wrong with the newer one.
+fn assert_passed_over(directory: &Path, newer: &Path, file: &str) -> String {
+    let loaded = load_newest::<State>(directory).unwrap().unwrap();
+    assert_same(&loaded.checkpoint, &checkpoint(1));
+    let [PassedOver { path, why }] = &loaded.passed_over[..] else { panic!("{:?}", loaded.passed_over) };
+    assert_eq!(path.file_name(), newer.file_name());
+    assert!(why.contains(file), "{why}");
+    why.clone()
+}
+
+#[test]
+fn everything_comes_back_to_the_last_bit() {
+    let (directory, path) = saved(&[3]);
+    let loaded = load_newest::<State>(directory.path()).unwrap().unwrap();
+    assert_same(&loaded.checkpoint, &checkpoint(3));
+    assert_eq!(loaded.passed_over, []);
+    assert_eq!(names(directory.path()), [".lock", "step-0000000003"]);
+    assert_same(&load(&path).unwrap(), &checkpoint(3));
+    assert_same(&load_newest(&path).unwrap().unwrap().checkpoint, &checkpoint(3));
+    assert_eq!(load_newest::<State>(&directory.path().join("nothing")).unwrap(), None);
+}
+
+#[test]
+fn the_files_are_what_other_programs_read() {
+    let (_directory, path) = saved(&[3]);
+    let bytes = fs::read(path.join(PARAMETERS)).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let weight = tensors.tensor("a.weight").unwrap();
+    assert_eq!(weight.shape(), [100, 200]);
+    assert_eq!(weight.data()[4..8], (4_f32).sin().to_le_bytes());
+    let state: serde_json::Value = serde_json::from_slice(&fs::read(path.join(STATE)).unwrap()).unwrap();
+    assert_eq!(state["content"]["step"], 3);
+    assert_eq!(state["content"]["parameters"]["bytes"], bytes.len());
+}
+
+#[test]
+fn a_truncated_or_longer_file_is_passed_over() {
+    let (directory, newer) = saved(&[1, 2]);
+    for name in FILES {
+        let file = newer.join(name);
+        let whole = fs::read(&file).unwrap();
+        for length in [0, 1, 7, 8, 9, 40, whole.len() / 2, whole.len() - 1] {
+            fs::write(&file, &whole[..length]).unwrap();
+            assert_passed_over(directory.path(), &newer, name);
+        }
+        fs::write(&file, [&whole[..], b" "].concat()).unwrap();
+        assert_passed_over(directory.path(), &newer, name);
+        fs::write(&file, &whole).unwrap();
+    }
+    assert_same(&load_newest(directory.path()).unwrap().unwrap().checkpoint, &checkpoint(2));
+}
+
+#[test]
+fn a_flipped_bit_is_passed_over() {
+    let (directory, newer) = saved(&[1, 2]);
+    let mut seed = 1_u64;
+    for name in FILES {
+        let file = newer.join(name);
+        let whole = fs::read(&file).unwrap();
+        // The beginning is all structure; in the rest, bits are drawn.
+        let drawn = (0..150).map(|_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 20) as usize % (8 * whole.len())
+        });
+        for bit in (0..300).map(|byte| 8 * byte + byte % 8).filter(|bit| bit / 8 < whole.len()).chain(drawn) {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&file, &bytes).unwrap();
+            assert_passed_over(directory.path(), &newer, name);
+        }
+        fs::write(&file, &whole).unwrap();
+    }
+}
+
+#[test]
+fn a_missing_file_is_passed_over_and_all_broken_is_an_error() {
+    let (directory, newer) = saved(&[1, 2]);
+    for name in FILES {
+        let file = newer.join(name);
+        let whole = fs::read(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        let why = assert_passed_over(directory.path(), &newer, name);
+        assert!(why.contains("cannot read"), "{why}");
+        fs::create_dir(&file).unwrap();
+        let why = assert_passed_over(directory.path(), &newer, name);
+        assert!(why.contains("it is no file"), "{why}");
+        fs::remove_dir(&file).unwrap();
+        fs::write(&file, whole).unwrap();
+    }
+    for step in [1, 2] {
+        fs::write(directory.path().join(load::name(step)).join(OPTIMIZER), "nonsense").unwrap();
+    }
+    let error = load_newest::<State>(directory.path()).unwrap_err().to_string();
+    let newest = error.find("step-0000000002").unwrap();
+    assert!(error[newest..].contains("step-0000000001") && error.contains("it has 8 bytes, not"), "{error}");
+}
+
+/// A header that is wrong by itself, with the right checksum: written by somebody else.
+#[test]
+fn a_hostile_header_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join(PARAMETERS);
+    let refused = |header: &str, size: u64, data: usize| {
+        let bytes = [&size.to_le_bytes(), header.as_bytes(), &vec![0; data]].concat();
+        fs::write(&file, &bytes).unwrap();
+        let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
+        let sum = format!("{{\"bytes\": {}, \"xxh3\": \"{hash:016x}\"}}", bytes.len());
+        files::read_tensors(&file, &serde_json::from_str(&sum).unwrap()).unwrap_err().to_string()
+    };
+    let one = |dtype: &str, shape: &str, end: u64| {
+        format!("{{\"a\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[0,{end}]}}}}")
+    };
+    let whole = |header: &str, data| refused(header, header.len() as u64, data);
+    assert!(whole(&one("F64", "[1]", 8), 8).contains("of type F64, not F32"));
+    assert!(whole(&one("F32", "[1]", 8), 8).contains("header is wrong"));
+    assert!(whole(&one("F32", "[2]", 8), 9).contains("tensors have 8 bytes, not 9"));
+    assert!(whole(&one("F32", "[4611686018427387904]", 8), 8).contains("header is wrong"));
+    let enormous = one("F32", "[1099511627776]", 1 << 42);
+    assert!(whole(&enormous, 8).contains("bytes, not 8"));
+    assert!(whole(&one("F32", "[-1]", 8), 8).contains("header is wrong"));
+    assert!(whole(&"[".repeat(10_000), 0).contains("header is wrong"));
+    assert!(refused("{}", u64::MAX, 8).contains("claims to have 18446744073709551615 bytes"));
+    assert!(refused("{}", 1 << 40, 8).contains("claims"));
+}
+
+#[test]
+fn the_newest_are_kept_and_what_was_half_written_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let left_over = directory.path().join(".step-0000000009-1.partial");
+    fs::create_dir_all(&left_over).unwrap();
+    fs::write(left_over.join(PARAMETERS), "half").unwrap();
+    fs::create_dir(directory.path().join("step-notes")).unwrap();
+    assert_eq!(load_newest::<State>(directory.path()).unwrap(), None);
+
+    let mut store = Store::open(directory.path(), 2).unwrap();
+    assert!(!left_over.exists());
+    for step in [5, 20, 100] {
+        store.save_in_background(checkpoint(step)).unwrap();
+    }
+    store.finish().unwrap();
+    assert_eq!(names(directory.path()), [".lock", "step-0000000020", "step-0000000100", "step-notes"]);
+}
+
+#[test]
+fn a_step_that_is_made_again_replaces_what_is_there_and_spares_what_comes_later() {
+    let (directory, _) = saved(&[1, 2, 3]);
+    // The run went on from step 1.
+    let mut store = Store::open(directory.path(), 1).unwrap();
+    let again = Checkpoint { state: ("again".into(), vec![], 0), ..checkpoint(2) };
+    let path = store.save(again.clone()).unwrap();
+    assert_eq!(names(directory.path()), [".lock", "step-0000000002", "step-0000000003"]);
+    assert_same(&load(&path).unwrap(), &again);
+}
+
+#[test]
+fn an_error_in_the_background_comes_with_the_next_call() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run");
+    let lose = || {
+        let mut store = Store::open(&path, 1).unwrap();
+        fs::remove_dir_all(&path).unwrap();
+        store.save_in_background(checkpoint(1)).unwrap();
+        store
+    };
+    let errors = [
+        lose().finish().unwrap_err(),
+        lose().save(checkpoint(2)).unwrap_err(),
+        lose().save_in_background(checkpoint(2)).unwrap_err(),
+    ];
+    for error in errors {
+        let error = error.to_string();
+        assert!(error.contains(".step-0000000001-") && error.contains("older checkpoints"), "{error}");
+    }
+}
+
+#[test]
+fn only_one_store_has_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path(), 1).unwrap();
+    let error = Store::open(directory.path(), 1).unwrap_err().to_string();
+    assert!(error.contains("another process is saving checkpoints to"), "{error}");
+    drop(store);
+    Store::open(directory.path(), 1).unwrap();
+}
+
+#[test]
+fn what_is_no_directory_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for path in [file.path().to_owned(), file.path().join("below"), "/proc/1/checkpoints".into()] {
+        let error = Store::open(&path, 1).unwrap_err().to_string();
+        assert!(error.contains("cannot keep checkpoints in") && error.contains("may write to"), "{error}");
+    }
+}
+
+#[test]
+fn a_state_that_would_not_come_back_is_refused_when_it_is_saved() {
+    let (directory, _) = saved(&[1]);
+    let mut store = Store::open(directory.path(), 1).unwrap();
+    let mut lost = checkpoint(2);
+    lost.state.1.push(f64::NAN);
+    let error = store.save(lost).unwrap_err().to_string();
+    assert!(error.starts_with("the state of step 2 does not survive"), "{error}");
+    assert_eq!(names(directory.path()), [".lock", "step-0000000001"]);
+}
+
+#[test]
+fn another_format_is_named() {
+    let (directory, path) = saved(&[1]);
+    let content = files::read_framed(&path.join(STATE)).unwrap();
+    fs::remove_file(path.join(STATE)).unwrap();
+    files::write_framed(&path.join(STATE), &content.replace("\"format\": 1", "\"format\": 7")).unwrap();
+    let error = load_newest::<State>(directory.path()).unwrap_err().to_string();
+    assert!(error.contains("its format is 7, and this program reads only 1"), "{error}");
+}
+
+#[test]
+#[should_panic(expected = "tensor `a` has 1 values, but its shape is [2]")]
+fn a_tensor_has_the_values_that_its_shape_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let wrong = Checkpoint { parameters: vec![tensor("a", &[2], &[1.0])], ..checkpoint(1) };
+    let _ = Store::open(directory.path(), 1).unwrap().save(wrong);
+}
+
+#[test]
+fn a_checkpoint_is_due_by_steps_or_by_time() {
+    let second = Duration::from_secs(1);
+    let both = When { every_steps: Some(10), every: Some(second) };
+    assert_eq!(
+        [0, 9, 10, 11, 20].map(|step| both.due(step, Duration::ZERO)),
+        [false, false, true, false, true]
+    );
+    assert!(both.due(3, second));
+    assert!(!When::default().due(10, Duration::MAX));
+}
