@@ -1,13 +1,17 @@
 //! What can be wrong with a data set.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a data set could not be loaded.
+/// Why a data set could not be loaded, or a sample of it not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// The source's name is none we know.
-    #[error("unknown data set `{name}`: expected `digits`, `idx:DIR` or `text:FILE`")]
+    #[error(
+        "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILE`, `csv:FILE`, `tfrecord:FILE_OR_DIR` or \
+         `images:DIR`"
+    )]
     UnknownSource {
         /// The name as given.
         name: String,
@@ -142,4 +146,81 @@ pub enum DataError {
         /// How many it takes.
         expected: usize,
     },
+    /// A directory holds nothing of what is looked for.
+    #[error("`{}` holds no {expected}", path.display())]
+    Empty {
+        /// The directory.
+        path: PathBuf,
+        /// What is looked for.
+        expected: &'static str,
+    },
+    /// A cell of a table is not what its column holds.
+    #[error("`{}`, line {line}, column `{column}`: {problem}", path.display())]
+    Cell {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// The column, by its name in the header.
+        column: String,
+        /// What is wrong and what was expected.
+        problem: String,
+    },
+    /// A line of a table, or its header, is not what it should be.
+    #[error("`{}`, line {line}: {problem}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong and what was expected.
+        problem: String,
+    },
+    /// A record of a file is not what it should be.
+    #[error("`{}`, record {record}: {problem}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The record's index in the file, from 0.
+        record: usize,
+        /// What is wrong and what was expected.
+        problem: String,
+    },
+    /// A file of an image, or a directory of such files, is not what it should be.
+    #[error("`{}`: {problem}", path.display())]
+    Image {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong and what was expected.
+        problem: String,
+    },
+    /// An element of a pipeline could not be made.
+    #[error("element {element}: {error}")]
+    Element {
+        /// The element's number at the stage that failed, from 0.
+        element: u64,
+        /// What was wrong.
+        error: Box<DataError>,
+    },
+    /// No thread could be started for a pipeline.
+    #[error("cannot start a thread for the input pipeline: {error}; allow this user more threads")]
+    Thread {
+        /// What the system said.
+        error: io::Error,
+    },
+    /// An error of the user's own.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl DataError {
+    /// An error of the user's own, or its message.
+    pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+
+    /// The same, said of an element of a pipeline.
+    pub(super) fn in_element(self, element: u64) -> Self {
+        Self::Element { element, error: Box::new(self) }
+    }
 }

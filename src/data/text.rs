@@ -42,7 +42,7 @@ fn tokenise(text: &str) -> (Vec<char>, Vec<u32>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Inputs, testing::TestDirectory};
+    use super::super::{Inputs, Pass, testing::TestDirectory};
     use super::*;
 
     const CONTEXT: usize = 8;
@@ -65,8 +65,9 @@ mod tests {
         assert_eq!(data.train.len(), 900 / CONTEXT - 1);
         assert_eq!(data.test.len(), 100 / CONTEXT - 1);
 
-        let batch = data.train.batch(&[3, 0], 5);
-        let (third, first) = (3 * CONTEXT as u32 + 5, 5);
+        let batch = data.train.batch(&[3, 0], Pass::Training { seed: 1, epoch: 2 }).unwrap();
+        let first = data.train.shift(1, 2) as u32;
+        let third = 3 * CONTEXT as u32 + first;
         let windows = |ahead: u32| -> Vec<u32> {
             [third, first]
                 .into_iter()
@@ -82,7 +83,8 @@ mod tests {
         for length in 2 * CONTEXT..4 * CONTEXT {
             let split = Split::Windows { tokens: vec![0; length], context: CONTEXT };
             assert!(!split.is_empty());
-            split.batch(&[split.len() - 1], CONTEXT - 1);
+            let last = (0..).find(|&epoch| split.shift(1, epoch) == CONTEXT - 1).unwrap();
+            split.batch(&[split.len() - 1], Pass::Training { seed: 1, epoch: last }).unwrap();
         }
     }
 

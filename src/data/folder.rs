@@ -1,0 +1,104 @@
+//! Images in folders, one folder for each class.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::encoded::{EncodedImages, Store};
+use super::split::nine_to_one;
+use super::{DataError, Dataset, Kind, Options, Split};
+
+/// Finds the images in `directory`; reads the first of them, for its size.
+///
+/// Files that are not called `.png`, `.jpg` or `.jpeg` are none of ours.
+///
+/// # Errors
+///
+/// If there are no classes, or a class without images, or too few images to test on; if a directory or the first image
+/// is unreadable.
+pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
+    let (to_train, to_test) = (directory.join("train"), directory.join("test"));
+    let root = if to_train.is_dir() { &to_train } else { directory };
+    let is_split = to_train.is_dir() && to_test.is_dir();
+    let classes = classes(root)?;
+    let mut images = vec![];
+    let (mut train, mut test) = (vec![], vec![]);
+    for (label, class) in (0..).zip(&classes) {
+        let first = images.len();
+        images.extend(files(&root.join(class))?.into_iter().map(|file| (file, label)));
+        let of_class: Vec<_> = (first..images.len()).collect();
+        if is_split {
+            train.extend(of_class);
+        } else {
+            let (more, held_out) = nine_to_one(of_class.len());
+            train.extend(more.into_iter().map(|index| of_class[index]));
+            test.extend(held_out.into_iter().map(|index| of_class[index]));
+        }
+    }
+    if is_split {
+        for class in self::classes(&to_test)? {
+            let path = to_test.join(&class);
+            let Ok(label) = classes.binary_search(&class) else {
+                let problem = format!("is no class of `{}`: expected the same ones", to_train.display());
+                return Err(DataError::Image { path, problem });
+            };
+            let first = images.len();
+            images.extend(files(&path)?.into_iter().map(|file| (file, label as u32)));
+            test.extend(first..images.len());
+        }
+    }
+    if test.is_empty() {
+        let found = images.len();
+        let what = "images, and no class has every tenth to test on";
+        return Err(DataError::TooShort { path: directory.into(), what, found, expected: 10 });
+    }
+    let (train, test, size) = EncodedImages::both(Store::Files(images), (train, test), options.augmentation)?;
+    let kind = Kind::Images { height: size.height, width: size.width, classes: classes.len() };
+    Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test) })
+}
+
+/// What is in a directory, in the order of the names, as far as it is wanted.
+fn entries(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, DataError> {
+    let unreadable = |error| DataError::Read { path: directory.into(), error };
+    let mut entries = vec![];
+    for entry in fs::read_dir(directory).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if is_wanted(&path) {
+            entries.push(path);
+        }
+    }
+    entries.sort();
+    Ok(entries)
+}
+
+/// The names of the classes, in order.
+fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let folders = entries(root, Path::is_dir)?;
+    let names: Vec<PathBuf> =
+        folders.iter().filter_map(|folder| folder.file_name()).map(Into::into).collect();
+    if names.is_empty() {
+        return Err(DataError::Empty {
+            path: root.into(),
+            expected: "directory: expected one for each class",
+        });
+    }
+    Ok(names)
+}
+
+/// The images of a class, of which there must be one.
+fn files(class: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let is_image = |path: &Path| {
+        let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+        ["png", "jpg", "jpeg"].iter().any(|known| extension == *known) && path.is_file()
+    };
+    let files = entries(class, is_image)?;
+    if files.is_empty() {
+        return Err(DataError::Empty {
+            path: class.into(),
+            expected: "image: expected .png, .jpg or .jpeg files",
+        });
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! Folders of images that are right, and every way for one to be wrong.
+
+use image::{GrayImage, ImageFormat, Luma};
+
+use super::super::split::normalise;
+use super::super::testing::TestDirectory;
+use super::super::{Augmentation, Batch, Inputs, Pass, Pipeline, Threads};
+use super::*;
+
+/// Writes a plain image of this size and grey level.
+fn image(directory: &TestDirectory, name: &str, (width, height): (u32, u32), grey: u8) {
+    let path = directory.path().join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    GrayImage::from_pixel(width, height, Luma([grey])).save(path).unwrap();
+}
+
+fn pixels(split: &Split, samples: &[usize], pass: Pass) -> Vec<f32> {
+    match split.batch(samples, pass).unwrap().inputs {
+        Inputs::Pixels(pixels) => pixels,
+        Inputs::Tokens(_) => panic!("not pixels"),
+    }
+}
+
+#[test]
+fn folders_are_classes_and_every_tenth_image_is_held_out() {
+    let directory = TestDirectory::new();
+    for number in 0..20 {
+        image(&directory, &format!("b/{number:02}.png"), (3, 2), 100 + number);
+        image(&directory, &format!("a/{number:02}.PNG"), (3, 2), number);
+    }
+    directory.file("a/notes.txt", "not an image");
+    let data = read(directory.path(), &Options::default()).unwrap();
+    assert_eq!(data.kind, Kind::Images { height: 2, width: 3, classes: 2 });
+    assert_eq!((data.train.len(), data.test.len()), (36, 4));
+    let batch = data.test.batch(&[3, 0, 1, 2], Pass::Evaluation).unwrap();
+    assert_eq!(batch.targets, [1, 0, 0, 1]);
+    let expected: Vec<_> = [119, 9, 19, 109].into_iter().flat_map(|grey| [normalise(grey); 6]).collect();
+    assert_eq!(batch.inputs, Inputs::Pixels(expected));
+}
+
+#[test]
+fn train_and_test_may_be_folders() {
+    let directory = TestDirectory::new();
+    image(&directory, "train/cat/1.png", (2, 2), 1);
+    image(&directory, "train/dog/1.png", (2, 2), 2);
+    // Larger than the first, and a JPEG.
+    image(&directory, "test/dog/1.jpg", (8, 8), 200);
+    let data = read(directory.path(), &Options::default()).unwrap();
+    assert_eq!((data.train.len(), data.test.len()), (2, 1));
+    let batch = data.test.batch(&[0], Pass::Evaluation).unwrap();
+    assert_eq!(batch.targets, [1]);
+    assert_eq!(batch.inputs, Inputs::Pixels(vec![normalise(200); 4]));
+
+    image(&directory, "test/cow/1.png", (2, 2), 3);
+    let message = read(directory.path(), &Options::default()).unwrap_err().to_string();
+    assert!(message.contains("cow`: is no class of `"), "{message}");
+}
+
+#[test]
+fn images_vary_by_epoch_in_training_alone() {
+    let directory = TestDirectory::new();
+    for number in 0..10 {
+        let path = directory.path().join("a");
+        fs::create_dir_all(&path).unwrap();
+        let slope = GrayImage::from_fn(8, 8, |x, y| Luma([(20 * x + y + number) as u8]));
+        slope.save(path.join(format!("{number}.png"))).unwrap();
+    }
+    let augmentation = Some(Augmentation { shift_pixels: 2, rotation_degrees: 10, mirror: true });
+    let data = read(directory.path(), &Options { augmentation, ..Options::default() }).unwrap();
+    let training = |epoch| Pass::Training { seed: 1, epoch };
+    let first = pixels(&data.train, &[3, 4], training(0));
+    assert_eq!(first, pixels(&data.train, &[3, 4], training(0)));
+    assert_ne!(first, pixels(&data.train, &[3, 4], training(1)));
+    // It does not matter in which batch a sample is.
+    assert_eq!(first[64..], pixels(&data.train, &[4], training(0)));
+    let plain = pixels(&data.train, &[3], Pass::Evaluation);
+    assert_ne!(first[..64], plain);
+    assert_eq!(plain[..2], [normalise(3), normalise(23)]);
+    assert_eq!(pixels(&data.test, &[0], training(0)), pixels(&data.test, &[0], Pass::Evaluation));
+}
+
+#[test]
+fn a_broken_file_is_named_when_it_is_read() {
+    let directory = TestDirectory::new();
+    for number in 0..10 {
+        image(&directory, &format!("a/{number}.png"), (4, 4), number);
+    }
+    let mut bytes = std::io::Cursor::new(vec![]);
+    GrayImage::new(4, 4).write_to(&mut bytes, ImageFormat::Png).unwrap();
+    let bytes = bytes.into_inner();
+    directory.file("a/3.png", &bytes[..bytes.len() / 2]);
+    directory.file("a/4.png", "text");
+    let data = read(directory.path(), &Options::default()).unwrap();
+    let refusal = |sample| data.train.batch(&[sample], Pass::Evaluation).unwrap_err().to_string();
+    let cut = refusal(3);
+    assert!(cut.contains("a/3.png`: cannot be decoded"), "{cut}");
+    let text = refusal(4);
+    assert!(text.contains("a/4.png`: is neither PNG nor JPEG"), "{text}");
+    fs::remove_file(directory.path().join("a/5.png")).unwrap();
+    let gone = refusal(5);
+    assert!(gone.starts_with("cannot read `") && gone.contains("a/5.png"), "{gone}");
+    let own = [[0, 1], [2, 3], [4, 5]];
+    let mut batches =
+        Pipeline::of(own).map(Threads::Fixed(2), move |own| data.train.batch(&own, Pass::Evaluation));
+    assert!(matches!(batches.next(), Some(Ok(Batch { samples: 2, .. }))));
+    let in_order = batches.next().unwrap().unwrap_err().to_string();
+    assert!(in_order.starts_with("element 1: `") && in_order.contains("a/3.png`: "), "{in_order}");
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let directory = TestDirectory::new();
+    let refusal = || read(directory.path(), &Options::default()).unwrap_err().to_string();
+    assert!(refusal().contains("holds no directory: expected one for each class"));
+    image(&directory, "a/1.png", (2, 2), 0);
+    assert!(refusal().contains("1 images, and no class has every tenth"));
+    fs::create_dir(directory.path().join("b")).unwrap();
+    let empty = refusal();
+    assert!(empty.contains("/b` holds no image"), "{empty}");
+    let missing = read(&directory.path().join("none"), &Options::default());
+    assert!(matches!(missing, Err(DataError::Read { .. })));
+}

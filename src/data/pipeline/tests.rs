@@ -1,0 +1,317 @@
+//! What comes out of a pipeline, in which order, and how it ends.
+
+use std::collections::BTreeSet;
+use std::panic::catch_unwind;
+use std::sync::mpsc;
+use std::thread;
+
+use super::*;
+
+const ALL_THREADS: [Threads; 4] = [Threads::Fixed(1), Threads::Fixed(2), Threads::Fixed(5), Threads::Auto];
+
+fn numbers(count: u64) -> Pipeline<u64> {
+    Pipeline::of(0..count)
+}
+
+fn collect<T: Send + 'static>(elements: Pipeline<T>) -> Vec<T> {
+    elements.collect::<Result<_, _>>().unwrap()
+}
+
+/// Takes longer for some numbers than for others, so that threads overtake each other.
+fn slow(number: u64) -> u64 {
+    if number % 7 == 3 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    number * number
+}
+
+/// The numbers from 0, and an error in place of this one.
+fn failing(at: u64) -> Pipeline<u64> {
+    Pipeline::new(
+        (0..).map(move |number| if number == at { Err(DataError::other("bad")) } else { Ok(number) }),
+    )
+}
+
+/// What a pipeline hands on before its error, and the error.
+fn until_error<T: Send + 'static>(mut elements: Pipeline<T>) -> (Vec<T>, String) {
+    let mut before = vec![];
+    loop {
+        match elements.next().expect("there is an error") {
+            Ok(element) => before.push(element),
+            Err(error) => {
+                assert!(elements.next().is_none(), "nothing follows an error");
+                return (before, error.to_string());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_map_keeps_the_order_and_every_element() {
+    for threads in ALL_THREADS {
+        let mapped = collect(numbers(500).map(threads, |number| Ok(slow(number))).prefetch(Depth::Auto));
+        assert!(mapped.into_iter().eq((0..500).map(|number| number * number)), "{threads:?}");
+        assert!(collect(numbers(0).map(threads, Ok)).is_empty());
+    }
+}
+
+#[test]
+fn a_fused_batch_is_a_map_and_a_batch() {
+    let f = |number: u64| if number == 33 { Err(DataError::other("no")) } else { Ok(slow(number)) };
+    let sum = |batch: Vec<u64>| Ok(batch.iter().sum::<u64>());
+    for threads in ALL_THREADS {
+        let apart = numbers(30).map(threads, f).batch(7).map(threads, sum);
+        let fused = numbers(30).map_batch(threads, 7, f, sum);
+        assert_eq!(collect(fused), collect(apart));
+        // The error of an element before that of the source, in the same batch.
+        for source in [|| numbers(50), || failing(34), || failing(20)] {
+            let apart = source().map(threads, f).batch(7).map(threads, sum);
+            // Seen by one stage more, which says where.
+            let (before, error) = until_error(source().map_batch(threads, 7, f, sum));
+            assert_eq!((before, error), until_error(apart));
+        }
+    }
+    let error = until_error(numbers(50).map_batch(Threads::Fixed(3), 7, f, Ok)).1;
+    assert_eq!(error, "element 33: no");
+}
+
+#[test]
+fn batches_are_whole_but_for_the_last() {
+    assert_eq!(collect(numbers(7).batch(3)), [vec![0, 1, 2], vec![3, 4, 5], vec![6]]);
+    assert_eq!(collect(numbers(6).batch(3)).len(), 2);
+    assert!(collect(numbers(0).batch(3)).is_empty());
+}
+
+#[test]
+fn a_shuffle_is_of_its_seed_and_epoch() {
+    let shuffled = |seed, epoch| collect(numbers(100).shuffle(16, seed, epoch));
+    let first = shuffled(1, 0);
+    assert_eq!(first, shuffled(1, 0));
+    assert_ne!(first, shuffled(1, 1));
+    assert_ne!(first, shuffled(2, 0));
+    assert_eq!(first.iter().copied().collect::<BTreeSet<_>>().len(), 100);
+    for (place, &number) in (0..).zip(&first) {
+        assert!(number < place + 16, "{number} at {place}");
+    }
+    assert_eq!(collect(numbers(9).shuffle(1, 1, 0)), collect(numbers(9)));
+}
+
+#[test]
+fn each_epoch_is_made_anew() {
+    let epochs = |threads| {
+        let epoch = move |epoch| Ok(numbers(20).map(threads, Ok).shuffle(20, 1, epoch));
+        collect(Pipeline::repeat(3..6, epoch).prefetch(Depth::Fixed(4)))
+    };
+    let all = epochs(Threads::Fixed(3));
+    assert_eq!(all, epochs(Threads::Auto));
+    for (epoch, of_epoch) in (3..).zip(all.chunks(20)) {
+        assert_eq!(of_epoch, collect(numbers(20).shuffle(20, 1, epoch)));
+    }
+    let refused = Pipeline::repeat(0.., |epoch| match epoch {
+        2 => Err(DataError::other("no epoch 2")),
+        _ => Ok(numbers(2)),
+    });
+    assert_eq!(until_error(refused), (vec![0, 1, 0, 1], "no epoch 2".into()));
+}
+
+#[test]
+fn files_take_turns() {
+    // File f has f elements; a file without any takes no turn.
+    let open = |file: u64| {
+        Ok(Pipeline::of((0..file).map(move |element| {
+            slow(element);
+            10 * file + element
+        })))
+    };
+    let two = collect(Pipeline::of([3, 2, 0, 1, 2]).interleave(2, open));
+    assert_eq!(two, [30, 20, 31, 21, 32, 10, 20, 21]);
+    let one = collect(Pipeline::of([3, 0, 2]).interleave(1, open));
+    assert_eq!(one, [30, 31, 32, 20, 21]);
+    for at_once in [3, 100] {
+        let all = collect(Pipeline::of(0..20).interleave(at_once, open));
+        assert_eq!(all.len(), 190);
+        assert_eq!(all, collect(Pipeline::of(0..20).interleave(at_once, open)));
+        let each = all.into_iter().collect::<BTreeSet<_>>();
+        let expected: BTreeSet<_> = (0..20).flat_map(|file| (0..file).map(move |e| 10 * file + e)).collect();
+        assert_eq!(each, expected);
+    }
+    assert!(collect(Pipeline::of([]).interleave(2, open)).is_empty());
+}
+
+#[test]
+fn an_error_of_a_file_comes_in_its_turn() {
+    let open = |file: u64| match file {
+        0 => Ok(numbers(9)),
+        1 => Ok(failing(2)),
+        _ => Err(DataError::other("cannot open")),
+    };
+    let read = |files: [u64; 3], at_once| until_error(Pipeline::of(files).interleave(at_once, open));
+    assert_eq!(read([0, 1, 2], 2), (vec![0, 0, 1, 1, 2], "bad".into()));
+    assert_eq!(read([0, 2, 1], 2), (vec![0], "cannot open".into()));
+    let list = Pipeline::new([Ok(0), Err(DataError::other("no list"))]);
+    assert_eq!(until_error(list.interleave(1, open)), ((0..9).collect(), "no list".into()));
+}
+
+#[test]
+fn shards_cover_every_element_once() {
+    for ranks in [1, 2, 3, 7] {
+        let shards: Vec<_> = (0..ranks).map(|rank| collect(numbers(20).shard(rank, ranks))).collect();
+        for (rank, shard) in shards.iter().enumerate() {
+            assert!(shard.iter().all(|&number| number as usize % ranks == rank));
+        }
+        let all: BTreeSet<_> = shards.iter().flatten().collect();
+        assert_eq!((all.len(), shards.iter().map(Vec::len).sum::<usize>()), (20, 20));
+    }
+    assert_eq!(until_error(failing(3).shard(1, 2)), (vec![1], "bad".into()));
+}
+
+#[test]
+fn skip_and_take_count_elements() {
+    assert_eq!(collect(numbers(9).skip(3).take(4)), [3, 4, 5, 6]);
+    assert!(collect(numbers(3).skip(4)).is_empty());
+    assert_eq!(collect(numbers(3).take(4)).len(), 3);
+    assert_eq!(until_error(failing(2).skip(4)), (vec![], "bad".into()));
+    // What comes after is not even asked for.
+    assert_eq!(collect(failing(2).take(2)), [0, 1]);
+}
+
+#[test]
+fn errors_come_in_their_place_and_are_the_end() {
+    for threads in ALL_THREADS {
+        let odd =
+            move |number| if number > 40 { Err(DataError::other("too large")) } else { Ok(slow(number)) };
+        let (before, error) = until_error(numbers(500).map(threads, odd).prefetch(Depth::Auto));
+        assert_eq!((before.len(), error.as_str()), (41, "element 41: too large"));
+        let (before, error) = until_error(failing(20).map(threads, odd).batch(6).prefetch(Depth::Auto));
+        assert_eq!((before.len(), error.as_str()), (3, "bad"));
+    }
+}
+
+#[test]
+fn a_panic_is_taken_to_the_consumer() {
+    let said = |pipeline: fn() -> Pipeline<u64>| {
+        let (sender, receiver) = mpsc::channel();
+        let panic = catch_unwind(|| {
+            for element in pipeline() {
+                sender.send(element.unwrap()).unwrap();
+            }
+        });
+        drop(sender);
+        let message = panic.unwrap_err().downcast::<String>().expect("a message");
+        (receiver.into_iter().count(), *message)
+    };
+    let in_map = || {
+        numbers(50)
+            .map(Threads::Fixed(3), |number| {
+                assert!(number != 9, "number {number} burst");
+                Ok(number)
+            })
+            .prefetch(Depth::Fixed(2))
+    };
+    assert_eq!(said(in_map), (9, "number 9 burst".into()));
+    let in_source = || {
+        let source = (0..50).inspect(|number| assert!(*number != 9, "number {number} burst"));
+        Pipeline::of(source).map(Threads::Fixed(3), Ok).interleave(1, |number| Ok(Pipeline::of([number])))
+    };
+    assert_eq!(said(in_source), (9, "number 9 burst".into()));
+}
+
+#[test]
+fn nothing_follows_a_panic() {
+    let mut elements = numbers(50).map(Threads::Fixed(2), |number| {
+        assert!(number != 1, "burst");
+        Ok(number)
+    });
+    assert!(matches!(elements.next(), Some(Ok(0))));
+    let panic = catch_unwind(std::panic::AssertUnwindSafe(|| elements.next()));
+    assert!(panic.is_err());
+    assert!(elements.next().is_none());
+}
+
+#[test]
+fn threads_end_with_their_pipeline() {
+    // Everything that a thread holds holds this.
+    let held = Arc::new(());
+    for taken in [0, 1, 40] {
+        let (in_source, in_map, in_open) = (Arc::clone(&held), Arc::clone(&held), Arc::clone(&held));
+        let endless = Pipeline::of((0_u64..).inspect(move |_| drop(Arc::clone(&in_source))));
+        let mut elements = endless
+            .interleave(3, move |number| {
+                let held = Arc::clone(&in_open);
+                Ok(Pipeline::of((0..number + 5).inspect(move |_| drop(Arc::clone(&held)))))
+            })
+            .map(Threads::Fixed(3), move |number| {
+                let _held = &in_map;
+                Ok(number)
+            })
+            .batch(2)
+            .prefetch(Depth::Fixed(3));
+        assert_eq!(elements.by_ref().take(taken).count(), taken);
+        if taken == 40 {
+            // Long enough for every buffer to be full.
+            thread::sleep(Duration::from_millis(20));
+        }
+        drop(elements);
+        assert_eq!(Arc::strong_count(&held), 1, "after {taken} elements");
+    }
+    let in_map = Arc::clone(&held);
+    let mut failing = failing(3).map(Threads::Auto, move |number| {
+        let _held = &in_map;
+        Ok(number)
+    });
+    assert_eq!(failing.by_ref().count(), 4);
+    assert_eq!(Arc::strong_count(&held), 1, "after an error, before the pipeline is dropped");
+}
+
+#[test]
+fn another_thread_is_tried_while_the_consumer_waits() {
+    let threads = |count| thread::available_parallelism().map_or(1, usize::from).min(count);
+    let (sender, receiver) = mpsc::channel();
+    let slow = move |number: u64| {
+        thread::sleep(Duration::from_millis(2));
+        // Not in the test any more where nobody receives.
+        sender.send(thread::current().id()).unwrap_or(());
+        Ok(number)
+    };
+    let mut elements = numbers(5000).map(Threads::Auto, slow);
+    let mut seen = BTreeSet::new();
+    while seen.len() < threads(2) {
+        elements.next().expect("10 s pass before this ends").unwrap();
+        seen.extend(receiver.try_iter().map(|id| format!("{id:?}")));
+    }
+}
+
+#[test]
+fn no_more_is_made_than_there_is_room_for() {
+    let (sender, made) = mpsc::channel();
+    let mut elements = Pipeline::of((0_u64..).inspect(move |&number| sender.send(number).unwrap_or(())))
+        .prefetch(Depth::Fixed(5));
+    assert!(matches!(elements.next(), Some(Ok(0))));
+    // The one taken, and five that lie ready.
+    assert!(made.iter().take(6).eq(0..6));
+    thread::sleep(Duration::from_millis(20));
+    assert!(made.try_recv().is_err(), "the thread found no room and went on");
+}
+
+#[test]
+fn the_consumer_is_told_how_long_it_waited() {
+    // Much longer than the consumer could be kept from asking.
+    let lazy = || Pipeline::of((0..50).inspect(|_| thread::sleep(Duration::from_millis(2))));
+    let waited = |mut elements: Pipeline<_>| {
+        assert_eq!(elements.by_ref().count(), 50);
+        elements.stalled()
+    };
+    let little = Duration::from_millis(5);
+    assert!(waited(lazy().prefetch(Depth::Auto).take(60)) >= little);
+    assert!(waited(lazy().map_batch(Threads::Fixed(2), 1, Ok, |mut one| Ok(one.remove(0)))) >= little);
+    assert!(waited(Pipeline::of([0]).interleave(1, move |_| Ok(lazy()))) >= little);
+    let once = waited(Pipeline::repeat(0..1, move |_| Ok(lazy().prefetch(Depth::Auto))));
+    assert!(once >= little);
+    let mut twice = Pipeline::repeat(0..2, move |_| Ok(lazy().prefetch(Depth::Auto)));
+    assert_eq!(twice.by_ref().take(50).count(), 50);
+    let first = twice.stalled();
+    assert_eq!(twice.by_ref().count(), 50);
+    assert!(twice.stalled() >= first + little, "{twice:?} after {first:?}");
+    // No threads: nobody waits, the work is the consumer's own.
+    assert_eq!(waited(lazy()), Duration::ZERO);
+}
