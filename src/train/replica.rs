@@ -1,87 +1,123 @@
-//! One rank's copy of the model, with its parameters in flat memory: that is what is broadcast, updated and
-//! hashed.
+//! What the trainer sees of a model on one rank. Any framework can be put under it.
 
-use std::fmt;
-use std::ops::{AddAssign, Range};
+use std::error::Error;
+use std::ops::AddAssign;
 
-use candle_core::{CpuStorage, D, Device, InplaceOp1, Layout as TensorLayout, Storage, Tensor};
-use candle_nn::loss::cross_entropy;
+/// What can go wrong in a framework.
+pub type ReplicaError = Box<dyn Error + Send + Sync>;
 
-use super::error::TrainError;
-use super::model::{Model, NamedParameters};
-use crate::data::{Batch, Inputs, Split};
-
-/// Where each parameter lies in flat memory: sorted by name, one after the other.
-#[derive(Debug, Clone)]
-pub(super) struct Layout {
-    parameters: Vec<Parameter>,
+/// An array of a model: what is trained, or what goes with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its name, like no other's of the model.
+    pub name: String,
+    /// Its dimensions.
+    pub shape: Vec<usize>,
+    /// Whether it has a gradient. What has none (the running mean of a normalisation) is broadcast and saved like
+    /// all others, and neither reduced nor updated.
+    pub is_trained: bool,
 }
 
-/// Where one parameter lies.
-#[derive(Debug, Clone)]
-pub(super) struct Parameter {
-    pub(super) range: Range<usize>,
-    /// Whether it has but one dimension.
-    pub(super) is_vector: bool,
-}
-
-impl Layout {
-    /// The layout of parameters of these names and shapes, in this order.
-    pub(super) fn new<'a>(shapes: impl IntoIterator<Item = (&'a str, Vec<usize>)>) -> Self {
-        let mut end = 0;
-        let place = |(_, shape): (&str, Vec<usize>)| {
-            let start = end;
-            end += shape.iter().product::<usize>();
-            Parameter { range: start..end, is_vector: shape.len() < 2 }
-        };
-        Self { parameters: shapes.into_iter().map(place).collect() }
+impl Parameter {
+    /// A parameter that is trained.
+    pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
+        Self { name: name.into(), shape: shape.into(), is_trained: true }
     }
 
-    pub(super) fn parameters(&self) -> &[Parameter] {
-        &self.parameters
-    }
-
-    /// How many values all parameters have together.
-    pub(super) fn count(&self) -> usize {
-        self.parameters.last().map_or(0, |last| last.range.end)
+    /// How many values it has.
+    pub fn count(&self) -> usize {
+        self.shape.iter().product()
     }
 }
 
-/// Sums over targets (images, or characters of a text).
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Tally {
-    pub(super) targets: f64,
-    pub(super) loss: f64,
-    pub(super) correct: f64,
+/// One rank's copy of a model.
+///
+/// Its parameters are known by their place in [`Replica::parameters`], which is the same on all ranks: the order in
+/// which the forward pass comes to them, as far as there is one. Gradients are then ready from the last to the first,
+/// and are all-reduced in that order.
+pub trait Replica {
+    /// What one pass takes: the samples of a micro-batch.
+    type Batch: Send + 'static;
+
+    /// All parameters, in the same order on all ranks.
+    fn parameters(&self) -> &[Parameter];
+
+    /// Goes forward and backward through the model: tells `gradients` the [`Tally`] once the loss is known, and then
+    /// each parameter's gradient, once, as soon as it is whole. The gradient is that of the loss's *sum* over targets.
+    ///
+    /// # Errors
+    /// Whatever the framework objects to; the run ends then.
+    fn pass(&mut self, batch: &Self::Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError>;
+
+    /// Measures the model on a batch, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Replica::pass`].
+    fn evaluate(&mut self, batch: &Self::Batch) -> Result<Tally, ReplicaError>;
+
+    /// Calls `see` once with the values of the parameter with this index, where they lie and in row-major order. What
+    /// `see` writes is what the next pass computes with.
+    ///
+    /// # Errors
+    /// As [`Replica::pass`].
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
+}
+
+/// What a pass tells of its gradients.
+pub trait Gradients {
+    /// Tells what the loss is over how many targets. Called once in a pass, before the first gradient.
+    fn weigh(&mut self, tally: Tally);
+
+    /// Has `write` put the gradient of the parameter with this index, in row-major order, where it will be reduced. It
+    /// is whole then, and may be on its way to the other ranks before this returns.
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill));
+}
+
+/// What to do with the values that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fill {
+    /// They mean nothing: overwrite them.
+    Set,
+    /// They are the gradient of earlier micro-batches: add to them.
+    Add,
+}
+
+impl Fill {
+    /// Sets, or adds to, `target` these values.
+    ///
+    /// # Panics
+    /// If there are more or fewer values than `target` holds.
+    pub fn write(self, target: &mut [f32], values: &[f32]) {
+        match self {
+            Self::Set => target.copy_from_slice(values),
+            Self::Add => {
+                assert_eq!(target.len(), values.len(), "a gradient has as many values as its parameter");
+                target.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            }
+        }
+    }
+}
+
+/// Sums over targets: images, or characters of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Tally {
+    /// How many targets there are: the weight of a gradient in the mean.
+    pub targets: f64,
+    /// The sum of their losses, in nats.
+    pub loss: f64,
+    /// How many of them the model puts first; a training pass may leave it 0.
+    pub correct: f64,
 }
 
 impl Tally {
-    /// How many sums there are.
-    pub(super) const COUNT: usize = 3;
-
-    pub(super) fn mean_loss(&self) -> f64 {
+    /// The loss of a target, on the mean.
+    pub fn mean_loss(&self) -> f64 {
         self.loss / self.targets
     }
 
-    pub(super) fn accuracy(&self) -> f64 {
+    /// The share of targets that the model puts first, 0 to 1.
+    pub fn accuracy(&self) -> f64 {
         self.correct / self.targets
-    }
-
-    pub(super) fn as_array(self) -> [f64; Self::COUNT] {
-        [self.targets, self.loss, self.correct]
-    }
-
-    pub(super) fn from_array([targets, loss, correct]: [f64; Self::COUNT]) -> Self {
-        Self { targets, loss, correct }
-    }
-
-    /// Reads what [`Tally::write`] wrote, or a sum of such.
-    pub(super) fn from_slice(sums: &[f32]) -> Self {
-        Self::from_array(std::array::from_fn(|index| f64::from(sums[index])))
-    }
-
-    fn write(self, sums: &mut [f32]) {
-        sums.iter_mut().zip(self.as_array()).for_each(|(sum, value)| *sum = value as f32);
     }
 }
 
@@ -90,177 +126,5 @@ impl AddAssign for Tally {
         self.targets += other.targets;
         self.loss += other.loss;
         self.correct += other.correct;
-    }
-}
-
-/// The model and its parameters, twice: in tensors, and flat.
-pub(super) struct Replica {
-    model: Box<dyn Model>,
-    parameters: NamedParameters,
-    layout: Layout,
-    values: Vec<f32>,
-}
-
-impl fmt::Debug for Replica {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replica").field("parameters", &self.parameters).finish_non_exhaustive()
-    }
-}
-
-impl Replica {
-    pub(super) fn new(model: Box<dyn Model>, parameters: NamedParameters) -> Result<Self, TrainError> {
-        let shapes = parameters.iter().map(|(name, variable)| (name.as_str(), variable.dims().to_vec()));
-        let layout = Layout::new(shapes);
-        let mut values = Vec::with_capacity(layout.count());
-        for (_, variable) in &parameters {
-            values.extend(variable.flatten_all()?.to_vec1::<f32>()?);
-        }
-        Ok(Self { model, parameters, layout, values })
-    }
-
-    pub(super) fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    pub(super) fn values(&self) -> &[f32] {
-        &self.values
-    }
-
-    /// The flat values, to be changed; [`Replica::load`] makes them the model's.
-    pub(super) fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.values
-    }
-
-    /// Takes the flat values into the model.
-    pub(super) fn load(&mut self) -> Result<(), TrainError> {
-        for ((_, variable), parameter) in self.parameters.iter().zip(self.layout.parameters()) {
-            variable.inplace_op1(&CopyFrom(&self.values[parameter.range.clone()]))?;
-        }
-        Ok(())
-    }
-
-    /// Fills the bucket: the sum of the gradients of these samples, then the [`Tally`]. Of no samples, zeros.
-    pub(super) fn add_up_gradients(
-        &self,
-        split: &Split,
-        samples: &[usize],
-        shift: usize,
-        bucket: &mut [f32],
-    ) -> Result<(), TrainError> {
-        bucket.fill(0.0);
-        if samples.is_empty() {
-            return Ok(());
-        }
-        let batch = split.batch(samples, shift);
-        let targets = batch.targets.len() as f64;
-        let (logits, wanted) = self.predict(batch)?;
-        let loss = cross_entropy(&logits, &wanted)?;
-        let tally = Tally { targets, loss: f64::from(loss.to_scalar::<f32>()?) * targets, correct: 0.0 };
-        // The gradients of the mean, times how many it is over.
-        let gradients = (loss * targets)?.backward()?;
-        let (flat, sums) = bucket.split_at_mut(self.values.len());
-        for ((_, variable), parameter) in self.parameters.iter().zip(self.layout.parameters()) {
-            // A parameter that the loss does not depend on has no gradient, which is a gradient of zero.
-            if let Some(gradient) = gradients.get(variable) {
-                copy_into(gradient, &mut flat[parameter.range.clone()])?;
-            }
-        }
-        tally.write(sums);
-        Ok(())
-    }
-
-    /// Counts how many of these held-out samples the model gets right.
-    pub(super) fn evaluate(&self, split: &Split, samples: &[usize]) -> Result<Tally, TrainError> {
-        let batch = split.batch(samples, 0);
-        let targets = batch.targets.len() as f64;
-        let (logits, wanted) = self.predict(batch)?;
-        let logits = logits.detach();
-        let loss = cross_entropy(&logits, &wanted)?.to_scalar::<f32>()?;
-        let right = logits.argmax(D::Minus1)?.eq(&wanted)?.to_dtype(candle_core::DType::F32)?;
-        let correct = right.sum_all()?.to_scalar::<f32>()?;
-        Ok(Tally { targets, loss: f64::from(loss) * targets, correct: f64::from(correct) })
-    }
-
-    /// The logits, and the targets that they should point at.
-    fn predict(&self, batch: Batch) -> Result<(Tensor, Tensor), TrainError> {
-        let Batch { inputs, targets, samples } = batch;
-        let inputs = match inputs {
-            Inputs::Pixels(pixels) => {
-                let size = pixels.len() / samples;
-                Tensor::from_vec(pixels, (samples, size), &Device::Cpu)
-            }
-            Inputs::Tokens(tokens) => {
-                let context = tokens.len() / samples;
-                Tensor::from_vec(tokens, (samples, context), &Device::Cpu)
-            }
-        }?;
-        let count = targets.len();
-        Ok((self.model.forward(&inputs)?, Tensor::from_vec(targets, count, &Device::Cpu)?))
-    }
-}
-
-/// Copies a tensor's values, in the order of its elements.
-fn copy_into(tensor: &Tensor, values: &mut [f32]) -> candle_core::Result<()> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else { candle_core::bail!("a gradient on another device") };
-    let start = layout.start_offset();
-    values.copy_from_slice(&storage.as_slice::<f32>()?[start..start + values.len()]);
-    Ok(())
-}
-
-/// Overwrites a tensor with these values, where it lies.
-struct CopyFrom<'a>(&'a [f32]);
-
-impl InplaceOp1 for CopyFrom<'_> {
-    fn name(&self) -> &'static str {
-        "copy-from"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &TensorLayout) -> candle_core::Result<()> {
-        let CpuStorage::F32(values) = storage else { candle_core::bail!("a parameter that is not f32") };
-        let start = layout.start_offset();
-        values[start..start + self.0.len()].copy_from_slice(self.0);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::data::Kind;
-    use crate::train::model::{self, ModelKind};
-
-    #[test]
-    fn what_is_loaded_is_what_the_model_computes_with() {
-        let kind = Kind::Images { height: 2, width: 2, classes: 3 };
-        let (model, parameters) = model::build(ModelKind::Mlp, &kind, 1).unwrap();
-        let mut replica = Replica::new(model, parameters).unwrap();
-        let split = Split::Images { pixels: vec![0, 50, 100, 250], labels: vec![2] };
-        let before = replica.evaluate(&split, &[0]).unwrap();
-        replica.values_mut().fill(0.0);
-        replica.load().unwrap();
-        let after = replica.evaluate(&split, &[0]).unwrap();
-        assert!((after.mean_loss() - 3_f64.ln()).abs() < 1e-6, "all classes are equally likely");
-        assert_ne!(before.loss, after.loss);
-    }
-
-    #[test]
-    fn gradients_add_up_over_shares() {
-        let kind = Kind::Images { height: 2, width: 2, classes: 3 };
-        let (model, parameters) = model::build(ModelKind::Mlp, &kind, 1).unwrap();
-        let replica = Replica::new(model, parameters).unwrap();
-        let pixels = (0..20).map(|pixel| pixel * 12).collect();
-        let split = Split::Images { pixels, labels: vec![0, 1, 2, 1, 0] };
-        let bucket = |samples: &[usize]| {
-            let mut bucket = vec![f32::NAN; replica.values().len() + Tally::COUNT];
-            replica.add_up_gradients(&split, samples, 0, &mut bucket).unwrap();
-            bucket
-        };
-        let (whole, one, other) = (bucket(&[0, 1, 2, 3, 4]), bucket(&[0, 1, 2]), bucket(&[3, 4]));
-        for ((whole, one), other) in whole.iter().zip(one).zip(other) {
-            assert!((whole - (one + other)).abs() < 1e-5 * (1.0 + whole.abs()));
-        }
-        assert!(bucket(&[]).iter().all(|&value| value == 0.0));
     }
 }

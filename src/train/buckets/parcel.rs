@@ -1,0 +1,77 @@
+//! An array on its way.
+
+use std::time::{Duration, Instant};
+
+use super::Way;
+use crate::{Algorithm, Choice, Communicator, Element, Error, Pending, ReduceOp, Registered};
+
+/// When a bucket travelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flight {
+    /// Which bucket.
+    pub bucket: usize,
+    /// When its all-reduce began, of this rank.
+    pub began: Instant,
+    /// When it was done.
+    pub ended: Instant,
+    /// For how long of this the thread that computes has waited.
+    pub exposed: Duration,
+}
+
+/// Registered memory that is here, or in an all-reduce.
+#[derive(Debug)]
+pub(super) struct Parcel<T: Element> {
+    here: Option<Registered<T>>,
+    pending: Option<Pending<Registered<T>>>,
+    /// The last flight, if nobody has asked yet.
+    flight: Option<Flight>,
+}
+
+impl<T: Element> Parcel<T> {
+    pub(super) fn new(comm: &Communicator, count: usize) -> Result<Self, Error> {
+        Ok(Self { here: Some(comm.alloc(count)?), pending: None, flight: None })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.here.as_ref().map_or(0, |values| values.len())
+    }
+
+    pub(super) fn values(&self) -> &[T] {
+        self.here.as_ref().expect("the parcel is back")
+    }
+
+    pub(super) fn values_mut(&mut self) -> &mut [T] {
+        self.here.as_mut().expect("the parcel is back")
+    }
+
+    pub(super) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
+        let usual = way.in_tree.then(|| comm.choice().clone());
+        if way.in_tree {
+            // Distances 1, 2, 4, …: over ranks, the tree goes on.
+            comm.set_choice(Choice::Algorithm(Algorithm::RecursiveDoubling))?;
+        }
+        let mut values = self.here.take().expect("the parcel is back");
+        if way.is_beside {
+            self.pending = Some(comm.all_reduce_async(values, ReduceOp::Sum)?);
+        } else {
+            let began = Instant::now();
+            comm.all_reduce(&mut values, ReduceOp::Sum)?;
+            let ended = Instant::now();
+            self.flight = Some(Flight { bucket: 0, began, ended, exposed: ended - began });
+            self.here = Some(values);
+        }
+        usual.map_or(Ok(()), |usual| comm.set_choice(usual))
+    }
+
+    /// Waits until it is back.
+    pub(super) fn land(&mut self) -> Result<Option<Flight>, Error> {
+        if let Some(pending) = self.pending.take() {
+            let waits_since = Instant::now();
+            pending.wait_until_done();
+            let exposed = waits_since.elapsed();
+            self.flight = pending.flight().map(|(began, ended)| Flight { bucket: 0, began, ended, exposed });
+            self.here = Some(pending.wait()?);
+        }
+        Ok(self.flight.take())
+    }
+}
