@@ -1,18 +1,17 @@
 //! The models that can be trained, and how to build one for a data set.
 
 mod cnn;
-mod fused;
-mod layers;
 mod mlp;
 mod patches;
 mod rows;
 mod transformer;
 
-use candle_core::{Tensor, Var};
+use candle_core::{D, DType, Device, Tensor};
 use unisono_collectives::named;
 
-use crate::data::Kind;
-use layers::Parameters;
+use super::candle::{Loss, Network, Parameters, cross_entropy};
+use super::replica::{Replica, Tally};
+use crate::data::{Batch, Inputs, Kind};
 
 /// A network that turns a batch into logits.
 pub trait Model: Send {
@@ -80,10 +79,8 @@ pub enum ModelError {
     Tensor(#[from] candle_core::Error),
 }
 
-/// A model's parameters, each with a name of its own, sorted by name.
-pub type NamedParameters = Vec<(String, Var)>;
-
-/// Builds a model for `data` and returns it with its parameters.
+/// Builds a model for `data` and returns it with its parameters; `hidden` is how many outputs each hidden layer of the MLP
+/// has, and nothing is what suits it.
 ///
 /// The initial values follow from the seed and the names alone, so every rank that calls this
 /// holds the same model.
@@ -93,14 +90,18 @@ pub type NamedParameters = Vec<(String, Var)>;
 /// If the model is for another kind of data.
 pub fn build(
     kind: ModelKind,
+    hidden: Option<&[usize]>,
     data: &Kind,
     seed: u64,
-) -> Result<(Box<dyn Model>, NamedParameters), ModelError> {
-    let mut parameters = Parameters::new(seed);
-    let root = &mut parameters;
+) -> Result<(Box<dyn Model>, Parameters), ModelError> {
+    let parameters = Parameters::new(seed);
+    let root = &parameters;
     let model: Box<dyn Model> = match (kind, data) {
         (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {
-            Box::new(mlp::Mlp::new(root, height * width, classes)?)
+            Box::new(mlp::Mlp::new(root, height * width, hidden.unwrap_or(&mlp::HIDDEN), classes)?)
+        }
+        (ModelKind::Mlp, &Kind::Table { features, classes }) => {
+            Box::new(mlp::Mlp::new(root, features, hidden.unwrap_or(&mlp::HIDDEN), classes)?)
         }
         (ModelKind::Cnn, &Kind::Images { height, width, classes }) => {
             let cnn = cnn::Cnn::new(root, height, width, classes)?;
@@ -112,11 +113,53 @@ pub fn build(
         (model, Kind::Images { .. }) => {
             return Err(ModelError::WrongData { model, data: "images", instead: "the mlp or the cnn" });
         }
+        (model, Kind::Table { .. }) => {
+            return Err(ModelError::WrongData { model, data: "tables", instead: "the mlp" });
+        }
         (model, Kind::Text { .. }) => {
             return Err(ModelError::WrongData { model, data: "text", instead: "the transformer" });
         }
     };
-    Ok((model, parameters.sorted()))
+    Ok((model, parameters))
+}
+
+/// Builds a model for `data` as the trainer takes it: a replica that classifies each target of a batch.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn classifier(
+    kind: ModelKind,
+    hidden: Option<&[usize]>,
+    data: &Kind,
+    seed: u64,
+) -> Result<impl Replica<Batch = Batch> + use<>, ModelError> {
+    let (model, parameters) = build(kind, hidden, data, seed)?;
+    Ok(Network::new(&parameters, move |batch: &Batch| {
+        let logits = model.forward(&inputs(batch)?)?;
+        let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
+        let sum = cross_entropy(&logits, &targets)?;
+        let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
+        let tally = Tally {
+            targets: batch.targets.len() as f64,
+            loss: f64::from(sum.to_scalar::<f32>()?),
+            correct: f64::from(right.sum_all()?.to_scalar::<f32>()?),
+        };
+        Ok(Loss { sum, tally })
+    }))
+}
+
+/// What a model takes of a batch.
+///
+/// # Errors
+///
+/// If there are not as many values as samples need.
+pub fn inputs(batch: &Batch) -> candle_core::Result<Tensor> {
+    let shape = |count: usize| (batch.samples, count / batch.samples.max(1));
+    match &batch.inputs {
+        Inputs::Pixels(pixels) => Tensor::from_slice(pixels, shape(pixels.len()), &Device::Cpu),
+        Inputs::Tokens(tokens) => Tensor::from_slice(tokens, shape(tokens.len()), &Device::Cpu),
+    }
 }
 
 #[cfg(test)]

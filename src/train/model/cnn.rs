@@ -3,9 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use super::Model;
-use super::fused::apply;
-use super::layers::{Linear, Parameters};
 use super::patches::{MaxPool, Patches};
+use crate::train::candle::{Linear, Parameters, apply};
 
 /// Side of a convolution's kernel, in pixels.
 const KERNEL: usize = 5;
@@ -18,7 +17,7 @@ const HIDDEN: usize = 128;
 pub(super) struct Cnn {
     height: usize,
     width: usize,
-    convolutions: [Linear; 2],
+    convolutions: [Convolution; 2],
     hidden: Linear,
     output: Linear,
 }
@@ -26,7 +25,7 @@ pub(super) struct Cnn {
 impl Cnn {
     /// Adds the network's parameters; `None` if nothing is left of such small images.
     pub(super) fn new(
-        parameters: &mut Parameters,
+        parameters: &Parameters,
         height: usize,
         width: usize,
         classes: usize,
@@ -41,10 +40,10 @@ impl Cnn {
             height,
             width,
             convolutions: [
-                Linear::new(parameters, "convolution1", square, first, 2.0)?,
-                Linear::new(parameters, "convolution2", square * first, second, 2.0)?,
+                Convolution::new(parameters, "convolution1", square, first)?,
+                Convolution::new(parameters, "convolution2", square * first, second)?,
             ],
-            hidden: Linear::new(parameters, "hidden", rows * columns * second, HIDDEN, 2.0)?,
+            hidden: Linear::new(parameters, "hidden", rows * columns * second, HIDDEN, 2.0)?.with_relu(),
             output: Linear::new(parameters, "output", HIDDEN, classes, 0.1)?,
         }))
     }
@@ -58,19 +57,34 @@ fn convolved(side: usize) -> Option<usize> {
 impl Model for Cnn {
     fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
         let mut x = inputs.reshape(((), self.height, self.width, 1))?;
-        for layer in &self.convolutions {
-            x = convolve(layer, &x)?;
+        for convolution in &self.convolutions {
+            x = convolution.forward(&x)?;
         }
-        let x = self.hidden.forward(&x.flatten_from(1)?)?.relu()?;
-        self.output.forward(&x)
+        self.output.forward(&self.hidden.forward(&x.flatten_from(1)?)?)
     }
 }
 
-/// Convolution, pooling and ReLU; `x` and the result are `samples x height x width x channels`.
-fn convolve(layer: &Linear, x: &Tensor) -> Result<Tensor> {
-    let (samples, height, width, _) = x.dims4()?;
-    let y = layer.product(&apply(Patches { side: KERNEL }, x)?)?;
-    let y = y.reshape((samples, height + 1 - KERNEL, width + 1 - KERNEL, ()))?;
-    // The highest value stays the highest with a bias or a ReLU, and there are fewer of them.
-    layer.shift(&apply(MaxPool { side: POOL }, &y)?)?.relu()
+/// Convolution, pooling and ReLU.
+struct Convolution {
+    kernel: Linear,
+    bias: Tensor,
+}
+
+impl Convolution {
+    fn new(parameters: &Parameters, name: &str, inputs: usize, channels: usize) -> Result<Self> {
+        Ok(Self {
+            kernel: Linear::without_bias(parameters, &format!("{name}.weight"), inputs, channels, 2.0)?,
+            bias: parameters.add(format!("{name}.bias"), channels, 0.0)?,
+        })
+    }
+
+    /// `x` and the result are `samples x height x width x channels`.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (samples, height, width, _) = x.dims4()?;
+        let patches = apply(Patches { side: KERNEL }, x)?;
+        let y = self.kernel.forward(&patches)?;
+        let y = y.reshape((samples, height + 1 - KERNEL, width + 1 - KERNEL, ()))?;
+        // The highest value stays the highest with a bias or a ReLU, and there are fewer of them.
+        apply(MaxPool { side: POOL }, &y)?.broadcast_add(&self.bias)?.relu()
+    }
 }

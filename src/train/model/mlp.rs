@@ -1,36 +1,38 @@
-//! A multilayer perceptron: an image as one row of pixels, through two hidden layers.
+//! A multilayer perceptron: an image as one row of pixels, through hidden layers.
 
 use candle_core::{Result, Tensor};
 
 use super::Model;
-use super::layers::{Linear, Parameters};
+use crate::train::candle::{Linear, Parameters};
 
-const HIDDEN: [usize; 2] = [256, 128];
+/// How many outputs each hidden layer has, where nothing is said.
+pub(super) const HIDDEN: [usize; 2] = [256, 128];
 
 pub(super) struct Mlp {
-    hidden: [Linear; 2],
-    output: Linear,
+    layers: Vec<Linear>,
 }
 
 impl Mlp {
-    pub(super) fn new(parameters: &mut Parameters, pixels: usize, classes: usize) -> Result<Self> {
-        let [first, second] = HIDDEN;
-        Ok(Self {
-            hidden: [
-                Linear::new(parameters, "hidden1", pixels, first, 2.0)?,
-                Linear::new(parameters, "hidden2", first, second, 2.0)?,
-            ],
-            output: Linear::new(parameters, "output", second, classes, 0.1)?,
-        })
+    pub(super) fn new(
+        parameters: &Parameters,
+        pixels: usize,
+        hidden: &[usize],
+        classes: usize,
+    ) -> Result<Self> {
+        let mut layers = Vec::new();
+        let mut inputs = pixels;
+        for (number, &outputs) in (1..).zip(hidden) {
+            let layer = Linear::new(parameters, &format!("hidden{number}"), inputs, outputs, 2.0)?;
+            layers.push(layer.with_relu());
+            inputs = outputs;
+        }
+        layers.push(Linear::new(parameters, "output", inputs, classes, 0.1)?);
+        Ok(Self { layers })
     }
 }
 
 impl Model for Mlp {
     fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
-        let mut x = inputs.clone();
-        for layer in &self.hidden {
-            x = layer.forward(&x)?.relu()?;
-        }
-        self.output.forward(&x)
+        self.layers.iter().try_fold(inputs.clone(), |x, layer| layer.forward(&x))
     }
 }

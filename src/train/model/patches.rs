@@ -3,7 +3,7 @@
 //! Images are `samples x height x width x channels`: what lies side by side in an image then
 //! does so in memory, and a convolution is a linear layer on its patches.
 
-use super::fused::Function;
+use crate::train::candle::Function;
 
 /// Every square of `side` pixels, as a row of its values:
 /// `samples*(height - side + 1)*(width - side + 1) x side*side*channels`.

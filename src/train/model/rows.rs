@@ -1,6 +1,6 @@
 //! What a transformer does to each row of a tensor: the values along its last dimension.
 
-use super::fused::Function;
+use crate::train::candle::Function;
 
 /// Scales each row to a mean square of 1.
 ///

@@ -5,9 +5,8 @@
 use candle_core::{IndexOp, Result, Tensor};
 
 use super::Model;
-use super::fused::apply;
-use super::layers::Parameters;
 use super::rows::{CausalSoftmax, RmsNorm, SquaredRelu};
+use crate::train::candle::{Linear, Parameters, apply};
 
 const WIDTH: usize = 128;
 const HEADS: usize = 4;
@@ -16,6 +15,8 @@ const HEAD: usize = WIDTH / HEADS;
 const BLOCKS: usize = 4;
 /// Width of the hidden layer between two linear ones.
 const HIDDEN: usize = 4 * WIDTH;
+/// Small, so that at first all characters are about as likely.
+const OUTPUT_GAIN: f64 = 0.05;
 
 pub(super) struct Transformer {
     /// The vector of each character, `vocabulary x WIDTH`.
@@ -23,17 +24,18 @@ pub(super) struct Transformer {
     /// The vector of each position, `context x WIDTH`.
     positions: Tensor,
     blocks: Vec<Block>,
-    output: Tensor,
+    output: Linear,
 }
 
 impl Transformer {
-    pub(super) fn new(parameters: &mut Parameters, context: usize, vocabulary: usize) -> Result<Self> {
-        let blocks = (0..BLOCKS).map(|i| Block::new(parameters, &format!("block{i}")));
+    pub(super) fn new(parameters: &Parameters, context: usize, vocabulary: usize) -> Result<Self> {
         Ok(Self {
-            blocks: blocks.collect::<Result<_>>()?,
             characters: parameters.add("characters", (vocabulary, WIDTH), 0.3)?,
             positions: parameters.add("positions", (context, WIDTH), 0.1)?,
-            output: parameters.add("output", (WIDTH, vocabulary), 0.02)?,
+            blocks: (0..BLOCKS)
+                .map(|i| Block::new(parameters, &format!("block{i}")))
+                .collect::<Result<_>>()?,
+            output: Linear::without_bias(parameters, "output", WIDTH, vocabulary, OUTPUT_GAIN)?,
         })
     }
 }
@@ -51,28 +53,27 @@ impl Model for Transformer {
         for block in &self.blocks {
             x = block.forward(&x, samples)?;
         }
-        apply(RmsNorm, &x)?.matmul(&self.output)
+        self.output.forward(&apply(RmsNorm, &x)?)
     }
 }
 
 /// Attention, then a perceptron, each added to its input.
 struct Block {
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mix: Tensor,
-    expand: Tensor,
-    contract: Tensor,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    mix: Linear,
+    expand: Linear,
+    contract: Linear,
 }
 
 impl Block {
-    fn new(parameters: &mut Parameters, name: &str) -> Result<Self> {
-        let mut weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
-            let deviation = gain / (inputs as f64).sqrt();
-            parameters.add(format!("{name}.{layer}"), (inputs, outputs), deviation)
+    fn new(parameters: &Parameters, name: &str) -> Result<Self> {
+        let weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
+            Linear::without_bias(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)
         };
         // What a block adds starts small, so that at first the blocks pass their input through.
-        let quiet = 1.0 / (2.0 * BLOCKS as f64).sqrt();
+        let quiet = 1.0 / (2.0 * BLOCKS as f64);
         Ok(Self {
             query: weight("query", WIDTH, WIDTH, 1.0)?,
             key: weight("key", WIDTH, WIDTH, 1.0)?,
@@ -86,21 +87,21 @@ impl Block {
     /// `x` and the result are `samples*context x WIDTH`.
     fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         let x = (x + self.attend(&apply(RmsNorm, x)?, samples)?)?;
-        let hidden = apply(SquaredRelu, &apply(RmsNorm, &x)?.matmul(&self.expand)?)?;
-        &x + hidden.matmul(&self.contract)?
+        let hidden = apply(SquaredRelu, &self.expand.forward(&apply(RmsNorm, &x)?)?)?;
+        &x + self.contract.forward(&hidden)?
     }
 
     /// What each token takes from those up to it; shapes as in [`forward`](Self::forward).
     fn attend(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         // samples*context x WIDTH -> samples x HEADS x context x HEAD
         let heads = |x: Tensor| x.reshape((samples, (), HEADS, HEAD))?.transpose(1, 2)?.contiguous();
-        let query = heads(x.matmul(&self.query)?)?;
-        let key = heads(x.matmul(&self.key)?)?;
-        let value = heads(x.matmul(&self.value)?)?;
+        let query = heads(self.query.forward(x)?)?;
+        let key = heads(self.key.forward(x)?)?;
+        let value = heads(self.value.forward(x)?)?;
 
         let scale = (HEAD as f32).sqrt().recip();
         let attention = apply(CausalSoftmax { scale }, &query.matmul(&key.t()?)?)?;
         let mixed = attention.matmul(&value)?.transpose(1, 2)?.reshape(((), WIDTH))?;
-        mixed.matmul(&self.mix)
+        self.mix.forward(&mixed)
     }
 }

@@ -7,7 +7,7 @@
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, bail};
 
 /// A function of a tensor of `f32`, written as loops over its values in row-major order.
-pub(super) trait Function: Send + Sync + 'static {
+pub trait Function: Send + Sync + 'static {
     /// The name that errors call it by.
     const NAME: &'static str;
 
@@ -25,7 +25,10 @@ pub(super) trait Function: Send + Sync + 'static {
 }
 
 /// Applies `function` to `x`.
-pub(super) fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
+///
+/// # Errors
+/// If `x` is no tensor of `f32` on the CPU.
+pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op1(Fused(function))
 }
 
@@ -57,7 +60,7 @@ impl<F: Function> CustomOp1 for Fused<F> {
 }
 
 /// The values of a contiguous tensor.
-fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+pub(super) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&storage.as_slice()?[start..end]),
         None => bail!("expected a contiguous tensor, not {layout:?}"),

@@ -1,0 +1,61 @@
+//! The loss of a classification, in one operation.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::fused::{Function, apply};
+
+/// The sum over rows of the cross-entropy of their softmax and their target, in nats: a scalar.
+///
+/// `logits` is `rows x classes`, `targets` holds a class of `u32` for each row.
+///
+/// # Errors
+/// If there are not as many targets as rows, or one is no class.
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    let (rows, classes) = logits.dims2()?;
+    let targets = targets.flatten_all()?.to_vec1::<u32>()?;
+    if targets.len() != rows {
+        bail!("{} targets for {rows} rows of logits", targets.len());
+    }
+    if let Some(target) = targets.iter().find(|&&target| target as usize >= classes) {
+        bail!("target {target} is none of {classes} classes");
+    }
+    apply(CrossEntropy { targets }, logits)
+}
+
+struct CrossEntropy {
+    targets: Vec<u32>,
+}
+
+impl Function for CrossEntropy {
+    const NAME: &'static str = "cross-entropy";
+
+    fn shape(&self, _: &[usize]) -> Vec<usize> {
+        Vec::new()
+    }
+
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+        let rows = x.chunks_exact(dims[1]).zip(&self.targets);
+        y[0] = rows
+            .map(|(row, &target)| {
+                let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let total: f32 = row.iter().map(|x| (x - highest).exp()).sum();
+                f64::from(total.ln() + highest - row[target as usize])
+            })
+            .sum::<f64>() as f32;
+    }
+
+    fn backward(&self, dims: &[usize], x: &[f32], _: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let rows = x.chunks_exact(dims[1]).zip(&self.targets);
+        for ((row, &target), dx) in rows.zip(dx.chunks_exact_mut(dims[1])) {
+            let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let mut total = 0.0;
+            for (dx, x) in dx.iter_mut().zip(row) {
+                *dx = (x - highest).exp();
+                total += *dx;
+            }
+            let scale = dy[0] / total;
+            dx.iter_mut().for_each(|dx| *dx *= scale);
+            dx[target as usize] -= dy[0];
+        }
+    }
+}

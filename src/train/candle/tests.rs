@@ -1,0 +1,172 @@
+//! What holds for every model of candle's.
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::Module;
+
+use super::*;
+use crate::train::replica::Fill;
+
+/// Gradients as they are put, by the index of their parameter.
+#[derive(Default)]
+struct Gathered {
+    tally: Option<Tally>,
+    gradients: Vec<(usize, Vec<f32>)>,
+    sizes: Vec<usize>,
+}
+
+impl Gradients for Gathered {
+    fn weigh(&mut self, tally: Tally) {
+        assert!(self.tally.replace(tally).is_none(), "weighed twice");
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        let mut gradient = vec![1.0; self.sizes[index]];
+        write(&mut gradient, Fill::Add);
+        let mut again = vec![f32::NAN; self.sizes[index]];
+        write(&mut again, Fill::Set);
+        assert!(gradient.iter().zip(&again).all(|(added, set)| (added - 1.0 - set).abs() < 1e-5));
+        self.gradients.push((index, again));
+    }
+}
+
+fn gathered<R: Replica>(replica: &mut R, batch: &R::Batch) -> Gathered {
+    let sizes = replica.parameters().iter().map(Parameter::count).collect();
+    let mut gathered = Gathered { sizes, ..Gathered::default() };
+    replica.pass(batch, &mut gathered).unwrap();
+    gathered
+}
+
+/// The sum of squares of what `forward` gives.
+fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
+    parameters: &Parameters,
+    forward: F,
+) -> Network<Tensor, impl Fn(&Tensor) -> candle_core::Result<Loss>> {
+    Network::new(parameters, move |batch: &Tensor| {
+        let sum = forward(batch)?.sqr()?.sum_all()?;
+        let loss = f64::from(sum.to_scalar::<f32>()?);
+        Ok(Loss { sum, tally: Tally { targets: batch.dim(0)? as f64, loss, correct: 0.0 } })
+    })
+}
+
+/// Every parameter has a gradient, and along it the loss rises as steeply as it is long.
+pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
+    let gradients = gathered(replica, batch).gradients;
+    assert_eq!(gradients.len(), replica.parameters().len());
+    for (index, gradient) in gradients {
+        let length = gradient.iter().map(|slope| slope * slope).sum::<f32>().sqrt();
+        let mut start = Vec::new();
+        replica.with_values(index, &mut |values| start = values.to_vec()).unwrap();
+        let mut at = |distance: f32| {
+            let moved = |(start, slope): (&f32, &f32)| start + distance * slope / length;
+            let moved: Vec<f32> = start.iter().zip(&gradient).map(moved).collect();
+            replica.with_values(index, &mut |values| values.copy_from_slice(&moved)).unwrap();
+            replica.evaluate(batch).unwrap().loss as f32
+        };
+        let step = 0.003;
+        let slope = (at(step) - at(-step)) / (2.0 * step);
+        at(0.0);
+        let name = &replica.parameters()[index].name;
+        assert!((slope - length).abs() < 0.02 * length + 2e-3, "{name}: {slope} {length}");
+    }
+}
+
+fn inputs() -> Tensor {
+    let values: Vec<f32> = (0..24).map(|at| (at * 7 % 13) as f32 / 6.0 - 1.0).collect();
+    Tensor::from_vec(values, (4, 6), &Device::Cpu).unwrap()
+}
+
+#[test]
+fn a_model_of_candle_nn_reports_its_gradients_from_the_last_layer_to_the_first() {
+    let parameters = Parameters::new(3);
+    let builder = parameters.var_builder();
+    let first = candle_nn::linear(6, 5, builder.pp("first")).unwrap();
+    let second = candle_nn::linear(5, 3, builder.pp("second")).unwrap();
+    let mut replica = replica(&parameters, move |x| second.forward(&first.forward(x)?.tanh()?));
+    let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+    assert_eq!(names, ["first.weight", "first.bias", "second.weight", "second.bias"]);
+    let order: Vec<_> =
+        gathered(&mut replica, &inputs()).gradients.into_iter().map(|(index, _)| index).collect();
+    let place = |index| order.iter().position(|&put| put == index).unwrap();
+    assert!(place(2).max(place(3)) < place(0).min(place(1)), "{order:?}");
+    check_slopes(&mut replica, &inputs());
+}
+
+#[test]
+fn a_linear_layer_has_the_gradients_of_its_definition() {
+    for has_relu in [false, true] {
+        let parameters = Parameters::new(5);
+        let relu = |layer: Linear| if has_relu { layer.with_relu() } else { layer };
+        let first = relu(Linear::new(&parameters, "first", 6, 5, 2.0).unwrap());
+        let second = Linear::without_bias(&parameters, "second", 5, 3, 1.0).unwrap();
+        let mut replica = replica(&parameters, move |x| second.forward(&first.forward(x)?));
+        check_slopes(&mut replica, &inputs());
+    }
+}
+
+#[test]
+fn a_weight_that_is_used_twice_reports_the_whole_gradient_once() {
+    let parameters = Parameters::new(5);
+    let weight = parameters.add("shared", (6, 6), 0.4).unwrap();
+    let mut replica = replica(&parameters, move |x| x.matmul(&weight)?.matmul(&weight));
+    assert_eq!(gathered(&mut replica, &inputs()).gradients.len(), 1);
+    check_slopes(&mut replica, &inputs());
+}
+
+#[test]
+fn a_linear_layer_that_is_used_twice_says_so() {
+    let parameters = Parameters::new(5);
+    let layer = Linear::without_bias(&parameters, "twice", 6, 6, 1.0).unwrap();
+    let mut replica = replica(&parameters, move |x| layer.forward(&layer.forward(x)?));
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        pass_into_buckets(&mut replica);
+    }));
+    let message = panic.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.contains("twice was put twice in one pass"), "{message}");
+}
+
+/// One pass into real buckets.
+fn pass_into_buckets(replica: &mut impl Replica<Batch = Tensor>) {
+    use crate::train::{BucketSettings, Buckets, Pass};
+    let mut comm = crate::Communicator::threads(1).unwrap().remove(0);
+    let mut buckets = Buckets::new(&mut comm, replica.parameters(), &BucketSettings::default()).unwrap();
+    let mut filling = buckets.fill(&mut comm, Pass::ONLY);
+    replica.pass(&inputs(), &mut filling).unwrap();
+    filling.end().unwrap();
+}
+
+#[test]
+fn names_are_unique_and_shapes_are_kept() {
+    let parameters = Parameters::new(0);
+    parameters.add("weight", 3, 1.0).unwrap();
+    assert!(
+        parameters.add("weight", 3, 1.0).unwrap_err().to_string().contains("two parameters called weight")
+    );
+    let wrong = parameters.var_builder().get(4, "weight").unwrap_err();
+    assert!(wrong.to_string().contains("[4]"), "{wrong}");
+}
+
+#[test]
+fn values_follow_from_seed_and_name() {
+    let draw = |seed, name: &str| {
+        let tensor = Parameters::new(seed).var_builder().get_with_hints(
+            64,
+            name,
+            candle_nn::init::DEFAULT_KAIMING_NORMAL,
+        );
+        tensor.unwrap().to_vec1::<f32>().unwrap()
+    };
+    assert_eq!(draw(1, "a"), draw(1, "a"));
+    assert_ne!(draw(1, "a"), draw(2, "a"));
+    assert_ne!(draw(1, "a"), draw(1, "b"));
+}
+
+#[test]
+fn the_cross_entropy_is_that_of_candle() {
+    let logits = (inputs() * 3.0).unwrap();
+    let targets = Tensor::new(&[5_u32, 0, 3, 3], &Device::Cpu).unwrap();
+    let ours = cross_entropy(&logits, &targets).unwrap().to_scalar::<f32>().unwrap();
+    let mean = candle_nn::loss::cross_entropy(&logits, &targets).unwrap().to_scalar::<f32>().unwrap();
+    assert!((ours - 4.0 * mean).abs() < 1e-4, "{ours} {mean}");
+    assert!(cross_entropy(&logits, &Tensor::new(&[9_u32, 0, 3, 3], &Device::Cpu).unwrap()).is_err());
+    assert_eq!(logits.dtype(), DType::F32);
+}
