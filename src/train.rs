@@ -1,26 +1,66 @@
 //! The mirrored trainer: every rank holds the same model, takes its share of every batch, and averages
-//! gradients with the others.
+//! gradients with the others. It knows no transport: it sees a [`Communicator`].
+//!
+//! From the inside out:
+//! - [`Replica`]: a model on one rank, of any framework; [`candle`] is the one we ship.
+//! - [`Buckets`]: gradients on their way to the other ranks, while the backward pass goes on.
+//! - [`Mirror`]: the mirrored step. It reads from top to bottom.
+//! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and what people look at.
+//!
+//! The tensor operations under it use as many threads as `RAYON_NUM_THREADS` says, and all cores where it
+//! says nothing. Ranks that share a node must share its cores: see [`crate::config::share_cores`].
 
+use crate::{Communicator, ReduceOp};
+
+mod buckets;
 #[cfg(feature = "candle")]
+pub mod candle;
+pub mod checkpoint;
+mod compare;
 mod error;
+mod feed;
+mod log;
 #[cfg(feature = "candle")]
 pub mod model;
-#[cfg(feature = "candle")]
-mod optimizer;
-#[cfg(feature = "candle")]
-mod rate;
-#[cfg(feature = "candle")]
+pub mod optimizer;
+pub mod rate;
 mod replica;
+mod report;
+mod resume;
+mod run;
+mod sampled;
+#[cfg(feature = "candle")]
+mod saved;
 #[cfg(feature = "candle")]
 mod settings;
-#[cfg(feature = "candle")]
+mod step;
+pub mod tensorboard;
+pub mod trace;
 mod trainer;
 
-#[cfg(feature = "candle")]
+pub use buckets::{BucketSettings, Buckets, Filling, Flight, Order, Overlap, Pass, Sums, Wire};
 pub use error::TrainError;
+pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};
+pub use optimizer::{OptimizerKind, OptimizerSettings};
+pub use replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
+pub use report::{EpochReport, Event, StepEvent, Summary};
+pub use resume::{Progress, Resumed, load};
+pub use run::{Checkpoints, RunSettings};
+pub use sampled::Sampled;
 #[cfg(feature = "candle")]
-pub use optimizer::OptimizerKind;
+pub use saved::{Guess, Part, Predictor, Sampling, Saved};
 #[cfg(feature = "candle")]
-pub use settings::Settings;
-#[cfg(feature = "candle")]
-pub use trainer::{EpochReport, Event, Summary, Trainer};
+pub use settings::{Falling, Settings};
+pub use step::{Mirror, Share, StepReport, Times};
+pub use trainer::{Trainer, evaluate};
+
+/// Lets all ranks know whether each of them succeeded.
+fn agree<T>(comm: &mut Communicator, result: Result<T, TrainError>) -> Result<T, TrainError> {
+    let mut lowest = [if result.is_err() { comm.rank() as u64 } else { u64::MAX }];
+    comm.all_reduce(&mut lowest, ReduceOp::Min)?;
+    match lowest[0] {
+        u64::MAX => result,
+        rank if rank == comm.rank() as u64 => result,
+        rank => Err(TrainError::Elsewhere { rank: rank as usize }),
+    }
+}

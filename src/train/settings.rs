@@ -1,37 +1,102 @@
-//! What a run is told, and what suits a model where it is told nothing.
+//! What a run of a model of ours is told, and what suits a model where it is told nothing.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::agree;
+use super::buckets::{BucketSettings, Order, Overlap, Wire};
 use super::error::TrainError;
+use super::feed::Shares;
 use super::model::{self, ModelKind};
-use super::optimizer::OptimizerKind;
+use super::optimizer::{OptimizerKind, OptimizerSettings};
+use super::rate::{Rate, Schedule};
 use super::replica::Replica;
-use crate::data::{self, Dataset, Source};
+use super::resume::Resumed;
+use super::run::{Checkpoints, RunSettings};
+use super::sampled::Sampled;
+use super::trainer::Trainer;
+use crate::Communicator;
+use crate::data::{self, Augmentation, Batch, Dataset, Depth, Source, Threads};
 
 /// Everything that decides a run, but for the number of ranks.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Where the data is.
     pub source: Source,
     /// What is trained on it.
     pub model: ModelKind,
+    /// How many outputs each hidden layer of the MLP has, if not as many as usual.
+    pub hidden: Option<Vec<usize>>,
     /// How often the training samples are gone through.
     pub epochs: usize,
-    /// How many samples each rank takes in a step.
+    /// How many samples a rank takes in a pass.
     pub batch_size: usize,
+    /// How many samples all ranks take together in a step, in as many passes as it needs. Without it, as many as one pass
+    /// of each rank takes; in a run that is resumed, as many as before.
+    pub global_batch: Option<usize>,
     /// How parameters are updated.
-    pub optimizer: OptimizerKind,
+    pub optimizer: OptimizerSettings,
     /// The learning rate after warm-up, for a global batch of `reference_batch`; see
     /// [`Settings::scaled_rate`].
     pub learning_rate: f64,
     /// The global batch that the learning rate is for.
     pub reference_batch: usize,
-    /// How strongly weights are drawn to zero.
-    pub weight_decay: f64,
+    /// How the learning rate goes on after warm-up.
+    pub schedule: Falling,
     /// The share of all steps in which the learning rate rises.
     pub warm_up: f64,
+    /// The greatest norm that the mean gradient may have.
+    pub clip_norm: Option<f64>,
     /// Where all randomness comes from.
     pub seed: u64,
     /// How many characters a sample of a text has.
     pub context: usize,
+    /// Whether images in files are varied.
+    pub augments: bool,
+    /// How many threads make batches.
+    pub input_threads: Threads,
+    /// How many steps' batches lie ready.
+    pub prefetch: Depth,
+    /// The format in which gradients are sent.
+    pub wire: Wire,
+    /// Whether gradients travel beside the backward pass.
+    pub overlap: Overlap,
+    /// How many bytes of gradients travel together.
+    pub bucket_bytes: usize,
+    /// Whether the bits depend on how many ranks share the work: not, if the gradients of this many equal parts of each
+    /// step are added up in a tree. It is a power of two, and a multiple of the number of ranks.
+    pub world_invariant: Option<usize>,
+    /// After how many steps, again and again, all replicas are held against each other.
+    pub verify_replicas_every: Option<u64>,
+    /// Where and when checkpoints are saved.
+    pub checkpoints: Option<Checkpoints>,
+    /// Whether the run goes on from the newest of them, if there is one.
+    pub resumes: bool,
+    /// Where files for TensorBoard are written.
+    pub log_directory: Option<PathBuf>,
+    /// Where a trace of all ranks is written.
+    pub trace: Option<PathBuf>,
+}
+
+/// How images are varied, if they are: little enough that a digit stays what it is.
+const AUGMENTATION: Augmentation = Augmentation { shift_pixels: 2, rotation_degrees: 10, mirror: false };
+
+/// How the learning rate goes on after warm-up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Falling {
+    /// It does not fall.
+    Constant,
+    /// It is multiplied by a factor after every so many epochs.
+    Step {
+        /// How many.
+        epochs: usize,
+        /// What it is multiplied by.
+        factor: f64,
+    },
+    /// It falls to zero along half a cosine.
+    Cosine,
 }
 
 impl Settings {
@@ -40,15 +105,30 @@ impl Settings {
         let for_mlp = Self {
             source,
             model,
+            hidden: None,
             epochs: 10,
             batch_size: 64,
-            optimizer: OptimizerKind::Sgd,
+            global_batch: None,
+            optimizer: OptimizerSettings { weight_decay: 5e-4, ..OptimizerSettings::new(OptimizerKind::Sgd) },
             learning_rate: 0.1,
             reference_batch: 128,
-            weight_decay: 5e-4,
+            schedule: Falling::Cosine,
             warm_up: 0.05,
+            clip_norm: None,
             seed: 0,
             context: data::Options::default().context,
+            augments: false,
+            input_threads: Threads::Auto,
+            prefetch: Depth::Auto,
+            wire: Wire::F32,
+            overlap: Overlap::Auto,
+            bucket_bytes: BucketSettings::default().bucket_bytes,
+            world_invariant: None,
+            verify_replicas_every: None,
+            checkpoints: None,
+            resumes: false,
+            log_directory: None,
+            trace: None,
         };
         match model {
             ModelKind::Mlp => for_mlp,
@@ -63,10 +143,12 @@ impl Settings {
             ModelKind::Transformer => Self {
                 epochs: 2,
                 batch_size: 8,
-                optimizer: OptimizerKind::AdamW,
+                optimizer: OptimizerSettings {
+                    weight_decay: 0.1,
+                    ..OptimizerSettings::new(OptimizerKind::AdamW)
+                },
                 learning_rate: 3e-3,
                 reference_batch: 16,
-                weight_decay: 0.1,
                 ..for_mlp
             },
         }
@@ -75,46 +157,169 @@ impl Settings {
     /// The model that learns from this source where none is named.
     pub fn default_model(source: &Source) -> ModelKind {
         match source {
-            Source::Digits | Source::Idx(_) => ModelKind::Mlp,
             Source::Text(_) => ModelKind::Transformer,
+            _ => ModelKind::Mlp,
         }
     }
 
-    /// How many samples all ranks take together in a step.
-    pub fn global_batch(&self, ranks: usize) -> usize {
-        self.batch_size * ranks
-    }
-
-    /// The learning rate for this number of ranks.
+    /// The learning rate for this global batch.
     ///
     /// A larger batch has a less noisy gradient and bears a larger step: for SGD in proportion (Goyal et
     /// al., "Accurate, large minibatch SGD", 2017, section 2.1), for AdamW with the square root (Malladi et
     /// al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022, section 4). The same
     /// global batch has the same rate at any number of ranks.
-    pub fn scaled_rate(&self, ranks: usize) -> f64 {
-        let factor = self.global_batch(ranks) as f64 / self.reference_batch as f64;
-        match self.optimizer {
+    pub fn scaled_rate(&self, global_batch: usize) -> f64 {
+        let factor = global_batch as f64 / self.reference_batch as f64;
+        match self.optimizer.kind {
             OptimizerKind::Sgd => self.learning_rate * factor,
             OptimizerKind::AdamW => self.learning_rate * factor.sqrt(),
         }
     }
 
-    /// Loads the data and builds the model, if they fit each other and these settings.
-    pub(super) fn prepare(&self, ranks: usize) -> Result<(Dataset, Replica), TrainError> {
-        self.check()?;
-        let options = data::Options { seed: self.seed, context: self.context, ..data::Options::default() };
-        let dataset = data::load(&self.source, &options)?;
-        let (samples, global_batch) = (dataset.train.len(), self.global_batch(ranks));
-        if global_batch > samples {
-            return Err(TrainError::Setting(format!(
-                "a batch of {} on each of {ranks} ranks is {global_batch} samples, but {} has only {samples} to train on: \
-                 choose a smaller batch",
-                self.batch_size, self.source
-            )));
+    /// Loads the data and builds the model, on every rank; then rank 0's parameters are everybody's, or those of a
+    /// checkpoint. Called by all ranks with the same settings. If it fails on one rank it fails on all.
+    ///
+    /// # Errors
+    /// [`TrainError`] names what is wrong with the settings, the data or the model; on ranks where nothing
+    /// is wrong, [`TrainError::Elsewhere`] names the lowest rank where something is.
+    pub fn trainer<'a>(
+        &self,
+        comm: &'a mut Communicator,
+    ) -> Result<Trainer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
+        agree(comm, self.check())?;
+        let resumed = match &self.checkpoints {
+            Some(kept) if self.resumes => Resumed::find(comm, &kept.directory)?,
+            _ => None,
+        };
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
+        let global_batch = self.global_batch.or(before).unwrap_or(self.batch_size * ranks);
+        let prepared = self.prepare(ranks, global_batch, resumed.as_ref());
+        let (dataset, replica) = agree(comm, prepared)?;
+        let shares = Shares {
+            rank,
+            ranks,
+            global_batch,
+            micro_batch: self.batch_size,
+            fixed_passes: self.world_invariant,
+        };
+        let steps = shares.steps(dataset.train.len());
+        let settings = self.run_settings(&dataset, global_batch, steps);
+        let feed = Sampled::new(dataset, self.seed, shares, self.input_threads, self.prefetch);
+        Trainer::new(comm, replica, feed, settings, resumed)
+    }
+
+    /// The data set, as these settings want it.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`].
+    pub fn dataset(&self) -> Result<Dataset, TrainError> {
+        let options = data::Options {
+            seed: self.seed,
+            context: self.context,
+            augmentation: self.augments.then_some(AUGMENTATION),
+            ..data::Options::default()
+        };
+        Ok(data::load(&self.source, &options)?)
+    }
+
+    fn prepare(
+        &self,
+        ranks: usize,
+        global_batch: usize,
+        resumed: Option<&Resumed>,
+    ) -> Result<(Arc<Dataset>, impl Replica<Batch = Batch> + use<>), TrainError> {
+        let refuse = |why| Err(TrainError::Setting(why));
+        if let Some(parts) =
+            self.world_invariant.filter(|parts| !parts.is_power_of_two() || !parts.is_multiple_of(ranks))
+        {
+            return refuse(format!(
+                "{parts} parts of a step for {ranks} ranks: bits that do not depend on the number of ranks need a power of two \
+                 that is a multiple of it"
+            ));
         }
-        let (model, parameters) = model::build(self.model, &dataset.kind, self.seed)?;
-        let replica = Replica::new(model, parameters)?;
-        Ok((dataset, replica))
+        let dataset = self.dataset()?;
+        let samples = dataset.train.len();
+        if global_batch > samples {
+            return refuse(format!(
+                "a global batch of {global_batch} samples on {ranks} ranks, but {} has only {samples} to train on: choose a \
+                 smaller batch",
+                self.source
+            ));
+        }
+        if let Some(resumed) = resumed {
+            self.compare(&dataset, global_batch, resumed)?;
+        }
+        let replica = model::classifier(self.model, self.hidden.as_deref(), &dataset.kind, self.seed)?;
+        Ok((Arc::new(dataset), replica))
+    }
+
+    /// Whether a checkpoint is of such a run.
+    fn compare(&self, dataset: &Dataset, global_batch: usize, resumed: &Resumed) -> Result<(), TrainError> {
+        let (own, saved) = (self.description(dataset), &resumed.progress.description);
+        let fields = own.as_object().into_iter().flatten();
+        let mut pairs: Vec<_> =
+            fields.map(|(name, own)| (name.as_str(), own.clone(), saved[name].clone())).collect();
+        pairs.push(("global batch", global_batch.into(), resumed.progress.global_batch.into()));
+        match pairs.into_iter().find(|(_, own, saved)| own != saved) {
+            None => Ok(()),
+            Some((name, own, saved)) => Err(TrainError::OtherRun {
+                checkpoint: format!("the checkpoint of step {}", resumed.progress.step),
+                why: format!(
+                    "its {name} is {saved}, and this run's is {own}: say the same, or train without --resume"
+                ),
+            }),
+        }
+    }
+
+    /// What a checkpoint says of the run: what must be the same for it to go on, and to use its model.
+    fn description(&self, dataset: &Dataset) -> serde_json::Value {
+        json!({
+            "data": self.source.to_string(),
+            "kind": dataset.kind,
+            "model": self.model.name(),
+            "hidden": self.hidden,
+            "seed": self.seed,
+            "context": self.context,
+            "optimizer": format!("{:?}", self.optimizer),
+            "learning rate": self.learning_rate,
+            "schedule": format!("{:?}", self.schedule),
+            "warm-up": self.warm_up,
+            "epochs": self.epochs,
+            "norm to clip to": self.clip_norm,
+            "augmentation": self.augments,
+            "wire format": self.wire.name(),
+            "parts of a step": self.world_invariant,
+        })
+    }
+
+    fn run_settings(&self, dataset: &Dataset, global_batch: usize, steps: usize) -> RunSettings {
+        let schedule = match self.schedule {
+            Falling::Constant => Schedule::Constant,
+            Falling::Step { epochs, factor } => Schedule::Step { every: (epochs * steps) as u64, factor },
+            Falling::Cosine => Schedule::Cosine,
+        };
+        let all_steps = (steps * self.epochs) as u64;
+        // The power of two below: f16 then holds the mean over a global batch of what is summed.
+        let f16_scale = (global_batch as f32).log2().floor().exp2().recip();
+        let rate = Rate::new(schedule, self.scaled_rate(global_batch), self.warm_up, all_steps);
+        RunSettings {
+            buckets: BucketSettings {
+                bucket_bytes: self.bucket_bytes,
+                wire: self.wire,
+                overlap: self.overlap,
+                order: if self.world_invariant.is_some() { Order::Tree } else { Order::Free },
+                f16_scale,
+                ..BucketSettings::default()
+            },
+            clip_norm: self.clip_norm,
+            verify_replicas_every: self.verify_replicas_every,
+            checkpoints: self.checkpoints.clone(),
+            log_directory: self.log_directory.clone(),
+            trace: self.trace.clone(),
+            description: self.description(dataset),
+            ..RunSettings::new(self.epochs, global_batch, self.optimizer, rate)
+        }
     }
 
     fn check(&self) -> Result<(), TrainError> {
@@ -124,7 +329,24 @@ impl Settings {
         };
         positive("the number of epochs", self.epochs)?;
         positive("the batch size", self.batch_size)?;
+        positive("the global batch", self.global_batch.unwrap_or(1))?;
         positive("the reference batch", self.reference_batch)?;
+        positive("the bytes of a bucket", self.bucket_bytes)?;
+        positive("the size of a hidden layer", self.hidden.iter().flatten().copied().min().unwrap_or(1))?;
+        positive(
+            "the number of steps between comparisons",
+            self.verify_replicas_every.unwrap_or(1) as usize,
+        )?;
+        if self.world_invariant.is_some() && self.wire != Wire::F32 {
+            return Err(TrainError::Setting(format!(
+                "gradients are rounded to {} on their way between ranks, so the bits depend on the number of ranks: send f32 \
+                 with --order world-invariant",
+                self.wire
+            )));
+        }
+        if let Falling::Step { epochs, .. } = self.schedule {
+            positive("the number of epochs between falls of the learning rate", epochs)?;
+        }
         let in_range = |name: &str, value: f64, range: std::ops::RangeInclusive<f64>| {
             if range.contains(&value) {
                 Ok(())
@@ -134,7 +356,9 @@ impl Settings {
             }
         };
         in_range("learning rate", self.learning_rate, f64::MIN_POSITIVE..=1e6)?;
-        in_range("weight decay", self.weight_decay, 0.0..=1e6)?;
+        in_range("weight decay", f64::from(self.optimizer.weight_decay), 0.0..=1e6)?;
+        in_range("momentum", f64::from(self.optimizer.momentum), 0.0..=1.0)?;
+        in_range("norm to clip to", self.clip_norm.unwrap_or(1.0), f64::MIN_POSITIVE..=1e30)?;
         in_range("share of warm-up", self.warm_up, 0.0..=1.0)
     }
 }
@@ -146,11 +370,9 @@ mod tests {
     #[test]
     fn the_rate_follows_the_global_batch_and_not_the_ranks() {
         let settings = Settings::new(Source::Digits, ModelKind::Mlp);
-        let with_batch = |batch_size| Settings { batch_size, ..settings.clone() };
-        assert_eq!(settings.scaled_rate(4), 2.0 * settings.scaled_rate(2));
-        assert_eq!(with_batch(96).scaled_rate(1), with_batch(24).scaled_rate(4));
-        let settings = Settings { optimizer: OptimizerKind::AdamW, ..settings };
-        assert_eq!(settings.scaled_rate(8), 2.0 * settings.scaled_rate(2));
+        assert_eq!(settings.scaled_rate(256), 2.0 * settings.scaled_rate(128));
+        let settings = Settings { optimizer: OptimizerSettings::new(OptimizerKind::AdamW), ..settings };
+        assert_eq!(settings.scaled_rate(512), 2.0 * settings.scaled_rate(128));
     }
 
     #[test]
@@ -160,6 +382,9 @@ mod tests {
         assert!(refused(Settings { epochs: 0, ..settings.clone() }).contains("epochs is 0"));
         assert!(refused(Settings { batch_size: 0, ..settings.clone() }).contains("batch size is 0"));
         assert!(refused(Settings { learning_rate: f64::NAN, ..settings.clone() }).contains("NaN"));
+        assert!(
+            refused(Settings { hidden: Some(vec![8, 0]), ..settings.clone() }).contains("hidden layer is 0")
+        );
         assert!(refused(Settings { warm_up: 1.5, ..settings }).contains("from 0 to 1"));
     }
 }

@@ -1,247 +1,336 @@
-//! The mirrored trainer: every rank holds the same model, takes its share of every batch, and averages
-//! gradients with the others. It knows no transport: it sees a [`Communicator`].
-//!
-//! [`Trainer::run`] reads top to bottom in the order in which training happens.
-//!
-//! The tensor operations under it use as many threads as `RAYON_NUM_THREADS` says, and all cores where it
-//! says nothing. Ranks that share a node must share its cores: see [`crate::config::share_cores`].
+//! The loop over steps and epochs.
 
 use std::time::{Duration, Instant};
 
-use crate::data::{Dataset, Split};
-use crate::{Call, Communicator, DType, Ran, ReduceOp};
-
-use super::optimizer::Optimizer;
+use super::checkpoint::Store;
+use super::error::TrainError;
+use super::feed::{Feed, OutOfData, Steps};
+use super::log::Log;
 use super::rate::Rate;
 use super::replica::{Replica, Tally};
-use super::{Settings, TrainError};
-
-/// What happens while a model is being trained; the same on every rank.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// A step was made.
-    Step {
-        /// The epoch, from 1.
-        epoch: usize,
-        /// The step in the epoch, from 1.
-        step: usize,
-        /// How many steps an epoch has.
-        steps: usize,
-        /// The mean loss of the global batch.
-        loss: f64,
-    },
-    /// An epoch is over.
-    Epoch(EpochReport),
-}
-
-/// How an epoch went, over all ranks.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
-pub struct EpochReport {
-    /// The epoch, from 1.
-    pub epoch: usize,
-    /// The mean training loss over the epoch, in nats.
-    pub loss: f64,
-    /// The mean loss on the held-out samples after the epoch, in nats.
-    pub test_loss: f64,
-    /// The share of held-out targets that the model puts first, 0 to 1.
-    pub test_accuracy: f64,
-    /// Training samples a second, all ranks together.
-    pub samples_per_s: f64,
-    /// The share of the training time that ranks spent in all-reduces with nothing else to do, waiting for
-    /// slower ranks included.
-    pub exposed_communication_percent: f64,
-}
-
-/// How a run ended.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
-pub struct Summary {
-    /// The last epoch.
-    #[cfg_attr(feature = "cli", serde(flatten))]
-    pub last: EpochReport,
-    /// How many ranks trained.
-    pub ranks: usize,
-    /// A hash of the final parameters' bytes, in hexadecimal. It is the same on all ranks.
-    pub parameters_hash: String,
-}
+use super::report::{EpochReport, Event, StepEvent, Summary};
+use super::resume::{Progress, Resumed, snapshot};
+use super::run::RunSettings;
+use super::step::{Mirror, Share, StepReport, Times};
+use super::trace::Lane;
+use super::{agree, compare};
+use crate::{Communicator, Ran, ReduceOp};
 
 /// One rank's part of a training run.
 #[derive(Debug)]
-pub struct Trainer<'a> {
+pub struct Trainer<'a, R: Replica, F> {
     comm: &'a mut Communicator,
-    settings: &'a Settings,
-    dataset: Dataset,
-    replica: Replica,
-    optimizer: Optimizer,
-    rate: Rate,
+    mirror: Mirror<R>,
+    feed: F,
+    settings: RunSettings,
+    progress: Progress,
+    /// Rank 0's.
+    store: Option<Store>,
+    saved_at: Instant,
+    log: Log,
+    resumed: Option<String>,
 }
 
-impl<'a> Trainer<'a> {
-    /// Loads the data and builds the model, on every rank; then rank 0's parameters are everybody's.
-    ///
-    /// Called by all ranks with the same settings. If it fails on one rank it fails on all.
+impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
+    /// Makes the replica the same as rank 0's, or as it was saved. Called by all ranks with the same settings.
     ///
     /// # Errors
-    /// [`TrainError`] names what is wrong with the settings, the data or the model; on ranks where nothing
-    /// is wrong, [`TrainError::Elsewhere`] names the lowest rank where something is.
-    pub fn new(comm: &'a mut Communicator, settings: &'a Settings) -> Result<Self, TrainError> {
-        let prepared = settings.prepare(comm.ranks());
-        let (dataset, mut replica) = agree(comm, prepared)?;
-        comm.broadcast(replica.values_mut(), 0)?;
-        replica.load()?;
-
-        let steps = dataset.train.len().div_ceil(settings.global_batch(comm.ranks())) * settings.epochs;
-        let rate = Rate::new(settings.scaled_rate(comm.ranks()), settings.warm_up, steps);
-        let optimizer = Optimizer::new(settings.optimizer, settings.weight_decay, replica.layout());
-        Ok(Self { comm, settings, dataset, replica, optimizer, rate })
+    /// [`TrainError`] of the replica, of the collectives, of a checkpoint that is of another run, or of files that
+    /// cannot be written.
+    pub fn new(
+        comm: &'a mut Communicator,
+        mut replica: R,
+        feed: F,
+        settings: RunSettings,
+        resumed: Option<Resumed>,
+    ) -> Result<Self, TrainError> {
+        let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
+        agree(comm, loaded)?;
+        let RunSettings { optimizer, ref buckets, clip_norm, .. } = settings;
+        let mut mirror = Mirror::new(comm, replica, optimizer, buckets, clip_norm)?;
+        if let Some(resumed) = &resumed {
+            resumed.restore(comm, &mut mirror)?;
+        }
+        let store = match &settings.checkpoints {
+            Some(kept) if comm.rank() == 0 => Store::open(&kept.directory, kept.keep).map(Some),
+            _ => Ok(None),
+        };
+        let store = agree(comm, store.map_err(TrainError::from))?;
+        let mut progress = match &resumed {
+            Some(resumed) => resumed.progress.clone(),
+            None => Progress {
+                step: 0,
+                epoch: 1,
+                step_in_epoch: 0,
+                sample_in_epoch: feed.samples(0),
+                tally: Tally::default(),
+                ranks: 0,
+                global_batch: settings.global_batch,
+                updates: 0,
+                last_loss: 0.0,
+                description: settings.description.clone(),
+            },
+        };
+        progress.ranks = comm.ranks();
+        let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
+        log.record(comm, &mut mirror)?;
+        let resumed = resumed.map(|resumed| {
+            let passed = resumed.passed_over.iter();
+            passed
+                .map(|passed| format!("passed over {}: {}", passed.path.display(), passed.why))
+                .collect::<Vec<_>>()
+                .join("\n")
+        });
+        Ok(Self { comm, mirror, feed, settings, progress, store, saved_at: Instant::now(), log, resumed })
     }
 
     /// How many parameters the model has.
-    pub fn parameter_count(&self) -> usize {
-        self.replica.values().len()
+    pub fn parameter_count(&mut self) -> usize {
+        self.mirror.replica().parameters().iter().map(super::Parameter::count).sum()
     }
 
-    /// How many samples there are to train on.
-    pub fn sample_count(&self) -> usize {
-        self.dataset.train.len()
+    /// How many samples there are to train on, if the feed knows.
+    pub fn sample_count(&self) -> Option<usize> {
+        self.feed.steps().and_then(|steps| self.feed.samples(steps))
     }
 
-    /// The highest learning rate of the run: the settings' rate, scaled to the global batch.
-    pub fn peak_rate(&self) -> f64 {
-        self.rate.peak()
+    /// How many samples all ranks take together in a step.
+    pub fn global_batch(&self) -> usize {
+        self.progress.global_batch
     }
 
-    /// What will carry out the all-reduce of the gradients, and why.
+    /// The learning rate of each step.
+    pub fn rate(&self) -> Rate {
+        self.settings.rate
+    }
+
+    /// What will carry out the all-reduce of the largest bucket, and why.
     pub fn all_reduce(&mut self) -> Ran {
-        let count = self.parameter_count() + Tally::COUNT;
-        self.comm.selection(&Call::all_reduce(DType::F32, ReduceOp::Sum, count))
+        self.mirror.buckets().ran(self.comm)
     }
 
-    /// Trains to the end, and tells of every step and epoch.
+    /// Trains to the end, and tells of every step and epoch. If this rank cannot go on, the communicator has failed, so that
+    /// no other rank waits for it.
     ///
     /// # Errors
-    /// [`TrainError`] of a failing rank or model, and if the loss is not a number any more, or the replicas
+    /// [`TrainError`] of a failing rank, model, file or data, and if the loss is not a number any more, or the replicas
     /// are not the same at the end.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> Result<Summary, TrainError> {
-        // Other ranks of the node read it where it lies.
-        let mut bucket = self.comm.alloc(self.replica.values().len() + Tally::COUNT)?;
+        let ended = self.epochs(&mut tell).and_then(|last| self.finish(last));
+        if let Some(error) = ended.as_ref().err().filter(|error| !error.is_common()) {
+            self.comm.fail(&error.to_string());
+        }
+        ended
+    }
+
+    /// All epochs that are left; the report of the last.
+    fn epochs(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
+        if let Some(passed_over) = &self.resumed {
+            passed_over.lines().for_each(|line| tell(Event::Notice(line.to_owned())));
+            tell(Event::Resumed { step: self.progress.step, epoch: self.progress.epoch });
+        }
         let mut last = None;
-        for epoch in 1..=self.settings.epochs {
-            let report = self.epoch(epoch, &mut bucket, &mut tell)?;
+        while self.progress.epoch <= self.settings.epochs {
+            let report = self.epoch(tell)?;
+            self.log.epoch(self.progress.step, &report)?;
             tell(Event::Epoch(report.clone()));
+            self.progress.last_loss = report.loss;
             last = Some(report);
+            self.progress.epoch += 1;
+            self.progress.step_in_epoch = 0;
+            self.progress.sample_in_epoch = self.feed.samples(0);
+            self.progress.tally = Tally::default();
         }
-        let parameters_hash = self.common_hash()?;
-        let last = last.expect("there is at least one epoch");
-        Ok(Summary { last, ranks: self.comm.ranks(), parameters_hash })
-    }
-
-    /// Goes once through the training samples, then measures on the held-out ones.
-    fn epoch(
-        &mut self,
-        epoch: usize,
-        bucket: &mut [f32],
-        tell: &mut impl FnMut(Event),
-    ) -> Result<EpochReport, TrainError> {
-        let Settings { seed, .. } = *self.settings;
-        let order = self.dataset.train.order(seed, epoch as u64);
-        let shift = self.dataset.train.shift(seed, epoch as u64);
-        let batches = order.chunks(self.settings.global_batch(self.comm.ranks()));
-        let steps = batches.len();
-        let started = Instant::now();
-        let mut communication = Duration::ZERO;
-        let mut total = Tally::default();
-        for (step, batch) in (1..).zip(batches) {
-            let (tally, exposed) = self.step(batch, shift, bucket)?;
-            if !tally.loss.is_finite() {
-                return Err(TrainError::Diverged { epoch, step, loss: tally.mean_loss() });
+        match last {
+            Some(last) => Ok(last),
+            // The run was saved at its end.
+            None => {
+                self.progress.epoch -= 1;
+                let last = self.report(Tally::default(), Times::default(), Duration::ZERO, 0.0)?;
+                self.progress.epoch += 1;
+                Ok(EpochReport { loss: self.progress.last_loss, ..last })
             }
-            communication += exposed;
-            total += tally;
-            tell(Event::Step { epoch, step, steps, loss: tally.mean_loss() });
         }
-        let seconds = started.elapsed().as_secs_f64();
-        let exposed = self.mean_over_ranks(communication.as_secs_f64() / seconds)?;
-        let test = self.evaluate()?;
-        Ok(EpochReport {
-            epoch,
-            loss: total.mean_loss(),
-            test_loss: test.mean_loss(),
-            test_accuracy: test.accuracy(),
-            samples_per_s: order.len() as f64 / seconds,
-            exposed_communication_percent: 100.0 * exposed,
-        })
     }
 
-    /// The mirrored step. Every rank adds up the gradients of its share of the batch, all-reduces the sums
-    /// together with the number of samples in them, and makes the same update: so the mean is weighted,
-    /// whatever the shares are.
+    /// Saves the end, and holds all ranks to it.
+    fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
+        let hash = self.mirror.hash()?;
+        compare::hashes(self.comm, hash)?;
+        let saved = match self.store.take() {
+            Some(mut store) => {
+                snapshot(&mut self.mirror, &self.progress).and_then(|last| Ok(store.save(last).map(drop)?))
+            }
+            None => Ok(()),
+        };
+        agree(self.comm, saved)?;
+        self.log.finish(self.comm, &mut self.mirror)?;
+        Ok(Summary { last, ranks: self.comm.ranks(), parameters_hash: format!("{hash:016x}") })
+    }
+
+    /// Goes through the rest of an epoch, then measures on the held-out samples.
+    fn epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
+        let first = self.progress.step_in_epoch;
+        let mut steps = self.feed.epoch(self.progress.epoch, first)?;
+        let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
+        let known = self.feed.steps();
+        while known.is_none_or(|steps| self.progress.step_in_epoch < steps) {
+            let rate = self.settings.rate.at(self.progress.step);
+            let Some(report) = self.step(&mut steps, rate, tell)? else { break };
+            let tally = report.sums.tally;
+            times += report.times;
+            targets += tally.targets;
+            self.log.step(self.progress.step, &report, rate)?;
+            tell(Event::Step(StepEvent {
+                epoch: self.progress.epoch,
+                step: self.progress.step_in_epoch,
+                steps: known,
+                loss: tally.mean_loss(),
+                rate,
+                times: report.times,
+            }));
+            self.verify()?;
+            self.save_if_due()?;
+        }
+        drop(steps);
+        let samples = |step| self.feed.samples(step).map(|samples| samples as f64);
+        let seen = samples(self.progress.step_in_epoch)
+            .zip(samples(first))
+            .map_or(targets, |(end, begin)| end - begin);
+        self.report(self.progress.tally, times, began.elapsed(), seen)
+    }
+
+    /// Takes what the feed has for a step, and makes it; nothing if the epoch ends before it.
     fn step(
         &mut self,
-        batch: &[usize],
-        shift: usize,
-        bucket: &mut [f32],
-    ) -> Result<(Tally, Duration), TrainError> {
-        let share = &batch[self.comm.own_part(batch.len())];
-        self.replica.add_up_gradients(&self.dataset.train, share, shift, bucket)?;
-
-        let began = Instant::now();
-        self.comm.all_reduce(bucket, ReduceOp::Sum)?;
-        let exposed = began.elapsed();
-
-        let (gradients, tally) = bucket.split_at_mut(self.replica.values().len());
-        let tally = Tally::from_slice(tally);
-        let scale = 1.0 / tally.targets as f32;
-        gradients.iter_mut().for_each(|gradient| *gradient *= scale);
-        self.optimizer.update(self.replica.values_mut(), gradients, self.rate.next());
-        self.replica.load()?;
-        Ok((tally, exposed))
-    }
-
-    /// Measures on the held-out samples, each rank on its own part of them.
-    fn evaluate(&mut self) -> Result<Tally, TrainError> {
-        let held_out: &Split = &self.dataset.test;
-        let own: Vec<_> = self.comm.own_part(held_out.len()).collect();
-        let mut tally = Tally::default();
-        for samples in own.chunks(self.settings.batch_size.max(EVALUATION_BATCH)) {
-            tally += self.replica.evaluate(held_out, samples)?;
+        steps: &mut Steps<R::Batch>,
+        rate: f64,
+        tell: &mut impl FnMut(Event),
+    ) -> Result<Option<StepReport>, TrainError> {
+        let waits_since = Instant::now();
+        let Progress { epoch, step_in_epoch, .. } = self.progress;
+        let rank = self.comm.rank();
+        let unread = |error| TrainError::Feed { rank, epoch, step: step_in_epoch + 1, error };
+        let passes = steps.next().transpose().map_err(unread)?;
+        let input = waits_since.elapsed();
+        if let Some(recorder) = self.mirror.recorder() {
+            recorder.span(Lane::Input, "input", waits_since, waits_since + input);
         }
-        let mut sums = tally.as_array();
-        self.comm.all_reduce(&mut sums, ReduceOp::Sum)?;
-        Ok(Tally::from_array(sums))
-    }
-
-    fn mean_over_ranks(&mut self, value: f64) -> Result<f64, TrainError> {
-        let mut mean = [value];
-        self.comm.all_reduce(&mut mean, ReduceOp::Mean)?;
-        Ok(mean[0])
-    }
-
-    /// The hash of the parameters, which must be the same on all ranks.
-    fn common_hash(&mut self) -> Result<String, TrainError> {
-        let hash = xxhash_rust::xxh3::xxh3_64(bytemuck::cast_slice(self.replica.values()));
-        let (mut least, mut most) = ([hash], [hash]);
-        self.comm.all_reduce(&mut least, ReduceOp::Min)?;
-        self.comm.all_reduce(&mut most, ReduceOp::Max)?;
-        if least == most {
-            Ok(format!("{hash:016x}"))
-        } else {
-            Err(TrainError::ReplicasDiffer { rank: self.comm.rank(), hash })
+        let (ranks, policy) = (self.comm.ranks(), self.settings.out_of_data);
+        let share = Share { is_out_of_data: passes.is_none(), passes: &passes.unwrap_or_default() };
+        let mut report = self.mirror.step(self.comm, share, rate, |sums| match policy {
+            OutOfData::JoinWithZeros => sums.ranks_out_of_data < ranks as f64,
+            OutOfData::Stop | OutOfData::Error => sums.ranks_out_of_data == 0.0,
+        })?;
+        report.times.input = input;
+        let (tally, out) = (report.sums.tally, report.sums.ranks_out_of_data as usize);
+        for name in &report.without_gradient {
+            tell(Event::Notice(format!(
+                "{name} has no gradient, which counts as zero: the loss does not depend on it"
+            )));
         }
+        match policy {
+            OutOfData::Error if (1..ranks).contains(&out) => {
+                return Err(TrainError::OutOfData { out, ranks, epoch, step: step_in_epoch + 1 });
+            }
+            OutOfData::JoinWithZeros if (1..ranks).contains(&out) => {}
+            _ if out == 0 => {}
+            _ => {
+                if out < ranks {
+                    let after = format!("epoch {epoch} ends after step {step_in_epoch}");
+                    tell(Event::Notice(format!("{after}: {out} of {ranks} ranks have no more data")));
+                }
+                return Ok(None);
+            }
+        }
+        if !tally.loss.is_finite() {
+            return Err(TrainError::Diverged { epoch, step: step_in_epoch + 1, loss: tally.mean_loss() });
+        }
+        self.progress.step += 1;
+        self.progress.step_in_epoch += 1;
+        self.progress.sample_in_epoch = self.feed.samples(self.progress.step_in_epoch);
+        self.progress.tally += tally;
+        Ok(Some(report))
+    }
+
+    /// Holds the replicas against each other, every so many steps.
+    fn verify(&mut self) -> Result<(), TrainError> {
+        match self.settings.verify_replicas_every {
+            Some(every) if self.progress.step.is_multiple_of(every) => {
+                let hash = self.mirror.hash()?;
+                compare::hashes(self.comm, hash)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has rank 0 save, if it is time: only its clock counts. The others need not know.
+    fn save_if_due(&mut self) -> Result<(), TrainError> {
+        let (Some(store), Some(kept)) = (&mut self.store, &self.settings.checkpoints) else { return Ok(()) };
+        if kept.when.due(self.progress.step, self.saved_at.elapsed()) {
+            let began = Instant::now();
+            store.save_in_background(snapshot(&mut self.mirror, &self.progress)?)?;
+            self.saved_at = Instant::now();
+            if let Some(recorder) = self.mirror.recorder() {
+                recorder.span(Lane::Checkpoint, "snapshot", began, self.saved_at);
+            }
+        }
+        Ok(())
+    }
+
+    fn report(
+        &mut self,
+        tally: Tally,
+        times: Times,
+        took: Duration,
+        samples: f64,
+    ) -> Result<EpochReport, TrainError> {
+        let share =
+            |time: Duration| if took.is_zero() { 0.0 } else { time.as_secs_f64() / took.as_secs_f64() };
+        let mut shares = [times.exposed, times.hidden, times.input].map(share);
+        self.comm.all_reduce(&mut shares, ReduceOp::Mean)?;
+        let [exposed, hidden, input] = shares;
+        let test = evaluate(self.comm, self.mirror.replica(), &mut self.feed)?;
+        Ok(EpochReport {
+            epoch: self.progress.epoch,
+            loss: tally.mean_loss(),
+            test_loss: test.mean_loss(),
+            test_accuracy: test.accuracy(),
+            samples_per_s: if took.is_zero() { 0.0 } else { samples / took.as_secs_f64() },
+            exposed_communication_percent: 100.0 * exposed,
+            hidden_communication_percent: 100.0 * hidden,
+            input_percent: 100.0 * input,
+        })
     }
 }
 
-/// How many samples are evaluated at a time, at least.
-const EVALUATION_BATCH: usize = 64;
-
-/// Lets all ranks know whether each of them succeeded.
-fn agree<T>(comm: &mut Communicator, result: Result<T, TrainError>) -> Result<T, TrainError> {
-    let mut lowest = [if result.is_err() { comm.rank() as u64 } else { u64::MAX }];
-    comm.all_reduce(&mut lowest, ReduceOp::Min)?;
-    match lowest[0] {
-        u64::MAX => result,
-        rank if rank == comm.rank() as u64 => result,
-        rank => Err(TrainError::Elsewhere { rank: rank as usize }),
+/// Measures a replica on the held-out samples, each rank on its own part of the batches. The batches, and the order in
+/// which their figures are added up, do not depend on the number of ranks: so the result does not, to the last bit. Called
+/// by all ranks.
+///
+/// # Errors
+/// [`TrainError`] of the data, the replica or the collectives.
+pub fn evaluate<R: Replica>(
+    comm: &mut Communicator,
+    replica: &mut R,
+    feed: &mut impl Feed<Batch = R::Batch>,
+) -> Result<Tally, TrainError> {
+    let batches = feed.held_out();
+    let own = comm.own_part(batches);
+    // Every batch is measured by one rank; the others add zero.
+    let mut sums = vec![[0.0; 3]; batches];
+    let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
+        for (sums, batch) in sums[own].iter_mut().zip(found) {
+            let Tally { targets, loss, correct } = replica.evaluate(&batch?)?;
+            *sums = [targets, loss, correct];
+        }
+        Ok(())
+    });
+    agree(comm, measured)?;
+    comm.all_reduce(sums.as_flattened_mut(), ReduceOp::Sum)?;
+    let mut total = Tally::default();
+    for [targets, loss, correct] in sums {
+        total += Tally { targets, loss, correct };
     }
+    Ok(total)
 }

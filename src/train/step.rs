@@ -1,0 +1,280 @@
+//! The mirrored step: [`Mirror::step`] reads in the order in which it happens.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::buckets::{BucketSettings, Buckets, Pass, Sums};
+use super::compare;
+use super::error::TrainError;
+use super::optimizer::{Optimizer, OptimizerSettings, clip_factor, square_sum};
+use super::replica::{Fill, Gradients, Replica, Tally};
+use super::trace::{Lane, Recorder};
+use crate::Communicator;
+
+/// One rank's replica, kept the same as those of the other ranks by steps that all make together.
+///
+/// It is the trainer without its loop: for a loop of one's own.
+#[derive(Debug)]
+pub struct Mirror<R> {
+    replica: R,
+    buckets: Buckets,
+    optimizer: Optimizer,
+    clip_norm: Option<f64>,
+    never_put: BTreeSet<usize>,
+    recorder: Option<Recorder>,
+}
+
+/// What one rank has to do in a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Share<'a, B> {
+    /// Its micro-batches; `None` for one that is empty. None at all if it has nothing to do but to take part.
+    pub passes: &'a [Option<B>],
+    /// Whether it has no more data.
+    pub is_out_of_data: bool,
+}
+
+/// How a step went.
+#[derive(Debug, Clone, Default)]
+pub struct StepReport {
+    /// What all ranks added up. If all or, by the trainer's policy, some ranks were out of data, nothing was updated.
+    pub sums: Sums,
+    /// The norm of the mean gradient, if it was asked for by clipping.
+    pub norm: Option<f64>,
+    /// Where the time went on this rank.
+    pub times: Times,
+    /// Names of parameters that had no gradient and counted as zero, each the first time that it happens.
+    pub without_gradient: Vec<String>,
+}
+
+/// Where the time of steps went on one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Times {
+    /// Waiting for the input pipeline.
+    pub input: Duration,
+    /// Forward and backward passes.
+    pub compute: Duration,
+    /// All-reduces that went on while the rank computed.
+    pub hidden: Duration,
+    /// All-reduces that the rank waited for.
+    pub exposed: Duration,
+    /// Clipping and updating.
+    pub update: Duration,
+}
+
+impl std::ops::AddAssign for Times {
+    fn add_assign(&mut self, other: Self) {
+        self.input += other.input;
+        self.compute += other.compute;
+        self.hidden += other.hidden;
+        self.exposed += other.exposed;
+        self.update += other.update;
+    }
+}
+
+impl<R: Replica> Mirror<R> {
+    /// Makes this replica the same as rank 0's. Called by all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::ModelsDiffer`] if the parameters of a rank have other names or shapes than rank 0's; the collectives'
+    /// errors; [`TrainError::Replica`].
+    pub fn new(
+        comm: &mut Communicator,
+        mut replica: R,
+        optimizer: OptimizerSettings,
+        buckets: &BucketSettings,
+        clip_norm: Option<f64>,
+    ) -> Result<Self, TrainError> {
+        compare::parameters(comm, replica.parameters())?;
+        for index in 0..replica.parameters().len() {
+            let mut sent = Ok(());
+            replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
+            sent?;
+        }
+        let trained = replica.parameters().iter();
+        let parameters =
+            trained.map(|found| (if found.is_trained { found.count() } else { 0 }, found.shape.len() < 2));
+        Ok(Self {
+            optimizer: Optimizer::new(optimizer, parameters)?,
+            buckets: Buckets::new(comm, replica.parameters(), buckets)?,
+            replica,
+            clip_norm,
+            never_put: BTreeSet::new(),
+            recorder: None,
+        })
+    }
+
+    /// The mirrored step. Every rank adds up the gradients of its micro-batches; from the last one on, buckets are
+    /// all-reduced as they fill; with them, the number of targets: so the mean is weighted, whatever the shares are. Then
+    /// all make the same update. Called by all ranks.
+    ///
+    /// `goes_on` is asked about what was added up, before the update, which is left out if it says no; it must say the
+    /// same on all ranks.
+    ///
+    /// # Errors
+    /// The collectives' errors; [`TrainError::Replica`].
+    pub fn step(
+        &mut self,
+        comm: &mut Communicator,
+        share: Share<'_, R::Batch>,
+        rate: f64,
+        goes_on: impl FnOnce(&Sums) -> bool,
+    ) -> Result<StepReport, TrainError> {
+        let began = Instant::now();
+        let without_gradient = self.pass(comm, share)?;
+        let computed = Instant::now();
+        let sums = self.buckets.sums()?;
+        let mut norm = None;
+        if goes_on(&sums) && sums.tally.targets > 0.0 {
+            let mut scale = (1.0 / sums.tally.targets) as f32;
+            if let Some(most) = self.clip_norm {
+                let found = self.norm()? * f64::from(scale);
+                scale *= clip_factor(found, most);
+                norm = Some(found);
+            }
+            self.update(scale, rate as f32)?;
+        }
+        self.buckets.land_all()?;
+        let times = self.times(began, computed);
+        Ok(StepReport { sums, norm, times, without_gradient })
+    }
+
+    /// Goes through this rank's micro-batches, and says which parameters have no gradient that always had one.
+    fn pass(
+        &mut self,
+        comm: &mut Communicator,
+        share: Share<'_, R::Batch>,
+    ) -> Result<Vec<String>, TrainError> {
+        let of = share.passes.len().max(1);
+        let mut never_put: Option<BTreeSet<usize>> = None;
+        for number in 0..of {
+            let pass = Pass { number, of, is_out_of_data: share.is_out_of_data };
+            let mut filling = self.buckets.fill(comm, pass);
+            let batch = share.passes.get(number).and_then(Option::as_ref);
+            if let Some(batch) = batch {
+                let began = Instant::now();
+                let mut watched = Watched { gradients: &mut filling, weighed: None };
+                self.replica.pass(batch, &mut watched)?;
+                let weighed = watched.weighed.unwrap_or(began);
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.span(Lane::Compute, "forward", began, weighed);
+                    recorder.span(Lane::Compute, "backward", weighed, Instant::now());
+                }
+            }
+            let without = filling.end()?;
+            if batch.is_some() {
+                let without: BTreeSet<_> = without.into_iter().collect();
+                never_put = Some(never_put.map_or_else(|| without.clone(), |so_far| &so_far & &without));
+            }
+        }
+        let names = self.replica.parameters();
+        let new: Vec<_> = never_put.unwrap_or_default().difference(&self.never_put).copied().collect();
+        self.never_put.extend(&new);
+        Ok(new.into_iter().map(|index| names[index].name.clone()).collect())
+    }
+
+    /// The norm of the summed gradient. Waits for all of it.
+    fn norm(&mut self) -> Result<f64, TrainError> {
+        let mut squares = 0.0;
+        for index in self.trained() {
+            squares += square_sum(self.buckets.gradient(index)?);
+        }
+        Ok(squares.sqrt())
+    }
+
+    /// Updates all parameters, bucket by bucket as they come back.
+    fn update(&mut self, scale: f32, rate: f32) -> Result<(), TrainError> {
+        self.optimizer.begin_step();
+        for index in self.trained() {
+            let gradient = self.buckets.gradient(index)?;
+            let began = Instant::now();
+            let optimizer = &mut self.optimizer;
+            self.replica.with_values(index, &mut |values| {
+                optimizer.update(index, values, gradient, scale, rate);
+            })?;
+            if let Some(recorder) = &mut self.recorder {
+                recorder.span(
+                    Lane::Update,
+                    self.replica.parameters()[index].name.clone(),
+                    began,
+                    Instant::now(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The indices of what is trained, in the order in which buckets come back.
+    fn trained(&self) -> Vec<usize> {
+        self.buckets.parameters().flatten().copied().collect()
+    }
+
+    fn times(&mut self, began: Instant, computed: Instant) -> Times {
+        let (hidden, exposed) = self.buckets.hidden_and_exposed();
+        if let Some(recorder) = &mut self.recorder {
+            for flight in self.buckets.flights() {
+                let name = format!("bucket {}", flight.bucket);
+                recorder.span(Lane::Communication, name, flight.began, flight.ended);
+            }
+        }
+        // In turn, buckets travel in the midst of a pass; otherwise they are waited for in the midst of the update.
+        let (during_pass, during_update) =
+            if self.buckets.is_beside() { (Duration::ZERO, exposed) } else { (exposed, Duration::ZERO) };
+        Times {
+            input: Duration::ZERO,
+            compute: (computed - began).saturating_sub(during_pass),
+            hidden,
+            exposed,
+            update: computed.elapsed().saturating_sub(during_update),
+        }
+    }
+
+    /// The replica.
+    pub fn replica(&mut self) -> &mut R {
+        &mut self.replica
+    }
+
+    /// The optimizer, and what it remembers.
+    pub fn optimizer(&mut self) -> &mut Optimizer {
+        &mut self.optimizer
+    }
+
+    /// The buckets.
+    pub fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    /// From now on, what happens in steps is recorded; what was recorded so far is given back.
+    pub fn record(&mut self, recorder: Option<Recorder>) -> Option<Recorder> {
+        std::mem::replace(&mut self.recorder, recorder)
+    }
+
+    /// The recorder, if steps are recorded.
+    pub fn recorder(&mut self) -> Option<&mut Recorder> {
+        self.recorder.as_mut()
+    }
+
+    /// The hash of all values, which is the same on all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::Replica`].
+    pub fn hash(&mut self) -> Result<u64, TrainError> {
+        Ok(compare::hash(&mut self.replica)?)
+    }
+}
+
+/// Passes gradients on, and notes when the forward pass was over.
+struct Watched<'a, G> {
+    gradients: &'a mut G,
+    weighed: Option<Instant>,
+}
+
+impl<G: Gradients> Gradients for Watched<'_, G> {
+    fn weigh(&mut self, tally: Tally) {
+        self.weighed = Some(Instant::now());
+        self.gradients.weigh(tally);
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        self.gradients.put(index, write);
+    }
+}
