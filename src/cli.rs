@@ -8,8 +8,14 @@ use unisono::config::Launcher;
 
 mod algorithms;
 mod bench;
+#[cfg(feature = "candle")]
+mod bench_step;
+#[cfg(feature = "candle")]
+mod evaluate;
 mod explain;
 mod plot;
+#[cfg(feature = "candle")]
+mod predict;
 #[cfg(feature = "candle")]
 mod progress;
 mod simulate;
@@ -31,7 +37,16 @@ struct Cli {
 enum Command {
     /// Train a model on all ranks together
     #[cfg(feature = "candle")]
-    Train(train::Args),
+    Train(Box<train::Args>),
+    /// Measure a saved model on data
+    #[cfg(feature = "candle")]
+    Evaluate(evaluate::Args),
+    /// Ask a saved model: the class of samples or images, or how a text goes on
+    #[cfg(feature = "candle")]
+    Predict(predict::Args),
+    /// Measure how long a step of training takes, and where its time goes
+    #[cfg(feature = "candle")]
+    BenchStep(bench_step::Args),
     /// Measure all-reduce algorithms against each other
     Bench(bench::Args),
     /// Draw the schedule of an algorithm
@@ -44,6 +59,16 @@ enum Command {
     Tune(tune::Args),
     /// Say how long all-reduces would take on machines that are not here
     Simulate(simulate::Args),
+}
+
+/// How figures are told.
+#[cfg(feature = "candle")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Figures {
+    /// For a person
+    Human,
+    /// A JSON object a line
+    Json,
 }
 
 /// Why a command did not succeed.
@@ -79,6 +104,12 @@ pub(crate) fn main() -> ExitCode {
     let result = match cli.command {
         #[cfg(feature = "candle")]
         Command::Train(args) => train::run(&args),
+        #[cfg(feature = "candle")]
+        Command::Evaluate(args) => evaluate::run(&args),
+        #[cfg(feature = "candle")]
+        Command::Predict(args) => predict::run(&args),
+        #[cfg(feature = "candle")]
+        Command::BenchStep(args) => bench_step::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Plot(args) => plot::run(&args),

@@ -1,0 +1,92 @@
+//! How a run is told: to a person or to a program.
+
+use indicatif::ProgressBar;
+use serde::Serialize;
+use unisono::train::{EpochReport, Event, StepEvent, Summary};
+
+use super::super::{Figures, progress};
+
+/// Tells a person or a program how it goes.
+pub(super) struct Teller {
+    format: Figures,
+    epochs: usize,
+    bar: ProgressBar,
+}
+
+/// Where a run goes on.
+#[derive(Serialize)]
+struct Resumed {
+    step: u64,
+    epoch: usize,
+}
+
+/// A line of JSON: what happened, and the figures.
+#[derive(Serialize)]
+struct Line<'a, T> {
+    event: &'static str,
+    #[serde(flatten)]
+    figures: &'a T,
+}
+
+impl Teller {
+    /// A bar, if it is for a person.
+    pub(super) fn new(format: Figures, epochs: usize) -> Self {
+        let bar = match format {
+            Figures::Human => progress::bar(),
+            Figures::Json => ProgressBar::hidden(),
+        };
+        Self { format, epochs, bar }
+    }
+
+    pub(super) fn tell(&mut self, event: &Event) {
+        match event {
+            Event::Step(StepEvent { epoch, step, steps, loss, .. }) => {
+                self.bar.set_length(steps.unwrap_or(*step) as u64);
+                self.bar.set_prefix(format!("epoch {epoch:>2}/{}", self.epochs));
+                self.bar.set_message(format!("loss {loss:.4}"));
+                self.bar.set_position(*step as u64);
+            }
+            Event::Resumed { step, epoch } => match self.format {
+                Figures::Human => println!("goes on after step {step}, in epoch {epoch}"),
+                Figures::Json => print_json("resumed", &Resumed { step: *step, epoch: *epoch }),
+            },
+            // Standard output is for figures.
+            Event::Notice(notice) => self.bar.suspend(|| eprintln!("unisono: {notice}")),
+            Event::Epoch(report) => {
+                self.bar.reset();
+                match self.format {
+                    Figures::Human => self.bar.suspend(|| println!("{}", self.epoch(report))),
+                    Figures::Json => print_json("epoch", report),
+                }
+            }
+        }
+    }
+
+    fn epoch(&self, report: &EpochReport) -> String {
+        format!(
+            "epoch {:>2}/{}  loss {:.4}  test loss {:.4}  test accuracy {:>6.2} %  {:>8.0} samples/s  communication {:>4.1} %",
+            report.epoch,
+            self.epochs,
+            report.loss,
+            report.test_loss,
+            100.0 * report.test_accuracy,
+            report.samples_per_s,
+            report.exposed_communication_percent
+        )
+    }
+
+    pub(super) fn done(&self, summary: &Summary, seconds: f64) {
+        self.bar.finish_and_clear();
+        match self.format {
+            Figures::Json => print_json("done", summary),
+            Figures::Human => println!(
+                "trained in {seconds:.1} s; all {} ranks hold the same parameters, {}",
+                summary.ranks, summary.parameters_hash
+            ),
+        }
+    }
+}
+
+fn print_json<T: Serialize>(event: &'static str, figures: &T) {
+    println!("{}", serde_json::to_string(&Line { event, figures }).expect("figures are plain"));
+}
