@@ -131,7 +131,7 @@ fn bad_training_is_refused_once() {
     refused(2, &["train", "--data", "cifar"], "unknown data set `cifar`");
     refused(2, &["train", "--epochs", "0"], "the number of epochs is 0");
     refused(2, &["train", "--batch-size", "0"], "the batch size is 0");
-    refused(2, &["train", "--batch-size", "10001"], "a batch of 10001 on each of 2 ranks is 20002 samples");
+    refused(2, &["train", "--batch-size", "10001"], "a global batch of 20002 samples on 2 ranks");
     refused(2, &["train", "--model", "transformer"], "use the mlp or the cnn");
     refused(2, &["train", "--algorithm", "rimg"], "did you mean \"ring\"?");
     let ended = unisono(&["train", "--threads", "2", "--batch-size", "0"]);

@@ -45,3 +45,11 @@ fn overlap() {
         assert!(run("overlap", ranks).contains("all means right"));
     }
 }
+
+/// Held back where the trainer is not built.
+#[cfg(feature = "candle")]
+#[test]
+fn mirrored() {
+    let said = run("mirrored", 2);
+    assert!(said.contains("2 ranks"), "{said}");
+}

@@ -1,13 +1,13 @@
 //! Training: the same on any number of ranks, and good enough on real data.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Duration;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use unisono::data::Source;
 use unisono::train::model::ModelKind;
-use unisono::train::{EpochReport, Event, Settings, Trainer};
+use unisono::train::{EpochReport, Event, Settings};
 
 mod common;
 
@@ -30,6 +30,9 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("the same global batch gives the same losses", same_losses),
         trial("mpirun and threads give the same parameters", same_parameters),
+        trial("a world-invariant run gives the same parameters on 1, 2 and 4 ranks", world_invariant),
+        trial("a run that is killed goes on bit for bit, on other ranks too", killed),
+        trial("logs and traces are written", logs),
         trial("digits are learnt under mpirun", digits),
         with_data("handwritten digits are learnt (needs shared data)", MNIST, mnist),
         with_data("a text is learnt (needs shared data)", TEXT, text),
@@ -49,7 +52,7 @@ fn shared(name: &str) -> PathBuf {
 fn run(ranks: usize, settings: &Settings) -> Vec<EpochReport> {
     let reports = unisono::threads(ranks, |mut comm| {
         let mut reports = Vec::new();
-        let trainer = Trainer::new(&mut comm, settings).unwrap();
+        let trainer = settings.trainer(&mut comm).unwrap();
         trainer
             .run(|event| {
                 if let Event::Epoch(report) = event {
@@ -99,11 +102,86 @@ fn last(ended: &Ended) -> serde_json::Value {
 fn same_parameters() {
     let arguments = ["--epochs", "1", "--seed", "5", "--algorithm", "ring"];
     let processes = last(&launched(3, &arguments));
-    let mut threads = std::process::Command::new(env!("CARGO_BIN_EXE_unisono"));
-    threads.args(["train", "--format", "json", "--threads", "3"]).args(arguments);
-    let threads = last(&launch::run(threads, Duration::from_secs(120)).expect_success());
+    let threads = threads(3, &arguments);
     assert_eq!(processes["parameters_hash"], threads["parameters_hash"]);
     assert_eq!(processes["ranks"], 3);
+}
+
+/// A run in threads of one process; what it says last.
+fn threads(ranks: usize, arguments: &[&str]) -> serde_json::Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args(["train", "--format", "json", "--threads", &ranks.to_string()]).args(arguments);
+    last(&launch::run(command, Duration::from_secs(120)).expect_success())
+}
+
+fn world_invariant() {
+    let arguments =
+        ["--epochs", "1", "--order", "world-invariant", "--global-batch", "192", "--clip-norm", "5"];
+    let alone = threads(1, &arguments);
+    assert!(alone["test_accuracy"].as_f64().unwrap() > 0.8, "{alone}");
+    for several in [threads(2, &arguments), threads(4, &arguments), last(&launched(2, &arguments))] {
+        for figure in ["parameters_hash", "loss", "test_loss", "test_accuracy"] {
+            assert_eq!(several[figure], alone[figure], "{figure}");
+        }
+    }
+}
+
+fn killed() {
+    let common =
+        ["--epochs", "2", "--global-batch", "128", "--order", "world-invariant", "--optimizer", "adamw"];
+    let rate = ["--learning-rate", "0.001"];
+    let undisturbed = threads(2, &[&common[..], &rate].concat());
+    for ranks in [2, 4] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().to_str().unwrap();
+        let saving = ["--checkpoint-dir", place, "--checkpoint-every", "5", "--keep", "2", "--resume"];
+        let arguments = [&common[..], &rate, &saving].concat();
+        for _ in 0..3 {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+            command.args(["train", "--format", "json", "--threads", "2"]).args(&arguments);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            let mut run = command.spawn().unwrap();
+            // Until it has saved something new; then, in the midst of it, kill -9.
+            let before = checkpoints(directory.path());
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while checkpoints(directory.path()) == before && run.try_wait().unwrap().is_none() {
+                assert!(Instant::now() < deadline, "no checkpoint in a minute");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            run.kill().unwrap();
+            run.wait().unwrap();
+        }
+        let resumed = threads(ranks, &arguments);
+        for figure in ["parameters_hash", "loss", "test_loss", "test_accuracy"] {
+            assert_eq!(resumed[figure], undisturbed[figure], "{figure}, on {ranks} ranks");
+        }
+    }
+}
+
+/// The names of the checkpoints in a directory, in order.
+fn checkpoints(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with("step-")).collect();
+    names.sort();
+    names
+}
+
+fn logs() {
+    let directory = tempfile::tempdir().unwrap();
+    let (curves, trace) = (directory.path().join("curves"), directory.path().join("trace.json"));
+    let arguments =
+        ["--epochs", "1", "--log-dir", curves.to_str().unwrap(), "--trace", trace.to_str().unwrap()];
+    launched(2, &arguments);
+    assert_eq!(std::fs::read_dir(&curves).unwrap().count(), 1, "rank 0 writes, and nobody else");
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().or(trace.as_array()).expect("a list of events");
+    for rank in [0, 1] {
+        for name in ["forward", "backward", "bucket 0", "input"] {
+            let found = events.iter().any(|event| event["pid"] == rank && event["name"] == name);
+            assert!(found, "{name} of rank {rank}");
+        }
+    }
 }
 
 fn digits() {
