@@ -172,8 +172,8 @@ impl Buckets {
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
         let buckets = (0..).zip(&plan.counts).map(|(bucket, &count)| {
             Ok(Bucket {
-                gradients: Parcel::new(comm, count + tail(bucket))?,
-                narrow: Narrow::new(comm, settings.wire, count)?,
+                gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
+                narrow: Narrow::new(comm, settings.wire, bucket, count)?,
                 missing: 0,
                 is_back: true,
             })
@@ -187,7 +187,7 @@ impl Buckets {
         }
         Ok(Self {
             buckets: buckets.collect::<Result<_, Error>>()?,
-            aside: if rides_along { None } else { Some(Parcel::new(comm, Sums::COUNT)?) },
+            aside: if rides_along { None } else { Some(Parcel::new(comm, None, Sums::COUNT)?) },
             tree: (settings.order == Order::Tree).then(Tree::default),
             f16_scale: settings.f16_scale,
             has_others: ranks > 1,
@@ -293,7 +293,6 @@ impl Buckets {
     /// Waits for a bucket.
     fn land(&mut self, bucket: usize) -> Result<(), Error> {
         assert!(bucket < self.launched, "bucket {bucket} is not on its way: the last pass has not ended");
-        let number = bucket;
         let bucket = &mut self.buckets[bucket];
         if bucket.is_back {
             return Ok(());
@@ -302,7 +301,7 @@ impl Buckets {
             Narrow::No => bucket.gradients.land()?,
             narrow => narrow.land(bucket.gradients.values_mut(), self.f16_scale)?,
         };
-        self.flights.extend(flight.map(|flight| Flight { bucket: number, ..flight }));
+        self.flights.extend(flight);
         bucket.is_back = true;
         Ok(())
     }

@@ -212,7 +212,7 @@ impl<R: Replica> Mirror<R> {
         let (hidden, exposed) = self.buckets.hidden_and_exposed();
         if let Some(recorder) = &mut self.recorder {
             for flight in self.buckets.flights() {
-                let name = format!("bucket {}", flight.bucket);
+                let name = flight.bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
                 recorder.span(Lane::Communication, name, flight.began, flight.ended);
             }
         }

@@ -8,8 +8,8 @@ use crate::{Algorithm, Choice, Communicator, Element, Error, Pending, ReduceOp, 
 /// When a bucket travelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flight {
-    /// Which bucket.
-    pub bucket: usize,
+    /// Which bucket; none if it is what is added up besides gradients.
+    pub bucket: Option<usize>,
     /// When its all-reduce began, of this rank.
     pub began: Instant,
     /// When it was done.
@@ -21,6 +21,7 @@ pub struct Flight {
 /// Registered memory that is here, or in an all-reduce.
 #[derive(Debug)]
 pub(super) struct Parcel<T: Element> {
+    bucket: Option<usize>,
     here: Option<Registered<T>>,
     pending: Option<Pending<Registered<T>>>,
     /// The last flight, if nobody has asked yet.
@@ -28,8 +29,8 @@ pub(super) struct Parcel<T: Element> {
 }
 
 impl<T: Element> Parcel<T> {
-    pub(super) fn new(comm: &Communicator, count: usize) -> Result<Self, Error> {
-        Ok(Self { here: Some(comm.alloc(count)?), pending: None, flight: None })
+    pub(super) fn new(comm: &Communicator, bucket: Option<usize>, count: usize) -> Result<Self, Error> {
+        Ok(Self { bucket, here: Some(comm.alloc(count)?), pending: None, flight: None })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -57,7 +58,7 @@ impl<T: Element> Parcel<T> {
             let began = Instant::now();
             comm.all_reduce(&mut values, ReduceOp::Sum)?;
             let ended = Instant::now();
-            self.flight = Some(Flight { bucket: 0, began, ended, exposed: ended - began });
+            self.flight = Some(Flight { bucket: self.bucket, began, ended, exposed: ended - began });
             self.here = Some(values);
         }
         usual.map_or(Ok(()), |usual| comm.set_choice(usual))
@@ -68,8 +69,8 @@ impl<T: Element> Parcel<T> {
         if let Some(pending) = self.pending.take() {
             let waits_since = Instant::now();
             pending.wait_until_done();
-            let exposed = waits_since.elapsed();
-            self.flight = pending.flight().map(|(began, ended)| Flight { bucket: 0, began, ended, exposed });
+            let (bucket, exposed) = (self.bucket, waits_since.elapsed());
+            self.flight = pending.flight().map(|(began, ended)| Flight { bucket, began, ended, exposed });
             self.here = Some(pending.wait()?);
         }
         Ok(self.flight.take())

@@ -43,11 +43,11 @@ pub(super) enum Narrow {
 }
 
 impl Narrow {
-    pub(super) fn new(comm: &Communicator, wire: Wire, count: usize) -> Result<Self, Error> {
+    pub(super) fn new(comm: &Communicator, wire: Wire, bucket: usize, count: usize) -> Result<Self, Error> {
         Ok(match wire {
             Wire::F32 => Self::No,
-            Wire::Bf16 => Self::Bf16(Parcel::new(comm, count)?),
-            Wire::F16 => Self::F16(Parcel::new(comm, count)?),
+            Wire::Bf16 => Self::Bf16(Parcel::new(comm, Some(bucket), count)?),
+            Wire::F16 => Self::F16(Parcel::new(comm, Some(bucket), count)?),
         })
     }
 
