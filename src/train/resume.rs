@@ -9,6 +9,7 @@ use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
 use super::compare;
 use super::error::TrainError;
 use super::replica::{Replica, Tally};
+use super::run::RunSettings;
 use super::step::Mirror;
 use crate::Communicator;
 
@@ -35,6 +36,24 @@ pub struct Progress {
     pub last_loss: f64,
     /// What the run is: whatever whoever began it finds worth knowing.
     pub description: serde_json::Value,
+}
+
+impl Progress {
+    /// Nothing yet.
+    pub(super) fn beginning(settings: &RunSettings) -> Self {
+        Self {
+            step: 0,
+            epoch: 1,
+            step_in_epoch: 0,
+            sample_in_epoch: None,
+            tally: Tally::default(),
+            ranks: 0,
+            global_batch: settings.global_batch,
+            updates: 0,
+            last_loss: 0.0,
+            description: settings.description.clone(),
+        }
+    }
 }
 
 /// A run that goes on.
@@ -86,12 +105,12 @@ impl Resumed {
         load(replica, parameters).map_err(|error| self.explain(error))
     }
 
-    /// Gives the optimizers of all ranks what rank 0's checkpoint remembers. Called by all ranks.
+    /// Gives the optimizers of all ranks what rank 0's checkpoint remembers, and lets go of its arrays. Called by all ranks.
     ///
     /// # Errors
     /// [`TrainError::OtherRun`] if it is of another optimizer; the collectives' errors.
     pub(super) fn restore<R: Replica>(
-        &self,
+        &mut self,
         comm: &mut Communicator,
         mirror: &mut Mirror<R>,
     ) -> Result<(), TrainError> {
@@ -100,8 +119,8 @@ impl Resumed {
         let places = mirror.optimizer().state().map(|(moment, index, values)| (moment, index, values.len()));
         let mut state: Vec<(&str, usize, Vec<f32>)> =
             places.map(|(moment, index, count)| (moment, index, vec![0.0; count])).collect();
-        let filled = match &self.arrays {
-            Some((_, saved)) => fill(&mut state, saved, &names).map_err(|error| self.explain(error)),
+        let filled = match self.arrays.take() {
+            Some((_, saved)) => fill(&mut state, &saved, &names).map_err(|error| self.explain(error)),
             None => Ok(()),
         };
         agree(comm, filled)?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::checkpoint::Store;
+use super::checkpoint::{PassedOver, Store};
 use super::error::TrainError;
 use super::feed::{Feed, OutOfData, Steps};
 use super::log::Log;
@@ -28,7 +28,7 @@ pub struct Trainer<'a, R: Replica, F> {
     store: Option<Store>,
     saved_at: Instant,
     log: Log,
-    resumed: Option<String>,
+    resumed: Option<Resumed>,
 }
 
 impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
@@ -42,13 +42,13 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         mut replica: R,
         feed: F,
         settings: RunSettings,
-        resumed: Option<Resumed>,
+        mut resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
         let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
         agree(comm, loaded)?;
         let RunSettings { optimizer, ref buckets, clip_norm, .. } = settings;
         let mut mirror = Mirror::new(comm, replica, optimizer, buckets, clip_norm)?;
-        if let Some(resumed) = &resumed {
+        if let Some(resumed) = &mut resumed {
             resumed.restore(comm, &mut mirror)?;
         }
         let store = match &settings.checkpoints {
@@ -56,31 +56,11 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             _ => Ok(None),
         };
         let store = agree(comm, store.map_err(TrainError::from))?;
-        let mut progress = match &resumed {
-            Some(resumed) => resumed.progress.clone(),
-            None => Progress {
-                step: 0,
-                epoch: 1,
-                step_in_epoch: 0,
-                sample_in_epoch: feed.samples(0),
-                tally: Tally::default(),
-                ranks: 0,
-                global_batch: settings.global_batch,
-                updates: 0,
-                last_loss: 0.0,
-                description: settings.description.clone(),
-            },
-        };
+        let progress = resumed.as_ref().map(|resumed| resumed.progress.clone());
+        let mut progress = progress.unwrap_or_else(|| Progress::beginning(&settings));
         progress.ranks = comm.ranks();
         let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
         log.record(comm, &mut mirror)?;
-        let resumed = resumed.map(|resumed| {
-            let passed = resumed.passed_over.iter();
-            passed
-                .map(|passed| format!("passed over {}: {}", passed.path.display(), passed.why))
-                .collect::<Vec<_>>()
-                .join("\n")
-        });
         Ok(Self { comm, mirror, feed, settings, progress, store, saved_at: Instant::now(), log, resumed })
     }
 
@@ -125,8 +105,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
 
     /// All epochs that are left; the report of the last.
     fn epochs(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
-        if let Some(passed_over) = &self.resumed {
-            passed_over.lines().for_each(|line| tell(Event::Notice(line.to_owned())));
+        if let Some(Resumed { passed_over, .. }) = self.resumed.take() {
+            for PassedOver { path, why } in passed_over {
+                tell(Event::Notice(format!("passed over {}: {why}", path.display())));
+            }
             tell(Event::Resumed { step: self.progress.step, epoch: self.progress.epoch });
         }
         let mut last = None;
