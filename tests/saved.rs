@@ -192,7 +192,12 @@ fn an_image_file_is_taken_for_what_it_is_in_a_data_set() {
 
     let broken = directory.path().join("broken.png");
     fs::write(&broken, "no image").unwrap();
-    refused("predict", checkpoint, &["--image", broken.to_str().unwrap()], &["broken.png", "neither PNG nor JPEG"]);
+    refused(
+        "predict",
+        checkpoint,
+        &["--image", broken.to_str().unwrap()],
+        &["broken.png", "neither PNG nor JPEG"],
+    );
     refused("predict", checkpoint, &["--image", "missing.png"], &["cannot read `missing.png`"]);
 }
 
