@@ -10,7 +10,7 @@
 //! The tensor operations under it use as many threads as `RAYON_NUM_THREADS` says, and all cores where it
 //! says nothing. Ranks that share a node must share its cores: see [`crate::config::share_cores`].
 
-use crate::{Communicator, ReduceOp};
+use crate::Communicator;
 
 mod buckets;
 #[cfg(feature = "candle")]
@@ -56,11 +56,8 @@ pub use trainer::{Trainer, evaluate};
 
 /// Lets all ranks know whether each of them succeeded.
 fn agree<T>(comm: &mut Communicator, result: Result<T, TrainError>) -> Result<T, TrainError> {
-    let mut lowest = [if result.is_err() { comm.rank() as u64 } else { u64::MAX }];
-    comm.all_reduce(&mut lowest, ReduceOp::Min)?;
-    match lowest[0] {
-        u64::MAX => result,
-        rank if rank == comm.rank() as u64 => result,
-        rank => Err(TrainError::Elsewhere { rank: rank as usize }),
+    match compare::lowest(comm, result.is_err())? {
+        Some(rank) if rank != comm.rank() => Err(TrainError::Elsewhere { rank }),
+        _ => result,
     }
 }

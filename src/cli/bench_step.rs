@@ -13,6 +13,7 @@ use unisono::train::{
 };
 use unisono::{Choice, Communicator, ReduceOp};
 
+use super::train::bad_input;
 use super::world::World;
 use super::{Failure, Figures};
 
@@ -66,8 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     unsafe { share_cores(args.world.local_ranks()) };
     args.world.run(|comm| {
         let row = measure(comm, args).map_err(|error| match error {
-            error if error.is_bad_input() && comm.rank() == 0 => Failure::BadInput(error.to_string()),
-            error if error.is_bad_input() => Failure::SaidElsewhere,
+            error if error.is_bad_input() => bad_input(comm.rank(), error.to_string()),
             error => Failure::Error(error.to_string()),
         })?;
         if comm.rank() == 0 {

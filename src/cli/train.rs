@@ -271,7 +271,7 @@ pub(super) fn failure(error: TrainError) -> Failure {
 }
 
 /// What every rank finds wrong, said by one of them.
-fn bad_input(rank: usize, message: String) -> Failure {
+pub(super) fn bad_input(rank: usize, message: String) -> Failure {
     if rank == 0 { Failure::BadInput(message) } else { Failure::SaidElsewhere }
 }
 

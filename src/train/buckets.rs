@@ -137,7 +137,7 @@ pub struct Buckets {
     tree: Option<Tree>,
     f16_scale: f32,
     has_others: bool,
-    is_beside: bool,
+    way: Way,
     /// How many buckets are on their way or back.
     launched: usize,
     own: Sums,
@@ -191,7 +191,7 @@ impl Buckets {
             tree: (settings.order == Order::Tree).then(Tree::default),
             f16_scale: settings.f16_scale,
             has_others: ranks > 1,
-            is_beside: settings.overlap.is_beside(comm),
+            way: Way { is_beside: settings.overlap.is_beside(comm), in_tree: settings.order == Order::Tree },
             launched: plan.counts.len(),
             own: Sums::default(),
             is_filled: vec![false; parameters.len()],
@@ -213,7 +213,7 @@ impl Buckets {
 
     /// Whether buckets travel beside the backward pass.
     pub fn is_beside(&self) -> bool {
-        self.is_beside
+        self.way.is_beside
     }
 
     /// What will carry out the all-reduce of the largest bucket, and why.
@@ -311,8 +311,7 @@ impl Buckets {
         match (&mut self.aside, self.plan.counts.first()) {
             (Some(aside), _) => {
                 self.own.write(aside.values_mut());
-                let way = Way { is_beside: self.is_beside, in_tree: self.tree.is_some() };
-                if self.has_others { aside.launch(comm, way) } else { Ok(()) }
+                if self.has_others { aside.launch(comm, self.way) } else { Ok(()) }
             }
             (None, Some(&count)) => {
                 self.own.write(&mut self.buckets[0].gradients.values_mut()[count..]);
@@ -326,10 +325,9 @@ impl Buckets {
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         while let Some(bucket) = self.buckets.get_mut(self.launched).filter(|bucket| bucket.missing == 0) {
             if self.has_others {
-                let way = Way { is_beside: self.is_beside, in_tree: self.tree.is_some() };
                 match &mut bucket.narrow {
-                    Narrow::No => bucket.gradients.launch(comm, way)?,
-                    narrow => narrow.launch(comm, way, bucket.gradients.values(), self.f16_scale)?,
+                    Narrow::No => bucket.gradients.launch(comm, self.way)?,
+                    narrow => narrow.launch(comm, self.way, bucket.gradients.values(), self.f16_scale)?,
                 }
                 bucket.is_back = false;
             }

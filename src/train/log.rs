@@ -34,7 +34,7 @@ impl Log {
     ) -> Result<Self, TrainError> {
         let file = match &settings.log_directory {
             Some(directory) if comm.rank() == 0 => {
-                open(directory, resumed).map(Some).map_err(cannot_write(directory))
+                open(directory, resumed).map(Some).map_err(|error| cannot_write(directory, error))
             }
             _ => Ok(None),
         };
@@ -71,8 +71,7 @@ impl Log {
                 ("time/exposed communication percent", 100.0 * report.times.exposed.as_secs_f64() / took),
             ],
         );
-        let path = file.path().to_owned();
-        written.map_err(cannot_write(&path))
+        written.map_err(|error| cannot_write(file.path(), error))
     }
 
     /// Writes an epoch's curves.
@@ -88,8 +87,7 @@ impl Log {
                 ("epoch/exposed communication percent", report.exposed_communication_percent),
             ],
         );
-        let path = file.path().to_owned();
-        written.and_then(|()| file.flush()).map_err(cannot_write(&path))
+        written.and_then(|()| file.flush()).map_err(|error| cannot_write(file.path(), error))
     }
 
     /// Puts the spans of all ranks into one file. Called by all ranks.
@@ -100,8 +98,9 @@ impl Log {
     ) -> Result<(), TrainError> {
         let (Some(path), Some(recorder)) = (self.trace.take(), mirror.record(None)) else { return Ok(()) };
         let traces = trace::gather(comm, recorder)?;
-        let merged =
-            traces.map_or(Ok(()), |traces| trace::merge(&path, &traces).map_err(cannot_write(&path)));
+        let merged = traces.map_or(Ok(()), |traces| {
+            trace::merge(&path, &traces).map_err(|error| cannot_write(&path, error))
+        });
         agree(comm, merged)
     }
 }
@@ -114,7 +113,6 @@ fn open(directory: &Path, resumed: Option<u64>) -> io::Result<EventFile> {
     Ok(file)
 }
 
-fn cannot_write(path: &Path) -> impl FnOnce(io::Error) -> TrainError + use<> {
-    let what = path.display().to_string();
-    |error| TrainError::Log { what, error }
+fn cannot_write(path: &Path, error: io::Error) -> TrainError {
+    TrainError::Log { what: path.display().to_string(), error }
 }

@@ -44,7 +44,7 @@ impl Feed for Sampled {
         let Self { ref dataset, seed, shares, threads, depth } = *self;
         let (dataset, epoch) = (Arc::clone(dataset), epoch as u64);
         let order = dataset.train.order(seed, epoch);
-        let steps = order.len().div_ceil(shares.global_batch);
+        let steps = shares.steps(order.len());
         // What each rank takes of a step, as lists of samples.
         let plans = (skipped..steps).map(move |step| {
             let start = step * shares.global_batch;

@@ -102,7 +102,7 @@ impl Gradients for Filling<'_> {
                 buckets.own = tree.carry_sums(number, Sums { tally, ranks_out_of_data: out });
             }
             None => {
-                buckets.own.gather(tally);
+                buckets.own.tally += tally;
                 buckets.own.ranks_out_of_data = out;
             }
         }

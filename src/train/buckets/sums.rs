@@ -1,6 +1,6 @@
 //! What is added up besides gradients, and the order of additions.
 
-use crate::train::replica::Tally;
+use crate::train::replica::{Fill, Tally};
 
 /// What all ranks add up besides gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -31,13 +31,8 @@ impl Sums {
         let [mut sums, mut others] = [[0.0; Self::COUNT]; 2];
         self.write(&mut sums);
         other.write(&mut others);
-        add(&mut sums, &others);
+        Fill::Add.write(&mut sums, &others);
         Self::read(&sums)
-    }
-
-    /// Adds those of a further pass, one after the other.
-    pub(super) fn gather(&mut self, tally: Tally) {
-        self.tally += tally;
     }
 }
 
@@ -73,7 +68,7 @@ impl Tree {
     /// Adds to the gradient of a pass what waits for it.
     pub(super) fn carry(&self, pass: usize, parameter: usize, gradient: &mut [f32]) {
         for level in 0..Self::carries(pass) {
-            add(gradient, &self.gradients[level][parameter]);
+            Fill::Add.write(gradient, &self.gradients[level][parameter]);
         }
     }
 
@@ -85,10 +80,6 @@ impl Tree {
         self.sums[level] = carried;
         carried
     }
-}
-
-fn add(sums: &mut [f32], values: &[f32]) {
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
 #[cfg(test)]

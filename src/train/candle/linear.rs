@@ -1,9 +1,9 @@
 //! A linear layer in one operation: forward a product, backward two products and one sum, which write the gradients
 //! where they are reduced.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::fused::values;
+use super::fused::{values, with_values};
 use super::parameters::{Parameters, report};
 use super::product::{Matrix, product, product_transposed, transposed_product};
 use crate::train::replica::Fill;
@@ -184,13 +184,6 @@ fn add_rows(target: &mut [f32], fill: Fill, rows: &[f32]) {
         target.fill(0.0);
     }
     for row in rows.chunks_exact(target.len()) {
-        target.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        Fill::Add.write(target, row);
     }
-}
-
-/// Calls `see` with a tensor's values, in row-major order.
-fn with_values<T>(tensor: &Tensor, see: impl FnOnce(&[f32]) -> T) -> Result<T> {
-    let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else { bail!("a linear layer works on the CPU only") };
-    Ok(see(values(storage, layout)?))
 }

@@ -8,13 +8,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Storage, Tensor, Var, bail};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var, bail};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use scoped_tls_hkt::scoped_thread_local;
 
+use super::fused::with_values;
 use crate::train::replica::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(
@@ -157,12 +158,9 @@ impl CustomOp1 for Made {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let gradient = gradient.contiguous()?;
-        let (storage, layout) = gradient.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else { bail!("a gradient on another device") };
-        let Some((start, end)) = layout.contiguous_offsets() else { bail!("a gradient with gaps") };
-        let values = &storage.as_slice::<f32>()?[start..end];
-        report(self.index, &mut |target, fill| fill.write(target, values));
+        with_values(&gradient.contiguous()?, |values| {
+            report(self.index, &mut |target, fill| fill.write(target, values));
+        })?;
         Ok(None)
     }
 }
