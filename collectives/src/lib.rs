@@ -65,7 +65,7 @@ pub use defect::Defect;
 pub use direct::Direct;
 pub use explain::explain;
 pub use operation::Operation;
-pub use plan::{Phase, Plan};
+pub use plan::{Phase, Plan, VendorCall};
 pub use schedule::{Chunks, Combine, Receive, Schedule, Send, Source, Step};
 pub use verify::{verify, verify_schedules};
 pub use world::{Group, Rank, Topology};

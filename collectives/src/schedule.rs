@@ -118,6 +118,11 @@ impl Step {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Reduce }), ..self }
     }
 
+    /// The chunks that it reads or writes.
+    pub(crate) fn touched(&self) -> impl Iterator<Item = Chunks> + use<> {
+        [self.send.map(|send| send.chunks), self.receive.map(|receive| receive.chunks)].into_iter().flatten()
+    }
+
     /// The step played backwards: what was sent comes back and is reduced, what was received is given back.
     ///
     /// # Panics

@@ -19,7 +19,7 @@
 //! machine.
 
 use super::{butterfly, tree};
-use crate::plan::{Phase, Plan};
+use crate::plan::{Phase, Plan, VendorCall};
 use crate::world::{Rank, Topology};
 
 /// What one rank does: one phase in its node, one among leaders if it is one, one in its node.
@@ -31,14 +31,24 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     let chunk_count = among_leaders(0).chunk_count();
     let whole = |schedule: crate::Schedule| schedule.refined(chunk_count, |chunk| chunk * chunk_count);
 
-    let inwards =
-        Phase { name: "reduce in the node", group: node.clone(), schedule: whole(broadcast.reversed()) };
+    let inwards = Phase {
+        name: "reduce in the node",
+        group: node.clone(),
+        schedule: whole(broadcast.reversed()),
+        vendor: Some(VendorCall::Reduce { root: 0 }),
+    };
     let across = (topology.local_rank(rank) == 0).then(|| Phase {
         name: "all-reduce among leaders",
         group: topology.leaders(),
         schedule: among_leaders(topology.node_of(rank)),
+        vendor: None,
     });
-    let outwards = Phase { name: "copy in the node", group: node, schedule: whole(broadcast) };
+    let outwards = Phase {
+        name: "copy in the node",
+        group: node,
+        schedule: whole(broadcast),
+        vendor: Some(VendorCall::Broadcast { root: 0 }),
+    };
     Plan::new(chunk_count, [Some(inwards), across, Some(outwards)].into_iter().flatten())
 }
 

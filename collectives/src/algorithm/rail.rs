@@ -23,8 +23,8 @@
 
 use super::{butterfly, ring};
 use crate::partition::{Partition, chunk_start};
-use crate::plan::{Phase, Plan};
-use crate::schedule::Schedule;
+use crate::plan::{Phase, Plan, VendorCall};
+use crate::schedule::{Chunks, Schedule};
 use crate::world::{Group, Rank, Topology};
 
 /// What one rank does: one phase in its node, one for each shard that it holds, one in its node.
@@ -36,17 +36,29 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     let chunks_per_shard = on_rail(0).chunk_count();
     let chunk_count = shards * chunks_per_shard;
 
-    let gather = ring::all_gather(local_rank, node.ranks())
-        .refined(chunk_count, |part| chunks_per_shard * first_shard(shards, node.ranks(), part));
+    let boundary = |part| chunks_per_shard * first_shard(shards, node.ranks(), part);
+    let gather = ring::all_gather(local_rank, node.ranks()).refined(chunk_count, boundary);
+    let parts: Vec<_> =
+        (0..node.ranks()).map(|part| Chunks::new(boundary(part), boundary(part + 1))).collect();
     let rails = held_shards(shards, node.ranks(), local_rank).map(|shard| Phase {
         name: "all-reduce on the rail",
         group: rail(topology, shards, shard),
         schedule: place(on_rail(topology.node_of(rank)), chunk_count, shard * chunks_per_shard),
+        vendor: None,
     });
 
-    let inwards =
-        Phase { name: "reduce-scatter in the node", group: node.clone(), schedule: gather.reversed() };
-    let outwards = Phase { name: "all-gather in the node", group: node.clone(), schedule: gather };
+    let inwards = Phase {
+        name: "reduce-scatter in the node",
+        group: node.clone(),
+        schedule: gather.reversed(),
+        vendor: Some(VendorCall::ReduceScatter { parts: parts.clone() }),
+    };
+    let outwards = Phase {
+        name: "all-gather in the node",
+        group: node.clone(),
+        schedule: gather,
+        vendor: Some(VendorCall::AllGather { parts }),
+    };
     Plan::new(chunk_count, std::iter::once(inwards).chain(rails).chain([outwards]))
 }
 
