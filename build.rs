@@ -1,25 +1,17 @@
-//! Compiles the one thing that no Rust binding of MPI has: the value of `MPI_IN_PLACE`, a macro that
-//! differs from MPI to MPI.
+//! What is made from C at build time: a value of MPI's, and bindings of NCCL.
+
+#[cfg(feature = "mpi")]
+#[path = "build/mpi.rs"]
+mod mpi;
+#[cfg(feature = "nccl")]
+#[path = "build/nccl.rs"]
+mod nccl;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build");
     #[cfg(feature = "mpi")]
-    in_place();
-}
-
-#[cfg(feature = "mpi")]
-fn in_place() {
-    const SOURCE: &str = "src/transport/mpi/in_place.c";
-    println!("cargo:rerun-if-changed={SOURCE}");
-    println!("cargo:rerun-if-env-changed=MPICC");
-    let Ok(library) = build_probe_mpi::probe() else {
-        // The build script of `mpi-sys` probes in the same way, and says all the reasons.
-        panic!("no MPI found; on Debian or Ubuntu: apt-get install libopenmpi-dev openmpi-bin");
-    };
-    let mut build = cc::Build::new();
-    build.file(SOURCE).includes(&library.include_paths);
-    if let Some(compiler) = library.mpicc {
-        build.compiler(compiler);
-    }
-    build.compile("unisono_in_place");
+    mpi::build();
+    #[cfg(feature = "nccl")]
+    nccl::build();
 }

@@ -140,6 +140,48 @@ impl Launcher {
     }
 }
 
+/// NCCL's library: the file, or the folder that it is in.
+#[cfg(feature = "nccl")]
+const NCCL: &str = "UNISONO_NCCL";
+/// What `activate` of a virtual environment of Python's sets.
+#[cfg(feature = "nccl")]
+const VIRTUAL_ENVIRONMENT: &str = "VIRTUAL_ENV";
+
+/// What the environment says of where NCCL is.
+#[cfg(feature = "nccl")]
+#[derive(Debug)]
+pub(crate) struct NcclPlaces {
+    /// The file or its folder, as the user named it.
+    pub(crate) given: Option<PathBuf>,
+    /// The virtual environment that this process was started in.
+    pub(crate) virtual_environment: Option<PathBuf>,
+}
+
+#[cfg(feature = "nccl")]
+impl NcclPlaces {
+    /// Reads the environment.
+    pub(crate) fn from_environment() -> Self {
+        let path = |name| std::env::var_os(name).map(PathBuf::from);
+        Self { given: path(NCCL), virtual_environment: path(VIRTUAL_ENVIRONMENT) }
+    }
+}
+
+/// What the environment sets of our own variables.
+pub(crate) fn settings() -> impl Iterator<Item = (String, String)> {
+    let mut settings: Vec<_> = std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .filter(|(name, _)| name.starts_with("UNISONO_"))
+        .collect();
+    settings.sort();
+    settings.into_iter()
+}
+
+/// Whether NCCL is told to let several ranks share a GPU.
+#[cfg(feature = "nccl")]
+pub(crate) fn nccl_may_share_a_gpu() -> bool {
+    std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
+}
+
 /// How many threads the tensor operations under the trainer use.
 #[cfg(feature = "candle")]
 const TENSOR_THREADS: &str = "RAYON_NUM_THREADS";

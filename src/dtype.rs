@@ -60,6 +60,11 @@ impl DType {
         }
     }
 
+    /// Whether this is a float of any size.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64) || self.is_half()
+    }
+
     /// Whether this is one of the two 16-bit floats.
     pub fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)

@@ -71,6 +71,44 @@ pub enum Error {
         text: String,
     },
 
+    /// A function of CUDA's driver did not succeed.
+    #[cfg(feature = "nccl")]
+    #[error("CUDA: {what}: {cause}")]
+    Cuda {
+        /// What was to be done.
+        what: &'static str,
+        /// What the driver says.
+        cause: cudarc::driver::DriverError,
+    },
+
+    /// A GPU did not come to an end.
+    #[cfg(feature = "nccl")]
+    #[error("rank {rank}: waited {} s for {what}; another rank may have ended, or the GPU hangs", waited.as_secs_f64().round())]
+    Overdue {
+        /// This rank.
+        rank: Rank,
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+
+    /// An NCCL function did not succeed.
+    #[cfg(feature = "nccl")]
+    #[error("{call} failed with code {code}: {text}")]
+    Nccl {
+        /// The function.
+        call: &'static str,
+        /// What it returned.
+        code: u32,
+        /// What NCCL says of that.
+        text: String,
+    },
+
+    /// A library that is loaded when it is asked for is not there, or is not the one that is needed.
+    #[error("{0}")]
+    Library(String),
+
     /// The system gives no memory, or does not let ranks share it.
     #[error("memory of {size_bytes} bytes cannot be had or shared: {cause}")]
     Memory {

@@ -20,8 +20,11 @@
 //! # Features
 //! - `mpi`: ranks that are processes under `mpirun` (needs an MPI at build time). Without it, ranks are
 //!   threads.
+//! - `nccl`: arrays in the memory of GPUs. NCCL and CUDA's driver are loaded when they are asked for, and neither is needed
+//!   to build.
 //! - `train`: the mirrored trainer and its input pipeline, for any framework.
 //! - `candle`: models of candle's under the trainer, and the ones that we ship.
+//! - `cuda`: the same on GPUs; needs nvcc at build time, and CUDA's driver to start (`docs/gpu.md`).
 //! - `cli`: the command `unisono`.
 //! - `tuning`: files of measured constants; without it, the defaults apply.
 
@@ -34,11 +37,18 @@ mod communicator;
 pub mod config;
 #[cfg(feature = "train")]
 pub mod data;
+#[cfg(feature = "nccl")]
+mod device;
+pub mod doctor;
 mod dtype;
 mod error;
 mod executor;
+mod means;
 #[allow(unsafe_code, reason = "memory comes from the system")]
 mod memory;
+#[cfg(feature = "nccl")]
+#[allow(unsafe_code, reason = "a library of C's, on memory of CUDA's")]
+pub mod nccl;
 mod pending;
 mod reduce;
 #[allow(unsafe_code, reason = "memory that other ranks write to")]
@@ -54,21 +64,28 @@ pub mod tuning;
 
 pub use call::{Call, Ran};
 pub use collective::Collective;
+#[cfg(feature = "nccl")]
+pub use communicator::DevicePending;
 pub use communicator::{Communicator, threads};
 pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
+pub use means::Vendor;
 pub use pending::Pending;
 pub use reduce::ReduceOp;
 pub use registered::Registered;
 pub use select::{Choice, Why};
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 
+#[cfg(feature = "nccl")]
+pub use cudarc;
 #[cfg(feature = "mpi")]
 pub use mpi;
 
-/// What the benches of this crate measure; nothing that a user may rely on.
+/// What the benches of this crate and its check on a GPU measure; nothing that a user may rely on.
 #[doc(hidden)]
 pub mod internals {
+    #[cfg(feature = "nccl")]
+    pub use crate::device::measured::{Alone, Way, copy_in_pieces, nccl_all_reduce};
     pub use crate::reduce::{Joint, Kernel, Widening, joint, kernel};
 }
 

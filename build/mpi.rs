@@ -1,0 +1,18 @@
+//! Compiles the one thing that no Rust binding of MPI has: the value of `MPI_IN_PLACE`, a macro that
+//! differs from MPI to MPI.
+
+pub(super) fn build() {
+    const SOURCE: &str = "src/transport/mpi/in_place.c";
+    println!("cargo:rerun-if-changed={SOURCE}");
+    println!("cargo:rerun-if-env-changed=MPICC");
+    let Ok(library) = build_probe_mpi::probe() else {
+        // The build script of `mpi-sys` probes in the same way, and says all the reasons.
+        panic!("no MPI found; on Debian or Ubuntu: apt-get install libopenmpi-dev openmpi-bin");
+    };
+    let mut build = cc::Build::new();
+    build.file(SOURCE).includes(&library.include_paths);
+    if let Some(compiler) = library.mpicc {
+        build.compiler(compiler);
+    }
+    build.compile("unisono_in_place");
+}

@@ -1,0 +1,107 @@
+//! Binds NCCL: the machine's `nccl.h`, or where there is none, or an older one than we need, our own.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+mod bind;
+
+/// What `functions.rs` says is the latest that a function of ours came in.
+const OLDEST: Version = Version([2, 14, 0]);
+
+const OWN: &str = "src/nccl/header";
+const CUDA: &str = "src/nccl/header/cuda";
+
+/// A folder that a person names; nothing else is tried then.
+const GIVEN: &str = "NCCL_INCLUDE_DIR";
+const VARIABLES: [&str; 5] = [GIVEN, "NCCL_HOME", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV"];
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Version([u32; 3]);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.0;
+        write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+pub(super) fn build() {
+    println!("cargo:rerun-if-changed={OWN}");
+    println!("cargo:rerun-if-changed=src/nccl/functions.rs");
+    for name in VARIABLES {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    let (header, bindings) = given().or_else(found).unwrap_or_else(own);
+    println!("cargo:rustc-env=UNISONO_NCCL_HEADER={header}");
+    let output = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("nccl.rs");
+    fs::write(&output, bindings).unwrap_or_else(|error| panic!("{}: {error}", output.display()));
+}
+
+/// The header that a person named. It is that one or none.
+fn given() -> Option<(String, String)> {
+    let folder = PathBuf::from(env::var_os(GIVEN)?);
+    let bound = bound(&folder).unwrap_or_else(|reason| {
+        panic!("{GIVEN} is {}, but {reason}; unset it, and a header is searched for", folder.display())
+    });
+    Some(bound)
+}
+
+/// The first header on the machine that we can use. One that we cannot use is named in a warning.
+fn found() -> Option<(String, String)> {
+    let folders = folders().into_iter().filter(|folder| folder.join("nccl.h").is_file());
+    for folder in folders {
+        match bound(&folder) {
+            Ok(bound) => return Some(bound),
+            Err(reason) => println!("cargo:warning={reason}: it is passed over"),
+        }
+    }
+    None
+}
+
+fn own() -> (String, String) {
+    let (_, bindings) = bound(Path::new(OWN)).expect("our own header is one that we can use");
+    ("Unisono's own header".to_owned(), bindings)
+}
+
+/// Where NCCL puts its header, by one way or another of installing it.
+fn folders() -> Vec<PathBuf> {
+    let below = |name| env::var_os(name).map(|home| PathBuf::from(home).join("include"));
+    let mut folders: Vec<PathBuf> = below("NCCL_HOME").into_iter().collect();
+    folders.push(PathBuf::from("/usr/include"));
+    folders.extend(["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(below));
+    folders.push(PathBuf::from("/usr/local/cuda/include"));
+    let libraries = env::var_os("VIRTUAL_ENV").map(|home| PathBuf::from(home).join("lib"));
+    let pythons = libraries.and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+    let mut wheels: Vec<PathBuf> =
+        pythons.map(|python| python.path().join("site-packages/nvidia/nccl/include")).collect();
+    wheels.sort();
+    folders.append(&mut wheels);
+    folders
+}
+
+/// What the header is, and its bindings; or why we cannot use it.
+fn bound(folder: &Path) -> Result<(String, String), String> {
+    let header = folder.join("nccl.h");
+    let text = fs::read_to_string(&header).map_err(|error| format!("{}: {error}", header.display()))?;
+    println!("cargo:rerun-if-changed={}", header.display());
+    let header = header.display();
+    let version = version(&text).ok_or_else(|| format!("{header} does not say its version"))?;
+    if version < OLDEST {
+        return Err(format!(
+            "{header} is of NCCL {version}, and {OLDEST} is the oldest that has what we call"
+        ));
+    }
+    let bindings =
+        bind::bind(folder, Path::new(CUDA)).map_err(|error| format!("{header} cannot be bound: {error}"))?;
+    Ok((format!("{header} of NCCL {version}"), bindings))
+}
+
+fn version(text: &str) -> Option<Version> {
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix("#define ")?.trim().strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    Some(Version([number("NCCL_MAJOR")?, number("NCCL_MINOR")?, number("NCCL_PATCH")?]))
+}

@@ -1,0 +1,1 @@
+/* Empty: NCCL names the half formats by numbers. */

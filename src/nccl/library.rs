@@ -1,0 +1,194 @@
+//! The library: where it is looked for, and what must be in it.
+
+use std::error::Error as _;
+use std::fs;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::sys::{self, Functions, Missing};
+use super::version::Version;
+use crate::config::NcclPlaces;
+use crate::error::{Error, Result};
+
+/// The name under which every version 2 of NCCL is installed.
+const NAME: &str = "libnccl.so.2";
+/// What a developer's package adds.
+const UNVERSIONED: &str = "libnccl.so";
+
+/// NCCL's library, loaded, with every function that we call.
+#[derive(Debug)]
+pub struct Library {
+    functions: Functions,
+    version: Version,
+    path: PathBuf,
+}
+
+/// NCCL's library, which is searched for when this is first called, once for the process.
+///
+/// `UNISONO_NCCL` names the file, or the folder that holds it, and then nothing else is tried. Otherwise it is what the
+/// system finds under the names `libnccl.so.2` and `libnccl.so`, or what is in the virtual environment that
+/// `VIRTUAL_ENV` names (`pip install nvidia-nccl-cu13`).
+///
+/// # Errors
+/// [`Error::Library`] where there is none: with each place, the reason why it did not do, and what to do about it.
+pub fn library() -> Result<&'static Library> {
+    static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
+        let library = Library::open(&candidates(NcclPlaces::from_environment()));
+        library.map_err(|error| error.to_string())
+    });
+    library.as_ref().map_err(|text| Error::Library(text.clone()))
+}
+
+impl Library {
+    /// Loads the first of some files that is an NCCL with every function that we call. A name without a folder is
+    /// searched for by the system.
+    ///
+    /// [`library`] is the same for the places where NCCL is usually found.
+    ///
+    /// # Errors
+    /// [`Error::Library`] if there is none: with each place, and the reason why it did not do.
+    pub fn open(candidates: &[PathBuf]) -> Result<Self> {
+        let mut refused = Vec::new();
+        for path in candidates {
+            match Self::load(path) {
+                Ok(library) => {
+                    tracing::debug!("NCCL {} is {}", library.version, library.path.display());
+                    return Ok(library);
+                }
+                Err(reason) => refused.push(format!("{}: {reason}", path.display())),
+            }
+        }
+        Err(Error::Library(format!(
+            "NCCL cannot be loaded, from none of these places: {}. Install it, by your distribution's package libnccl2 \
+             or by `pip install nvidia-nccl-cu13` in a virtual environment; or set UNISONO_NCCL to the file {NAME}, or to \
+             the folder that it is in",
+            refused.join("; ")
+        )))
+    }
+
+    fn load(path: &Path) -> Result<Self, String> {
+        // SAFETY: what a library does as it is loaded cannot be known. This one was installed under NCCL's name, or
+        // named by the user.
+        let library = unsafe { libloading::Library::new(path) }.map_err(|error| reason(path, &error))?;
+        // Once somebody has asked for a unique id, a thread of NCCL's runs, and its code must not go away. A library that
+        // is refused stays too: what its initialisation has begun is not known either.
+        let library = ManuallyDrop::new(library);
+        // SAFETY: the names are NCCL's, whose signatures never change within version 2; it is never closed.
+        let functions =
+            unsafe { Functions::resolve(&library) }.map_err(|missing| without(&library, &missing))?;
+        let version = functions.version().map_err(|error| error.to_string())?;
+        let address = functions.ncclGetVersion as usize;
+        let path = mapped_file(address).unwrap_or_else(|| path.to_owned());
+        Ok(Self { functions, version, path })
+    }
+
+    /// The version of the library, which may be another than that of [`HEADER`](super::HEADER).
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What NCCL says of a code that one of its functions returned.
+    pub fn error_text(&self, code: u32) -> String {
+        self.functions.error_text(code)
+    }
+
+    pub(super) fn functions(&self) -> &Functions {
+        &self.functions
+    }
+}
+
+/// Where the library may be, the likeliest first.
+fn candidates(places: NcclPlaces) -> Vec<PathBuf> {
+    if let Some(given) = places.given {
+        // A file in the current folder is meant, where the system would search others for a bare name.
+        let given = std::path::absolute(&given).unwrap_or(given);
+        return vec![if given.is_dir() { given.join(NAME) } else { given }];
+    }
+    let mut candidates = vec![PathBuf::from(NAME), PathBuf::from(UNVERSIONED)];
+    let libraries = places.virtual_environment.map(|folder| folder.join("lib"));
+    let folders = libraries.and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+    let pythons = folders.filter(|folder| folder.file_name().to_string_lossy().starts_with("python3"));
+    let mut wheels: Vec<PathBuf> =
+        pythons.map(|python| python.path().join("site-packages/nvidia/nccl/lib").join(NAME)).collect();
+    wheels.sort();
+    candidates.append(&mut wheels);
+    candidates
+}
+
+/// Why a file could not be loaded: what the system says, without the file's name, with which it often begins.
+fn reason(path: &Path, error: &libloading::Error) -> String {
+    let text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let name = format!("{}: ", path.display());
+    text.strip_prefix(&name).unwrap_or(&text).to_owned()
+}
+
+/// What is wrong with a library that lacks functions.
+fn without(library: &libloading::Library, missing: &[Missing]) -> String {
+    let names: Vec<String> =
+        missing.iter().map(|Missing { name, since }| format!("{name} (of NCCL {since})")).collect();
+    // SAFETY: the signature has been the same since NCCL's first version.
+    let version =
+        unsafe { library.get::<sys::ncclGetVersion>("ncclGetVersion") }.ok().and_then(|symbol| *symbol);
+    let mut code = 0;
+    // SAFETY: the function may be called at any time; it writes a number.
+    let is = match version.map(|version| unsafe { version(&raw mut code) }) {
+        Some(sys::ncclSuccess) => format!("it is NCCL {}", Version::from_code(code.unsigned_abs())),
+        _ => "it is no NCCL".to_owned(),
+    };
+    format!("{is}: there is no {} in it", names.join(", "))
+}
+
+/// The file that an address of this process is mapped from.
+fn mapped_file(address: usize) -> Option<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let contains = |line: &&str| {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        range.is_some_and(|(start, end)| {
+            let [start, end] = [start, end].map(|number| usize::from_str_radix(number, 16).unwrap_or(0));
+            (start..end).contains(&address)
+        })
+    };
+    let line = maps.lines().find(contains)?;
+    line.find('/').map(|start| PathBuf::from(&line[start..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_given_is_the_only_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let given = |path: &Path| {
+            let virtual_environment = Some(folder.path().to_owned());
+            candidates(NcclPlaces { given: Some(path.to_owned()), virtual_environment })
+        };
+        assert_eq!(given(folder.path()), [folder.path().join(NAME)]);
+        let file = folder.path().join("mine.so");
+        assert_eq!(given(&file), [file]);
+    }
+
+    #[test]
+    fn the_system_comes_first_and_a_virtual_environment_last() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("lib/python3.12")).unwrap();
+        fs::create_dir_all(folder.path().join("lib/other")).unwrap();
+        let virtual_environment = Some(folder.path().to_owned());
+        let wheel = folder.path().join("lib/python3.12/site-packages/nvidia/nccl/lib").join(NAME);
+        let found = candidates(NcclPlaces { given: None, virtual_environment });
+        assert_eq!(found, [PathBuf::from(NAME), PathBuf::from(UNVERSIONED), wheel]);
+    }
+
+    #[test]
+    fn an_address_is_found_in_its_file() {
+        let file = mapped_file(mapped_file as *const () as usize).unwrap();
+        assert_eq!(file, std::env::current_exe().unwrap());
+    }
+}

@@ -1,0 +1,86 @@
+use std::mem::ManuallyDrop;
+use std::process::Command;
+
+use super::*;
+
+/// The functions of `stand_in.c`, which is compiled with our header.
+fn stand_in() -> Functions {
+    let project = env!("CARGO_MANIFEST_DIR");
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libnccl.so.2");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-Wall", "-Werror", "-shared", "-fPIC"]);
+    for include in ["src/nccl/header/cuda", "src/nccl/header"] {
+        compiler.arg(format!("-I{project}/{include}"));
+    }
+    compiler.arg(format!("{project}/src/nccl/result/stand_in.c")).arg("-o").arg(&library);
+    let said = compiler.output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    // SAFETY: the library has no initialisation, its functions have NCCL's signatures, and it is never closed.
+    unsafe {
+        let library = ManuallyDrop::new(libloading::Library::new(&library).unwrap());
+        Functions::resolve(&library).unwrap()
+    }
+}
+
+fn on() -> On {
+    On { comm: 0x1000 as _, stream: 0x3000 as _ }
+}
+
+fn elements(first: usize, count: usize) -> Elements {
+    Elements { start: (0x20000 + 4 * first) as *mut u8, count, dtype: sys::ncclFloat32 }
+}
+
+#[test]
+fn arguments_arrive_as_they_are_meant() {
+    let nccl = stand_in();
+    let (on, all, part, whole) = (on(), elements(0, 100), elements(75, 25), elements(0, 0).start);
+    assert_eq!(nccl.version().unwrap().to_string(), "2.32.3");
+    let id = nccl.unique_id().unwrap();
+    assert_eq!(nccl.begin(4, 3, id).unwrap(), on.comm);
+    // SAFETY: the functions only look at what they are given.
+    unsafe {
+        assert_eq!(nccl.describe(on.comm).unwrap(), [4, 3, 1]);
+        assert_eq!(nccl.all_reduce(all, sys::ncclSum, on).unwrap(), Progress::Done);
+        assert_eq!(nccl.reduce(all, sys::ncclMax, 2, on).unwrap(), Progress::Done);
+        assert_eq!(nccl.broadcast(all, 1, on).unwrap(), Progress::Done);
+        assert_eq!(nccl.reduce_scatter(whole, part, sys::ncclMin, on).unwrap(), Progress::Done);
+        assert_eq!(nccl.all_gather(part, whole, on).unwrap(), Progress::Done);
+        assert_eq!(nccl.finalize(on.comm).unwrap(), Progress::Begun);
+        assert_eq!(nccl.destroy(on.comm).unwrap(), Progress::Done);
+        assert_eq!(nccl.abort(on.comm).unwrap(), Progress::Done);
+    }
+}
+
+#[test]
+fn a_failure_names_the_call_its_code_and_what_nccl_noted() {
+    let nccl = stand_in();
+    // SAFETY: as above.
+    let error = unsafe { nccl.all_reduce(elements(0, 99), sys::ncclSum, on()) }.unwrap_err().to_string();
+    assert!(error.starts_with("ncclAllReduce failed with code 4: invalid (send == DATA"), "{error}");
+    assert!(nccl.begin(4, 4, nccl.unique_id().unwrap()).is_err());
+}
+
+#[test]
+fn a_call_goes_on_until_nccl_says_that_it_is_done_or_has_failed() {
+    let nccl = stand_in();
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(nccl.progress(on().comm).unwrap(), Progress::Begun);
+        assert_eq!(nccl.progress(on().comm).unwrap(), Progress::Done);
+        let error = nccl.progress(on().comm).unwrap_err();
+        assert!(matches!(error, Error::Nccl { code: sys::ncclRemoteError, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_group_ends_even_if_a_call_in_it_failed() {
+    let nccl = stand_in();
+    // SAFETY: as above. The stand-in refuses a group inside of a group.
+    unsafe {
+        let failed = nccl.group(|| nccl.broadcast(elements(0, 100), 3, on()).map(|_| ()));
+        assert!(failed.unwrap_err().to_string().starts_with("ncclBroadcast failed"));
+        let done = nccl.group(|| nccl.broadcast(elements(0, 100), 1, on()).map(|_| ()));
+        assert_eq!(done.unwrap(), Progress::Begun);
+    }
+}

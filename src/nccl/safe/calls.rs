@@ -1,0 +1,156 @@
+//! How every call is made, and how a communicator ends.
+
+use std::ffi::c_int;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, CudaStream};
+use unisono_collectives::Rank;
+
+use super::Communicator;
+use super::checks::{count, data_type};
+use super::poll::poll;
+use crate::device::Span;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::nccl::result::{Elements, On, Progress};
+use crate::nccl::sys::{self, Functions};
+
+/// How long a communicator that is dropped waits for the others to end with it.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+impl Communicator {
+    /// Enqueues something on all elements of a buffer, after it was checked, and returns when it is enqueued.
+    pub(super) fn enqueue(
+        &mut self,
+        call: &'static str,
+        buffer: &mut Span<'_>,
+        dtype: DType,
+        stream: &CudaStream,
+        make: impl FnOnce(&Functions, Elements, On) -> Result<Progress>,
+    ) -> Result<()> {
+        let count = count(buffer.size_bytes(), dtype);
+        for (what, context) in [("buffer", buffer.context()), ("stream", stream.context())] {
+            let (theirs, ours) = (context.ordinal(), self.device.ordinal());
+            assert!(*context == self.device, "the {what} is of GPU {theirs}, and the communicator of {ours}");
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        bind(&self.device)?;
+        if !self.settled {
+            let settled = self.settle(call, self.timeout);
+            self.or_abort(settled)?;
+        }
+        self.check_alive(call)?;
+        let address = buffer.address();
+        assert!(address.is_multiple_of(dtype.size_bytes() as u64), "elements of {dtype} at {address:#x}");
+        let elements = Elements { start: address as *mut u8, count, dtype: data_type(dtype) };
+        let on = On { comm: self.comm, stream: stream.cu_stream().cast() };
+        self.settled = false;
+        let made = make(self.library.functions(), elements, on).and_then(|progress| match progress {
+            Progress::Done => {
+                self.settled = true;
+                Ok(())
+            }
+            // The caller's next work on the stream must come after ours, so it is not enough that NCCL will enqueue it.
+            Progress::Begun => self.settle(call, self.timeout),
+        });
+        self.or_abort(made)
+    }
+
+    pub(super) fn progress(&self) -> Result<Progress> {
+        self.check_alive("ncclCommGetAsyncError")?;
+        // SAFETY: the communicator was begun and not ended, and is this one's alone.
+        unsafe { self.library.functions().progress(self.comm) }
+    }
+
+    /// Waits until NCCL is done with the last call.
+    pub(super) fn settle(&mut self, call: &'static str, timeout: Duration) -> Result<()> {
+        let done = poll(timeout, || self.progress().map(|progress| progress == Progress::Done))?;
+        if let Err(waited) = done {
+            let seconds = waited.as_secs_f64();
+            let Self { rank, ranks, .. } = self;
+            let text = format!(
+                "rank {rank} of {ranks} has waited {seconds:.1} s; another rank is late, has ended, or calls something else"
+            );
+            return Err(Error::Nccl { call, code: sys::ncclInProgress, text });
+        }
+        self.settled = true;
+        Ok(())
+    }
+
+    pub(super) fn or_abort(&mut self, result: Result<()>) -> Result<()> {
+        if result.is_err() {
+            self.abort();
+        }
+        result
+    }
+
+    fn check_alive(&self, call: &'static str) -> Result<()> {
+        if self.comm.is_null() {
+            let text = "the communicator was aborted, after an error or by request".to_owned();
+            return Err(Error::Nccl { call, code: sys::ncclInvalidUsage, text });
+        }
+        Ok(())
+    }
+
+    /// NCCL's idea of who this is must be ours: it takes the device that is current, and not one that is named.
+    pub(super) fn check_identity(&self) -> Result<()> {
+        // SAFETY: the communicator is ready, was not ended, and is this one's alone.
+        let found = unsafe { self.library.functions().describe(self.comm) }?;
+        let expected = [self.ranks, self.rank, self.device.ordinal()].map(number);
+        if found == expected {
+            return Ok(());
+        }
+        let text = format!("ranks, rank and device are {found:?}, and should be {expected:?}");
+        Err(Error::Nccl { call: "ncclCommInitRankConfig", code: sys::ncclInternalError, text })
+    }
+
+    pub(super) fn root(&self, root: Rank) -> c_int {
+        assert!(root < self.ranks, "there is no root {root} among {} ranks", self.ranks);
+        number(root)
+    }
+
+    /// Ends together with the other ranks.
+    fn end(&mut self) -> Result<()> {
+        bind(&self.device)?;
+        let until = Instant::now() + FAREWELL;
+        let left = || until.saturating_duration_since(Instant::now());
+        if !self.settled {
+            self.settle("ncclCommFinalize", left())?;
+        }
+        let nccl = self.library.functions();
+        // SAFETY: the communicator was begun and not ended, and is this one's alone.
+        if unsafe { nccl.finalize(self.comm) }? == Progress::Begun {
+            self.settle("ncclCommFinalize", left())?;
+        }
+        let comm = std::mem::replace(&mut self.comm, std::ptr::null_mut());
+        // SAFETY: it is finalised, and not used again.
+        unsafe { nccl.destroy(comm) }.map(|_| ())
+    }
+}
+
+/// Waits a short time for the other ranks to do the same; aborts if they do not, or if this thread panics.
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if self.comm.is_null() {
+            return;
+        }
+        if !std::thread::panicking()
+            && let Err(error) = self.end()
+        {
+            tracing::warn!(rank = self.rank, %error, "NCCL did not end cleanly, and is aborted");
+        }
+        self.abort();
+    }
+}
+
+/// Makes the context the current one of this thread.
+pub(super) fn bind(device: &CudaContext) -> Result<()> {
+    device.bind_to_thread().map_err(|cause| Error::Cuda { what: "making a GPU the thread's", cause })
+}
+
+/// A number of ranks, or a rank, as NCCL has them.
+pub(super) fn number(count: usize) -> c_int {
+    c_int::try_from(count).unwrap_or_else(|_| panic!("{count} ranks, and NCCL counts to {}", c_int::MAX))
+}

@@ -1,0 +1,123 @@
+//! What is checked before NCCL is called, and how it names what we name.
+
+use std::ops::Range;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::nccl::sys;
+use crate::nccl::version::Version;
+use crate::reduce::ReduceOp;
+
+/// How many elements there are in so many bytes.
+///
+/// # Panics
+/// If they are not whole.
+pub(super) fn count(size_bytes: usize, dtype: DType) -> usize {
+    let whole = size_bytes.is_multiple_of(dtype.size_bytes());
+    assert!(
+        whole,
+        "{size_bytes} bytes are no whole elements of {dtype}, of {} bytes each",
+        dtype.size_bytes()
+    );
+    size_bytes / dtype.size_bytes()
+}
+
+/// Whether all parts have the same length.
+///
+/// # Panics
+/// If they are not one for each rank, one after the other, and together all elements.
+pub(super) fn equal_parts(parts: &[Range<usize>], ranks: usize, count: usize) -> bool {
+    assert!(parts.len() == ranks, "{} parts for {ranks} ranks", parts.len());
+    let mut end = 0;
+    for (part, rank) in parts.iter().zip(0..) {
+        let follows = part.start == end && part.end >= part.start;
+        assert!(
+            follows,
+            "the part {part:?} of rank {rank} should begin at {end}, and not end before it begins"
+        );
+        end = part.end;
+    }
+    assert!(end == count, "the parts end at {end}, and there are {count} elements");
+    parts.iter().all(|part| part.len() == parts[0].len())
+}
+
+pub(super) fn data_type(dtype: DType) -> sys::ncclDataType_t {
+    match dtype {
+        DType::F32 => sys::ncclFloat32,
+        DType::F64 => sys::ncclFloat64,
+        DType::F16 => sys::ncclFloat16,
+        DType::BF16 => sys::ncclBfloat16,
+        DType::I32 => sys::ncclInt32,
+        DType::I64 => sys::ncclInt64,
+        DType::U8 => sys::ncclUint8,
+        DType::U32 => sys::ncclUint32,
+        DType::U64 => sys::ncclUint64,
+    }
+}
+
+/// # Errors
+/// [`Error::Unsupported`] for what this version of NCCL does otherwise than we do.
+pub(super) fn reduction(
+    version: Version,
+    ranks: usize,
+    dtype: DType,
+    op: ReduceOp,
+) -> Result<sys::ncclRedOp_t> {
+    let is_float = matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16);
+    match op {
+        ReduceOp::Sum => Ok(sys::ncclSum),
+        // The same for one rank; and there NCCL 2.27 to 2.29.6 loses the last elements of some means.
+        ReduceOp::Mean if ranks == 1 => Ok(sys::ncclSum),
+        ReduceOp::Mean if is_float || version.rounds_towards_zero() => Ok(sys::ncclAvg),
+        ReduceOp::Mean => Err(Error::Unsupported(format!(
+            "NCCL {version} divides negative integers as if they had no sign: a mean of {dtype} needs NCCL 2.24 or newer, \
+             or a sum that the program divides"
+        ))),
+        ReduceOp::Min => Ok(sys::ncclMin),
+        ReduceOp::Max => Ok(sys::ncclMax),
+        ReduceOp::Product => Ok(sys::ncclProd),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_one_length_are_seen() {
+        assert!(equal_parts(&[0..3, 3..6], 2, 6));
+        assert!(!equal_parts(&[0..3, 3..5], 2, 5));
+        assert!(!equal_parts(&[0..0, 0..1], 2, 1));
+        assert!(equal_parts(&[0..2, 2..4, 4..6], 3, 6));
+    }
+
+    #[test]
+    fn wrong_parts_and_lengths_are_refused_with_their_numbers() {
+        let refused = |check: fn()| {
+            let panic = std::panic::catch_unwind(check).unwrap_err();
+            panic.downcast_ref::<String>().unwrap().clone()
+        };
+        assert!(refused(|| _ = equal_parts(&[0..3, 3..4], 3, 4)).contains("2 parts for 3 ranks"));
+        assert!(refused(|| _ = equal_parts(&[0..3, 4..6], 2, 6)).contains("4..6 of rank 1"));
+        assert!(refused(|| _ = equal_parts(&[0..3, 3..5], 2, 6)).contains("end at 5"));
+        assert!(refused(|| _ = count(10, DType::F32)).contains("10 bytes"));
+    }
+
+    #[test]
+    fn a_mean_of_integers_needs_a_library_that_rounds_as_we_do() {
+        let (old, new) = (Version::new(2, 23, 4), Version::new(2, 24, 0));
+        let error = reduction(old, 2, DType::I32, ReduceOp::Mean).unwrap_err().to_string();
+        assert!(error.contains("2.23.4") && error.contains("i32"), "{error}");
+        assert_eq!(reduction(new, 2, DType::I32, ReduceOp::Mean).unwrap(), sys::ncclAvg);
+        assert_eq!(reduction(old, 1, DType::I32, ReduceOp::Mean).unwrap(), sys::ncclSum);
+        assert_eq!(reduction(old, 2, DType::BF16, ReduceOp::Mean).unwrap(), sys::ncclAvg);
+        assert_eq!(reduction(old, 2, DType::I32, ReduceOp::Product).unwrap(), sys::ncclProd);
+    }
+
+    #[test]
+    fn every_type_has_its_own_number() {
+        let mut numbers = DType::ALL.map(data_type);
+        numbers.sort_unstable();
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+    }
+}

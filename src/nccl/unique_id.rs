@@ -1,0 +1,51 @@
+//! What ranks find each other by.
+
+use super::library::Library;
+use super::sys;
+use crate::error::Result;
+
+/// What the ranks of a communicator know it by: one makes it, and gives it to the others in any way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UniqueId([u8; Self::SIZE_BYTES]);
+
+impl UniqueId {
+    /// How long it is.
+    pub const SIZE_BYTES: usize = sys::NCCL_UNIQUE_ID_BYTES as usize;
+
+    /// An id that no other communicator has. The process that makes it listens for the others at one of its network's
+    /// addresses, which is in the id.
+    ///
+    /// # Errors
+    /// [`Error::Nccl`](crate::Error::Nccl) if NCCL finds no network, not even the loopback.
+    pub fn new(library: &Library) -> Result<Self> {
+        let id = library.functions().unique_id()?;
+        Ok(Self(id.internal.map(|byte| byte as u8)))
+    }
+
+    /// The bytes, to be sent to the other ranks.
+    pub fn as_bytes(&self) -> &[u8; Self::SIZE_BYTES] {
+        &self.0
+    }
+
+    /// The id that another rank has sent.
+    pub fn from_bytes(bytes: [u8; Self::SIZE_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn raw(self) -> sys::ncclUniqueId {
+        sys::ncclUniqueId { internal: self.0.map(|byte| byte as _) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_through_as_they_are() {
+        let bytes = std::array::from_fn(|index| 255 - index as u8);
+        let id = UniqueId::from_bytes(bytes);
+        assert_eq!(UniqueId(id.raw().internal.map(|byte| byte as u8)), id);
+        assert_eq!(id.as_bytes(), &bytes);
+    }
+}
