@@ -1,0 +1,168 @@
+//! Primary contexts: one for each device, current on a thread, with an error that sticks.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::errors::{Failure, Status, give, status};
+use crate::handles::Handles;
+use crate::stream::{STREAMS, Stream};
+use crate::{device, event, memory};
+
+/// A primary context of a device, from the first that retains it to the last that releases it.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) handle: usize,
+    pub(crate) device: c_int,
+    /// The error that ended it, or 0.
+    failure: AtomicU32,
+    is_destroyed: AtomicBool,
+    default_stream: Mutex<Option<Arc<Stream>>>,
+}
+
+static CONTEXTS: Handles<Context> = Handles::beginning_at(0x100_0000);
+
+/// Which devices' contexts are retained, and how often.
+static RETAINED: Mutex<Vec<(Arc<Context>, usize)>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Context {
+    /// From now on, everything in this context fails like this.
+    pub(crate) fn fail(&self, failure: Failure) {
+        // The first error is the one that is told.
+        let _ = self.failure.compare_exchange(0, failure.0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// The error that sticks to the context.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.is_destroyed.load(Ordering::Acquire) {
+            return Err(Failure::CONTEXT_IS_DESTROYED);
+        }
+        match self.failure.load(Ordering::Acquire) {
+            0 => Ok(()),
+            failure => Err(Failure(failure)),
+        }
+    }
+
+    /// The stream with the handle 0.
+    pub(crate) fn default_stream(self: &Arc<Self>) -> Arc<Stream> {
+        let mut stream = self.default_stream.lock().unwrap();
+        Arc::clone(stream.get_or_insert_with(|| Stream::begin(Arc::clone(self))))
+    }
+
+    /// All streams' operations so far are done.
+    fn synchronize(self: &Arc<Self>) {
+        // The default stream, if it was used, is among them.
+        STREAMS
+            .all_where(|stream| Arc::ptr_eq(&stream.context, self))
+            .iter()
+            .for_each(|one| one.synchronize());
+    }
+
+    /// Nothing of it can be used any longer. Operations that are on their way run to their ends.
+    fn destroy(&self) {
+        self.is_destroyed.store(true, Ordering::Release);
+        let streams = STREAMS.remove_where(|stream| stream.context.handle == self.handle);
+        streams.iter().for_each(|stream| stream.close());
+        // It holds the context, and the context it.
+        self.default_stream.lock().unwrap().take();
+        event::forget(self.handle);
+        memory::forget(self.handle);
+    }
+}
+
+/// The context that is current on this thread, if all is well with it.
+pub(crate) fn current() -> Result<Arc<Context>, Failure> {
+    let context = CONTEXTS.get(CURRENT.get()).map_err(|_| match CURRENT.get() {
+        0 => Failure::INVALID_CONTEXT,
+        _ => Failure::CONTEXT_IS_DESTROYED,
+    })?;
+    context.check()?;
+    Ok(context)
+}
+
+/// The driver's `cuDevicePrimaryCtxRetain`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDevicePrimaryCtxRetain(handle: *mut usize, device: c_int) -> Status {
+    status(device::physical(device).and_then(|_| {
+        let mut retained = RETAINED.lock().unwrap();
+        let held = retained.iter().position(|(context, _)| context.device == device);
+        let held = held.unwrap_or_else(|| {
+            let context = CONTEXTS.add(|handle| {
+                let (failure, is_destroyed) = (AtomicU32::new(0), AtomicBool::new(false));
+                Arc::new(Context { handle, device, failure, is_destroyed, default_stream: Mutex::default() })
+            });
+            retained.push((context, 0));
+            retained.len() - 1
+        });
+        retained[held].1 += 1;
+        // SAFETY: as the caller promises.
+        unsafe { give(handle, retained[held].0.handle) }
+    }))
+}
+
+/// The driver's `cuDevicePrimaryCtxRelease_v2`.
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Status {
+    let mut retained = RETAINED.lock().unwrap();
+    let Some(held) = retained.iter().position(|(context, _)| context.device == device) else {
+        return Failure::INVALID_CONTEXT.0;
+    };
+    retained[held].1 -= 1;
+    if retained[held].1 == 0 {
+        let (context, _) = retained.swap_remove(held);
+        CONTEXTS.remove_where(|other| other.handle == context.handle);
+        context.destroy();
+    }
+    0
+}
+
+/// The driver's `cuCtxGetCurrent`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetCurrent(handle: *mut usize) -> Status {
+    // SAFETY: as the caller promises.
+    status(unsafe { give(handle, CURRENT.get()) })
+}
+
+/// The driver's `cuCtxSetCurrent`.
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetCurrent(handle: usize) -> Status {
+    if handle != 0 && CONTEXTS.get(handle).is_err() {
+        return Failure::INVALID_CONTEXT.0;
+    }
+    CURRENT.set(handle);
+    0
+}
+
+/// The driver's `cuCtxGetDevice`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> Status {
+    // SAFETY: as the caller promises.
+    status(current().and_then(|context| unsafe { give(device, context.device) }))
+}
+
+/// The driver's `cuCtxSynchronize`.
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSynchronize() -> Status {
+    status(current().and_then(|context| {
+        context.synchronize();
+        context.check()
+    }))
+}
+
+/// The driver's `cuCtxSetFlags`. How the host waits is not the stand-in's affair.
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetFlags(_flags: c_uint) -> Status {
+    status(current().map(|_| ()))
+}
+
+/// The driver's `cuCtxGetStreamPriorityRange`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Status {
+    // SAFETY: as the caller promises.
+    status(current().and_then(|_| unsafe { give(least, 0).and_then(|()| give(greatest, -5)) }))
+}

@@ -1,0 +1,159 @@
+//! Copies between the host and devices, and on a device.
+
+use std::ffi::{c_uchar, c_void};
+
+use crate::context;
+use crate::errors::{Failure, Status, status};
+use crate::memory;
+use crate::stream::{self, Operation};
+
+/// Where bytes come from.
+#[derive(Debug)]
+enum Source {
+    /// A device's or pinned memory, read when the copy is executed.
+    Address(u64),
+    /// Taken from pageable memory when the copy was enqueued.
+    Taken(Vec<u8>),
+}
+
+/// A copy in the course of a stream.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    from: Source,
+    to: u64,
+    pub(crate) bytes: usize,
+    /// The caller waits, with the pageable memory `to` in its hands.
+    to_pageable: bool,
+}
+
+impl Copy {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        let found;
+        let from = match &self.from {
+            Source::Address(address) => {
+                found = memory::find(*address, self.bytes)?;
+                found.pointer.cast_const()
+            }
+            Source::Taken(bytes) => bytes.as_ptr(),
+        };
+        if self.to_pageable {
+            // SAFETY: the source is held; the caller has promised so much room, and waits for this copy.
+            unsafe { (self.to as *mut u8).copy_from(from, self.bytes) };
+        } else {
+            let to = memory::find(self.to, self.bytes)?;
+            // SAFETY: both are held, and so long. They may overlap.
+            unsafe { to.pointer.copy_from(from, self.bytes) };
+        }
+        Ok(())
+    }
+}
+
+/// Puts a copy between any two addresses into a stream. It is done when this returns if the caller says so,
+/// or if it goes to pageable memory.
+///
+/// # Safety
+/// An address that is neither a device's nor in pinned memory is one of the host's with so many bytes.
+unsafe fn copy(to: u64, from: u64, bytes: usize, stream: usize, waits: bool) -> Result<(), Failure> {
+    let stream = stream::usable(stream)?;
+    let to_pageable = !memory::is_ours(to);
+    if bytes > 0 && (to == 0 || from == 0) {
+        return Err(Failure::INVALID_VALUE);
+    }
+    let from = if memory::is_ours(from) || bytes == 0 {
+        Source::Address(from)
+    } else {
+        // SAFETY: as the caller promises.
+        Source::Taken(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec())
+    };
+    stream.enqueue(Operation::Copy(Copy { from, to, bytes, to_pageable }));
+    if waits || to_pageable {
+        stream.synchronize();
+        stream.context.check()?;
+    }
+    Ok(())
+}
+
+/// The driver's `cuMemcpyHtoD_v2`: in the default stream, as all that name none.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> Status {
+    // SAFETY: as the caller promises.
+    status(unsafe { copy(to, from as u64, bytes, 0, true) })
+}
+
+/// The driver's `cuMemcpyHtoDAsync_v2`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: u64,
+    from: *const c_void,
+    bytes: usize,
+    stream: usize,
+) -> Status {
+    // SAFETY: as the caller promises.
+    status(unsafe { copy(to, from as u64, bytes, stream, false) })
+}
+
+/// The driver's `cuMemcpyDtoH_v2`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> Status {
+    // SAFETY: as the caller promises.
+    status(unsafe { copy(to as u64, from, bytes, 0, true) })
+}
+
+/// The driver's `cuMemcpyDtoHAsync_v2`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: usize) -> Status {
+    // SAFETY: as the caller promises.
+    status(unsafe { copy(to as u64, from, bytes, stream, false) })
+}
+
+/// The driver's `cuMemcpyDtoD_v2`, for which the host does not wait.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> Status {
+    // SAFETY: as the caller promises.
+    status(unsafe { copy(to, from, bytes, 0, false) })
+}
+
+/// The driver's `cuMemcpyDtoDAsync_v2`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Status {
+    // SAFETY: as the caller promises.
+    status(unsafe { copy(to, from, bytes, stream, false) })
+}
+
+/// The driver's `cuMemcpyAsync`: the addresses say where they are.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: usize) -> Status {
+    // SAFETY: as the caller promises.
+    status(unsafe { copy(to, from, bytes, stream, false) })
+}
+
+/// The driver's `cuMemcpyPeerAsync`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyPeerAsync(
+    to: u64,
+    _to_context: usize,
+    from: u64,
+    _from_context: usize,
+    bytes: usize,
+    stream: usize,
+) -> Status {
+    // SAFETY: as the caller promises.
+    status(unsafe { copy(to, from, bytes, stream, false) })
+}
+
+/// The driver's `cuMemsetD8Async`.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8Async(address: u64, byte: c_uchar, bytes: usize, stream: usize) -> Status {
+    status(stream::usable(stream).map(|stream| stream.enqueue(Operation::Fill { address, byte, bytes })))
+}
+
+/// The driver's `cuMemsetD8_v2`, for which the host does not wait either.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8_v2(address: u64, byte: c_uchar, bytes: usize) -> Status {
+    status(context::current().map(|context| {
+        context.default_stream().enqueue(Operation::Fill { address, byte, bytes });
+    }))
+}

@@ -1,0 +1,154 @@
+//! Events: moments in the course of a stream.
+
+use std::ffi::c_uint;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use crate::context::{self, Context};
+use crate::errors::{Failure, Status, give, status};
+use crate::handles::Handles;
+use crate::stream::{self, Operation};
+
+/// One record of an event. Each has its own, so who waits for one is not let go by a later one.
+#[derive(Debug, Default)]
+pub(crate) struct Moment {
+    reached: Mutex<Option<Instant>>,
+    changed: Condvar,
+}
+
+impl Moment {
+    /// The stream has come to it.
+    pub(crate) fn reach(&self) {
+        *self.reached.lock().unwrap() = Some(Instant::now());
+        self.changed.notify_all();
+    }
+
+    /// Until the stream has come to it, which it does, whatever fails.
+    pub(crate) fn wait(&self) {
+        let reached = self.reached.lock().unwrap();
+        drop(self.changed.wait_while(reached, |reached| reached.is_none()).unwrap());
+    }
+
+    fn reached(&self) -> Option<Instant> {
+        *self.reached.lock().unwrap()
+    }
+}
+
+/// What the caller has a handle of.
+#[derive(Debug)]
+struct Event {
+    handle: usize,
+    context: Arc<Context>,
+    has_time: bool,
+    /// The last record.
+    moment: Mutex<Option<Arc<Moment>>>,
+}
+
+static EVENTS: Handles<Event> = Handles::beginning_at(0x300_0000);
+
+const DISABLE_TIMING: c_uint = 2;
+
+impl Event {
+    fn moment(&self) -> Option<Arc<Moment>> {
+        self.moment.lock().unwrap().clone()
+    }
+
+    /// When it was reached.
+    fn time(&self) -> Result<Instant, Failure> {
+        let moment = self.moment().filter(|_| self.has_time).ok_or(Failure::INVALID_HANDLE)?;
+        moment.reached().ok_or(Failure::NOT_READY)
+    }
+}
+
+/// The events of a context are no longer there.
+pub(crate) fn forget(context: usize) {
+    EVENTS.remove_where(|event| event.context.handle == context);
+}
+
+/// The driver's `cuEventCreate`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(handle: *mut usize, flags: c_uint) -> Status {
+    status(context::current().and_then(|context| {
+        let has_time = flags & DISABLE_TIMING == 0;
+        let event =
+            EVENTS.add(|handle| Arc::new(Event { handle, context, has_time, moment: Mutex::default() }));
+        // SAFETY: as the caller promises.
+        unsafe { give(handle, event.handle) }
+    }))
+}
+
+/// The driver's `cuEventDestroy_v2`.
+#[unsafe(no_mangle)]
+extern "C" fn cuEventDestroy_v2(event: usize) -> Status {
+    status(EVENTS.remove(event).map(|_| ()))
+}
+
+/// The driver's `cuEventRecord`.
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
+    status(EVENTS.get(event).and_then(|event| {
+        let stream = stream::usable(stream)?;
+        if !Arc::ptr_eq(&stream.context, &event.context) {
+            return Err(Failure::INVALID_HANDLE);
+        }
+        let moment = Arc::new(Moment::default());
+        *event.moment.lock().unwrap() = Some(Arc::clone(&moment));
+        stream.enqueue(Operation::Reach(moment));
+        Ok(())
+    }))
+}
+
+/// The driver's `cuStreamWaitEvent`: for the record as it is now. One never recorded is complete.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> Status {
+    status(EVENTS.get(event).and_then(|event| {
+        let stream = stream::usable(stream)?;
+        if let Some(moment) = event.moment() {
+            stream.enqueue(Operation::Wait(moment));
+        }
+        Ok(())
+    }))
+}
+
+/// The driver's `cuEventQuery`.
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(event: usize) -> Status {
+    status(EVENTS.get(event).and_then(|event| {
+        // First this: an error that came before is seen once the moment is reached.
+        let is_complete = event.moment().is_none_or(|moment| moment.reached().is_some());
+        event.context.check()?;
+        if is_complete { Ok(()) } else { Err(Failure::NOT_READY) }
+    }))
+}
+
+/// The driver's `cuEventSynchronize`.
+#[unsafe(no_mangle)]
+extern "C" fn cuEventSynchronize(event: usize) -> Status {
+    status(EVENTS.get(event).and_then(|event| {
+        if let Some(moment) = event.moment() {
+            moment.wait();
+        }
+        event.context.check()
+    }))
+}
+
+/// The driver's `cuEventElapsedTime`, in milliseconds.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) -> Status {
+    let times = EVENTS.get(start).and_then(|start| Ok((start.time()?, EVENTS.get(end)?.time()?)));
+    status(times.and_then(|(start, end)| {
+        let seconds = match end.checked_duration_since(start) {
+            Some(after) => after.as_secs_f64(),
+            None => -start.duration_since(end).as_secs_f64(),
+        };
+        // SAFETY: as the caller promises.
+        unsafe { give(milliseconds, (seconds * 1e3) as f32) }
+    }))
+}
+
+/// The driver's `cuEventElapsedTime_v2`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: usize, end: usize) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { cuEventElapsedTime(milliseconds, start, end) }
+}

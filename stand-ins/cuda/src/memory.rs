@@ -1,0 +1,285 @@
+//! Memory of devices and pinned memory of the host: both are the host's, and only the addresses differ.
+
+use std::alloc::{self, Layout};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::context::{self, Context};
+use crate::errors::{Failure, Status, give, status};
+use crate::settings::SETTINGS;
+use crate::stream::{self, Operation};
+
+/// Set in every address of a device's memory, and in none of the host's: nobody follows one by chance.
+const DEVICE_BIT: u64 = 1 << 62;
+const ALIGNMENT: usize = 256;
+/// What memory holds that nothing was written to.
+const NEW: u8 = 0xa5;
+/// What memory holds after it was freed.
+const FREED: u8 = 0xdb;
+/// How much freed memory is kept, so that who still uses it finds out, and meets nobody else's bytes.
+const KEPT_BYTES: usize = 64 << 20;
+
+/// Live memory, from its allocation to the last operation that uses it.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    /// As the program has it.
+    address: u64,
+    pointer: *mut u8,
+    layout: Layout,
+    /// None for pinned memory.
+    device: Option<c_int>,
+    /// Whether it is the program's own memory, which is only pinned here.
+    is_lent: bool,
+    context: usize,
+    /// Somebody has asked for its end already.
+    is_ending: AtomicBool,
+}
+
+// SAFETY: the bytes are reached by copies only. Two at once are a fault of the program under test, as on a
+// device, and show as wrong bytes.
+unsafe impl Send for Allocation {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Allocation {}
+
+#[derive(Debug)]
+struct Memory {
+    /// By address.
+    live: BTreeMap<u64, Arc<Allocation>>,
+    /// Ended, the last ones.
+    kept: VecDeque<Arc<Allocation>>,
+    kept_bytes: usize,
+}
+
+static MEMORY: Mutex<Memory> =
+    Mutex::new(Memory { live: BTreeMap::new(), kept: VecDeque::new(), kept_bytes: 0 });
+
+/// Bytes inside of an allocation, which stays while this is held.
+#[derive(Debug)]
+pub(crate) struct Span {
+    pub(crate) pointer: *mut u8,
+    bytes: usize,
+    allocation: Arc<Allocation>,
+}
+
+impl Span {
+    pub(crate) fn fill(&self, byte: u8) {
+        // SAFETY: inside of an allocation that is held.
+        unsafe { self.pointer.write_bytes(byte, self.bytes) };
+    }
+}
+
+impl Allocation {
+    fn new(context: &Context, device: Option<c_int>, bytes: usize) -> Result<Arc<Self>, Failure> {
+        let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| Failure::INVALID_VALUE)?;
+        if bytes == 0 {
+            return Err(Failure::INVALID_VALUE);
+        }
+        let mut memory = MEMORY.lock().unwrap();
+        if device.is_some_and(|device| memory.used(device).saturating_add(bytes) > SETTINGS.memory_bytes) {
+            return Err(Failure::OUT_OF_MEMORY);
+        }
+        // SAFETY: the size is not 0.
+        let pointer = unsafe { alloc::alloc_zeroed(layout) };
+        if pointer.is_null() {
+            return Err(Failure::OUT_OF_MEMORY);
+        }
+        let address = pointer as u64 ^ if device.is_some() { DEVICE_BIT } else { 0 };
+        let (context, is_ending) = (context.handle, AtomicBool::new(false));
+        let is_lent = false;
+        let allocation = Arc::new(Self { address, pointer, layout, device, is_lent, context, is_ending });
+        memory.live.insert(address, Arc::clone(&allocation));
+        Ok(allocation)
+    }
+
+    /// Memory of the program's own is pinned from now on.
+    fn lend(context: &Context, pointer: *mut u8, bytes: usize) -> Result<(), Failure> {
+        let layout = Layout::from_size_align(bytes, 1).map_err(|_| Failure::INVALID_VALUE)?;
+        let (address, context, is_ending) = (pointer as u64, context.handle, AtomicBool::new(false));
+        if bytes == 0 || find(address, 1).is_ok() {
+            return Err(Failure::INVALID_VALUE);
+        }
+        let allocation =
+            Arc::new(Self { address, pointer, layout, device: None, is_lent: true, context, is_ending });
+        MEMORY.lock().unwrap().live.insert(address, allocation);
+        Ok(())
+    }
+
+    /// From now on it holds what memory holds that nothing was written to.
+    pub(crate) fn begin(&self) {
+        // SAFETY: all of what was allocated.
+        unsafe { self.pointer.write_bytes(NEW, self.layout.size()) };
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if !self.is_lent {
+            // SAFETY: allocated with this layout, and nobody holds it any more.
+            unsafe { alloc::dealloc(self.pointer, self.layout) };
+        }
+    }
+}
+
+impl Memory {
+    /// The bytes of a device that are in use.
+    fn used(&self, device: c_int) -> usize {
+        self.live.values().filter(|one| one.device == Some(device)).map(|one| one.layout.size()).sum()
+    }
+
+    fn end(&mut self, allocation: &Arc<Allocation>) {
+        if self.live.remove(&allocation.address).is_none() || allocation.is_lent {
+            return;
+        }
+        // SAFETY: all of what was allocated, which the argument holds.
+        unsafe { allocation.pointer.write_bytes(FREED, allocation.layout.size()) };
+        self.kept_bytes += allocation.layout.size();
+        self.kept.push_back(Arc::clone(allocation));
+        while self.kept_bytes > KEPT_BYTES
+            && let Some(oldest) = self.kept.pop_front()
+        {
+            self.kept_bytes -= oldest.layout.size();
+        }
+    }
+}
+
+/// The bytes at an address of a device's or of pinned memory.
+pub(crate) fn find(address: u64, bytes: usize) -> Result<Span, Failure> {
+    let memory = MEMORY.lock().unwrap();
+    let (_, allocation) = memory.live.range(..=address).next_back().ok_or(Failure::ILLEGAL_ADDRESS)?;
+    let offset = (address - allocation.address) as usize;
+    if offset.checked_add(bytes).is_none_or(|end| end > allocation.layout.size()) {
+        return Err(Failure::ILLEGAL_ADDRESS);
+    }
+    // SAFETY: the offset is inside.
+    let pointer = unsafe { allocation.pointer.add(offset) };
+    Ok(Span { pointer, bytes, allocation: Arc::clone(allocation) })
+}
+
+/// Whether the address is a device's, or in pinned memory: what only streams may reach.
+pub(crate) fn is_ours(address: u64) -> bool {
+    address & DEVICE_BIT != 0 || find(address, 1).is_ok()
+}
+
+/// The allocation ends: whatever holds its address is wrong from now on.
+pub(crate) fn end(allocation: &Arc<Allocation>) {
+    MEMORY.lock().unwrap().end(allocation);
+}
+
+/// The memory of a context is no longer there.
+pub(crate) fn forget(context: usize) {
+    let mut memory = MEMORY.lock().unwrap();
+    let ending: Vec<_> = memory.live.values().filter(|one| one.context == context).cloned().collect();
+    ending.iter().for_each(|allocation| memory.end(allocation));
+}
+
+/// The allocation that begins at this address, which somebody wants to end.
+fn ending(address: u64, is_device: bool) -> Result<Arc<Allocation>, Failure> {
+    let memory = MEMORY.lock().unwrap();
+    let allocation = memory.live.get(&address).filter(|one| one.device.is_some() == is_device);
+    let allocation = allocation.ok_or(Failure::INVALID_VALUE)?;
+    if allocation.is_ending.swap(true, Ordering::AcqRel) {
+        return Err(Failure::INVALID_VALUE);
+    }
+    Ok(Arc::clone(allocation))
+}
+
+/// The driver's `cuMemAlloc_v2`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
+    status(context::current().and_then(|context| {
+        let allocation = Allocation::new(&context, Some(context.device), bytes)?;
+        allocation.begin();
+        // SAFETY: as the caller promises.
+        unsafe { give(address, allocation.address) }
+    }))
+}
+
+/// The driver's `cuMemAllocAsync`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) -> Status {
+    status(stream::usable(stream).and_then(|stream| {
+        let allocation = Allocation::new(&stream.context, Some(stream.context.device), bytes)?;
+        // SAFETY: as the caller promises.
+        unsafe { give(address, allocation.address) }?;
+        stream.enqueue(Operation::Begin(allocation));
+        Ok(())
+    }))
+}
+
+/// The driver's `cuMemFree_v2`.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFree_v2(address: u64) -> Status {
+    status(context::current().and_then(|_| ending(address, true)).map(|allocation| end(&allocation)))
+}
+
+/// The driver's `cuMemFreeAsync`.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFreeAsync(address: u64, stream: usize) -> Status {
+    status(stream::usable(stream).and_then(|stream| {
+        stream.enqueue(Operation::End(ending(address, true)?));
+        Ok(())
+    }))
+}
+
+/// The driver's `cuMemHostAlloc`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, _flags: c_uint) -> Status {
+    status(context::current().and_then(|context| {
+        let allocation = Allocation::new(&context, None, bytes)?;
+        allocation.begin();
+        // SAFETY: as the caller promises.
+        unsafe { give(pointer, allocation.pointer.cast()) }
+    }))
+}
+
+/// The driver's `cuMemFreeHost`.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> Status {
+    let allocation = context::current().and_then(|_| ending(pointer as u64, false));
+    status(allocation.map(|allocation| end(&allocation)))
+}
+
+/// The driver's `cuMemHostRegister_v2`.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, _flags: c_uint) -> Status {
+    status(context::current().and_then(|context| Allocation::lend(&context, pointer.cast(), bytes)))
+}
+
+/// The driver's `cuMemHostUnregister`.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostUnregister(pointer: *mut c_void) -> Status {
+    cuMemFreeHost(pointer)
+}
+
+/// The driver's `cuMemGetInfo_v2`, of this process's allocations alone.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status {
+    status(context::current().and_then(|context| {
+        let left = SETTINGS.memory_bytes - MEMORY.lock().unwrap().used(context.device);
+        // SAFETY: as the caller promises.
+        unsafe { give(free, left).and_then(|()| give(total, SETTINGS.memory_bytes)) }
+    }))
+}
+
+/// Not of CUDA's: where on the host these bytes are, for a host function of the stand-in for NCCL's. Null if
+/// they are not inside of one live allocation which is the stream's own device's, or pinned; and this then
+/// sticks to the context, as if a kernel had touched them.
+#[unsafe(no_mangle)]
+extern "C" fn stand_in_host_address(address: u64, bytes: usize) -> *mut u8 {
+    let here = stream::context_here();
+    let span = find(address, bytes).ok().filter(|span| match (span.allocation.device, &here) {
+        (Some(device), Some(here)) => device == here.device,
+        _ => true,
+    });
+    match (span, here) {
+        (Some(span), _) => span.pointer,
+        (None, here) => {
+            if let Some(here) = here {
+                here.fail(Failure::ILLEGAL_ADDRESS);
+            }
+            std::ptr::null_mut()
+        }
+    }
+}

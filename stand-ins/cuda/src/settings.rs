@@ -1,0 +1,54 @@
+//! The one place that reads the environment.
+
+use std::str::FromStr;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// What the environment asks for.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// The physical ordinals of the devices that this process sees.
+    pub(crate) devices: Vec<u8>,
+    pub(crate) seed: u64,
+    /// The mean delay before an operation.
+    pub(crate) delay: Duration,
+    /// What a byte of a copy takes.
+    pub(crate) seconds_per_byte: f64,
+    /// The memory of a device.
+    pub(crate) memory_bytes: usize,
+}
+
+/// Read once, when the driver is first asked for something.
+pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
+    let all: u8 = number("STAND_IN_DEVICES").unwrap_or(1);
+    Settings {
+        devices: match std::env::var("CUDA_VISIBLE_DEVICES") {
+            Ok(list) => visible(&list, all),
+            Err(_) => (0..all).collect(),
+        },
+        seed: number("STAND_IN_SEED").unwrap_or(0),
+        delay: Duration::from_micros(number("STAND_IN_DELAY_US").unwrap_or(25)),
+        seconds_per_byte: number::<f64>("STAND_IN_GB_PER_S").map_or(0.0, |rate| 1e-9 / rate),
+        memory_bytes: number::<usize>("STAND_IN_MEMORY_MB").unwrap_or(4096) << 20,
+    }
+});
+
+/// A variable as a number. One that is none ends the process: a test that asks for a setting and does not
+/// get it would prove nothing.
+fn number<T: FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    let Ok(number) = text.trim().parse() else { panic!("{name} is {text:?}, not a number") };
+    Some(number)
+}
+
+/// As the driver reads it: the list ends before the first that there is not, and is empty if one comes twice.
+fn visible(list: &str, all: u8) -> Vec<u8> {
+    let mut devices = Vec::new();
+    for ordinal in list.split(',').map_while(|entry| entry.trim().parse().ok().filter(|&one| one < all)) {
+        if devices.contains(&ordinal) {
+            return Vec::new();
+        }
+        devices.push(ordinal);
+    }
+    devices
+}

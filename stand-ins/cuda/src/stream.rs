@@ -1,0 +1,259 @@
+//! Streams: queues, each with a thread of its own.
+
+use std::cell::OnceCell;
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use crate::context::{self, Context};
+use crate::copy::Copy;
+use crate::errors::{Failure, Status, give, status};
+use crate::event::Moment;
+use crate::handles::Handles;
+use crate::memory::{self, Allocation};
+use crate::settings::SETTINGS;
+
+/// A function of the host's that runs in the course of a stream.
+pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+/// What a stream does, one after the other.
+#[derive(Debug)]
+pub(crate) enum Operation {
+    Reach(Arc<Moment>),
+    Wait(Arc<Moment>),
+    Copy(Copy),
+    /// So many bytes from this address on become this one.
+    Fill {
+        address: u64,
+        byte: u8,
+        bytes: usize,
+    },
+    /// The allocation begins.
+    Begin(Arc<Allocation>),
+    /// The allocation ends.
+    End(Arc<Allocation>),
+    Call(HostFunction, Argument),
+}
+
+/// What a host function is given.
+#[derive(Debug)]
+pub(crate) struct Argument(*mut c_void);
+
+// SAFETY: it is only handed on; what it means is between the caller and its function.
+unsafe impl Send for Argument {}
+
+/// What the caller has a handle of.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    handle: usize,
+    pub(crate) context: Arc<Context>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    operations: VecDeque<Operation>,
+    /// How many operations there ever were, and how many of them are done.
+    enqueued: u64,
+    done: u64,
+    is_closed: bool,
+}
+
+pub(crate) static STREAMS: Handles<Stream> = Handles::beginning_at(0x200_0000);
+
+thread_local! {
+    /// The context of the stream whose thread this is.
+    static HERE: OnceCell<Arc<Context>> = const { OnceCell::new() };
+}
+
+/// The context of the stream that runs on this thread, if one does.
+pub(crate) fn context_here() -> Option<Arc<Context>> {
+    HERE.with(|context| context.get().cloned())
+}
+
+impl Stream {
+    /// A stream, and its thread.
+    pub(crate) fn begin(context: Arc<Context>) -> Arc<Self> {
+        let stream = STREAMS.add(|handle| {
+            Arc::new(Self { handle, context, queue: Mutex::default(), changed: Condvar::new() })
+        });
+        let running = Arc::clone(&stream);
+        let thread = thread::Builder::new().name(format!("stream {:x}", stream.handle));
+        // It ends when the stream is closed, and with the process, which does not wait for it.
+        thread.spawn(move || running.run()).expect("a thread for a stream");
+        stream
+    }
+
+    /// Puts an operation at the end of the queue, and returns at once.
+    pub(crate) fn enqueue(&self, operation: Operation) {
+        let mut queue = self.queue.lock().unwrap();
+        queue.operations.push_back(operation);
+        queue.enqueued += 1;
+        self.changed.notify_all();
+    }
+
+    /// Until all that is enqueued so far is done.
+    pub(crate) fn synchronize(&self) {
+        let queue = self.queue.lock().unwrap();
+        let last = queue.enqueued;
+        drop(self.changed.wait_while(queue, |queue| queue.done < last).unwrap());
+    }
+
+    /// The thread ends when all is done.
+    pub(crate) fn close(&self) {
+        self.queue.lock().unwrap().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        HERE.with(|here| here.set(Arc::clone(&self.context)).expect("a thread runs one stream"));
+        let mut delays = Delays(SETTINGS.seed ^ (self.handle as u64).rotate_left(32));
+        while let Some(operation) = self.next() {
+            delays.wait(operation.bytes());
+            // After an error nothing is done any more, but who waits must not wait for ever.
+            if self.context.check().is_ok()
+                || matches!(operation, Operation::Reach(_) | Operation::Wait(_) | Operation::End(_))
+            {
+                operation.run().unwrap_or_else(|failure| self.context.fail(failure));
+            }
+            self.queue.lock().unwrap().done += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    fn next(&self) -> Option<Operation> {
+        let queue = self.queue.lock().unwrap();
+        let idle = |queue: &mut Queue| queue.operations.is_empty() && !queue.is_closed;
+        self.changed.wait_while(queue, idle).unwrap().operations.pop_front()
+    }
+}
+
+impl Operation {
+    /// How many bytes take their time.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Copy(copy) => copy.bytes,
+            _ => 0,
+        }
+    }
+
+    fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Reach(moment) => moment.reach(),
+            Self::Wait(moment) => moment.wait(),
+            Self::Copy(copy) => return copy.run(),
+            Self::Fill { address, byte, bytes } => {
+                if bytes > 0 {
+                    memory::find(address, bytes)?.fill(byte);
+                }
+            }
+            Self::Begin(allocation) => allocation.begin(),
+            Self::End(allocation) => memory::end(&allocation),
+            // SAFETY: the caller of `cuLaunchHostFunc` promises that it may be called with this.
+            Self::Call(function, argument) => unsafe { function(argument.0) },
+        }
+        Ok(())
+    }
+}
+
+/// Little whiles, at random (splitmix64).
+struct Delays(u64);
+
+impl Delays {
+    /// Mostly from nothing to the mean; one in eight is up to nine times as long, so that a stream with more to
+    /// do than another may still be there first. Longer for an operation on many bytes.
+    fn wait(&mut self, bytes: usize) {
+        let longest = if self.part() < 0.125 { 9.0 } else { 1.0 };
+        let copy = Duration::from_secs_f64(bytes as f64 * SETTINGS.seconds_per_byte);
+        let delay = SETTINGS.delay.mul_f64(longest * self.part()) + copy;
+        if !delay.is_zero() {
+            thread::sleep(delay);
+        }
+    }
+
+    /// From 0 to below 1.
+    fn part(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// The stream of a handle. The default stream has two, and is the current context's.
+fn named(handle: usize) -> Result<Arc<Stream>, Failure> {
+    match handle {
+        0 | 1 => Ok(context::current()?.default_stream()),
+        2 => Err(Failure::NOT_SUPPORTED),
+        _ => STREAMS.get(handle),
+    }
+}
+
+/// The stream of a handle, if operations of the current context may be put into it.
+pub(crate) fn usable(handle: usize) -> Result<Arc<Stream>, Failure> {
+    let (stream, context) = (named(handle)?, context::current()?);
+    if Arc::ptr_eq(&stream.context, &context) { Ok(stream) } else { Err(Failure::INVALID_HANDLE) }
+}
+
+/// The driver's `cuStreamCreate`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreate(handle: *mut usize, _flags: c_uint) -> Status {
+    // SAFETY: as the caller promises.
+    status(context::current().and_then(|context| unsafe { give(handle, Stream::begin(context).handle) }))
+}
+
+/// The driver's `cuStreamCreateWithPriority`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreateWithPriority(handle: *mut usize, flags: c_uint, _: c_int) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { cuStreamCreate(handle, flags) }
+}
+
+/// The driver's `cuStreamDestroy_v2`: what is in the stream is still done.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
+    status(STREAMS.remove(stream).map(|stream| stream.close()))
+}
+
+/// The driver's `cuStreamSynchronize`.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
+    status(named(stream).and_then(|stream| {
+        stream.synchronize();
+        stream.context.check()
+    }))
+}
+
+/// The driver's `cuStreamQuery`.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamQuery(stream: usize) -> Status {
+    status(named(stream).and_then(|stream| {
+        let queue = stream.queue.lock().unwrap();
+        if queue.done < queue.enqueued { Err(Failure::NOT_READY) } else { stream.context.check() }
+    }))
+}
+
+/// The driver's `cuStreamIsCapturing`: never.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamIsCapturing(stream: usize, capturing: *mut c_uint) -> Status {
+    // SAFETY: as the caller promises.
+    status(usable(stream).and_then(|_| unsafe { give(capturing, 0) }))
+}
+
+/// The driver's `cuLaunchHostFunc`.
+#[unsafe(no_mangle)]
+extern "C" fn cuLaunchHostFunc(
+    stream: usize,
+    function: Option<HostFunction>,
+    argument: *mut c_void,
+) -> Status {
+    status(usable(stream).and_then(|stream| {
+        let function = function.ok_or(Failure::INVALID_VALUE)?;
+        stream.enqueue(Operation::Call(function, Argument(argument)));
+        Ok(())
+    }))
+}

@@ -1,0 +1,92 @@
+//! Groups: what is called between their start and their end is begun at the end, in order.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::collective::Call;
+use crate::communicator::Communicator;
+use crate::results::{Fault, Kind, Status, Stop, status};
+
+/// The group that a thread is in.
+#[derive(Default)]
+struct Group {
+    depth: usize,
+    calls: Vec<(Arc<Communicator>, Call)>,
+    /// Communicators that are being created.
+    created: Vec<Arc<Communicator>>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+/// A collective, which is a group of its own where there is none.
+pub(crate) fn call(communicator: Arc<Communicator>, call: Call) -> Result<(), Fault> {
+    GROUP.with_borrow_mut(|group| group.calls.push((communicator, call)));
+    end_if_outermost()
+}
+
+/// A communicator that is being created. Inside of a group, its end waits for it.
+pub(crate) fn created(communicator: Arc<Communicator>) -> Result<(), Fault> {
+    GROUP.with_borrow_mut(|group| group.created.push(communicator));
+    end_if_outermost()
+}
+
+/// Begins all that was called, if the thread is in no group any more.
+fn end_if_outermost() -> Result<(), Fault> {
+    let group = GROUP.with_borrow_mut(|group| (group.depth == 0).then(|| std::mem::take(group)));
+    let Some(Group { calls, created, .. }) = group else { return Ok(()) };
+    for communicator in created.iter().filter(|one| one.is_blocking) {
+        communicator.settle()?;
+    }
+    let mut blocks = created.iter().all(|one| one.is_blocking);
+    if calls.iter().all(|(communicator, _)| communicator.is_blocking) {
+        for (communicator, call) in calls {
+            communicator.launch(call).or_else(|stop| match stop {
+                Stop::Failed(fault) => Err(fault),
+                Stop::Aborted => Ok(()),
+            })?;
+        }
+    } else {
+        blocks = false;
+        calls.iter().for_each(|(communicator, _)| communicator.begin_job());
+        thread::spawn(move || {
+            // Long enough for a caller that does not wait to be found out.
+            thread::sleep(little_while());
+            for (communicator, call) in calls {
+                communicator.end_job(communicator.launch(call));
+            }
+        });
+    }
+    if blocks { Ok(()) } else { Err(Fault::in_progress()) }
+}
+
+/// From 50 to 250 microseconds, in an order that looks like none.
+fn little_while() -> Duration {
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    Duration::from_micros(50 + TURN.fetch_add(67, Ordering::Relaxed) % 200)
+}
+
+/// NCCL's `ncclGroupStart`.
+#[unsafe(no_mangle)]
+extern "C" fn ncclGroupStart() -> Status {
+    GROUP.with_borrow_mut(|group| group.depth += 1);
+    0
+}
+
+/// NCCL's `ncclGroupEnd`.
+#[unsafe(no_mangle)]
+extern "C" fn ncclGroupEnd() -> Status {
+    let was_inside = GROUP.with_borrow_mut(|group| {
+        let was_inside = group.depth > 0;
+        group.depth -= usize::from(was_inside);
+        was_inside
+    });
+    if !was_inside {
+        return status(Err(Fault::new(Kind::InvalidUsage, "ncclGroupEnd without ncclGroupStart")));
+    }
+    status(end_if_outermost())
+}

@@ -1,0 +1,62 @@
+//! The stand-ins for CUDA's driver and NCCL are what other tests take them for. This program launches itself:
+//! every case is a process of its own, which finds the stand-ins.
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+
+mod cuda;
+#[path = "../common/launch.rs"]
+#[allow(dead_code, unreachable_pub, reason = "nothing is started under mpirun")]
+mod launch;
+mod library;
+mod nccl;
+mod ranks;
+#[path = "../common/stand_ins.rs"]
+#[allow(unreachable_pub, reason = "other tests use it too")]
+mod stand_ins;
+
+/// Tells a process which case it is.
+const CASE: &str = "UNISONO_TEST_CASE";
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// What a process of its own does, and what the stand-ins are asked for.
+struct Case {
+    name: &'static str,
+    environment: &'static [(&'static str, &'static str)],
+    body: fn(),
+}
+
+/// A case.
+const fn case(name: &'static str, environment: &'static [(&'static str, &'static str)], body: fn()) -> Case {
+    Case { name, environment, body }
+}
+
+fn main() -> ExitCode {
+    let cases = || cuda::CASES.iter().chain(nccl::CASES).chain(ranks::CASES);
+    if let Ok(name) = std::env::var(CASE) {
+        if name == ranks::RANK {
+            ranks::process();
+        } else {
+            (cases().find(|case| case.name == name).expect("the case is one of ours").body)();
+        }
+        return ExitCode::SUCCESS;
+    }
+    let trial = |case: &'static Case| {
+        Trial::test(case.name, || {
+            launch::run(command(case.name, case.environment), DEADLINE).expect_success();
+            Ok(())
+        })
+    };
+    // One after the other: some look at what is done at once, and what takes a while.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, cases().map(trial).collect()).exit_code()
+}
+
+/// This program again, as a case.
+fn command(case: &str, environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this test is a program"));
+    command.env(CASE, case).envs(stand_ins::environment()).envs(environment.iter().copied());
+    command
+}
