@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use unisono_collectives::model::Machine;
-use unisono_collectives::{Algorithm, Operation, Topology, clock};
+use unisono_collectives::{Algorithm, Operation, Schedule, Topology, clock};
 
 use crate::bench::Memory;
 use crate::call::{Call, Ran};
 use crate::error::{Error, Result};
-use crate::executor::{Executor, Prepared, Task};
+use crate::executor::{Executor, Prepared, Task, agreement};
+use crate::means::{Means, Vendor};
+use crate::reduce::{ReduceOp, Widening};
 use crate::select::{Choice, Selection, Selector};
 use crate::transport::Transport;
 use crate::tuning::Tuning;
@@ -38,10 +40,15 @@ pub trait Collective {
 /// What carries out plans: the transport, the executor, and the plans made so far.
 #[derive(Debug)]
 pub(crate) struct Engine {
+    /// This rank's GPU, once there was a call for arrays on it. It goes first: what it pins is shared with other ranks.
+    #[cfg(feature = "nccl")]
+    pub(crate) gpu: Option<Box<crate::device::Gpu>>,
     pub(crate) transport: Transport,
     pub(crate) topology: Topology,
     pub(crate) timeout: Duration,
-    executor: Executor,
+    pub(crate) executor: Executor,
+    /// How all ranks see that they are in the same call, where vendors do not look.
+    pub(crate) agreement: Schedule,
     /// A program makes few different calls, many times. `None` for what an algorithm does not offer.
     plans: HashMap<(Algorithm, Operation), Option<Arc<Prepared>>>,
     /// Calls before, and what carried them out: most calls are like one of the last few.
@@ -63,6 +70,7 @@ struct Recent {
     choice: Choice,
     call: Call,
     selection: Selection,
+    means: Means,
     prepared: Arc<Prepared>,
 }
 
@@ -70,18 +78,21 @@ impl Engine {
     pub(crate) fn new(transport: Transport, topology: Topology, timeout: Duration) -> Self {
         let executor = Executor::new(&transport.registry());
         let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
-        let plans = HashMap::new();
+        let agreement = agreement(transport.rank(), topology.ranks());
         Self {
             transport,
             topology,
             timeout,
             executor,
-            plans,
+            agreement,
+            plans: HashMap::new(),
             recent: Vec::new(),
             oldest: 0,
             selector,
             sequence: 0,
             failure: None,
+            #[cfg(feature = "nccl")]
+            gpu: None,
         }
     }
 
@@ -111,16 +122,24 @@ impl Engine {
         self.check_alive()?;
         let ran = match (choice, &mut self.transport) {
             #[cfg(feature = "mpi")]
-            (Choice::Mpi, Transport::Mpi(mpi)) => {
+            (Choice::Vendor(Vendor::Mpi), Transport::Mpi(mpi)) => {
                 MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer)
             }
+            (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl), _) => Err(Error::Unsupported(
+                "NCCL works on the memory of GPUs, and this array is in the host's".to_owned(),
+            )),
             _ => Planned { engine: self, choice }.run(call, buffer),
         };
-        match &ran {
+        self.noted(ran)
+    }
+
+    /// Remembers how a call has ended: an error is the end, but for a call that is as good as not made.
+    pub(crate) fn noted<R>(&mut self, ended: Result<R>) -> Result<R> {
+        match &ended {
             Ok(_) | Err(Error::Unsupported(_)) => {}
             Err(error) => drop(self.fail(&error.to_string())),
         }
-        ran
+        ended
     }
 
     /// Says that this rank cannot go on; what later calls fail with.
@@ -144,11 +163,11 @@ impl Engine {
     }
 
     /// This rank's plan, if the algorithm offers the operation.
-    fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<Prepared>> {
+    pub(crate) fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<Prepared>> {
         let (rank, topology) = (self.transport.rank(), &self.topology);
         let make = || {
             let plan = algorithm.plan(operation, topology, rank)?;
-            Some(Arc::new(Prepared::new(plan, operation, rank, topology.ranks())))
+            Some(Arc::new(Prepared::new(plan, algorithm, operation, rank, topology.ranks())))
         };
         self.plans.entry((algorithm, operation)).or_insert_with(make).clone()
     }
@@ -163,7 +182,13 @@ impl Engine {
             return place;
         }
         let (selection, prepared) = self.look_up(choice, call);
-        let recent = Recent { choice: choice.clone(), call: *call, selection, prepared };
+        let means = match *choice {
+            Choice::InNodes(algorithm, vendor) if algorithm == selection.algorithm => {
+                Means::InNodes(algorithm, vendor)
+            }
+            _ => Means::Algorithm(selection.algorithm),
+        };
+        let recent = Recent { choice: choice.clone(), call: *call, selection, means, prepared };
         if self.recent.len() < MOST_RECENT {
             self.recent.push(recent);
             return self.recent.len() - 1;
@@ -188,15 +213,21 @@ impl Engine {
     }
 
     /// What carries out a call.
-    pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Selection {
+    pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Ran {
         let place = self.choose(choice, call);
-        self.recent[place].selection
+        self.recent[place].ran()
+    }
+}
+
+impl Recent {
+    fn ran(&self) -> Ran {
+        Ran { algorithm: self.means.name(), why: self.selection.why }
     }
 }
 
 /// What the world is for the clock, for each kind of memory where these differ.
 fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine> {
-    let mut machines = Memory::ALL.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
+    let mut machines = Memory::HOST.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
     machines.dedup();
     machines
 }
@@ -212,14 +243,39 @@ impl Collective for Planned<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         check_size(call, buffer);
         let place = self.engine.choose(self.choice, call);
-        let Engine { transport, topology, timeout, executor, recent, sequence, .. } = &mut *self.engine;
-        let Recent { selection: Selection { algorithm, why }, prepared, .. } = &recent[place];
-        let (algorithm, why) = (*algorithm, *why);
-        let task = Task { call, algorithm, prepared, topology, sequence: *sequence, timeout: *timeout };
+        check_vendor(self.engine.recent[place].means, call)?;
+        let Engine { transport, topology, timeout, executor, agreement, recent, sequence, .. } =
+            &mut *self.engine;
+        let chosen @ Recent { means, prepared, .. } = &recent[place];
+        let (means, sequence_here, timeout) = (*means, *sequence, *timeout);
+        let task = Task {
+            call,
+            announced: call,
+            means,
+            prepared,
+            topology,
+            agreement,
+            sequence: sequence_here,
+            timeout,
+        };
         *sequence += 1;
         executor.run(&task, buffer, transport)?;
-        Ok(Ran { algorithm: algorithm.name(), why })
+        Ok(chosen.ran())
     }
+}
+
+/// # Errors
+/// [`Error::Unsupported`] if a vendor is to reduce what it has no type for. (Half formats that are added up are held as `f32`.)
+fn check_vendor(means: Means, call: &Call) -> Result<()> {
+    let is_widened = || call.op.is_some_and(|op| Widening::of(call.dtype, op).is_some());
+    if means.in_nodes() == Some(Vendor::Mpi) && call.dtype.is_half() && !is_widened() {
+        let op = call.op.map_or("", ReduceOp::name);
+        return Err(Error::Unsupported(format!(
+            "MPI's own collectives have no {op} of {}; choose another algorithm",
+            call.dtype
+        )));
+    }
+    Ok(())
 }
 
 /// MPI's own all-reduce, as a baseline.
@@ -235,7 +291,6 @@ pub(crate) struct MpiOwn<'a> {
 #[cfg(feature = "mpi")]
 impl Collective for MpiOwn<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        use crate::ReduceOp;
         check_size(call, buffer);
         let (Operation::AllReduce, Some(op)) = (call.operation, call.op) else {
             return Err(Error::Unsupported(format!(

@@ -1,7 +1,9 @@
 //! What a user holds: one rank's end of a world.
 
-use std::ops::{DerefMut, Range};
+use std::ops::Range;
 use std::sync::Arc;
+#[cfg(feature = "nccl")]
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
@@ -12,16 +14,22 @@ use crate::collective::{Collective, Engine};
 use crate::config::Config;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::pending::{Pending, Seat};
+use crate::means::{Means, Vendor, is_for_vendors};
+use crate::pending::Seat;
 use crate::reduce::ReduceOp;
 use crate::registered::{Registered, Registry};
-use crate::select::{Choice, Selection, Why};
+use crate::select::{Choice, Why};
 use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
 
+#[cfg(feature = "nccl")]
+mod device;
+mod in_flight;
 mod setup;
 
+#[cfg(feature = "nccl")]
+pub use device::DevicePending;
 pub use setup::threads;
 
 /// One rank's end of a world of ranks that work together.
@@ -55,6 +63,10 @@ pub struct Communicator {
     transport: &'static str,
     turns: f64,
     registry: Arc<Registry>,
+    #[cfg(feature = "nccl")]
+    local_rank: Rank,
+    #[cfg(feature = "nccl")]
+    device: OnceLock<Arc<cudarc::driver::CudaContext>>,
 }
 
 impl Communicator {
@@ -133,6 +145,10 @@ impl Communicator {
         self.turns
     }
 
+    pub(crate) fn transport_of_engine(&mut self) -> &Transport {
+        &self.seat.engine().transport
+    }
+
     /// What the constants say of a call.
     pub(crate) fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         self.seat.engine().predicted_us(algorithm, call, memory)
@@ -147,7 +163,8 @@ impl Communicator {
     /// Chooses an algorithm for all calls to come. All ranks choose the same.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for [`Choice::Mpi`] over another transport.
+    /// [`Error::Unsupported`] for MPI as a vendor over another transport, and for a vendor in the nodes of an algorithm that
+    /// knows no nodes.
     pub fn set_choice(&mut self, choice: Choice) -> Result<()> {
         self.check_choice(&choice)?;
         self.choice = choice;
@@ -156,8 +173,13 @@ impl Communicator {
 
     fn check_choice(&self, choice: &Choice) -> Result<()> {
         match (choice, self.transport()) {
-            (Choice::Mpi, "threads") => Err(Error::Unsupported(
-                "MPI's own all-reduce needs ranks under mpirun; these are threads".to_owned(),
+            (Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi), "threads") => {
+                Err(Error::Unsupported(
+                    "MPI's own collectives need ranks under mpirun; these are threads".to_owned(),
+                ))
+            }
+            (Choice::InNodes(algorithm, _), _) if !is_for_vendors(*algorithm) => Err(Error::Unsupported(
+                format!("{algorithm} has no phases inside of nodes; hierarchical-copy and rail have"),
             )),
             _ => Ok(()),
         }
@@ -171,11 +193,10 @@ impl Communicator {
 
     /// What would carry out a call now, and why.
     pub fn selection(&mut self, call: &Call) -> Ran {
-        if self.choice == Choice::Mpi && call.operation == Operation::AllReduce {
-            return Ran { algorithm: "mpi", why: Why::AskedFor };
+        match self.choice_on_host(call.operation) {
+            Choice::Vendor(vendor) => Ran { algorithm: Means::Vendor(vendor).name(), why: Why::AskedFor },
+            choice => self.seat.engine().selection(&choice, call),
         }
-        let Selection { algorithm, why } = self.seat.engine().selection(&self.choice, call);
-        Ran { algorithm: algorithm.name(), why }
     }
 
     /// The part of a buffer of `count` elements that is this rank's own: what
@@ -216,43 +237,6 @@ impl Communicator {
     /// [`Error::Aborted`] if another rank does not come, [`Error::Mpi`] if MPI fails.
     pub fn all_reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
         self.call(Operation::AllReduce, Some(op), buffer)
-    }
-
-    /// Begins an all-reduce that goes on beside what this thread does next, on the communication thread.
-    ///
-    /// The buffer is a vector, [registered memory](Communicator::alloc), or whatever else owns a slice. It goes into
-    /// the call and comes back from [`Pending::wait`]. Several calls may be in flight; they are carried out in the
-    /// order in which they were made, which is the same on all ranks. A blocking call first waits for all
-    /// that is in flight.
-    ///
-    /// ```
-    /// use unisono::ReduceOp;
-    ///
-    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
-    ///     let first = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)?;
-    ///     let second = comm.all_reduce_async(vec![2.0_f32; 1000], ReduceOp::Sum)?;
-    ///     // Meanwhile this thread computes.
-    ///     assert_eq!(first.wait()?[0], 2.0);
-    ///     assert_eq!(second.wait()?[0], 4.0);
-    ///     Ok(())
-    /// });
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if MPI was initialised so that only one thread may call it; [`Error::Aborted`] after
-    /// a failure that this thread knows of. What goes wrong later, [`Pending::wait`] says.
-    pub fn all_reduce_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Pending<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
-        if let Some(here) = self.seat.here() {
-            here.check_alive()?;
-            here.transport.check_other_threads()?;
-        }
-        let (choice, call) = (self.choice.clone(), Call::all_reduce(T::DTYPE, op, buffer.len()));
-        self.seat.send(buffer, move |engine, buffer| {
-            engine.run(&choice, &call, bytemuck::cast_slice_mut(buffer)).map(drop)
-        })
     }
 
     /// Every rank ends with its own part of the reduction of all buffers, which is returned; the rest of
@@ -353,7 +337,7 @@ impl Communicator {
     /// use.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for [`Choice::Mpi`] over another transport; [`Error::Aborted`] after a failure.
+    /// As [`Communicator::set_choice`]; [`Error::Aborted`] after a failure.
     pub fn collective(&mut self, choice: Choice) -> Result<impl Collective + '_> {
         self.seat.engine().check_alive()?;
         self.check_choice(&choice)?;
@@ -366,6 +350,16 @@ impl Communicator {
         drop(self.seat.engine().fail(cause));
     }
 
+    /// What the choice for all calls means for one on arrays in the host's memory.
+    fn choice_on_host(&self, operation: Operation) -> Choice {
+        match &self.choice {
+            // A program with arrays on GPUs has some in the host's memory too.
+            Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl) => Choice::Auto,
+            Choice::Vendor(_) if operation != Operation::AllReduce => Choice::Auto,
+            choice => choice.clone(),
+        }
+    }
+
     fn call<T: Element>(
         &mut self,
         operation: Operation,
@@ -376,8 +370,7 @@ impl Communicator {
             assert!(root < self.ranks(), "root {root} is not in a world of {} ranks", self.ranks());
         }
         let call = Call { operation, op, dtype: T::DTYPE, count: buffer.len() };
-        let own = self.choice == Choice::Mpi && operation != Operation::AllReduce;
-        let choice = if own { Choice::Auto } else { self.choice.clone() };
+        let choice = self.choice_on_host(operation);
         self.seat.engine().run(&choice, &call, bytemuck::cast_slice_mut(buffer))
     }
 }

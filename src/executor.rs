@@ -9,20 +9,27 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use unisono_collectives::{
-    Algorithm, Chunks, Combine, Direct, Operation, Phase, Plan, Rank, Receive, Send, Source, Step, Topology,
-    partition,
+    Algorithm, Chunks, Combine, Direct, Operation, Phase, Plan, Rank, Receive, Schedule, Send, Source, Step,
+    Topology, partition,
 };
 
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Place, Result};
+use crate::means::Means;
+#[cfg(feature = "mpi")]
+use crate::means::Vendor;
 use crate::reduce::{self, Kernel, ReduceOp, Widening};
 use crate::registered::Registry;
 use crate::scratch::Scratch;
 use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Transport};
 
+mod agreement;
+#[cfg(feature = "mpi")]
+mod by_mpi;
 mod one_pass;
 
+pub(crate) use agreement::agreement;
 use one_pass::OnePass;
 
 /// How much of a chunk is sent at a time between ranks that share memory: a few of it fit a core's cache.
@@ -32,6 +39,7 @@ const BLOCK_BYTES: usize = 512 << 10;
 #[derive(Debug)]
 pub(crate) struct Prepared {
     plan: Plan,
+    algorithm: Algorithm,
     /// Set where ranks that reach each other's buffers can do it all in one pass.
     direct: Option<Direct>,
     /// Whether a step sends what the buffer held before the first step.
@@ -41,13 +49,30 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    pub(crate) fn new(plan: Plan, operation: Operation, rank: usize, ranks: usize) -> Self {
+    pub(crate) fn new(
+        plan: Plan,
+        algorithm: Algorithm,
+        operation: Operation,
+        rank: usize,
+        ranks: usize,
+    ) -> Self {
         let all_reduce = operation == Operation::AllReduce;
         let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), rank, ranks)).flatten();
         let steps = || plan.phases().iter().flat_map(|phase| phase.schedule.steps());
         let mut sends = steps().filter_map(|step| step.send);
         let sends_original = sends.any(|send| send.source == Source::Original);
-        Self { plan, direct, sends_original, single_chunks: OnceLock::new() }
+        Self { plan, algorithm, direct, sends_original, single_chunks: OnceLock::new() }
+    }
+
+    /// A part of an algorithm's plan, for which no rank knows the others' parts.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn part(plan: Plan, algorithm: Algorithm) -> Self {
+        Self { plan, algorithm, direct: None, sends_original: false, single_chunks: OnceLock::from(false) }
+    }
+
+    #[cfg(feature = "nccl")]
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// In how many blocks the plan is best run, one block after the other, where ranks share memory: so many that
@@ -61,8 +86,8 @@ impl Prepared {
     }
 
     /// Asked of the plans of all ranks, since all must come to the same number of blocks.
-    fn all_send_single_chunks(&self, Task { call, algorithm, topology, .. }: &Task<'_>) -> bool {
-        let plan = |rank| algorithm.plan(call.operation, topology, rank);
+    fn all_send_single_chunks(&self, Task { call, topology, .. }: &Task<'_>) -> bool {
+        let plan = |rank| self.algorithm.plan(call.operation, topology, rank);
         let all = || (0..topology.ranks()).filter_map(plan).all(|plan| sends_single_chunks(&plan));
         *self.single_chunks.get_or_init(all)
     }
@@ -75,12 +100,20 @@ fn sends_single_chunks(plan: &Plan) -> bool {
 }
 
 /// One collective to be carried out by one rank.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Task<'a> {
     pub(crate) call: &'a Call,
-    pub(crate) algorithm: Algorithm,
+    /// The call as all ranks make it, of which `call` may be a part.
+    pub(crate) announced: &'a Call,
+    pub(crate) means: Means,
     pub(crate) prepared: &'a Prepared,
     pub(crate) topology: &'a Topology,
+    #[cfg_attr(
+        not(any(feature = "mpi", feature = "nccl")),
+        allow(dead_code, reason = "there are no vendors")
+    )]
+    /// A way for all ranks to see that they are in the same call, in chunks that nobody needs.
+    pub(crate) agreement: &'a Schedule,
     /// How many collectives came before.
     pub(crate) sequence: u64,
     /// How long a step may wait for another rank.
@@ -88,10 +121,14 @@ pub(crate) struct Task<'a> {
 }
 
 impl Task<'_> {
+    fn header(&self) -> Header {
+        Header::new(self.sequence, self.announced, self.means)
+    }
+
     /// Where a step is, for a message.
     fn place(&self, rank: usize, phase: &'static str, step: usize) -> Place {
-        let Self { call, algorithm, sequence, .. } = *self;
-        let (operation, algorithm) = (call.operation.name(), algorithm.name());
+        let Self { call, means, sequence, .. } = *self;
+        let (operation, algorithm) = (call.operation.name(), means.name());
         Place { rank, operation, sequence, algorithm, phase, step }
     }
 
@@ -228,17 +265,29 @@ impl<'a> Run<'a> {
         original: &'a [u8],
         outgoing: &'a mut Scratch,
     ) -> Self {
-        let header = Header::new(task.sequence, task.call, task.algorithm);
+        let header = task.header();
         let format = Format::of(task.call, widening);
         Self { task, format, header, original, outgoing, block: 0, blocks: 1 }
     }
 
     fn all_steps(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
         let Task { prepared, topology, .. } = *self.task;
-        self.blocks = if transport.is_shared_by(topology.ranks()) { prepared.blocks(self.task) } else { 1 };
+        let vendor = self.task.means.in_nodes();
+        #[cfg(feature = "mpi")]
+        if vendor == Some(Vendor::Mpi) {
+            self.task.agree(transport)?;
+        }
+        let in_blocks = vendor.is_none() && transport.is_shared_by(topology.ranks());
+        self.blocks = if in_blocks { prepared.blocks(self.task) } else { 1 };
         for block in 0..self.blocks {
             self.block = block;
             for phase in prepared.plan.phases() {
+                #[cfg(feature = "mpi")]
+                if let (Some(call), Some(Vendor::Mpi)) = (&phase.vendor, vendor) {
+                    self.by_mpi(phase, call, held, transport)
+                        .map_err(|failure| failure.at(self.task.place(transport.rank(), phase.name, 0)))?;
+                    continue;
+                }
                 for (number, step) in phase.schedule.steps().iter().enumerate() {
                     self.step(phase, step, held, transport).map_err(|failure| {
                         failure.at(self.task.place(transport.rank(), phase.name, number))

@@ -10,6 +10,8 @@ use unisono_collectives::model::Machine;
 use unisono_collectives::names::UnknownName;
 use unisono_collectives::{Algorithm, Operation, Topology};
 
+use crate::means::{Means, Vendor};
+
 mod rules;
 mod why;
 
@@ -35,20 +37,24 @@ pub enum Choice {
     /// By the size of the array; as [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does
     /// not offer.
     Rules(Arc<Rules>),
-    /// MPI's own all-reduce; as [`Choice::Auto`] for other operations.
-    Mpi,
+    /// This one, and a vendor in its phases inside of nodes. [`Algorithm::HierarchicalCopy`] and [`Algorithm::Rail`] have such
+    /// phases. As [`Choice::Auto`] for operations that the algorithm does not offer.
+    InNodes(Algorithm, Vendor),
+    /// A vendor's own all-reduce; as [`Choice::Auto`] for other operations.
+    ///
+    /// Where a communicator's choice names NCCL, it is for arrays on GPUs, and [`Choice::Auto`] for others.
+    Vendor(Vendor),
 }
 
 const AUTO: &str = "auto";
-const MPI: &str = "mpi";
 
 impl Choice {
     /// What the caller wants for an array of this size, if anything.
     pub(crate) fn wished(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         match self {
-            Self::Algorithm(algorithm) => Some((*algorithm, Why::AskedFor)),
+            Self::Algorithm(algorithm) | Self::InNodes(algorithm, _) => Some((*algorithm, Why::AskedFor)),
             Self::Rules(rules) => rules.algorithm(size_bytes),
-            Self::Auto | Self::Mpi => None,
+            Self::Auto | Self::Vendor(_) => None,
         }
     }
 }
@@ -59,7 +65,8 @@ impl fmt::Display for Choice {
             Self::Auto => f.pad(AUTO),
             Self::Algorithm(algorithm) => algorithm.fmt(f),
             Self::Rules(rules) => rules.fmt(f),
-            Self::Mpi => f.pad(MPI),
+            Self::InNodes(algorithm, vendor) => Means::InNodes(*algorithm, *vendor).fmt(f),
+            Self::Vendor(vendor) => Means::Vendor(*vendor).fmt(f),
         }
     }
 }
@@ -70,12 +77,16 @@ impl FromStr for Choice {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             AUTO => Ok(Self::Auto),
-            MPI => Ok(Self::Mpi),
             _ if text.contains(':') => Ok(Self::Rules(Arc::new(text.parse()?))),
-            name => name.parse().map(Self::Algorithm).map_err(|mut unknown: UnknownName| {
-                unknown.known.extend([AUTO, MPI]);
-                unknown.into()
-            }),
+            name => match name.parse() {
+                Ok(Means::Algorithm(algorithm)) => Ok(Self::Algorithm(algorithm)),
+                Ok(Means::InNodes(algorithm, vendor)) => Ok(Self::InNodes(algorithm, vendor)),
+                Ok(Means::Vendor(vendor)) => Ok(Self::Vendor(vendor)),
+                Err(mut unknown @ UnknownName { .. }) => {
+                    unknown.known.push(AUTO);
+                    Err(unknown.into())
+                }
+            },
         }
     }
 }
@@ -242,7 +253,7 @@ mod tests {
     use crate::tuning::Tuning;
 
     fn machines(transport: &str) -> Vec<Machine> {
-        Memory::ALL.map(|memory| Tuning::default().machine(transport, memory, usize::MAX)).to_vec()
+        Memory::HOST.map(|memory| Tuning::default().machine(transport, memory, usize::MAX)).to_vec()
     }
 
     #[test]
@@ -299,10 +310,11 @@ mod tests {
     #[test]
     fn names_are_read() {
         assert_eq!("auto".parse(), Ok(Choice::Auto));
-        assert_eq!("mpi".parse(), Ok(Choice::Mpi));
+        assert_eq!("mpi".parse(), Ok(Choice::Vendor(Vendor::Mpi)));
+        assert_eq!("rail+nccl".parse(), Ok(Choice::InNodes(Algorithm::Rail, Vendor::Nccl)));
         assert_eq!("ring".parse(), Ok(Choice::Algorithm(Algorithm::Ring)));
         let error = "rimg".parse::<Choice>().unwrap_err().to_string();
-        assert!(error.contains("did you mean \"ring\"?") && error.ends_with("auto, mpi"), "{error}");
+        assert!(error.contains("did you mean \"ring\"?") && error.ends_with("mpi, nccl, auto"), "{error}");
         let rules = "tree:0-8;ring:8-";
         assert_eq!(rules.parse::<Choice>().unwrap().to_string(), rules);
     }

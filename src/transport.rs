@@ -23,7 +23,8 @@ mod waiting;
 pub(crate) use header::Header;
 pub(crate) use shared::Open;
 use shared::Shared;
-use waiting::{Waiting, spins, usable_cores};
+pub(crate) use waiting::Waiting;
+use waiting::{spins, usable_cores};
 
 /// Bytes for another rank.
 #[derive(Debug)]
@@ -228,6 +229,15 @@ impl Transport {
         size_bytes <= shared::SHORT && to != self.rank() && self.shared().is_some_and(|shared| shared.has(to))
     }
 
+    /// Whether the kernel copies between processes of this node; `None` where none share memory.
+    pub(crate) fn asks_kernel(&self) -> Option<bool> {
+        match self {
+            Self::Threads(_) => None,
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.shared().map(Shared::asks_kernel),
+        }
+    }
+
     /// Whether all of the `ranks` ranks of the world share memory.
     pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {
         self.shared().is_some_and(|shared| shared.members().len() == ranks)
@@ -252,6 +262,22 @@ impl Transport {
             Self::Mpi(mpi) => mpi.shared_mut(),
         };
         shared.expect("ranks that meet share memory").meet(header, buffer, ranges, timeout, work)
+    }
+
+    #[cfg(feature = "mpi")]
+    /// A phase by MPI's own collectives. All ranks of its group are known to be in the same call.
+    pub(crate) fn by_mpi(
+        &mut self,
+        task: &mpi::InGroup<'_>,
+        held: &mut [u8],
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Threads(_) => {
+                unreachable!("threads have no MPI, as was seen when the algorithm was chosen")
+            }
+            Self::Mpi(mpi) => mpi.in_group(task, held, timeout),
+        }
     }
 
     /// Tells the other ranks that this one cannot go on, where they can be told.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
-use unisono::{Algorithm, Choice, Communicator, ReduceOp};
+use unisono::{Algorithm, Choice, Communicator, ReduceOp, Vendor};
 
 mod common;
 
@@ -62,29 +62,7 @@ fn play(role: &str) -> ExitCode {
         "killed" => killed(&mut comm),
         "long" => long_messages(&mut comm),
         "nodes" => assert_eq!(comm.topology().nodes(), 2),
-        "count" => mismatched(&mut comm, |comm, buffer| {
-            let short = if comm.rank() == 1 { &mut buffer[1..] } else { buffer };
-            comm.all_reduce(short, ReduceOp::Sum).map(drop)
-        }),
-        "dtype" => mismatched(&mut comm, |comm, buffer| match comm.rank() {
-            2 => comm.all_reduce(bytemuck::cast_slice_mut::<f32, u32>(buffer), ReduceOp::Sum).map(drop),
-            _ => comm.all_reduce(buffer, ReduceOp::Sum).map(drop),
-        }),
-        "op" => mismatched(&mut comm, |comm, buffer| {
-            let op = if comm.rank() == 0 { ReduceOp::Mean } else { ReduceOp::Sum };
-            comm.all_reduce(buffer, op).map(drop)
-        }),
-        "algorithm" => mismatched(&mut comm, |comm, buffer| {
-            let algorithm = if comm.rank() == 1 { Algorithm::Tree } else { Algorithm::Butterfly };
-            comm.set_choice(Choice::Algorithm(algorithm))?;
-            comm.all_reduce(buffer, ReduceOp::Sum).map(drop)
-        }),
-        "order" => mismatched(&mut comm, |comm, buffer| {
-            if comm.rank() == 0 {
-                comm.broadcast(buffer, 0)?;
-            }
-            comm.all_reduce(buffer, ReduceOp::Sum).map(drop)
-        }),
+        "count" | "dtype" | "op" | "algorithm" | "vendor" | "order" => disagree(role, &mut comm),
         "panic" => {
             assert_ne!(comm.rank(), 1, "on purpose");
             let _ = comm.all_reduce(&mut vec![1_u8; 1 << 20], ReduceOp::Sum);
@@ -99,6 +77,41 @@ fn play(role: &str) -> ExitCode {
         _ => panic!("no such role: {role}"),
     }
     ExitCode::SUCCESS
+}
+
+/// Something in which one rank's call differs from the others'.
+fn disagree(role: &str, comm: &mut Communicator) {
+    match role {
+        "count" => mismatched(comm, |comm, buffer| {
+            let short = if comm.rank() == 1 { &mut buffer[1..] } else { buffer };
+            comm.all_reduce(short, ReduceOp::Sum).map(drop)
+        }),
+        "dtype" => mismatched(comm, |comm, buffer| match comm.rank() {
+            2 => comm.all_reduce(bytemuck::cast_slice_mut::<f32, u32>(buffer), ReduceOp::Sum).map(drop),
+            _ => comm.all_reduce(buffer, ReduceOp::Sum).map(drop),
+        }),
+        "op" => mismatched(comm, |comm, buffer| {
+            let op = if comm.rank() == 0 { ReduceOp::Mean } else { ReduceOp::Sum };
+            comm.all_reduce(buffer, op).map(drop)
+        }),
+        "algorithm" => mismatched(comm, |comm, buffer| {
+            let algorithm = if comm.rank() == 1 { Algorithm::Tree } else { Algorithm::Butterfly };
+            comm.set_choice(Choice::Algorithm(algorithm))?;
+            comm.all_reduce(buffer, ReduceOp::Sum).map(drop)
+        }),
+        "vendor" => mismatched(comm, |comm, buffer| {
+            comm.set_choice(Choice::InNodes(Algorithm::Rail, Vendor::Mpi))?;
+            let short = if comm.rank() == 1 { &mut buffer[1..] } else { buffer };
+            comm.all_reduce(short, ReduceOp::Sum).map(drop)
+        }),
+        "order" => mismatched(comm, |comm, buffer| {
+            if comm.rank() == 0 {
+                comm.broadcast(buffer, 0)?;
+            }
+            comm.all_reduce(buffer, ReduceOp::Sum).map(drop)
+        }),
+        _ => panic!("no such role: {role}"),
+    }
 }
 
 /// Rank 0 leaves, and the others need it. MPI stays up: when a rank aborts while another finalises, Open MPI 4's
@@ -242,6 +255,7 @@ fn trials() -> Vec<Trial> {
             ("dtype", "of 100000 f32", "of 100000 u32"),
             ("op", "f32, mean", "f32, sum"),
             ("algorithm", "by tree", "by butterfly"),
+            ("vendor", "of 100000 f32, sum, by rail+mpi", "of 99999 f32, sum, by rail+mpi"),
             ("order", "all-reduce #0", "broadcast #0"),
         ] {
             let test = move || disagreement(role, settings, one, other);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp};
+use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp, Vendor};
 
 mod common;
 
@@ -202,7 +202,7 @@ fn after_a_failure_nothing_works_and_the_cause_is_told() {
 #[test]
 fn what_a_transport_cannot_do_is_said_and_harms_nothing() {
     unisono::threads(2, |mut comm| {
-        assert!(matches!(comm.collective(Choice::Mpi).err(), Some(Error::Unsupported(_))));
+        assert!(matches!(comm.collective(Choice::Vendor(Vendor::Mpi)).err(), Some(Error::Unsupported(_))));
         let mut one = [1_u64];
         comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
         assert_eq!(one, [2]);

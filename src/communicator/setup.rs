@@ -54,6 +54,10 @@ impl Communicator {
             transport: transport.name(),
             turns: (transport.local_ranks() as f64 / transport.node_cores() as f64).max(1.0),
             registry: transport.registry(),
+            #[cfg(feature = "nccl")]
+            local_rank: transport.topology().local_rank(transport.rank()),
+            #[cfg(feature = "nccl")]
+            device: std::sync::OnceLock::new(),
             topology: topology.clone(),
             seat: Seat::new(Engine::new(transport, topology, config.timeout)),
         };

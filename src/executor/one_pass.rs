@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::reduce::{self, Kernel, ReduceOp, Widening};
 use crate::scratch::Scratch;
-use crate::transport::{Header, Open, Transport};
+use crate::transport::{Open, Transport};
 
 /// How much is reduced at a time, before it is handed out: this rank's and another's fit the first-level cache
 /// together.
@@ -36,8 +36,8 @@ impl OnePass<'_> {
         widened: &mut Scratch,
         transport: &mut Transport,
     ) -> Result<()> {
-        let Task { call, algorithm, prepared, sequence, timeout, .. } = *self.task;
-        let header = Header::new(sequence, call, algorithm);
+        let Task { call, prepared, timeout, .. } = *self.task;
+        let header = self.task.header();
         let blocks = prepared.blocks(self.task);
         for block in 0..blocks {
             let range = |rank: usize| {

@@ -1,11 +1,12 @@
 //! What ranks tell each other of the collective that they are in.
 
 use bytemuck::{Pod, Zeroable};
-use unisono_collectives::{Algorithm, Operation, Rank};
+use unisono_collectives::{Operation, Rank};
 
 use super::Failure;
 use crate::call::Call;
 use crate::dtype::DType;
+use crate::means::Means;
 use crate::reduce::ReduceOp;
 
 /// What every message begins with: which collective it belongs to, in the eyes of its sender.
@@ -22,11 +23,11 @@ pub(crate) struct Header {
     /// The reduction, or `u8::MAX`.
     op: u8,
     dtype: u8,
-    algorithm: u8,
+    means: u8,
 }
 
 impl Header {
-    pub(crate) fn new(sequence: u64, call: &Call, algorithm: Algorithm) -> Self {
+    pub(crate) fn new(sequence: u64, call: &Call, means: Means) -> Self {
         Self {
             sequence,
             count: call.count as u64,
@@ -35,7 +36,7 @@ impl Header {
             operation: operation_code(call.operation),
             op: call.op.map_or(u8::MAX, |op| op as u8),
             dtype: call.dtype as u8,
-            algorithm: algorithm as u8,
+            means: means.code(),
         }
     }
 
@@ -48,7 +49,7 @@ impl Header {
         let name = |names: &[&'static str], code: u8| names.get(usize::from(code)).copied().unwrap_or("?");
         let operation = name(&Operation::all(0).map(Operation::name), self.operation);
         let dtype = name(&DType::ALL.map(DType::name), self.dtype);
-        let algorithm = name(&Algorithm::ALL.map(Algorithm::name), self.algorithm);
+        let means = name(&Means::ALL.map(Means::name), self.means);
         let mut text = format!("{operation} #{} of {} {dtype}", self.sequence, self.count);
         if self.op != u8::MAX {
             text += &format!(", {}", name(&ReduceOp::ALL.map(ReduceOp::name), self.op));
@@ -56,7 +57,7 @@ impl Header {
         if self.root != u32::MAX {
             text += &format!(", root {}", self.root);
         }
-        text + &format!(", by {algorithm}")
+        text + &format!(", by {means}")
     }
 
     /// Holds the header of a message from rank `other` against what is expected of it.
@@ -97,10 +98,14 @@ fn operation_code(operation: Operation) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use unisono_collectives::Algorithm;
+
     use super::*;
 
+    const RING: Means = Means::Algorithm(Algorithm::Ring);
+
     fn header(sequence: u64, count: usize) -> Header {
-        Header::new(sequence, &Call::all_reduce(DType::BF16, ReduceOp::Mean, count), Algorithm::Ring)
+        Header::new(sequence, &Call::all_reduce(DType::BF16, ReduceOp::Mean, count), RING)
     }
 
     #[test]
@@ -116,7 +121,7 @@ mod tests {
             operation: Operation::Reduce { root: 3 },
             ..Call::all_reduce(DType::I64, ReduceOp::Max, 5)
         };
-        let text = Header::new(7, &call, Algorithm::Tree).describe();
+        let text = Header::new(7, &call, Means::Algorithm(Algorithm::Tree)).describe();
         assert_eq!(text, "reduce #7 of 5 i64, max, root 3, by tree");
     }
 

@@ -13,16 +13,16 @@ use super::half::{Half as _, complete};
 use super::shared::Shared;
 use super::{Failure, Header, Incoming, Outgoing, Waiting};
 use crate::config::{Config, Inside, Launcher};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::reduce::ReduceOp;
 
 mod exchange;
 mod node;
 mod overheard;
+mod own;
 mod sys;
 
 use exchange::Messages;
+pub(crate) use own::InGroup;
 use sys::Comm;
 pub(crate) use sys::library_version;
 
@@ -44,6 +44,9 @@ pub(crate) struct Mpi {
     node: Option<Shared>,
     name: &'static str,
     messages: Messages,
+    groups: Vec<own::OfGroup>,
+    /// Whether a collective of MPI's own failed while MPI still had the caller's memory.
+    stranded: bool,
     spins: u32,
     /// Whether MPI was initialised here, and is to be finalised here.
     owns_mpi: bool,
@@ -105,6 +108,8 @@ impl Mpi {
             node,
             name,
             messages,
+            groups: Vec::new(),
+            stranded: false,
             spins,
             owns_mpi,
             only_thread,
@@ -218,19 +223,13 @@ impl Mpi {
         )
     }
 
-    /// MPI's own all-reduce.
-    pub(crate) fn vendor_all_reduce(&mut self, buffer: &mut [u8], dtype: DType, op: ReduceOp) -> Result<()> {
-        self.check_thread();
-        self.comm.all_reduce(buffer, dtype, op)
-    }
-
     /// Remembers why this rank cannot go on; the job is ended when the communicator is dropped.
     pub(crate) fn fail(&mut self, cause: &str) {
         self.cause.get_or_insert_with(|| cause.to_owned());
         if let Some(node) = &self.node {
             node.fail(cause);
         }
-        if self.messages.are_stranded() {
+        if self.stranded || self.messages.are_stranded() {
             // MPI still has the caller's memory, and the caller is about to get it back.
             end_job(self.rank, cause);
         }
@@ -309,7 +308,8 @@ impl Drop for Mpi {
         }
         // Its last rank to go takes the memory with it.
         self.node = None;
-        let ended = self.comm.free().and_then(|()| if self.owns_mpi { sys::finalize() } else { Ok(()) });
+        let freed = self.free_groups().and_then(|()| self.comm.free());
+        let ended = freed.and_then(|()| if self.owns_mpi { sys::finalize() } else { Ok(()) });
         if let Err(error) = ended {
             tracing::warn!(rank = self.rank, %error, "MPI did not end cleanly");
         }

@@ -137,6 +137,12 @@ impl Shared {
     }
 
     /// How often this rank looks before it gives way.
+    /// Whether the kernel copies from memory of the others that is not registered.
+    #[cfg(feature = "mpi")]
+    pub(super) fn asks_kernel(&self) -> bool {
+        self.reach.can_ask_kernel()
+    }
+
     pub(super) fn set_spins(&mut self, spins: u32) {
         self.spins = spins;
     }

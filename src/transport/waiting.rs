@@ -17,7 +17,7 @@ const EAGER_SPINS: u32 = 200;
 /// A yield hands over to a rank on the same core in about a microsecond, where spinning would use up its
 /// time slice.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     looks: u32,
     spins: u32,
     started: Option<Instant>,
@@ -27,14 +27,14 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// `spins` looks without giving way.
-    pub(super) fn new(spins: u32, timeout: Duration) -> Self {
+    pub(crate) fn new(spins: u32, timeout: Duration) -> Self {
         Self { looks: 0, spins, started: None, patient: false, timeout }
     }
 
     /// Lets a moment pass; from time to time it says that it is time to look whether something is wrong. The
     /// error is the time waited, once it is more than the deadline allows.
     #[inline]
-    pub(super) fn pause(&mut self) -> Result<bool, Duration> {
+    pub(crate) fn pause(&mut self) -> Result<bool, Duration> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks < self.spins {
             if self.looks > EAGER_SPINS {

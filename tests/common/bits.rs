@@ -17,7 +17,7 @@ fn noise(rank: usize, index: usize) -> f64 {
     ((state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5) * f64::from(1 << (state % 12))
 }
 
-fn inputs<T>(rank: usize, count: usize, element: impl Fn(f64) -> T) -> Vec<T> {
+pub fn inputs<T>(rank: usize, count: usize, element: impl Fn(f64) -> T) -> Vec<T> {
     (0..count).map(|index| element(noise(rank, index))).collect()
 }
 

@@ -6,9 +6,9 @@ use std::mem::MaybeUninit;
 use mpi::ffi;
 use unisono_collectives::Rank;
 
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::reduce::ReduceOp;
+
+mod own;
 
 /// The error for a return code that is not success.
 fn check(call: &'static str, code: c_int) -> Result<()> {
@@ -168,34 +168,6 @@ impl Comm {
         Ok(values)
     }
 
-    /// MPI's own all-reduce, in place. Blocks for as long as MPI likes.
-    pub(super) fn all_reduce(self, buffer: &mut [u8], dtype: DType, op: ReduceOp) -> Result<()> {
-        if buffer.is_empty() {
-            // An empty slice may lie at address 1, which is Open MPI's `MPI_IN_PLACE`, and refused.
-            return Ok(());
-        }
-        let unsupported = || {
-            Error::Unsupported(format!(
-                "MPI's own all-reduce has no {op} of {dtype}; choose another algorithm"
-            ))
-        };
-        let kind = datatype(dtype).ok_or_else(unsupported)?;
-        let count = c_int::try_from(buffer.len() / dtype.size_bytes()).map_err(|_| {
-            Error::Unsupported(format!("MPI's own all-reduce takes at most {} elements a call", c_int::MAX))
-        })?;
-        // SAFETY: the buffer holds `count` elements of this type; in place, it is both input and output.
-        let code = unsafe {
-            let op = match op {
-                ReduceOp::Sum | ReduceOp::Mean => ffi::RSMPI_SUM,
-                ReduceOp::Min => ffi::RSMPI_MIN,
-                ReduceOp::Max => ffi::RSMPI_MAX,
-                ReduceOp::Product => ffi::RSMPI_PROD,
-            };
-            ffi::MPI_Allreduce(unisono_mpi_in_place(), buffer.as_mut_ptr().cast(), count, kind, op, self.0)
-        };
-        check("MPI_Allreduce", code)
-    }
-
     /// Ends all processes of the communicator.
     pub(super) fn abort(self, exit_code: i32) -> ! {
         // SAFETY: the handle is valid, and nothing of this process runs after it.
@@ -298,24 +270,7 @@ impl Probed {
     }
 }
 
-/// The MPI type of an element; MPI has none for the half formats.
-fn datatype(dtype: DType) -> Option<ffi::MPI_Datatype> {
-    // SAFETY: constants of the library.
-    unsafe {
-        match dtype {
-            DType::F32 => Some(ffi::RSMPI_FLOAT),
-            DType::F64 => Some(ffi::RSMPI_DOUBLE),
-            DType::I32 => Some(ffi::RSMPI_INT32_T),
-            DType::I64 => Some(ffi::RSMPI_INT64_T),
-            DType::U8 => Some(ffi::RSMPI_UINT8_T),
-            DType::U32 => Some(ffi::RSMPI_UINT32_T),
-            DType::U64 => Some(ffi::RSMPI_UINT64_T),
-            DType::F16 | DType::BF16 => None,
-        }
-    }
-}
-
-/// A send or a receive that was begun.
+/// Something that was begun.
 #[derive(Debug)]
 pub(super) struct Request(ffi::MPI_Request);
 
@@ -332,9 +287,4 @@ impl Request {
         check("MPI_Test", code)?;
         Ok(done != 0)
     }
-}
-
-unsafe extern "C" {
-    /// The value of `MPI_IN_PLACE` (`in_place.c`).
-    safe fn unisono_mpi_in_place() -> *const c_void;
 }

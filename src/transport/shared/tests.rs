@@ -11,6 +11,7 @@ use super::{Open, Shared};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::means::Means;
 use crate::reduce::ReduceOp;
 use crate::transport::{Failure, Header};
 
@@ -22,7 +23,11 @@ fn meet(
     timeout: Duration,
     work: impl FnOnce(&mut Open<'_>) -> Result<()>,
 ) -> Result<(), Failure> {
-    let header = Header::new(0, &Call::all_reduce(DType::U8, ReduceOp::Sum, 64), Algorithm::AllToAll);
+    let header = Header::new(
+        0,
+        &Call::all_reduce(DType::U8, ReduceOp::Sum, 64),
+        Means::Algorithm(Algorithm::AllToAll),
+    );
     end.meet(&header, &mut [0; 64], |rank| 32 * rank..32 * (rank + 1), timeout, work)
 }
 

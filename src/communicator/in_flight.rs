@@ -1,0 +1,58 @@
+//! All-reduces that go on beside what their caller does next.
+
+use std::ops::DerefMut;
+
+use unisono_collectives::Operation;
+
+use super::Communicator;
+use crate::call::Call;
+use crate::dtype::Element;
+use crate::error::Result;
+use crate::pending::Pending;
+use crate::reduce::ReduceOp;
+
+impl Communicator {
+    /// Begins an all-reduce that goes on beside what this thread does next, on the communication thread.
+    ///
+    /// The buffer is a vector, [registered memory](Communicator::alloc), or whatever else owns a slice. It goes into
+    /// the call and comes back from [`Pending::wait`]. Several calls may be in flight; they are carried out in the
+    /// order in which they were made, which is the same on all ranks. A blocking call first waits for all
+    /// that is in flight.
+    ///
+    /// ```
+    /// use unisono::ReduceOp;
+    ///
+    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     let first = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)?;
+    ///     let second = comm.all_reduce_async(vec![2.0_f32; 1000], ReduceOp::Sum)?;
+    ///     // Meanwhile this thread computes.
+    ///     assert_eq!(first.wait()?[0], 2.0);
+    ///     assert_eq!(second.wait()?[0], 4.0);
+    ///     Ok(())
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if MPI was initialised so that only one thread may call it;
+    /// [`Error::Aborted`](crate::Error::Aborted) after a failure that this thread knows of. What goes wrong later, [`Pending::wait`]
+    /// says.
+    pub fn all_reduce_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Pending<B>>
+    where
+        B: DerefMut<Target = [T]> + Send + 'static,
+    {
+        self.check_in_flight()?;
+        let (choice, call) =
+            (self.choice_on_host(Operation::AllReduce), Call::all_reduce(T::DTYPE, op, buffer.len()));
+        self.seat.send(buffer, move |engine, buffer| {
+            engine.run(&choice, &call, bytemuck::cast_slice_mut(buffer)).map(drop)
+        })
+    }
+
+    /// Whether a call can be given to the communication thread, as far as this thread knows.
+    pub(super) fn check_in_flight(&self) -> Result<()> {
+        self.seat.here().map_or(Ok(()), |here| {
+            here.check_alive()?;
+            here.transport.check_other_threads()
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! What carries out a call, by name: an algorithm of ours, a vendor, or both together.
+
+use unisono_collectives::{Algorithm, named};
+
+/// Somebody else's collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Vendor {
+    /// Those of the MPI that the program is linked with, over slices.
+    Mpi,
+    /// NVIDIA's, over the memory of GPUs, among the ranks of a node.
+    Nccl,
+}
+
+/// What carries out a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Means {
+    /// The schedules of an algorithm.
+    Algorithm(Algorithm),
+    /// An algorithm whose phases in a node a vendor carries out.
+    InNodes(Algorithm, Vendor),
+    /// A vendor alone.
+    Vendor(Vendor),
+}
+
+impl Means {
+    /// All of them. A position in this list is what ranks tell each other.
+    pub(crate) const ALL: [Self; Algorithm::ALL.len() + 6] = {
+        let mut all = [Self::Vendor(Vendor::Mpi); Algorithm::ALL.len() + 6];
+        let mut position = 0;
+        while position < Algorithm::ALL.len() {
+            all[position] = Self::Algorithm(Algorithm::ALL[position]);
+            position += 1;
+        }
+        all[position] = Self::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi);
+        all[position + 1] = Self::InNodes(Algorithm::HierarchicalCopy, Vendor::Nccl);
+        all[position + 2] = Self::InNodes(Algorithm::Rail, Vendor::Mpi);
+        all[position + 3] = Self::InNodes(Algorithm::Rail, Vendor::Nccl);
+        all[position + 4] = Self::Vendor(Vendor::Mpi);
+        all[position + 5] = Self::Vendor(Vendor::Nccl);
+        all
+    };
+
+    /// The name on the command line and in every table.
+    ///
+    /// # Panics
+    /// If the algorithm has no phase for a vendor.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Algorithm(algorithm) => algorithm.name(),
+            Self::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi) => "hierarchical-copy+mpi",
+            Self::InNodes(Algorithm::HierarchicalCopy, Vendor::Nccl) => "hierarchical-copy+nccl",
+            Self::InNodes(Algorithm::Rail, Vendor::Mpi) => "rail+mpi",
+            Self::InNodes(Algorithm::Rail, Vendor::Nccl) => "rail+nccl",
+            Self::InNodes(algorithm, _) => panic!("{algorithm} has no phase for a vendor"),
+            Self::Vendor(Vendor::Mpi) => "mpi",
+            Self::Vendor(Vendor::Nccl) => "nccl",
+        }
+    }
+
+    /// Its position among all.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Algorithm(algorithm) => algorithm as u8,
+            _ => Self::ALL.iter().position(|&other| other == self).map_or(u8::MAX, |position| position as u8),
+        }
+    }
+
+    /// The vendor that carries out the phases in a node, if one does.
+    pub(crate) fn in_nodes(self) -> Option<Vendor> {
+        match self {
+            Self::InNodes(_, vendor) => Some(vendor),
+            Self::Algorithm(_) | Self::Vendor(_) => None,
+        }
+    }
+}
+
+named!(Means, "algorithm");
+
+/// Whether an algorithm has phases in a node that a vendor may carry out.
+pub(crate) fn is_for_vendors(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_means_has_a_name_and_a_code() {
+        for (code, means) in Means::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(means.code()), code);
+            assert_eq!(means.name().parse(), Ok(means));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! MPI's own collectives: all-reduce in the world, as a baseline, and those of a plan's phases among the ranks of a group.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use unisono_collectives::{Group, VendorCall};
+
+use super::Mpi;
+use super::sys::Comm;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::reduce::ReduceOp;
+use crate::transport::{Failure, Waiting};
+
+/// A phase that MPI carries out on a buffer of this rank, among the ranks of a group.
+#[derive(Debug)]
+pub(crate) struct InGroup<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) call: &'a VendorCall,
+    /// The bytes of each position's part, where there are parts.
+    pub(crate) parts: Vec<Range<usize>>,
+    pub(crate) dtype: DType,
+    pub(crate) op: ReduceOp,
+}
+
+/// A communicator of the ranks of a group, made when the group first needs it.
+#[derive(Debug)]
+pub(super) struct OfGroup {
+    group: Group,
+    comm: Comm,
+}
+
+impl Mpi {
+    /// MPI's own all-reduce.
+    pub(crate) fn vendor_all_reduce(&mut self, buffer: &mut [u8], dtype: DType, op: ReduceOp) -> Result<()> {
+        self.check_thread();
+        self.comm.all_reduce(buffer, dtype, op)
+    }
+
+    /// A phase of a plan. All ranks of the group are in the same call, as they have made sure.
+    pub(crate) fn in_group(
+        &mut self,
+        task: &InGroup<'_>,
+        held: &mut [u8],
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        self.check_thread();
+        if held.is_empty() {
+            return Ok(());
+        }
+        let comm = self.of_group(task.group).map_err(Failure::Error)?;
+        let position = task.group.position(self.rank).expect("a rank is in the groups of its phases");
+        // SAFETY: `held` is borrowed until this returns; and if it returns with an error while MPI still has it, the job ends
+        // before the caller gets it back (`fail`).
+        let begun = unsafe { comm.begin(task, held) };
+        let mut begun = begun.map_err(Failure::Error)?;
+        self.stranded = true;
+        let mut waiting = Waiting::new(self.spins, timeout);
+        while !begun.is_done().map_err(Failure::Error)? {
+            // Which of them is late, MPI does not say; the one that most others wait for is the first.
+            let other = task.group.member(usize::from(position == 0));
+            waiting.pause().map_err(|waited| Failure::Timeout { other, waited })?;
+        }
+        self.stranded = false;
+        if let VendorCall::ReduceScatter { .. } = task.call {
+            // In place, MPI leaves a rank's part at the beginning.
+            let own = task.parts[position].clone();
+            held.copy_within(..own.len(), own.start);
+        }
+        Ok(())
+    }
+
+    fn of_group(&mut self, group: &Group) -> Result<Comm> {
+        if let Some(known) = self.groups.iter().find(|known| known.group == *group) {
+            return Ok(known.comm);
+        }
+        let comm = self.comm.of_group(group.members())?;
+        self.groups.push(OfGroup { group: group.clone(), comm });
+        Ok(comm)
+    }
+
+    /// Gives back the communicators of groups.
+    pub(super) fn free_groups(&mut self) -> Result<(), Error> {
+        self.groups.drain(..).try_for_each(|known| known.comm.free())
+    }
+}

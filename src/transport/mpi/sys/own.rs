@@ -1,0 +1,153 @@
+//! Calls of MPI's own collectives.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+
+use mpi::ffi;
+use unisono_collectives::{Rank, VendorCall};
+
+use super::{Comm, Request, check};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::reduce::ReduceOp;
+use crate::transport::mpi::InGroup;
+
+/// Groups are made on a communicator of ours that sees no other tags like this.
+const GROUP_TAG: c_int = 3;
+
+impl Comm {
+    /// MPI's own all-reduce, in place. Blocks for as long as MPI likes.
+    pub(in super::super) fn all_reduce(self, buffer: &mut [u8], dtype: DType, op: ReduceOp) -> Result<()> {
+        if buffer.is_empty() {
+            // An empty slice may lie at address 1, which is Open MPI's `MPI_IN_PLACE`, and refused.
+            return Ok(());
+        }
+        let kind = datatype(dtype, op)?;
+        let count = int(buffer.len() / dtype.size_bytes())?;
+        // SAFETY: the buffer holds `count` elements of this type; in place, it is both input and output.
+        let code = unsafe {
+            let (in_place, held) = (unisono_mpi_in_place(), buffer.as_mut_ptr().cast());
+            ffi::MPI_Allreduce(in_place, held, count, kind, reduction(op), self.0)
+        };
+        check("MPI_Allreduce", code)
+    }
+
+    /// A communicator of these ranks of this one. Called by all of them, and by no others; blocks until all have.
+    pub(in super::super) fn of_group(self, members: &[Rank]) -> Result<Self> {
+        let members: Vec<_> = members.iter().map(|&rank| rank as c_int).collect();
+        let (mut all, mut some, mut part) = (MaybeUninit::uninit(), MaybeUninit::uninit(), self);
+        // SAFETY: the handle is valid, every call writes its result if it succeeds, and the groups are used no more.
+        unsafe {
+            check("MPI_Comm_group", ffi::MPI_Comm_group(self.0, all.as_mut_ptr()))?;
+            let (count, list) = (members.len() as c_int, members.as_ptr());
+            check("MPI_Group_incl", ffi::MPI_Group_incl(all.assume_init(), count, list, some.as_mut_ptr()))?;
+            let made = ffi::MPI_Comm_create_group(self.0, some.assume_init(), GROUP_TAG, &raw mut part.0);
+            check("MPI_Comm_create_group", made)?;
+            check("MPI_Group_free", ffi::MPI_Group_free(some.as_mut_ptr()))?;
+            check("MPI_Group_free", ffi::MPI_Group_free(all.as_mut_ptr()))?;
+        }
+        part.return_errors()
+    }
+
+    /// Begins a collective of a plan's phase, in place, on a communicator of the phase's group.
+    ///
+    /// # Safety
+    /// `held` must stay valid, and untouched by anybody else, until the collective is done.
+    pub(in super::super) unsafe fn begin(self, task: &InGroup<'_>, held: &mut [u8]) -> Result<Begun> {
+        let InGroup { dtype, op, ref parts, .. } = *task;
+        let size_bytes = dtype.size_bytes();
+        let (kind, count) = (datatype(dtype, op)?, int(held.len() / size_bytes)?);
+        let counts: Vec<_> = parts.iter().map(|part| int(part.len() / size_bytes)).collect::<Result<_>>()?;
+        let starts: Vec<_> = parts.iter().map(|part| int(part.start / size_bytes)).collect::<Result<_>>()?;
+        let (held, in_place): (*mut c_void, _) = (held.as_mut_ptr().cast(), unisono_mpi_in_place());
+        let (op, mut request) = (reduction(op), MaybeUninit::uninit());
+        // SAFETY: `held` has `count` elements of this type, which the caller keeps; `counts` and `starts`, one for each rank of
+        // the communicator and inside of `held`, are kept with the request.
+        let (name, code) = unsafe {
+            let request = request.as_mut_ptr();
+            match *task.call {
+                VendorCall::Reduce { root } => {
+                    let sent = if self.rank()? == root { in_place } else { held.cast_const() };
+                    let root = root as c_int;
+                    ("MPI_Ireduce", ffi::MPI_Ireduce(sent, held, count, kind, op, root, self.0, request))
+                }
+                VendorCall::Broadcast { root } => {
+                    ("MPI_Ibcast", ffi::MPI_Ibcast(held, count, kind, root as c_int, self.0, request))
+                }
+                VendorCall::ReduceScatter { .. } => {
+                    let counts = counts.as_ptr();
+                    let code = ffi::MPI_Ireduce_scatter(in_place, held, counts, kind, op, self.0, request);
+                    ("MPI_Ireduce_scatter", code)
+                }
+                VendorCall::AllGather { .. } => {
+                    let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
+                    let code =
+                        ffi::MPI_Iallgatherv(in_place, 0, kind, held, counts, starts, kind, self.0, request);
+                    ("MPI_Iallgatherv", code)
+                }
+            }
+        };
+        check(name, code)?;
+        // SAFETY: the call succeeded, so it has written the request.
+        let request = Request(unsafe { request.assume_init() });
+        Ok(Begun { request, _counts: counts, _starts: starts })
+    }
+}
+
+/// A collective that was begun, with what MPI reads until it is done.
+#[derive(Debug)]
+pub(in super::super) struct Begun {
+    request: Request,
+    _counts: Vec<c_int>,
+    _starts: Vec<c_int>,
+}
+
+impl Begun {
+    /// Whether it is done. Makes MPI progress.
+    pub(in super::super) fn is_done(&mut self) -> Result<bool> {
+        self.request.is_done()
+    }
+}
+
+fn int(count: usize) -> Result<c_int> {
+    c_int::try_from(count).map_err(|_| {
+        Error::Unsupported(format!("MPI's own collectives take at most {} elements a call", c_int::MAX))
+    })
+}
+
+fn reduction(op: ReduceOp) -> ffi::MPI_Op {
+    // SAFETY: constants of the library.
+    unsafe {
+        match op {
+            ReduceOp::Sum | ReduceOp::Mean => ffi::RSMPI_SUM,
+            ReduceOp::Min => ffi::RSMPI_MIN,
+            ReduceOp::Max => ffi::RSMPI_MAX,
+            ReduceOp::Product => ffi::RSMPI_PROD,
+        }
+    }
+}
+
+/// The MPI type of an element; MPI has none for the half formats.
+fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> {
+    // SAFETY: constants of the library.
+    let kind = unsafe {
+        match dtype {
+            DType::F32 => Some(ffi::RSMPI_FLOAT),
+            DType::F64 => Some(ffi::RSMPI_DOUBLE),
+            DType::I32 => Some(ffi::RSMPI_INT32_T),
+            DType::I64 => Some(ffi::RSMPI_INT64_T),
+            DType::U8 => Some(ffi::RSMPI_UINT8_T),
+            DType::U32 => Some(ffi::RSMPI_UINT32_T),
+            DType::U64 => Some(ffi::RSMPI_UINT64_T),
+            DType::F16 | DType::BF16 => None,
+        }
+    };
+    kind.ok_or_else(|| {
+        Error::Unsupported(format!("MPI's own collectives have no {op} of {dtype}; choose another algorithm"))
+    })
+}
+
+unsafe extern "C" {
+    /// The value of `MPI_IN_PLACE` (`in_place.c`).
+    safe fn unisono_mpi_in_place() -> *const c_void;
+}
