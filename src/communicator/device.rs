@@ -1,0 +1,203 @@
+//! Arrays in the memory of GPUs, as a user sees them.
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DeviceRepr, ValidAsZeroBits,
+};
+
+use super::Communicator;
+use crate::call::{Call, Ran};
+use crate::collective::Engine;
+use crate::device::{self, Gpu, cuda, lend};
+use crate::dtype::Element;
+use crate::error::{Error, Result};
+use crate::pending::Pending;
+use crate::reduce::ReduceOp;
+use crate::select::Choice;
+
+impl Communicator {
+    /// This rank's GPU: the ranks of a node take turns at those that they see (`CUDA_VISIBLE_DEVICES`), by their local ranks.
+    ///
+    /// Every rank may call it by itself, at any time. Arrays on this GPU may as well come from elsewhere: a context of cudarc's with
+    /// the same ordinal names the same GPU.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if there is no driver or no GPU, [`Error::Cuda`](crate::Error::Cuda) if it
+    /// cannot be used.
+    pub fn device(&self) -> Result<Arc<CudaContext>> {
+        if let Some(context) = self.device.get() {
+            return Ok(Arc::clone(context));
+        }
+        let context = device::context(self.local_rank)?;
+        Ok(Arc::clone(self.device.get_or_init(|| context)))
+    }
+
+    /// An array of `count` zeros on [this rank's GPU](Communicator::device).
+    ///
+    /// # Errors
+    /// As [`Communicator::device`].
+    pub fn alloc_device<T: Element + DeviceRepr + ValidAsZeroBits>(
+        &self,
+        count: usize,
+    ) -> Result<CudaSlice<T>> {
+        let stream = self.device()?.default_stream();
+        let array = if count == 0 { device::nothing(&stream) } else { stream.alloc_zeros(count) };
+        array.map_err(cuda("memory on the GPU"))
+    }
+
+    /// As [`Communicator::all_reduce`], of an array on a GPU: a [`CudaSlice`] or a part of one.
+    ///
+    /// It is reduced after what is on `stream` now, and before what will be: the call may return while the GPU still works, and the
+    /// host waits for no more than it must. [`Communicator::synchronize`] waits for the rest, with a deadline. All arrays of a rank
+    /// are on one GPU; the first call sets up NCCL, and takes a second or so.
+    ///
+    /// ```no_run
+    /// use unisono::ReduceOp;
+    ///
+    /// # fn main() -> unisono::Result<()> {
+    /// # let mut comm = unisono::Communicator::threads(1)?.remove(0);
+    /// let stream = comm.device()?.default_stream();
+    /// let mut gradients = comm.alloc_device::<f32>(1 << 20)?;
+    /// let ran = comm.all_reduce_device(&mut gradients, ReduceOp::Mean, &stream)?;
+    /// println!("{} ({})", ran.algorithm, ran.why);
+    /// comm.synchronize(&stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Cuda`](crate::Error::Cuda) and [`Error::Nccl`](crate::Error::Nccl) if these fail,
+    /// [`Error::Overdue`](crate::Error::Overdue) if the GPU does not come to an end, and
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the array is on another GPU than those before, or what was chosen by
+    /// name cannot be had; the call is then as good as not made.
+    pub fn all_reduce_device<T: Element>(
+        &mut self,
+        buffer: &mut impl DevicePtrMut<T>,
+        op: ReduceOp,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Ran> {
+        let call = Call::all_reduce(T::DTYPE, op, buffer.len());
+        let choice = self.choice.clone();
+        self.run_on_device(&choice, &call, buffer, stream)
+    }
+
+    /// Carries out a call by what a choice names.
+    pub(crate) fn run_on_device<T: Element>(
+        &mut self,
+        choice: &Choice,
+        call: &Call,
+        buffer: &mut impl DevicePtrMut<T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Ran> {
+        self.on_gpu(stream.context(), |engine, gpu| {
+            lend(buffer, stream, |span| engine.run_on_gpu(gpu, choice, call, span, stream))
+        })
+    }
+
+    /// Begins an all-reduce of an array on a GPU that goes on beside what this thread and `stream` do next: after what is on `stream`
+    /// now, on the communication thread and on a stream of its own. The array comes back from [`DevicePending::wait`]. As for
+    /// [`Communicator::all_reduce_async`], several may be in flight.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`]; [`Error::Cuda`](crate::Error::Cuda) if the GPU cannot be used. What goes wrong later,
+    /// [`DevicePending::wait`] says.
+    pub fn all_reduce_device_async<T: Element, B>(
+        &mut self,
+        buffer: B,
+        op: ReduceOp,
+        stream: &Arc<CudaStream>,
+    ) -> Result<DevicePending<B>>
+    where
+        B: DevicePtrMut<T> + Send + 'static,
+    {
+        self.check_in_flight()?;
+        let (choice, call) = (self.choice.clone(), Call::all_reduce(T::DTYPE, op, buffer.len()));
+        let context = Arc::clone(stream.context());
+        let begun = device::moment(stream)?;
+        let done = Arc::new(context.new_event(None).map_err(cuda("an event"))?);
+        let event = Arc::clone(&done);
+        let pending = self.seat.send(buffer, move |engine, buffer| {
+            engine.with_gpu(&context, |engine, gpu| {
+                let aside = gpu.aside();
+                aside.wait(&begun).map_err(cuda("order of streams"))?;
+                let ran = lend(buffer, &aside, |span| engine.run_on_gpu(gpu, &choice, &call, span, &aside));
+                // Even if it failed, so that the array is not given back to its own stream too early.
+                let ordered = event.record(&aside).and_then(|()| buffer.stream().wait(&event));
+                ran.and(ordered.map_err(cuda("order of streams")))
+            })
+        })?;
+        Ok(DevicePending { pending, done })
+    }
+
+    /// Waits until all that is on a stream now is done.
+    ///
+    /// # Errors
+    /// [`Error::Overdue`](crate::Error::Overdue) after the time that [`Communicator::set_timeout`] sets: a rank whose GPU waits for
+    /// one that has ended would wait for ever. [`Error::Nccl`](crate::Error::Nccl) if NCCL says that something went wrong.
+    pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
+        let rank = self.rank;
+        self.on_gpu(stream.context(), |engine, gpu| {
+            let timeout = engine.timeout;
+            let reached = device::moment(stream)?;
+            let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));
+            device::wait_for(is_over, (rank, "what is queued on the GPU"), timeout, || gpu.check_nccl())
+        })
+    }
+
+    /// How arrays get from GPU to GPU, in words: by NCCL inside of nodes, or through the host, and then why. Called by all ranks: it
+    /// sets up what the first all-reduce would.
+    ///
+    /// # Errors
+    /// As [`Communicator::device`], on the first rank that has none, and [`Error::Aborted`] on the others; the communicator is then
+    /// as good as before. Otherwise as [`Communicator::all_reduce_device`].
+    pub fn device_route(&mut self) -> Result<String> {
+        let (rank, device) = (self.rank as u64, self.device());
+        let mut without = [if device.is_err() { rank } else { u64::MAX }];
+        self.all_reduce(&mut without, ReduceOp::Min)?;
+        let context = match (device, without) {
+            (Ok(context), [u64::MAX]) => context,
+            (Err(error), [first]) if first == rank => return Err(error),
+            (_, [first]) => {
+                let (rank, by, cause) = (self.rank, first as usize, "it has no GPU to use".to_owned());
+                return Err(Error::Aborted { rank, by, cause });
+            }
+        };
+        self.on_gpu(&context, |_, gpu| Ok(gpu.route()))
+    }
+
+    /// Lets `work` use this rank's GPU, which all ranks set up together before the first time.
+    pub(crate) fn on_gpu<R>(
+        &mut self,
+        context: &Arc<CudaContext>,
+        work: impl FnOnce(&mut Engine, &mut Gpu) -> Result<R>,
+    ) -> Result<R> {
+        self.seat.engine().with_gpu(context, work)
+    }
+}
+
+/// An all-reduce of an array on a GPU in flight, which owns the array until it is done. To drop it is to give up the array: the
+/// collective goes on all the same.
+#[derive(Debug)]
+pub struct DevicePending<B> {
+    pending: Pending<B>,
+    done: Arc<CudaEvent>,
+}
+
+impl<B> DevicePending<B> {
+    /// The part that this rank's threads have in it: [`Pending::flight`] says when that was.
+    pub fn on_host(&self) -> &Pending<B> {
+        &self.pending
+    }
+
+    /// Has `stream` go on after the all-reduce, and gives back the array. The host waits until its part is done, the GPU may still
+    /// work.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_device`]; the array is then lost, like the communicator.
+    pub fn wait(self, stream: &Arc<CudaStream>) -> Result<B> {
+        let buffer = self.pending.wait()?;
+        stream.wait(&self.done).map_err(cuda("order of streams"))?;
+        Ok(buffer)
+    }
+}

@@ -1,0 +1,141 @@
+//! Who reduces an array on GPUs: a vendor, an algorithm with a vendor in its nodes, or the host.
+
+use unisono_collectives::{Algorithm, Topology};
+
+use super::facts::Inside;
+use crate::call::Call;
+use crate::error::{Error, Result};
+use crate::means::{Means, Vendor, is_for_vendors};
+use crate::reduce::ReduceOp;
+use crate::select::{Choice, Why};
+
+/// Up to this size the number of messages between nodes decides, and beyond it how many ranks share the network.
+const SMALL_BYTES: usize = 64 << 10;
+
+/// What carries out an all-reduce, where it is not left to the host's choice. The same on all ranks.
+///
+/// # Errors
+/// [`Error::Unsupported`] if what was asked for by name cannot be had.
+pub(super) fn choose(
+    choice: &Choice,
+    call: &Call,
+    inside: &Inside,
+    topology: &Topology,
+) -> Result<Option<(Means, Why)>> {
+    let by_nccl = can_all_be_nccl(call, topology).and_then(|()| has_nccl(inside));
+    let in_nodes = can_be_in_nodes(call, topology).and_then(|()| has_nccl(inside));
+    let refused = |why: String| Err(Error::Unsupported(format!("{choice} cannot reduce this: {why}")));
+    match choice {
+        Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi) => {
+            refused("MPI's own collectives are for arrays in the host's memory".to_owned())
+        }
+        Choice::Vendor(Vendor::Nccl) => match by_nccl {
+            Ok(()) => Ok(Some((Means::Vendor(Vendor::Nccl), Why::AskedFor))),
+            Err(why) => refused(why),
+        },
+        Choice::InNodes(algorithm, Vendor::Nccl) => match in_nodes {
+            Ok(()) => Ok(Some((Means::InNodes(*algorithm, Vendor::Nccl), Why::AskedFor))),
+            Err(why) => refused(why),
+        },
+        Choice::Algorithm(_) | Choice::Rules(_) | Choice::Auto => match choice.wished(call.size_bytes()) {
+            Some((algorithm, why)) if is_for_vendors(algorithm) && in_nodes.is_ok() => {
+                Ok(Some((Means::InNodes(algorithm, Vendor::Nccl), why)))
+            }
+            Some(_) => Ok(None),
+            None => Ok(usual(call, by_nccl.is_ok(), in_nodes.is_ok())),
+        },
+    }
+}
+
+/// What is usually fastest.
+fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Means, Why)> {
+    let nccl_in = |algorithm| Means::InNodes(algorithm, Vendor::Nccl);
+    if by_nccl {
+        Some((Means::Vendor(Vendor::Nccl), Why::Usual("one node, a GPU for each rank")))
+    } else if !in_nodes {
+        None
+    } else if call.size_bytes() <= SMALL_BYTES {
+        let reason = "GPUs on several nodes, small array: fewest messages between nodes";
+        Some((nccl_in(Algorithm::HierarchicalCopy), Why::Usual(reason)))
+    } else {
+        let reason = "GPUs on several nodes, large array: all ranks share the network";
+        Some((nccl_in(Algorithm::Rail), Why::Usual(reason)))
+    }
+}
+
+fn has_nccl(inside: &Inside) -> Result<(), String> {
+    match inside {
+        Inside::Nccl => Ok(()),
+        Inside::Host(why) => Err(why.clone()),
+        Inside::Nobody => Err("no node has two ranks".to_owned()),
+    }
+}
+
+fn can_all_be_nccl(call: &Call, topology: &Topology) -> Result<(), String> {
+    if topology.nodes() > 1 {
+        return Err("it is for one node; over several, rail and hierarchical-copy use it in each".to_owned());
+    }
+    can_divide(call)
+}
+
+fn can_be_in_nodes(call: &Call, topology: &Topology) -> Result<(), String> {
+    // Between nodes the host divides.
+    if topology.nodes() > 1 { Ok(()) } else { can_divide(call) }
+}
+
+fn can_divide(call: &Call) -> Result<(), String> {
+    if call.op == Some(ReduceOp::Mean) && !call.dtype.is_float() {
+        return Err(format!("NCCL's mean of {} is rounded in another way", call.dtype));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+
+    fn name(choice: &str, call: &Call, inside: &Inside, topology: &Topology) -> String {
+        match choose(&choice.parse().unwrap(), call, inside, topology) {
+            Ok(Some((means, _))) => means.to_string(),
+            Ok(None) => "host".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn memory_nodes_and_size_decide() {
+        let (one, two) = (Topology::single_node(4), Topology::uniform(2, 2));
+        let call = |size_bytes: usize| Call::all_reduce(DType::F32, ReduceOp::Sum, size_bytes / 4);
+        let (small, large) = (call(1024), call(1 << 20));
+        assert_eq!(name("auto", &small, &Inside::Nccl, &one), "nccl");
+        assert_eq!(name("auto", &small, &Inside::Nccl, &two), "hierarchical-copy+nccl");
+        assert_eq!(name("auto", &large, &Inside::Nccl, &two), "rail+nccl");
+        assert_eq!(name("ring", &large, &Inside::Nccl, &two), "host");
+        assert_eq!(name("rail", &large, &Inside::Nccl, &two), "rail+nccl");
+        assert_eq!(name("tree:0-2K", &small, &Inside::Nccl, &one), "host");
+        assert_eq!(name("tree:0-2K", &large, &Inside::Nccl, &one), "nccl");
+        assert_eq!(name("auto", &large, &Inside::Nobody, &Topology::uniform(4, 1)), "host");
+    }
+
+    #[test]
+    fn what_is_asked_for_by_name_is_had_or_refused() {
+        let (one, two) = (Topology::single_node(2), Topology::uniform(2, 2));
+        let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 10);
+        let shared = Inside::Host("ranks 0 and 1 share a GPU".to_owned());
+        assert!(name("nccl", &call, &shared, &one).ends_with("ranks 0 and 1 share a GPU"));
+        assert!(name("rail+nccl", &call, &shared, &two).ends_with("ranks 0 and 1 share a GPU"));
+        assert_eq!(name("rail", &call, &shared, &two), "host");
+        assert!(name("nccl", &call, &Inside::Nccl, &two).contains("one node"));
+        assert!(name("mpi", &call, &Inside::Nccl, &one).contains("host's memory"));
+    }
+
+    #[test]
+    fn a_mean_of_integers_is_divided_by_the_host() {
+        let (one, two) = (Topology::single_node(2), Topology::uniform(2, 2));
+        let call = Call::all_reduce(DType::I32, ReduceOp::Mean, 10);
+        assert_eq!(name("auto", &call, &Inside::Nccl, &one), "host");
+        assert_eq!(name("auto", &call, &Inside::Nccl, &two), "hierarchical-copy+nccl");
+        assert!(name("nccl", &call, &Inside::Nccl, &one).contains("mean of i32"));
+    }
+}

@@ -1,0 +1,163 @@
+//! All-reduces of arrays on GPUs, beside those of arrays in the host's memory.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream};
+use unisono_collectives::{Algorithm, Operation};
+
+use super::plan::Staged;
+use super::staged::Pipeline;
+use super::{Gpu, Span, choose, cuda, pieces};
+use crate::call::{Call, Ran};
+use crate::collective::Engine;
+use crate::error::{Error, Result};
+use crate::executor::{Prepared, Task};
+use crate::means::{Means, Vendor};
+use crate::select::Choice;
+
+impl Engine {
+    /// Lets `work` use this rank's GPU, which all ranks set up together before the first time.
+    pub(crate) fn with_gpu<R>(
+        &mut self,
+        context: &Arc<CudaContext>,
+        work: impl FnOnce(&mut Self, &mut Gpu) -> Result<R>,
+    ) -> Result<R> {
+        self.check_alive()?;
+        let mut gpu = match self.gpu.take() {
+            Some(gpu) => gpu,
+            None => {
+                let made = Gpu::new(self, context);
+                Box::new(self.noted(made)?)
+            }
+        };
+        let bound = check_context(&gpu.context, context)
+            .and_then(|()| context.bind_to_thread().map_err(cuda("the GPU's context")));
+        let done = bound.and_then(|()| work(self, &mut gpu));
+        if let (Err(error), Some(nccl)) = (&done, &mut gpu.nccl)
+            && !matches!(error, Error::Unsupported(_))
+        {
+            // Other ranks' GPUs wait for this one's.
+            nccl.abort();
+        }
+        self.gpu = Some(gpu);
+        self.noted(done)
+    }
+
+    /// Reduces an array on this rank's GPU: after what is on `stream`, and before what comes to be on it.
+    ///
+    /// When it returns, the ranks have done what is theirs to do; the GPU may still have to.
+    pub(crate) fn run_on_gpu(
+        &mut self,
+        gpu: &mut Gpu,
+        choice: &Choice,
+        call: &Call,
+        span: &mut Span<'_>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Ran> {
+        assert_eq!(span.size_bytes(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
+        check_context(span.context(), stream.context())?;
+        let (means, why) = match choose::choose(choice, call, &gpu.inside, &self.topology)? {
+            Some(chosen) => chosen,
+            None => self.on_host(choice, call),
+        };
+        match means {
+            // Any reduction of one array is that array.
+            _ if self.topology.ranks() == 1 => {}
+            Means::Vendor(_) => self.by_nccl(gpu, call, span, stream)?,
+            Means::Algorithm(algorithm) => self.in_pieces(gpu, algorithm, None, call, span, stream)?,
+            Means::InNodes(algorithm, vendor) => {
+                self.in_pieces(gpu, algorithm, Some(vendor), call, span, stream)?;
+            }
+        }
+        Ok(Ran { algorithm: means.name(), why })
+    }
+
+    fn by_nccl(
+        &mut self,
+        gpu: &mut Gpu,
+        call: &Call,
+        span: &mut Span<'_>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        // No step of this plan is taken.
+        let prepared = self.plan(Algorithm::RecursiveDoubling, Operation::AllReduce);
+        let prepared = prepared.expect("every algorithm offers all-reduce");
+        let sequence = self.next_calls(1);
+        let (task, _, transport) = self.task(call, Means::Vendor(Vendor::Nccl), &prepared, sequence);
+        task.agree(transport)?;
+        let op = call.op.expect("an all-reduce reduces");
+        gpu.nccl().all_reduce(span, call.dtype, op, stream)
+    }
+
+    fn in_pieces(
+        &mut self,
+        gpu: &mut Gpu,
+        algorithm: Algorithm,
+        vendor: Option<Vendor>,
+        call: &Call,
+        span: &mut Span<'_>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        let prepared = self.plan(algorithm, Operation::AllReduce).expect("every algorithm offers all-reduce");
+        let staged = Arc::clone(gpu.plans.entry((algorithm, vendor.is_some())).or_insert_with(|| {
+            Arc::new(match vendor {
+                Some(_) => Staged::with_vendor(prepared.plan(), algorithm),
+                None => Staged::on_host(Arc::clone(&prepared)),
+            })
+        }));
+        let means = vendor.map_or(Means::Algorithm(algorithm), |vendor| Means::InNodes(algorithm, vendor));
+        // What one rank has on the host: with a vendor, a rail's is a shard.
+        let shards = match (algorithm, vendor) {
+            (Algorithm::Rail, Some(_)) => self.topology.ranks_of_largest_node(),
+            _ => 1,
+        };
+        let pieces = pieces::count_for(call.size_bytes() / shards);
+        let sequence = self.next_calls(pieces as u64);
+        let (task, executor, transport) = self.task(call, means, &prepared, sequence);
+        if vendor.is_some() {
+            task.agree(transport)?;
+        }
+        Pipeline { gpu, staged: &staged, task, pieces, executor, transport, stream }.run(span)
+    }
+
+    /// What the host's algorithm for an array of its own would be.
+    fn on_host(&mut self, choice: &Choice, call: &Call) -> (Means, crate::Why) {
+        let selection = self.selection(choice, call);
+        let means = selection.algorithm.parse().expect("what is selected has a name");
+        (means, selection.why)
+    }
+
+    /// The numbers of the next so many calls; the first of them.
+    fn next_calls(&mut self, calls: u64) -> u64 {
+        self.sequence += calls;
+        self.sequence - calls
+    }
+
+    fn task<'a>(
+        &'a mut self,
+        call: &'a Call,
+        means: Means,
+        prepared: &'a Prepared,
+        sequence: u64,
+    ) -> (Task<'a>, &'a mut crate::executor::Executor, &'a mut crate::transport::Transport) {
+        let Self { topology, agreement, timeout, executor, transport, .. } = self;
+        let timeout = *timeout;
+        (
+            Task { call, announced: call, means, prepared, topology, agreement, sequence, timeout },
+            executor,
+            transport,
+        )
+    }
+}
+
+/// A rank keeps to one GPU: that is what the others know of it.
+fn check_context(known: &CudaContext, given: &CudaContext) -> Result<()> {
+    if known.cu_device() == given.cu_device() {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "this rank's arrays are on GPU {}, and this call's array or stream is on GPU {}",
+        known.ordinal(),
+        given.ordinal()
+    )))
+}

@@ -1,0 +1,115 @@
+//! Arrays on GPUs, over stand-ins for CUDA's driver and NCCL (`stand-ins/`), which are as asynchronous as a GPU: worlds of
+//! processes under mpirun, and of threads. This program launches itself.
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+
+#[path = "../common/mod.rs"]
+mod common;
+mod ranks;
+#[path = "../common/stand_ins.rs"]
+#[allow(unreachable_pub, reason = "other tests use it too")]
+mod stand_ins;
+
+use common::launch::{self, Ended};
+
+/// Tells a process that it is a rank, and what it does.
+const ROLE: &str = "UNISONO_TEST_ROLE";
+const DEADLINE: Duration = Duration::from_secs(120);
+
+type Settings = &'static [(&'static str, &'static str)];
+
+fn main() -> ExitCode {
+    match std::env::var(ROLE) {
+        Ok(role) if role.starts_with("threads") => ranks::threads(),
+        Ok(role) => ranks::play(&role, &mut unisono::init().expect("MPI is up")),
+        Err(_) => {
+            let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+            return libtest_mimic::run(&arguments, trials()).exit_code();
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn trials() -> Vec<Trial> {
+    let gpus: Settings = &[("STAND_IN_DEVICES", "4")];
+    let one_gpu: Settings = &[("STAND_IN_DEVICES", "1")];
+    let may_share: Settings = &[("STAND_IN_DEVICES", "1"), ("NCCL_MULTI_RANK_GPU_ENABLE", "1")];
+    let even: Settings = &[("STAND_IN_DEVICES", "4"), ("UNISONO_NODES", "2,2")];
+    let uneven: Settings = &[("STAND_IN_DEVICES", "4"), ("UNISONO_NODES", "3,1")];
+    let nodes_share: Settings =
+        &[("STAND_IN_DEVICES", "1"), ("NCCL_MULTI_RANK_GPU_ENABLE", "1"), ("UNISONO_NODES", "2,2")];
+    let of_one: Settings = &[("STAND_IN_DEVICES", "4"), ("UNISONO_NODES", "1,1,1")];
+    let old_nccl: Settings = &[
+        ("STAND_IN_DEVICES", "1"),
+        ("NCCL_MULTI_RANK_GPU_ENABLE", "1"),
+        ("STAND_IN_NCCL_VERSION", "2.29.7"),
+    ];
+    let whims: Settings = &[("STAND_IN_DEVICES", "1"), ("STAND_IN_DELAY_US", "5000")];
+    let worlds: [(&str, usize, Settings, &[&str]); 11] = [
+        ("a GPU each", 1, gpus, &["reduce"]),
+        (
+            "a GPU each",
+            2,
+            gpus,
+            &["by nccl", "reduce", "in flight", "in flight, untracked", "pieces", "another GPU"],
+        ),
+        ("a GPU each", 4, gpus, &["by nccl"]),
+        ("one GPU", 3, one_gpu, &["through the host", "reduce", "bits", "in flight", "in flight, untracked"]),
+        ("one GPU, which NCCL shares", 2, may_share, &["by nccl", "reduce"]),
+        ("one GPU, which an old NCCL does not share", 2, old_nccl, &["through the host"]),
+        ("two and two", 4, even, &["in nodes", "reduce", "in flight", "pieces"]),
+        ("three and one", 4, uneven, &["in nodes", "reduce", "pieces"]),
+        ("two and two on one GPU", 4, nodes_share, &["in nodes", "pieces"]),
+        ("streams with long whims", 2, whims, &["many pieces"]),
+        ("nodes of one", 3, of_one, &["alone", "reduce"]),
+    ];
+    let mut trials = Vec::new();
+    for (world, count, settings, roles) in worlds {
+        for role in roles {
+            let test = move || {
+                launch(count, role, settings).expect_success();
+                Ok(())
+            };
+            trials.push(Trial::test(format!("{role}: {world}, {count} ranks"), test));
+        }
+    }
+    let counts = &["of 1000 f32", "of 999 f32", "ends the job"];
+    let failing: [(&str, usize, Settings, &[&str]); 5] = [
+        ("count", 2, gpus, counts),
+        ("count", 3, one_gpu, counts),
+        ("count", 4, even, counts),
+        ("late", 2, gpus, &["by nccl", "for rank 0"]),
+        ("late", 4, even, &["by hierarchical-copy+nccl", "for rank 0"]),
+    ];
+    for (role, count, settings, said) in failing {
+        let test = move || {
+            let ended = launch(count, role, settings);
+            assert!(!ended.status.success() && !ended.stdout.contains("result: true"), "{ended:?}");
+            assert!(said.iter().all(|said| ended.stderr.contains(said)), "{said:?} in {}", ended.stderr);
+            Ok(())
+        };
+        trials.push(Trial::test(format!("{role} at {count} ranks with {settings:?}"), test));
+    }
+    trials.push(Trial::test("threads with a GPU each", move || {
+        end(Command::new(program()), "threads", gpus).expect_success();
+        Ok(())
+    }));
+    trials
+}
+
+fn program() -> String {
+    std::env::current_exe().expect("this test is a program").display().to_string()
+}
+
+fn launch(count: usize, role: &str, settings: Settings) -> Ended {
+    end(launch::mpirun(count, &program()), role, settings)
+}
+
+fn end(mut command: Command, role: &str, settings: Settings) -> Ended {
+    command.env(ROLE, role).env("STAND_IN_DELAY_US", "5").envs(stand_ins::environment());
+    command.envs(settings.iter().copied());
+    launch::run(command, DEADLINE)
+}

@@ -1,0 +1,246 @@
+//! What one rank does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
+use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp, Vendor};
+
+use crate::common::{Exact, assert_reduced, bits, inputs};
+use crate::for_every_dtype;
+
+/// Several pieces, and a number that nothing divides.
+const LARGE: usize = 300_007;
+
+pub(crate) fn play(role: &str, comm: &mut Communicator) {
+    match role {
+        "reduce" => reduce(comm),
+        "by nccl" => ran(comm, &["nccl"], "NCCL"),
+        "in nodes" => ran(comm, &["hierarchical-copy+nccl", "rail+nccl"], "NCCL"),
+        "through the host" => {
+            ran(comm, &["recursive-doubling", "round-robin"], "share a GPU");
+            refuses(comm);
+        }
+        "alone" => ran(comm, &[], "no node has two ranks"),
+        "bits" => same_bits_as_slices(comm),
+        "in flight" => in_flight(comm),
+        "in flight, untracked" => {
+            // SAFETY: what events of cudarc's would order, the calls under test do.
+            unsafe { comm.device().unwrap().disable_event_tracking() };
+            in_flight(comm);
+        }
+        "pieces" => pieces(comm),
+        "another GPU" => another_gpu(comm),
+        "many pieces" => many_pieces(comm),
+        "count" => another_count(comm),
+        "late" => late(comm),
+        _ => panic!("no such role: {role}"),
+    }
+    // A rank that leaves in the middle of another's call ends it.
+    if !matches!(role, "count" | "late") {
+        comm.barrier().unwrap();
+    }
+}
+
+pub(crate) fn threads() {
+    unisono::threads(4, |mut comm| {
+        reduce(&mut comm);
+        in_flight(&mut comm);
+    });
+}
+
+/// An array on this rank's GPU, and a stream that the copy is in order with.
+fn array<T>(comm: &Communicator, elements: &[T]) -> (CudaSlice<T>, Arc<CudaStream>)
+where
+    T: Exact + DeviceRepr + ValidAsZeroBits,
+{
+    let stream = comm.device().unwrap().new_stream().unwrap();
+    let mut array = comm.alloc_device::<T>(elements.len()).unwrap();
+    stream.join(array.stream()).unwrap();
+    stream.memcpy_htod(elements, &mut array).unwrap();
+    (array, stream)
+}
+
+/// Every way that this world has, over every type, reduction and many counts.
+fn reduce(comm: &mut Communicator) {
+    for_every_dtype!(reduce_all(comm));
+}
+
+fn reduce_all<T: Exact + DeviceRepr + ValidAsZeroBits>(comm: &mut Communicator) {
+    let vendors = [Algorithm::HierarchicalCopy, Algorithm::Rail]
+        .map(|algorithm| Choice::InNodes(algorithm, Vendor::Nccl));
+    let algorithms =
+        [Algorithm::Ring, Algorithm::Butterfly, Algorithm::HierarchicalCopy].map(Choice::Algorithm);
+    let others = [Choice::Auto, Choice::Vendor(Vendor::Nccl)];
+    for choice in vendors.into_iter().chain(algorithms).chain(others) {
+        comm.set_choice(choice.clone()).unwrap();
+        for op in ReduceOp::ALL {
+            for count in [0, 1, comm.ranks() + 1, 1009] {
+                reduce_one::<T>(comm, &choice, op, count);
+            }
+        }
+    }
+}
+
+fn reduce_one<T>(comm: &mut Communicator, choice: &Choice, op: ReduceOp, count: usize)
+where
+    T: Exact + DeviceRepr + ValidAsZeroBits,
+{
+    let (mut array, stream) = array(comm, &inputs::<T>(op, comm.rank(), 0, count));
+    match comm.all_reduce_device(&mut array, op, &stream) {
+        Ok(ran) => {
+            let reduced = stream.clone_dtoh(&array).unwrap();
+            comm.synchronize(&stream).unwrap();
+            let what = format!("{choice} ({}), rank {}, {count} elements", ran.algorithm, comm.rank());
+            assert_reduced(&reduced, op, comm.ranks(), 0, &what);
+        }
+        // What is asked for by name may not be had; anything else must be.
+        Err(Error::Unsupported(_)) => {
+            assert!(
+                matches!(choice, Choice::Vendor(_) | Choice::InNodes(..)),
+                "{choice}, {op} of {}",
+                T::DTYPE
+            );
+        }
+        Err(error) => panic!("{choice}, {op} of {}: {error}", T::DTYPE),
+    }
+}
+
+/// What `auto` takes for a small array and a large one, and what is said of it.
+fn ran(comm: &mut Communicator, expected: &[&str], route: &str) {
+    let said = comm.device_route().unwrap();
+    assert!(said.contains(route), "{said}");
+    for (size, place) in [(8, 0), (LARGE, expected.len().saturating_sub(1))] {
+        let (mut array, stream) = array(comm, &inputs::<f32>(ReduceOp::Mean, comm.rank(), 0, size));
+        let ran = comm.all_reduce_device(&mut array, ReduceOp::Mean, &stream).unwrap();
+        assert!(
+            expected.is_empty() || ran.algorithm == expected[place],
+            "{size} elements: {}",
+            ran.algorithm
+        );
+        let reduced = stream.clone_dtoh(&array).unwrap();
+        comm.synchronize(&stream).unwrap();
+        assert_reduced(&reduced, ReduceOp::Mean, comm.ranks(), 0, ran.algorithm);
+    }
+}
+
+/// What was asked for by name is never replaced in silence, and the communicator is as good as before.
+fn refuses(comm: &mut Communicator) {
+    for choice in [Choice::Vendor(Vendor::Nccl), Choice::Vendor(Vendor::Mpi)] {
+        comm.set_choice(choice).unwrap();
+        let (mut array, stream) = array(comm, &[1.0_f32; 10]);
+        let refused = comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream);
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    }
+    comm.set_choice(Choice::Auto).unwrap();
+    comm.barrier().unwrap();
+}
+
+/// A rank's arrays are on one GPU. One that is on another is refused, and what was there before goes on.
+fn another_gpu(comm: &mut Communicator) {
+    reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
+    let elsewhere = CudaContext::new(comm.rank() + 2).unwrap().new_stream().unwrap();
+    let mut array = elsewhere.clone_htod(&[1.0_f32; 10]).unwrap();
+    let refused = comm.all_reduce_device(&mut array, ReduceOp::Sum, &elsewhere).unwrap_err().to_string();
+    assert!(refused.contains(&format!("on GPU {}", comm.rank() + 2)), "{refused}");
+    reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
+}
+
+/// Through the host an array on a GPU ends with the bits of one in the host's memory, however it is cut.
+fn same_bits_as_slices(comm: &mut Communicator) {
+    for algorithm in Algorithm::ALL {
+        comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
+        for count in [1000, LARGE] {
+            let noise = bits::inputs(comm.rank(), count, |noise| noise as f32);
+            let (mut array, stream) = array(comm, &noise);
+            comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream).unwrap();
+            let on_gpu = stream.clone_dtoh(&array).unwrap();
+            comm.synchronize(&stream).unwrap();
+            let mut on_host = noise;
+            comm.all_reduce(&mut on_host, ReduceOp::Sum).unwrap();
+            let differs =
+                on_gpu.iter().zip(&on_host).position(|(one, other)| one.to_bits() != other.to_bits());
+            assert_eq!(differs, None, "{algorithm}, {count} elements");
+        }
+    }
+}
+
+/// Arrays of many pieces, one after the other on the same stream without the host waiting for any: slots are used again while
+/// their last piece is on its way.
+fn pieces(comm: &mut Communicator) {
+    for choice in
+        [Choice::Auto, Choice::Algorithm(Algorithm::HierarchicalCopy), Choice::Algorithm(Algorithm::Ring)]
+    {
+        comm.set_choice(choice.clone()).unwrap();
+        let (mut array, stream) = array(comm, &inputs::<f32>(ReduceOp::Max, comm.rank(), 0, LARGE));
+        for _ in 0..4 {
+            comm.all_reduce_device(&mut array, ReduceOp::Max, &stream).unwrap();
+        }
+        let reduced = stream.clone_dtoh(&array).unwrap();
+        comm.synchronize(&stream).unwrap();
+        assert_reduced(&reduced, ReduceOp::Max, comm.ranks(), 0, &choice.to_string());
+    }
+}
+
+/// More pieces than there are slots, and streams that are now and then much slower than the others: a slot's last piece is still on
+/// its way up when the next one is to come down.
+fn many_pieces(comm: &mut Communicator) {
+    for choice in [Choice::Auto, Choice::Algorithm(Algorithm::RoundRobin)] {
+        comm.set_choice(choice.clone()).unwrap();
+        let (mut array, stream) = array(comm, &inputs::<u8>(ReduceOp::Sum, comm.rank(), 0, 33 << 20));
+        comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream).unwrap();
+        let reduced = stream.clone_dtoh(&array).unwrap();
+        comm.synchronize(&stream).unwrap();
+        assert_reduced(&reduced, ReduceOp::Sum, comm.ranks(), 0, &choice.to_string());
+    }
+}
+
+/// Several at once, each in order with what its own stream does before and after.
+fn in_flight(comm: &mut Communicator) {
+    for round in 0..5 {
+        let begun: Vec<_> = (0..4)
+            .map(|number| {
+                let count = [7, 1009, LARGE, 1][number];
+                let (array, stream) = array(comm, &inputs::<f32>(ReduceOp::Sum, comm.rank(), number, count));
+                (comm.all_reduce_device_async(array, ReduceOp::Sum, &stream).unwrap(), number)
+            })
+            .collect();
+        for (pending, number) in begun {
+            let other = comm.device().unwrap().new_stream().unwrap();
+            let array = pending.wait(&other).unwrap();
+            let reduced = other.clone_dtoh(&array).unwrap();
+            comm.synchronize(&other).unwrap();
+            assert_reduced(
+                &reduced,
+                ReduceOp::Sum,
+                comm.ranks(),
+                number,
+                &format!("round {round}, array {number}"),
+            );
+        }
+    }
+    // What is given up goes on, and its memory stays until then.
+    let (array, stream) = array(comm, &vec![1.0_f32; LARGE]);
+    drop(comm.all_reduce_device_async(array, ReduceOp::Sum, &stream).unwrap());
+    reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
+}
+
+/// Nobody comes out of it with a result, by whatever the call would be carried out.
+fn another_count(comm: &mut Communicator) {
+    comm.set_timeout(Duration::from_secs(30));
+    let (mut array, stream) = array(comm, &vec![1.0_f32; 1000 - usize::from(comm.rank() == 1)]);
+    let called = comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream);
+    let then = comm.barrier();
+    println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
+}
+
+/// A rank that does not come.
+fn late(comm: &mut Communicator) {
+    comm.device_route().unwrap();
+    comm.set_timeout(Duration::from_secs(1));
+    if comm.rank() == 0 {
+        std::thread::sleep(Duration::from_secs(5));
+    }
+    let (mut array, stream) = array(comm, &[1.0_f32; 10]);
+    comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream).unwrap();
+}
