@@ -1,22 +1,20 @@
 //! Measuring all-reduces, honestly: against a barrier, slowest rank first, every result checked, contenders
 //! taking turns.
 
-use std::ops::DerefMut;
-use std::time::Instant;
-
 use half::{bf16, f16};
 use unisono_collectives::named;
 
 use crate::Communicator;
-use crate::call::{Call, Ran};
-use crate::collective::Collective as _;
+use crate::call::Call;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::reduce::{ReduceOp, for_dtype};
 use crate::select::Choice;
 
+mod array;
 mod pattern;
 
+pub(crate) use array::Array;
 use pattern::Pattern;
 
 /// What is measured.
@@ -36,6 +34,13 @@ pub struct Settings {
     pub iterations: Option<usize>,
 }
 
+impl Settings {
+    /// What is measured at a size: at least one element.
+    fn call(&self, size_bytes: usize) -> Call {
+        Call::all_reduce(self.dtype, self.op, (size_bytes / self.dtype.size_bytes()).max(1))
+    }
+}
+
 /// Kinds of memory that an array can be in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Memory {
@@ -44,30 +49,23 @@ pub enum Memory {
     Slice,
     /// What [`Communicator::alloc`] gives.
     Registered,
+    /// The memory of each rank's GPU. Times are those until the GPU is done.
+    Device,
 }
 
 impl Memory {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Slice, Self::Registered];
+    pub const ALL: [Self; 3] = [Self::Slice, Self::Registered, Self::Device];
+    /// Those that the host reaches.
+    pub(crate) const HOST: [Self; 2] = [Self::Slice, Self::Registered];
 
     /// The name on the command line and in every table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Slice => "slice",
             Self::Registered => "registered",
+            Self::Device => "device",
         }
-    }
-
-    /// An array of zeros in such memory.
-    pub(crate) fn array<T: Element>(
-        self,
-        comm: &Communicator,
-        count: usize,
-    ) -> Result<Box<dyn DerefMut<Target = [T]>>> {
-        Ok(match self {
-            Self::Slice => Box::new(vec![T::zeroed(); count]),
-            Self::Registered => Box::new(comm.alloc(count)?),
-        })
     }
 }
 
@@ -145,16 +143,29 @@ const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=1000;
 /// Measures every size, and hands over a row for each contender. Called by all ranks with the same
 /// settings; all get the same rows.
 ///
-/// Contenders that cannot do what is asked for are left out; the rows say who ran.
+/// Contenders that cannot do what is asked for are left out: they are returned, each with the reason.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce`].
-pub fn measure(comm: &mut Communicator, settings: &Settings, mut report: impl FnMut(Row)) -> Result<()> {
+pub fn measure(
+    comm: &mut Communicator,
+    settings: &Settings,
+    mut report: impl FnMut(Row),
+) -> Result<Vec<(Choice, String)>> {
+    let mut left_out = Vec::new();
     for &size_bytes in &settings.sizes_bytes {
-        let rows = for_dtype!(settings.dtype, measure_size(comm, settings, size_bytes))?;
-        rows.into_iter().for_each(&mut report);
+        let contenders = for_dtype!(settings.dtype, measure_size(comm, settings, size_bytes))?;
+        for contender in contenders {
+            match contender.unable {
+                Some(why) if left_out.iter().all(|(choice, _)| *choice != contender.choice) => {
+                    left_out.push((contender.choice, why));
+                }
+                Some(_) => {}
+                None => report(row(comm, settings, size_bytes, contender)?),
+            }
+        }
     }
-    Ok(())
+    Ok(left_out)
 }
 
 /// What one contender showed at one size, on this rank.
@@ -163,20 +174,18 @@ struct Contender {
     ran: &'static str,
     times_us: Vec<f64>,
     wrong: u64,
-    /// Whether it can do what is asked for.
-    is_able: bool,
+    /// Why it cannot do what is asked for.
+    unable: Option<String>,
 }
 
 fn measure_size<T: Element + From<u8>>(
     comm: &mut Communicator,
     settings: &Settings,
     size_bytes: usize,
-) -> Result<Vec<Row>> {
-    let &Settings { dtype, op, memory, .. } = settings;
-    let count = (size_bytes / dtype.size_bytes()).max(1);
-    let call = Call::all_reduce(dtype, op, count);
-    let pattern = Pattern::<T>::new(op, comm.ranks());
-    let mut buffer = memory.array::<T>(comm, count)?;
+) -> Result<Vec<Contender>> {
+    let call = settings.call(size_bytes);
+    let pattern = Pattern::<T>::new(settings.op, comm.ranks());
+    let mut array = Array::<T>::new(settings.memory, comm, call.count)?;
     let iterations = settings
         .iterations
         .unwrap_or_else(|| (WORTH_BYTES / call.size_bytes()).clamp(*ITERATIONS.start(), *ITERATIONS.end()));
@@ -185,7 +194,7 @@ fn measure_size<T: Element + From<u8>>(
         ran: "",
         times_us: Vec::with_capacity(iterations),
         wrong: 0,
-        is_able: true,
+        unable: None,
     };
     let mut contenders: Vec<_> = settings.contenders.iter().map(new).collect();
     for iteration in 0..WARM_UP + iterations {
@@ -194,41 +203,25 @@ fn measure_size<T: Element + From<u8>>(
             // as often.
             let position = (turn + iteration) % contenders.len();
             let contender = &mut contenders[position];
-            if !contender.is_able {
+            if contender.unable.is_some() {
                 continue;
             }
-            pattern.fill(&mut buffer, comm.rank());
-            let bytes = bytemuck::cast_slice_mut(&mut buffer);
-            let (ran, time_us) = match timed(comm, &contender.choice, &call, bytes) {
-                Err(Error::Unsupported(_)) => {
-                    contender.is_able = false;
+            array.fill(|elements| pattern.fill(elements, comm.rank()))?;
+            let (ran, time_us) = match array.timed(comm, &contender.choice, &call) {
+                Err(Error::Unsupported(why)) => {
+                    contender.unable = Some(why);
                     continue;
                 }
                 timed => timed?,
             };
             contender.ran = ran.algorithm;
-            contender.wrong = contender.wrong.max(pattern.count_wrong(&buffer));
+            contender.wrong = contender.wrong.max(pattern.count_wrong(array.elements()?));
             if iteration >= WARM_UP {
                 contender.times_us.push(time_us);
             }
         }
     }
-    let able = contenders.into_iter().filter(|contender| contender.is_able);
-    able.map(|contender| row(comm, &call, memory, contender)).collect()
-}
-
-/// Carries out a call that all ranks begin together; what ran, and how long it took this rank.
-pub(crate) fn timed(
-    comm: &mut Communicator,
-    choice: &Choice,
-    call: &Call,
-    bytes: &mut [u8],
-) -> Result<(Ran, f64)> {
-    comm.barrier()?;
-    let choice = choice.clone();
-    let began = Instant::now();
-    let ran = comm.collective(choice)?.run(call, bytes)?;
-    Ok((ran, began.elapsed().as_secs_f64() * 1e6))
+    Ok(contenders)
 }
 
 /// Of each iteration the time of the slowest rank.
@@ -238,7 +231,8 @@ pub(crate) fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result
 }
 
 /// Puts together what all ranks saw of a contender.
-fn row(comm: &mut Communicator, call: &Call, memory: Memory, contender: Contender) -> Result<Row> {
+fn row(comm: &mut Communicator, settings: &Settings, size_bytes: usize, contender: Contender) -> Result<Row> {
+    let (call, memory) = (settings.call(size_bytes), settings.memory);
     let Contender { choice, ran, times_us, wrong, .. } = contender;
     let (mut slowest, mut fastest, mut wrong) = (times_us.clone(), times_us, [wrong]);
     comm.all_reduce(&mut slowest, ReduceOp::Max)?;
@@ -249,7 +243,9 @@ fn row(comm: &mut Communicator, call: &Call, memory: Memory, contender: Contende
     let time_us = Times::of(slowest);
     let algbw_gb_per_s = call.size_bytes() as f64 / time_us.p50 / 1e3;
     let ranks = comm.ranks() as f64;
-    let planned = ran.parse().ok();
+    let is_on_host = Memory::HOST.contains(&memory);
+    let planned = ran.parse().ok().filter(|_| is_on_host);
+    let predicted = planned.and_then(|algorithm| comm.predicted_us(algorithm, &call, memory));
     Ok(Row {
         algorithm: choice.to_string(),
         ran,
@@ -266,7 +262,7 @@ fn row(comm: &mut Communicator, call: &Call, memory: Memory, contender: Contende
         algbw_gb_per_s,
         busbw_gb_per_s: algbw_gb_per_s * 2.0 * (ranks - 1.0) / ranks,
         wrong: wrong[0],
-        predicted_us: planned.and_then(|algorithm| comm.predicted_us(algorithm, call, memory)),
+        predicted_us: predicted,
         oversubscribed: comm.is_oversubscribed(),
     })
 }

@@ -53,7 +53,7 @@ impl Reach {
         match (transport, memory) {
             ("threads", _) => Self::Threads,
             ("mpi", _) => Self::Mpi,
-            (_, Memory::Slice) => Self::ShmSlice,
+            (_, Memory::Slice | Memory::Device) => Self::ShmSlice,
             (_, Memory::Registered) => Self::ShmRegistered,
         }
     }

@@ -1,10 +1,12 @@
 //! `unisono bench`: all-reduce algorithms against each other.
 
 use clap::{Args as ClapArgs, ValueEnum};
+#[cfg(feature = "nccl")]
+use unisono::Error;
 use unisono::bench::{Memory, Row, Settings, measure};
 use unisono::select::InvalidChoice;
 use unisono::size::bytes;
-use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp};
+use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp, Vendor};
 
 use super::Failure;
 use super::world::World;
@@ -12,8 +14,8 @@ use super::world::World;
 /// What is measured, and how it is shown.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The algorithms, separated by commas; all, auto and mpi are names too, and so are rules by size such as
-    /// "tree:0-8K;ring:8K-"
+    /// The algorithms, separated by commas; all, auto, mpi and nccl are names too, hierarchical-copy+mpi and rail+nccl and the like,
+    /// and rules by size such as "tree:0-8K;ring:8K-"
     #[arg(long, default_value = "all", value_delimiter = ',', value_parser = contenders)]
     algorithm: Vec<Contenders>,
     /// The sizes of the array: from MIN to MAX, FACTOR times as large each time (2 by default); K, M and G
@@ -59,12 +61,23 @@ enum Format {
 }
 
 #[derive(Debug, Clone)]
-struct Contenders(Vec<Choice>);
+enum Contenders {
+    All,
+    One(Choice),
+}
 
 fn contenders(name: &str) -> Result<Contenders, InvalidChoice> {
-    match name {
-        "all" => Ok(Contenders(Algorithm::ALL.map(Choice::Algorithm).to_vec())),
-        _ => Ok(Contenders(vec![name.parse()?])),
+    if name == "all" { Ok(Contenders::All) } else { name.parse().map(Contenders::One) }
+}
+
+impl Contenders {
+    fn choices(&self, memory: Memory) -> Vec<Choice> {
+        let all = Algorithm::ALL.map(Choice::Algorithm).into_iter();
+        match self {
+            Self::All if memory == Memory::Device => all.chain([Choice::Vendor(Vendor::Nccl)]).collect(),
+            Self::All => all.collect(),
+            Self::One(choice) => vec![choice.clone()],
+        }
     }
 }
 
@@ -95,10 +108,10 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut contenders: Vec<_> =
-        args.algorithm.iter().flat_map(|Contenders(choices)| choices.iter().cloned()).collect();
+        args.algorithm.iter().flat_map(|contenders| contenders.choices(args.memory)).collect();
     if let Some(Baseline::Mpi) = args.against {
-        contenders.retain(|choice| *choice != Choice::Mpi);
-        contenders.push(Choice::Mpi);
+        contenders.retain(|choice| *choice != Choice::Vendor(Vendor::Mpi));
+        contenders.push(Choice::Vendor(Vendor::Mpi));
     }
     let settings = Settings {
         contenders,
@@ -114,8 +127,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {
     check_baseline(comm, settings)?;
     let talks = comm.rank() == 0;
+    let route = if settings.memory == Memory::Device { Some(device_route(comm)?) } else { None };
     if talks {
-        head(args.format, comm);
+        head(args.format, comm, route.as_deref());
     }
     let (mut wrong, mut rows) = (0, 0);
     let measured = measure(comm, settings, |row| {
@@ -125,7 +139,17 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
             println!("{}", args.format.line(&row));
         }
     });
-    measured.map_err(|error| Failure::Error(error.to_string()))?;
+    let left_out = measured.map_err(|error| Failure::Error(error.to_string()))?;
+    for (choice, why) in left_out.iter().filter(|_| talks) {
+        eprintln!("unisono: {choice} is left out: {why}");
+    }
+    if rows == 0 {
+        return Err(if talks {
+            Failure::Error("nothing was measured".to_owned())
+        } else {
+            Failure::SaidElsewhere
+        });
+    }
     if wrong > 0 {
         return Err(Failure::Error(format!("{wrong} elements were wrong")));
     }
@@ -137,8 +161,8 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
 
 /// MPI's own all-reduce cannot be measured everywhere. Every rank knows, and rank 0 says so.
 fn check_baseline(comm: &mut Communicator, settings: &Settings) -> Result<(), Failure> {
-    let wanted = settings.contenders.contains(&Choice::Mpi);
-    let why = match comm.collective(Choice::Mpi) {
+    let wanted = settings.contenders.contains(&Choice::Vendor(Vendor::Mpi));
+    let why = match comm.collective(Choice::Vendor(Vendor::Mpi)) {
         _ if !wanted => return Ok(()),
         Err(error) => error.to_string(),
         Ok(_) if settings.dtype.is_half() => {
@@ -149,7 +173,21 @@ fn check_baseline(comm: &mut Communicator, settings: &Settings) -> Result<(), Fa
     if comm.rank() == 0 { Err(Failure::BadInput(why)) } else { Err(Failure::SaidElsewhere) }
 }
 
-fn head(format: Format, comm: &Communicator) {
+/// How arrays on GPUs travel. Where a rank has no GPU, the first such rank says why.
+#[cfg(feature = "nccl")]
+fn device_route(comm: &mut Communicator) -> Result<String, Failure> {
+    comm.device_route().map_err(|error| match error {
+        Error::Aborted { .. } => Failure::SaidElsewhere,
+        error => Failure::BadInput(error.to_string()),
+    })
+}
+
+#[cfg(not(feature = "nccl"))]
+fn device_route(_: &mut Communicator) -> Result<String, Failure> {
+    Err(Failure::BadInput("--memory device: this unisono was built without the feature `nccl`".to_owned()))
+}
+
+fn head(format: Format, comm: &Communicator, route: Option<&str>) {
     match format {
         Format::Json => {}
         Format::Csv => println!("{}", COLUMNS.map(|(name, _)| name).join(",")),
@@ -159,6 +197,9 @@ fn head(format: Format, comm: &Communicator) {
                 "# {ranks} ranks on {nodes} node(s) over {}; times of the slowest rank; busbw as in nccl-tests",
                 comm.transport()
             );
+            if let Some(route) = route {
+                println!("# arrays on GPUs: {route}");
+            }
             if comm.is_oversubscribed() {
                 println!(
                     "# more ranks than cores: they take turns, and times say little about the algorithms"

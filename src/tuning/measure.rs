@@ -6,7 +6,7 @@
 
 use super::fit::{self, Off, Sample};
 use super::{Reach, Section};
-use crate::bench::{self, Memory};
+use crate::bench::{self, Array, Memory};
 use crate::{Algorithm, Call, Choice, Communicator, DType, Error, Operation, ReduceOp, Result};
 
 /// A section, as measured.
@@ -99,14 +99,13 @@ fn time_us(comm: &mut Communicator, memory: Memory, size_bytes: usize) -> Result
     let gathered = Call { operation: Operation::AllGather, op: None, ..reduced };
     let calls = [(Algorithm::Ring, gathered), (Algorithm::Ring, scattered), (Algorithm::RoundRobin, reduced)];
     let iterations = (WORTH_BYTES / (size_bytes * ranks)).clamp(*ITERATIONS.start(), *ITERATIONS.end());
-    let mut buffer = memory.array::<f32>(comm, count)?;
+    let mut array = Array::<f32>::new(memory, comm, count)?;
     let mut times_us = [const { Vec::new() }; 3];
     for iteration in 0..WARM_UP + iterations {
         for ((algorithm, call), times_us) in calls.iter().zip(&mut times_us) {
             // As after a computation: it is in this rank's caches, if in any.
-            buffer.fill(1.0);
-            let bytes = bytemuck::cast_slice_mut(&mut buffer);
-            let (_, time_us) = bench::timed(comm, &Choice::Algorithm(*algorithm), call, bytes)?;
+            array.fill(|elements| elements.fill(1.0))?;
+            let (_, time_us) = array.timed(comm, &Choice::Algorithm(*algorithm), call)?;
             if iteration >= WARM_UP {
                 times_us.push(time_us);
             }
