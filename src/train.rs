@@ -17,6 +17,7 @@ mod buckets;
 pub mod candle;
 pub mod checkpoint;
 mod compare;
+mod device;
 mod error;
 mod feed;
 mod log;
@@ -39,6 +40,8 @@ pub mod trace;
 mod trainer;
 
 pub use buckets::{BucketSettings, Buckets, Filling, Flight, Order, Overlap, Pass, Sums, Wire};
+#[cfg(feature = "candle")]
+pub use device::DeviceKind;
 pub use error::TrainError;
 pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};
 pub use optimizer::{OptimizerKind, OptimizerSettings};

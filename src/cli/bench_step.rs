@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use candle_core::Device;
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::config::share_cores;
@@ -87,7 +88,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
     }
     let kind = Kind::Images { height: 28, width: 28, classes: 10 };
-    let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), &kind, 0)?;
+    let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), &kind, 0, &Device::Cpu)?;
     let parameters = replica.parameters().iter().map(unisono::train::Parameter::count).sum();
     let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
     let buckets = BucketSettings { overlap: args.overlap, wire: args.wire, ..BucketSettings::default() };

@@ -11,8 +11,8 @@ use unisono::train::checkpoint::When;
 use unisono::train::model::ModelKind;
 use unisono::train::rate::ScheduleKind;
 use unisono::train::{
-    Checkpoints, Falling, Feed, OptimizerKind, OptimizerSettings, Overlap, Replica, Settings, TrainError,
-    Trainer, Wire,
+    Checkpoints, DeviceKind, Falling, Feed, OptimizerKind, OptimizerSettings, Overlap, Replica, Settings,
+    TrainError, Trainer, Wire,
 };
 use unisono::{Choice, Communicator};
 
@@ -37,6 +37,9 @@ pub(super) struct Args {
     /// How many samples all ranks take together in a step, in as many passes as it needs; by default one pass of each
     #[arg(long, value_name = "N")]
     global_batch: Option<usize>,
+    /// Where the model computes: auto, cpu or cuda; by default on GPUs if every rank finds one
+    #[arg(long, default_value = "auto")]
+    device: DeviceKind,
     #[command(flatten)]
     learning: LearningArgs,
     #[command(flatten)]
@@ -232,6 +235,7 @@ impl Args {
             schedule,
             warm_up: learning.warm_up.unwrap_or(usual.warm_up),
             clip_norm: learning.clip_norm,
+            device: self.device,
             wire: gradients.wire,
             overlap: gradients.overlap,
             bucket_bytes: gradients.bucket_bytes,
@@ -285,7 +289,14 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
     if format == Figures::Human {
         let ran = trainer.all_reduce();
         println!("{}", opening(&mut trainer, settings));
-        println!("{ranks} ranks over {transport}, all-reduce by {}: {}", ran.algorithm, ran.why);
+        if let Some(computes) = trainer.computes() {
+            println!("{computes}");
+        }
+        let by = match ran {
+            Some(ran) => format!("by {}: {}", ran.algorithm, ran.why),
+            None => "in the memory of their GPUs".to_owned(),
+        };
+        println!("{ranks} ranks over {transport}, all-reduce {by}");
     }
     let started = Instant::now();
     let mut teller = Teller::new(format, settings.epochs);

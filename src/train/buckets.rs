@@ -22,8 +22,8 @@ pub use parcel::Flight;
 pub use sums::Sums;
 pub use wire::Wire;
 
-use parcel::Parcel;
-use plan::{Place, Plan};
+pub(super) use parcel::Parcel;
+pub(super) use plan::{Place, Plan};
 use sums::Tree;
 use wire::Narrow;
 
@@ -339,7 +339,7 @@ impl Buckets {
 
 /// How a bucket is all-reduced.
 #[derive(Debug, Clone, Copy)]
-struct Way {
-    is_beside: bool,
-    in_tree: bool,
+pub(super) struct Way {
+    pub(super) is_beside: bool,
+    pub(super) in_tree: bool,
 }

@@ -106,8 +106,25 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        Ok(self.tensors[index].inplace_op1(&See(RefCell::new(see)))?)
+        let tensor = &self.tensors[index];
+        if tensor.device().is_cpu() {
+            return Ok(tensor.inplace_op1(&See(RefCell::new(see)))?);
+        }
+        let mut values = tensor.flatten_all()?.to_vec1()?;
+        see(&mut values);
+        Ok(overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
     }
+
+    #[cfg(feature = "cuda")]
+    fn on_device(&self) -> Option<&[Tensor]> {
+        self.tensors.first().filter(|tensor| tensor.device().is_cuda()).map(|_| &self.tensors[..])
+    }
+}
+
+/// Gives a contiguous tensor, where it lies, the values of another one of its shape.
+pub(super) fn overwrite(tensor: &Tensor, values: &Tensor) -> candle_core::Result<()> {
+    // Flat: a number by itself has no dimension to write along. Detached: it is no step of a derivative.
+    tensor.detach().flatten_all()?.slice_set(&values.detach().flatten_all()?, 0, 0)
 }
 
 /// Shows the values of a tensor where they lie.

@@ -83,7 +83,7 @@ pub enum ModelError {
 /// has, and nothing is what suits it.
 ///
 /// The initial values follow from the seed and the names alone, so every rank that calls this
-/// holds the same model.
+/// holds the same model. It computes on `device`.
 ///
 /// # Errors
 ///
@@ -93,9 +93,18 @@ pub fn build(
     hidden: Option<&[usize]>,
     data: &Kind,
     seed: u64,
+    device: &Device,
 ) -> Result<(Box<dyn Model>, Parameters), ModelError> {
-    let parameters = Parameters::new(seed);
-    let root = &parameters;
+    let parameters = Parameters::on(device, seed)?;
+    Ok((with_parameters(kind, hidden, data, &parameters)?, parameters))
+}
+
+fn with_parameters(
+    kind: ModelKind,
+    hidden: Option<&[usize]>,
+    data: &Kind,
+    root: &Parameters,
+) -> Result<Box<dyn Model>, ModelError> {
     let model: Box<dyn Model> = match (kind, data) {
         (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {
             Box::new(mlp::Mlp::new(root, height * width, hidden.unwrap_or(&mlp::HIDDEN), classes)?)
@@ -120,7 +129,7 @@ pub fn build(
             return Err(ModelError::WrongData { model, data: "text", instead: "the transformer" });
         }
     };
-    Ok((model, parameters))
+    Ok(model)
 }
 
 /// Builds a model for `data` as the trainer takes it: a replica that classifies each target of a batch.
@@ -133,12 +142,15 @@ pub fn classifier(
     hidden: Option<&[usize]>,
     data: &Kind,
     seed: u64,
+    device: &Device,
 ) -> Result<impl Replica<Batch = Batch> + use<>, ModelError> {
-    let (model, parameters) = build(kind, hidden, data, seed)?;
+    let (model, parameters) = build(kind, hidden, data, seed, device)?;
+    let device = device.clone();
     Ok(Network::new(&parameters, move |batch: &Batch| {
-        let logits = model.forward(&inputs(batch)?)?;
+        let logits = model.forward(&inputs(batch)?.to_device(&device)?)?;
         let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
         let sum = cross_entropy(&logits, &targets)?;
+        let targets = targets.to_device(&device)?;
         let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
         let tally = Tally {
             targets: batch.targets.len() as f64,
@@ -149,7 +161,7 @@ pub fn classifier(
     }))
 }
 
-/// What a model takes of a batch.
+/// What a model takes of a batch, on the CPU.
 ///
 /// # Errors
 ///

@@ -19,6 +19,8 @@
 
 mod passes;
 mod state;
+#[cfg(all(feature = "candle", any(test, feature = "cuda")))]
+pub(super) mod tensors;
 
 use std::fmt;
 use std::ops::Range;

@@ -61,6 +61,13 @@ pub trait Replica {
     /// # Errors
     /// As [`Replica::pass`].
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
+
+    /// The values of all parameters, if they are on a GPU, in the shapes and the order of [`Replica::parameters`]. What is
+    /// written to them is what the next pass computes with; that pass tells gradients by [`Gradients::put_tensor`].
+    #[cfg(feature = "cuda")]
+    fn on_device(&self) -> Option<&[candle_core::Tensor]> {
+        None
+    }
 }
 
 /// What a pass tells of its gradients.
@@ -71,6 +78,18 @@ pub trait Gradients {
     /// Has `write` put the gradient of the parameter with this index, in row-major order, where it will be reduced. It
     /// is whole then, and may be on its way to the other ranks before this returns.
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill));
+
+    /// The same for a gradient on a GPU, of the parameter's shape. Unless somebody has a better use for it, it is copied to the
+    /// host.
+    ///
+    /// # Errors
+    /// What candle objects to.
+    #[cfg(feature = "cuda")]
+    fn put_tensor(&mut self, index: usize, gradient: &candle_core::Tensor) -> candle_core::Result<()> {
+        let values = gradient.flatten_all()?.to_vec1::<f32>()?;
+        self.put(index, &mut |target, fill| fill.write(target, &values));
+        Ok(())
+    }
 }
 
 /// What to do with the values that are there.

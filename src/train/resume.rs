@@ -116,7 +116,7 @@ impl Resumed {
     ) -> Result<(), TrainError> {
         let names: Vec<_> =
             mirror.replica().parameters().iter().map(|parameter| parameter.name.clone()).collect();
-        let places = mirror.optimizer().state().map(|(moment, index, values)| (moment, index, values.len()));
+        let places = mirror.optimizer()?.state().map(|(moment, index, values)| (moment, index, values.len()));
         let mut state: Vec<(&str, usize, Vec<f32>)> =
             places.map(|(moment, index, count)| (moment, index, vec![0.0; count])).collect();
         let filled = match self.arrays.take() {
@@ -128,8 +128,7 @@ impl Resumed {
             comm.broadcast(values, 0)?;
         }
         let state = state.iter().map(|(moment, index, values)| (*moment, *index, &values[..]));
-        mirror.optimizer().restore(self.progress.updates, state)?;
-        Ok(())
+        mirror.restore_optimizer(self.progress.updates, state)
     }
 
     fn explain(&self, error: TrainError) -> TrainError {
@@ -209,12 +208,14 @@ pub(super) fn snapshot<R: Replica>(
         parameters.push(Tensor { name, shape, values: copy });
     }
     let names: Vec<_> = parameters.iter().map(|tensor| tensor.name.clone()).collect();
-    let moments = mirror.optimizer().state().map(|(moment, index, values)| Tensor {
+    let optimizer = mirror.optimizer()?;
+    let updates = optimizer.steps();
+    let moments = optimizer.state().map(|(moment, index, values)| Tensor {
         name: moment_name(&names[index], moment),
         shape: vec![values.len()],
         values: values.to_vec(),
     });
     let optimizer = moments.collect();
-    let state = Progress { updates: mirror.optimizer().steps(), ..progress.clone() };
+    let state = Progress { updates, ..progress.clone() };
     Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
 }

@@ -33,6 +33,8 @@ pub struct RunSettings {
     pub log_directory: Option<PathBuf>,
     /// Where a trace of all ranks is written, for `chrome://tracing` or Perfetto.
     pub trace: Option<PathBuf>,
+    /// Where the model computes, and why, for people: "on the CPU: asked for".
+    pub computes: Option<String>,
     /// What the run is, in a checkpoint.
     pub description: serde_json::Value,
 }
@@ -52,6 +54,7 @@ impl RunSettings {
             checkpoints: None,
             log_directory: None,
             trace: None,
+            computes: None,
             description: serde_json::Value::Null,
         }
     }

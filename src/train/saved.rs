@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use candle_core::Device;
 use serde::Deserialize;
 use unisono_collectives::named;
 
@@ -171,7 +172,8 @@ impl Saved {
     /// # Errors
     /// [`TrainError`] if the model cannot be built, or the values are not those of such a model.
     pub fn replica(&self) -> Result<impl Replica<Batch = Batch> + use<>, TrainError> {
-        let mut replica = model::classifier(self.model, self.hidden.as_deref(), &self.kind, self.seed)?;
+        let mut replica =
+            model::classifier(self.model, self.hidden.as_deref(), &self.kind, self.seed, &Device::Cpu)?;
         self.fill(&mut replica)?;
         Ok(replica)
     }
@@ -181,7 +183,8 @@ impl Saved {
     /// # Errors
     /// As [`replica`](Self::replica).
     pub fn network(&self) -> Result<Box<dyn Model>, TrainError> {
-        let (model, parameters) = model::build(self.model, self.hidden.as_deref(), &self.kind, self.seed)?;
+        let (model, parameters) =
+            model::build(self.model, self.hidden.as_deref(), &self.kind, self.seed, &Device::Cpu)?;
         // It shares its values with the model, and is there to have them written.
         self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
         Ok(model)

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use candle_core::Device;
 use serde_json::json;
 
 use super::agree;
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
+use super::device::{self, DeviceKind};
 use super::error::TrainError;
 use super::feed::Shares;
 use super::model::{self, ModelKind};
@@ -59,6 +61,8 @@ pub struct Settings {
     pub input_threads: Threads,
     /// How many steps' batches lie ready.
     pub prefetch: Depth,
+    /// Where the model computes.
+    pub device: DeviceKind,
     /// The format in which gradients are sent.
     pub wire: Wire,
     /// Whether gradients travel beside the backward pass.
@@ -120,6 +124,7 @@ impl Settings {
             augments: false,
             input_threads: Threads::Auto,
             prefetch: Depth::Auto,
+            device: DeviceKind::Auto,
             wire: Wire::F32,
             overlap: Overlap::Auto,
             bucket_bytes: BucketSettings::default().bucket_bytes,
@@ -194,7 +199,9 @@ impl Settings {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
         let global_batch = self.global_batch.or(before).unwrap_or(self.batch_size * ranks);
-        let prepared = self.prepare(ranks, global_batch, resumed.as_ref());
+        let refused = device::refusal(&self.buckets(global_batch), self.trace.is_some());
+        let (device, computes) = self.device.choose(comm, refused)?;
+        let prepared = self.prepare(ranks, global_batch, resumed.as_ref(), &device);
         let (dataset, replica) = agree(comm, prepared)?;
         let shares = Shares {
             rank,
@@ -204,7 +211,8 @@ impl Settings {
             fixed_passes: self.world_invariant,
         };
         let steps = shares.steps(dataset.train.len());
-        let settings = self.run_settings(&dataset, global_batch, steps);
+        let settings =
+            RunSettings { computes: Some(computes), ..self.run_settings(&dataset, global_batch, steps) };
         let feed = Sampled::new(dataset, self.seed, shares, self.input_threads, self.prefetch);
         Trainer::new(comm, replica, feed, settings, resumed)
     }
@@ -228,6 +236,7 @@ impl Settings {
         ranks: usize,
         global_batch: usize,
         resumed: Option<&Resumed>,
+        device: &Device,
     ) -> Result<(Arc<Dataset>, impl Replica<Batch = Batch> + use<>), TrainError> {
         let refuse = |why| Err(TrainError::Setting(why));
         if let Some(parts) =
@@ -250,7 +259,8 @@ impl Settings {
         if let Some(resumed) = resumed {
             self.compare(&dataset, global_batch, resumed)?;
         }
-        let replica = model::classifier(self.model, self.hidden.as_deref(), &dataset.kind, self.seed)?;
+        let hidden = self.hidden.as_deref();
+        let replica = model::classifier(self.model, hidden, &dataset.kind, self.seed, device)?;
         Ok((Arc::new(dataset), replica))
     }
 
@@ -300,18 +310,9 @@ impl Settings {
             Falling::Cosine => Schedule::Cosine,
         };
         let all_steps = (steps * self.epochs) as u64;
-        // The power of two below: f16 then holds the mean over a global batch of what is summed.
-        let f16_scale = (global_batch as f32).log2().floor().exp2().recip();
         let rate = Rate::new(schedule, self.scaled_rate(global_batch), self.warm_up, all_steps);
         RunSettings {
-            buckets: BucketSettings {
-                bucket_bytes: self.bucket_bytes,
-                wire: self.wire,
-                overlap: self.overlap,
-                order: if self.world_invariant.is_some() { Order::Tree } else { Order::Free },
-                f16_scale,
-                ..BucketSettings::default()
-            },
+            buckets: self.buckets(global_batch),
             clip_norm: self.clip_norm,
             verify_replicas_every: self.verify_replicas_every,
             checkpoints: self.checkpoints.clone(),
@@ -319,6 +320,18 @@ impl Settings {
             trace: self.trace.clone(),
             description: self.description(dataset),
             ..RunSettings::new(self.epochs, global_batch, self.optimizer, rate)
+        }
+    }
+
+    fn buckets(&self, global_batch: usize) -> BucketSettings {
+        BucketSettings {
+            bucket_bytes: self.bucket_bytes,
+            wire: self.wire,
+            overlap: self.overlap,
+            order: if self.world_invariant.is_some() { Order::Tree } else { Order::Free },
+            // The power of two below: f16 then holds the mean over a global batch of what is summed.
+            f16_scale: (global_batch as f32).log2().floor().exp2().recip(),
+            ..BucketSettings::default()
         }
     }
 
@@ -364,27 +377,4 @@ impl Settings {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rate_follows_the_global_batch_and_not_the_ranks() {
-        let settings = Settings::new(Source::Digits, ModelKind::Mlp);
-        assert_eq!(settings.scaled_rate(256), 2.0 * settings.scaled_rate(128));
-        let settings = Settings { optimizer: OptimizerSettings::new(OptimizerKind::AdamW), ..settings };
-        assert_eq!(settings.scaled_rate(512), 2.0 * settings.scaled_rate(128));
-    }
-
-    #[test]
-    fn senseless_settings_are_refused() {
-        let settings = Settings::new(Source::Digits, ModelKind::Mlp);
-        let refused = |settings: Settings| settings.check().unwrap_err().to_string();
-        assert!(refused(Settings { epochs: 0, ..settings.clone() }).contains("epochs is 0"));
-        assert!(refused(Settings { batch_size: 0, ..settings.clone() }).contains("batch size is 0"));
-        assert!(refused(Settings { learning_rate: f64::NAN, ..settings.clone() }).contains("NaN"));
-        assert!(
-            refused(Settings { hidden: Some(vec![8, 0]), ..settings.clone() }).contains("hidden layer is 0")
-        );
-        assert!(refused(Settings { warm_up: 1.5, ..settings }).contains("from 0 to 1"));
-    }
-}
+mod tests;

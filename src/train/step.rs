@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::buckets::{BucketSettings, Buckets, Pass, Sums};
-use super::compare;
+use super::device::OnDevice;
 use super::error::TrainError;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor, square_sum};
 use super::replica::{Fill, Gradients, Replica, Tally};
 use super::trace::{Lane, Recorder};
+use super::{agree, compare};
 use crate::Communicator;
 
 /// One rank's replica, kept the same as those of the other ranks by steps that all make together.
@@ -19,6 +20,8 @@ pub struct Mirror<R> {
     replica: R,
     buckets: Buckets,
     optimizer: Optimizer,
+    /// What does their work, if the replica is on a GPU.
+    device: Option<OnDevice>,
     clip_norm: Option<f64>,
     never_put: BTreeSet<usize>,
     recorder: Option<Recorder>,
@@ -90,13 +93,19 @@ impl<R: Replica> Mirror<R> {
             replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
             sent?;
         }
+        let device = OnDevice::of(comm, &replica, optimizer, buckets);
+        let device = if cfg!(feature = "cuda") { agree(comm, device)? } else { device? };
         let trained = replica.parameters().iter();
         let parameters =
             trained.map(|found| (if found.is_trained { found.count() } else { 0 }, found.shape.len() < 2));
         Ok(Self {
             optimizer: Optimizer::new(optimizer, parameters)?,
-            buckets: Buckets::new(comm, replica.parameters(), buckets)?,
+            buckets: match device {
+                None => Buckets::new(comm, replica.parameters(), buckets)?,
+                Some(_) => Buckets::new(comm, &[], buckets)?,
+            },
             replica,
+            device,
             clip_norm,
             never_put: BTreeSet::new(),
             recorder: None,
@@ -119,6 +128,11 @@ impl<R: Replica> Mirror<R> {
         rate: f64,
         goes_on: impl FnOnce(&Sums) -> bool,
     ) -> Result<StepReport, TrainError> {
+        if let Some(device) = &mut self.device {
+            let (report, never_put) =
+                device.step(comm, &mut self.replica, share, rate, self.clip_norm, goes_on)?;
+            return Ok(StepReport { without_gradient: self.new_names(never_put), ..report });
+        }
         let began = Instant::now();
         let without_gradient = self.pass(comm, share)?;
         let computed = Instant::now();
@@ -145,7 +159,7 @@ impl<R: Replica> Mirror<R> {
         share: Share<'_, R::Batch>,
     ) -> Result<Vec<String>, TrainError> {
         let of = share.passes.len().max(1);
-        let mut never_put: Option<BTreeSet<usize>> = None;
+        let mut never_put = None;
         for number in 0..of {
             let pass = Pass { number, of, is_out_of_data: share.is_out_of_data };
             let mut filling = self.buckets.fill(comm, pass);
@@ -162,14 +176,18 @@ impl<R: Replica> Mirror<R> {
             }
             let without = filling.end()?;
             if batch.is_some() {
-                let without: BTreeSet<_> = without.into_iter().collect();
-                never_put = Some(never_put.map_or_else(|| without.clone(), |so_far| &so_far & &without));
+                never_put = in_every_pass(never_put, without);
             }
         }
+        Ok(self.new_names(never_put))
+    }
+
+    /// The names of those of these parameters that always had a gradient until now.
+    fn new_names(&mut self, never_put: Option<BTreeSet<usize>>) -> Vec<String> {
         let names = self.replica.parameters();
         let new: Vec<_> = never_put.unwrap_or_default().difference(&self.never_put).copied().collect();
         self.never_put.extend(&new);
-        Ok(new.into_iter().map(|index| names[index].name.clone()).collect())
+        new.into_iter().map(|index| names[index].name.clone()).collect()
     }
 
     /// The norm of the summed gradient. Waits for all of it.
@@ -233,17 +251,41 @@ impl<R: Replica> Mirror<R> {
         &mut self.replica
     }
 
-    /// The optimizer, and what it remembers.
-    pub fn optimizer(&mut self) -> &mut Optimizer {
-        &mut self.optimizer
+    /// The optimizer, and what it remembers, which is fetched if it is on a GPU.
+    ///
+    /// # Errors
+    /// [`TrainError::Replica`] if it cannot be fetched.
+    pub fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {
+        if let Some(device) = &self.device {
+            device.save(&mut self.optimizer)?;
+        }
+        Ok(&self.optimizer)
     }
 
-    /// The buckets.
+    /// Has the optimizer go on from what it remembered after so many steps: [`Optimizer::restore`].
+    ///
+    /// # Errors
+    /// [`TrainError::OtherRun`] if it is not the state of such an optimizer; [`TrainError::Replica`].
+    pub fn restore_optimizer<'a>(
+        &mut self,
+        steps: u64,
+        state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
+    ) -> Result<(), TrainError> {
+        self.optimizer.restore(steps, state)?;
+        self.device.as_mut().map_or(Ok(()), |device| device.load(&self.optimizer))
+    }
+
+    /// Whether the replica is on a GPU, and gradients are reduced there.
+    pub fn is_on_device(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// The buckets; of nothing, if gradients are reduced on a GPU.
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
     }
 
-    /// From now on, what happens in steps is recorded; what was recorded so far is given back.
+    /// From now on, what happens in steps is recorded; what was recorded so far is given back. What a GPU does is not recorded.
     pub fn record(&mut self, recorder: Option<Recorder>) -> Option<Recorder> {
         std::mem::replace(&mut self.recorder, recorder)
     }
@@ -260,6 +302,12 @@ impl<R: Replica> Mirror<R> {
     pub fn hash(&mut self) -> Result<u64, TrainError> {
         Ok(compare::hash(&mut self.replica)?)
     }
+}
+
+/// The indices that are among those of all passes so far and of a further one.
+pub(super) fn in_every_pass(so_far: Option<BTreeSet<usize>>, of_pass: Vec<usize>) -> Option<BTreeSet<usize>> {
+    let of_pass: BTreeSet<_> = of_pass.into_iter().collect();
+    Some(so_far.map_or_else(|| of_pass.clone(), |so_far| &so_far & &of_pass))
 }
 
 /// Passes gradients on, and notes when the forward pass was over.

@@ -13,7 +13,7 @@ use super::resume::{Progress, Resumed, snapshot};
 use super::run::RunSettings;
 use super::step::{Mirror, Share, StepReport, Times};
 use super::trace::Lane;
-use super::{agree, compare};
+use super::{agree, compare, device};
 use crate::{Communicator, Ran, ReduceOp};
 
 /// One rank's part of a training run.
@@ -48,6 +48,11 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         agree(comm, loaded)?;
         let RunSettings { optimizer, ref buckets, clip_norm, .. } = settings;
         let mut mirror = Mirror::new(comm, replica, optimizer, buckets, clip_norm)?;
+        if mirror.is_on_device()
+            && let Some(why) = device::refusal(buckets, settings.trace.is_some())
+        {
+            return Err(TrainError::Setting(why));
+        }
         if let Some(resumed) = &mut resumed {
             resumed.restore(comm, &mut mirror)?;
         }
@@ -84,9 +89,15 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.settings.rate
     }
 
-    /// What will carry out the all-reduce of the largest bucket, and why.
-    pub fn all_reduce(&mut self) -> Ran {
-        self.mirror.buckets().ran(self.comm)
+    /// What will carry out the all-reduce of the largest bucket, and why; nothing where gradients are reduced on GPUs, where each
+    /// call decides.
+    pub fn all_reduce(&mut self) -> Option<Ran> {
+        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.comm))
+    }
+
+    /// Where the model computes, and why, if it was said.
+    pub fn computes(&self) -> Option<&str> {
+        self.settings.computes.as_deref()
     }
 
     /// Trains to the end, and tells of every step and epoch. If this rank cannot go on, the communicator has failed, so that

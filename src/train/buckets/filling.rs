@@ -19,7 +19,7 @@ impl Pass {
     /// The only one of a step.
     pub const ONLY: Self = Self { number: 0, of: 1, is_out_of_data: false };
 
-    fn is_last(self) -> bool {
+    pub(in crate::train) fn is_last(self) -> bool {
         self.number + 1 == self.of
     }
 }

@@ -20,7 +20,7 @@ pub struct Flight {
 
 /// Registered memory that is here, or in an all-reduce.
 #[derive(Debug)]
-pub(super) struct Parcel<T: Element> {
+pub(in crate::train) struct Parcel<T: Element> {
     bucket: Option<usize>,
     here: Option<Registered<T>>,
     pending: Option<Pending<Registered<T>>>,
@@ -29,7 +29,11 @@ pub(super) struct Parcel<T: Element> {
 }
 
 impl<T: Element> Parcel<T> {
-    pub(super) fn new(comm: &Communicator, bucket: Option<usize>, count: usize) -> Result<Self, Error> {
+    pub(in crate::train) fn new(
+        comm: &Communicator,
+        bucket: Option<usize>,
+        count: usize,
+    ) -> Result<Self, Error> {
         Ok(Self { bucket, here: Some(comm.alloc(count)?), pending: None, flight: None })
     }
 
@@ -37,15 +41,15 @@ impl<T: Element> Parcel<T> {
         self.here.as_ref().map_or(0, |values| values.len())
     }
 
-    pub(super) fn values(&self) -> &[T] {
+    pub(in crate::train) fn values(&self) -> &[T] {
         self.here.as_ref().expect("the parcel is back")
     }
 
-    pub(super) fn values_mut(&mut self) -> &mut [T] {
+    pub(in crate::train) fn values_mut(&mut self) -> &mut [T] {
         self.here.as_mut().expect("the parcel is back")
     }
 
-    pub(super) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
+    pub(in crate::train) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
         let usual = way.in_tree.then(|| comm.choice().clone());
         if way.in_tree {
             // Distances 1, 2, 4, …: over ranks, the tree goes on.
@@ -65,7 +69,7 @@ impl<T: Element> Parcel<T> {
     }
 
     /// Waits until it is back.
-    pub(super) fn land(&mut self) -> Result<Option<Flight>, Error> {
+    pub(in crate::train) fn land(&mut self) -> Result<Option<Flight>, Error> {
         if let Some(pending) = self.pending.take() {
             let waits_since = Instant::now();
             pending.wait_until_done();

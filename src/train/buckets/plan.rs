@@ -9,27 +9,27 @@ const ALIGNMENT: usize = 16;
 
 /// Where a gradient lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) bucket: usize,
+pub(in crate::train) struct Place {
+    pub(in crate::train) bucket: usize,
     /// In elements of the bucket.
-    pub(super) range: Range<usize>,
+    pub(in crate::train) range: Range<usize>,
 }
 
 /// Which gradient lies in which bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(in crate::train) struct Plan {
     /// By the index of the parameter; nothing for those that are not trained.
     places: Vec<Option<Place>>,
     /// How many elements each bucket has.
-    pub(super) counts: Vec<usize>,
+    pub(in crate::train) counts: Vec<usize>,
     /// The indices of the parameters in each bucket.
-    pub(super) members: Vec<Vec<usize>>,
+    pub(in crate::train) members: Vec<Vec<usize>>,
 }
 
 impl Plan {
     /// Goes from the last parameter to the first, as a backward pass does, and begins a new bucket where one would become
     /// too large.
-    pub(super) fn new(parameters: &[Parameter], first_bytes: usize, bucket_bytes: usize) -> Self {
+    pub(in crate::train) fn new(parameters: &[Parameter], first_bytes: usize, bucket_bytes: usize) -> Self {
         let mut plan = Self { places: vec![None; parameters.len()], counts: Vec::new(), members: Vec::new() };
         for (index, parameter) in parameters.iter().enumerate().rev().filter(|(_, found)| found.is_trained) {
             let limit = if plan.counts.len() <= 1 { first_bytes } else { bucket_bytes } / size_of::<f32>();
@@ -49,14 +49,14 @@ impl Plan {
 
     /// # Panics
     /// If the parameter is not trained.
-    pub(super) fn place(&self, index: usize, names: &[String]) -> &Place {
+    pub(in crate::train) fn place(&self, index: usize, names: &[String]) -> &Place {
         self.places[index]
             .as_ref()
             .unwrap_or_else(|| panic!("{} has no gradient: it is not trained", names[index]))
     }
 
     /// The indices of all parameters that are trained.
-    pub(super) fn trained(&self) -> impl Iterator<Item = usize> {
+    pub(in crate::train) fn trained(&self) -> impl Iterator<Item = usize> {
         (0..self.places.len()).filter(|&index| self.places[index].is_some())
     }
 }

@@ -13,14 +13,14 @@ pub struct Sums {
 
 impl Sums {
     /// How many numbers they are on the way.
-    pub(super) const COUNT: usize = 4;
+    pub(in crate::train) const COUNT: usize = 4;
 
-    pub(super) fn read(sums: &[f32]) -> Self {
+    pub(in crate::train) fn read(sums: &[f32]) -> Self {
         let [targets, loss, correct, ranks_out_of_data] = std::array::from_fn(|index| f64::from(sums[index]));
         Self { tally: Tally { targets, loss, correct }, ranks_out_of_data }
     }
 
-    pub(super) fn write(self, target: &mut [f32]) {
+    pub(in crate::train) fn write(self, target: &mut [f32]) {
         let Tally { targets, loss, correct } = self.tally;
         let sums = [targets, loss, correct, self.ranks_out_of_data];
         target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum as f32);

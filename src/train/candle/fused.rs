@@ -22,13 +22,24 @@ pub trait Function: Send + Sync + 'static {
     /// Writes the loss's derivative by `x`, of shape `dims`, to `dx`, which is all 0 before;
     /// `dy` is that by `y`.
     fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]);
+
+    /// The same, composed of candle's own operations, which it can derive: for a GPU, whose memory no loop reaches.
+    ///
+    /// # Errors
+    /// Where nothing else is written: the function is for the CPU only.
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        bail!("{} works on the CPU only, and its input is on {:?}", Self::NAME, x.device().location())
+    }
 }
 
-/// Applies `function` to `x`.
+/// Applies `function` to `x`: by its loops on the CPU, and elsewhere as it is composed.
 ///
 /// # Errors
-/// If `x` is no tensor of `f32` on the CPU.
+/// If `x` is no tensor of `f32`, or on a device that the function is not for.
 pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
+    if !x.device().is_cpu() {
+        return function.composed(x);
+    }
     x.contiguous()?.apply_op1(Fused(function))
 }
 

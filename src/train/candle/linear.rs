@@ -80,6 +80,9 @@ impl Linear {
         if inputs != self.inputs {
             bail!("a linear layer of {} inputs is given {rows} x {inputs}", self.inputs);
         }
+        if !self.parameters.are_written_by_loops() {
+            return self.composed(x);
+        }
         let operation = Operation {
             weight: self.weight.clone(),
             bias: self.bias.clone(),
@@ -89,6 +92,13 @@ impl Linear {
             passes_on: x.track_op(),
         };
         x.contiguous()?.apply_op2(self.parameters.anchor(), operation)
+    }
+
+    /// The layer as candle's own operations.
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let y = x.matmul(&self.weight.tensor)?;
+        let y = self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(&bias.tensor))?;
+        if self.has_relu { y.relu() } else { Ok(y) }
     }
 }
 

@@ -6,7 +6,8 @@ use super::fused::{Function, apply};
 
 /// The sum over rows of the cross-entropy of their softmax and their target, in nats: a scalar.
 ///
-/// `logits` is `rows x classes`, `targets` holds a class of `u32` for each row.
+/// `logits` is `rows x classes`, `targets` holds a class of `u32` for each row. They are best on the CPU, where they are looked
+/// at, wherever the logits are.
 ///
 /// # Errors
 /// If there are not as many targets as rows, or one is no class.
@@ -22,8 +23,8 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     apply(CrossEntropy { targets }, logits)
 }
 
-struct CrossEntropy {
-    targets: Vec<u32>,
+pub(super) struct CrossEntropy {
+    pub(super) targets: Vec<u32>,
 }
 
 impl Function for CrossEntropy {
@@ -57,5 +58,12 @@ impl Function for CrossEntropy {
             dx.iter_mut().for_each(|dx| *dx *= scale);
             dx[target as usize] -= dy[0];
         }
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let targets = Tensor::new(&*self.targets, x.device())?;
+        let x = x.broadcast_sub(&x.max_keepdim(1)?.detach())?;
+        let of_targets = x.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?;
+        (x.exp()?.sum(1)?.log()? - of_targets)?.sum_all()
     }
 }

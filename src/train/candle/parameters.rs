@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var, bail};
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, backend::BackendStorage};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use rand::{RngExt, SeedableRng};
@@ -39,6 +41,16 @@ pub(super) fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
     }
 }
 
+/// The same for a gradient on a GPU.
+#[cfg(feature = "cuda")]
+fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
+    if GRADIENTS.is_set() {
+        GRADIENTS.with(|gradients| gradients.put_tensor(index, gradient))
+    } else {
+        Ok(())
+    }
+}
+
 /// The parameters of a model under construction, in the order in which it asks for them.
 ///
 /// Candle's own store draws initial values from a generator that cannot be seeded, and lists parameters in random order.
@@ -50,18 +62,44 @@ pub struct Parameters {
     made: Arc<Mutex<Vec<(Parameter, Tensor)>>>,
     /// What every operation that reports gradients has as an input, so that candle looks for derivatives there.
     anchor: Var,
+    has_loops: bool,
 }
 
 impl Parameters {
-    /// None yet. Called by all ranks with the same seed.
+    /// None yet, on the CPU. Called by all ranks with the same seed.
     pub fn new(seed: u64) -> Self {
-        let anchor = Var::from_vec(vec![0.0_f32], 1, &Device::Cpu).expect("one number is a tensor");
-        Self { seed, made: Arc::default(), anchor }
+        Self::on(&Device::Cpu, seed).expect("one number is a tensor")
     }
 
-    /// What a model of `candle_nn` takes its variables from. Their type is `f32`, their device the CPU.
+    /// None yet, on a device. Called by all ranks with the same seed.
+    ///
+    /// # Errors
+    /// If the device has no memory for a number.
+    pub fn on(device: &Device, seed: u64) -> Result<Self> {
+        let anchor = Var::from_vec(vec![0.0_f32], 1, device)?;
+        Ok(Self { seed, made: Arc::default(), anchor, has_loops: device.is_cpu() })
+    }
+
+    /// Where they are, and so where a model computes.
+    pub fn device(&self) -> &Device {
+        self.anchor.device()
+    }
+
+    /// Whether operations of our own compute gradients, and write them where they are reduced: on the CPU. Elsewhere, layers are
+    /// composed of candle's operations.
+    pub(super) fn are_written_by_loops(&self) -> bool {
+        self.has_loops
+    }
+
+    /// On the CPU, what a GPU would compute.
+    #[cfg(test)]
+    pub(crate) fn composed(seed: u64) -> Self {
+        Self { has_loops: false, ..Self::new(seed) }
+    }
+
+    /// What a model of `candle_nn` takes its variables from. Their type is `f32`.
     pub fn var_builder(&self) -> VarBuilder<'static> {
-        VarBuilder::from_backend(Box::new(Backend(self.clone())), DType::F32, Device::Cpu)
+        VarBuilder::from_backend(Box::new(Backend(self.clone())), DType::F32, self.device().clone())
     }
 
     /// Adds a parameter, drawn evenly from both sides of 0 with a standard deviation of `deviation`.
@@ -101,8 +139,12 @@ impl Parameters {
         (0..count).map(|_| (mean + deviation * draw()) as f32).collect()
     }
 
-    /// Adds a parameter whose gradients an operation reports by itself; its index, and its values.
+    /// Adds a parameter of a layer, which reports its gradient by itself if that is written by loops; its index, and its values.
     pub(super) fn add_plain(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<(usize, Tensor)> {
+        if !self.has_loops {
+            let index = self.lock().len();
+            return Ok((index, self.report_whole(name, shape, values)?));
+        }
         let tensor = Tensor::from_vec(values, shape.clone(), &Device::Cpu)?;
         Ok((self.register(name, &shape, tensor.clone())?, tensor))
     }
@@ -157,7 +199,20 @@ impl CustomOp1 for Made {
         Ok((CpuStorage::F32(values), self.shape.clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, anchor: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        let values = std::mem::take(&mut *self.values.lock().unwrap_or_else(PoisonError::into_inner));
+        let device = anchor.device().clone();
+        let values = device.clone_htod(&values)?;
+        Ok((CudaStorage::wrap_cuda_slice(values, device), self.shape.clone()))
+    }
+
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if gradient.device().is_cuda() {
+            report_on_device(self.index, &gradient.contiguous()?)?;
+            return Ok(None);
+        }
         with_values(&gradient.contiguous()?, |values| {
             report(self.index, &mut |target, fill| fill.write(target, values));
         })?;
@@ -176,8 +231,13 @@ impl fmt::Debug for Backend {
 
 impl SimpleBackend for Backend {
     fn get(&self, shape: Shape, name: &str, init: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        if dtype != DType::F32 || !device.is_cpu() {
-            bail!("parameter {name} is asked for as {dtype:?} on {device:?}: only f32 on the CPU is trained");
+        let own = self.0.device();
+        if dtype != DType::F32 || !device.same_device(own) {
+            bail!(
+                "parameter {name} is asked for as {dtype:?} on {:?}: only f32 on {:?} is trained",
+                device.location(),
+                own.location()
+            );
         }
         if let Some((parameter, tensor)) = self.0.lock().iter().find(|(parameter, _)| parameter.name == name)
         {

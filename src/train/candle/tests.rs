@@ -40,7 +40,7 @@ fn gathered<R: Replica>(replica: &mut R, batch: &R::Batch) -> Gathered {
 fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
     parameters: &Parameters,
     forward: F,
-) -> Network<Tensor, impl Fn(&Tensor) -> candle_core::Result<Loss>> {
+) -> Network<Tensor, impl Fn(&Tensor) -> candle_core::Result<Loss> + use<F>> {
     Network::new(parameters, move |batch: &Tensor| {
         let sum = forward(batch)?.sqr()?.sum_all()?;
         let loss = f64::from(sum.to_scalar::<f32>()?);
@@ -67,6 +67,50 @@ pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
         at(0.0);
         let name = &replica.parameters()[index].name;
         assert!((slope - length).abs() < 0.02 * length + 2e-3, "{name}: {slope} {length}");
+    }
+}
+
+/// What a function is composed of has its values and its derivative.
+pub(crate) fn check_composed<F: fused::Function>(function: impl Fn() -> F, x: &Tensor) {
+    let x = candle_core::Var::from_tensor(x).unwrap();
+    let [(y, dx), (y_composed, dx_composed)] = [false, true].map(|is_composed| {
+        let y = if is_composed { function().composed(&x) } else { apply(function(), &x) }.unwrap();
+        // Each value counts differently.
+        let weights: Vec<f32> = (0..y.elem_count()).map(|at| (at * 5 % 7) as f32 - 2.0).collect();
+        let weights = Tensor::from_vec(weights, y.shape(), &Device::Cpu).unwrap();
+        let gradients = (&y * weights).unwrap().sum_all().unwrap().backward().unwrap();
+        (y, gradients.get(&x).unwrap().clone())
+    });
+    assert_close(F::NAME, &y, &y_composed);
+    assert_close(F::NAME, &dx, &dx_composed);
+}
+
+fn assert_close(name: &str, expected: &Tensor, found: &Tensor) {
+    assert_eq!(expected.dims(), found.dims(), "{name}");
+    let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let (expected, found) = (values(expected), values(found));
+    let scale = expected.iter().fold(1e-3_f32, |most, value| most.max(value.abs()));
+    for (at, (expected, found)) in expected.iter().zip(&found).enumerate() {
+        assert!((expected - found).abs() <= 1e-5 * scale, "{name} at {at}: {expected} {found}");
+    }
+}
+
+/// Two replicas of the same values have the same gradients.
+pub(crate) fn check_same_gradients<R: Replica, S: Replica<Batch = R::Batch>>(
+    one: &mut R,
+    other: &mut S,
+    batch: &R::Batch,
+) {
+    assert_eq!(one.parameters(), other.parameters());
+    let sorted = |mut gathered: Gathered| {
+        gathered.gradients.sort_by_key(|(index, _)| *index);
+        gathered.gradients
+    };
+    let (ones, others) = (sorted(gathered(one, batch)), sorted(gathered(other, batch)));
+    assert_eq!((ones.len(), others.len()), (one.parameters().len(), one.parameters().len()));
+    for ((index, expected), (_, found)) in ones.iter().zip(&others) {
+        let tensor = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap();
+        assert_close(&one.parameters()[*index].name, &tensor(expected), &tensor(found));
     }
 }
 
@@ -100,6 +144,32 @@ fn a_linear_layer_has_the_gradients_of_its_definition() {
         let second = Linear::without_bias(&parameters, "second", 5, 3, 1.0).unwrap();
         let mut replica = replica(&parameters, move |x| second.forward(&first.forward(x)?));
         check_slopes(&mut replica, &inputs());
+    }
+}
+
+#[test]
+fn a_linear_layer_is_composed_to_the_same() {
+    let [mut fused, mut composed] = [Parameters::new(5), Parameters::composed(5)].map(|parameters| {
+        let first = Linear::new(&parameters, "first", 6, 5, 2.0).unwrap().with_relu();
+        let second = Linear::without_bias(&parameters, "second", 5, 3, 1.0).unwrap();
+        replica(&parameters, move |x| second.forward(&first.forward(x)?))
+    });
+    check_same_gradients(&mut fused, &mut composed, &inputs());
+}
+
+#[test]
+fn the_cross_entropy_is_composed_to_the_same() {
+    check_composed(|| loss::CrossEntropy { targets: vec![5, 0, 2, 2] }, &(inputs() * 3.0).unwrap());
+}
+
+#[test]
+fn values_are_written_where_they_lie() {
+    for shape in [&[2, 3][..], &[6], &[1], &[]] {
+        let count = shape.iter().product::<usize>();
+        let tensor = Parameters::new(1).add("one", shape, 1.0).unwrap();
+        let values = Tensor::from_vec(vec![7.0_f32; count], shape, &Device::Cpu).unwrap();
+        overwrite(&tensor, &values).unwrap();
+        assert_eq!(tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap(), vec![7.0; count]);
     }
 }
 

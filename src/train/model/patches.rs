@@ -3,6 +3,8 @@
 //! Images are `samples x height x width x channels`: what lies side by side in an image then
 //! does so in memory, and a convolution is a linear layer on its patches.
 
+use candle_core::{Result, Tensor};
+
 use crate::train::candle::Function;
 
 /// Every square of `side` pixels, as a row of its values:
@@ -52,6 +54,16 @@ impl Function for Patches {
                 *dx += dy;
             }
         });
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let [_, height, width, channels] = image_dims(x.dims());
+        let (rows, columns) = (height + 1 - self.side, width + 1 - self.side);
+        // For each pixel of a square, what all squares have there.
+        let pixels = (0..self.side * self.side)
+            .map(|at| x.narrow(1, at / self.side, rows)?.narrow(2, at % self.side, columns))
+            .collect::<Result<Vec<_>>>()?;
+        Tensor::cat(&pixels, 3)?.reshape(((), self.side * self.side * channels))
     }
 }
 
@@ -110,6 +122,13 @@ impl Function for MaxPool {
                 *dx = if x == y { *dy } else { 0.0 };
             }
         });
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let [samples, height, width, channels] = image_dims(x.dims());
+        let (side, rows, columns) = (self.side, height / self.side, width / self.side);
+        let whole = x.narrow(1, 0, rows * side)?.narrow(2, 0, columns * side)?;
+        whole.reshape(&[samples, rows, side, columns, side, channels])?.max(4)?.max(2)
     }
 }
 

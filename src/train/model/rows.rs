@@ -1,5 +1,7 @@
 //! What a transformer does to each row of a tensor: the values along its last dimension.
 
+use candle_core::{D, Result, Tensor};
+
 use crate::train::candle::Function;
 
 /// Scales each row to a mean square of 1.
@@ -38,6 +40,10 @@ impl Function for RmsNorm {
                 *dx = scale * (dy - along * y);
             }
         }
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        x.broadcast_div(&(x.sqr()?.mean_keepdim(D::Minus1)? + 1e-6)?.sqrt()?)
     }
 }
 
@@ -79,6 +85,19 @@ impl Function for CausalSoftmax {
             }
         }
     }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let context = width(x.dims());
+        let unseen = |at: usize| if at % context > at / context { f32::NEG_INFINITY } else { 0.0 };
+        let mask: Vec<_> = (0..context * context).map(unseen).collect();
+        let x = (x * f64::from(self.scale))?.broadcast_add(&Tensor::from_vec(
+            mask,
+            (context, context),
+            x.device(),
+        )?)?;
+        let likely = x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?.exp()?;
+        likely.broadcast_div(&likely.sum_keepdim(D::Minus1)?)
+    }
 }
 
 /// `max(x, 0)^2`: learns at least as well as GELU (So et al. 2021, "Primer"), without its
@@ -98,6 +117,10 @@ impl Function for SquaredRelu {
         for ((dx, dy), x) in dx.iter_mut().zip(dy).zip(x) {
             *dx = 2.0 * x.max(0.0) * dy;
         }
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        x.relu()?.sqr()
     }
 }
 

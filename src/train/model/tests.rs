@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::loss::cross_entropy;
 
 use super::*;
-use crate::train::candle::tests::check_slopes;
+use crate::train::candle::tests::{check_composed, check_same_gradients, check_slopes};
 
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, classes: 10 };
 
@@ -54,7 +54,7 @@ fn names_are_read_back() {
 
 #[test]
 fn a_model_refuses_data_it_cannot_learn_from() {
-    let refusal = |kind, data: &Kind| build(kind, None, data, 0).err().unwrap().to_string();
+    let refusal = |kind, data: &Kind| build(kind, None, data, 0, &Device::Cpu).err().unwrap().to_string();
     let message = refusal(ModelKind::Transformer, &IMAGES);
     assert_eq!(message, "the transformer does not learn from images: use the mlp or the cnn");
     for kind in [ModelKind::Mlp, ModelKind::Cnn] {
@@ -67,7 +67,7 @@ fn a_model_refuses_data_it_cannot_learn_from() {
 
 /// All parameters' names and values.
 fn values(kind: ModelKind, data: &Kind, seed: u64) -> Vec<(String, Vec<f32>)> {
-    let mut replica = classifier(kind, None, data, seed).unwrap();
+    let mut replica = classifier(kind, None, data, seed, &Device::Cpu).unwrap();
     let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
     let mut copy = |index| {
         let mut copy = Vec::new();
@@ -88,7 +88,7 @@ fn the_seed_decides_every_parameter() {
 #[test]
 fn logits_have_a_row_per_target_and_no_opinion_yet() {
     for (kind, data) in pairings() {
-        let (model, _) = build(kind, None, &data, 1).unwrap();
+        let (model, _) = build(kind, None, &data, 1, &Device::Cpu).unwrap();
         let (inputs, targets) = batch(&data);
         let (classes, uniform) = match &data {
             Kind::Images { classes, .. } | Kind::Table { classes, .. } => (*classes, 1.5),
@@ -104,20 +104,51 @@ fn logits_have_a_row_per_target_and_no_opinion_yet() {
 #[test]
 fn gradients_are_the_slopes_of_the_loss() {
     for (kind, data) in pairings() {
-        let (model, parameters) = build(kind, None, &data, 1).unwrap();
-        let mut replica = Network::new(&parameters, move |(inputs, targets): &(Tensor, Tensor)| {
-            let sum = super::cross_entropy(&model.forward(inputs)?, targets)?;
-            let loss = f64::from(sum.to_scalar::<f32>()?);
-            Ok(Loss { sum, tally: Tally { targets: 1.0, loss, correct: 0.0 } })
-        });
-        check_slopes(&mut replica, &batch(&data));
+        let (model, parameters) = build(kind, None, &data, 1, &Device::Cpu).unwrap();
+        check_slopes(&mut network(model, &parameters), &batch(&data));
     }
+}
+
+/// A model as a replica that is told inputs and targets.
+fn network(model: Box<dyn Model>, parameters: &Parameters) -> impl Replica<Batch = (Tensor, Tensor)> + use<> {
+    Network::new(parameters, move |(inputs, targets): &(Tensor, Tensor)| {
+        let sum = super::cross_entropy(&model.forward(inputs)?, targets)?;
+        let loss = f64::from(sum.to_scalar::<f32>()?);
+        Ok(Loss { sum, tally: Tally { targets: 1.0, loss, correct: 0.0 } })
+    })
+}
+
+/// What runs on a GPU: the loops themselves are compared function by function.
+#[test]
+fn models_are_composed_to_the_same() {
+    for (kind, data) in pairings() {
+        let [mut fused, mut composed] = [Parameters::new(1), Parameters::composed(1)].map(|parameters| {
+            let model = with_parameters(kind, None, &data, &parameters).unwrap();
+            network(model, &parameters)
+        });
+        check_same_gradients(&mut fused, &mut composed, &batch(&data));
+    }
+}
+
+#[test]
+fn functions_are_composed_to_the_same() {
+    let tensor = |shape: &[usize]| {
+        let count = shape.iter().product::<usize>() as u32;
+        let values = (0..count).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    };
+    check_composed(|| patches::Patches { side: 3 }, &tensor(&[2, 5, 4, 3]));
+    // A row and a column are left over.
+    check_composed(|| patches::MaxPool { side: 2 }, &tensor(&[2, 5, 7, 3]));
+    check_composed(|| rows::RmsNorm, &tensor(&[4, 9]));
+    check_composed(|| rows::CausalSoftmax { scale: 0.3 }, &tensor(&[2, 3, 5, 5]));
+    check_composed(|| rows::SquaredRelu, &tensor(&[4, 9]));
 }
 
 /// No character may see those after it.
 #[test]
 fn the_transformer_is_causal() {
-    let (model, _) = build(ModelKind::Transformer, None, &text(), 1).unwrap();
+    let (model, _) = build(ModelKind::Transformer, None, &text(), 1, &Device::Cpu).unwrap();
     let logits = |last: u32| -> Vec<Vec<f32>> {
         let tokens = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, last];
         let inputs = Tensor::new(&[tokens], &Device::Cpu).unwrap();

@@ -56,10 +56,10 @@ pub(super) struct AdamStep<'a> {
 /// The constants of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Adam {
-    betas: (f32, f32),
-    epsilon: f32,
+    pub(super) betas: (f32, f32),
+    pub(super) epsilon: f32,
     /// What makes the two means unbiased: they began at zero, and still hold a share of it.
-    unbiased: (f32, f32),
+    pub(super) unbiased: (f32, f32),
 }
 
 impl Adam {

@@ -1,0 +1,59 @@
+//! Where a model computes: on the CPU or, with the feature `cuda`, on this rank's GPU; and the mirrored step there.
+//!
+//! On a GPU gradients never leave it: each is copied into its place in a bucket of device memory as soon as the backward pass
+//! knows it, a bucket that is full is all-reduced beside that pass, and the update is made of candle's operations. Values go
+//! through the host when they are broadcast, compared, saved or read, which is rare: so files and hashes are the same as the CPU's.
+
+#[cfg(not(feature = "cuda"))]
+mod absent;
+#[cfg(feature = "cuda")]
+mod buckets;
+#[cfg(feature = "candle")]
+mod choice;
+#[cfg(feature = "cuda")]
+mod step;
+
+#[cfg(not(feature = "cuda"))]
+pub(super) use absent::OnDevice;
+#[cfg(feature = "candle")]
+pub use choice::DeviceKind;
+#[cfg(feature = "cuda")]
+pub(super) use step::OnDevice;
+
+use super::buckets::{BucketSettings, Order, Overlap, Wire};
+
+/// What of these settings a GPU does not do, if anything.
+pub(super) fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<String> {
+    let what = match buckets {
+        _ if is_traced => "what it does when is not recorded for a trace".to_owned(),
+        BucketSettings { order: Order::Tree, .. } => {
+            "gradients are not added up there in an order that does not depend on the number of ranks"
+                .to_owned()
+        }
+        BucketSettings { wire: wire @ (Wire::Bf16 | Wire::F16), .. } => {
+            format!("gradients travel from there as f32, and not as {wire}")
+        }
+        BucketSettings { overlap: Overlap::InTurn, .. } => {
+            "gradients travel from there beside the backward pass, and not in turn".to_owned()
+        }
+        _ => return None,
+    };
+    Some(format!("on a GPU {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_gpu_does_not_do_is_said() {
+        let usual = BucketSettings::default;
+        let refused = |settings, is_traced| refusal(&settings, is_traced).unwrap();
+        assert_eq!(refusal(&usual(), false), None);
+        assert_eq!(refusal(&BucketSettings { overlap: Overlap::Beside, ..usual() }, false), None);
+        assert!(refused(usual(), true).contains("trace"));
+        assert!(refused(BucketSettings { order: Order::Tree, ..usual() }, false).contains("number of ranks"));
+        assert!(refused(BucketSettings { wire: Wire::F16, ..usual() }, false).contains("not as f16"));
+        assert!(refused(BucketSettings { overlap: Overlap::InTurn, ..usual() }, false).contains("in turn"));
+    }
+}
