@@ -1,0 +1,152 @@
+//! What our call costs beside `ncclAllReduce` on the same communicator.
+//!
+//! Ranks that share a GPU reduce more slowly than ranks that have one each, but what is compared is the call and not the reduction.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cudarc::driver::{CudaSlice, CudaStream};
+use serde_json::{Value, json};
+use unisono::internals::{Alone, nccl_all_reduce};
+use unisono::{Choice, Communicator, Error, ReduceOp, Vendor, nccl};
+
+use crate::correct::without_nccl;
+use crate::report::{Failure, Figures, Outcome, median, rounded};
+
+const SIZES_BYTES: [usize; 8] = [8, 64, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20];
+const WARM_UP: usize = 10;
+/// Small arrays are measured more often: they take little time, and vary more.
+const ITERATIONS: [usize; 8] = [300, 300, 300, 300, 100, 100, 50, 30];
+/// By how much ours may be slower: either is enough.
+const MOST_US: f64 = 5.0;
+const MOST_PERCENT: f64 = 5.0;
+
+/// When a call returned, and when the GPU was done, of each iteration.
+#[derive(Default)]
+struct Times {
+    called_us: Vec<f64>,
+    done_us: Vec<f64>,
+}
+
+impl Times {
+    fn add(&mut self, began: Instant, called: Instant) {
+        self.called_us.push((called - began).as_secs_f64() * 1e6);
+        self.done_us.push(began.elapsed().as_secs_f64() * 1e6);
+    }
+}
+
+pub(crate) fn measure(comm: &mut Communicator, route: &str) -> Outcome {
+    without_nccl(Some("nccl"), route)?;
+    let stream = comm.device()?.new_stream()?;
+    let mut rows = Vec::new();
+    for (size_bytes, iterations) in SIZES_BYTES.into_iter().zip(ITERATIONS) {
+        let mut array = comm.alloc_device::<f32>(size_bytes / size_of::<f32>())?;
+        let [mut ours, mut theirs] = <[Times; 2]>::default();
+        for iteration in 0..WARM_UP + iterations {
+            for turn in 0..2 {
+                // Who comes second finds the caches of the first.
+                let is_ours = (iteration + turn) % 2 == 0;
+                comm.set_choice(Choice::Auto)?;
+                comm.barrier()?;
+                comm.set_choice(Choice::Vendor(Vendor::Nccl))?;
+                let began = Instant::now();
+                if is_ours {
+                    comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream)?;
+                } else {
+                    nccl_all_reduce(comm, &mut array, &stream)?;
+                }
+                let called = Instant::now();
+                comm.synchronize(&stream)?;
+                if iteration >= WARM_UP {
+                    if is_ours { &mut ours } else { &mut theirs }.add(began, called);
+                }
+            }
+        }
+        comm.set_choice(Choice::Auto)?;
+        for times in [&mut ours, &mut theirs] {
+            comm.all_reduce(&mut times.called_us, ReduceOp::Max)?;
+            comm.all_reduce(&mut times.done_us, ReduceOp::Max)?;
+        }
+        rows.push(row(size_bytes, ours, theirs));
+    }
+    let figures = Figures::default().with("ranks", comm.ranks()).with("route", route);
+    told(rows, figures)
+}
+
+/// With one rank there is no call of ours that NCCL carries out, so it is what we do around NCCL's that is measured: the checks, and
+/// asking whether it has enqueued.
+pub(crate) fn measure_alone(comm: &mut Communicator) -> Outcome {
+    let library = nccl::library().map_err(|error| Failure::Skipped(error.to_string()))?;
+    let context = comm.device()?;
+    let stream = context.new_stream()?;
+    let mut alone = Alone::new(&context)?;
+    let mut rows = Vec::new();
+    for (size_bytes, iterations) in SIZES_BYTES.into_iter().zip(ITERATIONS) {
+        let mut array = comm.alloc_device::<f32>(size_bytes / size_of::<f32>())?;
+        let [mut ours, mut theirs] = <[Times; 2]>::default();
+        for iteration in 0..WARM_UP + iterations {
+            for turn in 0..2 {
+                let is_ours = (iteration + turn) % 2 == 0;
+                let (began, called) = one_alone(comm, &mut alone, &mut array, &stream, is_ours)?;
+                if iteration >= WARM_UP {
+                    if is_ours { &mut ours } else { &mut theirs }.add(began, called);
+                }
+            }
+        }
+        rows.push(row(size_bytes, ours, theirs));
+    }
+    let figures = Figures::default().with("ranks", 1).with("nccl", library.version().to_string());
+    told(rows, figures)
+}
+
+/// When one call began, and when it returned.
+fn one_alone(
+    comm: &mut Communicator,
+    alone: &mut Alone,
+    array: &mut CudaSlice<f32>,
+    stream: &Arc<CudaStream>,
+    is_ours: bool,
+) -> Result<(Instant, Instant), Error> {
+    let began = Instant::now();
+    if is_ours {
+        alone.sum(array, stream)?;
+    } else {
+        alone.sum_directly(array, stream)?;
+    }
+    let called = Instant::now();
+    comm.synchronize(stream)?;
+    Ok((began, called))
+}
+
+/// Medians of both, and whether ours is near enough.
+fn row(size_bytes: usize, ours: Times, theirs: Times) -> (bool, Value) {
+    let [ours_called, theirs_called] = [ours.called_us, theirs.called_us].map(median);
+    let [ours, theirs] = [ours.done_us, theirs.done_us].map(median);
+    let (difference, percent) = (ours - theirs, 100.0 * (ours / theirs - 1.0));
+    let is_near = difference <= MOST_US || percent <= MOST_PERCENT;
+    let row = json!({
+        "bytes": size_bytes,
+        "us": rounded(ours),
+        "nccl_us": rounded(theirs),
+        "difference_us": rounded(difference),
+        "difference_percent": rounded(percent),
+        "until_returned_us": rounded(ours_called),
+        "nccl_until_returned_us": rounded(theirs_called),
+        "is_near": is_near,
+    });
+    (is_near, row)
+}
+
+fn told(rows: Vec<(bool, Value)>, figures: Figures) -> Outcome {
+    let far = rows.iter().filter(|(is_near, _)| !is_near).count();
+    let of = rows.len();
+    let rows: Vec<Value> = rows.into_iter().map(|(_, row)| row).collect();
+    let figures = figures.with("rows", rows);
+    if far == 0 {
+        return Ok(figures);
+    }
+    let why = format!(
+        "at {far} of {of} sizes ours takes over {MOST_US} us and {MOST_PERCENT} % more than ncclAllReduce"
+    );
+    Err(Failure::Missed(why, figures))
+}

@@ -1,0 +1,107 @@
+//! The copies of an all-reduce through the host, in pieces through a little pinned memory, beside a plain copy of the whole array
+//! from or to pinned memory of its size.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
+use unisono::Communicator;
+use unisono::internals::{Way, copy_in_pieces};
+
+use crate::report::{Failure, Figures, Outcome, median, rounded};
+
+const SIZE_BYTES: usize = 64 << 20;
+const ROUNDS: usize = 15;
+/// Of a plain copy's throughput, in each direction.
+const LEAST_RATIO: f64 = 0.8;
+
+/// The two in turns; all ranks at once would share the GPU's link, so it is for one.
+pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
+    assert!(comm.ranks() == 1, "copies are measured by one rank, not by {}", comm.ranks());
+    let context = comm.device()?;
+    let stream = context.new_stream()?;
+    // SAFETY: it is written to before it is read: the first copy comes down.
+    let pinned = unsafe { context.alloc_pinned::<u8>(SIZE_BYTES) }?;
+    // The same flags as our own memory has, which the host reads: memory that is not gathered in write buffers.
+    // SAFETY: as above.
+    let cached = unsafe { context.alloc_pinned_with_flags::<u8>(SIZE_BYTES, 0) }?;
+    let pattern: Vec<u8> = (0..SIZE_BYTES).map(|place| (place % 251) as u8).collect();
+    let mut array = stream.clone_htod(&pattern)?;
+    stream.synchronize()?;
+    let mut plain = Plain { stream: Arc::clone(&stream), memories: [pinned, cached] };
+
+    copy_in_pieces(comm, &mut array, &stream, Way::Both)?;
+    if stream.clone_dtoh(&array)? != pattern {
+        return Err(Failure::Failed("an array that was copied down and up again is another".to_owned()));
+    }
+    let mut times_us = [const { Vec::new() }; 7];
+    for _ in 0..ROUNDS {
+        times_us[0].push(plain.down_us(&array, 0)?);
+        times_us[1].push(plain.down_us(&array, 1)?);
+        times_us[2].push(pieces_us(comm, &mut array, &stream, Way::Down)?);
+        times_us[3].push(plain.up_us(&mut array, 0)?);
+        times_us[4].push(plain.up_us(&mut array, 1)?);
+        times_us[5].push(pieces_us(comm, &mut array, &stream, Way::Up)?);
+        times_us[6].push(pieces_us(comm, &mut array, &stream, Way::Both)?);
+    }
+    told(times_us)
+}
+
+fn pieces_us(
+    comm: &mut Communicator,
+    array: &mut CudaSlice<u8>,
+    stream: &Arc<CudaStream>,
+    way: Way,
+) -> Result<f64, Failure> {
+    let began = Instant::now();
+    copy_in_pieces(comm, array, stream, way)?;
+    Ok(began.elapsed().as_secs_f64() * 1e6)
+}
+
+struct Plain {
+    stream: Arc<CudaStream>,
+    memories: [PinnedHostSlice<u8>; 2],
+}
+
+impl Plain {
+    fn down_us(&mut self, array: &CudaSlice<u8>, memory: usize) -> Result<f64, Failure> {
+        let began = Instant::now();
+        self.stream.memcpy_dtoh(array, &mut self.memories[memory])?;
+        self.stream.synchronize()?;
+        Ok(began.elapsed().as_secs_f64() * 1e6)
+    }
+
+    fn up_us(&mut self, array: &mut CudaSlice<u8>, memory: usize) -> Result<f64, Failure> {
+        let began = Instant::now();
+        self.stream.memcpy_htod(&self.memories[memory], array)?;
+        self.stream.synchronize()?;
+        Ok(began.elapsed().as_secs_f64() * 1e6)
+    }
+}
+
+/// The better of the two plain copies is what ours is held against.
+fn told(times_us: [Vec<f64>; 7]) -> Outcome {
+    let [down_combined, down_cached, down, up_combined, up_cached, up, both] = times_us.map(median);
+    let gb_per_s = |time_us: f64| SIZE_BYTES as f64 / time_us / 1e3;
+    let (plain_down, plain_up) = (down_combined.min(down_cached), up_combined.min(up_cached));
+    let ratios = [plain_down / down, plain_up / up];
+    let figures = Figures::default()
+        .with("bytes", SIZE_BYTES)
+        .with("rounds", ROUNDS)
+        .with("down_gb_per_s", rounded(gb_per_s(down)))
+        .with("plain_down_gb_per_s", rounded(gb_per_s(down_cached)))
+        .with("plain_down_write_combined_gb_per_s", rounded(gb_per_s(down_combined)))
+        .with("down_ratio", rounded(ratios[0]))
+        .with("up_gb_per_s", rounded(gb_per_s(up)))
+        .with("plain_up_gb_per_s", rounded(gb_per_s(up_cached)))
+        .with("plain_up_write_combined_gb_per_s", rounded(gb_per_s(up_combined)))
+        .with("up_ratio", rounded(ratios[1]))
+        .with("down_and_up_gb_per_s", rounded(gb_per_s(both)))
+        .with("least_ratio", LEAST_RATIO);
+    if ratios.into_iter().all(|ratio| ratio >= LEAST_RATIO) {
+        return Ok(figures);
+    }
+    let [down, up] = ratios.map(|ratio| (100.0 * ratio).round());
+    let why = format!("down {down} % and up {up} % of a plain copy; both should be 80 % at least");
+    Err(Failure::Missed(why, figures))
+}

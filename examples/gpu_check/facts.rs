@@ -1,0 +1,34 @@
+//! What is on this machine.
+
+use std::ffi::c_int;
+
+use cudarc::driver::{CudaContext, sys};
+use unisono::{Communicator, nccl};
+
+use crate::report::{Figures, Outcome};
+
+/// The driver, this rank's GPU, and NCCL.
+pub(crate) fn tell(comm: &mut Communicator, route: &str) -> Outcome {
+    let context = comm.device()?;
+    let (major, minor) = context.compute_capability()?;
+    let mut driver: c_int = 0;
+    // SAFETY: it may be called at any time, and writes a number that lives to the end of the call.
+    unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result()?;
+    let figures = Figures::default()
+        .with("gpu", context.name()?)
+        .with("gpus", CudaContext::device_count()?)
+        .with("compute_capability", format!("{major}.{minor}"))
+        .with("memory_mib", context.total_mem()? >> 20)
+        .with("driver_cuda", format!("{}.{}", driver / 1000, driver % 1000 / 10))
+        .with("mpi", unisono::mpi_library_version())
+        .with("nccl_header", nccl::HEADER)
+        .with("ranks", comm.ranks())
+        .with("route", route);
+    Ok(match nccl::library() {
+        Ok(library) => figures
+            .with("nccl", library.version().to_string())
+            .with("nccl_path", library.path().display().to_string())
+            .with("nccl_shares_gpus", library.version().multi_rank_gpu()),
+        Err(error) => figures.with("nccl", serde_json::Value::Null).with("nccl_missing", error.to_string()),
+    })
+}

@@ -1,0 +1,75 @@
+//! Arrays on GPUs, checked and measured: what `scripts/gpu-check` runs under mpirun, one check each time. Rank 0 prints a line of
+//! JSON.
+//!
+//! ```sh
+//! mpirun -n 2 gpu_check correct NAME [--algorithm auto] [--must-run nccl] [--largest-mib 36]
+//! ```
+
+use std::process::ExitCode;
+
+use unisono::Communicator;
+
+mod calls;
+mod copies;
+mod correct;
+mod facts;
+mod in_flight;
+mod report;
+mod settings;
+mod values;
+
+use report::{Failure, Outcome};
+use settings::{Kind, Settings};
+
+fn main() -> ExitCode {
+    let settings = match Settings::parse(std::env::args().skip(1)) {
+        Ok(settings) => settings,
+        Err(why) => {
+            eprintln!("gpu_check: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut comm = match unisono::init() {
+        Ok(comm) => comm,
+        Err(error) => {
+            eprintln!("gpu_check: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = check(&mut comm, &settings);
+    if let Err(Failure::Failed(why)) = &outcome {
+        eprintln!("gpu_check: rank {}: {why}", comm.rank());
+    }
+    let has_failed = matches!(outcome, Err(Failure::Failed(_)));
+    if comm.rank() == 0 {
+        println!("{}", report::line(&settings.name, outcome));
+    }
+    // Under MPI a communicator that failed ends the job when it is dropped.
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn check(comm: &mut Communicator, settings: &Settings) -> Outcome {
+    let route = route(comm)?;
+    match settings.kind {
+        Kind::Facts => facts::tell(comm, &route),
+        Kind::Correct => correct::check(comm, settings, &route),
+        Kind::InFlight => in_flight::check(comm, settings, &route),
+        Kind::Copies => copies::measure(comm),
+        Kind::Calls => calls::measure(comm, &route),
+        Kind::CallsAlone => calls::measure_alone(comm),
+    }
+}
+
+/// How arrays travel. Where a rank finds no GPU, there is nothing to check.
+fn route(comm: &mut Communicator) -> Result<String, Failure> {
+    let error = match comm.device_route() {
+        Ok(route) => return Ok(route),
+        Err(error) => error,
+    };
+    // The first rank without a GPU knows why, the others only that there is one. If that was all, they can still meet.
+    let is_none = matches!(error, unisono::Error::Unsupported(_) | unisono::Error::Aborted { .. });
+    if is_none && comm.barrier().is_ok() {
+        return Err(Failure::Skipped(error.to_string()));
+    }
+    Err(error.into())
+}

@@ -1,0 +1,70 @@
+//! What a check came to, as a line of JSON.
+
+use serde_json::{Map, Value, json};
+
+/// The figures of a check that passed, or why it did not.
+pub(crate) type Outcome = Result<Figures, Failure>;
+
+/// What a check has to say besides.
+#[derive(Debug, Default)]
+pub(crate) struct Figures(Map<String, Value>);
+
+impl Figures {
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.0.insert(name.to_owned(), value.into());
+        self
+    }
+}
+
+/// Why a check did not pass.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something that it needs is not here.
+    Skipped(String),
+    /// Something went wrong, and the program with it.
+    Failed(String),
+    /// It was carried out, and found or measured what it should not.
+    Missed(String, Figures),
+}
+
+impl From<unisono::Error> for Failure {
+    fn from(error: unisono::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<cudarc::driver::DriverError> for Failure {
+    fn from(error: cudarc::driver::DriverError) -> Self {
+        Self::Failed(format!("CUDA: {error}"))
+    }
+}
+
+/// `check` and `status` first, `reason` where there is one, and the figures.
+pub(crate) fn line(name: &str, outcome: Outcome) -> String {
+    let (status, reason, figures) = match outcome {
+        Ok(figures) => ("passed", None, figures),
+        Err(Failure::Skipped(why)) => ("skipped", Some(why), Figures::default()),
+        Err(Failure::Failed(why)) => ("failed", Some(why), Figures::default()),
+        Err(Failure::Missed(why, figures)) => ("failed", Some(why), figures),
+    };
+    let mut fields = vec![("check".to_owned(), json!(name)), ("status".to_owned(), json!(status))];
+    fields.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
+    fields.extend(figures.0);
+    // A map would have its own order.
+    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{}:{value}", json!(name))).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+/// The middle one.
+///
+/// # Panics
+/// If there is none.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// So many digits as a person reads.
+pub(crate) fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
