@@ -10,6 +10,7 @@ mod algorithms;
 mod bench;
 #[cfg(feature = "candle")]
 mod bench_step;
+mod doctor;
 #[cfg(feature = "candle")]
 mod evaluate;
 mod explain;
@@ -49,6 +50,8 @@ enum Command {
     BenchStep(bench_step::Args),
     /// Measure all-reduce algorithms against each other
     Bench(bench::Args),
+    /// Look for what is wrong with this machine, or with how ranks are launched on it
+    Doctor(doctor::Args),
     /// Draw the schedule of an algorithm
     Explain(explain::Args),
     /// Draw what bench measured: time and bus bandwidth over the size of the array
@@ -111,6 +114,10 @@ pub(crate) fn main() -> ExitCode {
         #[cfg(feature = "candle")]
         Command::BenchStep(args) => bench_step::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Doctor(args) => match doctor::run(&args) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
         Command::Explain(args) => explain::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Verify(args) => return verify::run(&args),

@@ -51,6 +51,21 @@ fn explain_draws_once_under_mpirun() {
 }
 
 #[test]
+fn doctor_says_what_it_finds_once() {
+    let stdout = launched(2, &["doctor"]).expect_success().stdout;
+    assert_eq!(count(&stdout, "ok    world        ranks: 2, on 1 node(s): 2\n"), 1, "{stdout}");
+    for subject in ["MPI", "cores", "memory", "GPU", "/dev/shm", "files", "network"] {
+        let told = stdout.lines().any(|line| line.get(6..).is_some_and(|line| line.starts_with(subject)));
+        assert!(told || (subject == "GPU" && cfg!(not(feature = "nccl"))), "{subject} in {stdout}");
+    }
+    let stdout = launched_with(2, &["doctor"], &[("UNISONO_TRANSPORT", "mpi")]).expect_success().stdout;
+    assert_eq!(
+        count(&stdout, "note  memory       ranks of a node send messages, as UNISONO_TRANSPORT asks"),
+        1
+    );
+}
+
+#[test]
 fn bench_rows_are_what_the_design_says() {
     let arguments = [
         "bench",
@@ -120,7 +135,7 @@ fn nonsense_is_refused_once() {
     refused(2, &["verify", "--ranks", "0:3"], "expected A:B");
     let ended = unisono(&["bench", "--threads", "2", "--against", "mpi"]);
     assert_eq!(ended.status.code(), Some(2));
-    assert_eq!(count(&ended.stderr, "needs ranks under mpirun"), 1, "{}", ended.stderr);
+    assert_eq!(count(&ended.stderr, "need ranks under mpirun"), 1, "{}", ended.stderr);
 }
 
 #[cfg(feature = "candle")]

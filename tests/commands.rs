@@ -2,10 +2,14 @@
 
 use std::process::{Command, Output};
 
-fn simulate(arguments: &str) -> Output {
+fn run(arguments: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
-    command.arg("simulate").args(arguments.split_whitespace());
+    command.args(arguments.split_whitespace());
     command.output().expect("the command starts")
+}
+
+fn simulate(arguments: &str) -> Output {
+    run(&format!("simulate {arguments}"))
 }
 
 fn stdout(arguments: &str) -> String {
@@ -50,6 +54,23 @@ fn what_is_too_large_to_simulate_is_not_left_out_in_silence() {
     assert!(table.contains("# ring is fastest"), "{table}");
 }
 
+/// What is wrong is told with what to do, and is seen by a script.
+#[test]
+fn doctor_fails_if_something_is_wrong() {
+    let doctor = |limit: &str| {
+        let line = format!("ulimit -n {limit} && exec \"$0\" doctor --threads 2");
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", &line, env!("CARGO_BIN_EXE_unisono")]).output().expect("a shell");
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (code, found) = doctor("100");
+    assert_eq!(code, Some(1), "{found}");
+    let wrong = "WRONG files        a process may open 100, and should be allowed 256 or more (ulimit -n)";
+    assert!(found.lines().any(|line| line == wrong), "{found}");
+    let (code, found) = doctor("256");
+    assert!(code == Some(0) && !found.contains("WRONG"), "{found}");
+}
+
 /// Bad input: one clear line, and exit code 2.
 #[test]
 fn nonsense_is_refused() {
@@ -65,6 +86,54 @@ fn nonsense_is_refused() {
         ("all-to-all --nodes 512 --ranks-per-node 8 --bytes 1K".to_owned(), "all-to-all: more than"),
     ] {
         let output = simulate(&arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        assert!(stderr.contains(said), "{arguments}: {stderr}");
+    }
+}
+
+/// A small training run on two ranks, its device as it is asked for.
+#[cfg(feature = "candle")]
+fn train(device: &str) -> Output {
+    run(&format!("train --threads 2 --epochs 1 --hidden 8 --batch-size 500 {device}"))
+}
+
+#[cfg(feature = "candle")]
+#[test]
+fn a_run_says_where_it_computes() {
+    // What a GPU does not do is left to the CPU, whether there is one or not.
+    let auto = "on the CPU: on a GPU gradients travel from there as f32, and not as bf16\n";
+    for (device, said) in [("--device cpu", "on the CPU: asked for\n"), ("--wire bf16", auto)] {
+        let output = train(device);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(stdout.contains(said), "{stdout}");
+    }
+}
+
+#[cfg(all(feature = "candle", not(feature = "cuda")))]
+#[test]
+fn a_build_without_gpus_says_so() {
+    let stdout = String::from_utf8(train("--device auto").stdout).unwrap();
+    assert!(stdout.contains("on the CPU: this program is built without the feature `cuda`\n"), "{stdout}");
+}
+
+/// One line, and exit code 2.
+#[cfg(feature = "candle")]
+#[test]
+fn gpus_that_cannot_be_had_are_refused_by_name() {
+    let wire =
+        ("--device cuda --wire f16", "gradients travel from there as f32, and not as f16; leave it out");
+    let name = ("--device gpu", "no device is called \"gpu\"");
+    let mut refused = vec![wire, name];
+    if cfg!(not(feature = "cuda")) {
+        refused.push((
+            "--device cuda",
+            "cannot train on GPUs: this program is built without the feature `cuda`",
+        ));
+    }
+    for (arguments, said) in refused {
+        let output = train(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(said), "{arguments}: {stderr}");

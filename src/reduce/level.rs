@@ -37,6 +37,17 @@ pub(crate) trait Pass {
 pub(crate) type Compiled<P> = for<'a, 'b> fn(array: &'a mut [u8], beside: <P as Pass>::Beside<'b>);
 
 impl Level {
+    /// Its name, for a person.
+    pub(crate) fn name(self) -> &'static str {
+        match self.0 {
+            Instructions::Baseline => "no wide vector instructions that reductions could use",
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => "AVX-512",
+        }
+    }
+
     /// The best one.
     pub(crate) fn best() -> Self {
         Self::available().next_back().expect("every processor has the baseline")

@@ -1,0 +1,180 @@
+//! What may be wrong with a machine, or with how a program was launched on it: looked at, and said in a line each.
+
+use std::fmt;
+
+use crate::Communicator;
+use crate::error::Result;
+use crate::reduce::ReduceOp;
+
+mod launch;
+mod machine;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// As it should be.
+    Fine,
+    /// Slower than it could be, or not there; nothing fails for it.
+    Note,
+    /// To be mended.
+    Wrong,
+}
+
+impl State {
+    const ALL: [Self; 3] = [Self::Fine, Self::Note, Self::Wrong];
+
+    /// The word that begins a line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fine => "ok",
+            Self::Note => "note",
+            Self::Wrong => "WRONG",
+        }
+    }
+}
+
+/// Something that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub state: State,
+    /// What was looked at: "cores".
+    pub subject: String,
+    /// What was seen, on one line; where something is to be done, what.
+    pub text: String,
+}
+
+impl Finding {
+    fn new(state: State, subject: &str, text: impl Into<String>) -> Self {
+        Self { state, subject: subject.to_owned(), text: text.into().replace(['\n', '\t'], " ") }
+    }
+
+    fn fine(subject: &str, text: impl Into<String>) -> Self {
+        Self::new(State::Fine, subject, text)
+    }
+
+    fn note(subject: &str, text: impl Into<String>) -> Self {
+        Self::new(State::Note, subject, text)
+    }
+
+    fn wrong(subject: &str, text: impl Into<String>) -> Self {
+        Self::new(State::Wrong, subject, text)
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<5} {:<12} {}", self.state.name(), self.subject, self.text)
+    }
+}
+
+/// Looks at everything, on every rank; rank 0 gets what all have seen, the others nothing. What all ranks see alike is said
+/// once, and what some see bears their numbers. Called by all ranks.
+///
+/// ```
+/// let found = unisono::threads(2, |mut comm| unisono::doctor::examine(&mut comm)).remove(0).unwrap();
+/// assert!(found.iter().any(|finding| finding.subject == "cores"));
+/// ```
+///
+/// # Errors
+/// As [`Communicator::all_reduce`].
+pub fn examine(comm: &mut Communicator) -> Result<Vec<Finding>> {
+    let mut own = launch::findings(comm)?;
+    own.extend(machine::findings(comm));
+    let of_all = gathered(comm, &own)?;
+    Ok(if comm.rank() == 0 { merged(of_all) } else { Vec::new() })
+}
+
+/// What all ranks have found, rank 0 first.
+fn gathered(comm: &mut Communicator, own: &[Finding]) -> Result<Vec<Vec<Finding>>> {
+    let line =
+        |finding: &Finding| format!("{}\t{}\t{}\n", finding.state as u8, finding.subject, finding.text);
+    let text: String = own.iter().map(line).collect();
+    let mut longest = [text.len() as u64];
+    comm.all_reduce(&mut longest, ReduceOp::Max)?;
+    let (block, ranks) = (longest[0] as usize, comm.ranks());
+    let mut all = vec![b'\n'; block * ranks];
+    all[comm.rank() * block..][..text.len()].copy_from_slice(text.as_bytes());
+    comm.all_gather(&mut all)?;
+    let of_rank = |rank: usize| {
+        String::from_utf8_lossy(&all[rank * block..][..block]).lines().filter_map(read).collect()
+    };
+    Ok((0..ranks).map(of_rank).collect())
+}
+
+fn read(line: &str) -> Option<Finding> {
+    let mut parts = line.splitn(3, '\t');
+    let state = State::ALL
+        .into_iter()
+        .find(|state| (*state as u8).to_string() == parts.clone().next().unwrap_or(""))?;
+    let (_, subject, text) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(Finding::new(state, subject, text))
+}
+
+/// One line for what several ranks have found alike.
+fn merged(of_all: Vec<Vec<Finding>>) -> Vec<Finding> {
+    let ranks = of_all.len();
+    let mut merged: Vec<(Finding, Vec<usize>)> = Vec::new();
+    for (rank, findings) in of_all.into_iter().enumerate() {
+        for finding in findings {
+            match merged.iter_mut().find(|(known, _)| *known == finding) {
+                Some((_, seen_by)) => seen_by.push(rank),
+                None => merged.push((finding, vec![rank])),
+            }
+        }
+    }
+    // What is looked at in one place is told in one place, whoever has seen it.
+    let mut subjects: Vec<String> = Vec::new();
+    for (finding, _) in &merged {
+        if !subjects.contains(&finding.subject) {
+            subjects.push(finding.subject.clone());
+        }
+    }
+    merged.sort_by_key(|(finding, _)| subjects.iter().position(|subject| *subject == finding.subject));
+    let with_ranks = |(finding, seen_by): (Finding, Vec<usize>)| match &seen_by[..] {
+        _ if seen_by.len() == ranks => finding,
+        [rank] => Finding { text: format!("rank {rank}: {}", finding.text), ..finding },
+        several => {
+            let several: Vec<_> = several.iter().map(usize::to_string).collect();
+            Finding { text: format!("ranks {}: {}", several.join(", "), finding.text), ..finding }
+        }
+    };
+    merged.into_iter().map(with_ranks).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ranks_see_alike_is_said_once() {
+        let cores = Finding::fine("cores", "2");
+        let gpu = |number: usize| Finding::fine("gpu", format!("GPU {number}"));
+        let merged = merged(vec![
+            vec![cores.clone(), gpu(0), Finding::fine("shm", "here")],
+            vec![cores.clone(), gpu(1), Finding::fine("shm", "here")],
+            vec![cores.clone(), gpu(1), Finding::wrong("shm", "gone")],
+        ]);
+        let texts: Vec<_> = merged.iter().map(|finding| (finding.state, &*finding.text)).collect();
+        let expected = [
+            (State::Fine, "2"),
+            (State::Fine, "rank 0: GPU 0"),
+            (State::Fine, "ranks 1, 2: GPU 1"),
+            (State::Fine, "ranks 0, 1: here"),
+            (State::Wrong, "rank 2: gone"),
+        ];
+        assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn findings_travel_whole() {
+        let of_all = crate::threads(3, |mut comm| {
+            let text = "x".repeat(comm.rank() * 10);
+            gathered(&mut comm, &[Finding::note("a b", text), Finding::wrong("c", "d\ne")]).unwrap()
+        });
+        for (rank, findings) in of_all[0].iter().enumerate() {
+            assert_eq!(findings[0], Finding::note("a b", "x".repeat(rank * 10)));
+            assert_eq!(findings[1].to_string(), "WRONG c            d e");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! How ranks were launched, and how they reach each other.
+
+use super::Finding;
+use crate::Communicator;
+use crate::config::{self, Launcher};
+use crate::error::Result;
+
+pub(super) fn findings(comm: &mut Communicator) -> Result<Vec<Finding>> {
+    let mut findings = vec![mpi(comm), world(comm), cores(comm)];
+    findings.extend(sharing(comm));
+    findings.extend(kernel_copies(comm));
+    findings.extend(gpus(comm)?);
+    findings.extend(settings());
+    Ok(findings)
+}
+
+#[cfg(feature = "mpi")]
+fn mpi(comm: &mut Communicator) -> Finding {
+    let version = crate::mpi_library_version();
+    if comm.transport() == "threads" {
+        return Finding::note("MPI", format!("{version}, which these ranks do not use: they are threads"));
+    }
+    match comm.transport_of_engine().check_other_threads() {
+        Ok(()) => Finding::fine("MPI", format!("{version}; any thread may call it")),
+        Err(error) => Finding::note("MPI", format!("{version}; {error}")),
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+fn mpi(_: &mut Communicator) -> Finding {
+    Finding::note("MPI", "this program was built without it: ranks are threads")
+}
+
+fn world(comm: &Communicator) -> Finding {
+    let (ranks, topology) = (comm.ranks(), comm.topology());
+    let sizes: Vec<_> = (0..topology.nodes()).map(|node| topology.node(node).ranks().to_string()).collect();
+    let text = format!("ranks: {ranks}, on {} node(s): {}", topology.nodes(), sizes.join(", "));
+    let is_launched = Launcher::detect().ranks.is_some() || comm.transport() == "threads";
+    if is_launched {
+        Finding::fine("world", text)
+    } else {
+        Finding::note("world", format!("{text}; no launcher: mpirun -n 2 unisono doctor looks at more"))
+    }
+}
+
+fn cores(comm: &mut Communicator) -> Finding {
+    let transport = comm.transport_of_engine();
+    let (ranks, cores) = (transport.local_ranks(), transport.node_cores());
+    let text = format!("{cores} for {ranks} rank(s) of the node");
+    if ranks > cores {
+        Finding::note("cores", format!("{text}: they take turns, and are slow"))
+    } else {
+        Finding::fine("cores", text)
+    }
+}
+
+fn sharing(comm: &mut Communicator) -> Option<Finding> {
+    let is_asked_for = config::settings().any(|(name, value)| name == "UNISONO_TRANSPORT" && value == "mpi");
+    let transport = comm.transport_of_engine();
+    let (name, ranks) = (transport.name(), transport.local_ranks());
+    match name {
+        _ if ranks == 1 => None,
+        "mpi" if is_asked_for => {
+            Some(Finding::note("memory", "ranks of a node send messages, as UNISONO_TRANSPORT asks"))
+        }
+        "mpi" => {
+            let text = "ranks of a node share no memory: may they open each other's /proc/PID/fd, and is there room for memfd?";
+            Some(Finding::wrong("memory", text))
+        }
+        _ => Some(Finding::fine("memory", "ranks of a node share it")),
+    }
+}
+
+fn kernel_copies(comm: &mut Communicator) -> Option<Finding> {
+    let can = comm.transport_of_engine().asks_kernel()?;
+    Some(if can {
+        Finding::fine("CMA", "the kernel copies between ranks of a node (process_vm_readv)")
+    } else {
+        Finding::note(
+            "CMA",
+            "process_vm_readv is forbidden (a container's seccomp, or ptrace_scope): slices are staged",
+        )
+    })
+}
+
+#[cfg(feature = "nccl")]
+fn gpus(comm: &mut Communicator) -> Result<Vec<Finding>> {
+    use crate::error::Error;
+
+    let nccl = match crate::nccl::library() {
+        Ok(library) => {
+            Finding::fine("NCCL", format!("{} at {}", library.version(), library.path().display()))
+        }
+        Err(error) => Finding::note("NCCL", error.to_string()),
+    };
+    let gpu = match comm.device() {
+        Ok(context) => {
+            let name = context.name().unwrap_or_else(|error| error.to_string());
+            Finding::fine("GPU", format!("GPU {}, {name}", context.ordinal()))
+        }
+        Err(error) => Finding::note("GPU", error.to_string()),
+    };
+    let route = match comm.device_route() {
+        Ok(route) => vec![Finding::fine("arrays", format!("on GPUs: {route}"))],
+        Err(Error::Unsupported(_)) => Vec::new(),
+        Err(Error::Aborted { .. }) if comm.device().is_err() => Vec::new(),
+        Err(error @ Error::Aborted { .. }) => vec![Finding::note("arrays", error.to_string())],
+        Err(error) => return Err(error),
+    };
+    Ok([nccl, gpu].into_iter().chain(route).collect())
+}
+
+#[cfg(not(feature = "nccl"))]
+fn gpus(_: &mut Communicator) -> Result<Vec<Finding>> {
+    Ok(vec![Finding::note("GPU", "this program was built without the feature `nccl`")])
+}
+
+fn settings() -> Option<Finding> {
+    let settings: Vec<_> = config::settings().map(|(name, value)| format!("{name}={value}")).collect();
+    (!settings.is_empty()).then(|| Finding::note("settings", settings.join(" ")))
+}
