@@ -50,7 +50,7 @@ pub use setup::threads;
 /// ```
 ///
 /// # When it is dropped
-/// A communicator that came from [`Communicator::init`] finalises MPI, which waits for the other ranks to
+/// A communicator that came from `Communicator::init` finalises MPI, which waits for the other ranks to
 /// do so. If it failed, or its thread panics, it says why and ends the whole job: ranks that wait for it
 /// would wait for ever.
 #[derive(Debug)]

@@ -2,13 +2,13 @@
 //! gradients with the others. It knows no transport: it sees a [`Communicator`].
 //!
 //! From the inside out:
-//! - [`Replica`]: a model on one rank, of any framework; [`candle`] is the one we ship.
+//! - [`Replica`]: a model on one rank, of any framework; `candle` is the one we ship.
 //! - [`Buckets`]: gradients on their way to the other ranks, while the backward pass goes on.
 //! - [`Mirror`]: the mirrored step. It reads from top to bottom.
 //! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and what people look at.
 //!
 //! The tensor operations under it use as many threads as `RAYON_NUM_THREADS` says, and all cores where it
-//! says nothing. Ranks that share a node must share its cores: see [`crate::config::share_cores`].
+//! says nothing. Ranks that share a node must share its cores: see `config::share_cores`.
 
 use crate::Communicator;
 
