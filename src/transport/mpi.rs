@@ -4,6 +4,7 @@
 //! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up,
 //! finalising, and MPI's own all-reduce (a baseline) block inside MPI.
 
+use std::io::Write as _;
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -255,7 +256,9 @@ fn name(sharing: &[u64]) -> &'static str {
 
 /// Says why, and ends all processes that were launched together.
 fn end_job(rank: Rank, cause: &str) -> ! {
-    eprintln!("unisono: rank {rank} ends the job: {cause}");
+    // In one piece: other ranks may be saying something at the same moment.
+    let line = format!("unisono: rank {rank} ends the job: {cause}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
     std::thread::sleep(LAST_WORDS);
     Comm::world().abort(FAILED)
 }
