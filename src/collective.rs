@@ -247,16 +247,15 @@ impl Collective for Planned<'_> {
         let Engine { transport, topology, timeout, executor, agreement, recent, sequence, .. } =
             &mut *self.engine;
         let chosen @ Recent { means, prepared, .. } = &recent[place];
-        let (means, sequence_here, timeout) = (*means, *sequence, *timeout);
         let task = Task {
             call,
             announced: call,
-            means,
+            means: *means,
             prepared,
             topology,
             agreement,
-            sequence: sequence_here,
-            timeout,
+            sequence: *sequence,
+            timeout: *timeout,
         };
         *sequence += 1;
         executor.run(&task, buffer, transport)?;

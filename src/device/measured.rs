@@ -6,7 +6,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
 use super::pieces::{self, Piece};
-use super::staged::SLOTS;
+use super::staged::{AHEAD, SLOTS};
 use super::{Gpu, Span, cuda, lend, moment, wait_for};
 use crate::Communicator;
 use crate::dtype::{DType, Element};
@@ -14,8 +14,6 @@ use crate::error::{Error, Result};
 use crate::nccl::{self, UniqueId};
 use crate::reduce::ReduceOp;
 
-/// How many pieces are on their way down while the host has one.
-const AHEAD: usize = SLOTS - 2;
 /// How long the only rank of a communicator waits for NCCL.
 const ALONE: Duration = Duration::from_secs(60);
 

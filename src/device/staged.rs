@@ -19,7 +19,7 @@ use crate::reduce::ReduceOp;
 use crate::transport::Transport;
 
 /// How many pieces come down while the host works on one.
-const AHEAD: usize = 2;
+pub(super) const AHEAD: usize = 2;
 /// One for each of those, for the one with the host, and for the one that goes up.
 pub(super) const SLOTS: usize = AHEAD + 2;
 

@@ -63,12 +63,11 @@ pub(super) fn reduction(
     dtype: DType,
     op: ReduceOp,
 ) -> Result<sys::ncclRedOp_t> {
-    let is_float = matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16);
     match op {
         ReduceOp::Sum => Ok(sys::ncclSum),
         // The same for one rank; and there NCCL 2.27 to 2.29.6 loses the last elements of some means.
         ReduceOp::Mean if ranks == 1 => Ok(sys::ncclSum),
-        ReduceOp::Mean if is_float || version.rounds_towards_zero() => Ok(sys::ncclAvg),
+        ReduceOp::Mean if dtype.is_float() || version.rounds_towards_zero() => Ok(sys::ncclAvg),
         ReduceOp::Mean => Err(Error::Unsupported(format!(
             "NCCL {version} divides negative integers as if they had no sign: a mean of {dtype} needs NCCL 2.24 or newer, \
              or a sum that the program divides"
