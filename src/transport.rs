@@ -12,6 +12,7 @@ use unisono_collectives::{Rank, Topology};
 use crate::error::{Error, Place};
 use crate::reduce::Kernel;
 use crate::registered::Registry;
+use crate::watch::Roll;
 
 mod half;
 mod header;
@@ -98,6 +99,14 @@ impl Failure {
             Self::Left { other } => Error::Left { at, other },
             Self::Error(error) => error,
         }
+    }
+}
+
+/// What every rank looks at in the midst of a wait: whether another has failed.
+fn check_alive(roll: &Roll) -> Result<(), Failure> {
+    match roll.failed() {
+        None => Ok(()),
+        Some((by, cause)) => Err(Failure::Error(Error::Aborted { rank: roll.rank(), by, cause })),
     }
 }
 
@@ -196,6 +205,16 @@ impl Transport {
         match self.shared() {
             Some(shared) => Arc::clone(shared.registry()),
             None => Registry::of_threads(),
+        }
+    }
+
+    /// What the ranks of this node know of each other beside their messages.
+    #[inline]
+    pub(crate) fn roll(&self) -> &Roll {
+        match self {
+            Self::Threads(threads) => threads.roll(),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.roll(),
         }
     }
 

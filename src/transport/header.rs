@@ -1,13 +1,12 @@
 //! What ranks tell each other of the collective that they are in.
 
 use bytemuck::{Pod, Zeroable};
-use unisono_collectives::{Operation, Rank};
+use unisono_collectives::Rank;
 
 use super::Failure;
 use crate::call::Call;
-use crate::dtype::DType;
+use crate::codes::Codes;
 use crate::means::Means;
-use crate::reduce::ReduceOp;
 
 /// What every message begins with: which collective it belongs to, in the eyes of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
@@ -17,27 +16,12 @@ pub(crate) struct Header {
     count: u64,
     /// The size of this message's payload.
     size_bytes: u64,
-    /// The root, or `u32::MAX`.
-    root: u32,
-    operation: u8,
-    /// The reduction, or `u8::MAX`.
-    op: u8,
-    dtype: u8,
-    means: u8,
+    codes: Codes,
 }
 
 impl Header {
     pub(crate) fn new(sequence: u64, call: &Call, means: Means) -> Self {
-        Self {
-            sequence,
-            count: call.count as u64,
-            size_bytes: 0,
-            root: call.operation.root().map_or(u32::MAX, |root| root as u32),
-            operation: operation_code(call.operation),
-            op: call.op.map_or(u8::MAX, |op| op as u8),
-            dtype: call.dtype as u8,
-            means: means.code(),
-        }
+        Self { sequence, count: call.count as u64, size_bytes: 0, codes: Codes::new(call, means) }
     }
 
     pub(super) fn of_size(self, size_bytes: usize) -> Self {
@@ -46,18 +30,15 @@ impl Header {
 
     /// What the sender called, in words.
     fn describe(&self) -> String {
-        let name = |names: &[&'static str], code: u8| names.get(usize::from(code)).copied().unwrap_or("?");
-        let operation = name(&Operation::all(0).map(Operation::name), self.operation);
-        let dtype = name(&DType::ALL.map(DType::name), self.dtype);
-        let means = name(&Means::ALL.map(Means::name), self.means);
-        let mut text = format!("{operation} #{} of {} {dtype}", self.sequence, self.count);
-        if self.op != u8::MAX {
-            text += &format!(", {}", name(&ReduceOp::ALL.map(ReduceOp::name), self.op));
+        let Self { sequence, count, codes, .. } = self;
+        let mut text = format!("{} #{sequence} of {count} {}", codes.operation(), codes.dtype());
+        if let Some(op) = codes.op() {
+            text += &format!(", {op}");
         }
-        if self.root != u32::MAX {
-            text += &format!(", root {}", self.root);
+        if let Some(root) = codes.root() {
+            text += &format!(", root {root}");
         }
-        text + &format!(", by {means}")
+        text + &format!(", by {}", codes.means())
     }
 
     /// Holds the header of a message from rank `other` against what is expected of it.
@@ -82,37 +63,18 @@ impl Header {
     }
 }
 
-/// The position among all operations.
-fn operation_code(operation: Operation) -> u8 {
-    match operation {
-        Operation::AllReduce => 0,
-        Operation::ReduceScatter => 1,
-        Operation::AllGather => 2,
-        Operation::Broadcast { .. } => 3,
-        Operation::Reduce { .. } => 4,
-        Operation::Gather { .. } => 5,
-        Operation::Scatter { .. } => 6,
-        Operation::AllToAll => 7,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use unisono_collectives::Algorithm;
+    use unisono_collectives::{Algorithm, Operation};
 
     use super::*;
+    use crate::dtype::DType;
+    use crate::reduce::ReduceOp;
 
     const RING: Means = Means::Algorithm(Algorithm::Ring);
 
     fn header(sequence: u64, count: usize) -> Header {
         Header::new(sequence, &Call::all_reduce(DType::BF16, ReduceOp::Mean, count), RING)
-    }
-
-    #[test]
-    fn every_operation_has_its_code() {
-        for (code, operation) in Operation::all(0).into_iter().enumerate() {
-            assert_eq!(usize::from(operation_code(operation)), code);
-        }
     }
 
     #[test]

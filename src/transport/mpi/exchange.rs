@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::transport::half::{Half, complete};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Waiting};
+use crate::watch::Roll;
 
 /// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
 /// are sent.
@@ -63,23 +64,23 @@ impl Messages {
     /// Sends and receives one message each, at most. When it succeeds, MPI needs neither buffer any more.
     pub(super) fn exchange(
         &mut self,
-        (comm, rank): (Comm, Rank),
+        (comm, roll): (Comm, &Roll),
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
         timeout: Duration,
     ) -> Result<(), Failure> {
         let mut waiting = Waiting::new(self.spins, timeout);
-        self.halves((comm, rank), header, outgoing, incoming, |sending, receiving, mut listening| {
+        self.halves((comm, roll), header, outgoing, incoming, |sending, receiving, mut listening| {
             begin(sending, receiving, &mut listening, &mut waiting)?;
-            complete(sending, receiving, waiting, |_, waiting| listening.look_around(waiting))
+            complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
         })
     }
 
     /// Lets `exchange` carry out both halves, and sees to it that MPI keeps no memory that it should not.
     pub(super) fn halves(
         &mut self,
-        (comm, rank): (Comm, Rank),
+        (comm, roll): (Comm, &Roll),
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
@@ -89,12 +90,12 @@ impl Messages {
             Listening<'_>,
         ) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let guard = AbortOnPanic { rank };
+        let guard = AbortOnPanic { rank: roll.rank() };
         let link = Link { comm, segment: self.segment };
         let mut sending = outgoing.map(|outgoing| Sending::new(link, header, outgoing, &mut self.sent));
         let mut receiving = incoming
             .map(|incoming| Receiving::new(link, header, incoming, &mut self.received, &mut self.staging));
-        let listening = Listening { comm, header, overheard: &mut self.overheard };
+        let listening = Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
         let done = exchange(&mut sending, &mut receiving, listening);
         self.stranded = done.is_err()
             && (sending.is_some_and(|sending| sending.lends_memory())

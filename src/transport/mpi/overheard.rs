@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
@@ -12,7 +13,11 @@ use super::exchange::{FIRST, FIRST_TAG};
 use super::sys::{Comm, Request};
 use crate::scratch::Scratch;
 use crate::transport::half::Sight;
-use crate::transport::{Failure, Header, Waiting};
+use crate::transport::{Failure, Header, Waiting, check_alive};
+use crate::watch::Roll;
+
+/// More than a message needs that was sent by a rank before it left: that it has left, the others may learn on a shorter way.
+const STRAGGLING: Duration = Duration::from_secs(3);
 
 /// What was overheard and is still to be received, oldest first.
 #[derive(Debug, Default)]
@@ -25,8 +30,11 @@ pub(super) struct Overheard {
 /// Listening in one exchange.
 pub(super) struct Listening<'a> {
     pub(super) comm: Comm,
+    pub(super) roll: &'a Roll,
     pub(super) header: &'a Header,
     pub(super) overheard: &'a mut Overheard,
+    /// Since when the rank that is waited for is known to have left.
+    pub(super) gone_since: Option<Instant>,
 }
 
 impl Listening<'_> {
@@ -41,11 +49,16 @@ impl Listening<'_> {
     }
 
     /// What a rank does that has waited for a while.
-    pub(super) fn look_around(&mut self, waiting: &Waiting) -> Result<Sight, Failure> {
+    pub(super) fn look_around(&mut self, other: Rank, waiting: &Waiting) -> Result<Sight, Failure> {
+        check_alive(self.roll)?;
         if waiting.is_patient() {
             self.listen()?;
         }
-        Ok(Sight::Nothing)
+        if !self.roll.has_left(other) {
+            return Ok(Sight::Nothing);
+        }
+        let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
+        Ok(if gone_since.elapsed() > STRAGGLING { Sight::Gone } else { Sight::Nothing })
     }
 
     /// Takes in one message more, if there is one, and checks that its sender is in the same collective.

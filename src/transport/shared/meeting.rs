@@ -113,8 +113,8 @@ impl Shared {
         let Self {
             position,
             members,
-            positions,
             board,
+            roll,
             reach,
             registry,
             spins,
@@ -124,10 +124,9 @@ impl Shared {
             copy,
             ..
         } = self;
-        let (own, board) = (*position, &*board);
+        let (own, board, roll) = (*position, &*board, &*roll);
         let header = header.of_size(buffer.len());
-        let around =
-            Around { position: own, members, positions, board, header: &header, meetings: *meetings };
+        let around = Around { position: own, members, board, roll, header: &header, meetings: *meetings };
         let others = (0..members.len()).filter(|&other| other != own);
         let range = ranges(own);
         // Asked for only where something is not registered.
@@ -145,7 +144,7 @@ impl Shared {
             let copy = deal((dealt, members.len()), buffer, others.clone(), &ranges, share_bytes());
             registry.locate(copy).expect("scratch is registered").dealt()
         });
-        let lent = Lent::by(board, own);
+        let lent = Lent::by(board, roll, own);
         // SAFETY: only this rank posts here, and all have read the post before, since they have closed that
         // meeting.
         unsafe { board.condition(own).opened.post(number, Content::new(header, location)) };
