@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Range;
-use std::time::Duration;
 
 use unisono_collectives::Rank;
 
@@ -18,7 +17,7 @@ use super::sys::{Comm, Request};
 use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::transport::half::{Half, complete};
-use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Waiting};
+use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
 use crate::watch::Roll;
 
 /// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
@@ -68,9 +67,9 @@ impl Messages {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
-        let mut waiting = Waiting::new(self.spins, timeout);
+        let mut waiting = Waiting::new(self.spins, patience, roll);
         self.halves((comm, roll), header, outgoing, incoming, |sending, receiving, mut listening| {
             begin(sending, receiving, &mut listening, &mut waiting)?;
             complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
@@ -93,8 +92,9 @@ impl Messages {
         let guard = AbortOnPanic { rank: roll.rank() };
         let link = Link { comm, segment: self.segment };
         let mut sending = outgoing.map(|outgoing| Sending::new(link, header, outgoing, &mut self.sent));
-        let mut receiving = incoming
-            .map(|incoming| Receiving::new(link, header, incoming, &mut self.received, &mut self.staging));
+        let mut receiving = incoming.map(|incoming| {
+            Receiving::new((link, roll), header, incoming, &mut self.received, &mut self.staging)
+        });
         let listening = Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
         let done = exchange(&mut sending, &mut receiving, listening);
         self.stranded = done.is_err()
@@ -110,7 +110,7 @@ pub(super) fn begin(
     sending: &mut Option<Sending<'_>>,
     receiving: &mut Option<Receiving<'_>>,
     listening: &mut Listening<'_>,
-    waiting: &mut Waiting,
+    waiting: &mut Waiting<'_>,
 ) -> Result<(), Failure> {
     if let Some(send) = sending {
         send.begin().map_err(Failure::Error)?;
@@ -223,6 +223,7 @@ impl Half for Sending<'_> {
 /// The receiving half.
 pub(super) struct Receiving<'a> {
     link: Link,
+    roll: &'a Roll,
     from: Rank,
     expected: Header,
     target: Target<'a>,
@@ -238,7 +239,7 @@ pub(super) struct Receiving<'a> {
 
 impl<'a> Receiving<'a> {
     fn new(
-        link: Link,
+        (link, roll): (Link, &'a Roll),
         header: &Header,
         incoming: Incoming<'a>,
         first: &'a mut Scratch,
@@ -248,6 +249,7 @@ impl<'a> Receiving<'a> {
         let size_bytes = target.size_bytes();
         Self {
             link,
+            roll,
             from,
             expected: header.of_size(size_bytes),
             target,
@@ -279,7 +281,7 @@ impl<'a> Receiving<'a> {
     /// Checks that the sender is in the same collective, and takes in a short payload.
     fn take_first(&mut self) -> Result<(), Failure> {
         let (header, payload) = self.first.split_at(size_of::<Header>());
-        self.expected.check(bytemuck::from_bytes(header), self.from)?;
+        self.expected.check(bytemuck::from_bytes(header), self.from, self.roll)?;
         if self.size_bytes <= SHORT {
             self.target.accept(0, &payload[..self.size_bytes]);
             (self.asked, self.taken) = (self.size_bytes, self.size_bytes);
