@@ -4,12 +4,15 @@ use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::AsRawFd as _;
+use rustix::io::Errno;
 use unisono_collectives::Topology;
 
+use super::launch::say;
 use super::sys::Comm;
 use crate::error::Result;
 use crate::memory::Pages;
 use crate::registered::Registry;
+use crate::system;
 use crate::transport::shared::Shared;
 use crate::transport::shared::board::Board;
 use crate::transport::shared::reach::{Processes, Reach, can_read, map_untouched};
@@ -46,41 +49,57 @@ fn share_with(node: Comm, comm: Comm, spins: u32) -> Result<Option<Shared>> {
 
     // The first rank makes the board, and the others map it. It has no name that could be left behind.
     let board_number = node.all_gather(std::hash::RandomState::new().hash_one(0))?[0];
-    let made = (position == 0).then(|| Pages::shared(Board::size_bytes(ranks)).ok()).flatten();
+    let made = (position == 0).then(|| Pages::shared(Board::size_bytes(ranks)));
     let (file, own_board) = match made {
-        Some((file, pages)) => (Some(file), Some(Board::new(pages, ranks, board_number))),
+        Some(Ok((file, pages))) => (Some(file), Some(Ok(Board::new(pages, ranks, board_number)))),
+        Some(Err(error)) => (None, Some(Err(error))),
         None => (None, None),
     };
     let file_number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
     let file_number = node.all_gather(file_number)?[0];
-    let board = own_board.or_else(|| {
-        let pages = map_untouched(process_ids[0], file_number).ok()?;
-        Board::existing(pages, ranks, board_number)
+    let board = own_board.unwrap_or_else(|| {
+        let pages = map_untouched(process_ids[0], file_number)?;
+        Board::existing(pages, ranks, board_number).ok_or(Errno::NOENT)
     });
-    let board = board.filter(|board| board.touch().is_ok());
-    let all = |here: bool| -> Result<bool> {
-        Ok(node.all_gather(u64::from(here))?.into_iter().all(|here| here == 1))
-    };
-    let all_have_it = all(board.is_some())?;
-    let Some(board) = board.filter(|_| all_have_it) else {
+    let board = board.and_then(|board| board.touch().map(|()| board));
+    // The first rank's cause comes first: where it has no board, the others find none.
+    let errnos = node.all_gather(board.as_ref().map_or_else(|error| error.raw_os_error() as u64, |_| 0))?;
+    let cause = errnos.into_iter().find(|&errno| errno != 0);
+    let (Ok(board), None) = (board, cause) else {
         if position == 0 {
-            eprintln!(
-                "unisono: processes of this node cannot share memory (is /proc there, and is it one container?): \
-                       their messages go through MPI"
-            );
+            say(&cannot_share(cause, Board::size_bytes(ranks)));
         }
         return Ok(None);
     };
 
-    let can_ask_kernel = all(can_read_next(node, position, &process_ids)?)?;
-    if !can_ask_kernel && position == 0 {
-        eprintln!(
-            "unisono: the kernel does not let processes read each other's memory (process_vm_readv): arrays that \
-                   are not registered are staged"
-        );
+    let refusals = node.all_gather(u64::from(!can_read_next(node, position, &process_ids)?))?;
+    let can_ask_kernel = refusals.iter().all(|&refused| refused == 0);
+    if refusals.iter().position(|&refused| refused == 1) == Some(position) {
+        say(&format!(
+            "the kernel does not let processes of {} read each other's memory (process_vm_readv): {}; arrays that are not \
+             registered are copied twice",
+            system::host(),
+            system::why_no_copies()
+        ));
     }
     let reach = Reach::Processes(Processes::new(process_ids, can_ask_kernel));
     Ok(Some(Shared::new(position, members, board, reach, Registry::of_processes(), spins)))
+}
+
+/// What is said where ranks of a node have no board in common.
+fn cannot_share(cause: Option<u64>, size_bytes: usize) -> String {
+    let cause = std::io::Error::from_raw_os_error(cause.unwrap_or(0) as i32);
+    let advice = match system::advice(&cause) {
+        advice if advice.is_empty() => {
+            "; is /proc there, and are they of one user and in one container?".to_owned()
+        }
+        advice => advice,
+    };
+    format!(
+        "processes of {} cannot share memory ({} between them): {cause}{advice}: their messages go through MPI",
+        system::host(),
+        system::text(size_bytes as u64)
+    )
 }
 
 /// Whether this rank can read memory of the next one.
