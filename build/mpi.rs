@@ -1,8 +1,8 @@
-//! Compiles the one thing that no Rust binding of MPI has: the value of `MPI_IN_PLACE`, a macro that
-//! differs from MPI to MPI.
+//! Compiles what no Rust binding of MPI has: the value of `MPI_IN_PLACE`, a macro that differs from MPI to
+//! MPI, and the version of the MPI that the header is of.
 
 pub(super) fn build() {
-    const SOURCE: &str = "src/transport/mpi/in_place.c";
+    const SOURCE: &str = "src/transport/mpi/header.c";
     println!("cargo:rerun-if-changed={SOURCE}");
     println!("cargo:rerun-if-env-changed=MPICC");
     let Ok(library) = build_probe_mpi::probe() else {
@@ -14,5 +14,5 @@ pub(super) fn build() {
     if let Some(compiler) = library.mpicc {
         build.compiler(compiler);
     }
-    build.compile("unisono_in_place");
+    build.compile("unisono_mpi_header");
 }

@@ -81,13 +81,12 @@ impl Communicator {
     /// Called once, by the main thread of every process.
     ///
     /// # Errors
-    /// [`Error::Launch`] if MPI is already initialised, or the launcher belongs to another MPI than the
-    /// program; [`Error::Setting`] for a variable of the environment that makes no sense; [`Error::Mpi`] if
-    /// MPI fails.
+    /// [`Error::Launch`] if MPI is already initialised, the launcher belongs to another MPI than the program, or
+    /// ranks are different programs; [`Error::Setting`], on all ranks, for a variable of the environment that makes
+    /// no sense, or differs between ranks where it must not; [`Error::Mpi`] if MPI fails.
     #[cfg(feature = "mpi")]
     pub fn init() -> Result<Self> {
-        let config = Config::from_environment()?;
-        let mpi = Mpi::init(&config)?;
+        let (mpi, config) = Mpi::init(Config::from_environment())?;
         Self::agreed(Transport::Mpi(Box::new(mpi)), &config)
     }
 
@@ -100,8 +99,7 @@ impl Communicator {
     /// [`Error::Launch`] if MPI is not up; otherwise as [`Communicator::init`].
     #[cfg(feature = "mpi")]
     pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
-        let config = Config::from_environment()?;
-        let mpi = Mpi::attach(communicator.as_raw(), &config)?;
+        let (mpi, config) = Mpi::attach(communicator.as_raw(), Config::from_environment())?;
         Self::agreed(Transport::Mpi(Box::new(mpi)), &config)
     }
 

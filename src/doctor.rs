@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::Communicator;
+use crate::config::Launcher;
 use crate::error::Result;
 use crate::reduce::ReduceOp;
 
@@ -80,9 +81,25 @@ impl fmt::Display for Finding {
 /// As [`Communicator::all_reduce`].
 pub fn examine(comm: &mut Communicator) -> Result<Vec<Finding>> {
     let mut own = launch::findings(comm)?;
-    own.extend(machine::findings(comm));
+    let (ranks, nodes) = (comm.ranks(), comm.topology().nodes());
+    own.extend(machine::findings(ranks, comm.transport_of_engine().local_ranks(), nodes));
     let of_all = gathered(comm, &own)?;
     Ok(if comm.rank() == 0 { merged(of_all) } else { Vec::new() })
+}
+
+/// What this process alone can see, where the launch was refused for this reason (an error of
+/// `Communicator::init`): the reason is one of the findings. Called by one process.
+///
+/// ```
+/// let found = unisono::doctor::examine_refused("the launcher belongs to another MPI");
+/// assert!(found.iter().any(|finding| finding.subject == "launch"));
+/// ```
+pub fn examine_refused(why: &str) -> Vec<Finding> {
+    let launcher = Launcher::detect();
+    let mut findings = launch::findings_without_world(why);
+    let local_ranks = launcher.local_ranks.unwrap_or(1);
+    findings.extend(machine::findings(launcher.ranks.unwrap_or(1), local_ranks, 1));
+    findings
 }
 
 /// What all ranks have found, rank 0 first.

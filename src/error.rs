@@ -114,7 +114,7 @@ pub enum Error {
     Library(String),
 
     /// The system gives no memory, or does not let ranks share it.
-    #[error("memory of {size_bytes} bytes cannot be had or shared: {cause}")]
+    #[error("memory of {size_bytes} bytes cannot be had or shared: {cause}{}", crate::system::advice(cause))]
     Memory {
         /// How much was asked for.
         size_bytes: usize,

@@ -57,6 +57,7 @@ mod registered;
 mod scratch;
 pub mod select;
 pub mod size;
+mod system;
 #[cfg(feature = "train")]
 pub mod train;
 #[allow(unsafe_code, reason = "memory is shared with other threads and with MPI")]

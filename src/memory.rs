@@ -11,6 +11,8 @@ use rustix::fs::MemfdFlags;
 use rustix::io::{Errno, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::system::MemoryLimit;
+
 /// The step in which pages are touched: no page is smaller.
 const SMALLEST_PAGE: usize = 4096;
 
@@ -136,12 +138,13 @@ impl Drop for Pages {
     }
 }
 
-/// Refuses what the machine has no room for. The kernel would give the addresses, and when the pages are made
+/// Refuses what the machine, or the container or job that this process is in, has no room for. The kernel would give the addresses, and when the pages are made
 /// end some process, perhaps another.
 fn check_room(size_bytes: usize) -> Result<()> {
     let system = rustix::system::sysinfo();
     let room = (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
-    if size_bytes as u128 > room { Err(Errno::NOMEM) } else { Ok(()) }
+    let in_group = MemoryLimit::of_this_process().map_or(u64::MAX, |limit| limit.free_bytes());
+    if size_bytes as u128 > room.min(u128::from(in_group)) { Err(Errno::NOMEM) } else { Ok(()) }
 }
 
 fn whole_pages(size_bytes: usize) -> usize {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args as ClapArgs;
-use unisono::doctor::{State, examine};
+use unisono::doctor::{Finding, State, examine, examine_refused};
 
 use super::Failure;
 use super::world::World;
@@ -18,12 +18,20 @@ pub(super) struct Args {
 /// The exit code is 1 if something is wrong.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let is_wrong = AtomicBool::new(false);
-    args.world.run(|comm| {
-        for finding in examine(comm).map_err(|error| Failure::Error(error.to_string()))? {
+    let tell = |findings: Vec<Finding>| {
+        for finding in findings {
             println!("{finding}");
             is_wrong.fetch_or(finding.state == State::Wrong, Ordering::Relaxed);
         }
+    };
+    let ran = args.world.run(|comm| {
+        tell(examine(comm).map_err(|error| Failure::Error(error.to_string()))?);
         Ok(())
-    })?;
+    });
+    match ran {
+        // Ranks that are no world are what a doctor is asked about.
+        Err(Failure::BadInput(why)) => tell(examine_refused(&why)),
+        ran => ran?,
+    }
     Ok(if is_wrong.into_inner() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -4,14 +4,29 @@ use super::Finding;
 use crate::Communicator;
 use crate::config::{self, Launcher};
 use crate::error::Result;
+use crate::system;
 
 pub(super) fn findings(comm: &mut Communicator) -> Result<Vec<Finding>> {
-    let mut findings = vec![mpi(comm), world(comm), cores(comm)];
+    let mut findings = vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION")), mpi(comm)];
+    findings.extend(library().filter(|_| comm.transport() != "threads"));
+    findings.extend(launcher(comm));
+    findings.extend([world(comm), cores(comm)]);
     findings.extend(sharing(comm));
     findings.extend(kernel_copies(comm));
     findings.extend(gpus(comm)?);
     findings.extend(settings());
     Ok(findings)
+}
+
+/// What can be said where the ranks that were launched are no world.
+pub(super) fn findings_without_world(why: &str) -> Vec<Finding> {
+    let mut findings = vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION"))];
+    #[cfg(feature = "mpi")]
+    findings.push(Finding::fine("MPI", crate::mpi_library_version()));
+    findings.extend(library());
+    findings.push(Finding::wrong("launch", why));
+    findings.extend(settings());
+    findings
 }
 
 #[cfg(feature = "mpi")]
@@ -31,6 +46,34 @@ fn mpi(_: &mut Communicator) -> Finding {
     Finding::note("MPI", "this program was built without it: ranks are threads")
 }
 
+/// Whether MPI's library is the one that the program was compiled for, where it is not.
+#[cfg(feature = "mpi")]
+fn library() -> Option<Finding> {
+    match crate::transport::mpi::library_fits() {
+        Ok(odd) => odd.map(|odd| Finding::note("library", odd)),
+        Err(error) => Some(Finding::wrong("library", error.to_string())),
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+fn library() -> Option<Finding> {
+    None
+}
+
+/// Who started these processes. That it fits is known: they are a world.
+fn launcher(comm: &Communicator) -> Option<Finding> {
+    let launcher = Launcher::detect();
+    if comm.transport() == "threads" {
+        return None;
+    }
+    #[cfg(feature = "mpi")]
+    if let Some(alone) = crate::transport::mpi::alone_in_job(comm.ranks(), launcher) {
+        return Some(Finding::note("launcher", alone));
+    }
+    let starter = launcher.starter?;
+    Some(Finding::fine("launcher", format!("{}, which fits this program's MPI", starter.name())))
+}
+
 fn world(comm: &Communicator) -> Finding {
     let (ranks, topology) = (comm.ranks(), comm.topology());
     let sizes: Vec<_> = (0..topology.nodes()).map(|node| topology.node(node).ranks().to_string()).collect();
@@ -47,11 +90,28 @@ fn cores(comm: &mut Communicator) -> Finding {
     let transport = comm.transport_of_engine();
     let (ranks, cores) = (transport.local_ranks(), transport.node_cores());
     let text = format!("{cores} for {ranks} rank(s) of the node");
+    // What a rank may use by itself is less than its cores where a container is given a part of their time.
+    let share = std::thread::available_parallelism().map_or(cores, usize::from);
     if ranks > cores {
         Finding::note("cores", format!("{text}: they take turns, and are slow"))
+    } else if is_limited(share) && ranks > share {
+        Finding::note(
+            "cores",
+            format!(
+                "{text}, but a container or job may use the time of {share}: they take turns, and are slow"
+            ),
+        )
     } else {
         Finding::fine("cores", text)
     }
+}
+
+/// Whether `share`, the cores whose time this process may use, is less than those that it may run on.
+fn is_limited(share: usize) -> bool {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+
+    let count = |set: CpuSet| (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).count();
+    sched_getaffinity(None).is_ok_and(|set| share < count(set))
 }
 
 fn sharing(comm: &mut Communicator) -> Option<Finding> {
@@ -78,7 +138,7 @@ fn kernel_copies(comm: &mut Communicator) -> Option<Finding> {
     } else {
         Finding::note(
             "CMA",
-            "process_vm_readv is forbidden (a container's seccomp, or ptrace_scope): slices are staged",
+            format!("process_vm_readv is forbidden: {}; slices are copied twice", system::why_no_copies()),
         )
     })
 }

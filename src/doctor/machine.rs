@@ -4,51 +4,58 @@ use std::fs;
 use std::path::Path;
 
 use super::Finding;
-use crate::Communicator;
 use crate::reduce::Level;
-use crate::size;
+use crate::system::{self, MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
 
-/// Open MPI and MPICH keep their own messages between ranks of a node there, some megabytes for each.
-const SHARED_FOLDER: &str = "/dev/shm";
-const LEAST_SHARED_BYTES: u64 = 64 << 20;
-/// An MPI opens a few for each rank of the node, and some for each other node.
-const LEAST_FILES: u64 = 256;
-
-pub(super) fn findings(comm: &Communicator) -> Vec<Finding> {
+/// A node, for a world of `ranks` ranks on `nodes` nodes of which it has `local_ranks`.
+pub(super) fn findings(ranks: usize, local_ranks: usize, nodes: usize) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("processor", Level::best().name())];
-    findings.extend(shared_folder(Path::new(SHARED_FOLDER)));
-    findings.extend(files());
-    findings.push(network(Path::new("/sys/class/net"), comm.topology().nodes()));
+    findings.push(shared_folder(Path::new(SHARED_FOLDER), local_ranks));
+    findings.extend(memory_limit());
+    findings.push(files(ranks));
+    findings.push(network(Path::new("/sys/class/net"), nodes));
     findings
 }
 
-fn shared_folder(folder: &Path) -> Option<Finding> {
-    let folder_name = folder.display();
-    let Ok(room) = rustix::fs::statvfs(folder) else {
-        return Some(Finding::wrong(
-            "/dev/shm",
-            format!("there is no {folder_name}, where MPI keeps its messages"),
-        ));
+fn shared_folder(folder: &Path, local_ranks: usize) -> Finding {
+    let Some(free) = system::free_bytes(folder) else {
+        return Finding::wrong(
+            SHARED_FOLDER,
+            format!("there is no {}, where MPI keeps its messages", folder.display()),
+        );
     };
-    let free_bytes = room.f_bavail * room.f_frsize;
-    let free = size::text(usize::try_from(free_bytes >> 20).unwrap_or(usize::MAX) << 20);
-    Some(if free_bytes < LEAST_SHARED_BYTES {
-        let least = size::text(LEAST_SHARED_BYTES as usize);
-        Finding::wrong("/dev/shm", format!("{free} free, and {least} should be (containers: --shm-size)"))
+    let needed = local_ranks as u64 * SHARED_FOR_A_RANK_BYTES;
+    if free < needed {
+        let (free, needed) = (system::text(free), system::text(needed));
+        Finding::wrong(
+            SHARED_FOLDER,
+            format!(
+                "{free} free, and MPI keeps up to {needed} there for {local_ranks} rank(s) (containers: --shm-size)"
+            ),
+        )
     } else {
-        Finding::fine("/dev/shm", "room enough")
-    })
+        Finding::fine(SHARED_FOLDER, "room enough")
+    }
 }
 
-fn files() -> Option<Finding> {
-    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    Some(match most {
-        Some(most) if most < LEAST_FILES => Finding::wrong(
+/// What a container or job may have, where that is less than the machine.
+fn memory_limit() -> Option<Finding> {
+    let limit = MemoryLimit::of_this_process()?;
+    Some(Finding::note("limit", limit.to_string()))
+}
+
+fn files(ranks: usize) -> Finding {
+    let least = system::least_open_files(ranks);
+    match system::open_files() {
+        Some(most) if most < least => Finding::wrong(
             "files",
-            format!("a process may open {most}, and should be allowed {LEAST_FILES} or more (ulimit -n)"),
+            format!(
+                "a process may open {most}, and should be allowed {least} and one for each registered array (ulimit -n)"
+            ),
         ),
-        _ => Finding::fine("files", "a process may open enough"),
-    })
+        Some(most) => Finding::fine("files", format!("a process may open {most}")),
+        None => Finding::fine("files", "a process may open any number"),
+    }
 }
 
 /// The interfaces that are up, with their rates where they say them.
@@ -82,7 +89,8 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_not_there_is_wrong() {
-        assert_eq!(shared_folder(Path::new("/no/such/folder")).unwrap().state, State::Wrong);
+        assert_eq!(shared_folder(Path::new("/no/such/folder"), 2).state, State::Wrong);
+        assert_eq!(shared_folder(&std::env::temp_dir(), usize::MAX >> 32).state, State::Wrong);
     }
 
     #[test]

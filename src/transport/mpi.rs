@@ -13,17 +13,19 @@ use unisono_collectives::{Rank, Topology};
 use super::half::{Half as _, complete};
 use super::shared::Shared;
 use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
-use crate::config::{Config, Inside, Launcher};
+use crate::config::{Config, Inside};
 use crate::error::{Error, Result};
 use crate::watch::Roll;
 
 mod exchange;
+mod launch;
 mod node;
 mod overheard;
 mod own;
 mod sys;
 
 use exchange::Messages;
+pub(crate) use launch::{alone_in_job, library_fits};
 pub(crate) use own::InGroup;
 use sys::Comm;
 pub(crate) use sys::library_version;
@@ -60,31 +62,45 @@ pub(crate) struct Mpi {
 }
 
 impl Mpi {
-    /// Initialises MPI and takes part in the world that was launched.
-    pub(crate) fn init(config: &Config) -> Result<Self> {
+    /// Initialises MPI and takes part in the world that was launched. All ranks come to it, also those whose settings
+    /// make no sense: the others would wait for them.
+    pub(crate) fn init(config: Result<Config>) -> Result<(Self, Config)> {
         if sys::is_up()? {
             return Err(Error::Launch(
                 "MPI is already initialised: attach to it instead of initialising it".into(),
             ));
         }
+        let _watch = launch::before_mpi(&config)?;
         sys::init()?;
-        let world = Comm::world();
-        check_launch(world.ranks()?, Launcher::detect())?;
-        Self::new(world, true, config)
+        let begun = Self::new(Comm::world(), true, config);
+        if let Err(Error::Launch(_) | Error::Setting(_)) = &begun {
+            // All ranks know it, and leave together.
+            sys::finalize()?;
+        }
+        begun
     }
 
     /// Takes part in a communicator of an MPI that is already up.
-    pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, config: &Config) -> Result<Self> {
+    pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, config: Result<Config>) -> Result<(Self, Config)> {
         if !sys::is_up()? {
             return Err(Error::Launch(
                 "MPI is not initialised, or already finalised: there is nothing to attach to".into(),
             ));
         }
+        let _watch = launch::before_mpi(&config)?;
         Self::new(Comm::from_raw(raw), false, config)
     }
 
-    fn new(parent: Comm, owns_mpi: bool, config: &Config) -> Result<Self> {
+    fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Self, Config)> {
+        launch::check_world()?;
         let comm = parent.duplicate()?;
+        let (config, odd) = match launch::agree(comm, config) {
+            Ok(agreed) => agreed,
+            Err(error) => {
+                comm.free()?;
+                return Err(error);
+            }
+        };
         let real_node = comm.node()?;
         let (rank, local_ranks) = (comm.rank()?, real_node.ranks()?);
         // A node is known by the rank in the world of its local rank 0.
@@ -97,6 +113,7 @@ impl Mpi {
         };
         real_node.free()?;
         let topology = topology(&comm.all_gather(leader)?);
+        launch::say_what_is_odd(comm, &topology, node_cores, &config, odd)?;
         let only_thread = (!sys::any_thread_may_call()?).then(|| std::thread::current().id());
         let spins = super::spins(local_ranks, node_cores);
         let messages = Messages::new(spins, config.segment_bytes);
@@ -108,7 +125,7 @@ impl Mpi {
         let sharing = comm.all_gather(node.as_ref().map_or(1, |node| node.members().len()) as u64)?;
         let name = name(&sharing);
         let cause = None;
-        Ok(Self {
+        let own = Self {
             comm,
             rank,
             topology,
@@ -123,7 +140,8 @@ impl Mpi {
             owns_mpi,
             only_thread,
             cause,
-        })
+        };
+        Ok((own, config))
     }
 
     /// # Errors
@@ -297,18 +315,6 @@ fn node_cores(node: Comm) -> Result<usize> {
     Ok(cores)
 }
 
-/// Refuses to run as many worlds of one: what happens when the launcher belongs to another MPI.
-fn check_launch(ranks: usize, launcher: Launcher) -> Result<()> {
-    match launcher.ranks {
-        Some(launched) if launched != ranks => Err(Error::Launch(format!(
-            "the launcher started {launched} processes, but this program's MPI ({}) sees a world of {ranks}: the launcher \
-             belongs to another MPI; use the mpirun of the MPI that the program was built with",
-            library_version()
-        ))),
-        _ => Ok(()),
-    }
-}
-
 impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -339,13 +345,5 @@ mod tests {
     #[test]
     fn nodes_are_numbered_by_their_leaders() {
         assert_eq!(topology(&[0, 1, 0, 1, 4]), Topology::from_node_of(vec![0, 1, 0, 1, 2]));
-    }
-
-    #[test]
-    fn a_foreign_launcher_is_refused() {
-        let launcher = |ranks| Launcher { ranks, ..Launcher::default() };
-        assert!(check_launch(1, launcher(Some(4))).unwrap_err().to_string().contains("another MPI"));
-        assert!(check_launch(4, launcher(Some(4))).is_ok());
-        assert!(check_launch(1, launcher(None)).is_ok());
     }
 }

@@ -4,12 +4,15 @@ use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::AsRawFd as _;
+use rustix::io::Errno;
 use unisono_collectives::{Rank, Topology};
 
+use super::launch::say;
 use super::sys::Comm;
 use crate::error::Result;
 use crate::memory::Pages;
 use crate::registered::Registry;
+use crate::system;
 use crate::transport::shared::Shared;
 use crate::transport::shared::board::Board;
 use crate::transport::shared::reach::{Processes, Reach, can_read, map_untouched};
@@ -48,9 +51,9 @@ pub(super) fn roll(node: Comm, rank: Rank, ranks: usize) -> Result<Roll> {
         return Roll::alone(rank, ranks);
     }
     let shared = common(node, &process_ids(node)?, size_bytes, |pages, number| {
-        Roll::shared(pages, number, ranks, &members, position)
+        Roll::shared(pages, number, ranks, &members, position).ok_or(Errno::NOENT)
     })?;
-    if all(node, shared.is_some())? { Ok(shared.expect("it is here")) } else { Roll::alone(rank, ranks) }
+    shared.or_else(|_| Roll::alone(rank, ranks))
 }
 
 fn share_with(node: Comm, comm: Comm, spins: u32, roll: &Roll) -> Result<Option<Shared>> {
@@ -59,61 +62,81 @@ fn share_with(node: Comm, comm: Comm, spins: u32, roll: &Roll) -> Result<Option<
     let members = gathered(node.all_gather(comm.rank()? as u64)?);
     let process_ids = process_ids(node)?;
 
-    let board = common(node, &process_ids, Board::size_bytes(ranks), |pages, number| match position {
-        0 => Some(Board::new(pages, ranks, number)),
-        _ => Board::existing(pages, ranks, number),
+    let size_bytes = Board::size_bytes(ranks);
+    let board = common(node, &process_ids, size_bytes, |pages, number| {
+        let board = match position {
+            0 => Board::new(pages, ranks, number),
+            _ => Board::existing(pages, ranks, number).ok_or(Errno::NOENT)?,
+        };
+        board.touch().map(|()| board)
     })?;
-    let all = |here| all(node, here);
-    let board = board.filter(|board| board.touch().is_ok());
-    let all_have_it = all(board.is_some())?;
-    let Some(board) = board.filter(|_| all_have_it) else {
-        if position == 0 {
-            eprintln!(
-                "unisono: processes of this node cannot share memory (is /proc there, and is it one container?): \
-                       their messages go through MPI"
-            );
+    let board = match board {
+        Ok(board) => board,
+        Err(cause) => {
+            if position == 0 {
+                say(&cannot_share(cause, size_bytes));
+            }
+            return Ok(None);
         }
-        return Ok(None);
     };
 
-    let can_ask_kernel = all(can_read_next(node, position, &process_ids)?)?;
-    if !can_ask_kernel && position == 0 {
-        eprintln!(
-            "unisono: the kernel does not let processes read each other's memory (process_vm_readv): arrays that \
-                   are not registered are staged"
-        );
+    let refusals = node.all_gather(u64::from(!can_read_next(node, position, &process_ids)?))?;
+    let can_ask_kernel = refusals.iter().all(|&refused| refused == 0);
+    if refusals.iter().position(|&refused| refused == 1) == Some(position) {
+        say(&format!(
+            "the kernel does not let processes of {} read each other's memory (process_vm_readv): {}; arrays that are not \
+             registered are copied twice",
+            system::host(),
+            system::why_no_copies()
+        ));
     }
     let reach = Reach::Processes(Processes::new(process_ids, can_ask_kernel));
     Ok(Some(Shared::new(position, members, (board, roll.clone()), reach, Registry::of_processes(), spins)))
 }
 
-/// Memory that all ranks of `node` have in common, and what each makes of it, knowing its number, the first rank before the
-/// others; `None` where it cannot be had.
+/// Memory that all ranks of `node` have in common, and what each makes of it, knowing its number; why not, where one of them
+/// cannot have it: of several reasons that of the first rank, since what it has not the others do not find.
 fn common<T>(
     node: Comm,
     process_ids: &[i32],
     size_bytes: usize,
-    make: impl Fn(Pages, u64) -> Option<T>,
-) -> Result<Option<T>> {
+    make: impl Fn(Pages, u64) -> rustix::io::Result<T>,
+) -> Result<rustix::io::Result<T>> {
     // It has no name that could be left behind.
     let number = node.all_gather(std::hash::RandomState::new().hash_one(0))?[0];
-    let made = (node.rank()? == 0).then(|| Pages::shared(size_bytes).ok()).flatten();
-    let (file, own) = made.map_or((None, None), |(file, pages)| (Some(file), make(pages, number)));
+    let made = (node.rank()? == 0).then(|| Pages::shared(size_bytes));
+    let (file, own) = match made {
+        Some(Ok((file, pages))) => (Some(file), Some(make(pages, number))),
+        Some(Err(error)) => (None, Some(Err(error))),
+        None => (None, None),
+    };
     let file_number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
     let file_number = node.all_gather(file_number)?[0];
-    let common = own.or_else(|| make(map_untouched(process_ids[0], file_number).ok()?, number));
+    let common = own.unwrap_or_else(|| make(map_untouched(process_ids[0], file_number)?, number));
     // The file stays open until all have mapped it.
-    node.all_gather(0)?;
-    Ok(common)
-}
-
-/// Whether all ranks of `node` say so.
-fn all(node: Comm, here: bool) -> Result<bool> {
-    Ok(node.all_gather(u64::from(here))?.into_iter().all(|here| here == 1))
+    let errors = node.all_gather(common.as_ref().map_or_else(|error| error.raw_os_error() as u64, |_| 0))?;
+    let first = errors.into_iter().find(|&error| error != 0);
+    Ok(first.map_or(common, |error| Err(Errno::from_raw_os_error(error as i32))))
 }
 
 fn process_ids(node: Comm) -> Result<Vec<i32>> {
     Ok(node.all_gather(u64::from(std::process::id()))?.into_iter().map(|id| id as i32).collect())
+}
+
+/// What is said where ranks of a node have no board in common.
+fn cannot_share(cause: Errno, size_bytes: usize) -> String {
+    let cause = std::io::Error::from(cause);
+    let advice = match system::advice(&cause) {
+        advice if advice.is_empty() => {
+            "; is /proc there, and are they of one user and in one container?".to_owned()
+        }
+        advice => advice,
+    };
+    format!(
+        "processes of {} cannot share memory ({} between them): {cause}{advice}: their messages go through MPI",
+        system::host(),
+        system::text(size_bytes as u64)
+    )
 }
 
 /// Whether this rank can read memory of the next one.

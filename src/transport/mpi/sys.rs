@@ -1,6 +1,6 @@
 //! MPI functions whose return codes are checked. Everything raw is here.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 use mpi::ffi;
@@ -33,8 +33,32 @@ pub(crate) fn library_version() -> String {
         // SAFETY: the buffer has the size that MPI asks for; the function may be called at any time.
         unsafe { ffi::MPI_Get_library_version(buffer, length) }
     });
-    let text = text.unwrap_or_default();
-    text.lines().next().and_then(|line| line.split(',').next()).unwrap_or_default().trim().to_owned()
+    plain_version(&text.unwrap_or_default())
+}
+
+/// The name and version of the MPI whose header this program was compiled with; empty if it does not say.
+pub(super) fn header_version() -> String {
+    // SAFETY: the function gives a constant text of C's.
+    let text = unsafe { CStr::from_ptr(unisono_mpi_of_header()) };
+    plain_version(&text.to_string_lossy())
+}
+
+/// The beginning of what an MPI says of itself, in one way: "Open MPI v4.1.4", "MPICH 4.0.2".
+fn plain_version(text: &str) -> String {
+    let first = text.lines().next().and_then(|line| line.split(',').next()).unwrap_or_default();
+    let words = first.split([' ', '\t', ':']).filter(|word| !word.is_empty() && *word != "Version");
+    words.collect::<Vec<_>>().join(" ")
+}
+
+unsafe extern "C" {
+    /// In `header.c`.
+    safe fn unisono_mpi_of_header() -> *const c_char;
+}
+
+/// Ends this process at once, whatever its other threads are in.
+pub(super) fn end_process(exit_code: i32) -> ! {
+    // SAFETY: nothing of this process runs after it.
+    unsafe { libc::_exit(exit_code) }
 }
 
 /// What a function writes into a buffer of `size_bytes`, with its length.
@@ -168,6 +192,25 @@ impl Comm {
         Ok(values)
     }
 
+    /// The text of every rank, rank 0 first. Blocks: for setting up only.
+    pub(super) fn all_gather_texts(self, own: &str) -> Result<Vec<String>> {
+        let sizes = self.all_gather(own.len() as u64)?;
+        let room = sizes.iter().max().map_or(0, |&most| most as usize).max(1);
+        let mut sent = own.as_bytes().to_vec();
+        sent.resize(room, 0);
+        let mut texts = vec![0_u8; room * sizes.len()];
+        // SAFETY: `room` bytes are sent, and there is room for as many from each rank.
+        let code = unsafe {
+            let (kind, count) = (ffi::RSMPI_UINT8_T, room as c_int);
+            let (from, into) = (sent.as_ptr().cast::<c_void>(), texts.as_mut_ptr().cast());
+            ffi::MPI_Allgather(from, count, kind, into, count, kind, self.0)
+        };
+        check("MPI_Allgather", code)?;
+        let text =
+            |(bytes, size): (&[u8], u64)| String::from_utf8_lossy(&bytes[..size as usize]).into_owned();
+        Ok(texts.chunks(room).zip(sizes).map(text).collect())
+    }
+
     /// Ends all processes of the communicator.
     pub(super) fn abort(self, exit_code: i32) -> ! {
         // SAFETY: the handle is valid, and nothing of this process runs after it.
@@ -286,5 +329,22 @@ impl Request {
         let code = unsafe { ffi::MPI_Test(&raw mut self.0, &raw mut done, ffi::RSMPI_STATUS_IGNORE) };
         check("MPI_Test", code)?;
         Ok(done != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain_version;
+
+    #[test]
+    fn versions_are_said_in_one_way() {
+        for (text, version) in [
+            ("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4", "Open MPI v4.1.4"),
+            ("MPICH Version:\t4.0.2\nMPICH Release date:\tThu", "MPICH 4.0.2"),
+            ("MVAPICH2 Version      :\t2.3.7\n", "MVAPICH2 2.3.7"),
+            ("", ""),
+        ] {
+            assert_eq!(plain_version(text), version);
+        }
     }
 }

@@ -148,6 +148,6 @@ fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> {
 }
 
 unsafe extern "C" {
-    /// The value of `MPI_IN_PLACE` (`in_place.c`).
+    /// The value of `MPI_IN_PLACE` (`header.c`).
     safe fn unisono_mpi_in_place() -> *const c_void;
 }

@@ -123,23 +123,21 @@ impl Processes {
 
 /// Maps the memory behind a file that is open in another process.
 fn map_file(process_id: i32, file: u64) -> Result<Pages> {
-    let pages = map_untouched(process_id, file)?;
+    let pages = map_untouched(process_id, file)
+        .map_err(|error| Error::Memory { size_bytes: 0, cause: error.into() })?;
     let size_bytes = pages.size_bytes();
     pages.touch().map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
     Ok(pages)
 }
 
 /// The same, without its pages.
-pub(in crate::transport) fn map_untouched(process_id: i32, file: u64) -> Result<Pages> {
+pub(in crate::transport) fn map_untouched(process_id: i32, file: u64) -> rustix::io::Result<Pages> {
     let path = path(process_id, file);
-    let map = || {
-        // Where a process has not the number here that it has for itself (containers), this may be any file.
-        if !rustix::fs::readlink(&path, Vec::new())?.as_bytes().starts_with(Pages::LINK) {
-            return Err(Errno::NOENT);
-        }
-        Pages::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
-    };
-    map().map_err(|error| Error::Memory { size_bytes: 0, cause: error.into() })
+    // Where a process has not the number here that it has for itself (containers), this may be any file.
+    if !rustix::fs::readlink(&path, Vec::new())?.as_bytes().starts_with(Pages::LINK) {
+        return Err(Errno::NOENT);
+    }
+    Pages::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// What tells the file from all others, if it is there.

@@ -1,0 +1,105 @@
+//! The memory that a container, a job or a unit of systemd may have: control groups of the kernel, both
+//! versions.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::text;
+
+/// How much memory some processes may have together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemoryLimit {
+    /// How much all of them together.
+    pub(crate) limit_bytes: u64,
+    /// How much they have that the kernel cannot take back.
+    pub(crate) used_bytes: u64,
+}
+
+impl MemoryLimit {
+    /// The one that leaves least, if there is any.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        Self::read(Path::new("/sys/fs/cgroup"), &groups)
+    }
+
+    /// How much is left.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.limit_bytes.saturating_sub(self.used_bytes)
+    }
+
+    fn read(root: &Path, groups: &str) -> Option<Self> {
+        let group = |line: &str| {
+            let mut parts = line.splitn(3, ':');
+            let (_, kinds, path) = (parts.next()?, parts.next()?, parts.next()?);
+            let path = path.trim_start_matches('/');
+            match kinds {
+                "" => Some((root.to_path_buf(), path.to_owned())),
+                kinds if kinds.split(',').any(|kind| kind == "memory") => {
+                    Some((root.join("memory"), path.to_owned()))
+                }
+                _ => None,
+            }
+        };
+        let limits = groups.lines().filter_map(group).flat_map(|(root, path)| above(&root, &path));
+        limits.filter_map(|folder| Self::of(&folder)).min_by_key(Self::free_bytes)
+    }
+
+    fn of(folder: &Path) -> Option<Self> {
+        let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
+        // No limit is the word `max` in one version, and all addresses in the other.
+        let limit_bytes = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
+        if limit_bytes >= i64::MAX as u64 / 2 {
+            return None;
+        }
+        let counted = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+        let value = |name: &str| {
+            let mut lines = counted.lines().filter_map(|line| line.split_once(' '));
+            lines.find(|(key, _)| *key == name)?.1.trim().parse::<u64>().ok()
+        };
+        let own = value("anon").or_else(|| value("total_rss")).unwrap_or(0);
+        let shared = value("total_shmem").or_else(|| value("shmem")).unwrap_or(0);
+        Some(Self { limit_bytes, used_bytes: own + shared })
+    }
+}
+
+/// A group, and those that it is in. (In a container, its own is the root, whatever its path outside.)
+fn above(root: &Path, path: &str) -> Vec<PathBuf> {
+    let mut folders: Vec<_> = Path::new(path).ancestors().map(|part| root.join(part)).collect();
+    folders.dedup();
+    folders
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (limit, used) = (text(self.limit_bytes), text(self.used_bytes));
+        write!(f, "this container or job may have {limit} of memory, and has {used}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tightest_limit_of_both_versions_is_found() {
+        let root = std::env::temp_dir().join(format!("unisono-cgroup-{}", std::process::id()));
+        let group = |folder: &str, files: &[(&str, &str)]| {
+            let folder = root.join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            files.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+        };
+        group("job", &[("memory.max", "4000000\n"), ("memory.stat", "anon 1000\nfile 9\nshmem 500\n")]);
+        group("job/step", &[("memory.max", "max\n")]);
+        group("memory", &[("memory.limit_in_bytes", "9223372036854771712\n")]);
+        group("memory/a", &[("memory.limit_in_bytes", "3000\n"), ("memory.stat", "total_rss 1\n")]);
+        let limit = |groups: &str| MemoryLimit::read(&root, groups);
+        let second = limit("0::/job/step\n");
+        let first = limit("0::/\n9:cpu,memory:/a/b\n8:pids:/job\n");
+        let none = limit("0::/\n4:memory:/\n");
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(second, Some(MemoryLimit { limit_bytes: 4_000_000, used_bytes: 1500 }));
+        assert_eq!(first, Some(MemoryLimit { limit_bytes: 3000, used_bytes: 1 }));
+        assert_eq!(none, None);
+    }
+}

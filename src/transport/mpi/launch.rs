@@ -1,0 +1,290 @@
+//! What goes wrong when a program is launched: recognised at the start, said in a line by one rank, and refused
+//! where going on would do harm.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use unisono_collectives::Topology;
+
+use super::FAILED;
+use super::sys::{Comm, header_version, library_version};
+use crate::config::{Config, Launcher, Starter};
+use crate::error::{Error, Result};
+use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
+
+mod agreement;
+mod watch;
+
+pub(super) use agreement::agree;
+use watch::Watch;
+
+/// Says a line, in one piece: other ranks may be saying something at the same moment.
+pub(super) fn say(line: &str) {
+    let _ = std::io::stderr().write_all(format!("unisono: {line}\n").as_bytes());
+}
+
+/// What is to be seen to, or said, before MPI begins; then its beginning is watched for as long as the result is
+/// kept.
+///
+/// # Errors
+/// [`Error::Launch`] if the library is of another kind than the program was compiled for: its constants and handles
+/// mean other things.
+pub(super) fn before_mpi(config: &Result<Config>) -> Result<Watch> {
+    let default = Config::default();
+    let (config, launcher) = (config.as_ref().unwrap_or(&default), Launcher::detect());
+    system::raise_open_files();
+    let unfit = check_library(&header_version(), &library_version())?;
+    if config.warnings {
+        if let Some(unfit) = unfit.filter(|_| launcher.rank.is_none_or(|rank| rank == 0)) {
+            say(&unfit);
+        }
+        if let Some(tight) = shared_folder(launcher).filter(|_| launcher.local_rank == Some(0)) {
+            say(&tight);
+        }
+    }
+    Ok(Watch::start(launcher, config.timeout))
+}
+
+/// The families of MPIs whose programs run with each other's libraries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    /// Open MPI.
+    OpenMpi,
+    /// MPICH and its children, which have agreed on what a program sees of them.
+    Mpich,
+}
+
+impl Family {
+    /// The family of an MPI that names itself so.
+    fn of(version: &str) -> Option<Self> {
+        let children = ["MPICH", "Intel", "MVAPICH", "CRAY", "ParaStation"];
+        if version.starts_with("Open MPI") {
+            Some(Self::OpenMpi)
+        } else {
+            children.iter().any(|child| version.contains(child)).then_some(Self::Mpich)
+        }
+    }
+
+    /// How Slurm's srun is told to start ranks of it.
+    fn srun(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "srun --mpi=pmix",
+            Self::Mpich => "srun --mpi=pmi2",
+        }
+    }
+}
+
+/// Holds the library that is there against the one that the program was compiled for; what is odd but no harm.
+fn check_library(compiled: &str, running: &str) -> Result<Option<String>> {
+    if compiled.is_empty() || compiled == running {
+        return Ok(None);
+    }
+    let text = format!("this program was compiled for {compiled}, and runs with {running}");
+    match (Family::of(compiled), Family::of(running)) {
+        (Some(one), Some(other)) if one != other => Err(Error::Launch(format!(
+            "{text}, for which it means nothing: compile it anew (MPICC names the compiler), or see what LD_LIBRARY_PATH and \
+             LD_PRELOAD say"
+        ))),
+        _ => Ok(Some(format!("{text}; if that fails, compile it anew"))),
+    }
+}
+
+/// The same of this program, for its doctor.
+pub(crate) fn library_fits() -> Result<Option<String>> {
+    check_library(&header_version(), &library_version())
+}
+
+/// What is to be said of the folder where MPI keeps its messages, if it is too small for the ranks of this node.
+fn shared_folder(launcher: Launcher) -> Option<String> {
+    let ranks = launcher.local_ranks.filter(|&ranks| ranks > 1)? as u64;
+    let free = system::free_bytes(Path::new(SHARED_FOLDER)).unwrap_or(0);
+    let needed = ranks * SHARED_FOR_A_RANK_BYTES;
+    (free < needed).then(|| {
+        format!(
+            "{SHARED_FOLDER} on {} has {} free, and MPI keeps up to {} there for {ranks} ranks: it may be slow, or not begin \
+             at all (containers: --shm-size)",
+            system::host(),
+            system::text(free),
+            system::text(needed)
+        )
+    })
+}
+
+/// Refuses to run as many worlds of one: what happens when the launcher belongs to another MPI.
+pub(super) fn check_world() -> Result<()> {
+    let world = Comm::world();
+    check_launch(world.rank()?, world.ranks()?, Launcher::detect(), &library_version())
+}
+
+fn check_launch(rank: usize, ranks: usize, launcher: Launcher, library: &str) -> Result<()> {
+    let Some(starter) = launcher.starter else { return Ok(()) };
+    // Several steps of Slurm's may be one world, and each says how many are in it.
+    let is_all = matches!(starter, Starter::OpenMpi | Starter::Mpich);
+    let fits = |launched: usize| launched == ranks || (!is_all && launched < ranks);
+    let wrong_rank = launcher.ranks.is_none() && ranks == 1 && launcher.rank.is_some_and(|own| own != rank);
+    if launcher.ranks.is_none_or(fits) && !wrong_rank {
+        return Ok(());
+    }
+    let launched = launcher.ranks.map_or_else(|| "several".to_owned(), |launched| launched.to_string());
+    let family = Family::of(library);
+    let advice = match (starter, family) {
+        (Starter::Slurm, Some(family)) => {
+            format!(
+                "start it by `{}` (`srun --mpi=list` says what there is), or by the mpirun of {library}",
+                family.srun()
+            )
+        }
+        (Starter::OpenMpi, Some(Family::Mpich)) | (Starter::Mpich, Some(Family::OpenMpi)) => format!(
+            "the launcher belongs to another MPI: start it by the mpirun of {library}, or compile it for the launcher's (MPICC \
+             names the compiler)"
+        ),
+        _ => format!(
+            "the launcher belongs to another MPI, or to another installation of it: start it by the mpirun of {library}"
+        ),
+    };
+    Err(Error::Launch(format!(
+        "{} started {launched} processes, but this program's MPI ({library}) sees a world of {ranks}: {advice}",
+        starter.name()
+    )))
+}
+
+/// A Slurm job with several tasks in which this process is alone.
+pub(crate) fn alone_in_job(ranks: usize, launcher: Launcher) -> Option<String> {
+    alone(ranks, launcher, &library_version())
+}
+
+fn alone(ranks: usize, launcher: Launcher, library: &str) -> Option<String> {
+    let tasks = launcher.job_tasks.filter(|&tasks| tasks > 1 && ranks == 1)?;
+    // `mpirun -n 1` is what somebody wants.
+    if !matches!(launcher.starter, None | Some(Starter::Slurm)) {
+        return None;
+    }
+    let srun = Family::of(library).map_or("srun", Family::srun);
+    Some(format!(
+        "this Slurm job has {tasks} tasks, but this process is a world of one: if all were meant, start it by `{srun}` or mpirun"
+    ))
+}
+
+/// Ranks that take turns on the cores of their node.
+fn turns(ranks: usize, cores: usize) -> Option<String> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let online = count_of_list(online.trim());
+    let bound = match online {
+        Some(online) if online > cores => {
+            format!(
+                " of the {online} that it has (see `mpirun --report-bindings`, and --bind-to none, or Slurm's --cpus-per-task)"
+            )
+        }
+        _ => String::new(),
+    };
+    (ranks > cores).then(|| {
+        format!("{ranks} ranks on {} take turns on {cores} cores{bound}: everything is slow", system::host())
+    })
+}
+
+/// How many numbers are in a list of the kernel's: "0-3,8".
+fn count_of_list(list: &str) -> Option<usize> {
+    list.split(',')
+        .map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+        })
+        .sum()
+}
+
+/// Says what is odd about a world that can work all the same, each line by one rank, unless it is told not to.
+/// Called by all ranks.
+pub(super) fn say_what_is_odd(
+    comm: Comm,
+    topology: &Topology,
+    node_cores: usize,
+    config: &Config,
+    odd: Option<String>,
+) -> Result<()> {
+    let (rank, ranks) = (comm.rank()?, comm.ranks()?);
+    let local_ranks = |rank| topology.node(topology.node_of(rank)).ranks();
+    let files = system::open_files();
+    let too_few = files.is_some_and(|files| files < system::least_open_files(ranks));
+    // Of all ranks that see something, the first says it.
+    let seen = u64::from(local_ranks(rank) > node_cores) | u64::from(too_few) << 1;
+    let seen = if config.warnings { seen } else { 0 };
+    let seen_by_all = comm.all_gather(seen)?;
+    let first = |bit: u64| seen_by_all.iter().position(|seen| seen >> bit & 1 == 1) == Some(rank);
+    if first(0) {
+        turns(local_ranks(rank), node_cores).iter().for_each(|line| say(line));
+    }
+    if let Some(files) = files.filter(|_| first(1)) {
+        say(&format!(
+            "a process may have {files} files open on {}, and a rank of {ranks} should be allowed {} and one for each registered \
+             array: raise `ulimit -n` (containers: --ulimit nofile=N)",
+            system::host(),
+            system::least_open_files(ranks)
+        ));
+    }
+    if rank == 0 && config.warnings {
+        let alone = alone_in_job(ranks, Launcher::detect());
+        odd.into_iter().chain(alone).for_each(|line| say(&line));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN_MPI: &str = "Open MPI v4.1.4";
+    const MPICH: &str = "MPICH 4.0.2";
+
+    fn launched(starter: Starter, ranks: Option<usize>) -> Launcher {
+        Launcher { starter: Some(starter), rank: Some(1), ranks, ..Launcher::default() }
+    }
+
+    fn refusal(ranks: usize, launcher: Launcher, library: &str) -> String {
+        check_launch(0, ranks, launcher, library).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_foreign_launcher_is_refused_with_both_names() {
+        let said = refusal(1, launched(Starter::Mpich, Some(4)), OPEN_MPI);
+        assert!(said.contains("MPICH") && said.contains("mpirun of Open MPI v4.1.4"), "{said}");
+        let said = refusal(1, launched(Starter::OpenMpi, Some(4)), MPICH);
+        assert!(said.contains("Open MPI's mpirun started 4") && said.contains("MPICH 4.0.2"), "{said}");
+        assert!(refusal(1, launched(Starter::OpenMpi, Some(4)), OPEN_MPI).contains("another installation"));
+        // The number is not known, but that there are others is.
+        assert!(refusal(1, launched(Starter::Other, None), MPICH).contains("started several"));
+        assert!(check_launch(1, 4, launched(Starter::OpenMpi, Some(4)), OPEN_MPI).is_ok());
+        assert!(check_launch(0, 1, Launcher::default(), OPEN_MPI).is_ok());
+    }
+
+    #[test]
+    fn srun_without_pmi_is_refused_with_what_to_say() {
+        let launcher = launched(Starter::Slurm, Some(4));
+        assert!(refusal(1, launcher, OPEN_MPI).contains("srun --mpi=pmix"));
+        assert!(refusal(1, launcher, MPICH).contains("srun --mpi=pmi2"));
+        // Two steps that are one world.
+        assert!(check_launch(1, 6, launcher, OPEN_MPI).is_ok());
+    }
+
+    #[test]
+    fn one_process_in_a_job_of_several_is_odd() {
+        let job = Launcher { job_tasks: Some(8), ..Launcher::default() };
+        assert!(alone(1, job, OPEN_MPI).unwrap().contains("8 tasks"));
+        assert_eq!(alone(8, job, OPEN_MPI), None);
+        let asked_for = Launcher { starter: Some(Starter::OpenMpi), ..job };
+        assert_eq!(alone(1, asked_for, OPEN_MPI), None);
+    }
+
+    #[test]
+    fn a_library_of_another_family_is_refused_and_another_version_is_odd() {
+        assert!(check_library(OPEN_MPI, OPEN_MPI).unwrap().is_none());
+        assert!(check_library(OPEN_MPI, "Open MPI v5.0.11").unwrap().unwrap().contains("v5.0.11"));
+        assert!(check_library(MPICH, "Intel(R) MPI Library 2021.8").unwrap().is_some());
+        let refused = check_library(OPEN_MPI, MPICH).unwrap_err().to_string();
+        assert!(refused.contains(OPEN_MPI) && refused.contains(MPICH), "{refused}");
+    }
+
+    #[test]
+    fn lists_of_the_kernel_are_counted() {
+        assert_eq!((count_of_list("0-3,8"), count_of_list("0"), count_of_list("")), (Some(5), Some(1), None));
+    }
+}

@@ -1,0 +1,204 @@
+//! What all ranks must have alike before they can go on: found out in the first thing that they say.
+
+use crate::config::Config;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::means::Means;
+use crate::reduce::ReduceOp;
+use crate::system;
+use crate::transport::Header;
+use crate::transport::mpi::sys::{Comm, library_version};
+use crate::transport::shared::board::Board;
+
+/// What a rank is: the crate, and how its messages look.
+const PROGRAM: &str = "unisono";
+const LIBRARY: &str = "MPI";
+/// What is wrong with the settings of one rank.
+const ERROR: &str = "error";
+/// More ranks than these are not listed.
+const MOST_NAMED: usize = 8;
+
+/// Holds what all ranks are against each other; the settings that all of them have, and what is odd though no harm.
+/// Called by all ranks of the communicator, also by one whose settings make no sense: the others would wait for it.
+///
+/// If all are alike, it costs one all-gather of a number.
+///
+/// # Errors
+/// On all ranks: [`Error::Setting`] for settings that differ or make no sense, [`Error::Launch`] for programs
+/// that differ.
+pub(in crate::transport::mpi) fn agree(
+    comm: Comm,
+    config: Result<Config>,
+) -> Result<(Config, Option<String>)> {
+    let mut own = Facts::own(&config);
+    let digests = comm.all_gather(own.digest())?;
+    if digests.iter().all(|&digest| digest == digests[0]) {
+        return config.map(|config| (config, None));
+    }
+    own.host = system::host();
+    let all: Vec<_> = comm.all_gather_texts(&own.to_text())?.iter().map(|text| Facts::read(text)).collect();
+    refuse_errors(&all)?;
+    if let Some(differing) = differing(&all, PROGRAM) {
+        return Err(Error::Launch(format!("{differing}: start the same program on all nodes")));
+    }
+    let of_settings = own.values.iter().filter(|(name, _)| name != PROGRAM && name != LIBRARY);
+    let differing_settings: Vec<_> = of_settings.filter_map(|(name, _)| differing(&all, name)).collect();
+    if !differing_settings.is_empty() {
+        return Err(Error::Setting(format!(
+            "{}: all ranks must have the same; the launcher passes it to all (Open MPI: mpirun -x NAME, MPICH: mpirun -genv \
+             NAME VALUE)",
+            differing_settings.join("; ")
+        )));
+    }
+    let odd = differing(&all, LIBRARY).map(|differing| {
+        format!("{differing}: MPI promises nothing for that; install the same on all nodes")
+    });
+    config.map(|config| (config, odd))
+}
+
+/// What a rank tells of itself.
+#[derive(Debug, Default)]
+struct Facts {
+    values: Vec<(String, String)>,
+    host: String,
+}
+
+impl Facts {
+    fn own(config: &Result<Config>) -> Self {
+        let program = format!("{} (messages {:08x})", env!("CARGO_PKG_VERSION"), protocol() as u32);
+        let mut values = vec![(PROGRAM.to_owned(), program), (LIBRARY.to_owned(), library_version())];
+        match config {
+            Ok(config) => {
+                let settings = config.alike().into_iter();
+                values.extend(settings.map(|(name, value)| (name.to_owned(), one_line(&value))));
+            }
+            Err(error) => values.push((ERROR.to_owned(), one_line(&error.to_string()))),
+        }
+        Self { values, host: String::new() }
+    }
+
+    fn digest(&self) -> u64 {
+        digest(self.to_text().as_bytes())
+    }
+
+    fn to_text(&self) -> String {
+        let lines = self.values.iter().map(|(name, value)| format!("{name}\t{value}\n"));
+        format!("{}\n{}", self.host, lines.collect::<String>())
+    }
+
+    fn read(text: &str) -> Self {
+        let (host, lines) = text.split_once('\n').unwrap_or((text, ""));
+        let values = lines.lines().filter_map(|line| line.split_once('\t'));
+        let values = values.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Self { values, host: host.to_owned() }
+    }
+
+    fn value(&self, name: &str) -> &str {
+        self.values.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\t'], " ")
+}
+
+/// What is wrong with the settings of some ranks, and of which.
+fn refuse_errors(all: &[Facts]) -> Result<()> {
+    let Some(error) = all.iter().map(|facts| facts.value(ERROR)).find(|error| !error.is_empty()) else {
+        return Ok(());
+    };
+    Err(Error::Setting(format!("on {}: {error}", who(all, |facts| facts.value(ERROR) == error))))
+}
+
+/// Who has which value of this name, if ranks differ in it.
+fn differing(all: &[Facts], name: &str) -> Option<String> {
+    let mut values: Vec<_> = all.iter().map(|facts| facts.value(name)).collect();
+    values.sort_unstable();
+    values.dedup();
+    if values.len() < 2 {
+        return None;
+    }
+    // The value of rank 0 comes first.
+    values.sort_by_key(|value| all.iter().position(|facts| facts.value(name) == *value));
+    let said = values.iter().map(|&value| {
+        let shown = if value.is_empty() { "not set" } else { value };
+        format!("{shown} on {}", who(all, |facts| facts.value(name) == value))
+    });
+    Some(format!("{name} is {}", said.collect::<Vec<_>>().join(", and ")))
+}
+
+/// Ranks, with the machines that they are on: "ranks 0, 2 (a), rank 5 (b)".
+fn who(all: &[Facts], is_one: impl Fn(&Facts) -> bool) -> String {
+    let mut hosts: Vec<(&str, Vec<String>)> = Vec::new();
+    let ranks: Vec<_> = all.iter().enumerate().filter(|(_, facts)| is_one(facts)).collect();
+    for (rank, facts) in ranks.iter().take(MOST_NAMED) {
+        match hosts.iter_mut().find(|(host, _)| *host == facts.host) {
+            Some((_, of_host)) => of_host.push(rank.to_string()),
+            None => hosts.push((&facts.host, vec![rank.to_string()])),
+        }
+    }
+    let of_host = |(host, ranks): &(&str, Vec<String>)| {
+        let plural = if ranks.len() == 1 { "" } else { "s" };
+        format!("rank{plural} {} ({host})", ranks.join(", "))
+    };
+    let mut text = hosts.iter().map(of_host).collect::<Vec<_>>().join(", ");
+    if ranks.len() > MOST_NAMED {
+        text += &format!(" and {} more", ranks.len() - MOST_NAMED);
+    }
+    text
+}
+
+/// A number that changes when ranks would not understand each other: with the shape of a message, of the board, or of
+/// what their codes mean.
+fn protocol() -> u64 {
+    let means = Means::ALL.map(Means::name);
+    let names = DType::ALL.map(DType::name).into_iter().chain(ReduceOp::ALL.map(ReduceOp::name)).chain(means);
+    let names: Vec<_> = names.collect();
+    let sizes = [size_of::<Header>(), Board::size_bytes(2), Board::size_bytes(3), size_of::<usize>()];
+    digest(format!("{sizes:?} {names:?}").as_bytes())
+}
+
+/// FNV-1a: the same for all compilers and versions, as the standard library's is not.
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, &byte| {
+        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(host: &str, transport: &str) -> Facts {
+        let config = Config { algorithm: Some("ring".into()), ..Config::default() };
+        let mut facts = Facts::own(&Ok(config));
+        facts.host = host.to_owned();
+        let value = facts.values.iter_mut().find(|(name, _)| name == "UNISONO_TRANSPORT").unwrap();
+        value.1 = transport.to_owned();
+        Facts::read(&facts.to_text())
+    }
+
+    #[test]
+    fn who_differs_is_named_with_both_values() {
+        let all = [facts("a", "auto"), facts("a", "mpi"), facts("b", "auto"), facts("a", "auto")];
+        assert_eq!(differing(&all, "UNISONO_ALGORITHM"), None);
+        let said = differing(&all, "UNISONO_TRANSPORT").unwrap();
+        let expected = "UNISONO_TRANSPORT is auto on ranks 0, 3 (a), rank 2 (b), and mpi on rank 1 (a)";
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn many_ranks_are_counted() {
+        let all: Vec<_> = (0..12).map(|rank| facts("a", if rank == 5 { "" } else { "mpi" })).collect();
+        let said = differing(&all, "UNISONO_TRANSPORT").unwrap();
+        assert!(said.contains("7, 8 (a) and 3 more, and not set on rank 5 (a)"), "{said}");
+    }
+
+    #[test]
+    fn equal_ranks_have_equal_digests() {
+        let (one, other) = (Config::default(), Config { segment_bytes: 64, ..Config::default() });
+        let digest = |config: &Config| Facts::own(&Ok(config.clone())).digest();
+        assert_eq!(digest(&one), digest(&one));
+        assert_ne!(digest(&one), digest(&other));
+    }
+}
