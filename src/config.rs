@@ -18,6 +18,9 @@ const TRANSPORT: &str = "UNISONO_TRANSPORT";
 /// The algorithm, or the rules, that are used where the program does not name one.
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
 
+/// Faults on purpose: `seed=7,delay_us=200,lose=0.001`.
+const CHAOS: &str = "UNISONO_CHAOS";
+
 /// A file of constants that `unisono tune` wrote.
 const TUNING: &str = "UNISONO_TUNING";
 
@@ -39,8 +42,38 @@ pub(crate) enum Inside {
     Messages,
 }
 
+/// What a transport does wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Chaos {
+    /// What everything follows from.
+    pub(crate) seed: u64,
+    /// The longest delay of a message.
+    pub(crate) delay_us: u64,
+    /// How probable it is that a link is cut, at each message over it.
+    pub(crate) lose: f64,
+}
+
+impl Chaos {
+    /// `seed=7,delay_us=200,lose=0.001`, or a part of it.
+    fn read(text: &str) -> Option<Self> {
+        let mut chaos = Self::default();
+        for setting in text.split(',') {
+            let (name, value) = setting.split_once('=')?;
+            match name.trim() {
+                "seed" => chaos.seed = value.trim().parse().ok()?,
+                "delay_us" => chaos.delay_us = value.trim().parse().ok()?,
+                "lose" => {
+                    chaos.lose = value.trim().parse().ok().filter(|lose| (0.0..=1.0).contains(lose))?;
+                }
+                _ => return None,
+            }
+        }
+        Some(chaos)
+    }
+}
+
 /// Settings from the environment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
     pub(crate) timeout: Duration,
     pub(crate) node_sizes: Option<Vec<usize>>,
@@ -48,6 +81,7 @@ pub(crate) struct Config {
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
     pub(crate) tuning: Option<PathBuf>,
+    pub(crate) chaos: Option<Chaos>,
 }
 
 impl Default for Config {
@@ -59,6 +93,7 @@ impl Default for Config {
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             inside: Inside::default(),
             tuning: None,
+            chaos: None,
         }
     }
 }
@@ -105,6 +140,10 @@ impl Config {
                 "mpi" => Inside::Messages,
                 _ => return Err(wrong(TRANSPORT, &text, expected)),
             };
+        }
+        let expected = "such as seed=7,delay_us=200,lose=0.001 (lose is from 0 to 1), or a part of it";
+        if let Some(text) = value(CHAOS, expected)? {
+            config.chaos = Some(Chaos::read(&text).ok_or_else(|| wrong(CHAOS, &text, expected))?);
         }
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
         config.tuning = value(TUNING, "a file that unisono tune wrote")?.map(PathBuf::from);
@@ -248,6 +287,8 @@ mod tests {
         assert_eq!(config.timeout, Duration::from_millis(1500));
         assert_eq!(config.node_sizes, Some(vec![3, 1]));
         assert_eq!(config.algorithm.as_deref(), Some("ring"));
+        let chaos = read(&[(CHAOS, "seed=7,lose=0.5")]).unwrap().chaos;
+        assert_eq!(chaos, Some(Chaos { seed: 7, delay_us: 0, lose: 0.5 }));
     }
 
     #[test]
@@ -259,6 +300,8 @@ mod tests {
             (NODES, ""),
             (SEGMENT_BYTES, "100"),
             (TRANSPORT, "tcp"),
+            (CHAOS, "lose=2"),
+            (CHAOS, "seed=7;lose=0"),
         ] {
             let message = read(&[(name, value)]).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");
