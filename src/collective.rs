@@ -152,7 +152,7 @@ impl Engine {
     /// [`Error::Aborted`].
     pub(crate) fn run(&mut self, choice: &Choice, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         self.check_alive()?;
-        let ran = match (choice, &mut self.transport) {
+        let ran = match (choice, self.transport.sound()) {
             #[cfg(feature = "mpi")]
             (Choice::Vendor(Vendor::Mpi), Transport::Mpi(mpi)) => {
                 let header =

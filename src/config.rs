@@ -1,4 +1,4 @@
-//! The environment: no other file reads it.
+//! The environment: nothing else reads it.
 
 use std::env::VarError;
 use std::path::PathBuf;
@@ -6,6 +6,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+
+#[cfg(feature = "candle")]
+mod cores;
+mod launcher;
+
+#[cfg(feature = "candle")]
+pub use cores::share_cores;
+pub use launcher::{Launcher, Starter};
 
 /// After how many seconds of a rank's waiting for another it is said that it waits.
 const WARN: &str = "UNISONO_WARN_S";
@@ -27,6 +35,8 @@ const TRANSPORT: &str = "UNISONO_TRANSPORT";
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
 /// Whether what is odd about a launch is said when it starts: `on` or `off`.
 const WARNINGS: &str = "UNISONO_WARNINGS";
+/// Faults on purpose: `seed=7,delay_us=200,lose=0.001`.
+const CHAOS: &str = "UNISONO_CHAOS";
 /// A file of constants that `unisono tune` wrote.
 const TUNING: &str = "UNISONO_TUNING";
 
@@ -54,8 +64,38 @@ pub(crate) enum Inside {
     Messages,
 }
 
+/// What a transport does wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Chaos {
+    /// What everything follows from.
+    pub(crate) seed: u64,
+    /// The longest delay of a message.
+    pub(crate) delay_us: u64,
+    /// How probable it is that a link is cut, at each message over it.
+    pub(crate) lose: f64,
+}
+
+impl Chaos {
+    /// `seed=7,delay_us=200,lose=0.001`, or a part of it.
+    fn read(text: &str) -> Option<Self> {
+        let mut chaos = Self::default();
+        for setting in text.split(',') {
+            let (name, value) = setting.split_once('=')?;
+            match name.trim() {
+                "seed" => chaos.seed = value.trim().parse().ok()?,
+                "delay_us" => chaos.delay_us = value.trim().parse().ok()?,
+                "lose" => {
+                    chaos.lose = value.trim().parse().ok().filter(|lose| (0.0..=1.0).contains(lose))?;
+                }
+                _ => return None,
+            }
+        }
+        Some(chaos)
+    }
+}
+
 /// Settings from the environment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
     #[allow(dead_code, reason = "read by what watches")]
     pub(crate) warn: Duration,
@@ -70,6 +110,7 @@ pub(crate) struct Config {
     pub(crate) inside: Inside,
     pub(crate) tuning: Option<PathBuf>,
     pub(crate) warnings: bool,
+    pub(crate) chaos: Option<Chaos>,
 }
 
 impl Default for Config {
@@ -86,6 +127,7 @@ impl Default for Config {
             inside: Inside::default(),
             tuning: None,
             warnings: true,
+            chaos: None,
         }
     }
 }
@@ -145,6 +187,10 @@ impl Config {
                 _ => return Err(wrong(WARNINGS, &text, expected)),
             };
         }
+        let expected = "such as seed=7,delay_us=200,lose=0.001 (lose is from 0 to 1), or a part of it";
+        if let Some(text) = value(CHAOS, expected)? {
+            config.chaos = Some(Chaos::read(&text).ok_or_else(|| wrong(CHAOS, &text, expected))?);
+        }
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
         config.tuning = value(TUNING, "a file that unisono tune wrote")?.map(PathBuf::from);
         Ok(config)
@@ -172,81 +218,6 @@ fn seconds(text: &str) -> Option<Duration> {
 
 fn wrong(name: &str, value: &str, expected: &str) -> Error {
     Error::Setting(format!("the environment variable {name} is {value:?}, and should be {expected}"))
-}
-
-/// Which program started this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Starter {
-    /// Open MPI's `mpirun`.
-    OpenMpi,
-    /// The `mpirun` of MPICH or of one of its children (Hydra).
-    Mpich,
-    /// Slurm's `srun`.
-    Slurm,
-    /// Another one, that speaks PMI or PMIx.
-    Other,
-}
-
-impl Starter {
-    /// Its name in a sentence.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "Open MPI's mpirun",
-            Self::Mpich => "the mpirun of MPICH or one of its children",
-            Self::Slurm => "srun",
-            Self::Other => "a launcher",
-        }
-    }
-}
-
-/// What the launcher says of this process, as far as it says anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Launcher {
-    /// Which launcher it is.
-    pub starter: Option<Starter>,
-    /// The rank of this process in the world that was launched.
-    pub rank: Option<usize>,
-    /// How many processes were launched.
-    pub ranks: Option<usize>,
-    /// The number of this process among those of this node.
-    pub local_rank: Option<usize>,
-    /// How many of them were launched on this node.
-    pub local_ranks: Option<usize>,
-    /// How many tasks the Slurm job has that this process runs in, whoever has started it.
-    pub job_tasks: Option<usize>,
-}
-
-impl Launcher {
-    /// Reads what Open MPI, MPICH and its children, and Slurm leave in the environment of the processes
-    /// that they launch.
-    pub fn detect() -> Self {
-        Self::read(|name| std::env::var(name).ok())
-    }
-
-    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let number = |names: &[&str]| names.iter().find_map(|name| variable(name)?.parse().ok());
-        let has = |name: &str| variable(name).is_some();
-        // A launcher inside of a Slurm job is started by srun itself: what is further in comes first.
-        let starter = if has("OMPI_COMM_WORLD_SIZE") {
-            Some(Starter::OpenMpi)
-        } else if has("PMI_SIZE") && (has("MPI_LOCALNRANKS") || has("HYDI_CONTROL_FD")) {
-            Some(Starter::Mpich)
-        } else if has("SLURM_STEP_NUM_TASKS") {
-            Some(Starter::Slurm)
-        } else {
-            (has("PMI_SIZE") || has("PMIX_RANK")).then_some(Starter::Other)
-        };
-        // The script of a batch job is a task of number 0 that nobody launched.
-        let rank = number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]);
-        Self {
-            starter,
-            rank: rank.filter(|_| starter.is_some()),
-            ranks: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]),
-            local_rank: number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"]),
-            local_ranks: number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"]),
-            job_tasks: number(&["SLURM_NTASKS", "SLURM_NPROCS"]),
-        }
-    }
 }
 
 /// NCCL's library: the file, or the folder that it is in.
@@ -291,50 +262,6 @@ pub(crate) fn nccl_may_share_a_gpu() -> bool {
     std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
 }
 
-/// How many threads the tensor operations under the trainer use.
-#[cfg(feature = "candle")]
-const TENSOR_THREADS: &str = "RAYON_NUM_THREADS";
-
-/// Sets `RAYON_NUM_THREADS` to a rank's share of the node's cores, for `local_ranks` ranks on this node,
-/// unless it is set already.
-///
-/// The tensor operations under the trainer read it; where it says nothing each rank uses every core, and
-/// ranks that share a node take turns (measured with two ranks on two cores: a third of the speed).
-///
-/// # Safety
-/// No other thread may run yet: call it first in `main`, before [`crate::init`].
-#[cfg(feature = "candle")]
-#[allow(
-    unsafe_code,
-    reason = "the environment is not to be changed while other threads read it, which the caller sees to"
-)]
-pub unsafe fn share_cores(local_ranks: usize) {
-    if std::env::var_os(TENSOR_THREADS).is_none() {
-        let threads = cores::share(local_ranks).to_string();
-        // SAFETY: no other thread runs, as the caller promises.
-        unsafe { std::env::set_var(TENSOR_THREADS, threads) };
-    }
-}
-
-#[cfg(feature = "candle")]
-mod cores {
-    use rustix::process::{Pid, getppid};
-    use rustix::thread::{CpuSet, sched_getaffinity};
-
-    /// This rank's share of the node's cores. A rank may be bound to some of them; its launcher is not, and
-    /// knows them all.
-    pub(super) fn share(local_ranks: usize) -> usize {
-        let own = usable(None).unwrap_or(1);
-        let node = getppid().and_then(|launcher| usable(Some(launcher))).unwrap_or(own).max(own);
-        own.min(node / local_ranks).max(1)
-    }
-
-    fn usable(process: Option<Pid>) -> Option<usize> {
-        let set = sched_getaffinity(process).ok()?;
-        Some((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).count())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,28 +284,8 @@ mod tests {
         assert_eq!(config.timeout, Duration::from_millis(1500));
         assert_eq!(config.node_sizes, Some(vec![3, 1]));
         assert_eq!(config.algorithm.as_deref(), Some("ring"));
-    }
-
-    fn launched(pairs: &[(&str, &str)]) -> Launcher {
-        Launcher::read(|name| {
-            let pair = pairs.iter().find(|(key, _)| *key == name);
-            pair.map(|(_, value)| (*value).to_owned())
-        })
-    }
-
-    #[test]
-    fn the_innermost_launcher_counts() {
-        let srun = [("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1"), ("SLURM_NTASKS", "8")];
-        let by_srun = launched(&srun);
-        assert_eq!((by_srun.starter, by_srun.rank, by_srun.ranks), (Some(Starter::Slurm), Some(1), Some(2)));
-        let inside = [("OMPI_COMM_WORLD_SIZE", "8"), ("OMPI_COMM_WORLD_RANK", "5")];
-        let by_mpirun = launched(&[&srun[..], &inside].concat());
-        assert_eq!((by_mpirun.starter, by_mpirun.rank), (Some(Starter::OpenMpi), Some(5)));
-        assert_eq!(by_mpirun.ranks, Some(8));
-        let inside = [("PMI_SIZE", "8"), ("PMI_RANK", "5"), ("MPI_LOCALNRANKS", "4")];
-        assert_eq!(launched(&[&srun[..], &inside].concat()).starter, Some(Starter::Mpich));
-        let script = launched(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")]);
-        assert_eq!(script, Launcher { job_tasks: Some(8), ..Launcher::default() });
+        let chaos = read(&[(CHAOS, "seed=7,lose=0.5")]).unwrap().chaos;
+        assert_eq!(chaos, Some(Chaos { seed: 7, delay_us: 0, lose: 0.5 }));
     }
 
     #[test]
@@ -401,6 +308,8 @@ mod tests {
             (SEGMENT_BYTES, "100"),
             (TRANSPORT, "tcp"),
             (WARNINGS, "some"),
+            (CHAOS, "lose=2"),
+            (CHAOS, "seed=7;lose=0"),
         ] {
             let message = read(&[(name, value)]).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

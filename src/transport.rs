@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use unisono_collectives::{Rank, Topology};
 
+use crate::config::Chaos;
 use crate::error::{Error, Place};
 use crate::reduce::Kernel;
 use crate::registered::Registry;
 use crate::watch::Roll;
 
+mod faulty;
 mod half;
 mod header;
 #[cfg(feature = "mpi")]
@@ -21,6 +23,7 @@ pub(crate) mod mpi;
 mod shared;
 mod waiting;
 
+use faulty::Faulty;
 pub(crate) use header::Header;
 pub(crate) use shared::Open;
 use shared::Shared;
@@ -115,6 +118,8 @@ pub(crate) enum Transport {
     /// Ranks that are processes under an MPI launcher; those of a node share memory where they can.
     #[cfg(feature = "mpi")]
     Mpi(Box<mpi::Mpi>),
+    /// One of those, with faults.
+    Faulty(Box<Faulty>),
 }
 
 impl Transport {
@@ -128,12 +133,29 @@ impl Transport {
         Ok(ends.into_iter().map(|end| Self::Threads(Box::new(end))).collect())
     }
 
+    /// The same with the faults that were asked for.
+    pub(crate) fn with_faults(self, chaos: Option<Chaos>) -> Self {
+        match chaos {
+            Some(chaos) => Self::Faulty(Box::new(Faulty::new(self, chaos))),
+            None => self,
+        }
+    }
+
+    /// The same without faults.
+    pub(crate) fn sound(&mut self) -> &mut Self {
+        match self {
+            Self::Faulty(faulty) => &mut faulty.inner,
+            sound => sound,
+        }
+    }
+
     /// The name in every table.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Threads(_) => "threads",
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.name(),
+            Self::Faulty(faulty) => faulty.inner.name(),
         }
     }
 
@@ -143,6 +165,7 @@ impl Transport {
             Self::Threads(threads) => threads.rank(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.rank(),
+            Self::Faulty(faulty) => faulty.inner.rank(),
         }
     }
 
@@ -152,6 +175,7 @@ impl Transport {
             Self::Threads(threads) => threads.members().len(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.topology().node(mpi.topology().node_of(mpi.rank())).ranks(),
+            Self::Faulty(faulty) => faulty.inner.local_ranks(),
         }
     }
 
@@ -164,6 +188,7 @@ impl Transport {
             Self::Threads(_) => Ok(()),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.check_other_threads(),
+            Self::Faulty(faulty) => faulty.inner.check_other_threads(),
         }
     }
 
@@ -176,6 +201,7 @@ impl Transport {
             Self::Threads(threads) => threads.set_spins(spins),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.set_spins(spins),
+            Self::Faulty(faulty) => faulty.inner.has_core_to_itself(alone),
         }
     }
 
@@ -185,6 +211,7 @@ impl Transport {
             Self::Threads(_) => usable_cores(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.node_cores(),
+            Self::Faulty(faulty) => faulty.inner.node_cores(),
         }
     }
 
@@ -194,6 +221,7 @@ impl Transport {
             Self::Threads(threads) => Topology::single_node(threads.members().len()),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.topology().clone(),
+            Self::Faulty(faulty) => faulty.inner.topology(),
         }
     }
 
@@ -212,6 +240,7 @@ impl Transport {
             Self::Threads(threads) => threads.roll(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.roll(),
+            Self::Faulty(faulty) => faulty.inner.roll(),
         }
     }
 
@@ -221,6 +250,7 @@ impl Transport {
             Self::Threads(threads) => Some(threads),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared(),
+            Self::Faulty(faulty) => faulty.inner.shared(),
         }
     }
 
@@ -237,6 +267,11 @@ impl Transport {
             Self::Threads(threads) => threads.exchange(header, outgoing, incoming, patience),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, patience),
+            Self::Faulty(faulty) => {
+                faulty.delay();
+                let outgoing = faulty.sent(outgoing);
+                faulty.inner.exchange(header, outgoing, incoming, patience)
+            }
         }
     }
 
@@ -251,6 +286,7 @@ impl Transport {
             Self::Threads(_) => None,
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared().map(Shared::asks_kernel),
+            Self::Faulty(faulty) => faulty.inner.asks_kernel(),
         }
     }
 
@@ -276,6 +312,10 @@ impl Transport {
             Self::Threads(threads) => Some(&mut **threads),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared_mut(),
+            Self::Faulty(faulty) => {
+                faulty.delay();
+                return faulty.inner.meet(header, buffer, ranges, patience, work);
+            }
         };
         shared.expect("ranks that meet share memory").meet(header, buffer, ranges, patience, work)
     }
@@ -293,6 +333,10 @@ impl Transport {
                 unreachable!("threads have no MPI, as was seen when the algorithm was chosen")
             }
             Self::Mpi(mpi) => mpi.in_group(task, held, patience),
+            Self::Faulty(faulty) => {
+                faulty.delay();
+                faulty.inner.by_mpi(task, held, patience)
+            }
         }
     }
 
@@ -302,6 +346,7 @@ impl Transport {
             Self::Threads(threads) => threads.fail(cause),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.fail(cause),
+            Self::Faulty(faulty) => faulty.inner.fail(cause),
         }
     }
 }

@@ -30,6 +30,7 @@ impl Communicator {
     }
 
     fn new(transport: Transport, config: &Config) -> Result<Self> {
+        let transport = transport.with_faults(config.chaos);
         let mut topology = transport.topology();
         if let Some(sizes) = &config.node_sizes {
             let (ranks, declared) = (topology.ranks(), sizes.iter().sum::<usize>());

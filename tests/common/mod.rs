@@ -9,9 +9,13 @@ use unisono::{
 };
 
 pub mod bits;
+pub mod calls;
 pub mod in_flight;
 pub mod launch;
 pub mod memory;
+pub mod random;
+pub mod small;
+pub mod soak;
 pub mod stress;
 pub mod thresholds;
 

@@ -1,44 +1,17 @@
 //! Many calls in a row, at random: whatever the calls before have left behind must not be seen.
 
-use std::time::Duration;
-
 use half::bf16;
 use unisono::{Algorithm, Choice, Communicator, ReduceOp};
 
 use super::memory::Memory;
+use super::random::Random;
 use super::{Exact, assert_reduced, inputs};
-
-/// A small generator of numbers that are the same in every run (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) % end as u64) as usize
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-
-    /// Nothing, or a little while.
-    fn delay(&mut self) {
-        match self.below(8) {
-            0 => std::thread::sleep(Duration::from_micros(self.below(300) as u64)),
-            1..3 => std::thread::yield_now(),
-            _ => {}
-        }
-    }
-}
 
 /// So many calls, of which all ranks know what they are, and each for itself where its array is and
 /// when it comes.
 pub fn calls(comm: &mut Communicator, calls: usize) {
-    let mut common = Random(comm.ranks() as u64);
-    let mut own = Random(1000 + comm.rank() as u64);
+    let mut common = Random::new(comm.ranks() as u64);
+    let mut own = Random::new(1000 + comm.rank() as u64);
     for number in 0..calls {
         own.delay();
         let memory = own.one_of(&Memory::ALL);

@@ -1,0 +1,40 @@
+//! How many cores a rank uses.
+
+use rustix::process::{Pid, getppid};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+/// How many threads the tensor operations under the trainer use.
+const TENSOR_THREADS: &str = "RAYON_NUM_THREADS";
+
+/// Sets `RAYON_NUM_THREADS` to a rank's share of the node's cores, for `local_ranks` ranks on this node,
+/// unless it is set already.
+///
+/// The tensor operations under the trainer read it; where it says nothing each rank uses every core, and
+/// ranks that share a node take turns (measured with two ranks on two cores: a third of the speed).
+///
+/// # Safety
+/// No other thread may run yet: call it first in `main`, before [`crate::init`].
+#[allow(
+    unsafe_code,
+    reason = "the environment is not to be changed while other threads read it, which the caller sees to"
+)]
+pub unsafe fn share_cores(local_ranks: usize) {
+    if std::env::var_os(TENSOR_THREADS).is_none() {
+        let threads = share(local_ranks).to_string();
+        // SAFETY: no other thread runs, as the caller promises.
+        unsafe { std::env::set_var(TENSOR_THREADS, threads) };
+    }
+}
+
+/// This rank's share of the node's cores. A rank may be bound to some of them; its launcher is not, and
+/// knows them all.
+fn share(local_ranks: usize) -> usize {
+    let own = usable(None).unwrap_or(1);
+    let node = getppid().and_then(|launcher| usable(Some(launcher))).unwrap_or(own).max(own);
+    own.min(node / local_ranks).max(1)
+}
+
+fn usable(process: Option<Pid>) -> Option<usize> {
+    let set = sched_getaffinity(process).ok()?;
+    Some((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).count())
+}

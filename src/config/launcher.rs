@@ -1,0 +1,103 @@
+//! What launchers leave in the environment of the processes that they start.
+
+/// Which program started this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Starter {
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// The `mpirun` of MPICH or of one of its children (Hydra).
+    Mpich,
+    /// Slurm's `srun`.
+    Slurm,
+    /// Another one, that speaks PMI or PMIx.
+    Other,
+}
+
+impl Starter {
+    /// Its name in a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "Open MPI's mpirun",
+            Self::Mpich => "the mpirun of MPICH or one of its children",
+            Self::Slurm => "srun",
+            Self::Other => "a launcher",
+        }
+    }
+}
+
+/// What the launcher says of this process, as far as it says anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Launcher {
+    /// Which launcher it is.
+    pub starter: Option<Starter>,
+    /// The rank of this process in the world that was launched.
+    pub rank: Option<usize>,
+    /// How many processes were launched.
+    pub ranks: Option<usize>,
+    /// The number of this process among those of this node.
+    pub local_rank: Option<usize>,
+    /// How many of them were launched on this node.
+    pub local_ranks: Option<usize>,
+    /// How many tasks the Slurm job has that this process runs in, whoever has started it.
+    pub job_tasks: Option<usize>,
+}
+
+impl Launcher {
+    /// Reads what Open MPI, MPICH and its children, and Slurm leave in the environment of the processes
+    /// that they launch.
+    pub fn detect() -> Self {
+        Self::read(|name| std::env::var(name).ok())
+    }
+
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let number = |names: &[&str]| names.iter().find_map(|name| variable(name)?.parse().ok());
+        let has = |name: &str| variable(name).is_some();
+        // A launcher inside of a Slurm job is started by srun itself: what is further in comes first.
+        let starter = if has("OMPI_COMM_WORLD_SIZE") {
+            Some(Starter::OpenMpi)
+        } else if has("PMI_SIZE") && (has("MPI_LOCALNRANKS") || has("HYDI_CONTROL_FD")) {
+            Some(Starter::Mpich)
+        } else if has("SLURM_STEP_NUM_TASKS") {
+            Some(Starter::Slurm)
+        } else {
+            (has("PMI_SIZE") || has("PMIX_RANK")).then_some(Starter::Other)
+        };
+        // The script of a batch job is a task of number 0 that nobody launched.
+        let rank = number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]);
+        Self {
+            starter,
+            rank: rank.filter(|_| starter.is_some()),
+            ranks: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]),
+            local_rank: number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"]),
+            local_ranks: number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"]),
+            job_tasks: number(&["SLURM_NTASKS", "SLURM_NPROCS"]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launched(pairs: &[(&str, &str)]) -> Launcher {
+        Launcher::read(|name| {
+            let pair = pairs.iter().find(|(key, _)| *key == name);
+            pair.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_innermost_launcher_counts() {
+        let srun = [("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1"), ("SLURM_NTASKS", "8")];
+        let by_srun = launched(&srun);
+        assert_eq!((by_srun.starter, by_srun.rank, by_srun.ranks), (Some(Starter::Slurm), Some(1), Some(2)));
+        let inside = [("OMPI_COMM_WORLD_SIZE", "8"), ("OMPI_COMM_WORLD_RANK", "5")];
+        let by_mpirun = launched(&[&srun[..], &inside].concat());
+        assert_eq!((by_mpirun.starter, by_mpirun.rank), (Some(Starter::OpenMpi), Some(5)));
+        assert_eq!(by_mpirun.ranks, Some(8));
+        let inside = [("PMI_SIZE", "8"), ("PMI_RANK", "5"), ("MPI_LOCALNRANKS", "4")];
+        assert_eq!(launched(&[&srun[..], &inside].concat()).starter, Some(Starter::Mpich));
+        let script = launched(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")]);
+        assert_eq!(script, Launcher { job_tasks: Some(8), ..Launcher::default() });
+    }
+}

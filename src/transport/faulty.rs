@@ -1,0 +1,100 @@
+//! A transport that delays messages and loses them, on purpose: what it is wrapped around must still give right results, or
+//! errors.
+//!
+//! `UNISONO_CHAOS` asks for it (`seed=7,delay_us=200,lose=0.001`). Where nothing is asked for it is not there.
+//!
+//! A link keeps messages in order, as shared memory and MPI do. So one that loses a message loses all that would come after
+//! it, as a link that is cut: its sender goes on, and its receiver runs into the deadline. Meetings in shared memory, and what
+//! MPI does itself, are only delayed.
+
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::{Outgoing, Transport};
+use crate::config::Chaos;
+
+/// A transport with faults.
+#[derive(Debug)]
+pub(crate) struct Faulty {
+    pub(super) inner: Transport,
+    chaos: Chaos,
+    random: u64,
+    /// Whether the link to each rank is cut.
+    is_cut: Vec<bool>,
+}
+
+impl Faulty {
+    /// What happens to each rank follows from the seed and its number.
+    pub(super) fn new(inner: Transport, chaos: Chaos) -> Self {
+        let (rank, ranks) = (inner.rank(), inner.topology().ranks());
+        let mut faulty = Self { inner, chaos, random: chaos.seed, is_cut: vec![false; ranks] };
+        faulty.random = faulty.bits() ^ rank as u64;
+        if rank == 0 {
+            eprintln!("unisono: UNISONO_CHAOS is set: messages are delayed and lost on purpose");
+        }
+        faulty
+    }
+
+    /// The next of a row of numbers that looks random (splitmix64).
+    fn bits(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.random;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// Waits for a while, up to the longest delay.
+    pub(super) fn delay(&mut self) {
+        let longest_us = self.chaos.delay_us;
+        if longest_us > 0 {
+            std::thread::sleep(Duration::from_micros(self.bits() % (longest_us + 1)));
+        }
+    }
+
+    /// The message, if it is not lost.
+    pub(super) fn sent<'a>(&mut self, outgoing: Option<Outgoing<'a>>) -> Option<Outgoing<'a>> {
+        let outgoing = outgoing?;
+        (!self.loses(outgoing.to)).then_some(outgoing)
+    }
+
+    fn loses(&mut self, to: Rank) -> bool {
+        // Of a message to itself there is nothing to lose.
+        if to == self.inner.rank() {
+            return false;
+        }
+        let drawn = (self.bits() >> 11) as f64 / (1_u64 << 53) as f64;
+        self.is_cut[to] |= drawn < self.chaos.lose;
+        self.is_cut[to]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(lose: f64) -> Vec<Faulty> {
+        let chaos = Chaos { seed: 3, delay_us: 0, lose };
+        Transport::threads(3).unwrap().into_iter().map(|end| Faulty::new(end, chaos)).collect()
+    }
+
+    #[test]
+    fn a_link_that_loses_a_message_is_cut() {
+        for mut end in ends(0.1) {
+            let to = (end.inner.rank() + 1) % 3;
+            let lost: Vec<_> = (0..1000).map(|_| end.loses(to)).collect();
+            let first = lost.iter().position(|&lost| lost).expect("one in ten is lost");
+            assert!(lost[first..].iter().all(|&lost| lost));
+            assert!(!end.is_cut[(to + 1) % 3], "each link for itself");
+        }
+    }
+
+    #[test]
+    fn ranks_and_seeds_differ_and_runs_do_not() {
+        let drawn = |end: &mut Faulty| (0..4).map(|_| end.bits()).collect::<Vec<_>>();
+        let [one, again]: [Vec<_>; 2] = [0, 0].map(|_| ends(0.0).iter_mut().map(drawn).collect());
+        assert_eq!(one, again);
+        assert_ne!(one[0], one[1]);
+    }
+}

@@ -1,0 +1,145 @@
+//! A collective call as a value: drawn at random, made on a communicator, and held against what must come of it.
+
+use unisono::{Choice, Communicator, DType, Operation, ReduceOp};
+
+use super::memory::Memory;
+use super::{Exact, assert_reduced, inputs};
+
+/// A call as the ranks of a world know it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    pub operation: Operation,
+    /// A choice that carries out the operation itself.
+    pub choice: Choice,
+    pub dtype: DType,
+    pub op: ReduceOp,
+    pub count: usize,
+}
+
+/// What each rank has for itself in a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Own {
+    pub memory: Memory,
+    /// Only all-reduces can be.
+    pub in_flight: bool,
+}
+
+/// Whether a result has to be right, or must not be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ranks {
+    Agree,
+    /// They are not in the same call. A rank may be done with its own part of it before it can know; what nobody gives before
+    /// all have given something must not be there.
+    Disagree,
+}
+
+impl Made {
+    pub fn barrier() -> Self {
+        let choice = Choice::Algorithm(unisono::Algorithm::RecursiveDoubling);
+        Self { operation: Operation::AllReduce, choice, dtype: DType::U8, op: ReduceOp::Max, count: 0 }
+    }
+
+    pub fn reduces(&self) -> bool {
+        use Operation::{AllReduce, Reduce, ReduceScatter};
+        matches!(self.operation, AllReduce | ReduceScatter | Reduce { .. })
+    }
+
+    /// In the words of the library's messages.
+    pub fn describe(&self, sequence: usize) -> String {
+        let Self { operation, choice, dtype, op, count } = self;
+        let op = if self.reduces() { format!(", {op}") } else { String::new() };
+        let root = operation.root().map_or(String::new(), |root| format!(", root {root}"));
+        format!("{} #{sequence} of {count} {dtype}{op}{root}, by {choice}", operation.name())
+    }
+
+    /// Makes the call, with elements that follow from `number`.
+    ///
+    /// # Panics
+    /// If the result is wrong.
+    pub fn make(
+        &self,
+        comm: &mut Communicator,
+        own: Own,
+        number: usize,
+        ranks: Ranks,
+    ) -> unisono::Result<()> {
+        use half::{bf16, f16};
+        match self.dtype {
+            DType::F32 => self.make_with::<f32>(comm, own, number, ranks),
+            DType::F64 => self.make_with::<f64>(comm, own, number, ranks),
+            DType::F16 => self.make_with::<f16>(comm, own, number, ranks),
+            DType::BF16 => self.make_with::<bf16>(comm, own, number, ranks),
+            DType::I32 => self.make_with::<i32>(comm, own, number, ranks),
+            DType::I64 => self.make_with::<i64>(comm, own, number, ranks),
+            DType::U8 => self.make_with::<u8>(comm, own, number, ranks),
+            DType::U32 => self.make_with::<u32>(comm, own, number, ranks),
+            DType::U64 => self.make_with::<u64>(comm, own, number, ranks),
+        }
+    }
+
+    fn make_with<T: Exact>(
+        &self,
+        comm: &mut Communicator,
+        Own { memory, in_flight }: Own,
+        number: usize,
+        ranks: Ranks,
+    ) -> unisono::Result<()> {
+        comm.set_choice(self.choice.clone())?;
+        let op = self.op;
+        let mut array = memory.array(comm, inputs::<T>(op, comm.rank(), number, self.count));
+        match self.operation {
+            Operation::AllReduce if in_flight => array = comm.all_reduce_async(array, op)?.wait()?,
+            Operation::AllReduce => drop(comm.all_reduce(&mut array, op)?),
+            Operation::ReduceScatter => drop(comm.reduce_scatter(&mut array, op)?),
+            Operation::AllGather => drop(comm.all_gather(&mut array)?),
+            Operation::Broadcast { root } => drop(comm.broadcast(&mut array, root)?),
+            Operation::Reduce { root } => drop(comm.reduce(&mut array, op, root)?),
+            Operation::Gather { root } => drop(comm.gather(&mut array, root)?),
+            Operation::Scatter { root } => drop(comm.scatter(&mut array, root)?),
+            Operation::AllToAll => drop(comm.all_to_all(&mut array)?),
+        }
+        self.check(comm, &array, number, ranks);
+        Ok(())
+    }
+
+    /// Whether this rank has a result that needs something of every rank.
+    fn needs_all(&self, rank: usize) -> bool {
+        match self.operation {
+            Operation::Broadcast { .. } | Operation::Scatter { .. } => false,
+            Operation::Reduce { root } | Operation::Gather { root } => rank == root,
+            _ => true,
+        }
+    }
+
+    fn check<T: Exact>(&self, comm: &Communicator, result: &[T], number: usize, agree: Ranks) {
+        let (rank, ranks, op, count) = (comm.rank(), comm.ranks(), self.op, self.count);
+        let what = format!("rank {rank} of {ranks}, {} over {}", self.describe(0), comm.transport());
+        assert!(
+            agree == Ranks::Agree || !self.needs_all(rank),
+            "a result of what the ranks disagree on: {what}"
+        );
+        let own = comm.own_part(count);
+        let of = |from: usize, range: std::ops::Range<usize>| {
+            inputs::<T>(op, from, number + range.start, range.len())
+        };
+        match self.operation {
+            Operation::AllReduce => assert_reduced(result, op, ranks, number, &what),
+            Operation::Reduce { root } if root == rank => assert_reduced(result, op, ranks, number, &what),
+            Operation::ReduceScatter => {
+                assert_reduced(&result[own.clone()], op, ranks, number + own.start, &what);
+            }
+            Operation::Broadcast { root } => assert!(result == of(root, 0..count), "{what}"),
+            Operation::Scatter { root } => assert!(result[own.clone()] == of(root, own), "{what}"),
+            Operation::Gather { root } if root != rank => {}
+            Operation::AllGather | Operation::Gather { .. } => {
+                let part = |from: usize| of(from, super::part(count, ranks, from));
+                assert!(result == (0..ranks).flat_map(part).collect::<Vec<_>>(), "{what}");
+            }
+            Operation::AllToAll => {
+                let block = |from: usize| of(from, own.clone());
+                assert!(result == (0..ranks).flat_map(block).collect::<Vec<_>>(), "{what}");
+            }
+            Operation::Reduce { .. } => {}
+        }
+    }
+}

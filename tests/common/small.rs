@@ -1,0 +1,108 @@
+//! Small all-reduces without end, at random: in their size, type, reduction and algorithm, in where their arrays are, blocking
+//! or in flight, and in the order in which all of it ends.
+
+use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp};
+
+use super::memory::Memory;
+use super::random::Random;
+use super::{Exact, assert_reduced, inputs};
+
+/// What is in flight, to be waited for and held against what it must be.
+type InFlight = Box<dyn FnOnce()>;
+
+/// Makes so many all-reduces, of which all ranks know what they are, and each for itself where its array is, whether it waits,
+/// and when it comes.
+///
+/// # Panics
+/// If a result is wrong, or there is none.
+pub fn all_reduces(mut comm: Communicator, seed: u64, world: u64, calls: usize) {
+    let mut common = Random::of(seed, world);
+    let mut own = Random::of(common.clone().bits(), comm.rank() as u64);
+    let mut in_flight: Vec<InFlight> = Vec::new();
+    for number in 0..calls {
+        if own.once_in(50) {
+            own.delay();
+        }
+        let mut call =
+            Call { comm: &mut comm, common: &mut common, own: &mut own, in_flight: &mut in_flight, number };
+        match call.common.one_of(&DType::ALL) {
+            DType::F32 => call.make::<f32>(),
+            DType::F64 => call.make::<f64>(),
+            DType::F16 => call.make::<half::f16>(),
+            DType::BF16 => call.make::<half::bf16>(),
+            DType::I32 => call.make::<i32>(),
+            DType::I64 => call.make::<i64>(),
+            DType::U8 => call.make::<u8>(),
+            DType::U32 => call.make::<u32>(),
+            DType::U64 => call.make::<u64>(),
+        }
+        while in_flight.len() > 6 || (!in_flight.is_empty() && own.once_in(4)) {
+            let any = in_flight.swap_remove(own.below(in_flight.len()));
+            if own.once_in(8) { drop(any) } else { any() }
+        }
+    }
+    // What is left is waited for, or given up, before the communicator ends or after it.
+    if own.once_in(2) {
+        drop(comm);
+    }
+    let wait = own.below(in_flight.len() + 1);
+    in_flight.drain(..wait).for_each(|wait| wait());
+}
+
+struct Call<'a> {
+    comm: &'a mut Communicator,
+    common: &'a mut Random,
+    own: &'a mut Random,
+    in_flight: &'a mut Vec<InFlight>,
+    number: usize,
+}
+
+impl Call<'_> {
+    fn make<T: Exact>(&mut self) {
+        let Self { comm, common, own, in_flight, number } = self;
+        let (rank, ranks, number) = (comm.rank(), comm.ranks(), *number);
+        let op = common.one_of(&ReduceOp::ALL);
+        let longest = common.one_of(&[2, 40, 40, 300, 300, 3000]);
+        let count = common.below(longest);
+        if common.once_in(4) {
+            let algorithm = Choice::Algorithm(common.one_of(&Algorithm::ALL));
+            comm.set_choice(if common.once_in(4) { Choice::Auto } else { algorithm }).unwrap();
+        }
+        let memory = if own.once_in(4) { own.one_of(&Memory::ALL) } else { Memory::Slices };
+        let mut array = memory.array(comm, inputs::<T>(op, rank, number, count));
+        let what = format!("call {number} of {count} by {}, {memory:?}, rank {rank}", comm.choice());
+        if own.once_in(3) {
+            let pending = comm.all_reduce_async(array, op).unwrap();
+            in_flight.push(Box::new(move || {
+                assert_reduced(&pending.wait().unwrap(), op, ranks, number, &format!("{what}, in flight"));
+            }));
+        } else {
+            comm.all_reduce(&mut array, op).unwrap();
+            assert_reduced(&array, op, ranks, number, &what);
+        }
+    }
+}
+
+/// What a process has of the system: memory in use, in bytes, and open files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    pub bytes: usize,
+    pub files: usize,
+}
+
+impl Held {
+    pub fn now() -> Self {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let resident = pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap();
+        Self { bytes: resident * 4096, files: std::fs::read_dir("/proc/self/fd").unwrap().count() }
+    }
+
+    /// # Panics
+    /// If there is more than there was.
+    pub fn assert_no_more_than(self, before: Self, what: &str) {
+        /// What an allocator keeps beside what is asked of it.
+        const SLACK_BYTES: usize = 24 << 20;
+        assert!(self.bytes <= before.bytes + SLACK_BYTES, "{what}: memory grows from {before:?} to {self:?}");
+        assert!(self.files <= before.files, "{what}: files grow from {before:?} to {self:?}");
+    }
+}
