@@ -83,15 +83,20 @@ pub(crate) enum Failure {
     SaidElsewhere,
     /// Something went wrong on the way.
     Error(String),
+    /// It was asked to stop before its end, and did so.
+    #[cfg(feature = "candle")]
+    Stopped,
 }
 
 const BAD_INPUT: u8 = 2;
+/// What was asked to stop has saved what there is to go on from: BSD's `EX_TEMPFAIL`, which invites to try again.
+const STOPPED: u8 = 75;
 
 /// A launcher ends the whole job when a rank fails, perhaps before the one that speaks has spoken; so the
 /// others leave quietly, and the job's exit code is that of the rank that says why.
 const LEFT_TO_ANOTHER: ExitCode = ExitCode::SUCCESS;
 
-/// Runs the command; its exit code: 0, 1 if something went wrong, 2 if the command makes no sense.
+/// Runs the command; its exit code: 0, 1 if something went wrong, 2 if the command makes no sense, 75 if it was asked to stop.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -131,6 +136,8 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::from(BAD_INPUT)
         }
         Err(Failure::SaidElsewhere) => LEFT_TO_ANOTHER,
+        #[cfg(feature = "candle")]
+        Err(Failure::Stopped) => ExitCode::from(STOPPED),
         Err(Failure::Error(message)) => {
             eprintln!("unisono: {message}");
             ExitCode::FAILURE

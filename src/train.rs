@@ -35,6 +35,7 @@ mod saved;
 #[cfg(feature = "candle")]
 mod settings;
 mod step;
+mod stop;
 pub mod tensorboard;
 pub mod trace;
 mod trainer;
@@ -46,7 +47,7 @@ pub use error::TrainError;
 pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};
 pub use optimizer::{OptimizerKind, OptimizerSettings};
 pub use replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
-pub use report::{EpochReport, Event, StepEvent, Summary};
+pub use report::{EpochReport, Event, StepEvent, Stopped, Summary};
 pub use resume::{Progress, Resumed, load};
 pub use run::{Checkpoints, RunSettings};
 pub use sampled::Sampled;
@@ -55,6 +56,7 @@ pub use saved::{Guess, Part, Predictor, Sampling, Saved};
 #[cfg(feature = "candle")]
 pub use settings::{Falling, Settings};
 pub use step::{Mirror, Share, StepReport, Times};
+pub use stop::Stop;
 pub use trainer::{Trainer, evaluate};
 
 /// Lets all ranks know whether each of them succeeded.

@@ -98,7 +98,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     for step in 0..WARM_UP + args.steps {
         comm.barrier()?;
         let began = Instant::now();
-        let share = Share { passes: &batch, is_out_of_data: false };
+        let share = Share::of(&batch);
         let report = mirror.step(comm, share, 1e-3, |_| true)?;
         let Times { compute, hidden, exposed, update, .. } = report.times;
         let mut times = [began.elapsed(), compute, hidden, exposed, update]

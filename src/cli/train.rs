@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
+use signal_hook::consts::{SIGTERM, SIGUSR1};
+use signal_hook::flag;
 use unisono::config::share_cores;
 use unisono::data::{Batch, Depth, Source, Threads};
 use unisono::size;
@@ -12,7 +14,7 @@ use unisono::train::model::ModelKind;
 use unisono::train::rate::ScheduleKind;
 use unisono::train::{
     Checkpoints, DeviceKind, Falling, Feed, OptimizerKind, OptimizerSettings, Overlap, Replica, Settings,
-    TrainError, Trainer, Wire,
+    Stop, Summary, TrainError, Trainer, Wire,
 };
 use unisono::{Choice, Communicator};
 
@@ -170,7 +172,7 @@ struct StateArgs {
     /// Keep so many
     #[arg(long, value_name = "N", requires = "checkpoint_dir", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     keep: u16,
-    /// Go on from the newest checkpoint there, if there is one
+    /// Go on from the newest checkpoint there, if there is one: the same command then serves for the first start and all others
     #[arg(long, requires = "checkpoint_dir")]
     resume: bool,
     /// Write curves for TensorBoard to this directory
@@ -252,9 +254,20 @@ impl Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.settings();
+    heed_signals(&settings.stop)?;
     // SAFETY: the command line was read, and nothing has started a thread yet.
     unsafe { share_cores(args.world.local_ranks()) };
     args.world.run(|comm| on_rank(comm, args, &settings))
+}
+
+/// Has signals ask the run to stop. Before anything else, for until then they end this process. A launcher passes them on to
+/// ranks, and one rank that is asked is enough.
+fn heed_signals(stop: &Stop) -> Result<(), Failure> {
+    for signal in [SIGTERM, SIGUSR1] {
+        let registered = flag::register(signal, stop.flag());
+        registered.map_err(|error| Failure::Error(format!("signal {signal} cannot be heeded: {error}")))?;
+    }
+    Ok(())
 }
 
 fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {
@@ -262,7 +275,8 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
         let chosen = comm.set_choice(choice);
         chosen.map_err(|error| bad_input(comm.rank(), error.to_string()))?;
     }
-    train(comm, args.format, settings).map_err(failure)
+    let summary = train(comm, args.format, settings).map_err(failure)?;
+    if summary.stopped.is_some() { Err(Failure::Stopped) } else { Ok(()) }
 }
 
 /// How a command fails if the trainer does.
@@ -280,11 +294,11 @@ pub(super) fn bad_input(rank: usize, message: String) -> Failure {
 }
 
 /// Trains; rank 0 tells how it goes.
-fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Result<(), TrainError> {
+fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Result<Summary, TrainError> {
     let (rank, ranks, transport) = (comm.rank(), comm.ranks(), comm.transport());
     let mut trainer = settings.trainer(comm)?;
     if rank != 0 {
-        return trainer.run(|_| ()).map(drop);
+        return trainer.run(|_| ());
     }
     if format == Figures::Human {
         let ran = trainer.all_reduce();
@@ -302,7 +316,7 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
     let mut teller = Teller::new(format, settings.epochs);
     let summary = trainer.run(|event| teller.tell(&event))?;
     teller.done(&summary, started.elapsed().as_secs_f64());
-    Ok(())
+    Ok(summary)
 }
 
 fn opening<R: Replica<Batch = Batch>, F: Feed<Batch = Batch>>(

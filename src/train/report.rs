@@ -69,4 +69,17 @@ pub struct Summary {
     pub ranks: usize,
     /// A hash of the final parameters' bytes, in hexadecimal. It is the same on all ranks.
     pub parameters_hash: String,
+    /// Where it stopped, if it was asked to stop and did so before its end: the figures are then of a part of an epoch, and the
+    /// test figures not a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stopped>,
+}
+
+/// A run that stopped because it was asked to; the same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Stopped {
+    /// How many steps it has made.
+    pub step: u64,
+    /// Whether this step was saved, and is whole on the disk: it is, if there is a place for checkpoints.
+    pub is_saved: bool,
 }

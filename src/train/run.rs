@@ -7,6 +7,7 @@ use super::checkpoint::When;
 use super::feed::OutOfData;
 use super::optimizer::OptimizerSettings;
 use super::rate::Rate;
+use super::stop::Stop;
 
 /// Everything that a [`Trainer`](super::Trainer) has to know besides the model and the data; the same on all ranks.
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub struct RunSettings {
     pub verify_replicas_every: Option<u64>,
     /// Where and when checkpoints are saved.
     pub checkpoints: Option<Checkpoints>,
+    /// Asks the run to save and end, on whichever ranks it is set.
+    pub stop: Stop,
     /// Where files for TensorBoard are written.
     pub log_directory: Option<PathBuf>,
     /// Where a trace of all ranks is written, for `chrome://tracing` or Perfetto.
@@ -52,6 +55,7 @@ impl RunSettings {
             out_of_data: OutOfData::Error,
             verify_replicas_every: None,
             checkpoints: None,
+            stop: Stop::default(),
             log_directory: None,
             trace: None,
             computes: None,
@@ -67,6 +71,6 @@ pub struct Checkpoints {
     pub directory: PathBuf,
     /// How many are kept.
     pub keep: usize,
-    /// When they are saved; at the end of a run in any case.
+    /// When they are saved; at the end of a run, and when it is asked to stop, in any case.
     pub when: When,
 }

@@ -18,6 +18,7 @@ use super::replica::Replica;
 use super::resume::Resumed;
 use super::run::{Checkpoints, RunSettings};
 use super::sampled::Sampled;
+use super::stop::Stop;
 use super::trainer::Trainer;
 use crate::Communicator;
 use crate::data::{self, Augmentation, Batch, Dataset, Depth, Source, Threads};
@@ -78,6 +79,8 @@ pub struct Settings {
     pub checkpoints: Option<Checkpoints>,
     /// Whether the run goes on from the newest of them, if there is one.
     pub resumes: bool,
+    /// Asks the run to save and end, on whichever ranks it is set.
+    pub stop: Stop,
     /// Where files for TensorBoard are written.
     pub log_directory: Option<PathBuf>,
     /// Where a trace of all ranks is written.
@@ -132,6 +135,7 @@ impl Settings {
             verify_replicas_every: None,
             checkpoints: None,
             resumes: false,
+            stop: Stop::default(),
             log_directory: None,
             trace: None,
         };
@@ -316,6 +320,7 @@ impl Settings {
             clip_norm: self.clip_norm,
             verify_replicas_every: self.verify_replicas_every,
             checkpoints: self.checkpoints.clone(),
+            stop: self.stop.clone(),
             log_directory: self.log_directory.clone(),
             trace: self.trace.clone(),
             description: self.description(dataset),

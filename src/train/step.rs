@@ -34,6 +34,15 @@ pub struct Share<'a, B> {
     pub passes: &'a [Option<B>],
     /// Whether it has no more data.
     pub is_out_of_data: bool,
+    /// Whether it was asked to stop: all ranks learn in [`Sums::ranks_to_stop`] how many were.
+    pub asks_to_stop: bool,
+}
+
+impl<'a, B> Share<'a, B> {
+    /// The share of a rank that has data and goes on.
+    pub fn of(passes: &'a [Option<B>]) -> Self {
+        Self { passes, is_out_of_data: false, asks_to_stop: false }
+    }
 }
 
 /// How a step went.
@@ -161,7 +170,8 @@ impl<R: Replica> Mirror<R> {
         let of = share.passes.len().max(1);
         let mut never_put = None;
         for number in 0..of {
-            let pass = Pass { number, of, is_out_of_data: share.is_out_of_data };
+            let Share { is_out_of_data, asks_to_stop, .. } = share;
+            let pass = Pass { number, of, is_out_of_data, asks_to_stop };
             let mut filling = self.buckets.fill(comm, pass);
             let batch = share.passes.get(number).and_then(Option::as_ref);
             if let Some(batch) = batch {

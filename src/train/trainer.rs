@@ -8,7 +8,7 @@ use super::feed::{Feed, OutOfData, Steps};
 use super::log::Log;
 use super::rate::Rate;
 use super::replica::{Replica, Tally};
-use super::report::{EpochReport, Event, StepEvent, Summary};
+use super::report::{EpochReport, Event, StepEvent, Stopped, Summary};
 use super::resume::{Progress, Resumed, snapshot};
 use super::run::RunSettings;
 use super::step::{Mirror, Share, StepReport, Times};
@@ -29,6 +29,8 @@ pub struct Trainer<'a, R: Replica, F> {
     saved_at: Instant,
     log: Log,
     resumed: Option<Resumed>,
+    /// Once a rank was asked to stop.
+    is_stopping: bool,
 }
 
 impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
@@ -66,7 +68,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         progress.ranks = comm.ranks();
         let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
         log.record(comm, &mut mirror)?;
-        Ok(Self { comm, mirror, feed, settings, progress, store, saved_at: Instant::now(), log, resumed })
+        let (saved_at, is_stopping) = (Instant::now(), false);
+        Ok(Self { comm, mirror, feed, settings, progress, store, saved_at, log, resumed, is_stopping })
     }
 
     /// How many parameters the model has.
@@ -100,8 +103,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.settings.computes.as_deref()
     }
 
-    /// Trains to the end, and tells of every step and epoch. If this rank cannot go on, the communicator has failed, so that
-    /// no other rank waits for it.
+    /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop), and tells of every step and epoch. Either way the
+    /// last step is saved, if there is a place for checkpoints, and whole on the disk when this returns, on any rank. If this rank
+    /// cannot go on, the communicator has failed, so that no other rank waits for it.
     ///
     /// # Errors
     /// [`TrainError`] of a failing rank, model, file or data, and if the loss is not a number any more, or the replicas
@@ -125,6 +129,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let mut last = None;
         while self.progress.epoch <= self.settings.epochs {
             let report = self.epoch(tell)?;
+            if self.is_stopping {
+                return Ok(report);
+            }
             self.log.epoch(self.progress.step, &report)?;
             tell(Event::Epoch(report.clone()));
             self.progress.last_loss = report.loss;
@@ -158,16 +165,19 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         };
         agree(self.comm, saved)?;
         self.log.finish(self.comm, &mut self.mirror)?;
-        Ok(Summary { last, ranks: self.comm.ranks(), parameters_hash: format!("{hash:016x}") })
+        let is_saved = self.settings.checkpoints.is_some();
+        let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
+        Ok(Summary { last, ranks: self.comm.ranks(), parameters_hash: format!("{hash:016x}"), stopped })
     }
 
-    /// Goes through the rest of an epoch, then measures on the held-out samples.
+    /// Goes through the rest of an epoch, then measures on the held-out samples; unless it is to stop, for then there may be no
+    /// time for that.
     fn epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
         let first = self.progress.step_in_epoch;
         let mut steps = self.feed.epoch(self.progress.epoch, first)?;
         let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
         let known = self.feed.steps();
-        while known.is_none_or(|steps| self.progress.step_in_epoch < steps) {
+        while !self.is_stopping && known.is_none_or(|steps| self.progress.step_in_epoch < steps) {
             let rate = self.settings.rate.at(self.progress.step);
             let Some(report) = self.step(&mut steps, rate, tell)? else { break };
             let tally = report.sums.tally;
@@ -183,7 +193,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 times: report.times,
             }));
             self.verify()?;
-            self.save_if_due()?;
+            self.is_stopping = report.sums.ranks_to_stop > 0.0;
+            if !self.is_stopping {
+                self.save_if_due()?;
+            }
         }
         drop(steps);
         let samples = |step| self.feed.samples(step).map(|samples| samples as f64);
@@ -210,7 +223,11 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             recorder.span(Lane::Input, "input", waits_since, waits_since + input);
         }
         let (ranks, policy) = (self.comm.ranks(), self.settings.out_of_data);
-        let share = Share { is_out_of_data: passes.is_none(), passes: &passes.unwrap_or_default() };
+        let share = Share {
+            is_out_of_data: passes.is_none(),
+            passes: &passes.unwrap_or_default(),
+            asks_to_stop: self.settings.stop.is_asked(),
+        };
         let mut report = self.mirror.step(self.comm, share, rate, |sums| match policy {
             OutOfData::JoinWithZeros => sums.ranks_out_of_data < ranks as f64,
             OutOfData::Stop | OutOfData::Error => sums.ranks_out_of_data == 0.0,
@@ -283,7 +300,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let mut shares = [times.exposed, times.hidden, times.input].map(share);
         self.comm.all_reduce(&mut shares, ReduceOp::Mean)?;
         let [exposed, hidden, input] = shares;
-        let test = evaluate(self.comm, self.mirror.replica(), &mut self.feed)?;
+        let test = match self.is_stopping {
+            false => evaluate(self.comm, self.mirror.replica(), &mut self.feed)?,
+            true => Tally::default(),
+        };
         Ok(EpochReport {
             epoch: self.progress.epoch,
             loss: tally.mean_loss(),

@@ -31,7 +31,7 @@ fn trained(
                 .into_iter()
                 .map(|pass| (!pass.is_empty()).then(|| all[pass].to_vec()))
                 .collect();
-            let share = Share { passes: &batches, is_out_of_data: false };
+            let share = Share::of(&batches);
             let report = mirror.step(&mut comm, share, 0.05, |_| true)?;
             assert_eq!(report.sums.tally.targets, size as f64);
             let expected: &[&str] = if step == 0 && !batches.is_empty() { &["unused"] } else { &[] };
@@ -117,7 +117,7 @@ fn a_gradient_is_clipped_by_its_norm_over_all_ranks() {
                 Mirror::new(&mut comm, Line::new(), optimizer, &BucketSettings::default(), clip).unwrap();
             let own = comm.own_part(60);
             let batch = [Some(points(60)[own].to_vec())];
-            let share = Share { passes: &batch, is_out_of_data: false };
+            let share = Share::of(&batch);
             let before = mirror.replica().values.clone();
             let report = mirror.step(&mut comm, share, 1.0, |_| true).unwrap();
             let pairs = before.iter().flatten().zip(mirror.replica().values.iter().flatten());
@@ -159,7 +159,7 @@ fn the_parts_are_of_use_in_a_loop_of_ones_own() {
         let mut buckets = unisono::train::Buckets::new(&mut comm, &parameters, &settings).unwrap();
         for step in 0..3 {
             for number in 0..2 {
-                let pass = unisono::train::Pass { number, of: 2, is_out_of_data: false };
+                let pass = unisono::train::Pass { number, of: 2, ..unisono::train::Pass::ONLY };
                 let mut filling = buckets.fill(&mut comm, pass);
                 filling.weigh(Tally { targets: 1.0, loss: 0.5, correct: 0.0 });
                 filling.put(WEIGHT, &mut |gradient, fill| {

@@ -2,7 +2,7 @@
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use unisono::train::{EpochReport, Event, StepEvent, Summary};
+use unisono::train::{EpochReport, Event, StepEvent, Stopped, Summary};
 
 use super::super::{Figures, progress};
 
@@ -77,12 +77,20 @@ impl Teller {
 
     pub(super) fn done(&self, summary: &Summary, seconds: f64) {
         self.bar.finish_and_clear();
-        match self.format {
-            Figures::Json => print_json("done", summary),
-            Figures::Human => println!(
-                "trained in {seconds:.1} s; all {} ranks hold the same parameters, {}",
-                summary.ranks, summary.parameters_hash
+        let Summary { ranks, parameters_hash, stopped, .. } = summary;
+        match (self.format, stopped) {
+            (Figures::Json, None) => print_json("done", summary),
+            (Figures::Json, Some(_)) => print_json("stopped", summary),
+            (Figures::Human, None) => println!(
+                "trained in {seconds:.1} s; all {ranks} ranks hold the same parameters, {parameters_hash}"
             ),
+            (Figures::Human, Some(Stopped { step, is_saved })) => {
+                let saved = match is_saved {
+                    true => "which is saved: go on with --resume",
+                    false => "and nothing was saved, for lack of a --checkpoint-dir",
+                };
+                println!("asked to stop, after step {step}, {saved}; parameters {parameters_hash}");
+            }
         }
     }
 }

@@ -13,11 +13,13 @@ pub struct Pass {
     pub of: usize,
     /// Whether this rank has no more data, and only takes part for the sake of the others.
     pub is_out_of_data: bool,
+    /// Whether this rank was asked to stop. What it says in the last pass of a step counts.
+    pub asks_to_stop: bool,
 }
 
 impl Pass {
     /// The only one of a step.
-    pub const ONLY: Self = Self { number: 0, of: 1, is_out_of_data: false };
+    pub const ONLY: Self = Self { number: 0, of: 1, is_out_of_data: false, asks_to_stop: false };
 
     pub(in crate::train) fn is_last(self) -> bool {
         self.number + 1 == self.of
@@ -94,18 +96,15 @@ impl Gradients for Filling<'_> {
     fn weigh(&mut self, tally: Tally) {
         assert!(!self.is_weighed, "a pass is weighed once");
         self.is_weighed = true;
-        let Pass { number, is_out_of_data, .. } = self.pass;
+        let Pass { number, is_out_of_data, asks_to_stop, .. } = self.pass;
         let buckets = &mut *self.buckets;
-        let out = f64::from(u8::from(is_out_of_data));
         match &mut buckets.tree {
-            Some(tree) => {
-                buckets.own = tree.carry_sums(number, Sums { tally, ranks_out_of_data: out });
-            }
-            None => {
-                buckets.own.tally += tally;
-                buckets.own.ranks_out_of_data = out;
-            }
+            Some(tree) => buckets.own = tree.carry_sums(number, Sums { tally, ..Sums::default() }),
+            None => buckets.own.tally += tally,
         }
+        // Of the rank, and not of a pass.
+        buckets.own.ranks_out_of_data = f64::from(u8::from(is_out_of_data));
+        buckets.own.ranks_to_stop = f64::from(u8::from(asks_to_stop));
         if self.pass.is_last() {
             self.attempt(Buckets::send_sums);
         }

@@ -9,20 +9,23 @@ pub struct Sums {
     pub tally: Tally,
     /// How many ranks had no more data for this step.
     pub ranks_out_of_data: f64,
+    /// How many ranks were asked to stop.
+    pub ranks_to_stop: f64,
 }
 
 impl Sums {
     /// How many numbers they are on the way.
-    pub(in crate::train) const COUNT: usize = 4;
+    pub(in crate::train) const COUNT: usize = 5;
 
     pub(in crate::train) fn read(sums: &[f32]) -> Self {
-        let [targets, loss, correct, ranks_out_of_data] = std::array::from_fn(|index| f64::from(sums[index]));
-        Self { tally: Tally { targets, loss, correct }, ranks_out_of_data }
+        let [targets, loss, correct, ranks_out_of_data, ranks_to_stop] =
+            std::array::from_fn(|index| f64::from(sums[index]));
+        Self { tally: Tally { targets, loss, correct }, ranks_out_of_data, ranks_to_stop }
     }
 
     pub(in crate::train) fn write(self, target: &mut [f32]) {
         let Tally { targets, loss, correct } = self.tally;
-        let sums = [targets, loss, correct, self.ranks_out_of_data];
+        let sums = [targets, loss, correct, self.ranks_out_of_data, self.ranks_to_stop];
         target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum as f32);
     }
 

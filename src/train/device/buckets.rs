@@ -247,6 +247,7 @@ impl Gradients for Filling<'_> {
         self.is_weighed = true;
         self.buckets.own.tally += tally;
         self.buckets.own.ranks_out_of_data = f64::from(u8::from(self.pass.is_out_of_data));
+        self.buckets.own.ranks_to_stop = f64::from(u8::from(self.pass.asks_to_stop));
         if self.pass.is_last() {
             let DeviceBuckets { own, aside, has_others, .. } = &mut *self.buckets;
             own.write(aside.values_mut());

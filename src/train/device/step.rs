@@ -113,7 +113,8 @@ impl OnDevice {
         let of = share.passes.len().max(1);
         let mut never_put = None;
         for number in 0..of {
-            let pass = Pass { number, of, is_out_of_data: share.is_out_of_data };
+            let Share { is_out_of_data, asks_to_stop, .. } = share;
+            let pass = Pass { number, of, is_out_of_data, asks_to_stop };
             let batch = share.passes.get(number).and_then(Option::as_ref);
             let mut filling = self.buckets.fill(comm, pass);
             if let Some(Err(error)) = batch.map(|batch| replica.pass(batch, &mut filling)) {
