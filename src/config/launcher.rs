@@ -1,5 +1,7 @@
 //! What launchers leave in the environment of the processes that they start.
 
+use std::sync::LazyLock;
+
 /// Which program started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Starter {
@@ -43,10 +45,11 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Reads what Open MPI, MPICH and its children, and Slurm leave in the environment of the processes
-    /// that they launch.
+    /// What Open MPI, MPICH and its children, and Slurm leave in the environment of the processes that they launch.
     pub fn detect() -> Self {
-        Self::read(|name| std::env::var(name).ok())
+        // Read once, and by `init` before MPI begins: Open MPI then writes there too, also without a launcher.
+        static FIRST: LazyLock<Launcher> = LazyLock::new(|| Launcher::read(|name| std::env::var(name).ok()));
+        *FIRST
     }
 
     fn read(variable: impl Fn(&str) -> Option<String>) -> Self {

@@ -1,0 +1,88 @@
+//! What the ranks do.
+
+use std::process::ExitCode;
+
+use unisono::{Communicator, ReduceOp};
+
+/// More arrays than `ulimit -n 64` has files.
+const ARRAYS: usize = 100;
+
+pub(crate) fn play(role: &str) -> ExitCode {
+    if role == "forbidden" {
+        forbid_copies();
+    }
+    let mut comm = match unisono::init() {
+        Ok(comm) => comm,
+        Err(error) => {
+            println!("refused: {error}");
+            return ExitCode::from(3);
+        }
+    };
+    println!("rank {} has begun", comm.rank());
+    let done = match role {
+        "start" => Ok(()),
+        "sum" | "forbidden" => sum(&mut comm),
+        "arrays" => arrays(&mut comm),
+        "much" => comm.alloc::<u8>(3 << 30).map(drop),
+        _ => panic!("no such role: {role}"),
+    };
+    if let Err(error) = done {
+        println!("failed: {error}");
+        return ExitCode::from(4);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Sums of slices on the stack and the heap, of all sizes at which they travel otherwise.
+fn sum(comm: &mut Communicator) -> unisono::Result<()> {
+    let ranks = comm.ranks();
+    for count in [1, 100, 5000, 200_000, 1_000_000] {
+        let mut slice: Vec<u64> = (0..count).map(|index| (comm.rank() + index) as u64).collect();
+        comm.all_reduce(&mut slice, ReduceOp::Sum)?;
+        let of_ranks = ranks * (ranks - 1) / 2;
+        let right = |(index, &sum): (usize, &u64)| sum == (of_ranks + ranks * index) as u64;
+        assert!(slice.iter().enumerate().all(right), "a wrong sum of {count}");
+    }
+    Ok(())
+}
+
+/// Many arrays that are registered at the same time, and each used.
+fn arrays(comm: &mut Communicator) -> unisono::Result<()> {
+    let arrays = (0..ARRAYS).map(|_| comm.alloc::<f32>(1000)).collect::<Result<Vec<_>, _>>()?;
+    for mut array in arrays {
+        array.fill(1.0);
+        comm.all_reduce(&mut array, ReduceOp::Sum)?;
+        assert!(array.iter().all(|&sum| sum == comm.ranks() as f32));
+    }
+    Ok(())
+}
+
+/// A filter like that of a container: the kernel refuses to copy between processes.
+#[allow(unsafe_code, reason = "a filter is given to the kernel as addresses")]
+fn forbid_copies() {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let is = |number: libc::c_long, jt: u8| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt,
+        jf: 0,
+        k: number as u32,
+    };
+    let mut filter = [
+        // The number of the call is the first word of what the filter sees.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        is(libc::SYS_process_vm_readv, 2),
+        is(libc::SYS_process_vm_writev, 1),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and its filter live to the end of the calls, which copy them.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if !set {
+        println!("no filters: {}", std::io::Error::last_os_error());
+        std::process::exit(77);
+    }
+}
