@@ -36,6 +36,7 @@ mod saved;
 mod settings;
 mod step;
 mod stop;
+mod straggler;
 pub mod tensorboard;
 pub mod trace;
 mod trainer;
@@ -57,6 +58,7 @@ pub use saved::{Guess, Part, Predictor, Sampling, Saved};
 pub use settings::{Falling, Settings};
 pub use step::{Mirror, Share, StepReport, Times};
 pub use stop::Stop;
+pub use straggler::{RankTimes, Straggler, StragglerReport};
 pub use trainer::{Trainer, evaluate};
 
 /// Lets all ranks know whether each of them succeeded.

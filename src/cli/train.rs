@@ -147,6 +147,9 @@ struct GradientArgs {
     /// Hold all replicas against each other after every so many steps
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     verify_replicas_every: Option<u64>,
+    /// Compare the times of all ranks after every so many steps, and name one that the others wait for
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    straggler_every: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -243,6 +246,7 @@ impl Args {
             bucket_bytes: gradients.bucket_bytes,
             world_invariant: (gradients.order == OrderArg::WorldInvariant).then_some(gradients.shards.into()),
             verify_replicas_every: gradients.verify_replicas_every,
+            straggler_every: gradients.straggler_every,
             checkpoints,
             resumes: state.resume,
             log_directory: state.log_dir.clone(),

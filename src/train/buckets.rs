@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::replica::Parameter;
+use super::replica::{Parameter, Tally};
 use crate::{Communicator, DType, Error, Ran, ReduceOp};
 
 mod filling;
@@ -253,6 +253,11 @@ impl Buckets {
             }
             None => Ok(self.own),
         }
+    }
+
+    /// What this rank has added up by itself in this step.
+    pub fn own_tally(&self) -> Tally {
+        self.own.tally
     }
 
     /// The gradient of a parameter, summed over all ranks. Waits for its bucket.

@@ -35,9 +35,17 @@ pub enum TrainError {
     #[cfg(feature = "candle")]
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A checkpoint could not be written or read.
+    /// A checkpoint could not be read, or none can be kept in that place.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A run could not be saved, which ends it: what it made from then on would be lost. Said by the rank that saves.
+    #[error("rank {rank} cannot save the run: {error}")]
+    NotSaved {
+        /// The rank that saves: 0.
+        rank: Rank,
+        /// What is wrong.
+        error: CheckpointError,
+    },
     /// A checkpoint is of another run.
     #[error("cannot go on from {checkpoint}: {why}")]
     OtherRun {
@@ -66,14 +74,18 @@ pub enum TrainError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// The loss is not a number any more.
-    #[error("the loss is {loss} in epoch {epoch}, step {step}: try a lower learning rate")]
+    /// The loss is infinite or not a number any more. Nothing was updated in that step.
+    #[error("the loss of {} is not finite ({loss}) in epoch {epoch}, step {step}: {}", whose(ranks, *of), advice(ranks, *of))]
     Diverged {
+        /// The ranks whose own loss it was; none, if only the sum of all is too great.
+        ranks: Vec<Rank>,
+        /// Of how many.
+        of: usize,
         /// The epoch, from 1.
         epoch: usize,
         /// The step in the epoch, from 1.
         step: usize,
-        /// The loss.
+        /// The mean loss of all ranks.
         loss: f64,
     },
     /// Some ranks have no more data, others have.
@@ -92,21 +104,52 @@ pub enum TrainError {
         step: usize,
     },
     /// Ranks built different models.
-    #[error("the models are not the same: {message}")]
+    #[error(
+        "the models are not the same: {} from rank 0's; {message}",
+        if let [rank] = ranks[..] { format!("rank {rank}'s differs") } else { format!("those of ranks {ranks:?} differ") }
+    )]
     ModelsDiffer {
-        /// The lowest rank whose model differs from rank 0's.
-        rank: Rank,
-        /// The first difference.
+        /// All ranks whose model differs from rank 0's.
+        ranks: Vec<Rank>,
+        /// How that of the lowest of them differs, by the names of parameters.
         message: String,
     },
     /// Ranks hold different parameters; this must not happen.
     #[error(
-        "the replicas are not the same: the parameters of ranks {ranks:?} differ from those of the others"
+        "the replicas are not the same after step {step}: the parameters of ranks {ranks:?} differ from those of the others{}",
+        places(ranks, parameters)
     )]
     ReplicasDiffer {
+        /// After how many steps it was seen.
+        step: u64,
         /// Those that differ from most.
         ranks: Vec<Rank>,
+        /// The first parameter of each of them that does.
+        parameters: Vec<String>,
     },
+}
+
+/// Whose loss it is.
+fn whose(ranks: &[Rank], of: usize) -> String {
+    match ranks {
+        [] => "all ranks together".to_owned(),
+        [rank] => format!("rank {rank} of {of}"),
+        ranks if ranks.len() == of => format!("all {of} ranks"),
+        ranks => format!("ranks {ranks:?} of {of}"),
+    }
+}
+
+/// What to do about a loss that is not finite.
+fn advice(ranks: &[Rank], of: usize) -> &'static str {
+    match ranks.len() {
+        found if 0 < found && found < of => "look at the samples there; or try a lower learning rate",
+        _ => "try a lower learning rate",
+    }
+}
+
+fn places(ranks: &[Rank], parameters: &[String]) -> String {
+    let place = |(rank, parameter)| format!("; on rank {rank} from {parameter} on");
+    ranks.iter().zip(parameters).map(place).collect()
 }
 
 #[cfg(feature = "candle")]
@@ -132,6 +175,8 @@ impl TrainError {
     pub fn is_bad_input(&self) -> bool {
         match self {
             Self::Setting(_) | Self::Data(_) | Self::Elsewhere { .. } | Self::OtherRun { .. } => true,
+            // Who else saves there may soon be gone: ranks of a run that was killed, say.
+            Self::Checkpoint(CheckpointError::Busy { .. }) => false,
             Self::Checkpoint(error) => {
                 !matches!(error, CheckpointError::Write { .. } | CheckpointError::Remove { .. })
             }

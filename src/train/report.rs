@@ -1,6 +1,7 @@
 //! What a run tells.
 
 use super::step::Times;
+use super::straggler::StragglerReport;
 
 /// What happens while a model is being trained; the same on every rank, but for times.
 #[derive(Debug, Clone)]
@@ -16,6 +17,8 @@ pub enum Event {
     Step(StepEvent),
     /// An epoch is over.
     Epoch(EpochReport),
+    /// Where the time of the last steps went, rank by rank, if that was asked for.
+    Stragglers(StragglerReport),
     /// Something that a person should know of: once.
     Notice(String),
 }

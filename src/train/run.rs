@@ -28,6 +28,10 @@ pub struct RunSettings {
     pub out_of_data: OutOfData,
     /// After how many steps, again and again, all replicas are held against each other.
     pub verify_replicas_every: Option<u64>,
+    /// After how many steps, again and again, the ranks' times are compared, and told as [`Event::Stragglers`].
+    ///
+    /// [`Event::Stragglers`]: super::Event::Stragglers
+    pub straggler_every: Option<u64>,
     /// Where and when checkpoints are saved.
     pub checkpoints: Option<Checkpoints>,
     /// Asks the run to save and end, on whichever ranks it is set.
@@ -54,6 +58,7 @@ impl RunSettings {
             clip_norm: None,
             out_of_data: OutOfData::Error,
             verify_replicas_every: None,
+            straggler_every: None,
             checkpoints: None,
             stop: Stop::default(),
             log_directory: None,

@@ -75,6 +75,8 @@ pub struct Settings {
     pub world_invariant: Option<usize>,
     /// After how many steps, again and again, all replicas are held against each other.
     pub verify_replicas_every: Option<u64>,
+    /// After how many steps, again and again, the ranks' times are compared.
+    pub straggler_every: Option<u64>,
     /// Where and when checkpoints are saved.
     pub checkpoints: Option<Checkpoints>,
     /// Whether the run goes on from the newest of them, if there is one.
@@ -133,6 +135,7 @@ impl Settings {
             bucket_bytes: BucketSettings::default().bucket_bytes,
             world_invariant: None,
             verify_replicas_every: None,
+            straggler_every: None,
             checkpoints: None,
             resumes: false,
             stop: Stop::default(),
@@ -319,6 +322,7 @@ impl Settings {
             buckets: self.buckets(global_batch),
             clip_norm: self.clip_norm,
             verify_replicas_every: self.verify_replicas_every,
+            straggler_every: self.straggler_every,
             checkpoints: self.checkpoints.clone(),
             stop: self.stop.clone(),
             log_directory: self.log_directory.clone(),
@@ -353,7 +357,7 @@ impl Settings {
         positive("the size of a hidden layer", self.hidden.iter().flatten().copied().min().unwrap_or(1))?;
         positive(
             "the number of steps between comparisons",
-            self.verify_replicas_every.unwrap_or(1) as usize,
+            self.verify_replicas_every.unwrap_or(1).min(self.straggler_every.unwrap_or(1)) as usize,
         )?;
         if self.world_invariant.is_some() && self.wire != Wire::F32 {
             return Err(TrainError::Setting(format!(

@@ -50,6 +50,8 @@ impl<'a, B> Share<'a, B> {
 pub struct StepReport {
     /// What all ranks added up. If all or, by the trainer's policy, some ranks were out of data, nothing was updated.
     pub sums: Sums,
+    /// What this rank added up by itself.
+    pub own: Tally,
     /// The norm of the mean gradient, if it was asked for by clipping.
     pub norm: Option<f64>,
     /// Where the time went on this rank.
@@ -158,7 +160,7 @@ impl<R: Replica> Mirror<R> {
         }
         self.buckets.land_all()?;
         let times = self.times(began, computed);
-        Ok(StepReport { sums, norm, times, without_gradient })
+        Ok(StepReport { sums, own: self.buckets.own_tally(), norm, times, without_gradient })
     }
 
     /// Goes through this rank's micro-batches, and says which parameters have no gradient that always had one.

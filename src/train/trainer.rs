@@ -8,13 +8,16 @@ use super::feed::{Feed, OutOfData, Steps};
 use super::log::Log;
 use super::rate::Rate;
 use super::replica::{Replica, Tally};
-use super::report::{EpochReport, Event, StepEvent, Stopped, Summary};
-use super::resume::{Progress, Resumed, snapshot};
+use super::report::{EpochReport, Event, StepEvent, Summary};
+use super::resume::{Progress, Resumed};
 use super::run::RunSettings;
 use super::step::{Mirror, Share, StepReport, Times};
+use super::straggler::Lateness;
 use super::trace::Lane;
 use super::{agree, compare, device};
 use crate::{Communicator, Ran, ReduceOp};
+
+mod keep;
 
 /// One rank's part of a training run.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub struct Trainer<'a, R: Replica, F> {
     resumed: Option<Resumed>,
     /// Once a rank was asked to stop.
     is_stopping: bool,
+    lateness: Lateness,
 }
 
 impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
@@ -68,8 +72,19 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         progress.ranks = comm.ranks();
         let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
         log.record(comm, &mut mirror)?;
-        let (saved_at, is_stopping) = (Instant::now(), false);
-        Ok(Self { comm, mirror, feed, settings, progress, store, saved_at, log, resumed, is_stopping })
+        Ok(Self {
+            comm,
+            mirror,
+            feed,
+            lateness: Lateness::new(settings.straggler_every),
+            settings,
+            progress,
+            store,
+            saved_at: Instant::now(),
+            log,
+            resumed,
+            is_stopping: false,
+        })
     }
 
     /// How many parameters the model has.
@@ -153,23 +168,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         }
     }
 
-    /// Saves the end, and holds all ranks to it.
-    fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
-        let hash = self.mirror.hash()?;
-        compare::hashes(self.comm, hash)?;
-        let saved = match self.store.take() {
-            Some(mut store) => {
-                snapshot(&mut self.mirror, &self.progress).and_then(|last| Ok(store.save(last).map(drop)?))
-            }
-            None => Ok(()),
-        };
-        agree(self.comm, saved)?;
-        self.log.finish(self.comm, &mut self.mirror)?;
-        let is_saved = self.settings.checkpoints.is_some();
-        let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
-        Ok(Summary { last, ranks: self.comm.ranks(), parameters_hash: format!("{hash:016x}"), stopped })
-    }
-
     /// Goes through the rest of an epoch, then measures on the held-out samples; unless it is to stop, for then there may be no
     /// time for that.
     fn epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
@@ -195,7 +193,13 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             self.verify()?;
             self.is_stopping = report.sums.ranks_to_stop > 0.0;
             if !self.is_stopping {
+                let saves_since = Instant::now();
                 self.save_if_due()?;
+                let Times { input, compute, exposed, update, .. } = report.times;
+                self.lateness.add(input + compute + update + saves_since.elapsed(), exposed);
+                if let Some(found) = self.lateness.report(self.comm, self.progress.step)? {
+                    tell(Event::Stragglers(found));
+                }
             }
         }
         drop(steps);
@@ -229,6 +233,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             asks_to_stop: self.settings.stop.is_asked(),
         };
         let mut report = self.mirror.step(self.comm, share, rate, |sums| match policy {
+            _ if !sums.tally.loss.is_finite() => false,
             OutOfData::JoinWithZeros => sums.ranks_out_of_data < ranks as f64,
             OutOfData::Stop | OutOfData::Error => sums.ranks_out_of_data == 0.0,
         })?;
@@ -254,38 +259,16 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             }
         }
         if !tally.loss.is_finite() {
-            return Err(TrainError::Diverged { epoch, step: step_in_epoch + 1, loss: tally.mean_loss() });
+            // As it travels.
+            let found = compare::all_where(self.comm, !(report.own.loss as f32).is_finite())?;
+            let (step, loss) = (step_in_epoch + 1, tally.mean_loss());
+            return Err(TrainError::Diverged { ranks: found, of: ranks, epoch, step, loss });
         }
         self.progress.step += 1;
         self.progress.step_in_epoch += 1;
         self.progress.sample_in_epoch = self.feed.samples(self.progress.step_in_epoch);
         self.progress.tally += tally;
         Ok(Some(report))
-    }
-
-    /// Holds the replicas against each other, every so many steps.
-    fn verify(&mut self) -> Result<(), TrainError> {
-        match self.settings.verify_replicas_every {
-            Some(every) if self.progress.step.is_multiple_of(every) => {
-                let hash = self.mirror.hash()?;
-                compare::hashes(self.comm, hash)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Has rank 0 save, if it is time: only its clock counts. The others need not know.
-    fn save_if_due(&mut self) -> Result<(), TrainError> {
-        let (Some(store), Some(kept)) = (&mut self.store, &self.settings.checkpoints) else { return Ok(()) };
-        if kept.when.due(self.progress.step, self.saved_at.elapsed()) {
-            let began = Instant::now();
-            store.save_in_background(snapshot(&mut self.mirror, &self.progress)?)?;
-            self.saved_at = Instant::now();
-            if let Some(recorder) = self.mirror.recorder() {
-                recorder.span(Lane::Checkpoint, "snapshot", began, self.saved_at);
-            }
-        }
-        Ok(())
     }
 
     fn report(

@@ -8,19 +8,19 @@ use unisono::data::{DataError, Pipeline};
 use unisono::train::checkpoint::When;
 use unisono::train::rate::{Rate, Schedule};
 use unisono::train::{
-    Batches, BucketSettings, Checkpoints, EpochReport, Event, Feed, Gradients, Order, OutOfData, Parameter,
-    Replica, ReplicaError, Resumed, RunSettings, Shares, Steps, Stream, Summary, Tally, Trainer,
+    Batches, BucketSettings, Checkpoints, EpochReport, Event, Feed, Order, OutOfData, Resumed, RunSettings,
+    Shares, Steps, Stop, Stream, Summary, Trainer,
 };
 
 use super::line::{BIAS, Line, Point, points, sgd};
 
 /// Where a stream of points comes from: so many batches on each rank.
-fn stream(rank: usize, batches: &[usize]) -> Stream<Vec<Point>> {
+pub(crate) fn stream(rank: usize, batches: &[usize]) -> Stream<Vec<Point>> {
     let count = batches[rank];
     Stream::new(1, move |_| Ok(Pipeline::of((0..count).map(move |at| points(40 + at)[at..].to_vec()))))
 }
 
-fn run_settings(epochs: usize, out_of_data: OutOfData) -> RunSettings {
+pub(crate) fn run_settings(epochs: usize, out_of_data: OutOfData) -> RunSettings {
     let rate = Rate::new(Schedule::Cosine, 0.1, 0.1, 40);
     RunSettings { out_of_data, verify_replicas_every: Some(1), ..RunSettings::new(epochs, 12, sgd(), rate) }
 }
@@ -58,50 +58,6 @@ fn ranks_that_run_out_of_data_follow_the_policy() {
     let (ended, steps, notices) = run(OutOfData::Error, &[4, 4, 4]);
     assert!(ended.is_ok() && notices.is_empty());
     assert_eq!(steps, 2 * 4);
-}
-
-#[test]
-fn replicas_that_drift_apart_are_named() {
-    let messages = unisono::threads(3, |mut comm| {
-        let feed = stream(comm.rank(), &[4, 4, 4]);
-        let settings = run_settings(1, OutOfData::Error);
-        let rank = comm.rank();
-        let drifting = Drifting { line: Line::new(), drifts: rank == 1, passes: 0 };
-        Trainer::new(&mut comm, drifting, feed, settings, None).unwrap().run(|_| ()).unwrap_err().to_string()
-    });
-    assert!(messages.iter().all(|message| message.contains("ranks [1] differ")), "{messages:?}");
-}
-
-/// A line with a broken memory.
-#[derive(Debug)]
-struct Drifting {
-    line: Line,
-    drifts: bool,
-    passes: usize,
-}
-
-impl Replica for Drifting {
-    type Batch = Vec<Point>;
-
-    fn parameters(&self) -> &[Parameter] {
-        self.line.parameters()
-    }
-
-    fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        self.passes += 1;
-        if self.drifts && self.passes == 2 {
-            self.line.values[BIAS][0] += 1e-4;
-        }
-        self.line.pass(points, gradients)
-    }
-
-    fn evaluate(&mut self, points: &Vec<Point>) -> Result<Tally, ReplicaError> {
-        self.line.evaluate(points)
-    }
-
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        self.line.with_values(index, see)
-    }
 }
 
 /// Points that are shared out by their index; the same batches for any number of ranks.
@@ -157,16 +113,29 @@ fn saved_run(
     resumes: bool,
     fails_after: usize,
 ) -> Result<(Summary, Vec<EpochReport>), String> {
+    stoppable_run(comm, Some(directory), resumes, fails_after, |_, _| ())
+}
+
+/// The same; after every step, `after_step` is given how many were made and what asks the run to stop.
+pub(crate) fn stoppable_run(
+    comm: &mut Communicator,
+    directory: Option<&Path>,
+    resumes: bool,
+    fails_after: usize,
+    after_step: impl Fn(usize, &Stop),
+) -> Result<(Summary, Vec<EpochReport>), String> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
-    let resumed = if resumes { Resumed::find(comm, directory).unwrap() } else { None };
+    let resumed = directory.filter(|_| resumes).and_then(|place| Resumed::find(comm, place).unwrap());
     let shares = Shares { rank, ranks, global_batch: 12, micro_batch: 3, fixed_passes: Some(4) };
-    let checkpoints = Checkpoints {
+    let checkpoints = directory.map(|directory| Checkpoints {
         directory: directory.to_path_buf(),
         keep: 2,
         when: When { every_steps: Some(4), every: None },
-    };
+    });
+    let stop = Stop::default();
     let settings = RunSettings {
-        checkpoints: Some(checkpoints),
+        checkpoints,
+        stop: stop.clone(),
         buckets: BucketSettings { order: Order::Tree, ..BucketSettings::default() },
         ..run_settings(3, OutOfData::Error)
     };
@@ -174,10 +143,14 @@ fn saved_run(
     let feed = Shared { shares, steps_left: fails_after };
     let trainer =
         Trainer::new(comm, Line::new(), feed, settings, resumed).map_err(|error| error.to_string())?;
-    let summary = trainer.run(|event| {
-        if let Event::Epoch(report) = event {
-            reports.push(report);
+    let mut steps = 0;
+    let summary = trainer.run(|event| match event {
+        Event::Epoch(report) => reports.push(report),
+        Event::Step(_) => {
+            steps += 1;
+            after_step(steps, &stop);
         }
+        _ => {}
     });
     summary.map(|summary| (summary, reports)).map_err(|error| error.to_string())
 }

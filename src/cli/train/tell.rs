@@ -2,7 +2,7 @@
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use unisono::train::{EpochReport, Event, StepEvent, Stopped, Summary};
+use unisono::train::{EpochReport, Event, StepEvent, Stopped, Straggler, StragglerReport, Summary};
 
 use super::super::{Figures, progress};
 
@@ -52,6 +52,13 @@ impl Teller {
             },
             // Standard output is for figures.
             Event::Notice(notice) => self.bar.suspend(|| eprintln!("unisono: {notice}")),
+            Event::Stragglers(report) => match (self.format, &report.slowest) {
+                (Figures::Json, _) => print_json("stragglers", report),
+                (Figures::Human, Some(slowest)) => {
+                    self.bar.suspend(|| eprintln!("unisono: {}", straggler(report, slowest)));
+                }
+                (Figures::Human, None) => {}
+            },
             Event::Epoch(report) => {
                 self.bar.reset();
                 match self.format {
@@ -93,6 +100,20 @@ impl Teller {
             }
         }
     }
+}
+
+fn straggler(report: &StragglerReport, slowest: &Straggler) -> String {
+    let Straggler { rank, host, busy_s, others_busy_s, lateness_s } = slowest;
+    let StragglerReport { step, steps, .. } = *report;
+    let ms = |seconds: &f64| 1e3 * seconds / steps as f64;
+    format!(
+        "up to step {step}: rank {rank} on {host} is slow: busy for {:.1} ms a step, and the others for {:.1} ms ({:+.0} %); they \
+         waited up to {:.1} ms a step for it",
+        ms(busy_s),
+        ms(others_busy_s),
+        100.0 * (busy_s / others_busy_s - 1.0),
+        ms(lateness_s)
+    )
 }
 
 fn print_json<T: Serialize>(event: &'static str, figures: &T) {

@@ -98,6 +98,14 @@ impl Store {
         Ok(())
     }
 
+    /// Whether what was saved in the background has failed, as far as it is known by now. Waits for nothing.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] of that checkpoint.
+    pub fn check(&mut self) -> Result<(), CheckpointError> {
+        if self.writing.as_ref().is_some_and(JoinHandle::is_finished) { self.wait() } else { Ok(()) }
+    }
+
     /// Waits until what is being saved in the background is there.
     ///
     /// # Errors

@@ -114,6 +114,11 @@ impl DeviceBuckets {
         Ok(Sums::read(self.aside.values()))
     }
 
+    /// What this rank has added up by itself in this step.
+    pub(super) fn own_tally(&self) -> Tally {
+        self.own.tally
+    }
+
     /// The gradients of all parameters that are trained, summed over all ranks, by the index of their parameter. Waits for all
     /// buckets.
     ///

@@ -100,7 +100,8 @@ impl OnDevice {
             exposed: landed - computed,
             update: landed.elapsed(),
         };
-        Ok((StepReport { sums, norm, times, without_gradient: Vec::new() }, never_put))
+        let own = self.buckets.own_tally();
+        Ok((StepReport { sums, own, norm, times, without_gradient: Vec::new() }, never_put))
     }
 
     /// Goes through this rank's micro-batches.
