@@ -32,6 +32,7 @@
 
 pub mod bench;
 mod call;
+mod codes;
 mod collective;
 mod communicator;
 pub mod config;
@@ -61,6 +62,7 @@ pub mod train;
 #[allow(unsafe_code, reason = "memory is shared with other threads and with MPI")]
 mod transport;
 pub mod tuning;
+pub mod watch;
 
 pub use call::{Call, Ran};
 pub use collective::Collective;

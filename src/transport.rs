@@ -13,6 +13,7 @@ use crate::config::Chaos;
 use crate::error::{Error, Place};
 use crate::reduce::Kernel;
 use crate::registered::Registry;
+use crate::watch::Roll;
 
 mod faulty;
 mod half;
@@ -26,7 +27,9 @@ use faulty::Faulty;
 pub(crate) use header::Header;
 pub(crate) use shared::Open;
 use shared::Shared;
-pub(crate) use waiting::Waiting;
+#[cfg(feature = "nccl")]
+pub(crate) use waiting::Hopeless;
+pub(crate) use waiting::{Patience, Waiting};
 use waiting::{spins, usable_cores};
 
 /// Bytes for another rank.
@@ -92,11 +95,14 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The same as an error, with the place where it happened.
-    pub(crate) fn at(self, at: Place) -> Error {
+    /// The same as an error, with the place where it happened, and what the roll says of a rank that did not come.
+    pub(crate) fn at(self, at: Place, roll: &Roll) -> Error {
         let at = Box::new(at);
         match self {
-            Self::Timeout { other, waited } => Error::Timeout { at, other, waited },
+            Self::Timeout { other, waited } => {
+                let doing = roll.position_of(other).map(|position| Box::new(roll.doing(position)));
+                Error::Timeout { at, other, waited, doing }
+            }
             Self::Mismatch { ours, other, theirs } => Error::Mismatch { at, ours, other, theirs },
             Self::Left { other } => Error::Left { at, other },
             Self::Error(error) => error,
@@ -227,6 +233,17 @@ impl Transport {
         }
     }
 
+    /// What the ranks of this node know of each other beside their messages.
+    #[inline]
+    pub(crate) fn roll(&self) -> &Roll {
+        match self {
+            Self::Threads(threads) => threads.roll(),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.roll(),
+            Self::Faulty(faulty) => faulty.inner.roll(),
+        }
+    }
+
     /// The ranks that share memory with this one, and how.
     fn shared(&self) -> Option<&Shared> {
         match self {
@@ -244,16 +261,16 @@ impl Transport {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
         match self {
-            Self::Threads(threads) => threads.exchange(header, outgoing, incoming, timeout),
+            Self::Threads(threads) => threads.exchange(header, outgoing, incoming, patience),
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, timeout),
+            Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, patience),
             Self::Faulty(faulty) => {
                 faulty.delay();
                 let outgoing = faulty.sent(outgoing);
-                faulty.inner.exchange(header, outgoing, incoming, timeout)
+                faulty.inner.exchange(header, outgoing, incoming, patience)
             }
         }
     }
@@ -288,7 +305,7 @@ impl Transport {
         header: &Header,
         buffer: &mut [u8],
         ranges: impl Fn(Rank) -> Range<usize>,
-        timeout: Duration,
+        patience: &Patience,
         work: impl FnOnce(&mut Open<'_>) -> crate::error::Result<()>,
     ) -> Result<(), Failure> {
         let shared = match self {
@@ -297,10 +314,10 @@ impl Transport {
             Self::Mpi(mpi) => mpi.shared_mut(),
             Self::Faulty(faulty) => {
                 faulty.delay();
-                return faulty.inner.meet(header, buffer, ranges, timeout, work);
+                return faulty.inner.meet(header, buffer, ranges, patience, work);
             }
         };
-        shared.expect("ranks that meet share memory").meet(header, buffer, ranges, timeout, work)
+        shared.expect("ranks that meet share memory").meet(header, buffer, ranges, patience, work)
     }
 
     #[cfg(feature = "mpi")]
@@ -309,16 +326,16 @@ impl Transport {
         &mut self,
         task: &mpi::InGroup<'_>,
         held: &mut [u8],
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
         match self {
             Self::Threads(_) => {
                 unreachable!("threads have no MPI, as was seen when the algorithm was chosen")
             }
-            Self::Mpi(mpi) => mpi.in_group(task, held, timeout),
+            Self::Mpi(mpi) => mpi.in_group(task, held, patience),
             Self::Faulty(faulty) => {
                 faulty.delay();
-                faulty.inner.by_mpi(task, held, timeout)
+                faulty.inner.by_mpi(task, held, patience)
             }
         }
     }

@@ -12,9 +12,10 @@ use unisono_collectives::{Rank, Topology};
 
 use super::half::{Half as _, complete};
 use super::shared::Shared;
-use super::{Failure, Header, Incoming, Outgoing, Waiting};
+use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::config::{Config, Inside, Launcher};
 use crate::error::{Error, Result};
+use crate::watch::Roll;
 
 mod exchange;
 mod node;
@@ -43,6 +44,7 @@ pub(crate) struct Mpi {
     node_cores: usize,
     /// The ranks of this node, where they share memory.
     node: Option<Shared>,
+    roll: Roll,
     name: &'static str,
     messages: Messages,
     groups: Vec<own::OfGroup>,
@@ -88,13 +90,18 @@ impl Mpi {
         // A node is known by the rank in the world of its local rank 0.
         let leader = real_node.all_gather(rank as u64)?[0];
         let node_cores = node_cores(real_node)?;
+        let ranks = comm.ranks()?;
+        let roll = match config.inside {
+            Inside::SharedMemory => node::roll(real_node, rank, ranks)?,
+            Inside::Messages => Roll::alone(rank, ranks)?,
+        };
         real_node.free()?;
         let topology = topology(&comm.all_gather(leader)?);
         let only_thread = (!sys::any_thread_may_call()?).then(|| std::thread::current().id());
         let spins = super::spins(local_ranks, node_cores);
         let messages = Messages::new(spins, config.segment_bytes);
         let node = match config.inside {
-            Inside::SharedMemory => node::share(comm, &topology, config.node_sizes.as_deref(), spins)?,
+            Inside::SharedMemory => node::share(comm, &topology, config.node_sizes.as_deref(), spins, &roll)?,
             Inside::Messages => None,
         };
         // A rank may be alone on its node, and the others not.
@@ -107,6 +114,7 @@ impl Mpi {
             topology,
             node_cores,
             node,
+            roll,
             name,
             messages,
             groups: Vec::new(),
@@ -144,6 +152,11 @@ impl Mpi {
         self.name
     }
 
+    /// What the ranks of this node know of each other.
+    pub(crate) fn roll(&self) -> &Roll {
+        &self.roll
+    }
+
     /// The ranks that share memory with this one.
     pub(crate) fn shared(&self) -> Option<&Shared> {
         self.node.as_ref()
@@ -170,21 +183,21 @@ impl Mpi {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
         let is_near = |rank| self.node.as_ref().is_some_and(|node| node.has(rank));
         let to_near = outgoing.as_ref().map(|outgoing| is_near(outgoing.to));
         let from_near = incoming.as_ref().map(|incoming| is_near(incoming.from));
         match (to_near, from_near, &mut self.node) {
             (Some(true), Some(true) | None, Some(node)) | (None, Some(true), Some(node)) => {
-                node.exchange(header, outgoing, incoming, timeout)
+                node.exchange(header, outgoing, incoming, patience)
             }
             (Some(to_near), Some(from_near), Some(_)) if to_near != from_near => {
-                self.exchange_with_both(header, (outgoing, to_near), incoming, timeout)
+                self.exchange_with_both(header, (outgoing, to_near), incoming, patience)
             }
             _ => {
                 self.check_thread();
-                self.messages.exchange((self.comm, self.rank), header, outgoing, incoming, timeout)
+                self.messages.exchange((self.comm, &self.roll), header, outgoing, incoming, patience)
             }
         }
     }
@@ -195,25 +208,26 @@ impl Mpi {
         header: &Header,
         (outgoing, to_near): (Option<Outgoing<'_>>, bool),
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
         self.check_thread();
         let node = self.node.as_mut().expect("one of the two is near");
         let (near, far) =
             if to_near { ((outgoing, None), (None, incoming)) } else { ((None, incoming), (outgoing, None)) };
         let (mut near_send, mut near_receive, around) = node.halves(header, near.0, near.1);
-        let mut waiting = Waiting::new(self.spins, timeout);
+        let mut waiting = Waiting::new(self.spins, patience, &self.roll);
         self.messages.halves(
-            (self.comm, self.rank),
+            (self.comm, &self.roll),
             header,
             far.0,
             far.1,
             |far_send, far_receive, mut listening| {
                 near_send.progress()?;
                 exchange::begin(far_send, far_receive, &mut listening, &mut waiting)?;
-                let look = |other, waiting: &Waiting| {
-                    listening.look_around(waiting)?;
-                    around.look(other, waiting)
+                let look = |other, waiting: &Waiting<'_>| {
+                    let far = listening.look_around(other, waiting)?;
+                    // What a rank of this node has sent is here before it leaves.
+                    if around.has(other) { around.look(other, waiting) } else { Ok(far) }
                 };
                 if to_near {
                     complete(&mut near_send, far_receive, waiting, look)
@@ -227,9 +241,7 @@ impl Mpi {
     /// Remembers why this rank cannot go on; the job is ended when the communicator is dropped.
     pub(crate) fn fail(&mut self, cause: &str) {
         self.cause.get_or_insert_with(|| cause.to_owned());
-        if let Some(node) = &self.node {
-            node.fail(cause);
-        }
+        self.roll.fail(self.rank, cause);
         if self.stranded || self.messages.are_stranded() {
             // MPI still has the caller's memory, and the caller is about to get it back.
             end_job(self.rank, cause);
@@ -311,6 +323,7 @@ impl Drop for Mpi {
         }
         // Its last rank to go takes the memory with it.
         self.node = None;
+        self.roll.leave(self.rank);
         let freed = self.free_groups().and_then(|()| self.comm.free());
         let ended = freed.and_then(|()| if self.owns_mpi { sys::finalize() } else { Ok(()) });
         if let Err(error) = ended {

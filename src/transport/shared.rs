@@ -7,15 +7,15 @@
 //! (but for the kernel's copies).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use unisono_collectives::Rank;
 
 use super::half::{Half as _, Sight, complete};
-use super::{Failure, Header, Incoming, Outgoing, Waiting};
+use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::error::Error;
 use crate::registered::Registry;
 use crate::scratch::Scratch;
+use crate::watch::Roll;
 
 pub(super) mod board;
 mod channel;
@@ -44,6 +44,7 @@ pub(crate) struct Shared {
     /// The position of each rank of the world, where it has one.
     positions: Vec<Option<usize>>,
     board: Board,
+    roll: Roll,
     reach: Reach,
     registry: Arc<Registry>,
     spins: u32,
@@ -83,7 +84,7 @@ impl Shared {
     pub(super) fn new(
         position: usize,
         members: Vec<Rank>,
-        board: Board,
+        (board, roll): (Board, Roll),
         reach: Reach,
         registry: Arc<Registry>,
         spins: u32,
@@ -101,6 +102,7 @@ impl Shared {
             members,
             positions,
             board,
+            roll,
             reach,
             registry,
             spins,
@@ -119,11 +121,11 @@ impl Shared {
         let pages = crate::memory::Pages::untouched(size_bytes)
             .map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
         let board = Board::new(pages, ranks, 0);
-        let end = |position| {
+        let end = |(position, roll)| {
             let (members, registry) = ((0..ranks).collect(), Registry::of_threads());
-            Self::new(position, members, board.clone(), Reach::Threads, registry, spins)
+            Self::new(position, members, (board.clone(), roll), Reach::Threads, registry, spins)
         };
-        Ok((0..ranks).map(end).collect())
+        Ok(Roll::of_threads(ranks)?.into_iter().enumerate().map(end).collect())
     }
 
     /// This rank's number in the world.
@@ -136,13 +138,18 @@ impl Shared {
         &self.members
     }
 
-    /// How often this rank looks before it gives way.
+    /// What all ranks of the node know of each other.
+    pub(super) fn roll(&self) -> &Roll {
+        &self.roll
+    }
+
     /// Whether the kernel copies from memory of the others that is not registered.
     #[cfg(feature = "mpi")]
     pub(super) fn asks_kernel(&self) -> bool {
         self.reach.can_ask_kernel()
     }
 
+    /// How often this rank looks before it gives way.
     pub(super) fn set_spins(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -168,10 +175,11 @@ impl Shared {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
-        let waiting = Waiting::new(self.spins, timeout);
+        let spins = self.spins;
         let (mut sending, mut receiving, around) = self.halves(header, outgoing, incoming);
+        let waiting = Waiting::new(spins, patience, around.roll);
         sending.progress()?;
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
@@ -187,24 +195,23 @@ impl Shared {
     ) -> (Option<Sending<'a>>, Option<Receiving<'a>>, Around<'a>) {
         let to = outgoing.as_ref().map(|outgoing| self.position_of(outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.position_of(incoming.from));
-        let Self { position, members, positions, board, reach, registry, outbox, received, meetings, .. } =
-            self;
-        let board = &*board;
+        let Self { position, members, board, roll, reach, registry, outbox, received, meetings, .. } = self;
+        let (board, roll) = (&*board, &*roll);
         let sending = outgoing.zip(to).map(|(outgoing, to)| {
             let can_ask_kernel = reach.can_ask_kernel();
-            Sending::new(board, (*position, to), header, outgoing, outbox, registry, can_ask_kernel)
+            Sending::new((board, roll), (*position, to), header, outgoing, outbox, registry, can_ask_kernel)
         });
         // What was received before this exchange: the number of the message that is awaited may change in it.
-        let around = Around { position: *position, members, positions, board, header, meetings: *meetings };
+        let around = Around { position: *position, members, board, roll, header, meetings: *meetings };
         let receiving = incoming.zip(from).map(|(incoming, from)| {
-            Receiving::new(board, (from, *position), header, incoming, &mut received[from], reach)
+            Receiving::new((board, roll), (from, *position), header, incoming, &mut received[from], reach)
         });
         (sending, receiving, around)
     }
 
     /// Lets every rank that shares this memory know that this one cannot go on.
     pub(super) fn fail(&self, cause: &str) {
-        self.board.fail(self.position, cause);
+        self.roll.fail(self.rank(), cause);
     }
 }
 
@@ -213,26 +220,25 @@ impl Shared {
 pub(super) struct Around<'a> {
     position: usize,
     members: &'a [Rank],
-    positions: &'a [Option<usize>],
     board: &'a Board,
+    roll: &'a Roll,
     header: &'a Header,
     meetings: u64,
 }
 
 impl Around<'_> {
+    /// Whether a rank sends its messages through this memory.
+    #[cfg(feature = "mpi")]
+    pub(super) fn has(&self, rank: Rank) -> bool {
+        self.members.contains(&rank)
+    }
+
     #[cold]
-    pub(super) fn look(&self, other: Rank, waiting: &Waiting) -> Result<Sight, Failure> {
-        if let Some((by, cause)) = self.board.failed() {
-            let (rank, by) = (self.members[self.position], self.members[by]);
-            return Err(Failure::Error(Error::Aborted { rank, by, cause }));
-        }
+    pub(super) fn look(&self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
         if waiting.is_patient() {
             self.overhear()?;
         }
-        let left =
-            |position: usize| self.board.condition(position).left.load(std::sync::atomic::Ordering::Acquire);
-        let gone = self.positions.get(other).copied().flatten().is_some_and(left);
-        Ok(if gone { Sight::Gone } else { Sight::Nothing })
+        Ok(if self.roll.has_left(other) { Sight::Gone } else { Sight::Nothing })
     }
 
     /// Looks at what other ranks have sent or opened that this one does not wait for.
@@ -242,7 +248,9 @@ impl Around<'_> {
             let sent = channel.arrived(channel.taken() + 1);
             let opened = self.board.condition(other).opened.read(self.meetings + 1);
             let mut posted = sent.into_iter().chain(opened);
-            posted.try_for_each(|content| self.header.check_overheard(&content.header, self.members[other]))
+            posted.try_for_each(|content| {
+                self.header.check_overheard(&content.header, self.members[other], self.roll)
+            })
         })
     }
 }
@@ -252,6 +260,6 @@ impl Drop for Shared {
         if std::thread::panicking() {
             self.fail("it panicked");
         }
-        self.board.condition(self.position).left.store(true, std::sync::atomic::Ordering::Release);
+        self.roll.leave(self.rank());
     }
 }

@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Range;
-use std::time::Duration;
 
 use unisono_collectives::Rank;
 
@@ -18,7 +17,8 @@ use super::sys::{Comm, Request};
 use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::transport::half::{Half, complete};
-use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Waiting};
+use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
+use crate::watch::Roll;
 
 /// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
 /// are sent.
@@ -63,23 +63,23 @@ impl Messages {
     /// Sends and receives one message each, at most. When it succeeds, MPI needs neither buffer any more.
     pub(super) fn exchange(
         &mut self,
-        (comm, rank): (Comm, Rank),
+        (comm, roll): (Comm, &Roll),
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
-        let mut waiting = Waiting::new(self.spins, timeout);
-        self.halves((comm, rank), header, outgoing, incoming, |sending, receiving, mut listening| {
+        let mut waiting = Waiting::new(self.spins, patience, roll);
+        self.halves((comm, roll), header, outgoing, incoming, |sending, receiving, mut listening| {
             begin(sending, receiving, &mut listening, &mut waiting)?;
-            complete(sending, receiving, waiting, |_, waiting| listening.look_around(waiting))
+            complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
         })
     }
 
     /// Lets `exchange` carry out both halves, and sees to it that MPI keeps no memory that it should not.
     pub(super) fn halves(
         &mut self,
-        (comm, rank): (Comm, Rank),
+        (comm, roll): (Comm, &Roll),
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
@@ -89,12 +89,13 @@ impl Messages {
             Listening<'_>,
         ) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let guard = AbortOnPanic { rank };
+        let guard = AbortOnPanic { rank: roll.rank() };
         let link = Link { comm, segment: self.segment };
         let mut sending = outgoing.map(|outgoing| Sending::new(link, header, outgoing, &mut self.sent));
-        let mut receiving = incoming
-            .map(|incoming| Receiving::new(link, header, incoming, &mut self.received, &mut self.staging));
-        let listening = Listening { comm, header, overheard: &mut self.overheard };
+        let mut receiving = incoming.map(|incoming| {
+            Receiving::new((link, roll), header, incoming, &mut self.received, &mut self.staging)
+        });
+        let listening = Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
         let done = exchange(&mut sending, &mut receiving, listening);
         self.stranded = done.is_err()
             && (sending.is_some_and(|sending| sending.lends_memory())
@@ -109,7 +110,7 @@ pub(super) fn begin(
     sending: &mut Option<Sending<'_>>,
     receiving: &mut Option<Receiving<'_>>,
     listening: &mut Listening<'_>,
-    waiting: &mut Waiting,
+    waiting: &mut Waiting<'_>,
 ) -> Result<(), Failure> {
     if let Some(send) = sending {
         send.begin().map_err(Failure::Error)?;
@@ -222,6 +223,7 @@ impl Half for Sending<'_> {
 /// The receiving half.
 pub(super) struct Receiving<'a> {
     link: Link,
+    roll: &'a Roll,
     from: Rank,
     expected: Header,
     target: Target<'a>,
@@ -237,7 +239,7 @@ pub(super) struct Receiving<'a> {
 
 impl<'a> Receiving<'a> {
     fn new(
-        link: Link,
+        (link, roll): (Link, &'a Roll),
         header: &Header,
         incoming: Incoming<'a>,
         first: &'a mut Scratch,
@@ -247,6 +249,7 @@ impl<'a> Receiving<'a> {
         let size_bytes = target.size_bytes();
         Self {
             link,
+            roll,
             from,
             expected: header.of_size(size_bytes),
             target,
@@ -278,7 +281,7 @@ impl<'a> Receiving<'a> {
     /// Checks that the sender is in the same collective, and takes in a short payload.
     fn take_first(&mut self) -> Result<(), Failure> {
         let (header, payload) = self.first.split_at(size_of::<Header>());
-        self.expected.check(bytemuck::from_bytes(header), self.from)?;
+        self.expected.check(bytemuck::from_bytes(header), self.from, self.roll)?;
         if self.size_bytes <= SHORT {
             self.target.accept(0, &payload[..self.size_bytes]);
             (self.asked, self.taken) = (self.size_bytes, self.size_bytes);

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
@@ -13,6 +14,10 @@ use super::sys::{Comm, Request};
 use crate::scratch::Scratch;
 use crate::transport::half::Sight;
 use crate::transport::{Failure, Header, Waiting};
+use crate::watch::Roll;
+
+/// More than a message needs that was sent by a rank before it left: that it has left, the others may learn on a shorter way.
+const STRAGGLING: Duration = Duration::from_secs(3);
 
 /// What was overheard and is still to be received, oldest first.
 #[derive(Debug, Default)]
@@ -25,15 +30,22 @@ pub(super) struct Overheard {
 /// Listening in one exchange.
 pub(super) struct Listening<'a> {
     pub(super) comm: Comm,
+    pub(super) roll: &'a Roll,
     pub(super) header: &'a Header,
     pub(super) overheard: &'a mut Overheard,
+    /// Since when the rank that is waited for is known to have left.
+    pub(super) gone_since: Option<Instant>,
 }
 
 impl Listening<'_> {
     /// The oldest message from this rank, if one was overheard.
-    pub(super) fn recall(&mut self, from: Rank, waiting: &mut Waiting) -> Result<Option<Scratch>, Failure> {
+    pub(super) fn recall(
+        &mut self,
+        from: Rank,
+        waiting: &mut Waiting<'_>,
+    ) -> Result<Option<Scratch>, Failure> {
         while !self.has_arrived()? {
-            waiting.pause().map_err(|waited| Failure::Timeout { other: from, waited })?;
+            waiting.pause_for(from)?;
         }
         let messages = &mut self.overheard.messages;
         let position = messages.iter().position(|(sender, _)| *sender == from);
@@ -41,11 +53,15 @@ impl Listening<'_> {
     }
 
     /// What a rank does that has waited for a while.
-    pub(super) fn look_around(&mut self, waiting: &Waiting) -> Result<Sight, Failure> {
+    pub(super) fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
         if waiting.is_patient() {
             self.listen()?;
         }
-        Ok(Sight::Nothing)
+        if !self.roll.has_left(other) {
+            return Ok(Sight::Nothing);
+        }
+        let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
+        Ok(if gone_since.elapsed() > STRAGGLING { Sight::Gone } else { Sight::Nothing })
     }
 
     /// Takes in one message more, if there is one, and checks that its sender is in the same collective.
@@ -74,7 +90,7 @@ impl Listening<'_> {
         *arriving = None;
         let (from, message) = messages.back_mut().expect("what arrives has a place");
         let theirs: Header = *bytemuck::from_bytes(message.take(size_of::<Header>()));
-        self.header.check_overheard(&theirs, *from)?;
+        self.header.check_overheard(&theirs, *from, self.roll)?;
         Ok(true)
     }
 }

@@ -1,18 +1,17 @@
-//! The memory that all ranks of a node have in common: how each of them is, and what they send each other.
+//! The memory over which ranks of a node send each other messages, and how each of them is in the midst of one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::channel::{Channel, OwnLine, Post};
 use crate::memory::Pages;
+use crate::watch::Roll;
 
 /// How much of a long message is staged at a time, and how many such pieces a rank has.
 pub(super) const PIECE: usize = 16 << 10;
 pub(super) const PIECES: usize = 4;
 
-/// How much of a cause the board keeps.
-const CAUSE: usize = 480;
 /// More than any copy or reduction takes.
 const LONGEST_VISIT: Duration = Duration::from_secs(20);
 
@@ -31,19 +30,12 @@ pub(in crate::transport) struct Board {
 struct Head {
     /// The number of the board, so that another memory is not taken for it.
     number: AtomicU64,
-    /// The rank that failed first, plus one; 0 as long as all is well.
-    failed: AtomicU32,
-    /// The length of the cause, plus one; 0 as long as it is not written.
-    cause_length: AtomicU32,
-    cause: [AtomicU8; CAUSE],
 }
 
 /// How a rank is. Each flag that is written often has a cache line of its own.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Condition {
-    /// It has left the world, and sends no more.
-    pub(super) left: AtomicBool,
     /// It has failed: nobody may touch its memory any more.
     withdrawn: AtomicBool,
     /// It is reading or writing memory of other ranks.
@@ -150,27 +142,6 @@ impl Board {
         unsafe { self.pages.as_ptr().add(Self::staging_at(self.ranks, rank) + piece * PIECE) }
     }
 
-    /// Tells all that a rank cannot go on; the first cause stays.
-    pub(super) fn fail(&self, rank: usize, cause: &str) {
-        let head = self.head();
-        let first = head.failed.compare_exchange(0, rank as u32 + 1, Ordering::AcqRel, Ordering::Relaxed);
-        if first.is_ok() {
-            let cause = &cause.as_bytes()[..cause.floor_char_boundary(CAUSE)];
-            head.cause.iter().zip(cause).for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
-            head.cause_length.store(cause.len() as u32 + 1, Ordering::Release);
-        }
-    }
-
-    /// The rank that failed first, and what it said, if one did.
-    pub(super) fn failed(&self) -> Option<(usize, String)> {
-        let head = self.head();
-        let by = head.failed.load(Ordering::Acquire).checked_sub(1)?;
-        let length = head.cause_length.load(Ordering::Acquire).checked_sub(1)?;
-        let cause: Vec<_> =
-            head.cause[..length as usize].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-        Some((by as usize, String::from_utf8_lossy(&cause).into_owned()))
-    }
-
     /// Goes inside the memory of other ranks, unless one of them has withdrawn it.
     pub(super) fn enter(&self, rank: usize, mut others: impl Iterator<Item = usize>) -> Option<Inside<'_>> {
         let inside = Inside { inside: &self.condition(rank).inside };
@@ -216,12 +187,13 @@ impl Drop for Inside<'_> {
 #[derive(Debug)]
 pub(super) struct Lent<'a> {
     board: &'a Board,
+    roll: &'a Roll,
     rank: usize,
 }
 
 impl<'a> Lent<'a> {
-    pub(super) fn by(board: &'a Board, rank: usize) -> Self {
-        Self { board, rank }
+    pub(super) fn by(board: &'a Board, roll: &'a Roll, rank: usize) -> Self {
+        Self { board, roll, rank }
     }
 
     /// All others have said that they are done.
@@ -234,7 +206,7 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Whoever catches the panic may keep the communicator; nobody is to wait for the memory.
-            self.board.fail(self.rank, "it panicked");
+            self.roll.fail(self.roll.rank(), "it panicked");
         }
         self.board.withdraw(self.rank);
     }

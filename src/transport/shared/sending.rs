@@ -8,6 +8,7 @@ use super::channel::{Channel, SHORT, SLOTS};
 use crate::registered::{Location, Registry};
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};
+use crate::watch::Roll;
 
 /// From this size on, the kernel's copy from memory that the receiver cannot reach costs less than staging.
 pub(super) const KERNEL_BYTES: usize = 64 << 10;
@@ -27,6 +28,7 @@ enum Way<'a> {
 #[derive(Debug)]
 pub(in crate::transport) struct Sending<'a> {
     board: &'a Board,
+    roll: &'a Roll,
     channel: &'a Channel,
     from: usize,
     to: usize,
@@ -43,7 +45,7 @@ pub(in crate::transport) struct Sending<'a> {
 impl<'a> Sending<'a> {
     #[inline]
     pub(super) fn new(
-        board: &'a Board,
+        (board, roll): (&'a Board, &'a Roll),
         (from, to): (usize, usize),
         header: &Header,
         outgoing: Outgoing<'a>,
@@ -58,7 +60,7 @@ impl<'a> Sending<'a> {
         let way =
             if bytes.len() <= SHORT { Way::Short } else { Self::long_way(bytes, registry, can_ask_kernel) };
         let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
-        Self { board, channel, from, to, other, header, bytes, way, outbox, given: 0, done: false }
+        Self { board, roll, channel, from, to, other, header, bytes, way, outbox, given: 0, done: false }
     }
 
     fn long_way(bytes: &[u8], registry: &Registry, can_ask_kernel: bool) -> Way<'a> {
@@ -84,7 +86,7 @@ impl<'a> Sending<'a> {
     fn progress_whole(&mut self, location: Location) -> bool {
         if self.given == 0 {
             let Some(number) = self.next_number() else { return false };
-            self.way = Way::Whole(location, Some(Lent::by(self.board, self.from)));
+            self.way = Way::Whole(location, Some(Lent::by(self.board, self.roll, self.from)));
             self.channel.send_long(number, self.header, location);
             self.outbox.sent[self.to] = number;
             self.given = self.bytes.len();

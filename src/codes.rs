@@ -1,0 +1,102 @@
+//! A call in numbers: what ranks tell each other of it, and what they keep of it.
+
+use bytemuck::{Pod, Zeroable};
+use unisono_collectives::{Operation, Rank};
+
+use crate::call::Call;
+use crate::dtype::DType;
+use crate::means::Means;
+use crate::reduce::ReduceOp;
+
+/// All of a call but its count, and what carries it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Codes {
+    /// The root, or `u32::MAX`.
+    root: u32,
+    operation: u8,
+    /// The reduction, or `u8::MAX`.
+    op: u8,
+    dtype: u8,
+    means: u8,
+}
+
+impl Codes {
+    pub(crate) fn new(call: &Call, means: Means) -> Self {
+        Self {
+            root: call.operation.root().map_or(u32::MAX, |root| root as u32),
+            operation: operation_code(call.operation),
+            op: call.op.map_or(u8::MAX, |op| op as u8),
+            dtype: call.dtype as u8,
+            means: means.code(),
+        }
+    }
+
+    /// The same as one number.
+    pub(crate) fn bits(self) -> u64 {
+        bytemuck::cast(self)
+    }
+
+    pub(crate) fn of_bits(bits: u64) -> Self {
+        bytemuck::cast(bits)
+    }
+
+    /// The name of the operation; `?` for a number that no operation has.
+    pub(crate) fn operation(self) -> &'static str {
+        name(&Operation::all(0).map(Operation::name), self.operation)
+    }
+
+    pub(crate) fn dtype(self) -> &'static str {
+        name(&DType::ALL.map(DType::name), self.dtype)
+    }
+
+    /// The name of what carries it out.
+    pub(crate) fn means(self) -> &'static str {
+        name(&Means::ALL.map(Means::name), self.means)
+    }
+
+    pub(crate) fn op(self) -> Option<&'static str> {
+        (self.op != u8::MAX).then(|| name(&ReduceOp::ALL.map(ReduceOp::name), self.op))
+    }
+
+    pub(crate) fn root(self) -> Option<Rank> {
+        (self.root != u32::MAX).then_some(self.root as Rank)
+    }
+}
+
+fn name(names: &[&'static str], code: u8) -> &'static str {
+    names.get(usize::from(code)).copied().unwrap_or("?")
+}
+
+/// The position among all operations.
+fn operation_code(operation: Operation) -> u8 {
+    match operation {
+        Operation::AllReduce => 0,
+        Operation::ReduceScatter => 1,
+        Operation::AllGather => 2,
+        Operation::Broadcast { .. } => 3,
+        Operation::Reduce { .. } => 4,
+        Operation::Gather { .. } => 5,
+        Operation::Scatter { .. } => 6,
+        Operation::AllToAll => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_has_its_code() {
+        for (code, operation) in Operation::all(0).into_iter().enumerate() {
+            assert_eq!(usize::from(operation_code(operation)), code);
+        }
+    }
+
+    #[test]
+    fn codes_of_nothing_have_no_names() {
+        let codes = Codes::of_bits(u64::MAX);
+        assert_eq!((codes.operation(), codes.dtype(), codes.means()), ("?", "?", "?"));
+        assert_eq!((codes.op(), codes.root()), (None, None));
+    }
+}

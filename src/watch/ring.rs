@@ -1,0 +1,293 @@
+//! The flight recorder: what a rank did last, in a ring that it alone writes and that others read at any time.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use unisono_collectives::Rank;
+
+use super::record::Stage;
+use super::sheet::Alone;
+
+/// How many calls are kept.
+pub(super) const RECORDS: usize = 256;
+
+/// How far a call has come.
+const DONE: u8 = 1;
+const FAILED: u8 = 2;
+/// Added to it: that the clock was read when it began, and that it had to wait, so that the clock was read then.
+const TIMED: u8 = 16;
+const WAITED: u8 = 32;
+
+/// A call, on one cache line: a short one is written down while it takes a quarter of a microsecond.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Slot {
+    /// How many calls there were with this one; 0 while it is being written.
+    number: AtomicU64,
+    sequence: AtomicU64,
+    count: AtomicU64,
+    codes: AtomicU64,
+    label: AtomicU64,
+    began: AtomicU64,
+    ended: AtomicU64,
+    progress: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+/// What changes in the course of a call, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// [`DONE`], [`FAILED`], or neither; and flags.
+    stage: u8,
+    /// The phase of the plan; at most 255.
+    pub(super) phase: u8,
+    /// The step of the phase; at most 65535.
+    pub(super) step: u16,
+    /// Whom it waited for last, plus one; 0 if it had to wait for nobody.
+    pub(super) waits_for: u32,
+}
+
+impl Progress {
+    fn bits(self) -> u64 {
+        let Self { stage, phase, step, waits_for } = self;
+        u64::from(stage) | u64::from(phase) << 8 | u64::from(step) << 16 | u64::from(waits_for) << 32
+    }
+
+    fn of_bits(bits: u64) -> Self {
+        let (stage, phase, step) = (bits as u8, (bits >> 8) as u8, (bits >> 16) as u16);
+        Self { stage, phase, step, waits_for: (bits >> 32) as u32 }
+    }
+
+    pub(super) fn stage(self) -> Stage {
+        match self.stage & !(TIMED | WAITED) {
+            DONE => Stage::Done,
+            FAILED => Stage::Failed,
+            _ => Stage::Running,
+        }
+    }
+}
+
+/// A call as it was written down. Times are microseconds of the system's clock, 0 if not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Noted {
+    pub(super) sequence: u64,
+    pub(super) count: u64,
+    pub(super) codes: u64,
+    pub(super) label: u64,
+    pub(super) began: u64,
+    pub(super) ended: u64,
+    pub(super) progress: Progress,
+}
+
+/// A ring of calls. Zero is an empty one.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Ring {
+    /// How many calls were begun.
+    begun: Alone<AtomicU64>,
+    slots: [Slot; RECORDS],
+}
+
+impl Ring {
+    /// How many calls were begun.
+    #[inline]
+    pub(super) fn begun(&self) -> u64 {
+        self.begun.0.load(Ordering::Acquire)
+    }
+
+    /// Writes down that a call begins, and when; whether the clock was read for it. Only the rank whose ring it is writes.
+    #[inline]
+    pub(super) fn begin(
+        &self,
+        sequence: u64,
+        count: u64,
+        codes: u64,
+        label: u64,
+        (now, is_timed): (u64, bool),
+    ) {
+        let number = self.begun.0.load(Ordering::Relaxed) + 1;
+        let slot = self.slot(number);
+        // With the fence in `read`: who sees any of what follows sees that it is being written, too.
+        slot.number.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        slot.sequence.store(sequence, Ordering::Relaxed);
+        slot.count.store(count, Ordering::Relaxed);
+        slot.codes.store(codes, Ordering::Relaxed);
+        slot.label.store(label, Ordering::Relaxed);
+        slot.began.store(now, Ordering::Relaxed);
+        slot.ended.store(0, Ordering::Relaxed);
+        slot.progress.store(if is_timed { u64::from(TIMED) } else { 0 }, Ordering::Relaxed);
+        slot.number.store(number, Ordering::Release);
+        self.begun.0.store(number, Ordering::Release);
+    }
+
+    /// Writes down which step the call has come to.
+    #[inline]
+    pub(super) fn at_step(&self, phase: usize, step: usize) {
+        let (phase, step) = (phase.min(usize::from(u8::MAX)) as u8, step.min(usize::from(u16::MAX)) as u16);
+        let newest = self.newest();
+        let stage = newest.progress.load(Ordering::Relaxed) as u8;
+        let progress = Progress { stage, phase, step, waits_for: 0 };
+        newest.progress.store(progress.bits(), Ordering::Relaxed);
+    }
+
+    /// Writes down for whom the call waits now.
+    pub(super) fn waits_for(&self, other: Rank, now: u64) {
+        let newest = self.newest();
+        let progress = Progress::of_bits(newest.progress.load(Ordering::Relaxed));
+        if progress.stage() != Stage::Running {
+            // A wait beside calls, such as for a GPU.
+            return;
+        }
+        if progress.stage & (TIMED | WAITED) == 0 {
+            // The call began a moment ago, and may have had to take an older time for it.
+            newest.began.store(now, Ordering::Relaxed);
+        }
+        let (stage, waits_for) = (progress.stage | WAITED, other as u32 + 1);
+        newest.progress.store(Progress { stage, waits_for, ..progress }.bits(), Ordering::Relaxed);
+    }
+
+    /// Writes down how the call has ended.
+    #[inline]
+    pub(super) fn end(&self, is_done: bool, now: u64) {
+        let newest = self.newest();
+        let progress = newest.progress.load(Ordering::Relaxed);
+        newest.ended.store(now, Ordering::Relaxed);
+        newest.progress.store(progress | u64::from(if is_done { DONE } else { FAILED }), Ordering::Release);
+    }
+
+    /// Whether the clock was read in the call that was begun last.
+    #[inline]
+    pub(super) fn is_timed(&self) -> bool {
+        self.newest().progress.load(Ordering::Relaxed) as u8 & (TIMED | WAITED) != 0
+    }
+
+    /// Call `number`, if it is still here; calls are numbered from 1.
+    pub(super) fn read(&self, number: u64) -> Option<Noted> {
+        let slot = self.slot(number);
+        if number == 0 || slot.number.load(Ordering::Acquire) != number {
+            return None;
+        }
+        // `progress` first: what it says of the end was written after the time of the end.
+        let progress = Progress::of_bits(slot.progress.load(Ordering::Acquire));
+        let noted = Noted {
+            sequence: slot.sequence.load(Ordering::Relaxed),
+            count: slot.count.load(Ordering::Relaxed),
+            codes: slot.codes.load(Ordering::Relaxed),
+            label: slot.label.load(Ordering::Relaxed),
+            began: slot.began.load(Ordering::Relaxed),
+            ended: slot.ended.load(Ordering::Relaxed),
+            progress,
+        };
+        fence(Ordering::Acquire);
+        (slot.number.load(Ordering::Relaxed) == number).then_some(noted)
+    }
+
+    /// The newest call that is here; the writer may be a few further by now.
+    pub(super) fn last(&self) -> Option<Noted> {
+        // A writer that laps the ring in the midst of a look would have to do so again and again.
+        (0..RECORDS).find_map(|_| self.read(self.begun()))
+    }
+
+    /// All calls that are here, oldest first.
+    pub(super) fn all(&self) -> Vec<Noted> {
+        let begun = self.begun();
+        let first = begun.saturating_sub(RECORDS as u64) + 1;
+        (first..=begun).filter_map(|number| self.read(number)).collect()
+    }
+
+    #[inline]
+    fn slot(&self, number: u64) -> &Slot {
+        &self.slots[(number % RECORDS as u64) as usize]
+    }
+
+    #[inline]
+    fn newest(&self) -> &Slot {
+        self.slot(self.begun.0.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::watch::roll::Roll;
+
+    #[test]
+    fn progress_goes_round() {
+        let progress = Progress { stage: FAILED, phase: 200, step: 60_000, waits_for: 7 };
+        assert_eq!(Progress::of_bits(progress.bits()), progress);
+    }
+
+    #[test]
+    fn the_last_calls_are_kept_in_order() {
+        let roll = Roll::of_one();
+        let ring = roll.ring();
+        assert_eq!((ring.last(), ring.all()), (None, vec![]));
+        for call in 0..1000 {
+            ring.begin(call, 8, 0, 0, (50, false));
+            assert!(!ring.is_timed());
+            ring.waits_for(3, 55);
+            ring.waits_for(3, 57);
+            assert!(ring.is_timed());
+            ring.at_step(1, call as usize);
+            ring.end(true, 60);
+        }
+        let all = ring.all();
+        let sequences: Vec<_> = all.iter().map(|noted| noted.sequence).collect();
+        assert_eq!(sequences, (1000 - RECORDS as u64..1000).collect::<Vec<_>>());
+        let last = Noted {
+            sequence: 999,
+            count: 8,
+            codes: 0,
+            label: 0,
+            began: 55,
+            ended: 60,
+            progress: Progress { stage: DONE | WAITED, phase: 1, step: 999, waits_for: 0 },
+        };
+        assert_eq!((all.last(), ring.last()), (Some(&last), Some(last)));
+        assert_eq!(last.progress.stage(), Stage::Done);
+    }
+
+    #[test]
+    fn a_call_that_was_timed_keeps_its_beginning() {
+        let roll = Roll::of_one();
+        let ring = roll.ring();
+        ring.begin(0, 8, 0, 0, (50, true));
+        ring.waits_for(3, 90);
+        let last = ring.last().unwrap();
+        assert_eq!((last.began, last.progress.waits_for, last.progress.stage()), (50, 4, Stage::Running));
+        ring.end(false, 95);
+        ring.waits_for(2, 99);
+        let last = ring.last().unwrap();
+        assert_eq!((last.ended, last.progress.waits_for, last.progress.stage()), (95, 4, Stage::Failed));
+    }
+
+    /// Everything in a record follows from its number; a mixture of two would show.
+    #[test]
+    fn a_reader_sees_whole_records_while_the_writer_laps_it() {
+        let roll = Roll::of_one();
+        let (ring, ends) = (roll.ring(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut call = 0;
+                while !ends.load(Ordering::Relaxed) {
+                    call += 1;
+                    ring.begin(call, call * 3, call * 5, call * 7, (call * 11, false));
+                }
+            });
+            let mut seen = 0;
+            while seen < 200_000 {
+                for noted in ring.all() {
+                    let call = noted.sequence;
+                    let rest = (noted.count, noted.codes, noted.label, noted.began);
+                    assert_eq!(rest, (call * 3, call * 5, call * 7, call * 11));
+                    seen += 1;
+                }
+                seen += usize::from(ring.last().is_some());
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+    }
+}

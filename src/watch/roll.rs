@@ -1,0 +1,359 @@
+//! The roll: memory that all ranks of a node have in common, in which each writes how it is and what it does.
+//!
+//! It is there whether or not messages go through shared memory, so that ranks that wait for a message know more of each
+//! other than that it does not come. Who is alone on a node, or cannot share memory, has one of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use unisono_collectives::Rank;
+
+use super::record::{Doing, Record, Stage, State, seconds_between};
+use super::ring::Ring;
+use super::sheet::{Row, Sheet};
+use crate::codes::Codes;
+use crate::error::{Error, Result};
+use crate::memory::Pages;
+
+/// From this size on, a call takes so long that a look at the clock does not matter.
+const LONG_BYTES: usize = 16 << 10;
+/// How exact [`Roll::about_now`] need be.
+const TICK_US: u64 = 1000;
+
+/// One rank's view of a roll. Clones are of the same rank.
+#[derive(Debug, Clone)]
+pub(crate) struct Roll {
+    sheet: Arc<Sheet>,
+    members: Arc<[Rank]>,
+    position: usize,
+}
+
+impl Roll {
+    /// How much memory a roll needs that `members` of `ranks` ranks share.
+    pub(crate) fn size_bytes(ranks: usize, members: usize) -> usize {
+        Sheet::size_bytes(ranks, members)
+    }
+
+    /// The views of all ranks of a world of threads.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system has not that much.
+    pub(crate) fn of_threads(ranks: usize) -> Result<Vec<Self>> {
+        Self::of_members(ranks, (0..ranks).collect())
+    }
+
+    /// A roll of this rank's own, in a world of `ranks` ranks.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system has not that much.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn alone(rank: Rank, ranks: usize) -> Result<Self> {
+        Ok(Self::of_members(ranks, vec![rank])?.remove(0))
+    }
+
+    /// A roll for a test.
+    #[cfg(test)]
+    pub(crate) fn of_one() -> Self {
+        Self::of_threads(1).expect("there is memory").remove(0)
+    }
+
+    fn of_members(ranks: usize, members: Vec<Rank>) -> Result<Vec<Self>> {
+        let size_bytes = Self::size_bytes(ranks, members.len());
+        let memory = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
+        let pages = Pages::untouched(size_bytes).map_err(memory)?;
+        let sheet = Sheet::new(pages, ranks, members.len()).expect("it was asked how much it needs");
+        let (sheet, members) = (Arc::new(sheet), Arc::<[Rank]>::from(members));
+        (0..members.len())
+            .map(|position| {
+                let roll = Self { sheet: Arc::clone(&sheet), members: Arc::clone(&members), position };
+                roll.enter().map_err(memory)?;
+                Ok(roll)
+            })
+            .collect()
+    }
+
+    /// The roll with this number, on memory that all `members` have mapped, and that was zero; `None` if it is another's, or
+    /// cannot be had. The first of the members calls it first.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn shared(
+        pages: Pages,
+        number: u64,
+        ranks: usize,
+        members: &[Rank],
+        position: usize,
+    ) -> Option<Self> {
+        let sheet = Sheet::new(pages, ranks, members.len())?;
+        if position == 0 {
+            sheet.head().number.store(number, Ordering::Release);
+        } else if sheet.head().number.load(Ordering::Acquire) != number {
+            return None;
+        }
+        let roll = Self { sheet: Arc::new(sheet), members: members.into(), position };
+        roll.enter().ok().map(|()| roll)
+    }
+
+    /// Writes this rank's row for the first time.
+    fn enter(&self) -> rustix::io::Result<()> {
+        self.sheet.touch(self.position)?;
+        let row = self.own();
+        row.process_id.store(std::process::id(), Ordering::Relaxed);
+        row.since.store(self.tick(), Ordering::Release);
+        Ok(())
+    }
+
+    /// The ranks of the world that share this roll, by position.
+    pub(crate) fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
+    /// Which of them this rank is.
+    pub(crate) fn position(&self) -> usize {
+        self.position
+    }
+
+    /// This rank.
+    pub(crate) fn rank(&self) -> Rank {
+        self.members[self.position]
+    }
+
+    /// Where a rank of the world is among the members, if it is one.
+    pub(crate) fn position_of(&self, rank: Rank) -> Option<usize> {
+        self.members.iter().position(|&member| member == rank)
+    }
+
+    /// Says that a rank of the world cannot go on, and why. The first cause stays; whether this was the first.
+    pub(crate) fn fail(&self, by: Rank, cause: &str) -> bool {
+        let head = self.sheet.head();
+        let first =
+            head.failed.compare_exchange(0, by as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if first {
+            head.cause.set(cause);
+        }
+        first
+    }
+
+    /// The rank that failed first, and what it said, if one did.
+    pub(crate) fn failed(&self) -> Option<(Rank, String)> {
+        let head = self.sheet.head();
+        let by = head.failed.load(Ordering::Acquire).checked_sub(1)?;
+        Some((by as Rank, head.cause.get()?))
+    }
+
+    /// Says that a rank of the world has left: it sends no more.
+    pub(crate) fn leave(&self, rank: Rank) {
+        if let Some(position) = self.position_of(rank) {
+            self.sheet.row(position).since.store(self.tick(), Ordering::Relaxed);
+        }
+        self.sheet.left(rank).store(1, Ordering::Release);
+    }
+
+    /// Whether a rank of the world is known to have left.
+    pub(crate) fn has_left(&self, rank: Rank) -> bool {
+        self.sheet.left(rank).load(Ordering::Acquire) != 0
+    }
+
+    /// Says that this rank goes into a section that may take long.
+    pub(crate) fn begin_quiet(&self, label: &str) {
+        let (row, hash) = (self.own(), self.know(label));
+        if row.quiet_depth.fetch_add(1, Ordering::Relaxed) == 0 {
+            row.quiet_label.store(hash, Ordering::Relaxed);
+            row.since.store(self.tick(), Ordering::Relaxed);
+        }
+        self.sheet.head().quiet.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Says that this rank comes out of the section that it went into last.
+    pub(crate) fn end_quiet(&self) {
+        let row = self.own();
+        if row.quiet_depth.fetch_sub(1, Ordering::Relaxed) == 1 {
+            row.since.store(self.tick(), Ordering::Relaxed);
+        }
+        self.sheet.head().quiet.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Says what quiet section a rank is in that does not share this roll, or that none is.
+    pub(crate) fn set_quiet_elsewhere(&self, label: Option<&str>) {
+        let elsewhere = &self.sheet.head().elsewhere;
+        label.map_or_else(|| elsewhere.clear(), |label| elsewhere.set(label));
+    }
+
+    /// Whether a rank of the world is in a section that may take long, as far as is known here.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let head = self.sheet.head();
+        head.quiet.load(Ordering::Acquire) > 0 || head.elsewhere.is_set()
+    }
+
+    /// Reads the clock for all who look at [`Roll::about_now`]; microseconds.
+    pub(crate) fn tick(&self) -> u64 {
+        let (now, tick) = (now_us(), &self.sheet.head().tick.0);
+        // The line is in the caches of all ranks, and is to stay there.
+        if now > tick.load(Ordering::Relaxed) + TICK_US {
+            tick.store(now, Ordering::Relaxed);
+        }
+        now
+    }
+
+    /// What time it was when a rank of this roll last read the clock: a look costs a nanosecond.
+    #[inline]
+    pub(crate) fn about_now(&self) -> u64 {
+        self.sheet.head().tick.0.load(Ordering::Relaxed)
+    }
+
+    /// What the rank at a position does.
+    pub(crate) fn doing(&self, position: usize) -> Doing {
+        let (row, rank, now) = (self.sheet.row(position), self.members[position], now_us());
+        let last = row.ring.last();
+        let is_quiet = row.quiet_depth.load(Ordering::Relaxed) > 0;
+        let is_inside = last.as_ref().is_some_and(|last| last.progress.stage() == Stage::Running);
+        let changed = row.since.load(Ordering::Acquire);
+        let (state, since) = match &last {
+            _ if self.has_left(rank) => (State::Left, changed),
+            Some(call) if is_inside => (State::Inside, call.began),
+            _ if is_quiet => (State::Quiet, changed),
+            Some(call) => (State::Outside, call.ended.max(changed)),
+            None => (State::NotYet, changed),
+        };
+        let quiet = is_quiet.then(|| row.label(row.quiet_label.load(Ordering::Relaxed))).flatten();
+        Doing {
+            rank,
+            host: host(),
+            process_id: row.process_id.load(Ordering::Relaxed),
+            state,
+            since_s: seconds_between(since, now),
+            quiet,
+            last: last.map(|last| Record::new(&last, now, |hash| self.label(hash))),
+        }
+    }
+
+    /// What the rank at a position did last, oldest first.
+    pub(crate) fn records(&self, position: usize) -> Vec<Record> {
+        let (all, now) = (self.sheet.row(position).ring.all(), now_us());
+        all.iter().map(|noted| Record::new(noted, now, |hash| self.label(hash))).collect()
+    }
+
+    /// The name of a label, if a rank of this roll has used it of late.
+    pub(crate) fn label(&self, hash: u64) -> Option<String> {
+        let own_first = std::iter::once(self.position).chain(0..self.members.len());
+        own_first.map(|position| self.sheet.row(position)).find_map(|row| row.label(hash))
+    }
+
+    /// What stands for a label in messages, whose name is then known to all of this roll.
+    pub(crate) fn know(&self, label: &str) -> u64 {
+        let hash = hash(label);
+        self.own().name(hash, label);
+        hash
+    }
+
+    /// Writes down that this rank begins a call.
+    #[inline]
+    pub(crate) fn begin(&self, sequence: u64, count: u64, codes: Codes, label: u64, size_bytes: usize) {
+        let is_long = size_bytes >= LONG_BYTES;
+        let now = if is_long { self.tick() } else { self.about_now() };
+        self.ring().begin(sequence, count, codes.bits(), label, (now, is_long));
+    }
+
+    /// Writes down which step the call has come to.
+    #[inline]
+    pub(crate) fn at_step(&self, phase: usize, step: usize) {
+        self.ring().at_step(phase, step);
+    }
+
+    /// Writes down for whom the call waits, and how much longer than at the last look.
+    pub(crate) fn waits_for(&self, other: Rank, more: Duration) {
+        let row = self.own();
+        row.waited.store(row.waited.load(Ordering::Relaxed) + more.as_micros() as u64, Ordering::Relaxed);
+        row.ring.waits_for(other, self.tick());
+    }
+
+    /// Writes down how the call has ended.
+    #[inline]
+    pub(crate) fn end(&self, is_done: bool) {
+        let ring = self.ring();
+        let now = if ring.is_timed() { self.tick() } else { self.about_now() };
+        ring.end(is_done, now);
+    }
+
+    /// How long this rank has waited for others so far, but for the first moments of each wait.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_micros(self.own().waited.load(Ordering::Relaxed))
+    }
+
+    /// What this rank has written down of its calls.
+    #[inline]
+    pub(super) fn ring(&self) -> &Ring {
+        &self.own().ring
+    }
+
+    #[inline]
+    fn own(&self) -> &Row {
+        self.sheet.row(self.position)
+    }
+}
+
+/// What stands for a label in messages; never 0, which stands for none. (FNV-1a, 64 bits.)
+fn hash(label: &str) -> u64 {
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    label.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step).max(1)
+}
+
+/// The name of this host.
+pub(super) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The system's clock, which all processes of a node read alike.
+fn now_us() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cause_stays() {
+        let rolls = Roll::of_threads(3).unwrap();
+        assert_eq!(rolls[0].failed(), None);
+        assert!(rolls[2].fail(7, "the disk is full"));
+        assert!(!rolls[1].fail(1, "because of rank 7"));
+        assert_eq!(rolls[0].failed(), Some((7, "the disk is full".to_owned())));
+    }
+
+    #[test]
+    fn who_has_left_is_known_to_all() {
+        let rolls = Roll::of_threads(2).unwrap();
+        assert!(!rolls[0].has_left(1));
+        rolls[1].leave(1);
+        assert!(rolls[0].has_left(1) && !rolls[0].has_left(0));
+        assert_eq!(rolls[0].doing(1).state, State::Left);
+    }
+
+    #[test]
+    fn quiet_sections_of_all_ranks_count() {
+        let rolls = Roll::of_threads(2).unwrap();
+        assert!(!rolls[0].is_quiet());
+        rolls[1].begin_quiet("validation");
+        rolls[1].begin_quiet("inner");
+        rolls[1].end_quiet();
+        assert!(rolls[0].is_quiet());
+        let doing = rolls[0].doing(1);
+        assert_eq!((doing.state, doing.quiet.as_deref()), (State::Quiet, Some("validation")));
+        rolls[1].end_quiet();
+        assert!(!rolls[0].is_quiet());
+        assert_eq!(rolls[0].doing(1).state, State::NotYet);
+        rolls[0].set_quiet_elsewhere(Some("on another node"));
+        assert!(rolls[1].is_quiet());
+        rolls[0].set_quiet_elsewhere(None);
+        assert!(!rolls[1].is_quiet());
+    }
+
+    #[test]
+    fn labels_differ_in_their_hashes() {
+        let hashes: std::collections::HashSet<_> =
+            (0..10_000).map(|bucket| hash(&format!("bucket {bucket}"))).collect();
+        assert!(hashes.len() == 10_000 && !hashes.contains(&0) && hash("") != 0);
+    }
+}

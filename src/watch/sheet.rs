@@ -1,0 +1,226 @@
+//! The memory of a roll, and where everything is in it.
+//!
+//! Everything is made of atomics, and zero is how everything begins: new pages are zero.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+
+use super::ring::Ring;
+use crate::memory::Pages;
+
+/// How much is kept of why a rank failed.
+const CAUSE: usize = 480;
+/// How much is kept of a label.
+pub(super) const LABEL: usize = 52;
+/// How many labels of a rank are kept.
+const LABELS: usize = 64;
+
+/// A text that other processes may read at any time: they see a whole one, or none, or, if it changes under their
+/// hands, a mixture.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Text<const MOST: usize> {
+    /// The length, plus one; 0 as long as it is not written.
+    length: AtomicU32,
+    bytes: [AtomicU8; MOST],
+}
+
+impl<const MOST: usize> Text<MOST> {
+    /// Writes as much of a text as there is room for.
+    pub(super) fn set(&self, text: &str) {
+        let text = &text.as_bytes()[..text.floor_char_boundary(MOST)];
+        self.clear();
+        self.bytes.iter().zip(text).for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
+        self.length.store(text.len() as u32 + 1, Ordering::Release);
+    }
+
+    pub(super) fn clear(&self) {
+        self.length.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.length.load(Ordering::Acquire) != 0
+    }
+
+    pub(super) fn get(&self) -> Option<String> {
+        let length = self.length.load(Ordering::Acquire).checked_sub(1)?;
+        let bytes = self.bytes.iter().take(length as usize);
+        let text: Vec<_> = bytes.map(|byte| byte.load(Ordering::Relaxed)).collect();
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// Something on cache lines of its own.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Alone<T>(pub(super) T);
+
+/// What comes first.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Head {
+    /// The number of the roll, so that another memory is not taken for it.
+    pub(super) number: AtomicU64,
+    /// The rank that failed first, plus one; 0 as long as all is well.
+    pub(super) failed: AtomicU32,
+    /// How many quiet sections ranks of this roll are in.
+    pub(super) quiet: AtomicU32,
+    pub(super) cause: Text<CAUSE>,
+    /// The label of a quiet section of a rank that does not share this roll, if one is in such a section.
+    pub(super) elsewhere: Text<LABEL>,
+    /// About what time it is, in microseconds.
+    pub(super) tick: Alone<AtomicU64>,
+}
+
+/// A label that a rank has used.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Named {
+    hash: AtomicU64,
+    name: Text<LABEL>,
+}
+
+/// What one rank writes, and all read.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Row {
+    pub(super) process_id: AtomicU32,
+    /// How deep it is in quiet sections.
+    pub(super) quiet_depth: AtomicU32,
+    /// The outermost of them.
+    pub(super) quiet_label: AtomicU64,
+    /// When it came, went into a quiet section or out of one, or left.
+    pub(super) since: AtomicU64,
+    /// For how many microseconds it has waited for others.
+    pub(super) waited: AtomicU64,
+    labels: [Named; LABELS],
+    pub(super) ring: Ring,
+}
+
+impl Row {
+    /// Keeps the name of a label. One of two whose place is the same is forgotten when there is no other.
+    pub(super) fn name(&self, hash: u64, name: &str) {
+        let first = hash as usize % LABELS;
+        let places = (0..LABELS).map(|after| &self.labels[(first + after) % LABELS]);
+        let known = |place: &&Named| matches!(place.hash.load(Ordering::Relaxed), 0) || place.has(hash);
+        let place = places.clone().find(known).unwrap_or(&self.labels[first]);
+        if !place.has(hash) {
+            place.hash.store(0, Ordering::Relaxed);
+            place.name.set(name);
+            place.hash.store(hash, Ordering::Release);
+        }
+    }
+
+    /// The name of a label, if it is kept.
+    pub(super) fn label(&self, hash: u64) -> Option<String> {
+        let place = self.labels.iter().find(|place| place.has(hash))?;
+        let name = place.name.get();
+        fence(Ordering::Acquire);
+        name.filter(|_| place.has(hash))
+    }
+}
+
+impl Named {
+    fn has(&self, hash: u64) -> bool {
+        self.hash.load(Ordering::Acquire) == hash
+    }
+}
+
+/// The memory of a roll: a head, for each rank of the world whether it has left, and a row for each rank that shares it.
+#[derive(Debug)]
+pub(super) struct Sheet {
+    pages: Pages,
+    ranks: usize,
+    members: usize,
+}
+
+impl Sheet {
+    /// How much memory is needed in a world of `ranks` ranks, of which `members` share it.
+    pub(super) fn size_bytes(ranks: usize, members: usize) -> usize {
+        Self::rows_at(ranks) + members * size_of::<Row>()
+    }
+
+    /// On memory that is zero, or that another rank has made a sheet of.
+    pub(super) fn new(pages: Pages, ranks: usize, members: usize) -> Option<Self> {
+        (Self::size_bytes(ranks, members) <= pages.size_bytes()).then_some(Self { pages, ranks, members })
+    }
+
+    fn rows_at(ranks: usize) -> usize {
+        (size_of::<Head>() + ranks).next_multiple_of(align_of::<Row>())
+    }
+
+    /// Has the pages made that a rank uses in a call.
+    pub(super) fn touch(&self, position: usize) -> rustix::io::Result<()> {
+        let row = Self::rows_at(self.ranks) + position * size_of::<Row>();
+        self.pages.touch_part(0..Self::rows_at(self.ranks))?;
+        self.pages.touch_part(row..row + size_of::<Row>())
+    }
+
+    /// What lies at an offset.
+    ///
+    /// # Safety
+    /// The offset must be one at which the layout above has a `T`, which must be made of atomics, so that it may change
+    /// behind a reference, and be valid whatever its bytes are.
+    unsafe fn at<T>(&self, offset: usize) -> &T {
+        debug_assert!(
+            offset + size_of::<T>() <= self.pages.size_bytes() && offset.is_multiple_of(align_of::<T>())
+        );
+        // SAFETY: inside the mapping, which lives as long as `self`; the rest is the caller's promise.
+        unsafe { &*self.pages.as_ptr().add(offset).cast() }
+    }
+
+    #[inline]
+    pub(super) fn head(&self) -> &Head {
+        // SAFETY: the layout begins with the head, which is atomics.
+        unsafe { self.at(0) }
+    }
+
+    /// Whether a rank of the world has left, if it is not zero.
+    pub(super) fn left(&self, rank: usize) -> &AtomicU8 {
+        assert!(rank < self.ranks, "rank {rank} in a world of {}", self.ranks);
+        // SAFETY: the layout has such a byte for each rank of the world.
+        unsafe { self.at(size_of::<Head>() + rank) }
+    }
+
+    #[inline]
+    pub(super) fn row(&self, position: usize) -> &Row {
+        assert!(position < self.members, "position {position} of {}", self.members);
+        // SAFETY: the layout has a row for each member; it is atomics.
+        unsafe { self.at(Self::rows_at(self.ranks) + position * size_of::<Row>()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sheet() -> Sheet {
+        let pages = Pages::untouched(Sheet::size_bytes(3, 2)).unwrap();
+        Sheet::new(pages, 3, 2).unwrap()
+    }
+
+    #[test]
+    fn labels_are_found_again_and_the_oldest_are_forgotten() {
+        let (sheet, row) = (sheet(), 1);
+        let name = |hash: u64| format!("bucket {hash}");
+        (1..=LABELS as u64).for_each(|hash| sheet.row(row).name(hash, &name(hash)));
+        assert!((1..=LABELS as u64).all(|hash| sheet.row(row).label(hash) == Some(name(hash))));
+        let one_more = LABELS as u64 + 1;
+        sheet.row(row).name(one_more, &name(one_more));
+        assert_eq!(sheet.row(row).label(one_more), Some(name(one_more)));
+        assert_eq!(sheet.row(row).label(1), None, "it had the same place");
+        assert_eq!(sheet.row(0).label(2), None, "another rank's");
+    }
+
+    #[test]
+    fn a_text_is_cut_at_a_character() {
+        let sheet = sheet();
+        assert_eq!(sheet.head().cause.get(), None);
+        sheet.head().cause.set(&"é".repeat(CAUSE));
+        assert_eq!(sheet.head().cause.get(), Some("é".repeat(CAUSE / 2)));
+        sheet.head().cause.set("");
+        assert_eq!(sheet.head().cause.get(), Some(String::new()));
+        sheet.head().cause.clear();
+        assert_eq!(sheet.head().cause.get(), None);
+    }
+}
