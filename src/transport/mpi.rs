@@ -17,12 +17,14 @@ use crate::config::{Config, Inside, Launcher};
 use crate::error::{Error, Result};
 
 mod exchange;
+mod flight;
 mod node;
 mod overheard;
 mod own;
 mod sys;
 
 use exchange::Messages;
+pub(crate) use flight::Ticket;
 pub(crate) use own::InGroup;
 use sys::Comm;
 pub(crate) use sys::library_version;
@@ -178,6 +180,9 @@ impl Mpi {
         let from_near = incoming.as_ref().map(|incoming| is_near(incoming.from));
         match (to_near, from_near, &mut self.node) {
             (Some(true), Some(true) | None, Some(node)) | (None, Some(true), Some(node)) => {
+                if !self.messages.flights.are_none() {
+                    return self.exchange_beside(header, outgoing, incoming, timeout);
+                }
                 node.exchange(header, outgoing, incoming, timeout)
             }
             (Some(to_near), Some(from_near), Some(_)) if to_near != from_near => {
@@ -302,6 +307,8 @@ impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.fail("it panicked");
+        } else if !self.messages.flights.are_none() {
+            self.fail("it left a collective in the middle of it");
         }
         // To finalise would be to wait for ranks that wait for this one.
         if let Some(cause) = &self.cause {
