@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use unisono_collectives::{
-    Algorithm, Chunks, Combine, Direct, Operation, Phase, Plan, Rank, Receive, Schedule, Send, Source, Step,
-    Topology, partition,
+    Algorithm, Chunks, Direct, Operation, Phase, Plan, Rank, Receive, Schedule, Send, Source, Step, Topology,
+    partition,
 };
 
 use crate::call::Call;
@@ -18,17 +18,21 @@ use crate::error::{Error, Place, Result};
 use crate::means::Means;
 #[cfg(feature = "mpi")]
 use crate::means::Vendor;
-use crate::reduce::{self, Kernel, ReduceOp, Widening};
+use crate::reduce::{self, ReduceOp, Widening};
 use crate::registered::Registry;
 use crate::scratch::Scratch;
-use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Transport};
+use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Transport};
 
 mod agreement;
 #[cfg(feature = "mpi")]
 mod by_mpi;
+mod format;
+#[cfg(feature = "mpi")]
+mod lanes;
 mod one_pass;
 
 pub(crate) use agreement::agreement;
+use format::Format;
 use one_pass::OnePass;
 
 /// How much of a chunk is sent at a time between ranks that share memory: a few of it fit a core's cache.
@@ -45,6 +49,9 @@ pub(crate) struct Prepared {
     sends_original: bool,
     /// Whether each message of every rank is a single chunk, once it was asked.
     single_chunks: OnceLock<bool>,
+    #[cfg(feature = "mpi")]
+    /// How many steps there are between nodes, if it can be run in lanes, once it was asked.
+    far_steps: OnceLock<Option<usize>>,
 }
 
 impl Prepared {
@@ -60,13 +67,29 @@ impl Prepared {
         let steps = || plan.phases().iter().flat_map(|phase| phase.schedule.steps());
         let mut sends = steps().filter_map(|step| step.send);
         let sends_original = sends.any(|send| send.source == Source::Original);
-        Self { plan, algorithm, direct, sends_original, single_chunks: OnceLock::new() }
+        Self {
+            plan,
+            algorithm,
+            direct,
+            sends_original,
+            single_chunks: OnceLock::new(),
+            #[cfg(feature = "mpi")]
+            far_steps: OnceLock::new(),
+        }
     }
 
     /// A part of an algorithm's plan, for which no rank knows the others' parts.
     #[cfg(feature = "nccl")]
     pub(crate) fn part(plan: Plan, algorithm: Algorithm) -> Self {
-        Self { plan, algorithm, direct: None, sends_original: false, single_chunks: OnceLock::from(false) }
+        Self {
+            single_chunks: OnceLock::from(false),
+            #[cfg(feature = "mpi")]
+            far_steps: OnceLock::from(None),
+            plan,
+            algorithm,
+            direct: None,
+            sends_original: false,
+        }
     }
 
     #[cfg(feature = "nccl")]
@@ -210,44 +233,6 @@ fn finish(task: &Task<'_>, dtype: DType, result: &mut [u8]) {
     }
 }
 
-/// How elements are held while a collective runs, and how they travel.
-#[derive(Debug, Clone, Copy)]
-struct Format {
-    held_size_bytes: usize,
-    wire_size_bytes: usize,
-    /// The reduction, where the operation reduces.
-    reduce: Option<Kernel>,
-    /// Set where elements are held in a wider format than they travel in.
-    widening: Option<Widening>,
-}
-
-impl Format {
-    fn of(call: &Call, widening: Option<Widening>) -> Self {
-        let wire_size_bytes = call.dtype.size_bytes();
-        let kernel = call.op.map(|op| reduce::kernel(call.dtype, op));
-        Self {
-            held_size_bytes: widening.map_or(wire_size_bytes, |_| size_of::<f32>()),
-            wire_size_bytes,
-            reduce: widening.map(|widening| widening.reduce).or(kernel),
-            widening,
-        }
-    }
-
-    /// What becomes of elements that arrive.
-    fn target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
-        let replace = self.widening.map(|widening| widening.replace);
-        let kernel = match combine {
-            Combine::Replace => replace,
-            Combine::Reduce => Some(self.reduce.expect("an operation that reduces has a reduction")),
-        };
-        let (held_size_bytes, wire_size_bytes) = (self.held_size_bytes, self.wire_size_bytes);
-        match kernel {
-            None => Target::Place(held),
-            Some(kernel) => Target::Apply { held, held_size_bytes, wire_size_bytes, kernel },
-        }
-    }
-}
-
 /// A task in progress. `held`, below, is what its steps work on: the user's buffer, or its elements widened.
 struct Run<'a> {
     task: &'a Task<'a>,
@@ -280,6 +265,12 @@ impl<'a> Run<'a> {
         #[cfg(feature = "mpi")]
         if vendor == Some(Vendor::Mpi) {
             self.task.agree(transport)?;
+        }
+        #[cfg(feature = "mpi")]
+        if transport.has_lanes(topology.ranks())
+            && let Some(lanes) = prepared.lanes(self.task)
+        {
+            return self.in_lanes(lanes, held, transport);
         }
         let in_blocks = vendor.is_none() && transport.is_shared_by(topology.ranks());
         self.blocks = if in_blocks { prepared.blocks(self.task) } else { 1 };

@@ -321,6 +321,29 @@ impl Transport {
     }
 
     #[cfg(feature = "mpi")]
+    /// Whether an exchange can go on between nodes while a rank does something else. All of the `ranks` ranks say the same.
+    pub(crate) fn has_lanes(&self, ranks: usize) -> bool {
+        match self {
+            Self::Threads(_) => false,
+            Self::Mpi(_) => !self.is_shared_by(ranks),
+            Self::Faulty(faulty) => faulty.inner.has_lanes(ranks),
+        }
+    }
+
+    #[cfg(feature = "mpi")]
+    /// What reaches other nodes, where it has lanes.
+    pub(crate) fn between_nodes(&mut self) -> &mut mpi::Mpi {
+        match self {
+            Self::Threads(_) => unreachable!("threads are in one process"),
+            Self::Mpi(mpi) => mpi,
+            Self::Faulty(faulty) => {
+                faulty.delay();
+                faulty.inner.between_nodes()
+            }
+        }
+    }
+
+    #[cfg(feature = "mpi")]
     /// A phase by MPI's own collectives. All ranks of its group are known to be in the same call.
     pub(crate) fn by_mpi(
         &mut self,

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::watch::Roll;
 
 mod exchange;
+mod flight;
 mod launch;
 mod node;
 mod overheard;
@@ -26,6 +27,7 @@ mod own;
 mod sys;
 
 use exchange::Messages;
+pub(crate) use flight::Ticket;
 pub(crate) use launch::{alone_in_job, library_fits};
 pub(crate) use own::InGroup;
 use sys::Comm;
@@ -212,6 +214,9 @@ impl Mpi {
         let from_near = incoming.as_ref().map(|incoming| is_near(incoming.from));
         match (to_near, from_near, &mut self.node) {
             (Some(true), Some(true) | None, Some(node)) | (None, Some(true), Some(node)) => {
+                if !self.messages.flights.are_none() {
+                    return self.exchange_beside(header, outgoing, incoming, patience);
+                }
                 node.exchange(header, outgoing, incoming, patience)
             }
             (Some(to_near), Some(from_near), Some(_)) if to_near != from_near => {
@@ -323,6 +328,8 @@ impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.fail("it panicked");
+        } else if !self.messages.flights.are_none() {
+            self.fail("it left a collective in the middle of it");
         }
         // To finalise would be to wait for ranks that wait for this one.
         if let Some(cause) = &self.cause {

@@ -46,6 +46,11 @@ pub fn agree_in_blocks(comm: &mut Communicator, memory: Memory) {
         let sums: Vec<f32> = over(comm, memory, algorithm, BLOCKS_COUNT, |noise| noise as f32);
         same_as_simulated(comm, algorithm, &sums, |noise| noise as f32, |held, arrived| held + arrived);
     }
+    for algorithm in [Algorithm::HierarchicalCopy, Algorithm::Rail] {
+        let sums: Vec<bf16> = over(comm, memory, algorithm, BLOCKS_COUNT, bf16::from_f64);
+        same_as_threads(comm, algorithm, &sums, bf16::from_f64);
+        same_on_all_ranks(comm, &sums);
+    }
 }
 
 fn over<T: Element>(

@@ -12,6 +12,7 @@ use std::ops::Range;
 use unisono_collectives::Rank;
 
 use super::end_job;
+use super::flight::Flights;
 use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
 use crate::error::Result;
@@ -23,7 +24,7 @@ use crate::watch::Roll;
 /// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
 /// are sent.
 pub(super) const FIRST_TAG: c_int = 1;
-const SEGMENT_TAG: c_int = 2;
+pub(super) const SEGMENT_TAG: c_int = 2;
 /// The size of the longest first message: MPIs commonly send that much eagerly.
 pub(super) const FIRST: usize = 3968;
 /// How much of a payload travels with its header.
@@ -40,7 +41,7 @@ const FAR_WINDOW: usize = 32;
 /// The memory of a rank's messages.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    spins: u32,
+    pub(super) spins: u32,
     /// How much of a longer payload is sent at a time.
     segment: usize,
     sent: Scratch,
@@ -48,7 +49,9 @@ pub(super) struct Messages {
     /// Whether each rank of the world is of another node.
     far: Vec<bool>,
     staging: Vec<Scratch>,
-    overheard: Overheard,
+    pub(super) overheard: Overheard,
+    /// Exchanges that go on meanwhile.
+    pub(super) flights: Flights,
     /// Whether an exchange failed while MPI still had the caller's memory.
     stranded: bool,
 }
@@ -59,7 +62,7 @@ impl Messages {
     }
 
     /// How long messages travel between this rank and another.
-    fn link(&self, comm: Comm, other: Rank) -> Link {
+    pub(super) fn link(&self, comm: Comm, other: Rank) -> Link {
         if self.far[other] {
             Link { comm, segment: self.segment.min(FAR_SEGMENT), window: FAR_WINDOW }
         } else {
@@ -154,9 +157,9 @@ impl Drop for AbortOnPanic {
 
 /// What both halves share.
 #[derive(Debug, Clone, Copy)]
-struct Link {
+pub(super) struct Link {
     comm: Comm,
-    segment: usize,
+    pub(super) segment: usize,
     window: usize,
 }
 

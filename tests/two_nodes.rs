@@ -1,0 +1,176 @@
+//! Worlds over several nodes, as scripts/two-nodes makes them of one machine: ranks that MPI sees on different hosts, with nothing but
+//! a network between them. Where the kernel does not allow it, these tests are ignored, and say why.
+//!
+//! This program launches itself: without a role it is the test runner, with one it is a rank.
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use unisono::{Algorithm, Call, Communicator, DType, ReduceOp};
+
+mod common;
+
+use common::launch::{self, Ended};
+use common::memory::Memory;
+
+/// Tells a process that it is a rank, and what it does.
+const ROLE: &str = "UNISONO_TEST_ROLE";
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/two-nodes");
+const DEADLINE: Duration = Duration::from_secs(180);
+/// The script's, where the kernel does not allow it, or something is not installed.
+const UNABLE: [i32; 2] = [77, 78];
+
+fn main() -> ExitCode {
+    match std::env::var(ROLE) {
+        Ok(role) => play(&role),
+        Err(_) => libtest_mimic::run(&arguments(), trials()).exit_code(),
+    }
+}
+
+/// One test at a time: each has more ranks than there are cores.
+fn arguments() -> Arguments {
+    Arguments { test_threads: Some(1), ..Arguments::from_args() }
+}
+
+fn play(role: &str) -> ExitCode {
+    let mut comm = unisono::init().unwrap_or_else(|error| {
+        eprintln!("{error}");
+        std::process::exit(3)
+    });
+    match role {
+        "conformance" => common::conformance(&mut comm, Memory::Slices),
+        "registered" => common::conformance(&mut comm, Memory::Mixed),
+        "bits" => common::bits::agree(&mut comm, Memory::Slices),
+        "blocks" => {
+            common::bits::agree_in_blocks(&mut comm, Memory::Slices);
+            common::bits::agree_in_blocks(&mut comm, Memory::Mixed);
+        }
+        "stress" => common::stress::calls(&mut comm, 300),
+        "in flight" => common::in_flight::conformance(&mut comm),
+        "place" => println!("{}", place(&comm)),
+        "auto" => println!("{}", chosen(&mut comm)),
+        "disagree" => {
+            // Large enough for lanes.
+            let count = if comm.rank() == 1 { 999_999 } else { 1_000_000 };
+            comm.set_timeout(Duration::from_secs(30));
+            let called = comm.all_reduce(&mut vec![1_f32; count], ReduceOp::Sum);
+            let then = comm.barrier();
+            println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
+        }
+        _ => panic!("no such role: {role}"),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Where a rank sees itself.
+fn place(comm: &Communicator) -> String {
+    let (topology, rank) = (comm.topology(), comm.rank());
+    let node = topology.node_of(rank);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let members = topology.node(node).ranks();
+    format!(
+        "rank {rank} on node {node} of {}, with {members} ranks, host {}, {}",
+        topology.nodes(),
+        host.trim(),
+        comm.transport()
+    )
+}
+
+/// What `auto` takes for arrays of some sizes.
+fn chosen(comm: &mut Communicator) -> String {
+    let by = |size_bytes: usize| {
+        comm.selection(&Call::all_reduce(DType::F32, ReduceOp::Sum, size_bytes / size_of::<f32>())).algorithm
+    };
+    let chosen: Vec<_> = [64 << 10, 1 << 20, 16 << 20].map(by).into();
+    let levels = [Algorithm::HierarchicalCopy, Algorithm::Rail].map(Algorithm::name);
+    format!("levels: {}, by {}", chosen.iter().all(|name| levels.contains(name)), chosen.join(", "))
+}
+
+fn launch(ranks: &str, role: &str, settings: &[(&str, &str)]) -> Ended {
+    let program = std::env::current_exe().expect("a program knows its path");
+    let mut command = Command::new(SCRIPT);
+    if let Ok(launcher) = std::env::var("UNISONO_TEST_MPIRUN") {
+        command.args(["--mpirun", &launcher]);
+    }
+    command.args(["--ranks", ranks, "--"]).arg(program).env(ROLE, role).envs(settings.iter().copied());
+    launch::run(command, DEADLINE)
+}
+
+/// Why this machine has no nodes, if it has none.
+fn obstacle() -> Option<String> {
+    let mut command = Command::new(SCRIPT);
+    command.args(["--rate", "1gbit", "--check"]);
+    let ended = launch::run(command, DEADLINE);
+    match ended.status.code() {
+        Some(0) => None,
+        Some(code) if UNABLE.contains(&code) => Some(ended.stderr.trim().replace('\n', "; ")),
+        _ => panic!("{SCRIPT} --check: {}\n{}", ended.status, ended.stderr),
+    }
+}
+
+fn trials() -> Vec<Trial> {
+    let obstacle = obstacle();
+    if let Some(obstacle) = &obstacle {
+        eprintln!("ignored, since there can be no nodes here: {obstacle}");
+    }
+    let mut trials = Vec::new();
+    let mut trial = |name: String, test: Box<dyn FnOnce() + Send>| {
+        let trial = Trial::test(name, move || {
+            test();
+            Ok(())
+        });
+        trials.push(trial.with_ignored_flag(obstacle.is_some()));
+    };
+    // Four nodes exchange several chunks in a step.
+    let worlds: [(&str, &[&str]); 4] = [
+        ("2,2", &["conformance", "registered", "bits", "blocks", "stress", "in flight"]),
+        ("3,1", &["conformance", "bits", "blocks", "stress"]),
+        ("1,1,1", &["conformance", "bits", "blocks", "stress"]),
+        ("2,1,1,1", &["bits", "blocks"]),
+    ];
+    for (ranks, roles) in worlds {
+        for role in roles {
+            // Worlds of threads, which the bits are held against, are to have the same nodes.
+            let nodes = [("UNISONO_NODES", ranks)];
+            let settings = if matches!(*role, "bits" | "blocks") { &nodes[..] } else { &[] };
+            let settings: Vec<_> = settings.to_vec();
+            let test = move || drop(launch(ranks, role, &settings).expect_success());
+            trial(format!("{role} over nodes of {ranks}"), Box::new(test));
+        }
+    }
+    trial("every rank knows its node".into(), Box::new(every_rank_knows_its_node));
+    for ranks in ["2,2", "3,1"] {
+        let test = move || {
+            let stdout = launch(ranks, "auto", &[]).expect_success().stdout;
+            assert_eq!(stdout.matches("levels: true").count(), 4, "{stdout}");
+        };
+        trial(format!("auto takes the levels of {ranks}"), Box::new(test));
+    }
+    trial("ranks that disagree over nodes".into(), Box::new(disagreement));
+    trials
+}
+
+fn every_rank_knows_its_node() {
+    for (ranks, transport) in [("2,2", "shm+mpi"), ("3,1", "shm+mpi"), ("1,1,1", "mpi")] {
+        let stdout = launch(ranks, "place", &[]).expect_success().stdout;
+        let sizes: Vec<usize> = ranks.split(',').map(|size| size.parse().unwrap()).collect();
+        let nodes = sizes.iter().enumerate().flat_map(|(node, &size)| vec![(node, size); size]);
+        for (rank, (node, size)) in nodes.enumerate() {
+            let (nodes, host) = (sizes.len(), node + 1);
+            let expected = format!(
+                "rank {rank} on node {node} of {nodes}, with {size} ranks, host node{host}, {transport}\n"
+            );
+            assert!(stdout.contains(&expected), "{expected} in {stdout}");
+        }
+    }
+}
+
+/// Nobody gets a result, and who sees it names both sides, whoever it is that differs.
+fn disagreement() {
+    let ended = launch("2,2", "disagree", &[]);
+    assert!(!ended.status.success(), "{}", ended.stdout);
+    assert!(!ended.stdout.contains("result: true"), "{}", ended.stdout);
+    let named = |line: &str| line.contains("of 1000000 f32") && line.contains("of 999999 f32");
+    assert!(ended.stderr.lines().any(named), "{}", ended.stderr);
+}
