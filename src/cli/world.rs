@@ -2,7 +2,6 @@
 
 use clap::Args;
 use unisono::Communicator;
-#[cfg(feature = "candle")]
 use unisono::config::Launcher;
 
 use super::{Failure, speaks};
@@ -34,6 +33,13 @@ impl World {
             let mut comm = launched()?;
             return guarded(&mut comm, &body);
         };
+        if let Some(processes) = Launcher::detect().ranks.filter(|&processes| processes > 1) {
+            let text = format!(
+                "--threads {ranks} makes a world of each of the {processes} processes that were launched: leave out --threads, \
+                 or the launcher"
+            );
+            return Err(if speaks() { Failure::BadInput(text) } else { Failure::SaidElsewhere });
+        }
         let results = unisono::threads(ranks as usize, |mut comm| guarded(&mut comm, &body));
         let failures = results.into_iter().filter_map(Result::err);
         // The rank that says what is wrong comes before those that leave it to another.

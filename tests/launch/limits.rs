@@ -20,10 +20,8 @@ fn in_shell(before: &str, count: usize, role: &str) -> Ended {
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial(
-            "copies that the kernel forbids are not needed, and their cause is said once",
-            forbidden_copies,
-        ),
+        trial("copies that the kernel forbids are not needed, and their cause is said once", no_copies),
+        trial("memory that the kernel does not let ranks share is not needed", no_shared_memory),
         trial("a tiny /dev/shm is said once", tiny_shared_folder),
         always("too few open files are an error that names the limit", too_few_files),
         always("the limit of open files is raised as far as it may be", raised_files),
@@ -32,18 +30,28 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-fn forbidden_copies() -> Result<(), String> {
-    let ended = run(ranks(2, "forbidden"));
+/// Two ranks to whom the kernel refuses a call; the line that they say.
+fn forbidden(role: &str, transport: &str) -> Result<String, String> {
+    let ended = run(ranks(2, role));
     if ended.stdout.contains("no filters: ") {
         return Err("the kernel takes no seccomp filters".to_owned());
     }
     let ended = ended.expect_success();
+    assert_eq!(count(&ended.stdout, &format!("has begun over {transport}\n")), 2, "{ended:?}");
     let lines = our_lines(&ended);
     assert_eq!(lines.len(), 1, "{ended:?}");
-    assert!(
-        lines[0].contains("process_vm_readv") && lines[0].contains("a seccomp filter is set"),
-        "{ended:?}"
-    );
+    Ok(lines[0].to_owned())
+}
+
+fn no_copies() -> Result<(), String> {
+    let line = forbidden("no copies", "shm")?;
+    assert!(line.contains("process_vm_readv") && line.contains("a seccomp filter is set"), "{line}");
+    Ok(())
+}
+
+fn no_shared_memory() -> Result<(), String> {
+    let line = forbidden("no memory", "mpi")?;
+    assert!(line.contains("cannot share memory (") && line.contains("Operation not permitted"), "{line}");
     Ok(())
 }
 

@@ -19,6 +19,8 @@ const ROLE: &str = "UNISONO_TEST_ROLE";
 const DEADLINE: Duration = Duration::from_secs(60);
 /// What is refused must be refused in a time that a person waits.
 const SOON: Duration = Duration::from_secs(20);
+/// A rank waits at least 20 s for the others to begin.
+const PATIENT: Duration = Duration::from_secs(40);
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(ROLE) {
@@ -124,6 +126,8 @@ fn launchers() -> Vec<Trial> {
         always("one process in a Slurm job of several is told so", alone_in_job),
         always("ranks that never begin are not waited for for ever", never_begun),
         always("more ranks than cores is said once, or not at all", more_ranks_than_cores),
+        trial("ranks that are bound to one core are told so", bound_to_one_core),
+        always("threads are not started by several processes", threads_under_a_launcher),
     ]
 }
 
@@ -222,7 +226,7 @@ fn never_begun() {
     command.env("UNISONO_TIMEOUT_S", "3").args([":", "-n", "1", "sleep", "50"]);
     let started = Instant::now();
     let ended = run(command);
-    assert!(started.elapsed() < SOON && !ended.status.success(), "{:?}, {ended:?}", started.elapsed());
+    assert!(started.elapsed() < PATIENT && !ended.status.success(), "{:?}, {ended:?}", started.elapsed());
     assert!(ended.stderr.contains("for all 2 ranks to begin"), "{ended:?}");
     assert_eq!(count(&ended.stderr, "this process gives up"), 1, "{ended:?}");
 }
@@ -238,4 +242,35 @@ fn more_ranks_than_cores() {
     quiet.env("UNISONO_WARNINGS", "off");
     assert!(our_lines(&run(quiet).expect_success()).is_empty());
     assert!(our_lines(&run(ranks(cores, "sum")).expect_success()).is_empty());
+}
+
+/// Cores that the launcher leaves out do not count.
+fn bound_to_one_core() -> Result<(), String> {
+    if std::thread::available_parallelism().map_or(1, usize::from) == 1 {
+        return Err("there is one core".to_owned());
+    }
+    let mpirun = ranks(2, "sum");
+    let mut bound = Command::new("taskset");
+    bound.args(["-c", "0"]).arg(mpirun.get_program());
+    if launch::is_open_mpi() {
+        bound.args(["--bind-to", "none"]);
+    }
+    bound.args(mpirun.get_args());
+    bound.envs(mpirun.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ended = run(bound).expect_success();
+    let lines = our_lines(&ended);
+    assert!(lines.len() == 1 && lines[0].contains("2 ranks on "), "{ended:?}");
+    assert!(
+        lines[0].contains("take turns on 1 cores of the ") && lines[0].contains("that it has"),
+        "{ended:?}"
+    );
+    Ok(())
+}
+
+fn threads_under_a_launcher() {
+    let mut command = launch::mpirun(2, env!("CARGO_BIN_EXE_unisono"));
+    command.args(["bench", "--threads", "2", "--bytes", "8"]);
+    let ended = run(command);
+    assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+    assert_eq!(count(&ended.stderr, "--threads 2 makes a world of each of the 2 processes"), 1, "{ended:?}");
 }

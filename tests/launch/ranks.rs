@@ -8,8 +8,10 @@ use unisono::{Communicator, ReduceOp};
 const ARRAYS: usize = 100;
 
 pub(crate) fn play(role: &str) -> ExitCode {
-    if role == "forbidden" {
-        forbid_copies();
+    match role {
+        "no copies" => forbid(libc::SYS_process_vm_readv),
+        "no memory" => forbid(libc::SYS_memfd_create),
+        _ => {}
     }
     let mut comm = match unisono::init() {
         Ok(comm) => comm,
@@ -18,10 +20,10 @@ pub(crate) fn play(role: &str) -> ExitCode {
             return ExitCode::from(3);
         }
     };
-    println!("rank {} has begun", comm.rank());
+    println!("rank {} has begun over {}", comm.rank(), comm.transport());
     let done = match role {
         "start" => Ok(()),
-        "sum" | "forbidden" => sum(&mut comm),
+        "sum" | "no copies" | "no memory" => sum(&mut comm),
         "arrays" => arrays(&mut comm),
         "much" => comm.alloc::<u8>(3 << 30).map(drop),
         _ => panic!("no such role: {role}"),
@@ -57,23 +59,16 @@ fn arrays(comm: &mut Communicator) -> unisono::Result<()> {
     Ok(())
 }
 
-/// A filter like that of a container: the kernel refuses to copy between processes.
+/// A filter like that of a container: the kernel refuses a call.
 #[allow(unsafe_code, reason = "a filter is given to the kernel as addresses")]
-fn forbid_copies() {
-    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let is = |number: libc::c_long, jt: u8| libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        jt,
-        jf: 0,
-        k: number as u32,
-    };
+fn forbid(call: libc::c_long) {
+    let statement = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut filter = [
         // The number of the call is the first word of what the filter sees.
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-        is(libc::SYS_process_vm_readv, 2),
-        is(libc::SYS_process_vm_writev, 1),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the program and its filter live to the end of the calls, which copy them.

@@ -37,12 +37,18 @@ pub(in crate::transport::mpi) fn agree(
     }
     own.host = system::host();
     let all: Vec<_> = comm.all_gather_texts(&own.to_text())?.iter().map(|text| Facts::read(text)).collect();
-    refuse_errors(&all)?;
-    if let Some(differing) = differing(&all, PROGRAM) {
+    let odd = judge(&all)?;
+    config.map(|config| (config, odd))
+}
+
+/// Whether such ranks can work together; what is odd though no harm.
+fn judge(all: &[Facts]) -> Result<Option<String>> {
+    refuse_errors(all)?;
+    if let Some(differing) = differing(all, PROGRAM) {
         return Err(Error::Launch(format!("{differing}: start the same program on all nodes")));
     }
-    let of_settings = own.values.iter().filter(|(name, _)| name != PROGRAM && name != LIBRARY);
-    let differing_settings: Vec<_> = of_settings.filter_map(|(name, _)| differing(&all, name)).collect();
+    let settings = all[0].values.iter().filter(|(name, _)| name != LIBRARY);
+    let differing_settings: Vec<_> = settings.filter_map(|(name, _)| differing(all, name)).collect();
     if !differing_settings.is_empty() {
         return Err(Error::Setting(format!(
             "{}: all ranks must have the same; the launcher passes it to all (Open MPI: mpirun -x NAME, MPICH: mpirun -genv \
@@ -50,10 +56,9 @@ pub(in crate::transport::mpi) fn agree(
             differing_settings.join("; ")
         )));
     }
-    let odd = differing(&all, LIBRARY).map(|differing| {
+    Ok(differing(all, LIBRARY).map(|differing| {
         format!("{differing}: MPI promises nothing for that; install the same on all nodes")
-    });
-    config.map(|config| (config, odd))
+    }))
 }
 
 /// What a rank tells of itself.
@@ -185,6 +190,24 @@ mod tests {
         let said = differing(&all, "UNISONO_TRANSPORT").unwrap();
         let expected = "UNISONO_TRANSPORT is auto on ranks 0, 3 (a), rank 2 (b), and mpi on rank 1 (a)";
         assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn other_programs_are_refused_and_other_libraries_are_odd() {
+        let with = |name: &str, value: &str| {
+            let mut facts = facts("b", "auto");
+            facts.values.iter_mut().find(|(key, _)| key == name).unwrap().1 = value.to_owned();
+            judge(&[self::facts("a", "auto"), facts])
+        };
+        let Err(Error::Launch(refused)) = with(PROGRAM, "0.0.9 (messages 12345678)") else {
+            panic!("another version is refused")
+        };
+        assert!(refused.starts_with(concat!("unisono is ", env!("CARGO_PKG_VERSION"), " (messages ")));
+        assert!(refused.contains("and 0.0.9 (messages 12345678) on rank 1 (b)"), "{refused}");
+        let odd = with(LIBRARY, "MPI of yesterday").unwrap().unwrap();
+        assert!(odd.contains("MPI of yesterday on rank 1 (b)"), "{odd}");
+        assert!(matches!(with("UNISONO_SEGMENT_BYTES", "64"), Err(Error::Setting(_))));
+        assert!(judge(&[facts("a", "auto"), facts("b", "auto")]).unwrap().is_none());
     }
 
     #[test]

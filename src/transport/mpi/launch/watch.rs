@@ -9,6 +9,8 @@ use crate::system;
 
 /// After so long it is said that ranks are waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// So long they may take, however short the deadline of a collective is: programs are loaded, and take turns.
+const LEAST: Duration = Duration::from_secs(20);
 
 /// Ends this process if it is not dropped in time.
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub(in crate::transport::mpi) struct Watch {
 impl Watch {
     /// Gives what follows so much time.
     pub(in crate::transport::mpi) fn start(launcher: Launcher, timeout: Duration) -> Self {
-        let (done, ended) = channel();
+        let (timeout, (done, ended)) = (timeout.max(LEAST), channel());
         let watch = move || {
             let patience = PATIENCE.min(timeout / 2);
             if ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout) {
