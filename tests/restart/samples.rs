@@ -184,7 +184,7 @@ pub(crate) fn seen_once() {
             until("so many steps", Duration::from_secs(60), || {
                 newest(&checkpoints).filter(|newest| *newest >= name)
             });
-            let rank = descendants(run.0.id()).into_iter().last().expect("the last rank runs");
+            let rank = descendants(run.0.id()).pop().expect("the last rank runs");
             kill("KILL", rank);
         }
         let status = run.ended(Duration::from_secs(60));

@@ -119,8 +119,8 @@ pub(crate) fn names(directory: &Path) -> Vec<String> {
 
 /// The last line of what a run wrote, in JSON, if its event is this one.
 pub(crate) fn last_event(stdout: &str, event: &str) -> serde_json::Value {
-    let lines = stdout.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let last = lines.last().unwrap_or_else(|| panic!("no figures in {stdout:?}"));
+    let mut lines = stdout.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let last = lines.next_back().unwrap_or_else(|| panic!("no figures in {stdout:?}"));
     assert_eq!(last["event"], event, "{stdout}");
     last
 }
