@@ -21,6 +21,7 @@ mod predict;
 #[cfg(feature = "candle")]
 mod progress;
 mod simulate;
+mod supervise;
 #[cfg(feature = "candle")]
 mod train;
 mod tune;
@@ -65,6 +66,8 @@ enum Command {
     Tune(tune::Args),
     /// Say how long all-reduces would take on machines that are not here
     Simulate(simulate::Args),
+    /// Run a command such as `mpirun … unisono train …`, and start it again from its last checkpoint when it fails
+    Supervise(supervise::Args),
 }
 
 /// How figures are told.
@@ -132,6 +135,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Verify(args) => return verify::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Supervise(args) => return supervise::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -139,7 +139,7 @@ fn replicas_that_drift_apart_are_named_and_where() {
 }
 
 #[test]
-fn ranks_whose_loss_is_not_finite_are_named_and_nothing_is_updated() {
+fn ranks_whose_loss_is_not_finite_are_named() {
     let settings = RunSettings { verify_replicas_every: None, ..run_settings(1, OutOfData::Error) };
     let spoilt = |value: f32, odd: &'static [usize]| {
         errors(&settings, move |rank, pass, line| {

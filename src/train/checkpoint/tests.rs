@@ -223,6 +223,16 @@ fn an_error_in_the_background_comes_with_the_next_call() {
     };
     let errors = [
         lose().finish().unwrap_err(),
+        {
+            let mut store = lose();
+            let began = std::time::Instant::now();
+            loop {
+                match store.check() {
+                    Err(error) => break error,
+                    Ok(()) => assert!(began.elapsed() < Duration::from_secs(20), "it must be known by now"),
+                }
+            }
+        },
         lose().save(checkpoint(2)).unwrap_err(),
         lose().save_in_background(checkpoint(2)).unwrap_err(),
     ];

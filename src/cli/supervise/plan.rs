@@ -1,0 +1,130 @@
+//! What the command line of what is supervised says.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const DIRECTORY: &str = "--checkpoint-dir";
+const RESUME: &str = "--resume";
+
+/// A command, and where it keeps checkpoints, if it says so.
+#[derive(Debug)]
+pub(super) struct Plan {
+    words: Vec<OsString>,
+    directory: Option<PathBuf>,
+}
+
+impl Plan {
+    pub(super) fn new(words: &[OsString]) -> Self {
+        Self { words: words.to_vec(), directory: directory(words) }
+    }
+
+    pub(super) fn program(&self) -> &OsStr {
+        &self.words[0]
+    }
+
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]);
+        command
+    }
+
+    /// Whether the command goes on from checkpoints, if there are some.
+    fn resumes(&self) -> bool {
+        self.words.iter().any(|word| word == RESUME)
+    }
+
+    /// What makes a restart go on from where it should not: what another run has saved.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let (directory, newest) = (self.directory.as_ref()?.display(), self.newest()?);
+        (!self.resumes()).then(|| {
+            format!(
+                "there is {newest} in {directory}, and the command does not go on from it: add {RESUME}, or choose another \
+                 directory"
+            )
+        })
+    }
+
+    /// Has the command go on from its checkpoints, if it says where they are and does not go on from them anyway.
+    pub(super) fn resume(&mut self) {
+        if self.directory.is_some() && !self.resumes() {
+            super::say("adds --resume to the command");
+            self.words.push(RESUME.into());
+        }
+    }
+
+    /// The name of the newest checkpoint. Names are as long as each other, so the newest is the greatest.
+    pub(super) fn newest(&self) -> Option<String> {
+        let entries = fs::read_dir(self.directory.as_ref()?).ok()?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter(|name| name.starts_with("step-")).max()
+    }
+
+    /// Where the next run will go on, for people.
+    pub(super) fn from(&self) -> String {
+        match (&self.directory, self.newest()) {
+            (None, _) => format!("as it was, for lack of a {DIRECTORY}"),
+            (Some(_), None) => "from the beginning, for lack of a checkpoint".to_owned(),
+            (Some(_), Some(name)) => format!("from {name}"),
+        }
+    }
+}
+
+fn directory(words: &[OsString]) -> Option<PathBuf> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        if word == DIRECTORY {
+            return words.next().map(PathBuf::from);
+        }
+        let value = word.to_str().and_then(|word| word.strip_prefix(DIRECTORY)?.strip_prefix('='));
+        if let Some(value) = value {
+            return Some(value.into());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(line: &str) -> Plan {
+        Plan::new(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    fn arguments(plan: &Plan) -> Vec<String> {
+        plan.command().get_args().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_command_with_checkpoints_is_resumed_once() {
+        for line in ["mpirun train --checkpoint-dir D", "train --checkpoint-dir=D --epochs 2"] {
+            let mut plan = plan(line);
+            assert_eq!(plan.directory.as_deref(), Some("D".as_ref()), "{line}");
+            plan.resume();
+            plan.resume();
+            assert_eq!(arguments(&plan).iter().filter(|word| *word == RESUME).count(), 1, "{line}");
+        }
+        let mut other = plan("some program --checkpoint-directory D");
+        other.resume();
+        assert_eq!(arguments(&other), ["program", "--checkpoint-directory", "D"]);
+    }
+
+    #[test]
+    fn the_newest_is_found_by_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let plan = plan(&format!("train --checkpoint-dir {}", directory.path().display()));
+        assert_eq!(plan.newest(), None);
+        for name in ["step-0000000009", ".step-0000000011-1.partial", "step-0000000010", ".lock"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        assert_eq!(plan.newest().as_deref(), Some("step-0000000010"));
+        assert_eq!(plan.from(), "from step-0000000010");
+        let why = plan.refusal().unwrap();
+        assert!(why.contains("step-0000000010") && why.contains("add --resume"), "{why}");
+        let mut plan = plan;
+        plan.resume();
+        assert_eq!(plan.refusal(), None);
+    }
+}
