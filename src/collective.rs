@@ -18,7 +18,7 @@ use crate::reduce::{ReduceOp, Widening};
 use crate::select::{Choice, Selection, Selector};
 use crate::transport::{Header, Patience, Transport};
 use crate::tuning::Tuning;
-use crate::watch::Roll;
+use crate::watch::{Roll, dump_failed};
 
 /// Something that can carry out collective calls for one rank.
 ///
@@ -190,6 +190,9 @@ impl Engine {
     pub(crate) fn fail(&mut self, cause: &str) -> Error {
         if self.failure.is_none() {
             self.failure = Some(cause.to_owned());
+            self.roll.fail(self.roll.rank(), cause);
+            // Before the job may end.
+            dump_failed(&self.roll, cause);
             self.transport.fail(cause);
         }
         let (rank, cause) = (self.transport.rank(), self.failure.clone().unwrap_or_default());
@@ -260,6 +263,14 @@ impl Engine {
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Ran {
         let place = self.choose(choice, call);
         self.recent[place].ran()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            drop(self.fail("it panicked"));
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up,
 //! finalising, and MPI's own all-reduce (a baseline) block inside MPI.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -96,6 +97,8 @@ impl Mpi {
             Inside::Messages => Roll::alone(rank, ranks)?,
         };
         real_node.free()?;
+        let job = comm.all_gather(RandomState::new().hash_one(0))?[0];
+        roll.set_flight_dir(config.flight_dir(job));
         let topology = topology(&comm.all_gather(leader)?);
         let only_thread = (!sys::any_thread_may_call()?).then(|| std::thread::current().id());
         let spins = super::spins(local_ranks, node_cores);
