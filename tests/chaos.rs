@@ -129,11 +129,10 @@ fn faults(name: &str, over: Over, short: u64) {
 
 /// How far a rank came.
 fn tell(rank: usize, came: &unisono::Result<bool>) {
-    // In one piece: all ranks speak at the same moment.
     match came {
-        Ok(true) => print!("rank {rank} is through\n"),
-        Ok(false) => print!("rank {rank} was right, and cannot know of the others\n"),
-        Err(error) => print!("rank {rank} has an error: {error}\n"),
+        Ok(true) => println!("rank {rank} is through"),
+        Ok(false) => println!("rank {rank} was right, and cannot know of the others"),
+        Err(error) => println!("rank {rank} has an error: {error}"),
     }
 }
 
@@ -251,5 +250,5 @@ fn stopped(case: u64) {
         small::all_reduces(comm, case, world, 200);
         (world, calls) = (world + 1, calls + 200);
     }
-    print!("calls: {calls}\n");
+    println!("calls: {calls}");
 }

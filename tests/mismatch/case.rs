@@ -78,8 +78,7 @@ pub struct Found {
 impl Found {
     pub fn tell(self) {
         let Self { own, told, early, late } = self;
-        // In one piece: all ranks speak at the same moment.
-        print!("found {own} {told} {early} {late}\n");
+        println!("found {own} {told} {early} {late}");
     }
 
     pub fn read(line: &str) -> Option<Self> {
