@@ -112,7 +112,9 @@ fn faults(name: &str, over: Over, short: u64) {
         let ranks = if is_two_and_two { 4 } else { ranks(case) };
         let mut command =
             job(over, ranks, &format!("{} {case}", if lanes == 8 { "threads" } else { "faulty" }));
-        command.env("UNISONO_CHAOS", &chaos).env("UNISONO_TIMEOUT_S", TIMEOUT_S);
+        command
+            .env("UNISONO_CHAOS", &chaos)
+            .envs(["UNISONO_TIMEOUT_S", "UNISONO_FIRST_TIMEOUT_S"].map(|name| (name, TIMEOUT_S)));
         let ended = launch::run(command, DEADLINE);
         let all_right = judge(&ended, ranks, &format!("{chaos} at {ranks} ranks"), over);
         assert!(all_right || lose != "0", "what is only late fails: {ended:?}");
@@ -127,11 +129,10 @@ fn faults(name: &str, over: Over, short: u64) {
 
 /// How far a rank came.
 fn tell(rank: usize, came: &unisono::Result<bool>) {
-    // In one piece: all ranks speak at the same moment.
     match came {
-        Ok(true) => print!("rank {rank} is through\n"),
-        Ok(false) => print!("rank {rank} was right, and cannot know of the others\n"),
-        Err(error) => print!("rank {rank} has an error: {error}\n"),
+        Ok(true) => println!("rank {rank} is through"),
+        Ok(false) => println!("rank {rank} was right, and cannot know of the others"),
+        Err(error) => println!("rank {rank} has an error: {error}"),
     }
 }
 
@@ -167,6 +168,7 @@ fn calls(comm: &mut Communicator, case: u64) -> unisono::Result<bool> {
             dtype: common.one_of(&DType::ALL),
             op: common.one_of(&ReduceOp::ALL),
             count: common.below(longest),
+            label: "",
         };
         let own = Own { memory: own.one_of(&Memory::ALL), in_flight: own.once_in(3) };
         call.make(comm, own, number, Ranks::Agree)?;
@@ -248,5 +250,5 @@ fn stopped(case: u64) {
         small::all_reduces(comm, case, world, 200);
         (world, calls) = (world + 1, calls + 200);
     }
-    print!("calls: {calls}\n");
+    println!("calls: {calls}");
 }

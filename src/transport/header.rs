@@ -77,6 +77,15 @@ impl Header {
         let same_size = theirs.of_size(self.size_bytes as usize);
         if theirs.sequence == self.sequence { self.check(&same_size, other, roll) } else { Ok(()) }
     }
+
+    /// Looks at what rank `other`, for which this one waits, has called in the same place of the order of calls: it may never send
+    /// what is waited for, nor anything else, and wait itself, or be through with its call.
+    pub(super) fn check_called(&self, other: Rank, roll: &Roll) -> Result<(), Failure> {
+        match roll.called(other, self.sequence) {
+            Some((count, codes, label)) => self.check(&Self { count, codes, label, ..*self }, other, roll),
+            None => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -142,5 +151,18 @@ mod tests {
         assert!(header(3, 10).check_overheard(&header(4, 99), 1, &roll).is_ok());
         assert!(header(3, 10).check_overheard(&header(3, 10).of_size(4), 1, &roll).is_ok());
         assert!(header(3, 10).check_overheard(&header(3, 99), 1, &roll).is_err());
+    }
+
+    #[test]
+    fn what_a_rank_called_is_seen_though_it_sends_nothing() {
+        let rolls = Roll::of_threads(2).unwrap();
+        header(3, 10).note(&rolls[1], 0);
+        assert!(header(3, 10).of_size(8).check_called(1, &rolls[0]).is_ok());
+        assert!(header(4, 99).check_called(1, &rolls[0]).is_ok(), "it is not there yet");
+        header(4, 10).note(&rolls[1], 0);
+        let Err(Failure::Mismatch { ours, theirs, .. }) = header(3, 99).check_called(1, &rolls[0]) else {
+            panic!("a mismatch, though the other is in a later call");
+        };
+        assert!(ours.contains("#3 of 99 ") && theirs.contains("#3 of 10 "), "{ours} {theirs}");
     }
 }

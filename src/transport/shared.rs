@@ -237,6 +237,7 @@ impl Around<'_> {
     pub(super) fn look(&self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
         if waiting.is_patient() {
             self.overhear()?;
+            self.header.check_called(other, self.roll)?;
         }
         Ok(if self.roll.has_left(other) { Sight::Gone } else { Sight::Nothing })
     }

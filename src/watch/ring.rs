@@ -189,6 +189,13 @@ impl Ring {
         (0..RECORDS).find_map(|_| self.read(self.begun()))
     }
 
+    /// The call in this place of the order of calls, if it is here. In the midst of a write it may not be seen.
+    pub(super) fn of_sequence(&self, sequence: u64) -> Option<Noted> {
+        let begun = self.begun();
+        let before = self.read(begun)?.sequence.checked_sub(sequence)?;
+        self.read(begun.checked_sub(before)?).filter(|noted| noted.sequence == sequence)
+    }
+
     /// All calls that are here, oldest first.
     pub(super) fn all(&self) -> Vec<Noted> {
         let begun = self.begun();
@@ -237,6 +244,8 @@ mod tests {
         let all = ring.all();
         let sequences: Vec<_> = all.iter().map(|noted| noted.sequence).collect();
         assert_eq!(sequences, (1000 - RECORDS as u64..1000).collect::<Vec<_>>());
+        assert!(all.iter().all(|noted| ring.of_sequence(noted.sequence) == Some(*noted)));
+        assert_eq!((ring.of_sequence(999 - RECORDS as u64), ring.of_sequence(1000)), (None, None));
         let last = Noted {
             sequence: 999,
             count: 8,

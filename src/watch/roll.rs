@@ -249,6 +249,13 @@ impl Roll {
         }
     }
 
+    /// What a rank of the world has called in this place of the order of calls, as far as is known here: the count, the codes and
+    /// the label.
+    pub(crate) fn called(&self, rank: Rank, sequence: u64) -> Option<(u64, Codes, u64)> {
+        let noted = self.sheet.row(self.position_of(rank)?).ring.of_sequence(sequence)?;
+        Some((noted.count, Codes::of_bits(noted.codes), noted.label))
+    }
+
     /// What the rank at a position did last, oldest first.
     pub(crate) fn records(&self, position: usize) -> Vec<Record> {
         let (all, now) = (self.sheet.row(position).ring.all(), now_us());

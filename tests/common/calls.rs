@@ -14,6 +14,8 @@ pub struct Made {
     pub dtype: DType,
     pub op: ReduceOp,
     pub count: usize,
+    /// None, if it is empty.
+    pub label: &'static str,
 }
 
 /// What each rank has for itself in a call.
@@ -36,7 +38,14 @@ pub enum Ranks {
 impl Made {
     pub fn barrier() -> Self {
         let choice = Choice::Algorithm(unisono::Algorithm::RecursiveDoubling);
-        Self { operation: Operation::AllReduce, choice, dtype: DType::U8, op: ReduceOp::Max, count: 0 }
+        Self {
+            operation: Operation::AllReduce,
+            choice,
+            dtype: DType::U8,
+            op: ReduceOp::Max,
+            count: 0,
+            label: "",
+        }
     }
 
     pub fn reduces(&self) -> bool {
@@ -46,10 +55,11 @@ impl Made {
 
     /// In the words of the library's messages.
     pub fn describe(&self, sequence: usize) -> String {
-        let Self { operation, choice, dtype, op, count } = self;
+        let Self { operation, choice, dtype, op, count, label } = self;
+        let label = if label.is_empty() { String::new() } else { format!("{label:?} ") };
         let op = if self.reduces() { format!(", {op}") } else { String::new() };
         let root = operation.root().map_or(String::new(), |root| format!(", root {root}"));
-        format!("{} #{sequence} of {count} {dtype}{op}{root}, by {choice}", operation.name())
+        format!("{} #{sequence} {label}of {count} {dtype}{op}{root}, by {choice}", operation.name())
     }
 
     /// Makes the call, with elements that follow from `number`.
@@ -86,6 +96,9 @@ impl Made {
     ) -> unisono::Result<()> {
         comm.set_choice(self.choice.clone())?;
         let op = self.op;
+        if !self.label.is_empty() {
+            comm.label(self.label);
+        }
         let mut array = memory.array(comm, inputs::<T>(op, comm.rank(), number, self.count));
         match self.operation {
             Operation::AllReduce if in_flight => array = comm.all_reduce_async(array, op)?.wait()?,

@@ -95,8 +95,7 @@ impl Cases {
     pub fn tell(&self, test: &str, counts: &[(u64, &str)]) {
         let counts: Vec<_> = counts.iter().map(|(count, what)| format!("{count} {what}")).collect();
         let seconds = self.started.elapsed().as_secs_f64();
-        // In one piece: ranks and other tests may be saying something at the same moment.
-        print!("counted: {test}: {}; {seconds:.0} s, seed {}\n", counts.join(", "), self.soak.seed);
+        println!("counted: {test}: {}; {seconds:.0} s, seed {}", counts.join(", "), self.soak.seed);
     }
 }
 

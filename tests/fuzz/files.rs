@@ -213,9 +213,9 @@ mod with_train {
             FILES.iter().zip(&files).for_each(|(name, file)| fs::write(path.join(name), file).unwrap());
             let loaded = checkpoint::load::<State>(&path).map_err(|error| error.to_string())?;
             if resummed {
-                go_round(&again.path(), &loaded)
+                go_round(&again.path(), &loaded);
             } else {
-                assert_eq!(loaded, checkpoint())
+                assert_eq!(loaded, checkpoint());
             }
             let _ = &folder;
             Ok(())

@@ -10,6 +10,7 @@ use libtest_mimic::{Arguments, Trial};
 #[path = "../common/mod.rs"]
 mod common;
 mod files;
+mod flights;
 mod guard;
 mod mutate;
 mod seeds;
@@ -27,19 +28,22 @@ struct Reader {
     /// How much memory an input may take at a time.
     bound_bytes: usize,
     corpus: Corpus,
-    /// Reads an input. What is said of it, if it is refused.
-    read: Box<dyn FnMut(&[u8]) -> Result<(), String> + Send>,
+    read: Read,
 }
+
+/// Reads an input. What is said of it, if it is refused.
+type Read = Box<dyn FnMut(&[u8]) -> Result<(), String> + Send>;
 
 fn main() -> ExitCode {
     guard::watch();
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    let trials = texts::readers().into_iter().chain(files::readers()).map(|reader| {
-        Trial::test(format!("reading {}", reader.name), move || {
-            fuzz(reader);
-            Ok(())
-        })
-    });
+    let trials =
+        texts::readers().into_iter().chain([flights::reader()]).chain(files::readers()).map(|reader| {
+            Trial::test(format!("reading {}", reader.name), move || {
+                fuzz(reader);
+                Ok(())
+            })
+        });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 

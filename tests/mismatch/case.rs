@@ -12,20 +12,24 @@ use crate::common::random::Random;
 
 /// A rank that has no error after so long hangs.
 pub const DEADLINE: Duration = Duration::from_secs(8);
-/// What ranks wait for each other: what is found only then was not found.
+/// What ranks wait for each other: what is found only then was not found, but where all that ranks know of each other are
+/// messages, and none is sent.
 const TIMEOUT: Duration = Duration::from_millis(1500);
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Count,
     Kind::DType,
     Kind::Reduction,
     Kind::Operation,
     Kind::Root,
     Kind::Algorithm,
+    Kind::Label,
     Kind::Swapped,
     Kind::Missing,
     Kind::Doubled,
 ];
+
+const LABELS: [&str; 4] = ["", "", "loss", "bucket 2"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -35,6 +39,7 @@ enum Kind {
     Operation,
     Root,
     Algorithm,
+    Label,
     /// Two calls in another order.
     Swapped,
     /// A call that is not made.
@@ -47,11 +52,14 @@ enum Kind {
 #[derive(Debug)]
 pub struct Case {
     pub ranks: usize,
+    #[expect(dead_code, reason = "for messages")]
     kind: Kind,
     most: Vec<Made>,
     few: Vec<Made>,
     /// Whether each rank is one of the few.
     is_of_few: Vec<bool>,
+    /// Whether ranks know what those call that send them nothing: those of a node do.
+    pub sees_silence: bool,
     own: Random,
 }
 
@@ -70,8 +78,7 @@ pub struct Found {
 impl Found {
     pub fn tell(self) {
         let Self { own, told, early, late } = self;
-        // In one piece: all ranks speak at the same moment.
-        print!("found {own} {told} {early} {late}\n");
+        println!("found {own} {told} {early} {late}");
     }
 
     pub fn read(line: &str) -> Option<Self> {
@@ -110,7 +117,8 @@ impl Case {
         let mut is_of_few = vec![false; ranks];
         let few_ranks = 1 + random.below(ranks / 2);
         (0..few_ranks).for_each(|_| is_of_few[random.below(ranks)] = true);
-        Self { ranks, kind, most: whole(most), few: whole(few), is_of_few, own: random }
+        let (most, few, sees_silence) = (whole(most), whole(few), world != "mpi");
+        Self { ranks, kind, most, few, is_of_few, sees_silence, own: random }
     }
 
     fn calls(&self, rank: usize) -> &[Made] {
@@ -139,21 +147,12 @@ impl Case {
                 early += u64::from(agree == Ranks::Disagree);
                 continue;
             };
-            if let Error::Timeout { .. } = error {
-                eprintln!(
-                    "LATE {:?} {} ranks {} by {}",
-                    self.kind,
-                    self.ranks,
-                    call.operation.name(),
-                    call.choice
-                );
-                return Found { late: 1, early, ..Found::default() };
-            }
             let said = format!("rank {rank} after {:?}: {error}\n{self:?}", started.elapsed());
-            if !self.names_both(&error.to_string()) {
-                assert!(error.to_string().contains("waited"), "{said}");
+            if error.to_string().contains("waited") {
+                assert!(!self.sees_silence, "it should have been seen before: {said}");
                 return Found { late: 1, early, ..Found::default() };
             }
+            assert!(self.names_both(&error.to_string()), "{said}");
             assert!(matches!(comm.barrier(), Err(Error::Aborted { .. })), "it goes on: {said}");
             return match error {
                 Error::Mismatch { .. } => Found { own: 1, early, ..Found::default() },
@@ -169,7 +168,13 @@ impl Case {
         let calls = |rank: usize| {
             self.calls(rank).iter().enumerate().map(move |(sequence, call)| (rank, call.describe(sequence)))
         };
-        let said = |rank: usize, called: &str| message.contains(&format!("rank {rank} called {called}"));
+        // What stands for a label in messages is known by name only where ranks share memory.
+        let unnamed = |called: &str| match called.split('"').collect::<Vec<_>>()[..] {
+            [before, _, after] => format!("{before}with another label{after}"),
+            _ => called.to_owned(),
+        };
+        let says = |rank: usize, called: &str| message.contains(&format!("rank {rank} called {called}"));
+        let said = |rank: usize, called: &str| says(rank, called) || says(rank, &unnamed(called));
         let all: Vec<_> =
             (0..self.ranks).flat_map(calls).filter(|(rank, called)| said(*rank, called)).collect();
         all.iter().any(|(rank, called)| all.iter().any(|(other, theirs)| other != rank && theirs != called))
@@ -196,6 +201,7 @@ impl Draw {
             dtype: random.one_of(&DType::ALL),
             op: random.one_of(&ReduceOp::ALL),
             count: random.below(longest) + random.below(2),
+            label: random.one_of(&LABELS),
         };
         self.choose(&mut call, random);
         call
@@ -236,6 +242,7 @@ impl Draw {
             }
             let drawn = std::mem::replace(&mut other, one.clone());
             match kind {
+                Kind::Label => other.label = drawn.label,
                 Kind::Count => other.count = drawn.count,
                 Kind::DType => other.dtype = drawn.dtype,
                 Kind::Reduction if one.reduces() => other.op = drawn.op,

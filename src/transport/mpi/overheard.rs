@@ -56,6 +56,7 @@ impl Listening<'_> {
     pub(super) fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
         if waiting.is_patient() {
             self.listen()?;
+            self.header.check_called(other, self.roll)?;
         }
         if !self.roll.has_left(other) {
             return Ok(Sight::Nothing);
