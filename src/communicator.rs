@@ -22,11 +22,13 @@ use crate::select::{Choice, Why};
 use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
+use crate::watch::lookout::Lookout;
 
 #[cfg(feature = "nccl")]
 mod device;
 mod in_flight;
 mod setup;
+mod watch;
 
 #[cfg(feature = "nccl")]
 pub use device::DevicePending;
@@ -63,6 +65,8 @@ pub struct Communicator {
     transport: &'static str,
     turns: f64,
     registry: Arc<Registry>,
+    /// It comes after the seat: it still looks out while MPI is finalised, which waits for others.
+    lookout: Option<Arc<Lookout>>,
     #[cfg(feature = "nccl")]
     local_rank: Rank,
     #[cfg(feature = "nccl")]

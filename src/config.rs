@@ -15,6 +15,8 @@ const NODES: &str = "UNISONO_NODES";
 const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
 /// Whether ranks of a node share memory: `auto` or `mpi`.
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
+/// Whether the nodes have connections of their own to tell each other of failures: `auto` or `off`.
+const LOOKOUT: &str = "UNISONO_LOOKOUT";
 /// The algorithm, or the rules, that are used where the program does not name one.
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
 
@@ -47,6 +49,9 @@ pub(crate) struct Config {
     pub(crate) algorithm: Option<String>,
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
+    /// Whether the nodes have connections of their own to tell each other of failures.
+    pub(crate) lookout: bool,
+    pub(crate) warn_after: Duration,
     pub(crate) tuning: Option<PathBuf>,
 }
 
@@ -58,6 +63,8 @@ impl Default for Config {
             algorithm: None,
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             inside: Inside::default(),
+            lookout: true,
+            warn_after: Duration::from_secs(60),
             tuning: None,
         }
     }
@@ -104,6 +111,14 @@ impl Config {
                 "auto" => Inside::SharedMemory,
                 "mpi" => Inside::Messages,
                 _ => return Err(wrong(TRANSPORT, &text, expected)),
+            };
+        }
+        let expected = "auto or off";
+        if let Some(text) = value(LOOKOUT, expected)? {
+            config.lookout = match &*text {
+                "auto" => true,
+                "off" => false,
+                _ => return Err(wrong(LOOKOUT, &text, expected)),
             };
         }
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
@@ -259,6 +274,7 @@ mod tests {
             (NODES, ""),
             (SEGMENT_BYTES, "100"),
             (TRANSPORT, "tcp"),
+            (LOOKOUT, "no"),
         ] {
             let message = read(&[(name, value)]).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

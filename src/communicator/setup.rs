@@ -1,10 +1,12 @@
 //! How a communicator begins: settings, and what its ranks must agree on.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use unisono_collectives::Topology;
 
 use super::Communicator;
+use super::watch::over_threads;
 use crate::collective::Engine;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -21,8 +23,10 @@ impl Communicator {
     /// The ends of a world of threads.
     pub(super) fn new_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
         let tuning = config.tuning.as_deref().map(|file| parsed(file, &read(file)?)).transpose()?;
+        let lookout = Arc::new(over_threads(ends[0].roll(), config)?);
         let end = |end| {
             let mut comm = Self::new(end, config)?;
+            comm.lookout = Some(Arc::clone(&lookout));
             if let Some(tuning) = &tuning {
                 comm.set_tuning(tuning);
             }
@@ -54,6 +58,7 @@ impl Communicator {
             transport: transport.name(),
             turns: (transport.local_ranks() as f64 / transport.node_cores() as f64).max(1.0),
             registry: transport.registry(),
+            lookout: None,
             #[cfg(feature = "nccl")]
             local_rank: transport.topology().local_rank(transport.rank()),
             #[cfg(feature = "nccl")]
@@ -105,6 +110,7 @@ impl Communicator {
             (_, text) => return Err(Error::Setting(text.to_owned())),
         };
         comm.seat.engine().set_tuning(&tuning, cores as usize);
+        comm.lookout = Some(Arc::new(comm.look_out(config)?));
         comm.seat.engine().sequence = 0;
         Ok(comm)
     }

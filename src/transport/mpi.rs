@@ -4,7 +4,7 @@
 //! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up,
 //! finalising, and MPI's own all-reduce (a baseline) block inside MPI.
 
-use std::io::Write as _;
+use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -15,7 +15,9 @@ use super::shared::Shared;
 use super::{Failure, Header, Incoming, Outgoing, Waiting};
 use crate::config::{Config, Inside, Launcher};
 use crate::error::{Error, Result};
+use crate::run::FAILED;
 use crate::watch::Roll;
+use crate::watch::lookout::{LastWords, say};
 
 mod exchange;
 mod node;
@@ -28,12 +30,12 @@ pub(crate) use own::InGroup;
 use sys::Comm;
 pub(crate) use sys::library_version;
 
-/// The exit code of a job that a failed rank ends.
-const FAILED: i32 = 1;
+/// How long a rank waits before it ends the job: the others are to speak too, and its launcher, which passes on what ranks
+/// write, may throw away what it has not yet read when the job ends.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// How long a rank waits before it ends the job: its launcher, which passes on what ranks write, may throw away
-/// what it has not yet read when the job ends.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long MPI may take to end the job: it may hang where a network is cut.
+const ABORT: Duration = Duration::from_secs(2);
 
 /// One rank's end of an MPI world.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub(crate) struct Mpi {
     /// The ranks of this node, where they share memory.
     node: Option<Shared>,
     roll: Roll,
+    /// What says why this rank ends, once there is a lookout.
+    words: Option<Arc<LastWords>>,
     name: &'static str,
     messages: Messages,
     groups: Vec<own::OfGroup>,
@@ -115,6 +119,7 @@ impl Mpi {
             node_cores,
             node,
             roll,
+            words: None,
             name,
             messages,
             groups: Vec::new(),
@@ -238,13 +243,21 @@ impl Mpi {
         )
     }
 
-    /// Remembers why this rank cannot go on; the job is ended when the communicator is dropped.
+    /// From now on these say why this rank ends.
+    pub(crate) fn set_last_words(&mut self, words: Arc<LastWords>) {
+        self.messages.set_last_words(Arc::clone(&words));
+        self.words = Some(words);
+    }
+
+    /// Says and remembers why this rank cannot go on; the job is ended when the communicator is dropped.
     pub(crate) fn fail(&mut self, cause: &str) {
-        self.cause.get_or_insert_with(|| cause.to_owned());
-        self.roll.fail(self.rank, cause);
+        if self.cause.is_none() {
+            self.cause = Some(cause.to_owned());
+            last_words(self.words.as_deref(), &self.roll, cause);
+        }
         if self.stranded || self.messages.are_stranded() {
             // MPI still has the caller's memory, and the caller is about to get it back.
-            end_job(self.rank, cause);
+            end_job();
         }
     }
 
@@ -266,12 +279,26 @@ fn name(sharing: &[u64]) -> &'static str {
     }
 }
 
-/// Says why, and ends all processes that were launched together.
-fn end_job(rank: Rank, cause: &str) -> ! {
-    // In one piece: other ranks may be saying something at the same moment.
-    let line = format!("unisono: rank {rank} ends the job: {cause}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+/// Says why a rank cannot go on, and lets the others know.
+fn last_words(words: Option<&LastWords>, roll: &Roll, cause: &str) {
+    if let Some(words) = words {
+        return words.fail(cause);
+    }
+    say(&format!("unisono: rank {} ends the job: {cause}\n", roll.rank()));
+    roll.fail(roll.rank(), cause);
+}
+
+/// Ends all processes that were launched together.
+fn end_job() -> ! {
+    let deadline = LAST_WORDS + ABORT;
+    let watchdog = std::thread::Builder::new().name("deadline".into()).spawn(move || {
+        std::thread::sleep(deadline);
+        signal_hook::low_level::exit(FAILED)
+    });
     std::thread::sleep(LAST_WORDS);
+    if watchdog.is_err() {
+        signal_hook::low_level::exit(FAILED);
+    }
     Comm::world().abort(FAILED)
 }
 
@@ -315,8 +342,8 @@ impl Drop for Mpi {
             self.fail("it panicked");
         }
         // To finalise would be to wait for ranks that wait for this one.
-        if let Some(cause) = &self.cause {
-            end_job(self.rank, cause);
+        if self.cause.is_some() {
+            end_job();
         }
         if !sys::is_up().unwrap_or(false) {
             return;

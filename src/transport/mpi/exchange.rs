@@ -8,18 +8,20 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::end_job;
 use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
+use super::{end_job, last_words};
 use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::transport::half::{Half, complete};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Waiting};
 use crate::watch::Roll;
+use crate::watch::lookout::LastWords;
 
 /// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
 /// are sent.
@@ -44,6 +46,8 @@ pub(super) struct Messages {
     overheard: Overheard,
     /// Whether an exchange failed while MPI still had the caller's memory.
     stranded: bool,
+    /// What says why this rank ends, if a panic ends it in the middle of an exchange.
+    words: Option<Arc<LastWords>>,
 }
 
 impl Messages {
@@ -54,6 +58,10 @@ impl Messages {
     /// How often a rank looks before it gives way.
     pub(super) fn set_spins(&mut self, spins: u32) {
         self.spins = spins;
+    }
+
+    pub(super) fn set_last_words(&mut self, words: Arc<LastWords>) {
+        self.words = Some(words);
     }
 
     /// Whether MPI may still read or write memory that was lent to an exchange that failed.
@@ -90,7 +98,7 @@ impl Messages {
             Listening<'_>,
         ) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let guard = AbortOnPanic { rank: roll.rank() };
+        let guard = AbortOnPanic { words: self.words.as_deref(), roll };
         let link = Link { comm, segment: self.segment };
         let mut sending = outgoing.map(|outgoing| Sending::new(link, header, outgoing, &mut self.sent));
         let mut receiving = incoming
@@ -123,13 +131,15 @@ pub(super) fn begin(
 }
 
 /// A panic must not free memory that MPI still reads or writes.
-struct AbortOnPanic {
-    rank: Rank,
+struct AbortOnPanic<'a> {
+    words: Option<&'a LastWords>,
+    roll: &'a Roll,
 }
 
-impl Drop for AbortOnPanic {
+impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
-        end_job(self.rank, "it panicked in the middle of a message");
+        last_words(self.words, self.roll, "it panicked in the middle of a message");
+        end_job();
     }
 }
 
