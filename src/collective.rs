@@ -2,6 +2,7 @@
 //! benchmarks and tests compare like with like.
 
 use std::collections::HashMap;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +16,9 @@ use crate::executor::{Executor, Prepared, Task, agreement};
 use crate::means::{Means, Vendor};
 use crate::reduce::{ReduceOp, Widening};
 use crate::select::{Choice, Selection, Selector};
-use crate::transport::Transport;
+use crate::transport::{Header, Patience, Transport};
 use crate::tuning::Tuning;
+use crate::watch::Roll;
 
 /// Something that can carry out collective calls for one rank.
 ///
@@ -45,7 +47,11 @@ pub(crate) struct Engine {
     pub(crate) gpu: Option<Box<crate::device::Gpu>>,
     pub(crate) transport: Transport,
     pub(crate) topology: Topology,
-    pub(crate) timeout: Duration,
+    /// What this rank and those of its node know of each other.
+    pub(crate) roll: Roll,
+    pub(crate) limits: Limits,
+    /// What stands for the label of the next call; 0 if it has none.
+    pub(crate) label: u64,
     pub(crate) executor: Executor,
     /// How all ranks see that they are in the same call, where vendors do not look.
     pub(crate) agreement: Schedule,
@@ -62,6 +68,30 @@ pub(crate) struct Engine {
     failure: Option<String>,
 }
 
+/// How long calls may wait for other ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) usual: Patience,
+    /// Before ranks have met in a call of the user's: some may still be starting.
+    pub(crate) first: Patience,
+}
+
+/// The calls that ranks make before the user's first one have numbers that no user's call reaches.
+pub(crate) const FIRST_OF_SETUP: u64 = u64::MAX / 2;
+
+impl Limits {
+    /// The same for all calls.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
+        self.usual.timeout = timeout;
+        self.first.timeout = timeout;
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, sequence: u64) -> &Patience {
+        if (1..FIRST_OF_SETUP).contains(&sequence) { &self.usual } else { &self.first }
+    }
+}
+
 /// How many different calls are kept at hand: looking through them takes less than hashing one.
 const MOST_RECENT: usize = 16;
 
@@ -75,14 +105,16 @@ struct Recent {
 }
 
 impl Engine {
-    pub(crate) fn new(transport: Transport, topology: Topology, timeout: Duration) -> Self {
+    pub(crate) fn new(transport: Transport, topology: Topology, limits: Limits) -> Self {
         let executor = Executor::new(&transport.registry());
         let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
         let agreement = agreement(transport.rank(), topology.ranks());
         Self {
+            roll: transport.roll().clone(),
             transport,
             topology,
-            timeout,
+            limits,
+            label: 0,
             executor,
             agreement,
             plans: HashMap::new(),
@@ -123,7 +155,13 @@ impl Engine {
         let ran = match (choice, &mut self.transport) {
             #[cfg(feature = "mpi")]
             (Choice::Vendor(Vendor::Mpi), Transport::Mpi(mpi)) => {
-                MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer)
+                let header =
+                    Header::new(self.sequence, call, Means::Vendor(Vendor::Mpi), take(&mut self.label));
+                self.sequence += 1;
+                header.note(&self.roll, buffer.len());
+                let ran = MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer);
+                self.roll.end(ran.is_ok());
+                ran
             }
             (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl), _) => Err(Error::Unsupported(
                 "NCCL works on the memory of GPUs, and this array is in the host's".to_owned(),
@@ -131,6 +169,12 @@ impl Engine {
             _ => Planned { engine: self, choice }.run(call, buffer),
         };
         self.noted(ran)
+    }
+
+    /// How long the next call may wait for other ranks.
+    #[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "asked by what is on GPUs"))]
+    pub(crate) fn patience(&self) -> &Patience {
+        self.limits.of(self.sequence)
     }
 
     /// Remembers how a call has ended: an error is the end, but for a call that is as good as not made.
@@ -244,8 +288,9 @@ impl Collective for Planned<'_> {
         check_size(call, buffer);
         let place = self.engine.choose(self.choice, call);
         check_vendor(self.engine.recent[place].means, call)?;
-        let Engine { transport, topology, timeout, executor, agreement, recent, sequence, .. } =
-            &mut *self.engine;
+        let Engine {
+            transport, topology, roll, limits, label, executor, agreement, recent, sequence, ..
+        } = &mut *self.engine;
         let chosen @ Recent { means, prepared, .. } = &recent[place];
         let task = Task {
             call,
@@ -255,11 +300,14 @@ impl Collective for Planned<'_> {
             topology,
             agreement,
             sequence: *sequence,
-            timeout: *timeout,
+            label: take(label),
+            patience: limits.of(*sequence),
         };
         *sequence += 1;
-        executor.run(&task, buffer, transport)?;
-        Ok(chosen.ran())
+        task.header().note(roll, buffer.len());
+        let done = executor.run(&task, buffer, transport);
+        roll.end(done.is_ok());
+        done.map(|()| chosen.ran())
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a user holds: one rank's end of a world.
 
+use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 #[cfg(feature = "nccl")]
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
 
@@ -22,11 +22,13 @@ use crate::select::{Choice, Why};
 use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
+use crate::watch::Roll;
 use crate::watch::lookout::Lookout;
 
 #[cfg(feature = "nccl")]
 mod device;
 mod in_flight;
+mod patience;
 mod setup;
 mod watch;
 
@@ -65,6 +67,10 @@ pub struct Communicator {
     transport: &'static str,
     turns: f64,
     registry: Arc<Registry>,
+    /// What this rank and those of its node know of each other.
+    roll: Roll,
+    /// What stands for the label of the next call; 0 if it has none.
+    label: u64,
     /// It comes after the seat: it still looks out while MPI is finalised, which waits for others.
     lookout: Option<Arc<Lookout>>,
     #[cfg(feature = "nccl")]
@@ -187,12 +193,6 @@ impl Communicator {
             )),
             _ => Ok(()),
         }
-    }
-
-    /// How long a rank waits for another before it gives up; ten minutes unless the environment
-    /// (`UNISONO_TIMEOUT_S`) or this says otherwise.
-    pub fn set_timeout(&mut self, timeout: Duration) {
-        self.seat.engine().timeout = timeout;
     }
 
     /// What would carry out a call now, and why.
@@ -345,13 +345,22 @@ impl Communicator {
     pub fn collective(&mut self, choice: Choice) -> Result<impl Collective + '_> {
         self.seat.engine().check_alive()?;
         self.check_choice(&choice)?;
-        Ok(Chosen { engine: self.seat.engine(), choice })
+        Ok(Chosen { engine: self.labelled_engine(), choice })
     }
 
     /// Says that this rank cannot go on. Ranks that are threads learn of it at once; under MPI the job ends
     /// when the communicator is dropped. Later calls fail with [`Error::Aborted`].
     pub fn fail(&mut self, cause: &str) {
         drop(self.seat.engine().fail(cause));
+    }
+
+    /// The engine, which knows the label of the next call.
+    #[inline]
+    fn labelled_engine(&mut self) -> &mut Engine {
+        let label = take(&mut self.label);
+        let engine = self.seat.engine();
+        engine.label = label;
+        engine
     }
 
     /// What the choice for all calls means for one on arrays in the host's memory.
@@ -375,7 +384,7 @@ impl Communicator {
         }
         let call = Call { operation, op, dtype: T::DTYPE, count: buffer.len() };
         let choice = self.choice_on_host(operation);
-        self.seat.engine().run(&choice, &call, bytemuck::cast_slice_mut(buffer))
+        self.labelled_engine().run(&choice, &call, bytemuck::cast_slice_mut(buffer))
     }
 }
 

@@ -7,8 +7,16 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
+/// After how many seconds of a rank's waiting for another it is said that it waits.
+const WARN: &str = "UNISONO_WARN_S";
 /// After how many seconds a rank gives up waiting for another.
 const TIMEOUT: &str = "UNISONO_TIMEOUT_S";
+/// The same in the first call of a communicator.
+const FIRST_TIMEOUT: &str = "UNISONO_FIRST_TIMEOUT_S";
+/// The same while a rank is in a section that may take long.
+const QUIET_TIMEOUT: &str = "UNISONO_QUIET_TIMEOUT_S";
+/// The folder that flight recorders are written to.
+const FLIGHT_DIR: &str = "UNISONO_FLIGHT_DIR";
 /// Sizes of the nodes that a world is to be divided into, whatever it really runs on: `2,2`.
 const NODES: &str = "UNISONO_NODES";
 /// How much of a long message MPI is given at a time.
@@ -25,6 +33,12 @@ const TUNING: &str = "UNISONO_TUNING";
 
 /// How long a rank waits for another where nothing is said: ten minutes.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+
+const DEFAULT_WARN: Duration = Duration::from_secs(60);
+/// Programs may come to their first call at very different times: half an hour.
+const DEFAULT_FIRST_TIMEOUT: Duration = Duration::from_secs(1800);
+/// A day.
+const DEFAULT_QUIET_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// A segment where nothing is said: enough to be worth a message, little enough to stay in a core's cache.
 const DEFAULT_SEGMENT_BYTES: usize = 256 * 1024;
@@ -44,27 +58,35 @@ pub(crate) enum Inside {
 /// Settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
+    #[allow(dead_code, reason = "read by what watches")]
+    pub(crate) warn: Duration,
     pub(crate) timeout: Duration,
+    /// At least `timeout`, if nobody says otherwise.
+    pub(crate) first_timeout: Duration,
+    pub(crate) quiet_timeout: Duration,
+    pub(crate) flight_dir: Option<PathBuf>,
     pub(crate) node_sizes: Option<Vec<usize>>,
     pub(crate) algorithm: Option<String>,
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
     /// Whether the nodes have connections of their own to tell each other of failures.
     pub(crate) lookout: bool,
-    pub(crate) warn_after: Duration,
     pub(crate) tuning: Option<PathBuf>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
+            warn: DEFAULT_WARN,
             timeout: DEFAULT_TIMEOUT,
+            first_timeout: DEFAULT_FIRST_TIMEOUT,
+            quiet_timeout: DEFAULT_QUIET_TIMEOUT,
+            flight_dir: None,
             node_sizes: None,
             algorithm: None,
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             inside: Inside::default(),
             lookout: true,
-            warn_after: Duration::from_secs(60),
             tuning: None,
         }
     }
@@ -87,11 +109,15 @@ impl Config {
         };
         let mut config = Self::default();
         let expected = "a number of seconds above 0";
-        if let Some(text) = value(TIMEOUT, expected)? {
-            let seconds = f64::from_str(&text).ok().filter(|&seconds| seconds > 0.0);
-            let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            config.timeout = timeout.ok_or_else(|| wrong(TIMEOUT, &text, expected))?;
-        }
+        let seconds = |name, default| match value(name, expected)? {
+            None => Ok(default),
+            Some(text) => seconds(&text).ok_or_else(|| wrong(name, &text, expected)),
+        };
+        config.warn = seconds(WARN, DEFAULT_WARN)?;
+        config.timeout = seconds(TIMEOUT, DEFAULT_TIMEOUT)?;
+        config.first_timeout = seconds(FIRST_TIMEOUT, DEFAULT_FIRST_TIMEOUT.max(config.timeout))?;
+        config.quiet_timeout = seconds(QUIET_TIMEOUT, DEFAULT_QUIET_TIMEOUT)?;
+        config.flight_dir = value(FLIGHT_DIR, "a folder")?.map(PathBuf::from);
         let expected = "sizes of nodes, each above 0, such as 2,2";
         if let Some(text) = value(NODES, expected)? {
             let sizes: Option<Vec<usize>> =
@@ -125,6 +151,11 @@ impl Config {
         config.tuning = value(TUNING, "a file that unisono tune wrote")?.map(PathBuf::from);
         Ok(config)
     }
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds = f64::from_str(text).ok().filter(|&seconds| seconds > 0.0)?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 fn wrong(name: &str, value: &str, expected: &str) -> Error {
@@ -266,10 +297,20 @@ mod tests {
     }
 
     #[test]
+    fn the_first_call_may_take_at_least_as_long_as_others() {
+        let first = |pairs: &[_]| read(pairs).unwrap().first_timeout;
+        assert_eq!(first(&[(TIMEOUT, "5")]), DEFAULT_FIRST_TIMEOUT);
+        assert_eq!(first(&[(TIMEOUT, "5000")]), Duration::from_secs(5000));
+        assert_eq!(first(&[(TIMEOUT, "5000"), (FIRST_TIMEOUT, "7")]), Duration::from_secs(7));
+    }
+
+    #[test]
     fn nonsense_is_refused_by_name() {
         for (name, value) in [
             (TIMEOUT, "soon"),
             (TIMEOUT, "-1"),
+            (WARN, "0"),
+            (QUIET_TIMEOUT, "inf"),
             (NODES, "2,0"),
             (NODES, ""),
             (SEGMENT_BYTES, "100"),

@@ -1,12 +1,12 @@
 //! Arrays in the memory of GPUs: NCCL in the nodes where it can, the host between nodes and where it cannot.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 
 use crate::error::{Error, Result};
-use crate::transport::Waiting;
+use crate::transport::{Hopeless, Patience, Waiting};
+use crate::watch::Roll;
 
 mod choose;
 mod engine;
@@ -55,14 +55,17 @@ pub(crate) fn context(local_rank: usize) -> Result<Arc<CudaContext>> {
 /// Waits for an event; `look` is asked from time to time whether something is wrong.
 pub(crate) fn wait_for(
     mut is_over: impl FnMut() -> Result<bool>,
-    (rank, what): (usize, &'static str),
-    timeout: Duration,
+    what: &'static str,
+    (patience, roll): (&Patience, &Roll),
     mut look: impl FnMut() -> Result<()>,
 ) -> Result<()> {
-    let mut waiting = Waiting::new(0, timeout);
+    let mut waiting = Waiting::new(0, patience, roll);
     while !is_over()? {
-        if waiting.pause().map_err(|waited| Error::Overdue { rank, what, waited })? {
-            look()?;
+        match waiting.pause() {
+            Ok(false) => {}
+            Ok(true) => look()?,
+            Err(Hopeless::Overdue(waited)) => return Err(Error::Overdue { rank: roll.rank(), what, waited }),
+            Err(Hopeless::Failed(error)) => return Err(error),
         }
     }
     Ok(())

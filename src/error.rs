@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
+use crate::watch::{Doing, Seconds};
+
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -17,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// Another rank did not come.
-    #[error("{at}: waited {} s for rank {other}; it is late, has ended, or is in another collective", waited.as_secs_f64().round())]
+    #[error("{at}: waited {} for rank {other}{}", Seconds(waited.as_secs_f64()), whereabouts(doing.as_deref()))]
     Timeout {
         /// Where this rank was.
         at: Box<Place>,
@@ -25,6 +27,8 @@ pub enum Error {
         other: Rank,
         /// How long this rank waited.
         waited: Duration,
+        /// What the other rank does, where that is known: of the ranks of a node.
+        doing: Option<Box<Doing>>,
     },
 
     /// Another rank called something else.
@@ -129,6 +133,14 @@ pub enum Error {
     /// A name, in an argument or the environment, that means nothing.
     #[error("{0}")]
     Setting(String),
+}
+
+/// What is known of a rank that did not come.
+fn whereabouts(doing: Option<&Doing>) -> String {
+    match doing {
+        None => "; it is late, has ended, or is in another collective".to_owned(),
+        Some(doing) => format!(" (process {} on {}), which {doing}", doing.process_id, doing.host),
+    }
 }
 
 /// Where a rank was when something went wrong.

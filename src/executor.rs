@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use unisono_collectives::{
     Algorithm, Chunks, Combine, Direct, Operation, Phase, Plan, Rank, Receive, Schedule, Send, Source, Step,
@@ -15,14 +14,14 @@ use unisono_collectives::{
 
 use crate::call::Call;
 use crate::dtype::DType;
-use crate::error::{Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::means::Means;
 #[cfg(feature = "mpi")]
 use crate::means::Vendor;
 use crate::reduce::{self, Kernel, ReduceOp, Widening};
 use crate::registered::Registry;
 use crate::scratch::Scratch;
-use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Transport};
+use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Transport};
 
 mod agreement;
 #[cfg(feature = "mpi")]
@@ -116,20 +115,25 @@ pub(crate) struct Task<'a> {
     pub(crate) agreement: &'a Schedule,
     /// How many collectives came before.
     pub(crate) sequence: u64,
+    /// What stands for the call's label; 0 if it has none.
+    pub(crate) label: u64,
     /// How long a step may wait for another rank.
-    pub(crate) timeout: Duration,
+    pub(crate) patience: &'a Patience,
 }
 
 impl Task<'_> {
-    fn header(&self) -> Header {
-        Header::new(self.sequence, self.announced, self.means)
+    #[inline]
+    pub(crate) fn header(&self) -> Header {
+        Header::new(self.sequence, self.announced, self.means, self.label)
     }
 
-    /// Where a step is, for a message.
-    fn place(&self, rank: usize, phase: &'static str, step: usize) -> Place {
+    /// What went wrong, with the step where it did and what is known of a rank that did not come.
+    #[cold]
+    fn error(&self, failure: Failure, transport: &Transport, phase: &'static str, step: usize) -> Error {
         let Self { call, means, sequence, .. } = *self;
-        let (operation, algorithm) = (call.operation.name(), means.name());
-        Place { rank, operation, sequence, algorithm, phase, step }
+        let (operation, algorithm, roll) = (call.operation.name(), means.name(), transport.roll());
+        let place = Place { rank: roll.rank(), operation, sequence, algorithm, phase, step };
+        failure.at(place, roll)
     }
 
     /// The elements of a range of chunks, as far as they are in one of `blocks` blocks.
@@ -281,17 +285,18 @@ impl<'a> Run<'a> {
         self.blocks = if in_blocks { prepared.blocks(self.task) } else { 1 };
         for block in 0..self.blocks {
             self.block = block;
-            for phase in prepared.plan.phases() {
+            for (of_phase, phase) in prepared.plan.phases().iter().enumerate() {
                 #[cfg(feature = "mpi")]
                 if let (Some(call), Some(Vendor::Mpi)) = (&phase.vendor, vendor) {
+                    transport.roll().at_step(of_phase, 0);
                     self.by_mpi(phase, call, held, transport)
-                        .map_err(|failure| failure.at(self.task.place(transport.rank(), phase.name, 0)))?;
+                        .map_err(|failure| self.task.error(failure, transport, phase.name, 0))?;
                     continue;
                 }
                 for (number, step) in phase.schedule.steps().iter().enumerate() {
-                    self.step(phase, step, held, transport).map_err(|failure| {
-                        failure.at(self.task.place(transport.rank(), phase.name, number))
-                    })?;
+                    transport.roll().at_step(of_phase, number);
+                    self.step(phase, step, held, transport)
+                        .map_err(|failure| self.task.error(failure, transport, phase.name, number))?;
                 }
             }
         }
@@ -305,10 +310,10 @@ impl<'a> Run<'a> {
         held: &mut [u8],
         transport: &mut Transport,
     ) -> Result<(), Failure> {
-        let (format, header, timeout) = (self.format, self.header, self.task.timeout);
+        let (format, header, patience) = (self.format, self.header, self.task.patience);
         if let Some((to, sends)) = self.sent_ahead(phase, step, transport) {
             let outgoing = Outgoing { to, bytes: &held[sends] };
-            transport.exchange(&header, Some(outgoing), None, timeout)?;
+            transport.exchange(&header, Some(outgoing), None, patience)?;
             return self.step(phase, &Step { send: None, ..*step }, held, transport);
         }
         let receives = step.receive.map(|receive| self.held_range(receive.chunks));
@@ -330,7 +335,7 @@ impl<'a> Run<'a> {
             from_self.target.accept(0, to_self.bytes);
             return Ok(());
         }
-        transport.exchange(&header, outgoing, incoming, timeout)
+        transport.exchange(&header, outgoing, incoming, patience)
     }
 
     /// To whom a step can send what before it receives, so that what arrives may be reduced into what was sent: where

@@ -24,7 +24,9 @@ mod waiting;
 pub(crate) use header::Header;
 pub(crate) use shared::Open;
 use shared::Shared;
-pub(crate) use waiting::Waiting;
+#[cfg(feature = "nccl")]
+pub(crate) use waiting::Hopeless;
+pub(crate) use waiting::{Patience, Waiting};
 use waiting::{spins, usable_cores};
 
 /// Bytes for another rank.
@@ -90,23 +92,18 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The same as an error, with the place where it happened.
-    pub(crate) fn at(self, at: Place) -> Error {
+    /// The same as an error, with the place where it happened, and what the roll says of a rank that did not come.
+    pub(crate) fn at(self, at: Place, roll: &Roll) -> Error {
         let at = Box::new(at);
         match self {
-            Self::Timeout { other, waited } => Error::Timeout { at, other, waited },
+            Self::Timeout { other, waited } => {
+                let doing = roll.position_of(other).map(|position| Box::new(roll.doing(position)));
+                Error::Timeout { at, other, waited, doing }
+            }
             Self::Mismatch { ours, other, theirs } => Error::Mismatch { at, ours, other, theirs },
             Self::Left { other } => Error::Left { at, other },
             Self::Error(error) => error,
         }
-    }
-}
-
-/// What every rank looks at in the midst of a wait: whether another has failed.
-fn check_alive(roll: &Roll) -> Result<(), Failure> {
-    match roll.failed() {
-        None => Ok(()),
-        Some((by, cause)) => Err(Failure::Error(Error::Aborted { rank: roll.rank(), by, cause })),
     }
 }
 
@@ -234,12 +231,12 @@ impl Transport {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
         match self {
-            Self::Threads(threads) => threads.exchange(header, outgoing, incoming, timeout),
+            Self::Threads(threads) => threads.exchange(header, outgoing, incoming, patience),
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, timeout),
+            Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, patience),
         }
     }
 
@@ -272,7 +269,7 @@ impl Transport {
         header: &Header,
         buffer: &mut [u8],
         ranges: impl Fn(Rank) -> Range<usize>,
-        timeout: Duration,
+        patience: &Patience,
         work: impl FnOnce(&mut Open<'_>) -> crate::error::Result<()>,
     ) -> Result<(), Failure> {
         let shared = match self {
@@ -280,7 +277,7 @@ impl Transport {
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared_mut(),
         };
-        shared.expect("ranks that meet share memory").meet(header, buffer, ranges, timeout, work)
+        shared.expect("ranks that meet share memory").meet(header, buffer, ranges, patience, work)
     }
 
     #[cfg(feature = "mpi")]
@@ -289,13 +286,13 @@ impl Transport {
         &mut self,
         task: &mpi::InGroup<'_>,
         held: &mut [u8],
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
         match self {
             Self::Threads(_) => {
                 unreachable!("threads have no MPI, as was seen when the algorithm was chosen")
             }
-            Self::Mpi(mpi) => mpi.in_group(task, held, timeout),
+            Self::Mpi(mpi) => mpi.in_group(task, held, patience),
         }
     }
 

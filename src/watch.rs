@@ -10,6 +10,7 @@ mod roll;
 #[allow(unsafe_code, reason = "memory is shared with other processes")]
 mod sheet;
 
+pub(crate) use record::Seconds;
 pub use record::{Doing, Record, Stage, State};
 pub(crate) use roll::Roll;
 

@@ -90,7 +90,9 @@ impl Communicator {
         buffer: &mut impl DevicePtrMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<Ran> {
+        let label = std::mem::take(&mut self.label);
         self.on_gpu(stream.context(), |engine, gpu| {
+            engine.label = label;
             lend(buffer, stream, |span| engine.run_on_gpu(gpu, choice, call, span, stream))
         })
     }
@@ -117,8 +119,10 @@ impl Communicator {
         let begun = device::moment(stream)?;
         let done = Arc::new(context.new_event(None).map_err(cuda("an event"))?);
         let event = Arc::clone(&done);
+        let label = std::mem::take(&mut self.label);
         let pending = self.seat.send(buffer, move |engine, buffer| {
             engine.with_gpu(&context, |engine, gpu| {
+                engine.label = label;
                 let aside = gpu.aside();
                 aside.wait(&begun).map_err(cuda("order of streams"))?;
                 let ran = lend(buffer, &aside, |span| engine.run_on_gpu(gpu, &choice, &call, span, &aside));
@@ -136,12 +140,11 @@ impl Communicator {
     /// [`Error::Overdue`](crate::Error::Overdue) after the time that [`Communicator::set_timeout`] sets: a rank whose GPU waits for
     /// one that has ended would wait for ever. [`Error::Nccl`](crate::Error::Nccl) if NCCL says that something went wrong.
     pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
-        let rank = self.rank;
         self.on_gpu(stream.context(), |engine, gpu| {
-            let timeout = engine.timeout;
             let reached = device::moment(stream)?;
             let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));
-            device::wait_for(is_over, (rank, "what is queued on the GPU"), timeout, || gpu.check_nccl())
+            let (what, patience) = ("what is queued on the GPU", engine.patience());
+            device::wait_for(is_over, what, (patience, &engine.roll), || gpu.check_nccl())
         })
     }
 

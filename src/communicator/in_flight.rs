@@ -43,7 +43,9 @@ impl Communicator {
         self.check_in_flight()?;
         let (choice, call) =
             (self.choice_on_host(Operation::AllReduce), Call::all_reduce(T::DTYPE, op, buffer.len()));
+        let label = std::mem::take(&mut self.label);
         self.seat.send(buffer, move |engine, buffer| {
+            engine.label = label;
             engine.run(&choice, &call, bytemuck::cast_slice_mut(buffer)).map(drop)
         })
     }

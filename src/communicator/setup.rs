@@ -7,17 +7,15 @@ use unisono_collectives::Topology;
 
 use super::Communicator;
 use super::watch::over_threads;
-use crate::collective::Engine;
+#[cfg(feature = "mpi")]
+use crate::collective::FIRST_OF_SETUP;
+use crate::collective::{Engine, Limits};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::pending::Seat;
 use crate::select::Choice;
-use crate::transport::Transport;
+use crate::transport::{Patience, Transport};
 use crate::tuning::Tuning;
-
-/// The calls that ranks make before the user's first one have numbers that no user's call reaches.
-#[cfg(feature = "mpi")]
-const FIRST_OF_SETUP: u64 = u64::MAX / 2;
 
 impl Communicator {
     /// The ends of a world of threads.
@@ -64,7 +62,9 @@ impl Communicator {
             #[cfg(feature = "nccl")]
             device: std::sync::OnceLock::new(),
             topology: topology.clone(),
-            seat: Seat::new(Engine::new(transport, topology, config.timeout)),
+            roll: transport.roll().clone(),
+            label: 0,
+            seat: Seat::new(Engine::new(transport, topology, limits(config))),
         };
         comm.check_choice(&comm.choice)?;
         Ok(comm)
@@ -74,6 +74,15 @@ impl Communicator {
     pub fn set_tuning(&mut self, tuning: &Tuning) {
         let engine = self.seat.engine();
         engine.set_tuning(tuning, engine.transport.node_cores());
+    }
+}
+
+/// How long calls may wait where the program says nothing.
+fn limits(config: &Config) -> Limits {
+    let quiet = config.quiet_timeout;
+    Limits {
+        usual: Patience { timeout: config.timeout, quiet },
+        first: Patience { timeout: config.first_timeout, quiet },
     }
 }
 

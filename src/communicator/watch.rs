@@ -24,7 +24,7 @@ impl Communicator {
 pub(super) fn over_threads(roll: &Roll, config: &Config) -> Result<Lookout> {
     let card = Card::of_this_process(0);
     let cards = Cards(vec![card; roll.members().len()]);
-    let warn_after = config.warn_after;
+    let warn_after = config.warn;
     Lookout::start(Watched { roll: roll.clone(), cards, hub: None, warn_after, kind: Kind::Threads })
 }
 
@@ -55,7 +55,7 @@ mod over_processes {
                 None
             });
             let cards = self.gathered(&card)?;
-            let warn_after = config.warn_after;
+            let warn_after = config.warn;
             let lookout = Lookout::start(Watched { roll, cards, hub, warn_after, kind: Kind::Processes })?;
             if let Transport::Mpi(mpi) = &mut self.seat.engine().transport {
                 mpi.set_last_words(lookout.words());

@@ -60,15 +60,20 @@ impl Engine {
             Some(chosen) => chosen,
             None => self.on_host(choice, call),
         };
-        match means {
+        let done = match means {
             // Any reduction of one array is that array.
-            _ if self.topology.ranks() == 1 => {}
-            Means::Vendor(_) => self.by_nccl(gpu, call, span, stream)?,
-            Means::Algorithm(algorithm) => self.in_pieces(gpu, algorithm, None, call, span, stream)?,
+            _ if self.topology.ranks() == 1 => Ok(()),
+            Means::Vendor(_) => self.by_nccl(gpu, call, span, stream),
+            Means::Algorithm(algorithm) => self.in_pieces(gpu, algorithm, None, call, span, stream),
             Means::InNodes(algorithm, vendor) => {
-                self.in_pieces(gpu, algorithm, Some(vendor), call, span, stream)?;
+                self.in_pieces(gpu, algorithm, Some(vendor), call, span, stream)
             }
+        };
+        // The part of it that the host has, which may be over before the GPU's.
+        if self.topology.ranks() > 1 {
+            self.roll.end(done.is_ok());
         }
+        done?;
         Ok(Ran { algorithm: means.name(), why })
     }
 
@@ -140,13 +145,12 @@ impl Engine {
         prepared: &'a Prepared,
         sequence: u64,
     ) -> (Task<'a>, &'a mut crate::executor::Executor, &'a mut crate::transport::Transport) {
-        let Self { topology, agreement, timeout, executor, transport, .. } = self;
-        let timeout = *timeout;
-        (
-            Task { call, announced: call, means, prepared, topology, agreement, sequence, timeout },
-            executor,
-            transport,
-        )
+        let Self { topology, agreement, roll, limits, label, executor, transport, .. } = self;
+        let (label, patience) = (std::mem::take(label), limits.of(sequence));
+        let task =
+            Task { call, announced: call, means, prepared, topology, agreement, sequence, label, patience };
+        task.header().note(roll, call.size_bytes());
+        (task, executor, transport)
     }
 }
 

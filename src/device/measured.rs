@@ -13,6 +13,8 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::nccl::{self, UniqueId};
 use crate::reduce::ReduceOp;
+use crate::transport::Patience;
+use crate::watch::Roll;
 
 /// How long the only rank of a communicator waits for NCCL.
 const ALONE: Duration = Duration::from_secs(60);
@@ -43,10 +45,9 @@ pub fn copy_in_pieces(
     stream: &Arc<CudaStream>,
     way: Way,
 ) -> Result<()> {
-    let rank = comm.rank();
     comm.on_gpu(stream.context(), |engine, gpu| {
-        let timeout = engine.timeout;
-        lend(array, stream, |span| gpu.copy_in_pieces(span, stream, way, (rank, timeout)))
+        let waits = (engine.patience(), &engine.roll);
+        lend(array, stream, |span| gpu.copy_in_pieces(span, stream, way, waits))
     })
 }
 
@@ -56,7 +57,7 @@ impl Gpu {
         span: &mut Span<'_>,
         stream: &CudaStream,
         way: Way,
-        (rank, timeout): (usize, Duration),
+        waits: (&Patience, &Roll),
     ) -> Result<()> {
         let count = span.size_bytes();
         let of = pieces::count_for(count);
@@ -71,13 +72,13 @@ impl Gpu {
             }
             if let Some(number) = number.checked_sub(AHEAD) {
                 let slot = &mut self.slots[number % SLOTS];
-                wait_for(|| slot.is_fetched(), (rank, "a copy from the GPU"), timeout, || Ok(()))?;
+                wait_for(|| slot.is_fetched(), "a copy from the GPU", waits, || Ok(()))?;
                 slot.give_back(span, &ranges(number, way != Way::Down), &self.up)?;
             }
         }
         let reached = moment(&self.up)?;
         let is_over = || reached.try_is_complete().map_err(cuda("a copy to the GPU"));
-        wait_for(is_over, (rank, "a copy to the GPU"), timeout, || Ok(()))
+        wait_for(is_over, "a copy to the GPU", waits, || Ok(()))
     }
 }
 

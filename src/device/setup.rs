@@ -142,7 +142,7 @@ fn communicator(
     } else {
         let (ranks, position) = (node.ranks(), engine.topology.local_rank(rank));
         let id = UniqueId::from_bytes(bytes);
-        let timeout = engine.timeout;
+        let timeout = engine.patience().timeout;
         let begun = nccl::Communicator::begin(library, ranks, position, &id, context, timeout);
         let ready = begun.and_then(|mut comm| comm.wait_until_ready(timeout).map(|()| comm));
         ready.map(Some).map_err(|error| error.to_string())

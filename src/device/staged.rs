@@ -100,9 +100,9 @@ impl Pipeline<'_> {
 
     fn by_host(&mut self, number: usize, host: &OnHost, ranges: &[Range<usize>]) -> Result<()> {
         let Self { gpu, task, executor, transport, .. } = self;
-        let (place, what) = (number % SLOTS, (transport.rank(), "an array's piece from the GPU"));
+        let (place, what) = (number % SLOTS, "an array's piece from the GPU");
         let (slot, nccl) = (&mut gpu.slots[place], &gpu.nccl);
-        wait_for(|| slot.is_fetched(), what, task.timeout, || check(nccl.as_ref()))?;
+        wait_for(|| slot.is_fetched(), what, (task.patience, transport.roll()), || check(nccl.as_ref()))?;
         let size_bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         let call = Call { count: size_bytes / task.call.dtype.size_bytes(), ..*task.call };
         let piece =

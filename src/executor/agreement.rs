@@ -24,8 +24,8 @@ impl Task<'_> {
             let incoming =
                 step.receive.map(|receive| Incoming { from: receive.from, target: Target::Place(&mut []) });
             transport
-                .exchange(&header, outgoing, incoming, self.timeout)
-                .map_err(|failure| failure.at(self.place(transport.rank(), "agreement", number)))?;
+                .exchange(&header, outgoing, incoming, self.patience)
+                .map_err(|failure| self.error(failure, transport, "agreement", number))?;
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ impl OnePass<'_> {
         widened: &mut Scratch,
         transport: &mut Transport,
     ) -> Result<()> {
-        let Task { call, prepared, timeout, .. } = *self.task;
+        let Task { call, prepared, patience, .. } = *self.task;
         let header = self.task.header();
         let blocks = prepared.blocks(self.task);
         for block in 0..blocks {
@@ -44,9 +44,12 @@ impl OnePass<'_> {
                 let elements = self.task.elements_of_block(self.direct.owned[rank], block, blocks);
                 scaled(elements, call.dtype.size_bytes())
             };
+            if block > 0 {
+                transport.roll().at_step(0, block);
+            }
             transport
-                .meet(&header, buffer, range, timeout, |open| self.work(open, widened))
-                .map_err(|failure| failure.at(self.task.place(transport.rank(), "one pass", block)))?;
+                .meet(&header, buffer, range, patience, |open| self.work(open, widened))
+                .map_err(|failure| self.task.error(failure, transport, "one pass", block))?;
         }
         Ok(())
     }

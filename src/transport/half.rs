@@ -46,8 +46,8 @@ pub(super) enum Sight {
 pub(super) fn complete(
     sending: &mut impl Half,
     receiving: &mut impl Half,
-    mut waiting: Waiting,
-    mut look_around: impl FnMut(Rank, &Waiting) -> Result<Sight, Failure>,
+    mut waiting: Waiting<'_>,
+    mut look_around: impl FnMut(Rank, &Waiting<'_>) -> Result<Sight, Failure>,
 ) -> Result<(), Failure> {
     loop {
         let received = receiving.progress()?;
@@ -60,8 +60,7 @@ pub(super) fn complete(
         }
         // Of two ranks, first of all the one that is to send.
         let other = if receiving.is_done() { sending.other() } else { receiving.other() };
-        let due = waiting.pause().map_err(|waited| Failure::Timeout { other, waited })?;
-        if due
+        if waiting.pause_for(other)?
             && look_around(other, &waiting)? == Sight::Gone
             && !(receiving.progress()? || sending.progress()?)
         {

@@ -7,6 +7,7 @@ use super::Failure;
 use crate::call::Call;
 use crate::codes::Codes;
 use crate::means::Means;
+use crate::watch::Roll;
 
 /// What every message begins with: which collective it belongs to, in the eyes of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
@@ -16,22 +17,34 @@ pub(crate) struct Header {
     count: u64,
     /// The size of this message's payload.
     size_bytes: u64,
+    /// What stands for the call's label; 0 if it has none.
+    label: u64,
     codes: Codes,
 }
 
 impl Header {
-    pub(crate) fn new(sequence: u64, call: &Call, means: Means) -> Self {
-        Self { sequence, count: call.count as u64, size_bytes: 0, codes: Codes::new(call, means) }
+    pub(crate) fn new(sequence: u64, call: &Call, means: Means, label: u64) -> Self {
+        Self { sequence, count: call.count as u64, size_bytes: 0, label, codes: Codes::new(call, means) }
+    }
+
+    /// Writes down in this rank's flight recorder that the call begins.
+    #[inline]
+    pub(crate) fn note(&self, roll: &Roll, size_bytes: usize) {
+        roll.begin(self.sequence, self.count, self.codes, self.label, size_bytes);
     }
 
     pub(super) fn of_size(self, size_bytes: usize) -> Self {
         Self { size_bytes: size_bytes as u64, ..self }
     }
 
-    /// What the sender called, in words.
-    fn describe(&self) -> String {
-        let Self { sequence, count, codes, .. } = self;
-        let mut text = format!("{} #{sequence} of {count} {}", codes.operation(), codes.dtype());
+    /// What the sender called, in words; the roll knows the names of labels.
+    fn describe(&self, roll: &Roll) -> String {
+        let Self { sequence, count, codes, label, .. } = self;
+        let mut text = format!("{} #{sequence} ", codes.operation());
+        if *label != 0 {
+            text += &roll.label(*label).map_or("with another label ".to_owned(), |name| format!("{name:?} "));
+        }
+        text += &format!("of {count} {}", codes.dtype());
         if let Some(op) = codes.op() {
             text += &format!(", {op}");
         }
@@ -42,24 +55,27 @@ impl Header {
     }
 
     /// Holds the header of a message from rank `other` against what is expected of it.
-    pub(super) fn check(&self, theirs: &Self, other: Rank) -> Result<(), Failure> {
-        if theirs == self {
-            return Ok(());
-        }
-        let (mut ours, mut theirs_called) = (self.describe(), theirs.describe());
+    #[inline]
+    pub(super) fn check(&self, theirs: &Self, other: Rank, roll: &Roll) -> Result<(), Failure> {
+        if theirs == self { Ok(()) } else { Err(self.mismatch(theirs, other, roll)) }
+    }
+
+    #[cold]
+    fn mismatch(&self, theirs: &Self, other: Rank, roll: &Roll) -> Failure {
+        let (mut ours, mut theirs_called) = (self.describe(roll), theirs.describe(roll));
         if ours == theirs_called {
             ours += &format!(" (a message of {} bytes)", self.size_bytes);
             theirs_called += &format!(" (a message of {} bytes)", theirs.size_bytes);
         }
-        Err(Failure::Mismatch { ours, other, theirs: theirs_called })
+        Failure::Mismatch { ours, other, theirs: theirs_called }
     }
 
     /// Looks at the header of a message that is not awaited now, but tells what rank `other` is doing: two
     /// ranks that are in the same place of the order of calls and call different things may otherwise wait
     /// for each other for ever.
-    pub(super) fn check_overheard(&self, theirs: &Self, other: Rank) -> Result<(), Failure> {
+    pub(super) fn check_overheard(&self, theirs: &Self, other: Rank, roll: &Roll) -> Result<(), Failure> {
         let same_size = theirs.of_size(self.size_bytes as usize);
-        if theirs.sequence == self.sequence { self.check(&same_size, other) } else { Ok(()) }
+        if theirs.sequence == self.sequence { self.check(&same_size, other, roll) } else { Ok(()) }
     }
 }
 
@@ -74,7 +90,7 @@ mod tests {
     const RING: Means = Means::Algorithm(Algorithm::Ring);
 
     fn header(sequence: u64, count: usize) -> Header {
-        Header::new(sequence, &Call::all_reduce(DType::BF16, ReduceOp::Mean, count), RING)
+        Header::new(sequence, &Call::all_reduce(DType::BF16, ReduceOp::Mean, count), RING, 0)
     }
 
     #[test]
@@ -83,19 +99,21 @@ mod tests {
             operation: Operation::Reduce { root: 3 },
             ..Call::all_reduce(DType::I64, ReduceOp::Max, 5)
         };
-        let text = Header::new(7, &call, Means::Algorithm(Algorithm::Tree)).describe();
+        let text = Header::new(7, &call, Means::Algorithm(Algorithm::Tree), 0).describe(&Roll::of_one());
         assert_eq!(text, "reduce #7 of 5 i64, max, root 3, by tree");
     }
 
     #[test]
     fn a_mismatch_names_both_sides() {
-        let Err(Failure::Mismatch { ours, other, theirs }) = header(0, 10).check(&header(0, 11), 4) else {
+        let Err(Failure::Mismatch { ours, other, theirs }) =
+            header(0, 10).check(&header(0, 11), 4, &Roll::of_one())
+        else {
             panic!("a mismatch");
         };
         assert_eq!(ours, "all-reduce #0 of 10 bf16, mean, by ring");
         assert_eq!((other, theirs.as_str()), (4, "all-reduce #0 of 11 bf16, mean, by ring"));
         let Err(Failure::Mismatch { ours, .. }) =
-            header(0, 10).of_size(8).check(&header(0, 10).of_size(4), 4)
+            header(0, 10).of_size(8).check(&header(0, 10).of_size(4), 4, &Roll::of_one())
         else {
             panic!("a mismatch");
         };
@@ -103,9 +121,26 @@ mod tests {
     }
 
     #[test]
+    fn labels_that_differ_are_named_where_they_are_known() {
+        let roll = Roll::of_one();
+        let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
+        let labelled = |label| Header::new(5, &call, RING, label);
+        let known = roll.know("bucket 2");
+        assert!(labelled(known).check(&labelled(known), 1, &roll).is_ok());
+        let Err(Failure::Mismatch { ours, theirs, .. }) = labelled(known).check(&labelled(99), 1, &roll)
+        else {
+            panic!("a mismatch");
+        };
+        assert_eq!(ours, "all-reduce #5 \"bucket 2\" of 10 bf16, mean, by ring");
+        assert_eq!(theirs, "all-reduce #5 with another label of 10 bf16, mean, by ring");
+        assert!(labelled(known).check(&labelled(0), 1, &roll).is_err(), "one has none");
+    }
+
+    #[test]
     fn what_is_overheard_of_another_call_in_the_order_is_no_mismatch() {
-        assert!(header(3, 10).check_overheard(&header(4, 99), 1).is_ok());
-        assert!(header(3, 10).check_overheard(&header(3, 10).of_size(4), 1).is_ok());
-        assert!(header(3, 10).check_overheard(&header(3, 99), 1).is_err());
+        let roll = Roll::of_one();
+        assert!(header(3, 10).check_overheard(&header(4, 99), 1, &roll).is_ok());
+        assert!(header(3, 10).check_overheard(&header(3, 10).of_size(4), 1, &roll).is_ok());
+        assert!(header(3, 10).check_overheard(&header(3, 99), 1, &roll).is_err());
     }
 }

@@ -12,7 +12,7 @@ use unisono_collectives::{Rank, Topology};
 
 use super::half::{Half as _, complete};
 use super::shared::Shared;
-use super::{Failure, Header, Incoming, Outgoing, Waiting};
+use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::config::{Config, Inside, Launcher};
 use crate::error::{Error, Result};
 use crate::run::FAILED;
@@ -188,21 +188,21 @@ impl Mpi {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
         let is_near = |rank| self.node.as_ref().is_some_and(|node| node.has(rank));
         let to_near = outgoing.as_ref().map(|outgoing| is_near(outgoing.to));
         let from_near = incoming.as_ref().map(|incoming| is_near(incoming.from));
         match (to_near, from_near, &mut self.node) {
             (Some(true), Some(true) | None, Some(node)) | (None, Some(true), Some(node)) => {
-                node.exchange(header, outgoing, incoming, timeout)
+                node.exchange(header, outgoing, incoming, patience)
             }
             (Some(to_near), Some(from_near), Some(_)) if to_near != from_near => {
-                self.exchange_with_both(header, (outgoing, to_near), incoming, timeout)
+                self.exchange_with_both(header, (outgoing, to_near), incoming, patience)
             }
             _ => {
                 self.check_thread();
-                self.messages.exchange((self.comm, &self.roll), header, outgoing, incoming, timeout)
+                self.messages.exchange((self.comm, &self.roll), header, outgoing, incoming, patience)
             }
         }
     }
@@ -213,14 +213,14 @@ impl Mpi {
         header: &Header,
         (outgoing, to_near): (Option<Outgoing<'_>>, bool),
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
         self.check_thread();
         let node = self.node.as_mut().expect("one of the two is near");
         let (near, far) =
             if to_near { ((outgoing, None), (None, incoming)) } else { ((None, incoming), (outgoing, None)) };
         let (mut near_send, mut near_receive, around) = node.halves(header, near.0, near.1);
-        let mut waiting = Waiting::new(self.spins, timeout);
+        let mut waiting = Waiting::new(self.spins, patience, &self.roll);
         self.messages.halves(
             (self.comm, &self.roll),
             header,
@@ -229,7 +229,7 @@ impl Mpi {
             |far_send, far_receive, mut listening| {
                 near_send.progress()?;
                 exchange::begin(far_send, far_receive, &mut listening, &mut waiting)?;
-                let look = |other, waiting: &Waiting| {
+                let look = |other, waiting: &Waiting<'_>| {
                     let far = listening.look_around(other, waiting)?;
                     // What a rank of this node has sent is here before it leaves.
                     if around.has(other) { around.look(other, waiting) } else { Ok(far) }

@@ -7,12 +7,11 @@
 //! (but for the kernel's copies).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use unisono_collectives::Rank;
 
 use super::half::{Half as _, Sight, complete};
-use super::{Failure, Header, Incoming, Outgoing, Waiting, check_alive};
+use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::error::Error;
 use crate::registered::Registry;
 use crate::scratch::Scratch;
@@ -176,10 +175,11 @@ impl Shared {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
-        let waiting = Waiting::new(self.spins, timeout);
+        let spins = self.spins;
         let (mut sending, mut receiving, around) = self.halves(header, outgoing, incoming);
+        let waiting = Waiting::new(spins, patience, around.roll);
         sending.progress()?;
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
@@ -204,7 +204,7 @@ impl Shared {
         // What was received before this exchange: the number of the message that is awaited may change in it.
         let around = Around { position: *position, members, board, roll, header, meetings: *meetings };
         let receiving = incoming.zip(from).map(|(incoming, from)| {
-            Receiving::new(board, (from, *position), header, incoming, &mut received[from], reach)
+            Receiving::new((board, roll), (from, *position), header, incoming, &mut received[from], reach)
         });
         (sending, receiving, around)
     }
@@ -234,8 +234,7 @@ impl Around<'_> {
     }
 
     #[cold]
-    pub(super) fn look(&self, other: Rank, waiting: &Waiting) -> Result<Sight, Failure> {
-        check_alive(self.roll)?;
+    pub(super) fn look(&self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
         if waiting.is_patient() {
             self.overhear()?;
         }
@@ -249,7 +248,9 @@ impl Around<'_> {
             let sent = channel.arrived(channel.taken() + 1);
             let opened = self.board.condition(other).opened.read(self.meetings + 1);
             let mut posted = sent.into_iter().chain(opened);
-            posted.try_for_each(|content| self.header.check_overheard(&content.header, self.members[other]))
+            posted.try_for_each(|content| {
+                self.header.check_overheard(&content.header, self.members[other], self.roll)
+            })
         })
     }
 }

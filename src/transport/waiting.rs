@@ -2,6 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use unisono_collectives::Rank;
+
+use super::Failure;
+use crate::error::Error;
+use crate::watch::Roll;
+
 /// How often the clock is read: a look at it costs as much as a look at a message's place.
 const LOOKS_BETWEEN_CLOCKS: u32 = 256;
 /// After so long a rank sleeps between looks: it is not a message in flight that it waits for.
@@ -12,29 +18,57 @@ const NAP: Duration = Duration::from_micros(50);
 const SPINS: u32 = 2000;
 const EAGER_SPINS: u32 = 200;
 
+/// How long a rank waits for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Patience {
+    pub(crate) timeout: Duration,
+    /// The same while a rank of the world is in a section that may take long.
+    pub(crate) quiet: Duration,
+}
+
+/// Why a rank waits no longer.
+#[derive(Debug)]
+pub(crate) enum Hopeless {
+    /// It has waited for so long, which is more than its deadline allows.
+    Overdue(Duration),
+    /// A rank has failed.
+    Failed(Error),
+}
+
 /// Waits between two looks at something that another rank will change: spins, then yields, then sleeps.
 ///
 /// A yield hands over to a rank on the same core in about a microsecond, where spinning would use up its
 /// time slice.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct Waiting<'a> {
     looks: u32,
     spins: u32,
-    started: Option<Instant>,
+    times: Option<Times>,
     patient: bool,
-    timeout: Duration,
+    patience: &'a Patience,
+    roll: &'a Roll,
 }
 
-impl Waiting {
+/// A wait, once it is long enough for a look at the clock.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    started: Instant,
+    /// When a rank was last seen in a section that may take long: what is waited for may have begun only then.
+    resumed: Instant,
+    /// How long the wait was at the last look, and at the one before.
+    waited: Duration,
+    before: Duration,
+}
+
+impl<'a> Waiting<'a> {
     /// `spins` looks without giving way.
-    pub(crate) fn new(spins: u32, timeout: Duration) -> Self {
-        Self { looks: 0, spins, started: None, patient: false, timeout }
+    pub(crate) fn new(spins: u32, patience: &'a Patience, roll: &'a Roll) -> Self {
+        Self { looks: 0, spins, times: None, patient: false, patience, roll }
     }
 
-    /// Lets a moment pass; from time to time it says that it is time to look whether something is wrong. The
-    /// error is the time waited, once it is more than the deadline allows.
+    /// Lets a moment pass; from time to time it says that it is time to look whether something is wrong.
     #[inline]
-    pub(crate) fn pause(&mut self) -> Result<bool, Duration> {
+    pub(crate) fn pause(&mut self) -> Result<bool, Hopeless> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks < self.spins {
             if self.looks > EAGER_SPINS {
@@ -45,23 +79,51 @@ impl Waiting {
         self.give_way()
     }
 
+    /// The same in a wait for a rank, which is written down once it is longer than a message takes.
+    #[inline]
+    pub(super) fn pause_for(&mut self, other: Rank) -> Result<bool, Failure> {
+        match self.pause() {
+            Ok(false) => Ok(false),
+            Ok(true) => {
+                let more = self.times.map_or(Duration::ZERO, |times| times.waited - times.before);
+                self.roll.waits_for(other, more);
+                Ok(true)
+            }
+            Err(Hopeless::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
+            Err(Hopeless::Failed(error)) => Err(Failure::Error(error)),
+        }
+    }
+
     /// Whether the wait is already much longer than a message takes.
     pub(super) fn is_patient(&self) -> bool {
         self.patient
     }
 
     #[cold]
-    fn give_way(&mut self) -> Result<bool, Duration> {
+    fn give_way(&mut self) -> Result<bool, Hopeless> {
         std::thread::yield_now();
         if !self.patient && !self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
             return Ok(false);
         }
-        let waited = self.started.get_or_insert_with(Instant::now).elapsed();
-        self.patient = waited > AWAKE;
+        let now = Instant::now();
+        let nothing = Duration::ZERO;
+        let times =
+            self.times.get_or_insert(Times { started: now, resumed: now, waited: nothing, before: nothing });
+        times.before = times.waited;
+        times.waited = now - times.started;
+        if self.roll.is_quiet() {
+            times.resumed = now;
+        }
+        self.patient = times.waited > AWAKE;
         if self.patient {
             std::thread::sleep(NAP);
         }
-        if waited > self.timeout { Err(waited) } else { Ok(true) }
+        if let Some((by, cause)) = self.roll.failed() {
+            return Err(Hopeless::Failed(Error::Aborted { rank: self.roll.rank(), by, cause }));
+        }
+        let Patience { timeout, quiet } = *self.patience;
+        let is_over = now - times.resumed > timeout || times.waited > timeout.max(quiet);
+        if is_over { Err(Hopeless::Overdue(times.waited)) } else { Ok(true) }
     }
 }
 
@@ -79,16 +141,51 @@ pub(super) fn usable_cores() -> usize {
 mod tests {
     use super::*;
 
+    /// How long a wait takes in which nothing happens but what `on_look` does.
+    fn waited(patience: Patience, roll: &Roll, mut on_look: impl FnMut(Duration)) -> Duration {
+        let started = Instant::now();
+        let mut waiting = Waiting::new(10, &patience, roll);
+        loop {
+            on_look(started.elapsed());
+            match waiting.pause() {
+                Ok(_) => {}
+                Err(Hopeless::Overdue(waited)) => {
+                    assert!(started.elapsed() >= waited);
+                    return waited;
+                }
+                Err(Hopeless::Failed(error)) => panic!("{error}"),
+            }
+        }
+    }
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_millis(300);
+
     #[test]
     fn a_wait_ends_at_its_deadline_and_not_before() {
-        let timeout = Duration::from_millis(20);
-        let started = Instant::now();
-        let mut waiting = Waiting::new(10, timeout);
-        let waited = loop {
-            if let Err(waited) = waiting.pause() {
-                break waited;
+        let roll = Roll::of_one();
+        let waited = waited(Patience { timeout: SHORT, quiet: LONG }, &roll, |_| {});
+        assert!(waited > SHORT);
+    }
+
+    #[test]
+    fn a_quiet_section_has_a_deadline_of_its_own() {
+        let roll = Roll::of_one();
+        roll.begin_quiet("validation");
+        assert!(waited(Patience { timeout: SHORT, quiet: LONG }, &roll, |_| {}) > LONG);
+    }
+
+    #[test]
+    fn after_a_quiet_section_the_deadline_begins_again() {
+        let roll = Roll::of_one();
+        roll.begin_quiet("validation");
+        let mut is_quiet = true;
+        let waited = waited(Patience { timeout: 2 * SHORT, quiet: 10 * LONG }, &roll, |passed| {
+            if is_quiet && passed > LONG {
+                roll.end_quiet();
+                is_quiet = false;
             }
-        };
-        assert!(waited > timeout && started.elapsed() >= waited);
+        });
+        assert!(waited > LONG + SHORT, "{waited:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::ring::{self, Noted};
+use super::ring::Noted;
 use crate::codes::Codes;
 
 /// How far a call has come.
@@ -48,7 +48,7 @@ pub struct Record {
     pub step: usize,
     /// How far it has come.
     pub stage: Stage,
-    /// The rank that it waits for, or waited for last, if it had to wait for longer than a message takes.
+    /// The rank that it waits for at this step, if that takes longer than a message.
     pub waits_for: Option<Rank>,
     /// How many seconds ago it began.
     pub began_s_ago: f64,
@@ -61,11 +61,7 @@ impl Record {
     pub(super) fn new(noted: &Noted, now: u64, label: impl Fn(u64) -> Option<String>) -> Self {
         let Noted { sequence, count, codes, began, ended, progress, .. } = *noted;
         let codes = Codes::of_bits(codes);
-        let stage = match progress.stage {
-            ring::DONE => Stage::Done,
-            ring::FAILED => Stage::Failed,
-            _ => Stage::Running,
-        };
+        let stage = progress.stage();
         Self {
             sequence,
             operation: codes.operation().to_owned(),
@@ -126,7 +122,9 @@ pub enum State {
 pub struct Doing {
     /// The rank.
     pub rank: Rank,
-    /// Its process.
+    /// The host that it runs on.
+    pub host: String,
+    /// Its process there.
     pub process_id: u32,
     /// How it is.
     pub state: State,
@@ -142,7 +140,10 @@ impl Doing {
     /// How many collectives it has begun that all ranks number alike: the number of the one that it is in, or comes to next.
     pub fn sequence(&self) -> u64 {
         let last = self.last.as_ref();
-        last.map_or(0, |last| if last.stage == Stage::Running { last.sequence } else { last.sequence + 1 })
+        last.map_or(0, |last| match last.stage {
+            Stage::Running => last.sequence,
+            Stage::Done | Stage::Failed => last.sequence.saturating_add(1),
+        })
     }
 }
 
@@ -187,7 +188,11 @@ pub(crate) struct Seconds(pub(crate) f64);
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < 9.95 { write!(f, "{:.1} s", self.0) } else { write!(f, "{:.0} s", self.0) }
+        if self.0 < 9.95 && self.0.fract() != 0.0 {
+            write!(f, "{:.1} s", self.0)
+        } else {
+            write!(f, "{:.0} s", self.0)
+        }
     }
 }
 

@@ -4,15 +4,18 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use unisono_collectives::Rank;
 
+use super::record::Stage;
 use super::sheet::Alone;
 
 /// How many calls are kept.
 pub(super) const RECORDS: usize = 256;
 
 /// How far a call has come.
-pub(super) const RUNNING: u8 = 1;
-pub(super) const DONE: u8 = 2;
-pub(super) const FAILED: u8 = 3;
+const DONE: u8 = 1;
+const FAILED: u8 = 2;
+/// Added to it: that the clock was read when it began, and that it had to wait, so that the clock was read then.
+const TIMED: u8 = 16;
+const WAITED: u8 = 32;
 
 /// A call, on one cache line: a short one is written down while it takes a quarter of a microsecond.
 #[derive(Debug)]
@@ -34,8 +37,8 @@ const _: () = assert!(size_of::<Slot>() == 64);
 /// What changes in the course of a call, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// [`RUNNING`], [`DONE`] or [`FAILED`].
-    pub(super) stage: u8,
+    /// [`DONE`], [`FAILED`], or neither; and flags.
+    stage: u8,
     /// The phase of the plan; at most 255.
     pub(super) phase: u8,
     /// The step of the phase; at most 65535.
@@ -53,6 +56,14 @@ impl Progress {
     fn of_bits(bits: u64) -> Self {
         let (stage, phase, step) = (bits as u8, (bits >> 8) as u8, (bits >> 16) as u16);
         Self { stage, phase, step, waits_for: (bits >> 32) as u32 }
+    }
+
+    pub(super) fn stage(self) -> Stage {
+        match self.stage & !(TIMED | WAITED) {
+            DONE => Stage::Done,
+            FAILED => Stage::Failed,
+            _ => Stage::Running,
+        }
     }
 }
 
@@ -84,9 +95,16 @@ impl Ring {
         self.begun.0.load(Ordering::Acquire)
     }
 
-    /// Writes down that a call begins. Only the rank whose ring it is writes.
+    /// Writes down that a call begins, and when; whether the clock was read for it. Only the rank whose ring it is writes.
     #[inline]
-    pub(super) fn begin(&self, sequence: u64, count: u64, codes: u64, label: u64, now: u64) {
+    pub(super) fn begin(
+        &self,
+        sequence: u64,
+        count: u64,
+        codes: u64,
+        label: u64,
+        (now, is_timed): (u64, bool),
+    ) {
         let number = self.begun.0.load(Ordering::Relaxed) + 1;
         let slot = self.slot(number);
         // With the fence in `read`: who sees any of what follows sees that it is being written, too.
@@ -98,7 +116,7 @@ impl Ring {
         slot.label.store(label, Ordering::Relaxed);
         slot.began.store(now, Ordering::Relaxed);
         slot.ended.store(0, Ordering::Relaxed);
-        slot.progress.store(u64::from(RUNNING), Ordering::Relaxed);
+        slot.progress.store(if is_timed { u64::from(TIMED) } else { 0 }, Ordering::Relaxed);
         slot.number.store(number, Ordering::Release);
         self.begun.0.store(number, Ordering::Release);
     }
@@ -107,31 +125,41 @@ impl Ring {
     #[inline]
     pub(super) fn at_step(&self, phase: usize, step: usize) {
         let (phase, step) = (phase.min(usize::from(u8::MAX)) as u8, step.min(usize::from(u16::MAX)) as u16);
-        let progress = Progress { stage: RUNNING, phase, step, waits_for: 0 };
-        self.newest().progress.store(progress.bits(), Ordering::Relaxed);
+        let newest = self.newest();
+        let stage = newest.progress.load(Ordering::Relaxed) as u8;
+        let progress = Progress { stage, phase, step, waits_for: 0 };
+        newest.progress.store(progress.bits(), Ordering::Relaxed);
     }
 
-    /// Writes down for whom the call waits. Whether that is news.
-    pub(super) fn waits_for(&self, other: Rank) -> bool {
-        let (newest, waits_for) = (self.newest(), other as u32 + 1);
+    /// Writes down for whom the call waits now.
+    pub(super) fn waits_for(&self, other: Rank, now: u64) {
+        let newest = self.newest();
         let progress = Progress::of_bits(newest.progress.load(Ordering::Relaxed));
-        newest.progress.store(Progress { waits_for, ..progress }.bits(), Ordering::Relaxed);
-        progress.waits_for != waits_for
+        if progress.stage() != Stage::Running {
+            // A wait beside calls, such as for a GPU.
+            return;
+        }
+        if progress.stage & (TIMED | WAITED) == 0 {
+            // The call began a moment ago, and may have had to take an older time for it.
+            newest.began.store(now, Ordering::Relaxed);
+        }
+        let (stage, waits_for) = (progress.stage | WAITED, other as u32 + 1);
+        newest.progress.store(Progress { stage, waits_for, ..progress }.bits(), Ordering::Relaxed);
     }
 
     /// Writes down how the call has ended.
     #[inline]
-    pub(super) fn end(&self, stage: u8, now: u64) {
+    pub(super) fn end(&self, is_done: bool, now: u64) {
         let newest = self.newest();
         let progress = newest.progress.load(Ordering::Relaxed);
         newest.ended.store(now, Ordering::Relaxed);
-        newest.progress.store(progress & !0xff | u64::from(stage), Ordering::Release);
+        newest.progress.store(progress | u64::from(if is_done { DONE } else { FAILED }), Ordering::Release);
     }
 
-    /// Whether the call that was begun last had to wait for so long that it was written down.
+    /// Whether the clock was read in the call that was begun last.
     #[inline]
-    pub(super) fn has_waited(&self) -> bool {
-        Progress::of_bits(self.newest().progress.load(Ordering::Relaxed)).waits_for != 0
+    pub(super) fn is_timed(&self) -> bool {
+        self.newest().progress.load(Ordering::Relaxed) as u8 & (TIMED | WAITED) != 0
     }
 
     /// Call `number`, if it is still here; calls are numbered from 1.
@@ -194,15 +222,17 @@ mod tests {
 
     #[test]
     fn the_last_calls_are_kept_in_order() {
-        let rolls = Roll::of_threads(1).unwrap();
-        let ring = rolls[0].ring();
+        let roll = Roll::of_one();
+        let ring = roll.ring();
         assert_eq!((ring.last(), ring.all()), (None, vec![]));
         for call in 0..1000 {
-            ring.begin(call, 8, 0, 0, 50);
+            ring.begin(call, 8, 0, 0, (50, false));
+            assert!(!ring.is_timed());
+            ring.waits_for(3, 55);
+            ring.waits_for(3, 57);
+            assert!(ring.is_timed());
             ring.at_step(1, call as usize);
-            assert!(!ring.has_waited());
-            assert!(ring.waits_for(3) && !ring.waits_for(3) && ring.has_waited());
-            ring.end(DONE, 60);
+            ring.end(true, 60);
         }
         let all = ring.all();
         let sequences: Vec<_> = all.iter().map(|noted| noted.sequence).collect();
@@ -212,24 +242,39 @@ mod tests {
             count: 8,
             codes: 0,
             label: 0,
-            began: 50,
+            began: 55,
             ended: 60,
-            progress: Progress { stage: DONE, phase: 1, step: 999, waits_for: 4 },
+            progress: Progress { stage: DONE | WAITED, phase: 1, step: 999, waits_for: 0 },
         };
         assert_eq!((all.last(), ring.last()), (Some(&last), Some(last)));
+        assert_eq!(last.progress.stage(), Stage::Done);
+    }
+
+    #[test]
+    fn a_call_that_was_timed_keeps_its_beginning() {
+        let roll = Roll::of_one();
+        let ring = roll.ring();
+        ring.begin(0, 8, 0, 0, (50, true));
+        ring.waits_for(3, 90);
+        let last = ring.last().unwrap();
+        assert_eq!((last.began, last.progress.waits_for, last.progress.stage()), (50, 4, Stage::Running));
+        ring.end(false, 95);
+        ring.waits_for(2, 99);
+        let last = ring.last().unwrap();
+        assert_eq!((last.ended, last.progress.waits_for, last.progress.stage()), (95, 4, Stage::Failed));
     }
 
     /// Everything in a record follows from its number; a mixture of two would show.
     #[test]
     fn a_reader_sees_whole_records_while_the_writer_laps_it() {
-        let rolls = Roll::of_threads(1).unwrap();
-        let (ring, ends) = (rolls[0].ring(), AtomicBool::new(false));
+        let roll = Roll::of_one();
+        let (ring, ends) = (roll.ring(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut call = 0;
                 while !ends.load(Ordering::Relaxed) {
                     call += 1;
-                    ring.begin(call, call * 3, call * 5, call * 7, call * 11);
+                    ring.begin(call, call * 3, call * 5, call * 7, (call * 11, false));
                 }
             });
             let mut seen = 0;

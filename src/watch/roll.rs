@@ -5,15 +5,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use unisono_collectives::Rank;
 
-use super::record::{Doing, Record, State, seconds_between};
+use super::record::{Doing, Record, Stage, State, seconds_between};
 use super::ring::Ring;
 use super::sheet::{Row, Sheet};
+use crate::codes::Codes;
 use crate::error::{Error, Result};
 use crate::memory::Pages;
+
+/// From this size on, a call takes so long that a look at the clock does not matter.
+const LONG_BYTES: usize = 16 << 10;
+/// How exact [`Roll::about_now`] need be.
+const TICK_US: u64 = 1000;
 
 /// One rank's view of a roll. Clones are of the same rank.
 #[derive(Debug, Clone)]
@@ -44,6 +51,12 @@ impl Roll {
     #[cfg(feature = "mpi")]
     pub(crate) fn alone(rank: Rank, ranks: usize) -> Result<Self> {
         Ok(Self::of_members(ranks, vec![rank])?.remove(0))
+    }
+
+    /// A roll for a test.
+    #[cfg(test)]
+    pub(crate) fn of_one() -> Self {
+        Self::of_threads(1).expect("there is memory").remove(0)
     }
 
     fn of_members(ranks: usize, members: Vec<Rank>) -> Result<Vec<Self>> {
@@ -143,8 +156,7 @@ impl Roll {
 
     /// Says that this rank goes into a section that may take long.
     pub(crate) fn begin_quiet(&self, label: &str) {
-        let (row, hash) = (self.own(), hash(label));
-        row.name(hash, label);
+        let (row, hash) = (self.own(), self.know(label));
         if row.quiet_depth.fetch_add(1, Ordering::Relaxed) == 0 {
             row.quiet_label.store(hash, Ordering::Relaxed);
             row.since.store(self.tick(), Ordering::Relaxed);
@@ -175,8 +187,11 @@ impl Roll {
 
     /// Reads the clock for all who look at [`Roll::about_now`]; microseconds.
     pub(crate) fn tick(&self) -> u64 {
-        let now = now_us();
-        self.sheet.head().tick.0.store(now, Ordering::Relaxed);
+        let (now, tick) = (now_us(), &self.sheet.head().tick.0);
+        // The line is in the caches of all ranks, and is to stay there.
+        if now > tick.load(Ordering::Relaxed) + TICK_US {
+            tick.store(now, Ordering::Relaxed);
+        }
         now
     }
 
@@ -191,7 +206,7 @@ impl Roll {
         let (row, rank, now) = (self.sheet.row(position), self.members[position], now_us());
         let last = row.ring.last();
         let is_quiet = row.quiet_depth.load(Ordering::Relaxed) > 0;
-        let is_inside = last.as_ref().is_some_and(|last| last.progress.stage == super::ring::RUNNING);
+        let is_inside = last.as_ref().is_some_and(|last| last.progress.stage() == Stage::Running);
         let changed = row.since.load(Ordering::Acquire);
         let (state, since) = match &last {
             _ if self.has_left(rank) => (State::Left, changed),
@@ -203,6 +218,7 @@ impl Roll {
         let quiet = is_quiet.then(|| row.label(row.quiet_label.load(Ordering::Relaxed))).flatten();
         Doing {
             rank,
+            host: host(),
             process_id: row.process_id.load(Ordering::Relaxed),
             state,
             since_s: seconds_between(since, now),
@@ -223,6 +239,47 @@ impl Roll {
         own_first.map(|position| self.sheet.row(position)).find_map(|row| row.label(hash))
     }
 
+    /// What stands for a label in messages, whose name is then known to all of this roll.
+    pub(crate) fn know(&self, label: &str) -> u64 {
+        let hash = hash(label);
+        self.own().name(hash, label);
+        hash
+    }
+
+    /// Writes down that this rank begins a call.
+    #[inline]
+    pub(crate) fn begin(&self, sequence: u64, count: u64, codes: Codes, label: u64, size_bytes: usize) {
+        let is_long = size_bytes >= LONG_BYTES;
+        let now = if is_long { self.tick() } else { self.about_now() };
+        self.ring().begin(sequence, count, codes.bits(), label, (now, is_long));
+    }
+
+    /// Writes down which step the call has come to.
+    #[inline]
+    pub(crate) fn at_step(&self, phase: usize, step: usize) {
+        self.ring().at_step(phase, step);
+    }
+
+    /// Writes down for whom the call waits, and how much longer than at the last look.
+    pub(crate) fn waits_for(&self, other: Rank, more: Duration) {
+        let row = self.own();
+        row.waited.store(row.waited.load(Ordering::Relaxed) + more.as_micros() as u64, Ordering::Relaxed);
+        row.ring.waits_for(other, self.tick());
+    }
+
+    /// Writes down how the call has ended.
+    #[inline]
+    pub(crate) fn end(&self, is_done: bool) {
+        let ring = self.ring();
+        let now = if ring.is_timed() { self.tick() } else { self.about_now() };
+        ring.end(is_done, now);
+    }
+
+    /// How long this rank has waited for others so far, but for the first moments of each wait.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_micros(self.own().waited.load(Ordering::Relaxed))
+    }
+
     /// What this rank has written down of its calls.
     #[inline]
     pub(super) fn ring(&self) -> &Ring {
@@ -236,9 +293,14 @@ impl Roll {
 }
 
 /// What stands for a label in messages; never 0, which stands for none. (FNV-1a, 64 bits.)
-pub(crate) fn hash(label: &str) -> u64 {
+fn hash(label: &str) -> u64 {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     label.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step).max(1)
+}
+
+/// The name of this host.
+pub(super) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// The system's clock, which all processes of a node read alike.

@@ -91,6 +91,8 @@ pub(super) struct Row {
     pub(super) quiet_label: AtomicU64,
     /// When it came, went into a quiet section or out of one, or left.
     pub(super) since: AtomicU64,
+    /// For how many microseconds it has waited for others.
+    pub(super) waited: AtomicU64,
     labels: [Named; LABELS],
     pub(super) ring: Ring,
 }

@@ -22,6 +22,7 @@ pub struct Flight {
 #[derive(Debug)]
 pub(in crate::train) struct Parcel<T: Element> {
     bucket: Option<usize>,
+    label: String,
     here: Option<Registered<T>>,
     pending: Option<Pending<Registered<T>>>,
     /// The last flight, if nobody has asked yet.
@@ -34,7 +35,8 @@ impl<T: Element> Parcel<T> {
         bucket: Option<usize>,
         count: usize,
     ) -> Result<Self, Error> {
-        Ok(Self { bucket, here: Some(comm.alloc(count)?), pending: None, flight: None })
+        let label = bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
+        Ok(Self { bucket, label, here: Some(comm.alloc(count)?), pending: None, flight: None })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -56,6 +58,7 @@ impl<T: Element> Parcel<T> {
             comm.set_choice(Choice::Algorithm(Algorithm::RecursiveDoubling))?;
         }
         let mut values = self.here.take().expect("the parcel is back");
+        comm.label(&self.label);
         if way.is_beside {
             self.pending = Some(comm.all_reduce_async(values, ReduceOp::Sum)?);
         } else {

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use unisono_collectives::Rank;
 
@@ -19,7 +18,7 @@ use super::{end_job, last_words};
 use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::transport::half::{Half, complete};
-use crate::transport::{Failure, Header, Incoming, Outgoing, Target, Waiting};
+use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
 use crate::watch::Roll;
 use crate::watch::lookout::LastWords;
 
@@ -76,9 +75,9 @@ impl Messages {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
-        let mut waiting = Waiting::new(self.spins, timeout);
+        let mut waiting = Waiting::new(self.spins, patience, roll);
         self.halves((comm, roll), header, outgoing, incoming, |sending, receiving, mut listening| {
             begin(sending, receiving, &mut listening, &mut waiting)?;
             complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
@@ -101,8 +100,9 @@ impl Messages {
         let guard = AbortOnPanic { words: self.words.as_deref(), roll };
         let link = Link { comm, segment: self.segment };
         let mut sending = outgoing.map(|outgoing| Sending::new(link, header, outgoing, &mut self.sent));
-        let mut receiving = incoming
-            .map(|incoming| Receiving::new(link, header, incoming, &mut self.received, &mut self.staging));
+        let mut receiving = incoming.map(|incoming| {
+            Receiving::new((link, roll), header, incoming, &mut self.received, &mut self.staging)
+        });
         let listening = Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
         let done = exchange(&mut sending, &mut receiving, listening);
         self.stranded = done.is_err()
@@ -118,7 +118,7 @@ pub(super) fn begin(
     sending: &mut Option<Sending<'_>>,
     receiving: &mut Option<Receiving<'_>>,
     listening: &mut Listening<'_>,
-    waiting: &mut Waiting,
+    waiting: &mut Waiting<'_>,
 ) -> Result<(), Failure> {
     if let Some(send) = sending {
         send.begin().map_err(Failure::Error)?;
@@ -233,6 +233,7 @@ impl Half for Sending<'_> {
 /// The receiving half.
 pub(super) struct Receiving<'a> {
     link: Link,
+    roll: &'a Roll,
     from: Rank,
     expected: Header,
     target: Target<'a>,
@@ -248,7 +249,7 @@ pub(super) struct Receiving<'a> {
 
 impl<'a> Receiving<'a> {
     fn new(
-        link: Link,
+        (link, roll): (Link, &'a Roll),
         header: &Header,
         incoming: Incoming<'a>,
         first: &'a mut Scratch,
@@ -258,6 +259,7 @@ impl<'a> Receiving<'a> {
         let size_bytes = target.size_bytes();
         Self {
             link,
+            roll,
             from,
             expected: header.of_size(size_bytes),
             target,
@@ -289,7 +291,7 @@ impl<'a> Receiving<'a> {
     /// Checks that the sender is in the same collective, and takes in a short payload.
     fn take_first(&mut self) -> Result<(), Failure> {
         let (header, payload) = self.first.split_at(size_of::<Header>());
-        self.expected.check(bytemuck::from_bytes(header), self.from)?;
+        self.expected.check(bytemuck::from_bytes(header), self.from, self.roll)?;
         if self.size_bytes <= SHORT {
             self.target.accept(0, &payload[..self.size_bytes]);
             (self.asked, self.taken) = (self.size_bytes, self.size_bytes);

@@ -13,7 +13,7 @@ use super::exchange::{FIRST, FIRST_TAG};
 use super::sys::{Comm, Request};
 use crate::scratch::Scratch;
 use crate::transport::half::Sight;
-use crate::transport::{Failure, Header, Waiting, check_alive};
+use crate::transport::{Failure, Header, Waiting};
 use crate::watch::Roll;
 
 /// More than a message needs that was sent by a rank before it left: that it has left, the others may learn on a shorter way.
@@ -39,9 +39,13 @@ pub(super) struct Listening<'a> {
 
 impl Listening<'_> {
     /// The oldest message from this rank, if one was overheard.
-    pub(super) fn recall(&mut self, from: Rank, waiting: &mut Waiting) -> Result<Option<Scratch>, Failure> {
+    pub(super) fn recall(
+        &mut self,
+        from: Rank,
+        waiting: &mut Waiting<'_>,
+    ) -> Result<Option<Scratch>, Failure> {
         while !self.has_arrived()? {
-            waiting.pause().map_err(|waited| Failure::Timeout { other: from, waited })?;
+            waiting.pause_for(from)?;
         }
         let messages = &mut self.overheard.messages;
         let position = messages.iter().position(|(sender, _)| *sender == from);
@@ -49,8 +53,7 @@ impl Listening<'_> {
     }
 
     /// What a rank does that has waited for a while.
-    pub(super) fn look_around(&mut self, other: Rank, waiting: &Waiting) -> Result<Sight, Failure> {
-        check_alive(self.roll)?;
+    pub(super) fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
         if waiting.is_patient() {
             self.listen()?;
         }
@@ -87,7 +90,7 @@ impl Listening<'_> {
         *arriving = None;
         let (from, message) = messages.back_mut().expect("what arrives has a place");
         let theirs: Header = *bytemuck::from_bytes(message.take(size_of::<Header>()));
-        self.header.check_overheard(&theirs, *from)?;
+        self.header.check_overheard(&theirs, *from, self.roll)?;
         Ok(true)
     }
 }

@@ -1,7 +1,6 @@
 //! MPI's own collectives: all-reduce in the world, as a baseline, and those of a plan's phases among the ranks of a group.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use unisono_collectives::{Group, VendorCall};
 
@@ -10,7 +9,7 @@ use super::sys::Comm;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
-use crate::transport::{Failure, Waiting};
+use crate::transport::{Failure, Patience, Waiting};
 
 /// A phase that MPI carries out on a buffer of this rank, among the ranks of a group.
 #[derive(Debug)]
@@ -42,7 +41,7 @@ impl Mpi {
         &mut self,
         task: &InGroup<'_>,
         held: &mut [u8],
-        timeout: Duration,
+        patience: &Patience,
     ) -> Result<(), Failure> {
         self.check_thread();
         if held.is_empty() {
@@ -55,11 +54,11 @@ impl Mpi {
         let begun = unsafe { comm.begin(task, held) };
         let mut begun = begun.map_err(Failure::Error)?;
         self.stranded = true;
-        let mut waiting = Waiting::new(self.spins, timeout);
+        let mut waiting = Waiting::new(self.spins, patience, &self.roll);
         while !begun.is_done().map_err(Failure::Error)? {
             // Which of them is late, MPI does not say; the one that most others wait for is the first.
             let other = task.group.member(usize::from(position == 0));
-            waiting.pause().map_err(|waited| Failure::Timeout { other, waited })?;
+            waiting.pause_for(other)?;
         }
         self.stranded = false;
         if let VendorCall::ReduceScatter { .. } = task.call {

@@ -36,6 +36,9 @@ pub(super) struct Post {
     content: UnsafeCell<Content>,
 }
 
+// One cache line goes from core to core for a message.
+const _: () = assert!(size_of::<Post>() == 64);
+
 /// What a post says.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use super::board::Lent;
 use super::channel::Content;
@@ -12,7 +11,7 @@ use crate::error::Result;
 use crate::registered::Location;
 use crate::scratch::Scratch;
 use crate::transport::half::Sight;
-use crate::transport::{Failure, Header, Waiting};
+use crate::transport::{Failure, Header, Patience, Waiting};
 
 /// From this size of a range on, the kernel's copies of what is not registered cost less than ours.
 const KERNEL_BYTES: usize = 512 << 10;
@@ -107,7 +106,7 @@ impl Shared {
         header: &Header,
         buffer: &mut [u8],
         ranges: impl Fn(usize) -> Range<usize>,
-        timeout: Duration,
+        patience: &Patience,
         work: impl FnOnce(&mut Open<'_>) -> Result<()>,
     ) -> Result<(), Failure> {
         let Self {
@@ -150,13 +149,13 @@ impl Shared {
         unsafe { board.condition(own).opened.post(number, Content::new(header, location)) };
         for other in others.clone() {
             let opened = || board.condition(other).opened.read(number);
-            let theirs = wait(around, other, Waiting::new(*spins, timeout), opened)?;
-            header.check(&theirs.header, members[other])?;
+            let theirs = wait(around, other, Waiting::new(*spins, patience, roll), opened)?;
+            header.check(&theirs.header, members[other], roll)?;
         }
         // Whoever finds a rank that has failed waits here for what it says. What is said of places holds only
         // inside: a rank that has failed may have given back its memory, and its file's number to another file.
         let enter = || board.enter(own, others.clone());
-        let inside = wait(around, own, Waiting::new(*spins, timeout), enter)?;
+        let inside = wait(around, own, Waiting::new(*spins, patience, roll), enter)?;
         for other in others.clone() {
             let theirs = board.condition(other).opened.read(number).expect("it stays open").location();
             starts[other] = match theirs.share_of(own, share_bytes) {
@@ -170,7 +169,7 @@ impl Shared {
         board.condition(own).closed.store(number, Ordering::Release);
         for other in others.clone() {
             let closed = || (board.condition(other).closed.load(Ordering::Acquire) >= number).then_some(());
-            wait(around, other, Waiting::new(*spins, timeout), closed)?;
+            wait(around, other, Waiting::new(*spins, patience, roll), closed)?;
         }
         lent.take_back();
         if is_copy {
@@ -221,7 +220,7 @@ fn gather(
 fn wait<R>(
     around: Around<'_>,
     other: usize,
-    mut waiting: Waiting,
+    mut waiting: Waiting<'_>,
     look: impl Fn() -> Option<R>,
 ) -> Result<R, Failure> {
     let other = around.members[other];
@@ -229,8 +228,7 @@ fn wait<R>(
         if let Some(seen) = look() {
             return Ok(seen);
         }
-        let due = waiting.pause().map_err(|waited| Failure::Timeout { other, waited })?;
-        if due && around.look(other, &waiting)? == Sight::Gone {
+        if waiting.pause_for(other)? && around.look(other, &waiting)? == Sight::Gone {
             return look().ok_or(Failure::Left { other });
         }
     }

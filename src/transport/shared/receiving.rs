@@ -8,11 +8,13 @@ use super::reach::Reach;
 use crate::registered::Location;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Incoming, Target};
+use crate::watch::Roll;
 
 /// A message on its way from another rank.
 #[derive(Debug)]
 pub(in crate::transport) struct Receiving<'a> {
     board: &'a Board,
+    roll: &'a Roll,
     channel: &'a Channel,
     from: usize,
     to: usize,
@@ -31,7 +33,7 @@ pub(in crate::transport) struct Receiving<'a> {
 impl<'a> Receiving<'a> {
     #[inline]
     pub(super) fn new(
-        board: &'a Board,
+        (board, roll): (&'a Board, &'a Roll),
         (from, to): (usize, usize),
         header: &Header,
         incoming: Incoming<'a>,
@@ -46,6 +48,7 @@ impl<'a> Receiving<'a> {
         let expected = header.of_size(size_bytes);
         Self {
             board,
+            roll,
             channel,
             from,
             to,
@@ -82,7 +85,7 @@ impl<'a> Receiving<'a> {
 
     #[inline]
     fn take(&mut self, number: u64, content: &Content) -> Result<bool, Failure> {
-        self.expected.check(&content.header, self.other)?;
+        self.expected.check(&content.header, self.other, self.roll)?;
         let before = self.taken;
         if self.size_bytes <= SHORT {
             self.target.accept(0, self.channel.payload(number, content, self.size_bytes));

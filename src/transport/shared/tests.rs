@@ -13,7 +13,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::means::Means;
 use crate::reduce::ReduceOp;
-use crate::transport::{Failure, Header};
+use crate::transport::{Failure, Header, Patience};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -27,8 +27,10 @@ fn meet(
         0,
         &Call::all_reduce(DType::U8, ReduceOp::Sum, 64),
         Means::Algorithm(Algorithm::AllToAll),
+        0,
     );
-    end.meet(&header, &mut [0; 64], |rank| 32 * rank..32 * (rank + 1), timeout, work)
+    let patience = Patience { timeout, quiet: timeout };
+    end.meet(&header, &mut [0; 64], |rank| 32 * rank..32 * (rank + 1), &patience, work)
 }
 
 /// Two ranks, each on a thread of its own.

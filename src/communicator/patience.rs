@@ -1,0 +1,137 @@
+//! How long ranks wait for each other, and what they are told of what they wait for.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::Communicator;
+use crate::error::{Error, Result};
+use crate::watch::Roll;
+
+/// How much of why rank 0 failed the others are told.
+const CAUSE: usize = 500;
+
+impl Communicator {
+    /// How long a rank waits for another before it gives up; ten minutes unless the environment
+    /// (`UNISONO_TIMEOUT_S`) or this says otherwise. In its first call it waits for half an hour
+    /// (`UNISONO_FIRST_TIMEOUT_S`), unless this was called before.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.seat.engine().limits.set_timeout(timeout);
+    }
+
+    /// Makes calls for which this rank waits as long as this says. All that is in flight before is waited for first, and so
+    /// is what is in flight at its end.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use unisono::ReduceOp;
+    ///
+    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     let mut loss = [1.0_f32];
+    ///     comm.with_timeout(Duration::from_secs(5), |comm| comm.all_reduce(&mut loss, ReduceOp::Mean))?;
+    ///     Ok(())
+    /// });
+    /// ```
+    pub fn with_timeout<R>(&mut self, timeout: Duration, calls: impl FnOnce(&mut Self) -> R) -> R {
+        let limits = self.seat.engine().limits;
+        self.set_timeout(timeout);
+        let returned = calls(self);
+        self.seat.engine().limits = limits;
+        returned
+    }
+
+    /// Names the next call: in errors, in what is said of ranks that wait, and in flight recorders. All ranks give the call the
+    /// same name, or get an [`Error::Mismatch`] that says both. What is kept of it is 52 bytes.
+    ///
+    /// ```
+    /// use unisono::ReduceOp;
+    ///
+    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     let mut loss = [1.0_f32];
+    ///     comm.label("validation loss").all_reduce(&mut loss, ReduceOp::Mean)?;
+    ///     Ok(())
+    /// });
+    /// ```
+    pub fn label(&mut self, label: &str) -> &mut Self {
+        self.label = self.roll.know(label);
+        self
+    }
+
+    /// Does something that may take long, such as a validation or a checkpoint: as long as any rank is in such a section, nobody
+    /// is told that others wait, and a wait may take a day (`UNISONO_QUIET_TIMEOUT_S`). Its name is told to who asks what this
+    /// rank does.
+    ///
+    /// Every rank may call it by itself, and make calls inside.
+    ///
+    /// ```
+    /// use unisono::ReduceOp;
+    ///
+    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     let accuracy = comm.quiet("validation", |_| 0.5_f32);
+    ///     comm.all_reduce(&mut [accuracy], ReduceOp::Mean)?;
+    ///     Ok(())
+    /// });
+    /// ```
+    pub fn quiet<R>(&mut self, label: &str, section: impl FnOnce(&mut Self) -> R) -> R {
+        let roll = self.roll.clone();
+        let _quiet = Quiet::begin(&roll, label);
+        section(self)
+    }
+
+    /// Rank 0 does something while the others wait for it, however long that takes: as in [`Communicator::quiet`]. What it
+    /// returns, rank 0 has; the others have `None`. Called by all ranks.
+    ///
+    /// ```
+    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     let lines = comm.on_rank0("reading the vocabulary", || Ok::<_, std::io::Error>(17))?;
+    ///     assert_eq!(lines, (comm.rank() == 0).then_some(17));
+    ///     Ok(())
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] on all ranks if rank 0 did not succeed, with what it says; the communicator is then as good as
+    /// before. Otherwise as [`Communicator::all_reduce`].
+    pub fn on_rank0<T, E: Display>(
+        &mut self,
+        label: &str,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Option<T>> {
+        let done = (self.rank == 0).then(|| self.quiet(label, |_| work().map_err(|error| error.to_string())));
+        // The length of what it says, and that.
+        let mut told = [0_u8; 4 + CAUSE];
+        if let Some(Err(cause)) = &done {
+            let cause = &cause.as_bytes()[..cause.floor_char_boundary(CAUSE)];
+            told[..4].copy_from_slice(&(cause.len() as u32 + 1).to_le_bytes());
+            told[4..4 + cause.len()].copy_from_slice(cause);
+        }
+        self.label(label).broadcast(&mut told, 0)?;
+        let (length, cause) = told.split_at(4);
+        let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
+        match (length.checked_sub(1), done) {
+            (None, Some(Ok(value))) => Ok(Some(value)),
+            (None, _) => Ok(None),
+            (Some(length), _) => {
+                let cause = String::from_utf8_lossy(&cause[..length as usize]).into_owned();
+                Err(Error::Aborted { rank: self.rank, by: 0, cause: format!("{label}: {cause}") })
+            }
+        }
+    }
+}
+
+/// As long as this lives, this rank is in a section that may take long.
+struct Quiet<'a> {
+    roll: &'a Roll,
+}
+
+impl<'a> Quiet<'a> {
+    fn begin(roll: &'a Roll, label: &str) -> Self {
+        roll.begin_quiet(label);
+        Self { roll }
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        self.roll.end_quiet();
+    }
+}
