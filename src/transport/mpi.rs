@@ -103,7 +103,8 @@ impl Mpi {
         let topology = topology(&comm.all_gather(leader)?);
         let only_thread = (!sys::any_thread_may_call()?).then(|| std::thread::current().id());
         let spins = super::spins(local_ranks, node_cores);
-        let messages = Messages::new(spins, config.segment_bytes);
+        let far = (0..topology.ranks()).map(|other| topology.node_of(other) != topology.node_of(rank));
+        let messages = Messages::new(spins, config.segment_bytes, far.collect());
         let node = match config.inside {
             Inside::SharedMemory => node::share(comm, &topology, config.node_sizes.as_deref(), spins, &roll)?,
             Inside::Messages => None,
