@@ -83,6 +83,8 @@ pub(crate) enum Failure {
     SaidElsewhere,
     /// Something went wrong on the way.
     Error(String),
+    /// The same, and the ranks have said what.
+    Said,
 }
 
 const BAD_INPUT: u8 = 2;
@@ -131,6 +133,7 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::from(BAD_INPUT)
         }
         Err(Failure::SaidElsewhere) => LEFT_TO_ANOTHER,
+        Err(Failure::Said) => ExitCode::FAILURE,
         Err(Failure::Error(message)) => {
             eprintln!("unisono: {message}");
             ExitCode::FAILURE

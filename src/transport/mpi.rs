@@ -17,7 +17,7 @@ use crate::config::{Config, Inside, Launcher};
 use crate::error::{Error, Result};
 use crate::run::FAILED;
 use crate::watch::Roll;
-use crate::watch::lookout::{LastWords, say};
+use crate::watch::lookout::{LastWords, panicked, say};
 
 mod exchange;
 mod node;
@@ -258,7 +258,7 @@ impl Mpi {
         }
         if self.stranded || self.messages.are_stranded() {
             // MPI still has the caller's memory, and the caller is about to get it back.
-            end_job();
+            end_job(&self.roll);
         }
     }
 
@@ -289,16 +289,19 @@ fn last_words(words: Option<&LastWords>, roll: &Roll, cause: &str) {
     roll.fail(roll.rank(), cause);
 }
 
-/// Ends all processes that were launched together.
-fn end_job() -> ! {
-    let deadline = LAST_WORDS + ABORT;
-    let watchdog = std::thread::Builder::new().name("deadline".into()).spawn(move || {
-        std::thread::sleep(deadline);
+/// Ends all processes that were launched together. The rank that failed first has MPI do so, and the others wait for that:
+/// where several do it at once while another finalises, Open MPI 4's mpirun may wait for itself for ever.
+fn end_job(roll: &Roll) -> ! {
+    let deadline = std::thread::Builder::new().name("deadline".into()).spawn(|| {
+        std::thread::sleep(LAST_WORDS + ABORT);
         signal_hook::low_level::exit(FAILED)
     });
     std::thread::sleep(LAST_WORDS);
-    if watchdog.is_err() {
+    if deadline.is_err() {
         signal_hook::low_level::exit(FAILED);
+    }
+    if roll.failed().is_some_and(|(by, _)| by != roll.rank()) {
+        std::thread::sleep(ABORT);
     }
     Comm::world().abort(FAILED)
 }
@@ -340,11 +343,11 @@ fn check_launch(ranks: usize, launcher: Launcher) -> Result<()> {
 impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fail("it panicked");
+            self.fail(&panicked());
         }
         // To finalise would be to wait for ranks that wait for this one.
         if self.cause.is_some() {
-            end_job();
+            end_job(&self.roll);
         }
         if !sys::is_up().unwrap_or(false) {
             return;

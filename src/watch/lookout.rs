@@ -25,6 +25,7 @@ mod last_words;
 mod link;
 mod message;
 mod nodes;
+mod panics;
 mod processes;
 mod signals;
 mod star;
@@ -35,6 +36,7 @@ pub(crate) use card::{Card, Cards};
 pub(crate) use last_words::{LATER, LastWords, say};
 use last_words::{aborted_line, first_line};
 use nodes::Nodes;
+pub(crate) use panics::panicked;
 use processes::Processes;
 use signals::Signals;
 pub(crate) use star::Hub;
@@ -91,6 +93,9 @@ impl Lookout {
         let (bell, cards) = (Arc::new(Bell::new().map_err(failed)?), Arc::new(cards));
         let words = Arc::new(LastWords::new(roll.clone(), Arc::clone(&cards), Arc::clone(&bell)));
         let is_program = Arc::new(AtomicBool::new(kind == Kind::Processes));
+        if kind == Kind::Processes {
+            panics::keep();
+        }
         let processes = match kind {
             Kind::Processes => Processes::on(&roll, &cards),
             Kind::Threads => Processes::default(),
@@ -122,6 +127,7 @@ impl Lookout {
 
     /// From now on, threads are all that the program does.
     pub(crate) fn end_program_on_failure(&self) {
+        panics::keep();
         self.is_program.store(true, Ordering::Relaxed);
     }
 }
@@ -213,7 +219,7 @@ impl Rounds {
         for rank in self.processes.ended() {
             let is_same_end = self.terminated_at.is_some_and(|at| at.elapsed() > SAME_END);
             if !self.roll.has_left(rank) && !is_same_end {
-                self.words.died(rank, "its process was killed, has crashed or called exit");
+                self.words.died(rank, "its process was killed, has crashed or called exit", None);
             }
         }
     }
@@ -239,8 +245,7 @@ impl Rounds {
         let Some((by, cause)) = self.roll.failed().filter(|_| !self.said_for_threads) else { return };
         self.said_for_threads = true;
         let doing = |rank| self.roll.position_of(rank).map(|position| self.roll.doing(position));
-        let mut lines = doing(by)
-            .map_or_else(String::new, |doing| first_line(&self.cards, "has failed", &doing, by, &cause));
+        let mut lines = first_line(&self.cards, "has failed", doing(by).as_ref(), by, &cause);
         let others = self.roll.members().iter().filter(|&&rank| rank != by);
         others.for_each(|&rank| lines += &aborted_line(rank, by, &cause));
         say(&lines);

@@ -20,7 +20,7 @@ use crate::scratch::Scratch;
 use crate::transport::half::{Half, complete};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
 use crate::watch::Roll;
-use crate::watch::lookout::LastWords;
+use crate::watch::lookout::{LastWords, panicked};
 
 /// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
 /// are sent.
@@ -157,8 +157,8 @@ struct AbortOnPanic<'a> {
 
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
-        last_words(self.words, self.roll, "it panicked in the middle of a message");
-        end_job();
+        last_words(self.words, self.roll, &panicked());
+        end_job(self.roll);
     }
 }
 

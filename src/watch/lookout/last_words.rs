@@ -33,31 +33,29 @@ impl LastWords {
     /// This rank cannot go on: says why, and then lets the others know. If another has failed before, it says that, a
     /// little later.
     pub(crate) fn fail(&self, cause: &str) {
-        if self.roll.failed().is_none() && !self.said.swap(true, Ordering::Relaxed) {
-            let rank = self.roll.rank();
-            say(&first_line(&self.cards, "has failed", &self.roll.doing(self.roll.position()), rank, cause));
-            self.roll.fail(rank, cause);
-            self.bell.ring();
-            return;
-        }
-        if self.roll.failed().is_some_and(|(by, _)| by != self.roll.rank()) {
+        let rank = self.roll.rank();
+        if self.roll.failed().is_some_and(|(by, _)| by != rank) {
             std::thread::sleep(LATER);
-            self.aborted();
+            return self.aborted();
         }
+        if !self.said.swap(true, Ordering::Relaxed) {
+            let doing = self.roll.doing(self.roll.position());
+            say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
+        }
+        self.roll.fail(rank, cause);
+        self.bell.ring();
     }
 
-    /// Another rank's process is no more. Whoever notices it first says so, and writes down what that rank did.
-    pub(super) fn died(&self, rank: Rank, cause: &str) {
-        let Some(position) = self.roll.position_of(rank) else {
-            // A leader on another node; what it did last is not known here.
-            if self.roll.fail(rank, cause) {
-                say(&format!("unisono: {} has died: {cause}\n", self.cards.whole_name(rank)));
-            }
-            return;
-        };
+    /// Another rank's process is no more. Whoever notices it first says so, and writes down what that rank did. Of a rank of
+    /// another node it is `known` what it did a moment ago, if anything.
+    pub(super) fn died(&self, rank: Rank, cause: &str, known: Option<&Doing>) {
         if self.roll.fail(rank, cause) {
-            say(&first_line(&self.cards, "has died", &self.roll.doing(position), rank, cause));
-            dump(&self.roll, position, cause);
+            let position = self.roll.position_of(rank);
+            let doing = position.map(|position| self.roll.doing(position));
+            say(&first_line(&self.cards, "has died", doing.as_ref().or(known), rank, cause));
+            if let Some(position) = position {
+                dump(&self.roll, position, cause);
+            }
         }
     }
 
@@ -81,14 +79,15 @@ impl LastWords {
     }
 }
 
-/// Which rank has failed, where, in what, and why.
-pub(super) fn first_line(cards: &Cards, how: &str, doing: &Doing, rank: Rank, cause: &str) -> String {
-    let place = match &doing.last {
-        None => "before its first collective".to_owned(),
-        Some(call) if call.stage == Stage::Done => format!("after {}", call.name()),
-        Some(call) => format!("in {}, step {}", call.name(), call.step),
+/// Which rank has failed, where, in what as far as that is known, and why.
+pub(super) fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
+    let place = match doing.map(|doing| &doing.last) {
+        None => String::new(),
+        Some(None) => " before its first collective".to_owned(),
+        Some(Some(call)) if call.stage == Stage::Done => format!(" after {}", call.name()),
+        Some(Some(call)) => format!(" in {}, step {}", call.name(), call.step),
     };
-    format!("unisono: {} {how} {place}: {cause}\n", cards.whole_name(rank))
+    format!("unisono: {} {how}{place}: {cause}\n", cards.whole_name(rank))
 }
 
 pub(super) fn aborted_line(rank: Rank, by: Rank, cause: &str) -> String {

@@ -156,10 +156,9 @@ impl Nodes {
             Lost::Goodbye => {}
             Lost::Closed if self.roll.has_left(rank) => {}
             Lost::Closed => {
-                words.died(
-                    rank,
-                    "its process was killed, has crashed or called exit (its connection is closed)",
-                );
+                let known = self.reports.get(&rank).map(|(doing, _)| doing);
+                let cause = "its process was killed, has crashed or called exit (its connection is closed)";
+                words.died(rank, cause, known);
             }
             Lost::Cut => {
                 let seconds = CUT_AFTER.as_secs();

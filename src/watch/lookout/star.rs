@@ -197,9 +197,10 @@ impl Star {
                     link.send(&Message::Welcome);
                 }
                 (Some(from), message) => events.push(Event::Told(from, message)),
+                // A way that a spoke does not take.
+                (None, _) if !self.is_hub() => {}
                 (None, _) => {
-                    // On a spoke it is a way that was not taken.
-                    events.extend(self.is_hub().then_some(Event::Stranger));
+                    events.push(Event::Stranger);
                     return false;
                 }
             }

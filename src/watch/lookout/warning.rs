@@ -122,7 +122,7 @@ mod tests {
             ended_s_ago: None,
         };
         let last = (state != State::NotYet).then_some(last);
-        Doing { rank, process_id: 1, state, since_s, quiet: None, last }
+        Doing { rank, host: String::new(), process_id: 1, state, since_s, quiet: None, last }
     }
 
     #[test]
