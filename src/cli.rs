@@ -14,6 +14,7 @@ mod doctor;
 #[cfg(feature = "candle")]
 mod evaluate;
 mod explain;
+mod hang_report;
 mod plot;
 #[cfg(feature = "candle")]
 mod predict;
@@ -54,6 +55,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Draw the schedule of an algorithm
     Explain(explain::Args),
+    /// Say what happened, from the flight recorders that ranks have written
+    HangReport(hang_report::Args),
     /// Draw what bench measured: time and bus bandwidth over the size of the array
     Plot(plot::Args),
     /// Prove algorithms right, for every rank of every world asked for
@@ -121,6 +124,7 @@ pub(crate) fn main() -> ExitCode {
             Err(failure) => Err(failure),
         },
         Command::Explain(args) => explain::run(&args),
+        Command::HangReport(args) => hang_report::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Verify(args) => return verify::run(&args),
         Command::Tune(args) => tune::run(&args),

@@ -18,7 +18,7 @@ use crate::reduce::{ReduceOp, Widening};
 use crate::select::{Choice, Selection, Selector};
 use crate::transport::{Header, Patience, Transport};
 use crate::tuning::Tuning;
-use crate::watch::Roll;
+use crate::watch::{Roll, dump_failed};
 
 /// Something that can carry out collective calls for one rank.
 ///
@@ -191,6 +191,8 @@ impl Engine {
         if self.failure.is_none() {
             self.failure = Some(cause.to_owned());
             self.transport.fail(cause);
+            dump_failed(&self.roll, cause);
+            self.transport.end_if_stranded();
         }
         let (rank, cause) = (self.transport.rank(), self.failure.clone().unwrap_or_default());
         Error::Aborted { rank, by: rank, cause }
@@ -260,6 +262,14 @@ impl Engine {
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Ran {
         let place = self.choose(choice, call);
         self.recent[place].ran()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            drop(self.fail("it panicked"));
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a user holds: one rank's end of a world.
 
-use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 #[cfg(feature = "nccl")]
@@ -28,12 +27,15 @@ use crate::watch::lookout::Lookout;
 #[cfg(feature = "nccl")]
 mod device;
 mod in_flight;
+mod lateness;
 mod patience;
 mod setup;
 mod watch;
 
 #[cfg(feature = "nccl")]
 pub use device::DevicePending;
+use lateness::Asked;
+pub use lateness::{Lateness, Times};
 pub use setup::threads;
 
 /// One rank's end of a world of ranks that work together.
@@ -71,6 +73,8 @@ pub struct Communicator {
     roll: Roll,
     /// What stands for the label of the next call; 0 if it has none.
     label: u64,
+    /// When all ranks were asked how long they were busy.
+    asked: Asked,
     /// It comes after the seat: it still looks out while MPI is finalised, which waits for others.
     lookout: Option<Arc<Lookout>>,
     #[cfg(feature = "nccl")]
@@ -352,15 +356,6 @@ impl Communicator {
     /// when the communicator is dropped. Later calls fail with [`Error::Aborted`].
     pub fn fail(&mut self, cause: &str) {
         drop(self.seat.engine().fail(cause));
-    }
-
-    /// The engine, which knows the label of the next call.
-    #[inline]
-    fn labelled_engine(&mut self) -> &mut Engine {
-        let label = take(&mut self.label);
-        let engine = self.seat.engine();
-        engine.label = label;
-        engine
     }
 
     /// What the choice for all calls means for one on arrays in the host's memory.

@@ -101,6 +101,12 @@ impl Config {
         Self::read(|name| std::env::var(name))
     }
 
+    /// The folder that the flight recorders of a job are written to; by default one of its own, which is made then.
+    pub(crate) fn flight_dir(&self, job: u64) -> PathBuf {
+        let of_job = || std::env::temp_dir().join(format!("unisono-{job:016x}"));
+        self.flight_dir.clone().unwrap_or_else(of_job)
+    }
+
     fn read(variable: impl Fn(&str) -> Result<String, VarError>) -> Result<Self> {
         let value = |name, expected: &str| match variable(name) {
             Ok(value) => Ok(Some(value)),

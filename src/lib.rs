@@ -69,7 +69,7 @@ pub use call::{Call, Ran};
 pub use collective::Collective;
 #[cfg(feature = "nccl")]
 pub use communicator::DevicePending;
-pub use communicator::{Communicator, threads};
+pub use communicator::{Communicator, Lateness, Times, threads};
 pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
 pub use means::Vendor;

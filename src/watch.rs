@@ -1,17 +1,23 @@
 //! What ranks know of each other beside their messages: who failed, who has left, what each does and did last.
+//!
+//! Every rank writes its calls down in a ring, its flight recorder. When something goes wrong it is written to a file
+//! ([`Dump`]), and the files of all ranks together say what happened ([`Flight`], `unisono hang-report`).
 
 #![allow(dead_code, reason = "read by what watches")]
 
+mod dump;
 #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "threads need less of it"))]
 pub(crate) mod lookout;
 mod record;
+mod report;
 mod ring;
 mod roll;
 #[allow(unsafe_code, reason = "memory is shared with other processes")]
 mod sheet;
 
+pub use dump::{Dump, Failed};
+pub(crate) use dump::{dump_all, dump_failed};
 pub(crate) use record::Seconds;
 pub use record::{Doing, Record, Stage, State};
+pub use report::{Flight, FlightError};
 pub(crate) use roll::Roll;
-
-pub(crate) fn dump(_roll: &Roll, _position: usize, _why: &str) {}

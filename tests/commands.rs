@@ -54,6 +54,42 @@ fn what_is_too_large_to_simulate_is_not_left_out_in_silence() {
     assert!(table.contains("# ring is fastest"), "{table}");
 }
 
+#[test]
+fn hang_report_says_what_happened_and_names_a_bad_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = || run(&format!("hang-report {}", folder.path().display()));
+    let refused = |named: &str| {
+        let output = report();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true), "{said}");
+        assert!(said.starts_with("unisono: ") && said.contains(named), "{said}");
+    };
+    refused("no flight recorders");
+    let dump = |rank: usize, sequence: u64, stage: &str| {
+        let call = format!(
+            r#"{{"sequence":{sequence},"operation":"all-reduce","dtype":"f32","count":8,"op":"sum","root":null,"algorithm":"ring",
+                "label":null,"phase":0,"step":1,"stage":"{stage}","waits_for":null,"began_s_ago":61.0,"ended_s_ago":null}}"#
+        );
+        let json = format!(
+            r#"{{"rank":{rank},"ranks":2,"why":"asked for","at_unix_s":1.0,"failed":null,"records":[{call}],"doing":{{"rank":{rank},
+                "host":"node1","process_id":7,"state":"inside","since_s":61.0,"quiet":null,"last":{call}}}}}"#
+        );
+        std::fs::write(folder.path().join(format!("rank-{rank}.json")), json).unwrap();
+    };
+    dump(0, 17, "running");
+    dump(1, 16, "done");
+    let output = report();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        said.starts_with("rank 1 (process 7 on node1) never came to all-reduce #17, which rank 0 waits in"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 5, "{said}");
+    std::fs::write(folder.path().join("rank-1.json"), "{").unwrap();
+    refused("rank-1.json");
+}
+
 /// What is wrong is told with what to do, and is seen by a script.
 #[test]
 fn doctor_fails_if_something_is_wrong() {

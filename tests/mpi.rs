@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use unisono::watch::Flight;
 use unisono::{Algorithm, Choice, Communicator, ReduceOp, Vendor};
 
 mod common;
@@ -61,8 +62,9 @@ fn play(role: &str) -> ExitCode {
         "drops" => drops(comm),
         "killed" => killed(&mut comm),
         "long" => long_messages(&mut comm),
+        "patience" => patience(&mut comm),
         "nodes" => assert_eq!(comm.topology().nodes(), 2),
-        "count" | "dtype" | "op" | "algorithm" | "vendor" | "order" => disagree(role, &mut comm),
+        "count" | "dtype" | "op" | "algorithm" | "vendor" | "order" | "label" => disagree(role, &mut comm),
         "panic" => {
             assert_ne!(comm.rank(), 1, "on purpose");
             let _ = comm.all_reduce(&mut vec![1_u8; 1 << 20], ReduceOp::Sum);
@@ -77,6 +79,24 @@ fn play(role: &str) -> ExitCode {
         _ => panic!("no such role: {role}"),
     }
     ExitCode::SUCCESS
+}
+
+/// A rank is in a quiet section for longer than others wait, and rank 0 does something for all.
+fn patience(comm: &mut Communicator) {
+    comm.set_timeout(Duration::from_millis(300));
+    comm.barrier().unwrap();
+    if comm.rank() == 1 {
+        comm.quiet("validation", |_| std::thread::sleep(Duration::from_secs(1)));
+    }
+    comm.barrier().unwrap();
+    let value = comm.on_rank0("reading", || {
+        std::thread::sleep(Duration::from_secs(1));
+        Ok::<_, String>(17)
+    });
+    assert_eq!(value.unwrap(), (comm.rank() == 0).then_some(17));
+    let error = comm.on_rank0("writing", || Err::<(), _>("the disk is full")).unwrap_err().to_string();
+    assert!(error.ends_with("because rank 0 failed: writing: the disk is full"), "{error}");
+    comm.barrier().unwrap();
 }
 
 /// Something in which one rank's call differs from the others'.
@@ -103,6 +123,10 @@ fn disagree(role: &str, comm: &mut Communicator) {
             comm.set_choice(Choice::InNodes(Algorithm::Rail, Vendor::Mpi))?;
             let short = if comm.rank() == 1 { &mut buffer[1..] } else { buffer };
             comm.all_reduce(short, ReduceOp::Sum).map(drop)
+        }),
+        "label" => mismatched(comm, |comm, buffer| {
+            let label = if comm.rank() == 1 { "bucket 2" } else { "bucket 1" };
+            comm.label(label).all_reduce(buffer, ReduceOp::Sum).map(drop)
         }),
         "order" => mismatched(comm, |comm, buffer| {
             if comm.rank() == 0 {
@@ -204,6 +228,17 @@ fn launch(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command, DEADLINE)
 }
 
+/// What a rank does that the others do not, and what an error must say of both.
+const DISAGREEMENTS: [(&str, &str, &str); 7] = [
+    ("count", "of 100000 f32", "of 99999 f32"),
+    ("dtype", "of 100000 f32", "of 100000 u32"),
+    ("op", "f32, mean", "f32, sum"),
+    ("algorithm", "by tree", "by butterfly"),
+    ("vendor", "of 100000 f32, sum, by rail+mpi", "of 99999 f32, sum, by rail+mpi"),
+    ("order", "all-reduce #0", "broadcast #0"),
+    ("label", "all-reduce #0 \"bucket 1\" of 100000 f32", "all-reduce #0 "),
+];
+
 fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut trial = |name: String, test: Box<dyn FnOnce() + Send>| {
@@ -250,14 +285,7 @@ fn trials() -> Vec<Trial> {
     );
     trial("nodes that do not add up".into(), Box::new(wrong_nodes));
     for (world, settings) in [("shared memory", shared), ("messages", messages)] {
-        for (role, one, other) in [
-            ("count", "of 100000 f32", "of 99999 f32"),
-            ("dtype", "of 100000 f32", "of 100000 u32"),
-            ("op", "f32, mean", "f32, sum"),
-            ("algorithm", "by tree", "by butterfly"),
-            ("vendor", "of 100000 f32, sum, by rail+mpi", "of 99999 f32, sum, by rail+mpi"),
-            ("order", "all-reduce #0", "broadcast #0"),
-        ] {
+        for (role, one, other) in DISAGREEMENTS {
             let test = move || disagreement(role, settings, one, other);
             trial(format!("another {role} over {world}"), Box::new(test));
         }
@@ -272,6 +300,11 @@ fn trials() -> Vec<Trial> {
         "left over shared memory".into(),
         Box::new(move || drop(failure("left", shared, "rank 0 has left the world"))),
     );
+    for (world, settings) in [("shared memory", shared), ("two and two", even)] {
+        let test = move || drop(launch(4, "patience", settings).expect_success());
+        trial(format!("patience over {world}"), Box::new(test));
+    }
+    trial("flight recorders of all ranks at a deadline".into(), Box::new(flight_recorders));
     trial("a rank that is killed leaves nothing behind".into(), Box::new(nothing_is_left));
     trials
 }
@@ -298,6 +331,22 @@ fn nothing_is_left() {
     }
     let left: Vec<_> = files().into_iter().filter(|name| !before.contains(name)).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// At a deadline there is a flight recorder of every rank, also of the one that is late, and they say which that is.
+fn flight_recorders() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = failure("late", &[("UNISONO_FLIGHT_DIR", folder.path().to_str().unwrap())], "for rank 0");
+    let said = format!("what each rank did last is in {}", folder.path().display());
+    assert_eq!(ended.stderr.matches(&said).count(), 1, "{}", ended.stderr);
+    let files: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(files.len(), 3, "{files:?}");
+    let findings = Flight::read(folder.path()).unwrap().findings();
+    assert!(findings[0].contains("failed: ") && findings[0].contains("for rank 0"), "{findings:#?}");
+    let late = findings.iter().find(|finding| finding.starts_with("rank 0 (process "));
+    let late = late.unwrap_or_else(|| panic!("{findings:#?}"));
+    assert!(late.contains("never came to all-reduce #0, which ranks 1 and 2 wait in since "), "{late}");
 }
 
 fn wrong_nodes() {

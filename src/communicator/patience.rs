@@ -1,9 +1,11 @@
 //! How long ranks wait for each other, and what they are told of what they wait for.
 
 use std::fmt::Display;
+use std::mem::take;
 use std::time::Duration;
 
 use super::Communicator;
+use crate::collective::Engine;
 use crate::error::{Error, Result};
 use crate::watch::Roll;
 
@@ -54,6 +56,15 @@ impl Communicator {
     pub fn label(&mut self, label: &str) -> &mut Self {
         self.label = self.roll.know(label);
         self
+    }
+
+    /// The engine, which knows the label of the next call.
+    #[inline]
+    pub(super) fn labelled_engine(&mut self) -> &mut Engine {
+        let label = take(&mut self.label);
+        let engine = self.seat.engine();
+        engine.label = label;
+        engine
     }
 
     /// Does something that may take long, such as a validation or a checkpoint: as long as any rank is in such a section, nobody
@@ -114,6 +125,15 @@ impl Communicator {
                 let cause = String::from_utf8_lossy(&cause[..length as usize]).into_owned();
                 Err(Error::Aborted { rank: self.rank, by: 0, cause: format!("{label}: {cause}") })
             }
+        }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Before what is in flight is waited for: others wait for this rank.
+            self.roll.fail(self.rank, "it panicked");
         }
     }
 }

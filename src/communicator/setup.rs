@@ -1,11 +1,13 @@
 //! How a communicator begins: settings, and what its ranks must agree on.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 
 use unisono_collectives::Topology;
 
 use super::Communicator;
+use super::lateness::Asked;
 use super::watch::over_threads;
 #[cfg(feature = "mpi")]
 use crate::collective::FIRST_OF_SETUP;
@@ -20,11 +22,13 @@ use crate::tuning::Tuning;
 impl Communicator {
     /// The ends of a world of threads.
     pub(super) fn new_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
+        let job = RandomState::new().hash_one(0);
         let tuning = config.tuning.as_deref().map(|file| parsed(file, &read(file)?)).transpose()?;
         let lookout = Arc::new(over_threads(ends[0].roll(), config)?);
         let end = |end| {
             let mut comm = Self::new(end, config)?;
             comm.lookout = Some(Arc::clone(&lookout));
+            comm.roll.set_flight_dir(config.flight_dir(job));
             if let Some(tuning) = &tuning {
                 comm.set_tuning(tuning);
             }
@@ -64,6 +68,7 @@ impl Communicator {
             topology: topology.clone(),
             roll: transport.roll().clone(),
             label: 0,
+            asked: Asked::never(),
             seat: Seat::new(Engine::new(transport, topology, limits(config))),
         };
         comm.check_choice(&comm.choice)?;

@@ -4,6 +4,7 @@
 //! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up,
 //! finalising, and MPI's own all-reduce (a baseline) block inside MPI.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::config::{Config, Inside, Launcher};
 use crate::error::{Error, Result};
 use crate::run::FAILED;
-use crate::watch::Roll;
+use crate::watch::{Roll, dump_failed};
 use crate::watch::lookout::{LastWords, panicked, say};
 
 mod exchange;
@@ -100,6 +101,8 @@ impl Mpi {
             Inside::Messages => Roll::alone(rank, ranks)?,
         };
         real_node.free()?;
+        let job = comm.all_gather(RandomState::new().hash_one(0))?[0];
+        roll.set_flight_dir(config.flight_dir(job));
         let topology = topology(&comm.all_gather(leader)?);
         let only_thread = (!sys::any_thread_may_call()?).then(|| std::thread::current().id());
         let spins = super::spins(local_ranks, node_cores);
@@ -256,8 +259,11 @@ impl Mpi {
             self.cause = Some(cause.to_owned());
             last_words(self.words.as_deref(), &self.roll, cause);
         }
+    }
+
+    /// Ends the job if MPI still has memory of a caller's who is about to get it back.
+    pub(crate) fn end_if_stranded(&self) {
         if self.stranded || self.messages.are_stranded() {
-            // MPI still has the caller's memory, and the caller is about to get it back.
             end_job(&self.roll);
         }
     }
@@ -344,6 +350,7 @@ impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.fail(&panicked());
+            dump_failed(&self.roll, &panicked());
         }
         // To finalise would be to wait for ranks that wait for this one.
         if self.cause.is_some() {

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Roll, dump};
+use super::dump::dump;
+use super::{Roll, dump_all};
 use crate::error::{Error, Result};
 use crate::run::FAILED;
 
@@ -105,7 +106,7 @@ impl Lookout {
             is_program: Arc::clone(&is_program),
             signals: Signals::heed(kind == Kind::Processes),
             processes,
-            nodes: Nodes::new(&roll, &cards, hub),
+            nodes: Nodes::new(&roll, &cards, hub, warn_after),
             warnings: (roll.rank() == 0).then(|| Warnings::new(warn_after)),
             roll,
             cards,
@@ -195,7 +196,7 @@ impl Rounds {
     fn round(&mut self) {
         self.roll.tick();
         if self.signals.asked() {
-            self.dump("SIGUSR1");
+            self.asked();
         }
         if self.signals.terminated() {
             self.terminated_at.get_or_insert_with(Instant::now);
@@ -235,7 +236,7 @@ impl Rounds {
             Kind::Threads => {}
         }
         if is_program && at.elapsed() > GRACE {
-            self.dump("a rank has failed, and this process does not end");
+            self.words.aborted();
             signal_hook::low_level::exit(FAILED);
         }
     }
@@ -251,12 +252,14 @@ impl Rounds {
         say(&lines);
     }
 
-    /// Writes down what the ranks of this process did last.
-    fn dump(&self, why: &str) {
+    /// Somebody wants to know what the ranks of this process did last. (Processes are asked one by one.)
+    fn asked(&self) {
         match self.kind {
-            Kind::Processes => dump(&self.roll, self.roll.position(), why),
-            Kind::Threads => {
-                (0..self.roll.members().len()).for_each(|position| dump(&self.roll, position, why));
+            Kind::Threads => dump_all(&self.roll, "SIGUSR1"),
+            Kind::Processes => {
+                if let Err(error) = dump(&self.roll, self.roll.position(), "SIGUSR1") {
+                    say(&format!("unisono: {error}\n"));
+                }
             }
         }
     }

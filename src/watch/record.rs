@@ -7,6 +7,7 @@ use unisono_collectives::Rank;
 
 use super::ring::Noted;
 use crate::codes::Codes;
+use crate::collective::FIRST_OF_SETUP;
 
 /// How far a call has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +84,10 @@ impl Record {
     /// The call in few words: `all-reduce #17 "bucket 2"`.
     pub fn name(&self) -> String {
         let label = self.label.as_ref().map_or(String::new(), |label| format!(" {label:?}"));
-        format!("{} #{}{label}", self.operation, self.sequence)
+        match self.sequence.checked_sub(FIRST_OF_SETUP) {
+            None => format!("{} #{}{label}", self.operation, self.sequence),
+            Some(number) => format!("{} #{number} of the set-up{label}", self.operation),
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 //! It is there whether or not messages go through shared memory, so that ranks that wait for a message know more of each
 //! other than that it does not come. Who is alone on a node, or cannot share memory, has one of its own.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -28,6 +29,8 @@ pub(crate) struct Roll {
     sheet: Arc<Sheet>,
     members: Arc<[Rank]>,
     position: usize,
+    /// Where flight recorders are written to.
+    flight_dir: Arc<OnceLock<PathBuf>>,
 }
 
 impl Roll {
@@ -65,9 +68,12 @@ impl Roll {
         let pages = Pages::untouched(size_bytes).map_err(memory)?;
         let sheet = Sheet::new(pages, ranks, members.len()).expect("it was asked how much it needs");
         let (sheet, members) = (Arc::new(sheet), Arc::<[Rank]>::from(members));
+        let flight_dir = Arc::default();
         (0..members.len())
             .map(|position| {
-                let roll = Self { sheet: Arc::clone(&sheet), members: Arc::clone(&members), position };
+                let (sheet, members, flight_dir) =
+                    (Arc::clone(&sheet), Arc::clone(&members), Arc::clone(&flight_dir));
+                let roll = Self { sheet, members, position, flight_dir };
                 roll.enter().map_err(memory)?;
                 Ok(roll)
             })
@@ -90,7 +96,8 @@ impl Roll {
         } else if sheet.head().number.load(Ordering::Acquire) != number {
             return None;
         }
-        let roll = Self { sheet: Arc::new(sheet), members: members.into(), position };
+        let flight_dir = Arc::default();
+        let roll = Self { sheet: Arc::new(sheet), members: members.into(), position, flight_dir };
         roll.enter().ok().map(|()| roll)
     }
 
@@ -111,6 +118,21 @@ impl Roll {
     /// Which of them this rank is.
     pub(crate) fn position(&self) -> usize {
         self.position
+    }
+
+    /// How many ranks the world has.
+    pub(crate) fn ranks(&self) -> usize {
+        self.sheet.ranks()
+    }
+
+    /// Sets where flight recorders are written to, once.
+    pub(crate) fn set_flight_dir(&self, folder: PathBuf) {
+        let _ = self.flight_dir.set(folder);
+    }
+
+    /// Where flight recorders are written to.
+    pub(super) fn flight_dir(&self) -> PathBuf {
+        self.flight_dir.get().cloned().unwrap_or_else(|| PathBuf::from("."))
     }
 
     /// This rank.

@@ -145,6 +145,10 @@ impl Sheet {
         (Self::size_bytes(ranks, members) <= pages.size_bytes()).then_some(Self { pages, ranks, members })
     }
 
+    pub(super) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
     fn rows_at(ranks: usize) -> usize {
         (size_of::<Head>() + ranks).next_multiple_of(align_of::<Row>())
     }

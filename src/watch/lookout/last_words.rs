@@ -9,7 +9,7 @@ use unisono_collectives::Rank;
 
 use super::bell::Bell;
 use super::card::Cards;
-use crate::watch::{Doing, Roll, Stage, dump};
+use crate::watch::{Doing, Roll, Stage, dump_all};
 
 /// How much later than the first cause the others speak: what ranks write goes its own way to the launcher, and
 /// is to arrive there in this order.
@@ -53,8 +53,8 @@ impl LastWords {
             let position = self.roll.position_of(rank);
             let doing = position.map(|position| self.roll.doing(position));
             say(&first_line(&self.cards, "has died", doing.as_ref().or(known), rank, cause));
-            if let Some(position) = position {
-                dump(&self.roll, position, cause);
+            if position.is_some() {
+                dump_all(&self.roll, &format!("rank {rank} has died"));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,8 @@ pub(super) struct Link {
     is_connected: bool,
     /// Who is at the other end, once that is known.
     pub(super) to: Option<Rank>,
+    /// The address of the hub that it goes over.
+    pub(super) hub: IpAddr,
     pub(super) since: Instant,
     /// Whether something has arrived since somebody last asked.
     pub(super) heard: bool,
@@ -58,7 +60,7 @@ impl Link {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         match rustix::net::connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => Self::new(TcpStream::from(socket), false),
+            Ok(()) | Err(Errno::INPROGRESS) => Self::new(TcpStream::from(socket), address.ip(), false),
             Err(error) => Err(error.into()),
         }
     }
@@ -66,10 +68,11 @@ impl Link {
     /// A connection that was accepted.
     pub(super) fn accepted(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Self::new(stream, true)
+        let hub = stream.local_addr()?.ip().to_canonical();
+        Self::new(stream, hub, true)
     }
 
-    fn new(stream: TcpStream, is_connected: bool) -> std::io::Result<Self> {
+    fn new(stream: TcpStream, hub: IpAddr, is_connected: bool) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
         sockopt::set_tcp_user_timeout(&stream, CUT_AFTER.as_millis() as u32)?;
         let now = Instant::now();
@@ -77,6 +80,7 @@ impl Link {
             stream,
             is_connected,
             to: None,
+            hub,
             since: now,
             heard: true,
             arrived: Vec::new(),

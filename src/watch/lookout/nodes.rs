@@ -1,6 +1,7 @@
 //! What a leader and the leaders of the other nodes know of each other's ranks.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,8 @@ use super::message::Message;
 use super::star::{Event, Hub, Star};
 use crate::watch::{Doing, Roll, State};
 
-/// How often the hub is told what ranks do.
-const REPORT: Duration = Duration::from_secs(2);
+/// How often, at least and at most, the hub is told what ranks do.
+const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// A leader's view of the other nodes.
 #[derive(Debug)]
@@ -31,12 +32,13 @@ pub(super) struct Nodes {
     quiet: HashMap<Rank, Option<String>>,
     reports: HashMap<Rank, (Doing, Instant)>,
     reported_at: Instant,
+    report_every: Duration,
     met_stranger: bool,
 }
 
 impl Nodes {
     /// `None` for a rank that is not a leader, and where all ranks share a roll.
-    pub(super) fn new(roll: &Roll, cards: &Cards, hub: Option<Hub>) -> Option<Self> {
+    pub(super) fn new(roll: &Roll, cards: &Cards, hub: Option<Hub>, warn_after: Duration) -> Option<Self> {
         let star = Star::new(roll.rank(), cards, hub)?;
         let (told, told_quiet, quiet, reports) = Default::default();
         Some(Self {
@@ -50,6 +52,7 @@ impl Nodes {
             quiet,
             reports,
             reported_at: Instant::now(),
+            report_every: (warn_after / 4).clamp(REPORT[0], REPORT[1]),
             met_stranger: false,
         })
     }
@@ -71,7 +74,7 @@ impl Nodes {
         for event in self.star.progress() {
             match event {
                 Event::Told(from, message) => self.told(from, message),
-                Event::Lost(rank, lost) => self.lost(rank, &lost, words),
+                Event::Lost(rank, over, lost) => self.lost(rank, over, lost, words),
                 Event::Unreached(ranks) => self.unreached(&ranks),
                 Event::Stranger => self.stranger(),
             }
@@ -122,7 +125,7 @@ impl Nodes {
             }
         }
         self.tell_of_quiet();
-        if !self.star.is_hub() && self.reported_at.elapsed() > REPORT {
+        if !self.star.is_hub() && self.reported_at.elapsed() > self.report_every {
             self.reported_at = Instant::now();
             self.star.send_if_heard(&Message::Doing(self.here().collect()));
         }
@@ -150,7 +153,7 @@ impl Nodes {
         }
     }
 
-    fn lost(&mut self, rank: Rank, lost: &Lost, words: &LastWords) {
+    fn lost(&mut self, rank: Rank, over: IpAddr, lost: Lost, words: &LastWords) {
         let (own, other) = (self.cards.host_name(self.roll.rank()), self.cards.host_name(rank));
         match lost {
             Lost::Goodbye => {}
@@ -163,7 +166,7 @@ impl Nodes {
             Lost::Cut => {
                 let seconds = CUT_AFTER.as_secs();
                 words.cut(&format!(
-                    "the link between {own} and {other} is cut: nothing acknowledged for {seconds} s"
+                    "the link between {own} and {other} over {over} is cut: nothing acknowledged for {seconds} s"
                 ));
             }
             Lost::NoMessage => say(&format!(

@@ -1,8 +1,8 @@
 //! The connections between nodes: the leader of each has one to rank 0, the hub.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 #[cfg(feature = "mpi")]
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -54,8 +54,8 @@ impl Hub {
 #[derive(Debug)]
 pub(super) enum Event {
     Told(Rank, Message),
-    /// The connection with this leader is no more.
-    Lost(Rank, Lost),
+    /// The connection with this leader, over this address of the hub, is no more.
+    Lost(Rank, IpAddr, Lost),
     /// No connection has come about with these leaders.
     Unreached(Vec<Rank>),
     /// Somebody has connected who is not of this job.
@@ -85,7 +85,7 @@ impl Star {
         }
         let mut links = Vec::new();
         if own != first {
-            // All ways at once: the first that answers is taken.
+            // All ways that there are: what is cut may be any of them, and nobody knows which MPI takes.
             for &address in addresses {
                 let Ok(mut link) = Link::to(address) else { continue };
                 link.send(&Message::Hello { token: *token, rank: own });
@@ -132,7 +132,7 @@ impl Star {
         self.links.iter_mut().filter(|link| link.to == Some(to)).for_each(|link| link.send(message));
     }
 
-    /// The leaders at the other ends.
+    /// The leaders at the other ends, one for each way to them.
     pub(super) fn others(&self) -> Vec<Rank> {
         self.links.iter().filter_map(|link| link.to).collect()
     }
@@ -148,14 +148,7 @@ impl Star {
                         self.links.push(link);
                     }
                 }
-                Err(lost) => events.extend(link.to.map(|to| Event::Lost(to, lost))),
-            }
-        }
-        // Of several ways the spoke takes the first, and says so to the hub by closing the others.
-        if !self.is_hub() && self.links.iter().any(|link| link.to.is_some()) {
-            for mut link in self.links.extract_if(.., |link| link.to.is_none()) {
-                link.send(&Message::Goodbye);
-                link.flush();
+                Err(lost) => events.extend(link.to.map(|to| Event::Lost(to, link.hub, lost))),
             }
         }
         if self.began.elapsed() > CONNECT {
@@ -182,12 +175,8 @@ impl Star {
             match (link.to, message) {
                 (Some(_), Message::Heartbeat) => {}
                 (None, Message::Welcome) if !self.is_hub() => {
-                    link.to = self
-                        .links
-                        .iter()
-                        .all(|other| other.to.is_none())
-                        .then(|| self.awaited.pop())
-                        .flatten();
+                    self.awaited.clear();
+                    link.to = self.leaders.first().copied();
                 }
                 (None, Message::Hello { token, rank })
                     if self.is_hub() && token == self.token && self.leaders.contains(&rank) =>
@@ -197,8 +186,6 @@ impl Star {
                     link.send(&Message::Welcome);
                 }
                 (Some(from), message) => events.push(Event::Told(from, message)),
-                // A way that a spoke does not take.
-                (None, _) if !self.is_hub() => {}
                 (None, _) => {
                     events.push(Event::Stranger);
                     return false;

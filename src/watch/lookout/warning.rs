@@ -41,18 +41,23 @@ impl Warnings {
         while self.next_s <= longest.since_s {
             self.next_s *= 2.0;
         }
-        // A rank that is in an earlier call is missing in this one.
+        // A rank that is in an earlier call is missing in this one, and so is one of which nothing is known.
         let latest = inside().map(Doing::sequence).max()?;
-        let is_there = |doing: &&Doing| doing.state == State::Inside && doing.sequence() == latest;
-        let (there, missing): (Vec<_>, Vec<_>) = ranks.iter().partition(is_there);
+        let known = |rank| ranks.iter().find(|doing| doing.rank == rank);
+        let is_there = |doing: &Doing| doing.state == State::Inside && doing.sequence() == latest;
+        let all = (0..cards.ranks()).map(|rank| (rank, known(rank)));
+        let (there, missing): (Vec<_>, Vec<_>) = all.partition(|(_, doing)| doing.is_some_and(is_there));
         Some(words(&there, &missing, cards))
     }
 }
 
-fn words(there: &[&Doing], missing: &[&Doing], cards: &Cards) -> String {
-    let waited = Seconds(there.iter().map(|doing| doing.since_s).fold(0.0, f64::max));
-    let call =
-        there.iter().find_map(|doing| doing.last.as_ref()).map(ToString::to_string).unwrap_or_default();
+/// A rank, and what it does if that is known.
+type Seen<'a> = (Rank, Option<&'a Doing>);
+
+fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
+    let inside = || there.iter().filter_map(|(_, doing)| *doing);
+    let waited = Seconds(inside().map(|doing| doing.since_s).fold(0.0, f64::max));
+    let call = inside().find_map(|doing| doing.last.as_ref()).map(ToString::to_string).unwrap_or_default();
     let (named, mut text) = if missing.is_empty() {
         (there, format!("unisono: all ranks have been in {call} for {waited}, and wait for each other:\n"))
     } else {
@@ -64,8 +69,9 @@ fn words(there: &[&Doing], missing: &[&Doing], cards: &Cards) -> String {
             format!("unisono: {waiting} {have} waited {waited} in {call}, and {absent} {are} missing:\n"),
         )
     };
-    for doing in named.iter().take(MOST_NAMED) {
-        let _ = writeln!(text, "unisono:   {} {doing}", cards.whole_name(doing.rank));
+    for (rank, doing) in named.iter().take(MOST_NAMED) {
+        let does = doing.map_or("is on a node of which nothing is known".to_owned(), ToString::to_string);
+        let _ = writeln!(text, "unisono:   {} {does}", cards.whole_name(*rank));
     }
     if let more @ 1.. = named.len().saturating_sub(MOST_NAMED) {
         let _ = writeln!(text, "unisono:   and {more} more");
@@ -74,9 +80,8 @@ fn words(there: &[&Doing], missing: &[&Doing], cards: &Cards) -> String {
 }
 
 /// "rank 3", or "ranks 0 to 2, 5".
-fn names(ranks: &[&Doing]) -> String {
-    let mut ranks: Vec<Rank> = ranks.iter().map(|doing| doing.rank).collect();
-    ranks.sort_unstable();
+fn names(ranks: &[Seen<'_>]) -> String {
+    let ranks: Vec<Rank> = ranks.iter().map(|(rank, _)| *rank).collect();
     let runs: Vec<_> = ranks.chunk_by(|one, next| one + 1 == *next).collect();
     let run = |run: &&[Rank]| match run {
         [rank] => format!("{rank}"),
@@ -163,6 +168,14 @@ mod tests {
         let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(65)).unwrap();
         assert!(text.starts_with("unisono: rank 0 has waited 70 s in all-reduce #17 of 8 f32, by ring, and ranks 1 to 64 are missing:\n"), "{text}");
         assert!(text.ends_with("unisono:   and 44 more\n") && text.lines().count() == 22, "{text}");
+    }
+
+    #[test]
+    fn a_rank_of_which_nothing_is_known_is_missing() {
+        let ranks = [doing(0, State::Inside, 17, 60.0)];
+        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(2)).unwrap();
+        assert!(text.contains("rank 1 is missing"), "{text}");
+        assert!(text.contains("rank 1 (host h1, pid 101) is on a node of which nothing is known"), "{text}");
     }
 
     #[test]

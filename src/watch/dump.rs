@@ -1,0 +1,237 @@
+//! Flight recorders in files: one for each rank, as JSON.
+
+use std::io::{Error, Result, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use unisono_collectives::Rank;
+
+use super::record::{Doing, Record};
+use super::roll::Roll;
+
+/// More ranks than any world has, so that a file that says otherwise is not believed.
+const MOST_RANKS: usize = 1 << 20;
+
+/// What a rank did before a moment: `rank-3.json` in the folder of flight recorders.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Dump {
+    /// The rank.
+    pub rank: Rank,
+    /// How many ranks the world has.
+    pub ranks: usize,
+    /// Why this was written.
+    pub why: String,
+    /// When, in seconds since 1970.
+    pub at_unix_s: f64,
+    /// The rank that failed first, as far as this rank's node knew.
+    pub failed: Option<Failed>,
+    /// What the rank did at that moment.
+    pub doing: Doing,
+    /// Its last calls, oldest first.
+    pub records: Vec<Record>,
+}
+
+/// A rank that could not go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Which.
+    pub rank: Rank,
+    /// What it said.
+    pub cause: String,
+}
+
+impl Dump {
+    /// What the rank at a position of a roll does and did last.
+    pub(crate) fn of(roll: &Roll, position: usize, why: &str) -> Self {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            rank: roll.members()[position],
+            ranks: roll.ranks(),
+            why: why.to_owned(),
+            at_unix_s: since_1970.as_secs_f64(),
+            failed: roll.failed().map(|(rank, cause)| Failed { rank, cause }),
+            doing: roll.doing(position),
+            records: roll.records(position),
+        }
+    }
+
+    /// What a file says. No bytes make this panic.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_json(bytes: &[u8]) -> std::result::Result<Self, String> {
+        let dump: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let Self { rank, ranks, .. } = dump;
+        if ranks > MOST_RANKS || rank >= ranks {
+            return Err(format!("there is no rank {rank} in a world of {ranks}"));
+        }
+        if dump.doing.rank != rank {
+            return Err(format!("it is of rank {rank}, and says what rank {} does", dump.doing.rank));
+        }
+        Ok(dump)
+    }
+
+    /// The name of the file of a rank.
+    pub(super) fn file_name(rank: Rank) -> String {
+        format!("rank-{rank}.json")
+    }
+
+    /// Writes it into a folder, which is made if need be. Another dump of the same rank is replaced, as a whole.
+    fn write(&self, folder: &Path) -> Result<PathBuf> {
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        std::fs::create_dir_all(folder)?;
+        let name = Self::file_name(self.rank);
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let (path, part) =
+            (folder.join(&name), folder.join(format!(".{name}.{}.{number}", std::process::id())));
+        let json = serde_json::to_vec(self).map_err(Error::other)?;
+        let written = std::fs::File::create(&part)
+            .and_then(|mut file| file.write_all(&json))
+            .and_then(|()| std::fs::rename(&part, &path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&part);
+        }
+        written.map(|()| path)
+    }
+}
+
+/// Writes down what the rank at a position of a roll does and did last, whichever process that is; the file.
+///
+/// # Errors
+/// That it cannot be written, and where.
+pub(crate) fn dump(roll: &Roll, position: usize, why: &str) -> Result<PathBuf> {
+    let folder = roll.flight_dir();
+    Dump::of(roll, position, why).write(&folder).map_err(|error| {
+        let rank = roll.members()[position];
+        Error::other(format!(
+            "the flight recorder of rank {rank} cannot be written to {}: {error}",
+            folder.display()
+        ))
+    })
+}
+
+/// Writes down what this rank did, because it failed. If it was the first to do so, it does so for all ranks of its roll: some
+/// may never come to do it themselves. And it says where.
+pub(crate) fn dump_failed(roll: &Roll, why: &str) {
+    let is_first = roll.failed().is_some_and(|(by, _)| by == roll.rank());
+    let own = dump(roll, roll.position(), why);
+    if is_first {
+        let others = (0..roll.members().len()).filter(|&position| position != roll.position());
+        let why = format!("rank {} failed: {why}", roll.rank());
+        tell(roll, others.fold(own, |all, position| all.and(dump(roll, position, &why))));
+    }
+}
+
+/// Writes down what all ranks of a roll did, and says where.
+pub(crate) fn dump_all(roll: &Roll, why: &str) {
+    let all = (1..roll.members().len()).map(|position| dump(roll, position, why));
+    tell(roll, all.fold(dump(roll, 0, why), Result::and));
+}
+
+/// Says where what was written down is.
+fn tell(roll: &Roll, all: Result<PathBuf>) {
+    // In one piece: other ranks may be saying something at the same moment.
+    let line = match all {
+        Ok(_) => {
+            let folder = roll.flight_dir();
+            let folder = folder.display();
+            format!(
+                "unisono: what each rank did last is in {folder} on {}; `unisono hang-report {folder}` says what happened\n",
+                super::roll::host()
+            )
+        }
+        Err(error) => format!("unisono: {error}\n"),
+    };
+    eprint!("{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Call;
+    use crate::dtype::DType;
+    use crate::means::Means;
+    use crate::reduce::ReduceOp;
+    use crate::transport::Header;
+    use crate::watch::{Stage, State};
+
+    /// Two ranks, of which the first is in a call that the other has not come to.
+    fn rolls(folder: &Path) -> Vec<Roll> {
+        let rolls = Roll::of_threads(2).unwrap();
+        rolls[0].set_flight_dir(folder.to_owned());
+        let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
+        let means = Means::Algorithm(unisono_collectives::Algorithm::Ring);
+        let begin = |roll: &Roll, sequence| {
+            Header::new(sequence, &call, means, roll.know("bucket 2")).note(roll, call.size_bytes());
+        };
+        rolls.iter().for_each(|roll| {
+            begin(roll, 0);
+            roll.end(true);
+        });
+        begin(&rolls[0], 1);
+        rolls[0].at_step(1, 5);
+        rolls
+    }
+
+    #[test]
+    fn any_rank_of_a_roll_is_dumped_and_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("new");
+        let rolls = rolls(&folder);
+        rolls[0].fail(1, "it panicked");
+        let file = dump(&rolls[1], 0, "asked for").unwrap();
+        assert_eq!(file, folder.join("rank-0.json"));
+        let read = Dump::from_json(&std::fs::read(file).unwrap()).unwrap();
+        assert_eq!((read.rank, read.ranks, read.why.as_str()), (0, 2, "asked for"));
+        assert_eq!(read.failed, Some(Failed { rank: 1, cause: "it panicked".to_owned() }));
+        assert_eq!((read.doing.state, read.doing.process_id), (State::Inside, std::process::id()));
+        let [done, running] = &read.records[..] else { panic!("{:?}", read.records) };
+        assert_eq!((done.sequence, done.stage, done.phase, done.step), (0, Stage::Done, 0, 0));
+        assert_eq!((running.sequence, running.stage, running.phase, running.step), (1, Stage::Running, 1, 5));
+        assert_eq!(running.to_string(), "all-reduce #1 \"bucket 2\" of 10 bf16, mean, by ring");
+        let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
+        assert_eq!(left.len(), 1, "no part is left: {left:?}");
+    }
+
+    #[test]
+    fn who_fails_first_dumps_all_and_the_others_themselves() {
+        let folder = tempfile::tempdir().unwrap();
+        let rolls = rolls(folder.path());
+        let file = |rank| folder.path().join(Dump::file_name(rank));
+        rolls[0].fail(0, "it is late");
+        dump_failed(&rolls[1], "because of rank 0");
+        assert!(file(1).exists() && !file(0).exists());
+        dump_failed(&rolls[0], "it is late");
+        let why = |rank| Dump::from_json(&std::fs::read(file(rank)).unwrap()).unwrap().why;
+        assert_eq!((why(0).as_str(), why(1).as_str()), ("it is late", "rank 0 failed: it is late"));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "in the way").unwrap();
+        let error = dump(&rolls(&file)[0], 0, "asked for").unwrap_err().to_string();
+        assert!(error.contains("rank 0") && error.contains(file.to_str().unwrap()), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_dump_is_refused() {
+        let good = serde_json::to_value(Dump::of(&rolls(Path::new("/"))[1], 1, "asked for")).unwrap();
+        let refused = |key: &str, value: serde_json::Value| {
+            let mut bad = good.clone();
+            bad[key] = value;
+            Dump::from_json(bad.to_string().as_bytes()).unwrap_err()
+        };
+        assert!(Dump::from_json(good.to_string().as_bytes()).is_ok());
+        assert!(refused("rank", 2.into()).contains("no rank 2 in a world of 2"));
+        assert!(refused("rank", 0.into()).contains("what rank 1 does"));
+        assert!(refused("ranks", u64::MAX.into()).contains("no rank"));
+        let text = good.to_string();
+        let cut_at = (0..text.len()).step_by(7);
+        assert!(cut_at.clone().count() > 50);
+        assert!(cut_at.into_iter().all(|end| Dump::from_json(&text.as_bytes()[..end]).is_err()));
+    }
+}

@@ -1,0 +1,298 @@
+//! What happened, from the flight recorders of all ranks.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use unisono_collectives::Rank;
+
+use super::dump::Dump;
+use super::record::{Record, Seconds, Stage, State};
+use crate::collective::FIRST_OF_SETUP;
+
+/// How many ranks are named one by one.
+const MOST_NAMED: usize = 12;
+
+/// Why flight recorders cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlightError {
+    /// A folder or a file cannot be read.
+    #[error("cannot read `{path}`: {cause}")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        cause: std::io::Error,
+    },
+    /// No flight recorder is there.
+    #[error("there are no flight recorders (rank-0.json, …) in `{path}`")]
+    None {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file is not what it should be.
+    #[error("`{path}` is not the flight recorder of a rank: {why}")]
+    Bad {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// The flight recorders of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Flight {
+    ranks: usize,
+    /// By rank.
+    dumps: BTreeMap<Rank, Dump>,
+}
+
+impl Flight {
+    /// Reads all flight recorders of a folder.
+    ///
+    /// # Errors
+    /// [`FlightError`], which names the file that cannot be read or is damaged.
+    pub fn read(folder: &Path) -> Result<Self, FlightError> {
+        let unreadable = |path: &Path, cause| FlightError::Unreadable { path: path.to_owned(), cause };
+        let mut flight = Self { ranks: 0, dumps: BTreeMap::new() };
+        let entries = std::fs::read_dir(folder).map_err(|cause| unreadable(folder, cause))?;
+        for entry in entries {
+            let path = entry.map_err(|cause| unreadable(folder, cause))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let Some(rank) = name.strip_prefix("rank-").and_then(|name| name.strip_suffix(".json")) else {
+                continue;
+            };
+            let bytes = std::fs::read(&path).map_err(|cause| unreadable(&path, cause))?;
+            let checked = Dump::from_json(&bytes).and_then(|dump| flight.check(rank, dump));
+            let dump = checked.map_err(|why| FlightError::Bad { path: path.clone(), why })?;
+            flight.ranks = dump.ranks;
+            flight.dumps.insert(dump.rank, dump);
+        }
+        if flight.dumps.is_empty() { Err(FlightError::None { path: folder.to_owned() }) } else { Ok(flight) }
+    }
+
+    /// Whether a file with a rank in its name fits to those before.
+    fn check(&self, named: &str, dump: Dump) -> Result<Dump, String> {
+        if named != dump.rank.to_string() {
+            return Err(format!("it is of rank {}", dump.rank));
+        }
+        if !self.dumps.is_empty() && dump.ranks != self.ranks {
+            return Err(format!(
+                "it is of a world of {} ranks, and others here are of one of {}",
+                dump.ranks, self.ranks
+            ));
+        }
+        Ok(dump)
+    }
+
+    /// What happened, in sentences, the most important first.
+    pub fn findings(&self) -> Vec<String> {
+        let mut findings = Vec::new();
+        findings.extend(self.failed());
+        findings.extend(self.mismatch());
+        findings.extend(self.stuck());
+        findings.extend(self.missing());
+        findings
+    }
+
+    /// Who failed first, as far as each node knew.
+    fn failed(&self) -> Vec<String> {
+        let mut failed: Vec<_> = self.dumps.values().filter_map(|dump| dump.failed.as_ref()).collect();
+        failed.sort_by_key(|failed| failed.rank);
+        failed.dedup();
+        let name = |rank| self.name(rank);
+        failed.into_iter().map(|failed| format!("{} failed: {}", name(failed.rank), failed.cause)).collect()
+    }
+
+    /// The first call in which ranks called different things.
+    fn mismatch(&self) -> Option<String> {
+        let mut calls: BTreeMap<Place, Vec<(&Record, Vec<Rank>)>> = BTreeMap::new();
+        for (&rank, dump) in &self.dumps {
+            for record in &dump.records {
+                let called = calls.entry(place(record)).or_default();
+                match called.iter_mut().find(|(other, _)| is_same(other, record)) {
+                    Some((_, ranks)) => ranks.push(rank),
+                    None => called.push((record, vec![rank])),
+                }
+            }
+        }
+        let called = calls.into_values().find(|called| called.len() > 1)?;
+        let called: Vec<_> =
+            called.iter().map(|(record, by)| format!("{} called {record}", ranks(by))).collect();
+        Some(format!("ranks disagree: {}", called.join(", but ")))
+    }
+
+    /// Who waits for whom.
+    fn stuck(&self) -> Vec<String> {
+        let last = |dump: &Dump| dump.doing.last.as_ref().map(place);
+        let Some(furthest) = self.dumps.values().filter_map(last).max() else {
+            return vec!["no rank has made a call".to_owned()];
+        };
+        let (there, behind): (Vec<_>, Vec<_>) =
+            self.dumps.values().partition(|dump| last(dump) == Some(furthest));
+        let call = |dump: &&Dump| dump.doing.last.clone();
+        let waiting: Vec<_> = there.iter().filter_map(call).zip(&there).collect();
+        let waiting: Vec<_> = waiting.iter().filter(|(call, _)| call.stage != Stage::Done).collect();
+        let Some((call, _)) = waiting.first() else {
+            let name = there.iter().find_map(call).map_or(String::new(), |call| call.name());
+            let came = if behind.is_empty() { "all ranks".to_owned() } else { ranks(&numbers(&there)) };
+            let mut findings = vec![format!("{came} had ended {name}, and wait for nobody")];
+            findings
+                .extend(behind.iter().map(|dump| format!("{} {}", self.name(dump.rank), whereabouts(dump))));
+            return findings;
+        };
+        let since = waiting.iter().map(|(call, _)| call.began_s_ago).fold(0.0, f64::max);
+        let who: Vec<_> = waiting.iter().map(|(_, dump)| dump.rank).collect();
+        if behind.is_empty() {
+            return self.in_one_call(&waiting, since);
+        }
+        let (who, since) = (ranks(&who), Seconds(since));
+        let late = |dump: &&Dump| {
+            let (name, call) = (self.name(dump.rank), call.name());
+            let wait = if waiting.len() == 1 { "waits" } else { "wait" };
+            format!(
+                "{name} never came to {call}, which {who} {wait} in since {since}; it {}",
+                whereabouts(dump)
+            )
+        };
+        behind.iter().map(late).collect()
+    }
+
+    /// All ranks are in the same call: who is behind in it, and who waits for nobody.
+    fn in_one_call(&self, waiting: &[&(Record, &&Dump)], since: f64) -> Vec<String> {
+        let (call, since) = (waiting[0].0.name(), Seconds(since));
+        let mut steps: BTreeMap<(usize, usize), Vec<Rank>> = BTreeMap::new();
+        for (call, dump) in waiting {
+            steps.entry((call.phase, call.step)).or_default().push(dump.rank);
+        }
+        let steps: Vec<_> = steps
+            .into_iter()
+            .map(|((phase, step), at)| format!("{} at step {step} of phase {phase}", ranks(&at)))
+            .collect();
+        let mut findings =
+            vec![format!("all that have come are in {call}, since {since}: {}", steps.join(", "))];
+        let waits: Vec<_> =
+            waiting.iter().filter_map(|(call, dump)| Some((dump.rank, call.waits_for?))).collect();
+        let nobody: Vec<_> =
+            waiting.iter().filter(|(call, _)| call.waits_for.is_none()).map(|(_, dump)| dump.rank).collect();
+        if !nobody.is_empty() && !waits.is_empty() {
+            let why = match nobody.len() {
+                1 => "waits for no other: it works, or is stopped",
+                _ => "wait for no other: they work, or are stopped",
+            };
+            findings.push(format!("{} {why}", ranks(&nobody)));
+        }
+        findings.extend(waits.chunks(MOST_NAMED).next().map(|waits| {
+            let waits: Vec<_> = waits.iter().map(|(rank, other)| format!("{rank} for {other}")).collect();
+            format!("who waits for whom: {}", waits.join(", "))
+        }));
+        findings
+    }
+
+    fn missing(&self) -> Option<String> {
+        let missing: Vec<_> = (0..self.ranks).filter(|rank| !self.dumps.contains_key(rank)).collect();
+        (!missing.is_empty()).then(|| {
+            format!(
+                "nothing is here of {}: they ended before they could write, or their node has a folder of its own",
+                ranks(&missing)
+            )
+        })
+    }
+
+    /// A line for each rank.
+    pub fn table(&self) -> String {
+        let mut rows = vec![
+            ["rank", "host", "process", "state", "since", "last call", "step", "waits for"]
+                .map(str::to_owned),
+        ];
+        for dump in self.dumps.values() {
+            let (doing, last) = (&dump.doing, dump.doing.last.as_ref());
+            rows.push([
+                dump.rank.to_string(),
+                doing.host.clone(),
+                doing.process_id.to_string(),
+                state(doing.state).to_owned(),
+                Seconds(doing.since_s).to_string(),
+                last.map_or("-".to_owned(), Record::to_string),
+                last.map_or("-".to_owned(), |last| format!("{}.{}", last.phase, last.step)),
+                last.and_then(|last| last.waits_for).map_or("-".to_owned(), |rank| rank.to_string()),
+            ]);
+        }
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<_> = (0..8).map(width).collect();
+        rows.iter().fold(String::new(), |mut table, row| {
+            let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+            let line = cells.collect::<Vec<_>>().join("  ");
+            writeln!(table, "{}", line.trim_end()).expect("a string takes all");
+            table
+        })
+    }
+
+    /// A rank for a person: `rank 3 (process 77 on node1)`.
+    fn name(&self, rank: Rank) -> String {
+        match self.dumps.get(&rank) {
+            None => format!("rank {rank}"),
+            Some(dump) => format!("rank {rank} (process {} on {})", dump.doing.process_id, dump.doing.host),
+        }
+    }
+}
+
+/// Where a call is in the order of calls: those of the set-up come first.
+type Place = (bool, u64);
+
+fn place(record: &Record) -> Place {
+    (record.sequence < FIRST_OF_SETUP, record.sequence)
+}
+
+/// Whether two ranks made the same call. A label whose name is lost is no other label.
+fn is_same(one: &Record, other: &Record) -> bool {
+    let call = |record: &Record| {
+        let Record { operation, dtype, count, op, root, algorithm, .. } = record.clone();
+        (operation, dtype, count, op, root, algorithm)
+    };
+    let labels = one.label.as_ref().zip(other.label.as_ref());
+    call(one) == call(other) && labels.is_none_or(|(one, other)| one == other)
+}
+
+/// What a rank does that did not come to a call.
+fn whereabouts(dump: &Dump) -> String {
+    match (&dump.doing.last, dump.doing.state) {
+        (Some(last), State::Outside | State::Inside) if last.stage != Stage::Running => {
+            let ago = Seconds(last.ended_s_ago.unwrap_or(dump.doing.since_s));
+            format!("came last out of {}, {ago} before", last.name())
+        }
+        _ => dump.doing.to_string(),
+    }
+}
+
+fn numbers(dumps: &[&Dump]) -> Vec<Rank> {
+    dumps.iter().map(|dump| dump.rank).collect()
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::NotYet => "not yet",
+        State::Inside => "inside",
+        State::Outside => "outside",
+        State::Quiet => "quiet",
+        State::Left => "left",
+    }
+}
+
+/// `rank 3`, or `ranks 0, 1 and 2`.
+fn ranks(ranks: &[Rank]) -> String {
+    let named: Vec<_> = ranks.iter().take(MOST_NAMED).map(Rank::to_string).collect();
+    match &named[..] {
+        [] => "no rank".to_owned(),
+        [one] => format!("rank {one}"),
+        _ if ranks.len() > MOST_NAMED => {
+            format!("ranks {} and {} more", named.join(", "), ranks.len() - MOST_NAMED)
+        }
+        [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

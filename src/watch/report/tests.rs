@@ -1,0 +1,189 @@
+use super::*;
+use crate::watch::{Doing, Failed};
+
+fn record(sequence: u64, stage: Stage) -> Record {
+    Record {
+        sequence,
+        operation: "all-reduce".to_owned(),
+        dtype: "f32".to_owned(),
+        count: 1000,
+        op: Some("sum".to_owned()),
+        root: None,
+        algorithm: "ring".to_owned(),
+        label: Some(format!("bucket {sequence}")),
+        phase: 0,
+        step: 2,
+        stage,
+        waits_for: None,
+        began_s_ago: 61.0,
+        ended_s_ago: (stage != Stage::Running).then_some(60.5),
+    }
+}
+
+/// A rank of four whose last call is this one, which is #16 or #17.
+fn dump(rank: Rank, last: Record) -> Dump {
+    let state = if last.stage == Stage::Running { State::Inside } else { State::Outside };
+    Dump {
+        rank,
+        ranks: 4,
+        why: "asked for".to_owned(),
+        at_unix_s: 1.8e9,
+        failed: None,
+        doing: Doing {
+            rank,
+            host: "node1".to_owned(),
+            process_id: 70 + rank as u32,
+            state,
+            since_s: 61.0,
+            quiet: None,
+            last: Some(last.clone()),
+        },
+        records: if last.sequence == 17 { vec![record(16, Stage::Done), last] } else { vec![last] },
+    }
+}
+
+fn flight(dumps: Vec<Dump>) -> Flight {
+    Flight { ranks: 4, dumps: dumps.into_iter().map(|dump| (dump.rank, dump)).collect() }
+}
+
+#[test]
+fn a_rank_that_never_came_is_named_with_its_last_call() {
+    let inside = |rank| dump(rank, record(17, Stage::Running));
+    let flight = flight(vec![inside(0), inside(1), inside(2), dump(3, record(16, Stage::Done))]);
+    assert_eq!(
+        flight.findings(),
+        [
+            "rank 3 (process 73 on node1) never came to all-reduce #17 \"bucket 17\", which ranks 0, 1 and 2 wait in since \
+          61 s; it came last out of all-reduce #16 \"bucket 16\", 60 s before"
+        ]
+    );
+    let table = flight.table();
+    assert_eq!(table.lines().count(), 5);
+    let last = "3     node1  73       outside  61 s   all-reduce #16 \"bucket 16\" of 1000 f32, sum, by ring  0.2   -";
+    assert_eq!(table.lines().last(), Some(last), "{table}");
+}
+
+#[test]
+fn a_rank_that_is_elsewhere_is_told_from_one_that_is_gone() {
+    let mut dumps: Vec<_> = (0..4).map(|rank| dump(rank, record(17, Stage::Running))).collect();
+    for (rank, state) in [(1, State::Quiet), (2, State::Left), (3, State::NotYet)] {
+        let mut other = dump(rank, record(16, Stage::Done));
+        other.doing.state = state;
+        other.doing.quiet = (state == State::Quiet).then(|| "validation".to_owned());
+        if state == State::NotYet {
+            (other.doing.last, other.records) = (None, vec![]);
+        }
+        dumps[rank] = other;
+    }
+    let findings = flight(dumps).findings();
+    let ends = [
+        "it is in the quiet section \"validation\" since 61 s; its last was all-reduce #16 \"bucket 16\"",
+        "it left 61 s ago; its last was all-reduce #16 \"bucket 16\"",
+        "it has made no call in 61 s",
+    ];
+    assert_eq!(findings.len(), 3);
+    assert!(findings.iter().zip(ends).all(|(finding, end)| finding.ends_with(end)), "{findings:#?}");
+}
+
+#[test]
+fn the_first_call_in_which_ranks_disagree_is_said_before_who_waits() {
+    let mut dumps: Vec<_> = (0..4).map(|rank| dump(rank, record(17, Stage::Failed))).collect();
+    dumps[1].records[0].count = 999;
+    dumps[1].records[1].label = None;
+    dumps[2].records[1].label = Some("loss".to_owned());
+    let failed = Failed { rank: 2, cause: "another rank called something else".to_owned() };
+    dumps[0].failed = Some(failed.clone());
+    dumps[3].failed = Some(failed);
+    let findings = flight(dumps).findings();
+    assert_eq!(findings[0], "rank 2 (process 72 on node1) failed: another rank called something else");
+    assert_eq!(
+        findings[1],
+        "ranks disagree: ranks 0, 2 and 3 called all-reduce #16 \"bucket 16\" of 1000 f32, sum, by ring, but rank 1 called \
+         all-reduce #16 \"bucket 16\" of 999 f32, sum, by ring"
+    );
+}
+
+#[test]
+fn labels_disagree_too_but_not_a_name_that_is_lost() {
+    let dumps = |label: Option<&str>| {
+        let mut dumps: Vec<_> = (0..4).map(|rank| dump(rank, record(17, Stage::Running))).collect();
+        dumps[1].records[1].label = label.map(str::to_owned);
+        flight(dumps).mismatch()
+    };
+    assert_eq!(dumps(None), None);
+    assert!(dumps(Some("loss")).unwrap().contains("but rank 1 called all-reduce #17 \"loss\""));
+}
+
+#[test]
+fn steps_of_one_call_and_who_waits_for_whom() {
+    let at = |rank, step, waits_for| dump(rank, Record { step, waits_for, ..record(17, Stage::Running) });
+    let findings = flight(vec![at(0, 2, Some(3)), at(1, 2, Some(0)), at(3, 1, None)]).findings();
+    assert_eq!(
+        findings,
+        [
+            "all that have come are in all-reduce #17 \"bucket 17\", since 61 s: rank 3 at step 1 of phase 0, ranks 0 and 1 \
+             at step 2 of phase 0",
+            "rank 3 waits for no other: it works, or is stopped",
+            "who waits for whom: 0 for 3, 1 for 0",
+            "nothing is here of rank 2: they ended before they could write, or their node has a folder of its own",
+        ]
+    );
+}
+
+#[test]
+fn nobody_waits_and_calls_of_the_set_up_come_first() {
+    let done = |rank| dump(rank, record(16, Stage::Done));
+    let findings = flight((0..4).map(done).collect()).findings();
+    assert_eq!(findings, ["all ranks had ended all-reduce #16 \"bucket 16\", and wait for nobody"]);
+
+    let mut setting_up = dump(1, Record { label: None, ..record(FIRST_OF_SETUP + 1, Stage::Running) });
+    setting_up.doing.state = State::Inside;
+    let findings = flight(vec![dump(0, record(0, Stage::Running)), setting_up]).findings();
+    assert!(
+        findings[0].contains("rank 1 (process 71 on node1) never came to all-reduce #0"),
+        "{findings:#?}"
+    );
+    assert!(findings[0].contains("all-reduce #1 of the set-up"), "{findings:#?}");
+}
+
+#[test]
+fn files_that_do_not_fit_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let read = || Flight::read(folder.path());
+    assert!(read().unwrap_err().to_string().contains("no flight recorders"));
+    let write = |name: &str, dump: &Dump| {
+        std::fs::write(path(name), serde_json::to_vec(dump).unwrap()).unwrap();
+    };
+    let good = dump(1, record(16, Stage::Done));
+    write("rank-1.json", &good);
+    std::fs::write(path("other.json"), "not ours").unwrap();
+    assert_eq!(read().unwrap(), flight(vec![good.clone()]));
+
+    let named = |name: &str, bytes: &[u8], why: &str| {
+        std::fs::write(path(name), bytes).unwrap();
+        let error = read().unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(why), "{error}");
+        std::fs::remove_file(path(name)).unwrap();
+    };
+    let json = serde_json::to_vec(&dump(2, record(16, Stage::Done))).unwrap();
+    named("rank-2.json", &json[..json.len() / 2], "EOF");
+    named("rank-2.json", b"\xff\xfe", "expected value");
+    named("rank-3.json", &json, "it is of rank 2");
+    named(
+        "rank-2.json",
+        String::from_utf8(json).unwrap().replace("\"ranks\":4", "\"ranks\":5").as_bytes(),
+        "world of",
+    );
+    assert!(Flight::read(&path("nothing")).unwrap_err().to_string().contains("nothing"));
+}
+
+#[test]
+fn many_ranks_are_not_all_named() {
+    assert_eq!(ranks(&[7]), "rank 7");
+    assert_eq!(ranks(&[0, 1, 2]), "ranks 0, 1 and 2");
+    assert_eq!(
+        ranks(&(0..100).collect::<Vec<_>>()),
+        "ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 88 more"
+    );
+}
