@@ -89,6 +89,8 @@ pub(crate) enum Failure {
     SaidElsewhere,
     /// Something went wrong on the way.
     Error(String),
+    /// The same, and the ranks have said what.
+    Said,
     /// It was asked to stop before its end, and did so.
     #[cfg(feature = "candle")]
     Stopped,
@@ -146,6 +148,7 @@ pub(crate) fn main() -> ExitCode {
         Err(Failure::SaidElsewhere) => LEFT_TO_ANOTHER,
         #[cfg(feature = "candle")]
         Err(Failure::Stopped) => ExitCode::from(STOPPED),
+        Err(Failure::Said) => ExitCode::FAILURE,
         Err(Failure::Error(message)) => {
             eprintln!("unisono: {message}");
             ExitCode::FAILURE

@@ -190,10 +190,9 @@ impl Engine {
     pub(crate) fn fail(&mut self, cause: &str) -> Error {
         if self.failure.is_none() {
             self.failure = Some(cause.to_owned());
-            self.roll.fail(self.roll.rank(), cause);
-            // Before the job may end.
-            dump_failed(&self.roll, cause);
             self.transport.fail(cause);
+            dump_failed(&self.roll, cause);
+            self.transport.end_if_stranded();
         }
         let (rank, cause) = (self.transport.rank(), self.failure.clone().unwrap_or_default());
         Error::Aborted { rank, by: rank, cause }

@@ -22,6 +22,7 @@ use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
 use crate::watch::Roll;
+use crate::watch::lookout::Lookout;
 
 #[cfg(feature = "nccl")]
 mod device;
@@ -29,6 +30,7 @@ mod in_flight;
 mod lateness;
 mod patience;
 mod setup;
+mod watch;
 
 #[cfg(feature = "nccl")]
 pub use device::DevicePending;
@@ -73,6 +75,8 @@ pub struct Communicator {
     label: u64,
     /// When all ranks were asked how long they were busy.
     asked: Asked,
+    /// It comes after the seat: it still looks out while MPI is finalised, which waits for others.
+    lookout: Option<Arc<Lookout>>,
     #[cfg(feature = "nccl")]
     local_rank: Rank,
     #[cfg(feature = "nccl")]

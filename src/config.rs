@@ -31,6 +31,8 @@ const NODES: &str = "UNISONO_NODES";
 const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
 /// Whether ranks of a node share memory: `auto` or `mpi`.
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
+/// Whether the nodes have connections of their own to tell each other of failures: `auto` or `off`.
+const LOOKOUT: &str = "UNISONO_LOOKOUT";
 /// The algorithm, or the rules, that are used where the program does not name one.
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
 /// Whether what is odd about a launch is said when it starts: `on` or `off`.
@@ -108,6 +110,8 @@ pub(crate) struct Config {
     pub(crate) algorithm: Option<String>,
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
+    /// Whether the nodes have connections of their own to tell each other of failures.
+    pub(crate) lookout: bool,
     pub(crate) tuning: Option<PathBuf>,
     pub(crate) warnings: bool,
     pub(crate) chaos: Option<Chaos>,
@@ -125,6 +129,7 @@ impl Default for Config {
             algorithm: None,
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             inside: Inside::default(),
+            lookout: true,
             tuning: None,
             warnings: true,
             chaos: None,
@@ -196,6 +201,14 @@ impl Config {
         let expected = "such as seed=7,delay_us=200,lose=0.001 (lose is from 0 to 1), or a part of it";
         if let Some(text) = value(CHAOS, expected)? {
             config.chaos = Some(Chaos::read(&text).ok_or_else(|| wrong(CHAOS, &text, expected))?);
+        }
+        let expected = "auto or off";
+        if let Some(text) = value(LOOKOUT, expected)? {
+            config.lookout = match &*text {
+                "auto" => true,
+                "off" => false,
+                _ => return Err(wrong(LOOKOUT, &text, expected)),
+            };
         }
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
         config.tuning = value(TUNING, "a file that unisono tune wrote")?.map(PathBuf::from);
@@ -316,6 +329,7 @@ mod tests {
             (WARNINGS, "some"),
             (CHAOS, "lose=2"),
             (CHAOS, "seed=7;lose=0"),
+            (LOOKOUT, "no"),
         ] {
             let message = read(&[(name, value)]).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

@@ -54,6 +54,7 @@ mod pending;
 mod reduce;
 #[allow(unsafe_code, reason = "memory that other ranks write to")]
 mod registered;
+mod run;
 mod scratch;
 pub mod select;
 pub mod size;
@@ -76,6 +77,9 @@ pub use means::Vendor;
 pub use pending::Pending;
 pub use reduce::ReduceOp;
 pub use registered::Registered;
+#[cfg(feature = "mpi")]
+pub use run::run;
+pub use run::run_threads;
 pub use select::{Choice, Why};
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 

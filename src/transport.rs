@@ -363,13 +363,23 @@ impl Transport {
         }
     }
 
-    /// Tells the other ranks that this one cannot go on, where they can be told.
+    /// Says that this rank cannot go on, and tells the other ranks.
     pub(crate) fn fail(&mut self, cause: &str) {
         match self {
             Self::Threads(threads) => threads.fail(cause),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.fail(cause),
             Self::Faulty(faulty) => faulty.inner.fail(cause),
+        }
+    }
+
+    /// Ends the job if MPI still has memory of a caller's who is about to get it back.
+    pub(crate) fn end_if_stranded(&self) {
+        match self {
+            Self::Threads(_) => {}
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.end_if_stranded(),
+            Self::Faulty(faulty) => faulty.inner.end_if_stranded(),
         }
     }
 }

@@ -6,6 +6,8 @@
 #![allow(dead_code, reason = "read by what watches")]
 
 mod dump;
+#[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "threads need less of it"))]
+pub(crate) mod lookout;
 mod record;
 mod report;
 mod ring;
@@ -13,8 +15,8 @@ mod roll;
 #[allow(unsafe_code, reason = "memory is shared with other processes")]
 mod sheet;
 
-pub(crate) use dump::dump_failed;
 pub use dump::{Dump, Failed};
+pub(crate) use dump::{dump_all, dump_failed};
 pub(crate) use record::Seconds;
 pub use record::{Doing, Record, Stage, State};
 pub use report::{Flight, FlightError};

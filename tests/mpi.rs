@@ -289,7 +289,9 @@ fn trials() -> Vec<Trial> {
             let test = move || disagreement(role, settings, one, other);
             trial(format!("another {role} over {world}"), Box::new(test));
         }
-        for (role, said) in [("panic", "rank 1 ends the job: it panicked"), ("late", "for rank 0")] {
+        for (role, said) in
+            [("panic", "has failed before its first collective: it panicked: "), ("late", "for rank 0")]
+        {
             let test = move || drop(failure(role, settings, said));
             trial(format!("{role} over {world}"), Box::new(test));
         }
@@ -362,7 +364,7 @@ fn failure(role: &str, settings: &[(&str, &str)], said: &str) -> Ended {
 
 /// Ranks that disagree get no result, and the one that sees it names both sides.
 fn disagreement(role: &str, settings: &[(&str, &str)], one: &str, other: &str) {
-    let ended = failure(role, settings, "ends the job");
+    let ended = failure(role, settings, "has failed");
     let named = ended.stderr.lines().any(|line| line.contains(one) && line.contains(other));
     assert!(named, "{one:?} and {other:?} in {}", ended.stderr);
     assert!(!ended.stdout.contains("result: true"), "{}", ended.stdout);

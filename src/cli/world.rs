@@ -22,9 +22,7 @@ impl World {
         self.threads.map_or(launched, |threads| threads as usize)
     }
 
-    /// Runs `body` on every rank.
-    ///
-    /// Under MPI, a rank that fails on the way ends the job when its communicator is dropped, and says why.
+    /// Runs `body` on every rank. If one fails on the way, all end, and it is said why.
     pub(super) fn run(
         &self,
         body: impl Fn(&mut Communicator) -> Result<(), Failure> + Sync,
@@ -40,7 +38,10 @@ impl World {
             );
             return Err(if speaks() { Failure::BadInput(text) } else { Failure::SaidElsewhere });
         }
-        let results = unisono::threads(ranks as usize, |mut comm| guarded(&mut comm, &body));
+        let results = unisono::threads(ranks as usize, |mut comm| {
+            comm.end_program_on_failure();
+            guarded(&mut comm, &body)
+        });
         let failures = results.into_iter().filter_map(Result::err);
         // The rank that says what is wrong comes before those that leave it to another.
         failures.min_by_key(|failure| matches!(failure, Failure::SaidElsewhere)).map_or(Ok(()), Err)
@@ -51,11 +52,13 @@ fn guarded(
     comm: &mut Communicator,
     body: impl Fn(&mut Communicator) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let result = body(comm);
-    if let Err(Failure::Error(cause)) = &result {
-        comm.fail(cause);
-    }
-    result
+    body(comm).map_err(|failure| match failure {
+        Failure::Error(cause) => {
+            comm.fail(&cause);
+            Failure::Said
+        }
+        failure => failure,
+    })
 }
 
 #[cfg(feature = "mpi")]

@@ -2,11 +2,13 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::Path;
+use std::sync::Arc;
 
 use unisono_collectives::Topology;
 
 use super::Communicator;
 use super::lateness::Asked;
+use super::watch::over_threads;
 #[cfg(feature = "mpi")]
 use crate::collective::FIRST_OF_SETUP;
 use crate::collective::{Engine, Limits};
@@ -22,8 +24,10 @@ impl Communicator {
     pub(super) fn new_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
         let tuning = config.tuning.as_deref().map(|file| parsed(file, &read(file)?)).transpose()?;
+        let lookout = Arc::new(over_threads(ends[0].roll(), config)?);
         let end = |end| {
             let mut comm = Self::new(end, config)?;
+            comm.lookout = Some(Arc::clone(&lookout));
             comm.roll.set_flight_dir(config.flight_dir(job));
             if let Some(tuning) = &tuning {
                 comm.set_tuning(tuning);
@@ -57,6 +61,7 @@ impl Communicator {
             transport: transport.name(),
             turns: (transport.local_ranks() as f64 / transport.node_cores() as f64).max(1.0),
             registry: transport.registry(),
+            lookout: None,
             #[cfg(feature = "nccl")]
             local_rank: transport.topology().local_rank(transport.rank()),
             #[cfg(feature = "nccl")]
@@ -120,6 +125,7 @@ impl Communicator {
             (_, text) => return Err(Error::Setting(text.to_owned())),
         };
         comm.seat.engine().set_tuning(&tuning, cores as usize);
+        comm.lookout = Some(Arc::new(comm.look_out(config)?));
         comm.seat.engine().sequence = 0;
         Ok(comm)
     }

@@ -5,7 +5,7 @@
 //! finalising, and MPI's own all-reduce (a baseline) block inside MPI.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::io::Write as _;
+use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -16,7 +16,9 @@ use super::shared::Shared;
 use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::config::{Config, Inside};
 use crate::error::{Error, Result};
-use crate::watch::Roll;
+use crate::run::FAILED;
+use crate::watch::lookout::{LastWords, panicked, say};
+use crate::watch::{Roll, dump_failed};
 
 mod exchange;
 mod flight;
@@ -33,12 +35,12 @@ pub(crate) use own::InGroup;
 use sys::Comm;
 pub(crate) use sys::library_version;
 
-/// The exit code of a job that a failed rank ends.
-const FAILED: i32 = 1;
+/// How long a rank waits before it ends the job: the others are to speak too, and its launcher, which passes on what ranks
+/// write, may throw away what it has not yet read when the job ends.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// How long a rank waits before it ends the job: its launcher, which passes on what ranks write, may throw away
-/// what it has not yet read when the job ends.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long MPI may take to end the job: it may hang where a network is cut.
+const ABORT: Duration = Duration::from_secs(2);
 
 /// One rank's end of an MPI world.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ pub(crate) struct Mpi {
     /// The ranks of this node, where they share memory.
     node: Option<Shared>,
     roll: Roll,
+    /// What says why this rank ends, once there is a lookout.
+    words: Option<Arc<LastWords>>,
     name: &'static str,
     messages: Messages,
     groups: Vec<own::OfGroup>,
@@ -138,6 +142,7 @@ impl Mpi {
             node_cores,
             node,
             roll,
+            words: None,
             name,
             messages,
             groups: Vec::new(),
@@ -265,13 +270,24 @@ impl Mpi {
         )
     }
 
-    /// Remembers why this rank cannot go on; the job is ended when the communicator is dropped.
+    /// From now on these say why this rank ends.
+    pub(crate) fn set_last_words(&mut self, words: Arc<LastWords>) {
+        self.messages.set_last_words(Arc::clone(&words));
+        self.words = Some(words);
+    }
+
+    /// Says and remembers why this rank cannot go on; the job is ended when the communicator is dropped.
     pub(crate) fn fail(&mut self, cause: &str) {
-        self.cause.get_or_insert_with(|| cause.to_owned());
-        self.roll.fail(self.rank, cause);
+        if self.cause.is_none() {
+            self.cause = Some(cause.to_owned());
+            last_words(self.words.as_deref(), &self.roll, cause);
+        }
+    }
+
+    /// Ends the job if MPI still has memory of a caller's who is about to get it back.
+    pub(crate) fn end_if_stranded(&self) {
         if self.stranded || self.messages.are_stranded() {
-            // MPI still has the caller's memory, and the caller is about to get it back.
-            end_job(self.rank, cause);
+            end_job(&self.roll);
         }
     }
 
@@ -293,12 +309,29 @@ fn name(sharing: &[u64]) -> &'static str {
     }
 }
 
-/// Says why, and ends all processes that were launched together.
-fn end_job(rank: Rank, cause: &str) -> ! {
-    // In one piece: other ranks may be saying something at the same moment.
-    let line = format!("unisono: rank {rank} ends the job: {cause}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+/// Says why a rank cannot go on, and lets the others know.
+fn last_words(words: Option<&LastWords>, roll: &Roll, cause: &str) {
+    if let Some(words) = words {
+        return words.fail(cause);
+    }
+    say(&format!("unisono: rank {} ends the job: {cause}\n", roll.rank()));
+    roll.fail(roll.rank(), cause);
+}
+
+/// Ends all processes that were launched together. The rank that failed first has MPI do so, and the others wait for that:
+/// where several do it at once while another finalises, Open MPI 4's mpirun may wait for itself for ever.
+fn end_job(roll: &Roll) -> ! {
+    let deadline = std::thread::Builder::new().name("deadline".into()).spawn(|| {
+        std::thread::sleep(LAST_WORDS + ABORT);
+        signal_hook::low_level::exit(FAILED)
+    });
     std::thread::sleep(LAST_WORDS);
+    if deadline.is_err() {
+        signal_hook::low_level::exit(FAILED);
+    }
+    if roll.failed().is_some_and(|(by, _)| by != roll.rank()) {
+        std::thread::sleep(ABORT);
+    }
     Comm::world().abort(FAILED)
 }
 
@@ -327,13 +360,14 @@ fn node_cores(node: Comm) -> Result<usize> {
 impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fail("it panicked");
+            self.fail(&panicked());
+            dump_failed(&self.roll, &panicked());
         } else if !self.messages.flights.are_none() {
             self.fail("it left a collective in the middle of it");
         }
         // To finalise would be to wait for ranks that wait for this one.
-        if let Some(cause) = &self.cause {
-            end_job(self.rank, cause);
+        if self.cause.is_some() {
+            end_job(&self.roll);
         }
         if !sys::is_up().unwrap_or(false) {
             return;

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::registered::Registry;
 use crate::scratch::Scratch;
 use crate::watch::Roll;
+use crate::watch::lookout::panicked;
 
 pub(super) mod board;
 mod channel;
@@ -259,7 +260,7 @@ impl Around<'_> {
 impl Drop for Shared {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fail("it panicked");
+            self.fail(&panicked());
         }
         self.roll.leave(self.rank());
     }

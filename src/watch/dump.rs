@@ -117,12 +117,21 @@ pub(crate) fn dump(roll: &Roll, position: usize, why: &str) -> Result<PathBuf> {
 pub(crate) fn dump_failed(roll: &Roll, why: &str) {
     let is_first = roll.failed().is_some_and(|(by, _)| by == roll.rank());
     let own = dump(roll, roll.position(), why);
-    if !is_first {
-        return;
+    if is_first {
+        let others = (0..roll.members().len()).filter(|&position| position != roll.position());
+        let why = format!("rank {} failed: {why}", roll.rank());
+        tell(roll, others.fold(own, |all, position| all.and(dump(roll, position, &why))));
     }
-    let others = (0..roll.members().len()).filter(|&position| position != roll.position());
-    let why = format!("rank {} failed: {why}", roll.rank());
-    let all = others.fold(own, |all, position| all.and(dump(roll, position, &why)));
+}
+
+/// Writes down what all ranks of a roll did, and says where.
+pub(crate) fn dump_all(roll: &Roll, why: &str) {
+    let all = (1..roll.members().len()).map(|position| dump(roll, position, why));
+    tell(roll, all.fold(dump(roll, 0, why), Result::and));
+}
+
+/// Says where what was written down is.
+fn tell(roll: &Roll, all: Result<PathBuf>) {
     // In one piece: other ranks may be saying something at the same moment.
     let line = match all {
         Ok(_) => {

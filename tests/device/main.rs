@@ -76,7 +76,7 @@ fn trials() -> Vec<Trial> {
             trials.push(Trial::test(format!("{role}: {world}, {count} ranks"), test));
         }
     }
-    let counts = &["of 1000 f32", "of 999 f32", "ends the job"];
+    let counts = &["of 1000 f32", "of 999 f32", "has failed"];
     let failing: [(&str, usize, Settings, &[&str]); 5] = [
         ("count", 2, gpus, counts),
         ("count", 3, one_gpu, counts),

@@ -8,18 +8,20 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Range;
+use std::sync::Arc;
 
 use unisono_collectives::Rank;
 
-use super::end_job;
 use super::flight::Flights;
 use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
+use super::{end_job, last_words};
 use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::transport::half::{Half, complete};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
 use crate::watch::Roll;
+use crate::watch::lookout::{LastWords, panicked};
 
 /// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
 /// are sent.
@@ -54,6 +56,8 @@ pub(super) struct Messages {
     pub(super) flights: Flights,
     /// Whether an exchange failed while MPI still had the caller's memory.
     stranded: bool,
+    /// What says why this rank ends, if a panic ends it in the middle of an exchange.
+    words: Option<Arc<LastWords>>,
 }
 
 impl Messages {
@@ -73,6 +77,10 @@ impl Messages {
     /// How often a rank looks before it gives way.
     pub(super) fn set_spins(&mut self, spins: u32) {
         self.spins = spins;
+    }
+
+    pub(super) fn set_last_words(&mut self, words: Arc<LastWords>) {
+        self.words = Some(words);
     }
 
     /// Whether MPI may still read or write memory that was lent to an exchange that failed.
@@ -109,7 +117,7 @@ impl Messages {
             Listening<'_>,
         ) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let guard = AbortOnPanic { rank: roll.rank() };
+        let guard = AbortOnPanic { words: self.words.as_deref(), roll };
         let to = outgoing.as_ref().map(|outgoing| self.link(comm, outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.link(comm, incoming.from));
         let mut sending =
@@ -145,13 +153,15 @@ pub(super) fn begin(
 }
 
 /// A panic must not free memory that MPI still reads or writes.
-struct AbortOnPanic {
-    rank: Rank,
+struct AbortOnPanic<'a> {
+    words: Option<&'a LastWords>,
+    roll: &'a Roll,
 }
 
-impl Drop for AbortOnPanic {
+impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
-        end_job(self.rank, "it panicked in the middle of a message");
+        last_words(self.words, self.roll, &panicked());
+        end_job(self.roll);
     }
 }
 

@@ -215,7 +215,8 @@ impl Comm {
     pub(super) fn abort(self, exit_code: i32) -> ! {
         // SAFETY: the handle is valid, and nothing of this process runs after it.
         unsafe { ffi::MPI_Abort(self.0, exit_code) };
-        std::process::exit(exit_code);
+        // What is registered for a process's regular end may wait for other ranks.
+        signal_hook::low_level::exit(exit_code)
     }
 
     pub(super) fn free(mut self) -> Result<()> {

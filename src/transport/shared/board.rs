@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::channel::{Channel, OwnLine, Post};
 use crate::memory::Pages;
 use crate::watch::Roll;
+use crate::watch::lookout::panicked;
 
 /// How much of a long message is staged at a time, and how many such pieces a rank has.
 pub(super) const PIECE: usize = 16 << 10;
@@ -206,7 +207,7 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Whoever catches the panic may keep the communicator; nobody is to wait for the memory.
-            self.roll.fail(self.roll.rank(), "it panicked");
+            self.roll.fail(self.roll.rank(), &panicked());
         }
         self.board.withdraw(self.rank);
     }

@@ -1,0 +1,276 @@
+//! The lookout: a thread beside each process, or each world of threads, which sees what ranks that wait, compute or are
+//! dead cannot say themselves.
+//!
+//! It sleeps until something happens, or for a moment: so it costs a few microseconds twenty times a second. It calls
+//! nothing of MPI's, which may hang.
+//!
+//! What one rank sees is written on the [`Roll`], where those that wait look. The leaders of nodes tell each other
+//! over connections of their own.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::dump::dump;
+use super::{Roll, dump_all};
+use crate::error::{Error, Result};
+use crate::run::FAILED;
+
+mod bell;
+mod card;
+mod last_words;
+mod link;
+mod message;
+mod nodes;
+mod panics;
+mod processes;
+mod signals;
+mod star;
+mod warning;
+
+use bell::Bell;
+pub(crate) use card::{Card, Cards};
+pub(crate) use last_words::{LATER, LastWords, say};
+use last_words::{aborted_line, first_line};
+use nodes::Nodes;
+pub(crate) use panics::panicked;
+use processes::Processes;
+use signals::Signals;
+pub(crate) use star::Hub;
+use warning::Warnings;
+
+/// How often it looks around when nothing wakes it.
+const TICK: Duration = Duration::from_millis(50);
+/// How long a rank may still compute, or end, after another has failed.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long a process that its launcher ends listens for the reason.
+const TERMINATION: Duration = Duration::from_millis(300);
+/// What becomes of processes after that has another reason: the launcher ends them too.
+const SAME_END: Duration = Duration::from_millis(100);
+
+/// Who is to be watched, and what is done about it.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) roll: Roll,
+    pub(crate) cards: Cards,
+    /// Where the leaders of other nodes connect.
+    pub(crate) hub: Option<Hub>,
+    /// After how long a wait is warned of, on rank 0.
+    pub(crate) warn_after: Duration,
+    pub(crate) kind: Kind,
+}
+
+/// What kind of ranks a lookout watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Ranks that are processes: when one fails, all end.
+    Processes,
+    /// Ranks that are threads. A program that does other things too learns of failures by what they return; unless
+    /// [it says](Lookout::end_program_on_failure) that they are all that it does.
+    Threads,
+}
+
+/// A running lookout. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Lookout {
+    bell: Arc<Bell>,
+    words: Arc<LastWords>,
+    is_program: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lookout {
+    /// Starts a lookout.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if the system gives no thread, or no file for it.
+    pub(crate) fn start(watched: Watched) -> Result<Self> {
+        let failed = |cause: std::io::Error| Error::Launch(format!("there can be no lookout: {cause}"));
+        let Watched { roll, cards, hub, warn_after, kind } = watched;
+        let (bell, cards) = (Arc::new(Bell::new().map_err(failed)?), Arc::new(cards));
+        let words = Arc::new(LastWords::new(roll.clone(), Arc::clone(&cards), Arc::clone(&bell)));
+        let is_program = Arc::new(AtomicBool::new(kind == Kind::Processes));
+        if kind == Kind::Processes {
+            panics::keep();
+        }
+        let processes = match kind {
+            Kind::Processes => Processes::on(&roll, &cards),
+            Kind::Threads => Processes::default(),
+        };
+        let mut rounds = Rounds {
+            kind,
+            is_program: Arc::clone(&is_program),
+            signals: Signals::heed(kind == Kind::Processes),
+            processes,
+            nodes: Nodes::new(&roll, &cards, hub, warn_after),
+            warnings: (roll.rank() == 0).then(|| Warnings::new(warn_after)),
+            roll,
+            cards,
+            words: Arc::clone(&words),
+            bell: Arc::clone(&bell),
+            failed_at: None,
+            said_for_threads: false,
+            terminated_at: None,
+        };
+        let thread = std::thread::Builder::new().name("lookout".into()).spawn(move || rounds.run());
+        Ok(Self { bell, words, is_program, thread: Some(thread.map_err(failed)?) })
+    }
+
+    /// What this rank's process says of a failure.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn words(&self) -> Arc<LastWords> {
+        Arc::clone(&self.words)
+    }
+
+    /// From now on, threads are all that the program does.
+    pub(crate) fn end_program_on_failure(&self) {
+        panics::keep();
+        self.is_program.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        self.bell.ring_to_end();
+        let ended = self.thread.take().map(JoinHandle::join);
+        debug_assert!(matches!(ended, Some(Ok(()))), "a lookout does not panic");
+    }
+}
+
+/// What the thread does, again and again.
+#[derive(Debug)]
+struct Rounds {
+    kind: Kind,
+    /// Whether the ranks are all that this process does, so that it ends with them.
+    is_program: Arc<AtomicBool>,
+    roll: Roll,
+    cards: Arc<Cards>,
+    words: Arc<LastWords>,
+    bell: Arc<Bell>,
+    signals: Signals,
+    processes: Processes,
+    nodes: Option<Nodes>,
+    warnings: Option<Warnings>,
+    /// When this lookout saw that a rank had failed.
+    failed_at: Option<Instant>,
+    said_for_threads: bool,
+    /// When this process was asked to end.
+    terminated_at: Option<Instant>,
+}
+
+impl Rounds {
+    fn run(&mut self) {
+        loop {
+            self.wait();
+            // What has happened before the end is still said.
+            let ends = self.bell.ends();
+            self.round();
+            if ends {
+                if let Some(nodes) = &mut self.nodes {
+                    nodes.close();
+                }
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until something has happened, or it is time to look around.
+    fn wait(&self) {
+        let bell = (self.bell.as_fd(), false);
+        let processes = self.processes.waits_on().map(|process| (process, false));
+        let nodes = self.nodes.iter().flat_map(Nodes::waits_on);
+        let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let all = std::iter::once(bell).chain(processes).chain(nodes);
+        let mut all: Vec<_> =
+            all.map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+        // A signal ends the sleep too.
+        let _ = poll(&mut all, Some(&tick));
+        self.bell.still();
+    }
+
+    fn round(&mut self) {
+        self.roll.tick();
+        if self.signals.asked() {
+            self.asked();
+        }
+        if self.signals.terminated() {
+            self.terminated_at.get_or_insert_with(Instant::now);
+        }
+        self.look_at_processes();
+        if let Some(nodes) = &mut self.nodes {
+            nodes.round(&self.words);
+        }
+        if self.roll.failed().is_some() {
+            self.failed();
+        } else {
+            self.warn();
+        }
+        if self.terminated_at.is_some_and(|at| at.elapsed() > TERMINATION) {
+            self.words.aborted();
+            signals::end_as_terminated();
+        }
+    }
+
+    fn look_at_processes(&mut self) {
+        for rank in self.processes.ended() {
+            let is_same_end = self.terminated_at.is_some_and(|at| at.elapsed() > SAME_END);
+            if !self.roll.has_left(rank) && !is_same_end {
+                self.words.died(rank, "its process was killed, has crashed or called exit", None);
+            }
+        }
+    }
+
+    /// A rank has failed: says so, and sees to it that this process ends.
+    fn failed(&mut self) {
+        let at = *self.failed_at.get_or_insert_with(Instant::now);
+        let is_program = self.is_program.load(Ordering::Relaxed);
+        match self.kind {
+            Kind::Processes if at.elapsed() > LATER => self.words.aborted(),
+            Kind::Processes => {}
+            Kind::Threads if is_program => self.say_for_threads(),
+            Kind::Threads => {}
+        }
+        if is_program && at.elapsed() > GRACE {
+            self.words.aborted();
+            signal_hook::low_level::exit(FAILED);
+        }
+    }
+
+    /// Says for all ranks what each process says for itself.
+    fn say_for_threads(&mut self) {
+        let Some((by, cause)) = self.roll.failed().filter(|_| !self.said_for_threads) else { return };
+        self.said_for_threads = true;
+        let doing = |rank| self.roll.position_of(rank).map(|position| self.roll.doing(position));
+        let mut lines = first_line(&self.cards, "has failed", doing(by).as_ref(), by, &cause);
+        let others = self.roll.members().iter().filter(|&&rank| rank != by);
+        others.for_each(|&rank| lines += &aborted_line(rank, by, &cause));
+        say(&lines);
+    }
+
+    /// Somebody wants to know what the ranks of this process did last. (Processes are asked one by one.)
+    fn asked(&self) {
+        match self.kind {
+            Kind::Threads => dump_all(&self.roll, "SIGUSR1"),
+            Kind::Processes => {
+                if let Err(error) = dump(&self.roll, self.roll.position(), "SIGUSR1") {
+                    say(&format!("unisono: {error}\n"));
+                }
+            }
+        }
+    }
+
+    fn warn(&mut self) {
+        let Some(warnings) = self.warnings.as_mut().filter(|_| !self.roll.is_quiet()) else { return };
+        let here = (0..self.roll.members().len()).map(|position| self.roll.doing(position));
+        let elsewhere = self.nodes.iter().flat_map(Nodes::doings);
+        let ranks: Vec<_> = here.chain(elsewhere).collect();
+        if let Some(warning) = warnings.due(&ranks, &self.cards) {
+            say(&warning);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What the ranks tell each other of themselves when a communicator begins: who they are, and where their leader
+//! listens.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use unisono_collectives::Rank;
+
+/// The longest name of a host.
+const HOST: usize = 64;
+
+/// A rank, as the others know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Card {
+    pub(crate) host: String,
+    pub(crate) process_id: u32,
+    /// The first of the ranks with which it shares a roll.
+    pub(crate) leader: Rank,
+    /// Where it listens, if it is the hub of the leaders.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// What whoever connects there must know.
+    pub(crate) token: u64,
+}
+
+impl Card {
+    /// How many words a card takes: all take the same, so that they are gathered in one call.
+    pub(crate) const WORDS: usize = 64;
+
+    /// The card of this process, without addresses.
+    pub(crate) fn of_this_process(leader: Rank) -> Self {
+        let system = rustix::system::uname();
+        let host: String = system.nodename().to_string_lossy().chars().take(HOST).collect();
+        Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), token: 0 }
+    }
+
+    /// The card as words; of many addresses only the first ones.
+    pub(crate) fn to_words(&self) -> [u64; Self::WORDS] {
+        let mut words = [0; Self::WORDS];
+        let mut card = self.clone();
+        let text = loop {
+            let text = serde_json::to_vec(&card).expect("a card has nothing that JSON has not");
+            if text.len() <= 8 * (Self::WORDS - 1) || card.addresses.pop().is_none() {
+                break text;
+            }
+        };
+        words[0] = text.len() as u64;
+        bytemuck::cast_slice_mut(&mut words[1..])[..text.len()].copy_from_slice(&text);
+        words
+    }
+
+    /// The card that a rank has written, if it is one.
+    pub(crate) fn from_words(words: &[u64]) -> Option<Self> {
+        let (&length, text) = words.split_first()?;
+        let text = bytemuck::cast_slice(text).get(..usize::try_from(length).ok()?)?;
+        serde_json::from_slice(text).ok()
+    }
+}
+
+/// The cards of all ranks of the world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cards(pub(crate) Vec<Card>);
+
+impl Cards {
+    pub(crate) fn ranks(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A rank with its host and process: "rank 3 (host h, pid 123)".
+    pub(crate) fn whole_name(&self, rank: Rank) -> String {
+        let Card { host, process_id, .. } = &self.0[rank];
+        format!("rank {rank} (host {host}, pid {process_id})")
+    }
+
+    /// A rank after its host: "host h (rank 3)".
+    pub(crate) fn host_name(&self, rank: Rank) -> String {
+        format!("host {} (rank {rank})", self.0[rank].host)
+    }
+
+    /// The leaders of all rolls; the first is that of rank 0.
+    pub(crate) fn leaders(&self) -> Vec<Rank> {
+        let mut leaders: Vec<_> = self.0.iter().map(|card| card.leader).collect();
+        leaders.sort_unstable();
+        leaders.dedup();
+        leaders
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_goes_over_words() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let card = Card {
+            host: "h".repeat(HOST),
+            process_id: u32::MAX,
+            leader: 70_000,
+            addresses: vec![address("10.1.2.3:65535"), address("[2001:db8::1]:9")],
+            token: u64::MAX,
+        };
+        assert_eq!(Card::from_words(&card.to_words()), Some(card.clone()));
+        let most =
+            Card { addresses: vec![address("[2001:db8:1111:2222:3333:4444:5555:6666]:65535"); 40], ..card };
+        assert!((4..40).contains(&Card::from_words(&most.to_words()).unwrap().addresses.len()));
+        assert_eq!(Card::from_words(&[u64::MAX; Card::WORDS]), None);
+        assert_eq!(Card::from_words(&[5; Card::WORDS]), None);
+    }
+
+    #[test]
+    fn this_process_has_a_card() {
+        let card = Card::of_this_process(2);
+        assert!(card.process_id == std::process::id() && !card.host.is_empty());
+        assert_eq!(Card::from_words(&card.to_words()), Some(card));
+    }
+}

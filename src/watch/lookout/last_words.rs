@@ -1,0 +1,100 @@
+//! What a process says of a failure, and when: the first cause comes first.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::bell::Bell;
+use super::card::Cards;
+use crate::watch::{Doing, Roll, Stage, dump_all};
+
+/// How much later than the first cause the others speak: what ranks write goes its own way to the launcher, and
+/// is to arrive there in this order.
+pub(crate) const LATER: Duration = Duration::from_millis(100);
+
+/// The line of a rank's process, said once.
+#[derive(Debug)]
+pub(crate) struct LastWords {
+    roll: Roll,
+    cards: Arc<Cards>,
+    said: AtomicBool,
+    /// Wakes the lookout, which tells the other nodes.
+    bell: Arc<Bell>,
+}
+
+impl LastWords {
+    pub(super) fn new(roll: Roll, cards: Arc<Cards>, bell: Arc<Bell>) -> Self {
+        Self { roll, cards, said: AtomicBool::new(false), bell }
+    }
+
+    /// This rank cannot go on: says why, and then lets the others know. If another has failed before, it says that, a
+    /// little later.
+    pub(crate) fn fail(&self, cause: &str) {
+        let rank = self.roll.rank();
+        if self.roll.failed().is_some_and(|(by, _)| by != rank) {
+            std::thread::sleep(LATER);
+            return self.aborted();
+        }
+        if !self.said.swap(true, Ordering::Relaxed) {
+            let doing = self.roll.doing(self.roll.position());
+            say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
+        }
+        self.roll.fail(rank, cause);
+        self.bell.ring();
+    }
+
+    /// Another rank's process is no more. Whoever notices it first says so, and writes down what that rank did. Of a rank of
+    /// another node it is `known` what it did a moment ago, if anything.
+    pub(super) fn died(&self, rank: Rank, cause: &str, known: Option<&Doing>) {
+        if self.roll.fail(rank, cause) {
+            let position = self.roll.position_of(rank);
+            let doing = position.map(|position| self.roll.doing(position));
+            say(&first_line(&self.cards, "has died", doing.as_ref().or(known), rank, cause));
+            if position.is_some() {
+                dump_all(&self.roll, &format!("rank {rank} has died"));
+            }
+        }
+    }
+
+    /// The link to another node is cut.
+    pub(super) fn cut(&self, cause: &str) {
+        let rank = self.roll.rank();
+        if self.roll.fail(rank, cause) {
+            self.said.store(true, Ordering::Relaxed);
+            say(&format!("unisono: {}: {cause}\n", self.cards.whole_name(rank)));
+        }
+    }
+
+    /// Says that this rank ends because another has failed.
+    pub(super) fn aborted(&self) {
+        let (own, failed) = (self.roll.rank(), self.roll.failed());
+        if let Some((by, cause)) = failed.filter(|(by, _)| *by != own)
+            && !self.said.swap(true, Ordering::Relaxed)
+        {
+            say(&aborted_line(own, by, &cause));
+        }
+    }
+}
+
+/// Which rank has failed, where, in what as far as that is known, and why.
+pub(super) fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
+    let place = match doing.map(|doing| &doing.last) {
+        None => String::new(),
+        Some(None) => " before its first collective".to_owned(),
+        Some(Some(call)) if call.stage == Stage::Done => format!(" after {}", call.name()),
+        Some(Some(call)) => format!(" in {}, step {}", call.name(), call.step),
+    };
+    format!("unisono: {} {how}{place}: {cause}\n", cards.whole_name(rank))
+}
+
+pub(super) fn aborted_line(rank: Rank, by: Rank, cause: &str) -> String {
+    format!("unisono: rank {rank}: aborted because rank {by} failed: {cause}\n")
+}
+
+/// Writes to standard error in one piece: other ranks may be saying something at the same moment.
+pub(crate) fn say(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}

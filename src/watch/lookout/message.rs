@@ -1,0 +1,119 @@
+//! What the leaders of nodes tell each other.
+
+use serde::{Deserialize, Serialize};
+use unisono_collectives::Rank;
+
+use crate::watch::Doing;
+
+/// The longest message: what some thousands of ranks of a node do.
+const LONGEST: usize = 4 << 20;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Message {
+    /// Who has connected; the first message, and of the one who connected.
+    Hello { token: u64, rank: Rank },
+    /// The answer to it.
+    Welcome,
+    /// Nothing. The kernel at the other end acknowledges it, or the link is cut.
+    Heartbeat,
+    /// A rank cannot go on.
+    Failed { by: Rank, cause: String },
+    /// A rank has left the world.
+    Left { rank: Rank },
+    /// The label of a section that may take long, which some rank elsewhere is in.
+    Quiet { label: Option<String> },
+    /// What the ranks of a node are doing.
+    Doing(Vec<Doing>),
+    /// The connection is about to be closed, and nothing is wrong.
+    Goodbye,
+}
+
+/// Bytes that are no message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NoMessage;
+
+impl Message {
+    /// The message in JSON, with its length before it.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let content = serde_json::to_vec(self).expect("a message has nothing that JSON has not");
+        let mut bytes = (content.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(content);
+        bytes
+    }
+
+    /// Takes the first message out of what has arrived, if it is whole.
+    pub(super) fn take_from(arrived: &mut Vec<u8>) -> Result<Option<Self>, NoMessage> {
+        let Some((length, rest)) = arrived.split_first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > LONGEST {
+            return Err(NoMessage);
+        }
+        let Some(content) = rest.get(..length) else { return Ok(None) };
+        let message = serde_json::from_slice(content).map_err(|_| NoMessage)?;
+        arrived.drain(..size_of::<u32>() + length);
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::Roll;
+
+    fn messages() -> Vec<Message> {
+        let roll = &Roll::of_threads(2).unwrap()[0];
+        vec![
+            Message::Hello { token: u64::MAX, rank: 3 },
+            Message::Welcome,
+            Message::Heartbeat,
+            Message::Failed { by: 1, cause: "it said \"größer\"\n".into() },
+            Message::Left { rank: 2 },
+            Message::Quiet { label: None },
+            Message::Quiet { label: Some("validation".into()) },
+            Message::Doing(vec![roll.doing(0), roll.doing(1)]),
+            Message::Goodbye,
+        ]
+    }
+
+    #[test]
+    fn messages_arrive_in_any_pieces() {
+        let (messages, mut sent) = (messages(), Vec::new());
+        messages.iter().for_each(|message| sent.extend(message.to_bytes()));
+        for piece in [1, 7, sent.len()] {
+            let (mut arrived, mut read) = (Vec::new(), Vec::new());
+            for bytes in sent.chunks(piece) {
+                arrived.extend(bytes);
+                while let Some(message) = Message::take_from(&mut arrived).unwrap() {
+                    read.push(message);
+                }
+            }
+            assert_eq!(read, messages);
+            assert!(arrived.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        assert_eq!(Message::take_from(&mut b"GET / HTTP/1.1\r\n\r\n".to_vec()), Err(NoMessage));
+        let framed = |content: &[u8]| [&(content.len() as u32).to_le_bytes(), content].concat();
+        for content in
+            [&b""[..], b"{}", b"\"no-such\"", b"\"welcome\"x", b"{\"left\":{\"rank\":-1}}", b"\xff\xff"]
+        {
+            assert_eq!(Message::take_from(&mut framed(content)), Err(NoMessage), "{content:?}");
+        }
+        assert_eq!(Message::take_from(&mut framed(&b"[".repeat(1 << 20))), Err(NoMessage), "deep");
+    }
+
+    #[test]
+    fn a_changed_byte_does_no_harm() {
+        for bytes in messages().iter().map(Message::to_bytes) {
+            let places = (0..bytes.len()).flat_map(|place| [0, b'1', b'"', 0xff].map(|value| (place, value)));
+            for (place, value) in places {
+                let mut changed = bytes.clone();
+                changed[place] = value;
+                let _ = Message::take_from(&mut changed);
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What a leader and the leaders of the other nodes know of each other's ranks.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use unisono_collectives::Rank;
+
+use super::card::Cards;
+use super::last_words::{LastWords, say};
+use super::link::{CUT_AFTER, Lost};
+use super::message::Message;
+use super::star::{Event, Hub, Star};
+use crate::watch::{Doing, Roll, State};
+
+/// How often, at least and at most, the hub is told what ranks do.
+const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+
+/// A leader's view of the other nodes.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    roll: Roll,
+    cards: Cards,
+    star: Star,
+    /// The leaders that have been told what is below.
+    told: Vec<Rank>,
+    told_failed: bool,
+    told_left: Vec<bool>,
+    told_quiet: HashMap<Rank, Option<String>>,
+    /// The sections that may take long, by the leader that tells of them.
+    quiet: HashMap<Rank, Option<String>>,
+    reports: HashMap<Rank, (Doing, Instant)>,
+    reported_at: Instant,
+    report_every: Duration,
+    met_stranger: bool,
+}
+
+impl Nodes {
+    /// `None` for a rank that is not a leader, and where all ranks share a roll.
+    pub(super) fn new(roll: &Roll, cards: &Cards, hub: Option<Hub>, warn_after: Duration) -> Option<Self> {
+        let star = Star::new(roll.rank(), cards, hub)?;
+        let (told, told_quiet, quiet, reports) = Default::default();
+        Some(Self {
+            roll: roll.clone(),
+            cards: cards.clone(),
+            star,
+            told,
+            told_failed: false,
+            told_left: vec![false; cards.ranks()],
+            told_quiet,
+            quiet,
+            reports,
+            reported_at: Instant::now(),
+            report_every: (warn_after / 4).clamp(REPORT[0], REPORT[1]),
+            met_stranger: false,
+        })
+    }
+
+    pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+        self.star.waits_on()
+    }
+
+    /// What the ranks of other nodes do, as far as it is known.
+    pub(super) fn doings(&self) -> impl Iterator<Item = Doing> {
+        self.reports.values().map(|(doing, at)| {
+            let since_s = doing.since_s + at.elapsed().as_secs_f64();
+            Doing { since_s, ..doing.clone() }
+        })
+    }
+
+    /// Takes in what the others say, and says what is new here.
+    pub(super) fn round(&mut self, words: &LastWords) {
+        for event in self.star.progress() {
+            match event {
+                Event::Told(from, message) => self.told(from, message),
+                Event::Lost(rank, over, lost) => self.lost(rank, over, lost, words),
+                Event::Unreached(ranks) => self.unreached(&ranks),
+                Event::Stranger => self.stranger(),
+            }
+        }
+        self.tell();
+        // What is to be sent goes at once.
+        self.star.flush();
+    }
+
+    fn told(&mut self, from: Rank, message: Message) {
+        let is_rank = |rank: Rank| rank < self.cards.ranks();
+        match message {
+            Message::Failed { by, cause } if is_rank(by) => drop(self.roll.fail(by, &cause)),
+            Message::Left { rank } if is_rank(rank) => self.roll.leave(rank),
+            Message::Quiet { label } => {
+                self.quiet.insert(from, label);
+                let elsewhere = self.quiet.values().flatten().next();
+                self.roll.set_quiet_elsewhere(elsewhere.map(String::as_str));
+            }
+            Message::Doing(ranks) => {
+                let (now, ranks) = (Instant::now(), ranks.into_iter().filter(|doing| is_rank(doing.rank)));
+                self.reports.extend(ranks.map(|doing| (doing.rank, (doing, now))));
+            }
+            _ => self.stranger(),
+        }
+    }
+
+    fn tell(&mut self) {
+        let others = self.star.others();
+        if others != self.told {
+            // Whoever is new knows nothing yet.
+            self.told = others;
+            self.told_failed = false;
+            self.told_left.fill(false);
+            self.told_quiet.clear();
+        }
+        if self.told.is_empty() {
+            return;
+        }
+        if let Some((by, cause)) = self.roll.failed().filter(|_| !self.told_failed) {
+            self.told_failed = true;
+            self.star.send(&Message::Failed { by, cause });
+        }
+        for rank in 0..self.told_left.len() {
+            if !self.told_left[rank] && self.roll.has_left(rank) {
+                self.told_left[rank] = true;
+                self.star.send(&Message::Left { rank });
+            }
+        }
+        self.tell_of_quiet();
+        if !self.star.is_hub() && self.reported_at.elapsed() > self.report_every {
+            self.reported_at = Instant::now();
+            self.star.send_if_heard(&Message::Doing(self.here().collect()));
+        }
+    }
+
+    fn here(&self) -> impl Iterator<Item = Doing> {
+        (0..self.roll.members().len()).map(|position| self.roll.doing(position))
+    }
+
+    /// Tells each leader of a section that may take long anywhere but on its own node.
+    fn tell_of_quiet(&mut self) {
+        if !self.roll.is_quiet() && self.told_quiet.values().all(Option::is_none) {
+            return;
+        }
+        let is_quiet = |doing: &Doing| doing.state == State::Quiet || doing.quiet.is_some();
+        let here = self.here().find(is_quiet).map(|doing| doing.quiet.unwrap_or_default());
+        for &to in &self.told {
+            let elsewhere =
+                self.quiet.iter().filter(|(from, _)| **from != to).find_map(|(_, label)| label.clone());
+            let label = here.clone().or(elsewhere);
+            let before = self.told_quiet.insert(to, label.clone()).flatten();
+            if before != label {
+                self.star.send_to(to, &Message::Quiet { label });
+            }
+        }
+    }
+
+    fn lost(&mut self, rank: Rank, over: IpAddr, lost: Lost, words: &LastWords) {
+        let (own, other) = (self.cards.host_name(self.roll.rank()), self.cards.host_name(rank));
+        match lost {
+            Lost::Goodbye => {}
+            Lost::Closed if self.roll.has_left(rank) => {}
+            Lost::Closed => {
+                let known = self.reports.get(&rank).map(|(doing, _)| doing);
+                let cause = "its process was killed, has crashed or called exit (its connection is closed)";
+                words.died(rank, cause, known);
+            }
+            Lost::Cut => {
+                let seconds = CUT_AFTER.as_secs();
+                words.cut(&format!(
+                    "the link between {own} and {other} over {over} is cut: nothing acknowledged for {seconds} s"
+                ));
+            }
+            Lost::NoMessage => say(&format!(
+                "unisono: what comes from {other} makes no sense, and the connection is closed: failures there are seen by \
+                 deadlines alone\n"
+            )),
+        }
+    }
+
+    fn unreached(&self, ranks: &[Rank]) {
+        // The hub says it for both sides.
+        if self.star.is_hub() {
+            let hosts: Vec<_> = ranks.iter().take(8).map(|&rank| self.cards.host_name(rank)).collect();
+            say(&format!(
+                "unisono: {} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}; failures \
+                 there are seen by deadlines alone\n",
+                ranks.len(),
+                self.cards.leaders().len() - 1,
+                self.cards.host_name(self.roll.rank()),
+                hosts.join(", "),
+            ));
+        }
+    }
+
+    fn stranger(&mut self) {
+        if !std::mem::replace(&mut self.met_stranger, true) {
+            say(&format!(
+                "unisono: {}: somebody has connected who is not of this job, and was turned away\n",
+                self.cards.host_name(self.roll.rank())
+            ));
+        }
+    }
+
+    /// Tells what is still to be told, and says goodbye.
+    pub(super) fn close(&mut self) {
+        self.tell();
+        self.star.close();
+    }
+}

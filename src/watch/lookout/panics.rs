@@ -1,0 +1,50 @@
+//! What a panic said, for the last words of its rank.
+
+use std::cell::RefCell;
+use std::panic::PanicHookInfo;
+use std::sync::Once;
+
+thread_local! {
+    static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// From now on, what panics say is kept for [`panicked`]. What a panic does otherwise stays as it was.
+pub(super) fn keep() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            LAST.with(|last| last.replace(Some(words(panic))));
+            before(panic);
+        }));
+    });
+}
+
+fn words(panic: &PanicHookInfo<'_>) -> String {
+    let said = panic.payload_as_str().and_then(|said| said.lines().next()).unwrap_or("no text");
+    let place = panic.location().map_or(String::new(), |place| format!(" ({place})"));
+    format!("it panicked: {said}{place}")
+}
+
+/// Why a rank fails whose thread panics.
+pub(crate) fn panicked() -> String {
+    let said = LAST.try_with(|last| last.borrow().clone()).ok().flatten();
+    said.unwrap_or_else(|| "it panicked".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_panic_said_is_kept_for_its_thread() {
+        keep();
+        let thread = std::thread::spawn(|| {
+            let _ = std::panic::catch_unwind(|| panic!("on {}\nand more", "purpose"));
+            panicked()
+        });
+        let said = thread.join().unwrap();
+        assert!(said.starts_with("it panicked: on purpose (src/watch/lookout/panics.rs:"), "{said}");
+        assert_eq!(panicked(), "it panicked");
+    }
+}

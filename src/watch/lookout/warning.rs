@@ -1,0 +1,188 @@
+//! A wait that takes long, in words: who is missing, and who waits.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::card::Cards;
+use crate::watch::record::Seconds;
+use crate::watch::{Doing, State};
+
+/// The most ranks that a warning names one by one.
+const MOST_NAMED: usize = 20;
+
+/// Warns of a wait once it has lasted long, and then at doubling intervals.
+#[derive(Debug)]
+pub(super) struct Warnings {
+    first_s: f64,
+    next_s: f64,
+    /// The call that the last warning was of.
+    sequence: Option<u64>,
+}
+
+impl Warnings {
+    pub(super) fn new(first: Duration) -> Self {
+        let first_s = first.as_secs_f64();
+        Self { first_s, next_s: first_s, sequence: None }
+    }
+
+    /// The warning that is due, if one is, from what the ranks do.
+    pub(super) fn due(&mut self, ranks: &[Doing], cards: &Cards) -> Option<String> {
+        let inside = || ranks.iter().filter(|doing| doing.state == State::Inside);
+        let longest = inside().max_by(|one, other| one.since_s.total_cmp(&other.since_s))?;
+        if self.sequence != Some(longest.sequence()) {
+            self.sequence = Some(longest.sequence());
+            self.next_s = self.first_s;
+        }
+        if longest.since_s < self.next_s {
+            return None;
+        }
+        while self.next_s <= longest.since_s {
+            self.next_s *= 2.0;
+        }
+        // A rank that is in an earlier call is missing in this one, and so is one of which nothing is known.
+        let latest = inside().map(Doing::sequence).max()?;
+        let known = |rank| ranks.iter().find(|doing| doing.rank == rank);
+        let is_there = |doing: &Doing| doing.state == State::Inside && doing.sequence() == latest;
+        let all = (0..cards.ranks()).map(|rank| (rank, known(rank)));
+        let (there, missing): (Vec<_>, Vec<_>) = all.partition(|(_, doing)| doing.is_some_and(is_there));
+        Some(words(&there, &missing, cards))
+    }
+}
+
+/// A rank, and what it does if that is known.
+type Seen<'a> = (Rank, Option<&'a Doing>);
+
+fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
+    let inside = || there.iter().filter_map(|(_, doing)| *doing);
+    let waited = Seconds(inside().map(|doing| doing.since_s).fold(0.0, f64::max));
+    let call = inside().find_map(|doing| doing.last.as_ref()).map(ToString::to_string).unwrap_or_default();
+    let (named, mut text) = if missing.is_empty() {
+        (there, format!("unisono: all ranks have been in {call} for {waited}, and wait for each other:\n"))
+    } else {
+        let have = if there.len() == 1 { "has" } else { "have" };
+        let are = if missing.len() == 1 { "is" } else { "are" };
+        let (waiting, absent) = (names(there), names(missing));
+        (
+            missing,
+            format!("unisono: {waiting} {have} waited {waited} in {call}, and {absent} {are} missing:\n"),
+        )
+    };
+    for (rank, doing) in named.iter().take(MOST_NAMED) {
+        let does = doing.map_or("is on a node of which nothing is known".to_owned(), ToString::to_string);
+        let _ = writeln!(text, "unisono:   {} {does}", cards.whole_name(*rank));
+    }
+    if let more @ 1.. = named.len().saturating_sub(MOST_NAMED) {
+        let _ = writeln!(text, "unisono:   and {more} more");
+    }
+    text
+}
+
+/// "rank 3", or "ranks 0 to 2, 5".
+fn names(ranks: &[Seen<'_>]) -> String {
+    let ranks: Vec<Rank> = ranks.iter().map(|(rank, _)| *rank).collect();
+    let runs: Vec<_> = ranks.chunk_by(|one, next| one + 1 == *next).collect();
+    let run = |run: &&[Rank]| match run {
+        [rank] => format!("{rank}"),
+        [one, other] => format!("{one}, {other}"),
+        [first, .., last] => format!("{first} to {last}"),
+        [] => String::new(),
+    };
+    let (named, more) =
+        (runs.len().min(MOST_NAMED), runs.iter().skip(MOST_NAMED).map(|run| run.len()).sum::<usize>());
+    let list = runs[..named].iter().map(run).collect::<Vec<_>>().join(", ");
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{} {list}{more}", if ranks.len() == 1 { "rank" } else { "ranks" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::card::Card;
+    use super::*;
+    use crate::watch::{Record, Stage};
+
+    fn cards(ranks: usize) -> Cards {
+        let card =
+            |rank| Card { host: format!("h{rank}"), process_id: 100 + rank, ..Card::of_this_process(0) };
+        Cards((0..ranks as u32).map(card).collect())
+    }
+
+    fn doing(rank: Rank, state: State, sequence: u64, since_s: f64) -> Doing {
+        let stage = if state == State::Inside { Stage::Running } else { Stage::Done };
+        let last = Record {
+            sequence,
+            operation: "all-reduce".into(),
+            dtype: "f32".into(),
+            count: 8,
+            op: None,
+            root: None,
+            algorithm: "ring".into(),
+            label: None,
+            phase: 0,
+            step: 1,
+            stage,
+            waits_for: Some(1),
+            began_s_ago: since_s,
+            ended_s_ago: None,
+        };
+        let last = (state != State::NotYet).then_some(last);
+        Doing { rank, host: String::new(), process_id: 1, state, since_s, quiet: None, last }
+    }
+
+    #[test]
+    fn the_missing_are_named_with_what_they_did_last() {
+        let ranks = [
+            doing(0, State::Inside, 17, 60.0),
+            doing(1, State::Outside, 16, 61.0),
+            doing(2, State::Inside, 17, 59.0),
+            doing(3, State::Inside, 16, 62.0),
+        ];
+        let mut warnings = Warnings::new(Duration::from_secs(60));
+        assert_eq!(
+            warnings.due(&ranks, &cards(4)).unwrap(),
+            "unisono: ranks 0, 2 have waited 60 s in all-reduce #17 of 8 f32, by ring, and ranks 1, 3 are missing:\n\
+             unisono:   rank 1 (host h1, pid 101) is outside of collectives since 61 s; its last was all-reduce #16\n\
+             unisono:   rank 3 (host h3, pid 103) is in all-reduce #16 of 8 f32, by ring, since 62 s, at step 1, and \
+             waits for rank 1\n"
+        );
+    }
+
+    #[test]
+    fn warnings_come_at_doubling_intervals_and_anew_for_another_call() {
+        let mut warnings = Warnings::new(Duration::from_secs(60));
+        let mut due = |sequence, lasts| {
+            let ranks =
+                [doing(0, State::Inside, sequence, f64::from(lasts)), doing(1, State::NotYet, 0, 0.0)];
+            warnings.due(&ranks, &cards(2)).is_some()
+        };
+        let at: Vec<_> = (0..600).filter(|&second| due(3, second)).collect();
+        assert_eq!(at, [60, 120, 240, 480]);
+        assert!(!due(4, 59) && due(4, 60) && !due(4, 61));
+    }
+
+    #[test]
+    fn few_are_named_of_many() {
+        let mut ranks: Vec<_> = (1..=64).map(|rank| doing(rank, State::Outside, 16, 90.0)).collect();
+        ranks.push(doing(0, State::Inside, 17, 70.0));
+        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(65)).unwrap();
+        assert!(text.starts_with("unisono: rank 0 has waited 70 s in all-reduce #17 of 8 f32, by ring, and ranks 1 to 64 are missing:\n"), "{text}");
+        assert!(text.ends_with("unisono:   and 44 more\n") && text.lines().count() == 22, "{text}");
+    }
+
+    #[test]
+    fn a_rank_of_which_nothing_is_known_is_missing() {
+        let ranks = [doing(0, State::Inside, 17, 60.0)];
+        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(2)).unwrap();
+        assert!(text.contains("rank 1 is missing"), "{text}");
+        assert!(text.contains("rank 1 (host h1, pid 101) is on a node of which nothing is known"), "{text}");
+    }
+
+    #[test]
+    fn ranks_that_wait_for_each_other_are_named() {
+        let ranks = [doing(0, State::Inside, 17, 60.0), doing(1, State::Inside, 17, 60.0)];
+        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(2)).unwrap();
+        assert!(text.contains("all ranks have been in all-reduce #17 of 8 f32, by ring for 60 s"), "{text}");
+        assert!(text.contains("rank 0 (host h0, pid 100) is in all-reduce"), "{text}");
+    }
+}

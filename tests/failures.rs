@@ -1,0 +1,196 @@
+//! One rank fails, and all end: every rank within ten seconds, with an exit code that is not 0, and the first cause comes
+//! first. This program launches itself: without a role it is the test runner, with one it is a rank, or all of them.
+
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Trial};
+use unisono::{Communicator, ReduceOp};
+
+mod common;
+
+use common::launch::{self, Ended};
+
+/// Tells a process that it is a rank, and what it does.
+const ROLE: &str = "UNISONO_TEST_ROLE";
+/// Tells a process that it is all ranks.
+const THREADS: &str = "UNISONO_TEST_THREADS";
+/// How long the longest of these may take: what they do before one fails, ten seconds, and what a launcher takes to clean up.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How long ranks may live after one has failed.
+const END: Duration = Duration::from_secs(10);
+const RANKS: usize = 3;
+
+fn main() -> ExitCode {
+    match std::env::var(ROLE) {
+        Ok(role) if std::env::var(THREADS).is_ok() => unisono::run_threads(RANKS, |comm| play(&role, comm)),
+        Ok(role) => unisono::run(|comm| play(&role, comm)),
+        Err(_) => libtest_mimic::run(&arguments(), trials()).exit_code(),
+    }
+}
+
+/// One test at a time: each has more ranks than there are cores.
+fn arguments() -> Arguments {
+    Arguments { test_threads: Some(1), ..Arguments::from_args() }
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+/// What a rank does: some all-reduces with the others, and then rank 1 something else.
+fn play(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
+    println!("process {} of rank {}", std::process::id(), comm.rank());
+    let mut array = vec![1.0_f32; 100_000];
+    for _ in 0..3 {
+        comm.all_reduce(&mut array, ReduceOp::Max)?;
+    }
+    match (role, comm.rank()) {
+        ("panic", 1) => panic!("on purpose"),
+        ("error", 1) => return Err("the disk of this rank is full".into()),
+        ("fail", 1) => {
+            comm.fail("it does not like the data");
+            // What is said must not wait for the end.
+            std::thread::sleep(Duration::from_secs(20));
+        }
+        ("killed" | "killed beside one that computes", 1) => kill(),
+        ("killed beside one that computes", 2) => compute(),
+        ("leaves", 1) => return Ok(()),
+        ("late", 1) => std::thread::sleep(Duration::from_millis(1500)),
+        _ => {}
+    }
+    match role {
+        "late" => drop(comm.all_reduce(&mut array, ReduceOp::Max)?),
+        _ => loop {
+            comm.all_reduce(&mut array, ReduceOp::Max)?;
+        },
+    }
+    Ok(())
+}
+
+/// As a crash does it: nothing of this process runs any more.
+fn kill() {
+    let process = std::process::id().to_string();
+    Command::new("kill").args(["-KILL", &process]).status().expect("kill starts");
+    std::thread::sleep(DEADLINE);
+}
+
+/// Longer than a test may take, and without a call.
+fn compute() {
+    let started = Instant::now();
+    while started.elapsed() < DEADLINE {
+        std::hint::spin_loop();
+    }
+}
+
+/// How ranks come to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum World {
+    Threads,
+    SharedMemory,
+    Messages,
+}
+
+fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duration) {
+    let program = std::env::current_exe().expect("a program knows its path");
+    let mut command = match world {
+        World::Threads => Command::new(program),
+        _ => launch::mpirun(RANKS, program.to_str().expect("a path in UTF-8")),
+    };
+    match world {
+        World::Threads => command.env(THREADS, ""),
+        World::SharedMemory => &mut command,
+        World::Messages => command.env("UNISONO_TRANSPORT", "mpi"),
+    };
+    command.env(ROLE, role).envs(settings.iter().copied());
+    let started = Instant::now();
+    let ended = launch::run(command, DEADLINE);
+    (ended, started.elapsed())
+}
+
+fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let mut trial = |name: String, test: Box<dyn FnOnce() + Send>| {
+        trials.push(Trial::test(name, move || {
+            test();
+            Ok(())
+        }));
+    };
+    for world in [World::Threads, World::SharedMemory, World::Messages] {
+        for (role, cause) in [
+            ("panic", "panicked"),
+            ("error", "the disk of this rank is full"),
+            ("fail", "it does not like the data"),
+            ("leaves", "rank 1 has left the world"),
+        ] {
+            trial(format!("{role}, over {world:?}"), Box::new(move || fails(world, role, cause)));
+        }
+        trial(format!("a rank that is late, over {world:?}"), Box::new(move || late(world)));
+    }
+    for world in [World::SharedMemory, World::Messages] {
+        for role in ["killed", "killed beside one that computes"] {
+            let test = move || fails(world, role, "its process was killed");
+            trial(format!("{role}, over {world:?}"), Box::new(test));
+        }
+    }
+    trials
+}
+
+/// All ranks end, the first line that we say is the cause, the others say that they end because of it, and nothing is left.
+fn fails(world: World, role: &str, cause: &str) {
+    let files = shared_files();
+    let (Ended { status, stdout, stderr }, took) = start(world, role, &[]);
+    let told = format!("{status} after {took:?}\n{stdout}\n{stderr}");
+    assert!(!status.success(), "{told}");
+    assert!(took < END, "{told}");
+    let said: Vec<_> = stderr.lines().filter(|line| line.starts_with("unisono: ")).collect();
+    let first = said.first().unwrap_or_else(|| panic!("nothing was said: {told}"));
+    assert!(
+        first.contains(cause) && first.contains("(host ") && !first.contains("aborted because"),
+        "{told}"
+    );
+    let by = if role == "leaves" { "rank " } else { "rank 1 (host " };
+    assert!(first.starts_with(&format!("unisono: {by}")), "{told}");
+    let others = said.iter().filter(|line| line.contains(": aborted because rank ") && line.contains(cause));
+    let speak = others.count();
+    let speakers = if world != World::Threads && role.starts_with("killed") && !launch::is_open_mpi() {
+        // MPICH's launcher kills the others at once.
+        0
+    } else if role == "leaves" {
+        1
+    } else {
+        2
+    };
+    assert!(speak >= speakers, "{told}");
+    nothing_is_left(&stdout, &files);
+}
+
+fn nothing_is_left(stdout: &str, files: &[String]) {
+    let processes: Vec<_> = stdout.lines().filter_map(|line| line.strip_prefix("process ")).collect();
+    assert_eq!(processes.len(), RANKS, "{stdout}");
+    let program = std::env::current_exe().unwrap();
+    for process in processes.iter().filter_map(|process| process.split(' ').next()) {
+        let runs = std::fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|path| path == program);
+        assert!(!runs, "process {process} lives");
+    }
+    let left: Vec<_> = shared_files().into_iter().filter(|name| !files.contains(name)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The files in shared memory that are not the MPI's own.
+fn shared_files() -> Vec<String> {
+    let of_mpi = ["vader_segment.", "sm_segment.", "mpich_shm_", "mpich_shar_tmp"];
+    let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    names.filter(|name| !of_mpi.iter().any(|of_mpi| name.starts_with(of_mpi))).collect()
+}
+
+/// A wait is warned of by one rank, which names who is missing, and what that one did last; and then all goes on.
+fn late(world: World) {
+    let (ended, _) = start(world, "late", &[("UNISONO_WARN_S", "0.5")]);
+    let Ended { stderr, .. } = ended.expect_success();
+    let said: Vec<_> = stderr.lines().filter(|line| line.starts_with("unisono: ")).collect();
+    let first = said.first().unwrap_or_else(|| panic!("nothing was said: {stderr}"));
+    assert!(first.contains("in all-reduce #3") && first.contains("rank 1 is missing"), "{stderr}");
+    assert!(said[1].contains("rank 1 (host ") && said[1].contains("its last was all-reduce #2"), "{stderr}");
+    let warnings = said.iter().filter(|line| line.contains("missing")).count();
+    assert!((1..=2).contains(&warnings), "at 0.5 s, and at 1 s: {stderr}");
+}
