@@ -18,4 +18,4 @@ pub use dump::{Dump, Failed};
 pub(crate) use record::Seconds;
 pub use record::{Doing, Record, Stage, State};
 pub use report::{Flight, FlightError};
-pub(crate) use roll::Roll;
+pub(crate) use roll::{Recording, Roll};

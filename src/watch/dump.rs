@@ -142,6 +142,7 @@ pub(crate) fn dump_failed(roll: &Roll, why: &str) {
 mod tests {
     use super::*;
     use crate::call::Call;
+    use crate::codes::Codes;
     use crate::dtype::DType;
     use crate::means::Means;
     use crate::reduce::ReduceOp;
@@ -155,7 +156,9 @@ mod tests {
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
         let means = Means::Algorithm(unisono_collectives::Algorithm::Ring);
         let begin = |roll: &Roll, sequence| {
-            Header::new(sequence, &call, means, roll.know("bucket 2")).note(roll, call.size_bytes());
+            let codes = Codes::new(&call, means);
+            let _ =
+                Header::new(sequence, call.count, codes, roll.know("bucket 2")).note(roll, call.size_bytes());
         };
         rolls.iter().for_each(|roll| {
             begin(roll, 0);
