@@ -8,59 +8,54 @@ use crate::dtype::DType;
 use crate::means::Means;
 use crate::reduce::ReduceOp;
 
-/// All of a call but its count, and what carries it out.
+/// All of a call but its count, and what carries it out: from the lowest bits, the root in 32, and the operation, the reduction,
+/// the type and the means in 8 each. All ones stand for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub(crate) struct Codes {
-    /// The root, or `u32::MAX`.
-    root: u32,
-    operation: u8,
-    /// The reduction, or `u8::MAX`.
-    op: u8,
-    dtype: u8,
-    means: u8,
-}
+#[repr(transparent)]
+pub(crate) struct Codes(u64);
 
 impl Codes {
     pub(crate) fn new(call: &Call, means: Means) -> Self {
-        Self {
-            root: call.operation.root().map_or(u32::MAX, |root| root as u32),
-            operation: operation_code(call.operation),
-            op: call.op.map_or(u8::MAX, |op| op as u8),
-            dtype: call.dtype as u8,
-            means: means.code(),
-        }
+        let root = call.operation.root().map_or(u32::MAX, |root| root as u32);
+        let op = call.op.map_or(u8::MAX, |op| op as u8);
+        let bytes = [operation_code(call.operation), op, call.dtype as u8, means.code()];
+        Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root))
     }
 
     /// The same as one number.
     pub(crate) fn bits(self) -> u64 {
-        bytemuck::cast(self)
+        self.0
     }
 
     pub(crate) fn of_bits(bits: u64) -> Self {
-        bytemuck::cast(bits)
+        Self(bits)
+    }
+
+    fn byte(self, place: u32) -> u8 {
+        (self.0 >> (32 + 8 * place)) as u8
     }
 
     /// The name of the operation; `?` for a number that no operation has.
     pub(crate) fn operation(self) -> &'static str {
-        name(&Operation::all(0).map(Operation::name), self.operation)
+        name(&Operation::all(0).map(Operation::name), self.byte(0))
     }
 
     pub(crate) fn dtype(self) -> &'static str {
-        name(&DType::ALL.map(DType::name), self.dtype)
+        name(&DType::ALL.map(DType::name), self.byte(2))
     }
 
     /// The name of what carries it out.
     pub(crate) fn means(self) -> &'static str {
-        name(&Means::ALL.map(Means::name), self.means)
+        name(&Means::ALL.map(Means::name), self.byte(3))
     }
 
     pub(crate) fn op(self) -> Option<&'static str> {
-        (self.op != u8::MAX).then(|| name(&ReduceOp::ALL.map(ReduceOp::name), self.op))
+        (self.byte(1) != u8::MAX).then(|| name(&ReduceOp::ALL.map(ReduceOp::name), self.byte(1)))
     }
 
     pub(crate) fn root(self) -> Option<Rank> {
-        (self.root != u32::MAX).then_some(self.root as Rank)
+        let root = self.0 as u32;
+        (root != u32::MAX).then_some(root as Rank)
     }
 }
 

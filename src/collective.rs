@@ -11,6 +11,7 @@ use unisono_collectives::{Algorithm, Operation, Schedule, Topology, clock};
 
 use crate::bench::Memory;
 use crate::call::{Call, Ran};
+use crate::codes::Codes;
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Prepared, Task, agreement};
 use crate::means::{Means, Vendor};
@@ -101,6 +102,7 @@ struct Recent {
     call: Call,
     selection: Selection,
     means: Means,
+    codes: Codes,
     prepared: Arc<Prepared>,
 }
 
@@ -155,12 +157,12 @@ impl Engine {
         let ran = match (choice, self.transport.sound()) {
             #[cfg(feature = "mpi")]
             (Choice::Vendor(Vendor::Mpi), Transport::Mpi(mpi)) => {
-                let header =
-                    Header::new(self.sequence, call, Means::Vendor(Vendor::Mpi), take(&mut self.label));
+                let codes = Codes::new(call, Means::Vendor(Vendor::Mpi));
+                let header = Header::new(self.sequence, call.count, codes, take(&mut self.label));
                 self.sequence += 1;
-                header.note(&self.roll, buffer.len());
+                let recording = header.note(&self.roll, buffer.len());
                 let ran = MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer);
-                self.roll.end(ran.is_ok());
+                recording.end(ran.is_ok());
                 ran
             }
             (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl), _) => Err(Error::Unsupported(
@@ -234,7 +236,8 @@ impl Engine {
             }
             _ => Means::Algorithm(selection.algorithm),
         };
-        let recent = Recent { choice: choice.clone(), call: *call, selection, means, prepared };
+        let codes = Codes::new(call, means);
+        let recent = Recent { choice: choice.clone(), call: *call, selection, means, codes, prepared };
         if self.recent.len() < MOST_RECENT {
             self.recent.push(recent);
             return self.recent.len() - 1;
@@ -301,8 +304,8 @@ impl Collective for Planned<'_> {
         let Engine {
             transport, topology, roll, limits, label, executor, agreement, recent, sequence, ..
         } = &mut *self.engine;
-        let chosen @ Recent { means, prepared, .. } = &recent[place];
-        let header = Header::new(*sequence, call, *means, take(label));
+        let chosen @ Recent { means, codes, prepared, .. } = &recent[place];
+        let header = Header::new(*sequence, call.count, *codes, take(label));
         let task = Task {
             call,
             header,
@@ -314,9 +317,9 @@ impl Collective for Planned<'_> {
             patience: limits.of(*sequence),
         };
         *sequence += 1;
-        header.note(roll, buffer.len());
+        let recording = header.note(roll, buffer.len());
         let done = executor.run(&task, buffer, transport);
-        roll.end(done.is_ok());
+        recording.end(done.is_ok());
         done.map(|()| chosen.ran())
     }
 }

@@ -278,7 +278,9 @@ impl<'a> Run<'a> {
                     continue;
                 }
                 for (number, step) in phase.schedule.steps().iter().enumerate() {
-                    transport.roll().at_step(of_phase, number);
+                    if block + of_phase + number > 0 {
+                        transport.roll().at_step(of_phase, number);
+                    }
                     self.step(phase, step, held, transport)
                         .map_err(|failure| self.task.error(failure, transport, phase.name, number))?;
                 }

@@ -20,4 +20,4 @@ pub(crate) use dump::{dump_all, dump_failed};
 pub(crate) use record::Seconds;
 pub use record::{Doing, Record, Stage, State};
 pub use report::{Flight, FlightError};
-pub(crate) use roll::Roll;
+pub(crate) use roll::{Recording, Roll};

@@ -9,6 +9,7 @@ use super::plan::Staged;
 use super::staged::Pipeline;
 use super::{Gpu, Span, choose, cuda, pieces};
 use crate::call::{Call, Ran};
+use crate::codes::Codes;
 use crate::collective::Engine;
 use crate::error::{Error, Result};
 use crate::executor::{Prepared, Task};
@@ -147,8 +148,9 @@ impl Engine {
         sequence: u64,
     ) -> (Task<'a>, &'a mut crate::executor::Executor, &'a mut crate::transport::Transport) {
         let Self { topology, agreement, roll, limits, label, executor, transport, .. } = self;
-        let header = Header::new(sequence, call, means, std::mem::take(label));
-        header.note(roll, call.size_bytes());
+        let header = Header::new(sequence, call.count, Codes::new(call, means), std::mem::take(label));
+        // Its end is written down when the host has done its part.
+        let _ = header.note(roll, call.size_bytes());
         let patience = limits.of(sequence);
         let task = Task { call, header, means, prepared, topology, agreement, sequence, patience };
         (task, executor, transport)

@@ -4,10 +4,8 @@ use bytemuck::{Pod, Zeroable};
 use unisono_collectives::Rank;
 
 use super::Failure;
-use crate::call::Call;
 use crate::codes::Codes;
-use crate::means::Means;
-use crate::watch::Roll;
+use crate::watch::{Recording, Roll};
 
 /// What every message begins with: which collective it belongs to, in the eyes of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
@@ -23,14 +21,14 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn new(sequence: u64, call: &Call, means: Means, label: u64) -> Self {
-        Self { sequence, count: call.count as u64, size_bytes: 0, label, codes: Codes::new(call, means) }
+    pub(crate) fn new(sequence: u64, count: usize, codes: Codes, label: u64) -> Self {
+        Self { sequence, count: count as u64, size_bytes: 0, label, codes }
     }
 
     /// Writes down in this rank's flight recorder that the call begins.
     #[inline]
-    pub(crate) fn note(&self, roll: &Roll, size_bytes: usize) {
-        roll.begin(self.sequence, self.count, self.codes, self.label, size_bytes);
+    pub(crate) fn note<'a>(&self, roll: &'a Roll, size_bytes: usize) -> Recording<'a> {
+        roll.begin(self.sequence, self.count, self.codes, self.label, size_bytes)
     }
 
     #[cfg(feature = "nccl")]
@@ -62,7 +60,8 @@ impl Header {
     /// Holds the header of a message from rank `other` against what is expected of it.
     #[inline]
     pub(super) fn check(&self, theirs: &Self, other: Rank, roll: &Roll) -> Result<(), Failure> {
-        if theirs == self { Ok(()) } else { Err(self.mismatch(theirs, other, roll)) }
+        let words = bytemuck::cast::<Self, [u64; 5]>;
+        if words(*theirs) == words(*self) { Ok(()) } else { Err(self.mismatch(theirs, other, roll)) }
     }
 
     #[cold]
@@ -98,13 +97,16 @@ mod tests {
     use unisono_collectives::{Algorithm, Operation};
 
     use super::*;
+    use crate::call::Call;
     use crate::dtype::DType;
+    use crate::means::Means;
     use crate::reduce::ReduceOp;
 
     const RING: Means = Means::Algorithm(Algorithm::Ring);
 
     fn header(sequence: u64, count: usize) -> Header {
-        Header::new(sequence, &Call::all_reduce(DType::BF16, ReduceOp::Mean, count), RING, 0)
+        let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, count);
+        Header::new(sequence, count, Codes::new(&call, RING), 0)
     }
 
     #[test]
@@ -113,7 +115,8 @@ mod tests {
             operation: Operation::Reduce { root: 3 },
             ..Call::all_reduce(DType::I64, ReduceOp::Max, 5)
         };
-        let text = Header::new(7, &call, Means::Algorithm(Algorithm::Tree), 0).describe(&Roll::of_one());
+        let codes = Codes::new(&call, Means::Algorithm(Algorithm::Tree));
+        let text = Header::new(7, 5, codes, 0).describe(&Roll::of_one());
         assert_eq!(text, "reduce #7 of 5 i64, max, root 3, by tree");
     }
 
@@ -138,7 +141,7 @@ mod tests {
     fn labels_that_differ_are_named_where_they_are_known() {
         let roll = Roll::of_one();
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
-        let labelled = |label| Header::new(5, &call, RING, label);
+        let labelled = |label| Header::new(5, 10, Codes::new(&call, RING), label);
         let known = roll.know("bucket 2");
         assert!(labelled(known).check(&labelled(known), 1, &roll).is_ok());
         let Err(Failure::Mismatch { ours, theirs, .. }) = labelled(known).check(&labelled(99), 1, &roll)

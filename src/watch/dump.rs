@@ -151,6 +151,7 @@ fn tell(roll: &Roll, all: Result<PathBuf>) {
 mod tests {
     use super::*;
     use crate::call::Call;
+    use crate::codes::Codes;
     use crate::dtype::DType;
     use crate::means::Means;
     use crate::reduce::ReduceOp;
@@ -164,7 +165,9 @@ mod tests {
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
         let means = Means::Algorithm(unisono_collectives::Algorithm::Ring);
         let begin = |roll: &Roll, sequence| {
-            Header::new(sequence, &call, means, roll.know("bucket 2")).note(roll, call.size_bytes());
+            let codes = Codes::new(&call, means);
+            let _ =
+                Header::new(sequence, call.count, codes, roll.know("bucket 2")).note(roll, call.size_bytes());
         };
         rolls.iter().for_each(|roll| {
             begin(roll, 0);

@@ -196,12 +196,12 @@ impl Flight {
 
     fn missing(&self) -> Option<String> {
         let missing: Vec<_> = (0..self.ranks).filter(|rank| !self.dumps.contains_key(rank)).collect();
-        (!missing.is_empty()).then(|| {
-            format!(
-                "nothing is here of {}: they ended before they could write, or their node has a folder of its own",
-                ranks(&missing)
-            )
-        })
+        let why = match missing.len() {
+            0 => return None,
+            1 => "it ended before it could write, or its node has a folder of its own",
+            _ => "they ended before they could write, or their nodes have folders of their own",
+        };
+        Some(format!("nothing is here of {}: {why}", ranks(&missing)))
     }
 
     /// A line for each rank.
@@ -216,7 +216,7 @@ impl Flight {
                 dump.rank.to_string(),
                 doing.host.clone(),
                 doing.process_id.to_string(),
-                state(doing.state).to_owned(),
+                state(dump).to_owned(),
                 Seconds(doing.since_s).to_string(),
                 last.map_or("-".to_owned(), Record::to_string),
                 last.map_or("-".to_owned(), |last| format!("{}.{}", last.phase, last.step)),
@@ -274,13 +274,14 @@ fn numbers(dumps: &[&Dump]) -> Vec<Rank> {
     dumps.iter().map(|dump| dump.rank).collect()
 }
 
-fn state(state: State) -> &'static str {
-    match state {
-        State::NotYet => "not yet",
-        State::Inside => "inside",
-        State::Outside => "outside",
-        State::Quiet => "quiet",
-        State::Left => "left",
+fn state(dump: &Dump) -> &'static str {
+    match (dump.doing.state, &dump.doing.last) {
+        (State::Outside, Some(last)) if last.stage == Stage::Failed => "failed",
+        (State::NotYet, _) => "not yet",
+        (State::Inside, _) => "inside",
+        (State::Outside, _) => "outside",
+        (State::Quiet, _) => "quiet",
+        (State::Left, _) => "left",
     }
 }
 

@@ -20,7 +20,7 @@ const WAITED: u8 = 32;
 /// A call, on one cache line: a short one is written down while it takes a quarter of a microsecond.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Slot {
+pub(super) struct Slot {
     /// How many calls there were with this one; 0 while it is being written.
     number: AtomicU64,
     sequence: AtomicU64,
@@ -33,6 +33,16 @@ struct Slot {
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
+
+impl Slot {
+    /// Writes down how the call has ended, and when; whether the clock was read in it.
+    #[inline]
+    pub(super) fn end(&self, is_done: bool, now: impl FnOnce(bool) -> u64) {
+        let progress = self.progress.load(Ordering::Relaxed);
+        self.ended.store(now(progress as u8 & (TIMED | WAITED) != 0), Ordering::Relaxed);
+        self.progress.store(progress | u64::from(if is_done { DONE } else { FAILED }), Ordering::Release);
+    }
+}
 
 /// What changes in the course of a call, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +77,8 @@ impl Progress {
     }
 }
 
-/// A call as it was written down. Times are microseconds of the system's clock, 0 if not known.
+/// A call as it was written down. Times are microseconds of the system's clock, 0 if not known; the time of the end means
+/// nothing as long as it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Noted {
     pub(super) sequence: u64,
@@ -104,7 +115,7 @@ impl Ring {
         codes: u64,
         label: u64,
         (now, is_timed): (u64, bool),
-    ) {
+    ) -> &Slot {
         let number = self.begun.0.load(Ordering::Relaxed) + 1;
         let slot = self.slot(number);
         // With the fence in `read`: who sees any of what follows sees that it is being written, too.
@@ -115,10 +126,10 @@ impl Ring {
         slot.codes.store(codes, Ordering::Relaxed);
         slot.label.store(label, Ordering::Relaxed);
         slot.began.store(now, Ordering::Relaxed);
-        slot.ended.store(0, Ordering::Relaxed);
         slot.progress.store(if is_timed { u64::from(TIMED) } else { 0 }, Ordering::Relaxed);
         slot.number.store(number, Ordering::Release);
         self.begun.0.store(number, Ordering::Release);
+        slot
     }
 
     /// Writes down which step the call has come to.
@@ -145,21 +156,6 @@ impl Ring {
         }
         let (stage, waits_for) = (progress.stage | WAITED, other as u32 + 1);
         newest.progress.store(Progress { stage, waits_for, ..progress }.bits(), Ordering::Relaxed);
-    }
-
-    /// Writes down how the call has ended.
-    #[inline]
-    pub(super) fn end(&self, is_done: bool, now: u64) {
-        let newest = self.newest();
-        let progress = newest.progress.load(Ordering::Relaxed);
-        newest.ended.store(now, Ordering::Relaxed);
-        newest.progress.store(progress | u64::from(if is_done { DONE } else { FAILED }), Ordering::Release);
-    }
-
-    /// Whether the clock was read in the call that was begun last.
-    #[inline]
-    pub(super) fn is_timed(&self) -> bool {
-        self.newest().progress.load(Ordering::Relaxed) as u8 & (TIMED | WAITED) != 0
     }
 
     /// Call `number`, if it is still here; calls are numbered from 1.
@@ -209,7 +205,7 @@ impl Ring {
     }
 
     #[inline]
-    fn newest(&self) -> &Slot {
+    pub(super) fn newest(&self) -> &Slot {
         self.slot(self.begun.0.load(Ordering::Relaxed))
     }
 }
@@ -233,19 +229,20 @@ mod tests {
         let ring = roll.ring();
         assert_eq!((ring.last(), ring.all()), (None, vec![]));
         for call in 0..1000 {
-            ring.begin(call, 8, 0, 0, (50, false));
-            assert!(!ring.is_timed());
+            ring.begin(call, 8, 0, 0, (50, false)).end(true, |is_timed| {
+                assert!(!is_timed);
+                51
+            });
+            let slot = ring.begin(call, 8, 0, 0, (50, false));
             ring.waits_for(3, 55);
             ring.waits_for(3, 57);
-            assert!(ring.is_timed());
             ring.at_step(1, call as usize);
-            ring.end(true, 60);
+            slot.end(true, |is_timed| if is_timed { 60 } else { 0 });
         }
         let all = ring.all();
         let sequences: Vec<_> = all.iter().map(|noted| noted.sequence).collect();
-        assert_eq!(sequences, (1000 - RECORDS as u64..1000).collect::<Vec<_>>());
-        assert!(all.iter().all(|noted| ring.of_sequence(noted.sequence) == Some(*noted)));
-        assert_eq!((ring.of_sequence(999 - RECORDS as u64), ring.of_sequence(1000)), (None, None));
+        let twice = (1000 - RECORDS as u64 / 2..1000).flat_map(|call| [call, call]);
+        assert_eq!(sequences, twice.collect::<Vec<_>>());
         let last = Noted {
             sequence: 999,
             count: 8,
@@ -260,14 +257,23 @@ mod tests {
     }
 
     #[test]
+    fn a_call_is_found_by_its_place_in_the_order() {
+        let roll = Roll::of_one();
+        let ring = roll.ring();
+        (0..1000).for_each(|call| ring.begin(call, 8, 0, 0, (50, false)).end(true, |_| 51));
+        assert!(ring.all().iter().all(|noted| ring.of_sequence(noted.sequence) == Some(*noted)));
+        assert_eq!((ring.of_sequence(999 - RECORDS as u64), ring.of_sequence(1000)), (None, None));
+    }
+
+    #[test]
     fn a_call_that_was_timed_keeps_its_beginning() {
         let roll = Roll::of_one();
         let ring = roll.ring();
-        ring.begin(0, 8, 0, 0, (50, true));
+        let slot = ring.begin(0, 8, 0, 0, (50, true));
         ring.waits_for(3, 90);
         let last = ring.last().unwrap();
         assert_eq!((last.began, last.progress.waits_for, last.progress.stage()), (50, 4, Stage::Running));
-        ring.end(false, 95);
+        slot.end(false, |is_timed| if is_timed { 95 } else { 0 });
         ring.waits_for(2, 99);
         let last = ring.last().unwrap();
         assert_eq!((last.ended, last.progress.waits_for, last.progress.stage()), (95, 4, Stage::Failed));

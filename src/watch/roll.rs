@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use unisono_collectives::Rank;
 
 use super::record::{Doing, Record, Stage, State, seconds_between};
-use super::ring::Ring;
+use super::ring::{Ring, Slot};
 use super::sheet::{Row, Sheet};
 use crate::codes::Codes;
 use crate::error::{Error, Result};
@@ -282,10 +282,18 @@ impl Roll {
 
     /// Writes down that this rank begins a call.
     #[inline]
-    pub(crate) fn begin(&self, sequence: u64, count: u64, codes: Codes, label: u64, size_bytes: usize) {
+    pub(crate) fn begin(
+        &self,
+        sequence: u64,
+        count: u64,
+        codes: Codes,
+        label: u64,
+        size_bytes: usize,
+    ) -> Recording<'_> {
         let is_long = size_bytes >= LONG_BYTES;
         let now = if is_long { self.tick() } else { self.about_now() };
-        self.ring().begin(sequence, count, codes.bits(), label, (now, is_long));
+        let slot = self.ring().begin(sequence, count, codes.bits(), label, (now, is_long));
+        Recording { roll: self, slot }
     }
 
     /// Writes down which step the call has come to.
@@ -301,12 +309,10 @@ impl Roll {
         row.ring.waits_for(other, self.tick());
     }
 
-    /// Writes down how the call has ended.
-    #[inline]
+    /// Writes down how the call that was begun last has ended.
+    #[cfg(any(test, feature = "nccl"))]
     pub(crate) fn end(&self, is_done: bool) {
-        let ring = self.ring();
-        let now = if ring.is_timed() { self.tick() } else { self.about_now() };
-        ring.end(is_done, now);
+        Recording { roll: self, slot: self.ring().newest() }.end(is_done);
     }
 
     /// How long this rank has waited for others so far, but for the first moments of each wait.
@@ -323,6 +329,22 @@ impl Roll {
     #[inline]
     fn own(&self) -> &Row {
         self.sheet.row(self.position)
+    }
+}
+
+/// A call that is being written down.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Recording<'a> {
+    roll: &'a Roll,
+    slot: &'a Slot,
+}
+
+impl Recording<'_> {
+    /// Writes down how the call has ended.
+    #[inline]
+    pub(crate) fn end(self, is_done: bool) {
+        self.slot.end(is_done, |is_timed| if is_timed { self.roll.tick() } else { self.roll.about_now() });
     }
 }
 

@@ -9,6 +9,7 @@ use unisono_collectives::Algorithm;
 
 use super::{Open, Shared};
 use crate::call::Call;
+use crate::codes::Codes;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::means::Means;
@@ -23,12 +24,8 @@ fn meet(
     timeout: Duration,
     work: impl FnOnce(&mut Open<'_>) -> Result<()>,
 ) -> Result<(), Failure> {
-    let header = Header::new(
-        0,
-        &Call::all_reduce(DType::U8, ReduceOp::Sum, 64),
-        Means::Algorithm(Algorithm::AllToAll),
-        0,
-    );
+    let call = Call::all_reduce(DType::U8, ReduceOp::Sum, 64);
+    let header = Header::new(0, 64, Codes::new(&call, Means::Algorithm(Algorithm::AllToAll)), 0);
     let patience = Patience { timeout, quiet: timeout };
     end.meet(&header, &mut [0; 64], |rank| 32 * rank..32 * (rank + 1), &patience, work)
 }
