@@ -13,6 +13,7 @@ use crate::error::{Error, Place};
 use crate::reduce::Kernel;
 use crate::registered::Registry;
 use crate::watch::Roll;
+use crate::watch::lookout::LastWords;
 
 mod half;
 mod header;
@@ -293,6 +294,15 @@ impl Transport {
                 unreachable!("threads have no MPI, as was seen when the algorithm was chosen")
             }
             Self::Mpi(mpi) => mpi.in_group(task, held, patience),
+        }
+    }
+
+    /// From now on these say why this rank ends.
+    pub(crate) fn set_last_words(&mut self, words: &Arc<LastWords>) {
+        match self {
+            Self::Threads(threads) => threads.set_last_words(Arc::clone(words)),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.set_last_words(words),
         }
     }
 

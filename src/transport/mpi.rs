@@ -7,7 +7,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unisono_collectives::{Rank, Topology};
 
@@ -17,8 +17,8 @@ use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::config::{Config, Inside, Launcher};
 use crate::error::{Error, Result};
 use crate::run::FAILED;
-use crate::watch::{Roll, dump_failed};
 use crate::watch::lookout::{LastWords, panicked, say};
+use crate::watch::{Roll, dump_failed};
 
 mod exchange;
 mod node;
@@ -37,6 +37,14 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// How long MPI may take to end the job: it may hang where a network is cut.
 const ABORT: Duration = Duration::from_secs(2);
+
+/// How long a rank that ends waits for those of other nodes: that they have left may not reach it, where the nodes have no
+/// connections of their own.
+const FAR: Duration = Duration::from_secs(10);
+/// How long it sleeps between two looks.
+const NAP: Duration = Duration::from_millis(1);
+/// A tag that no message has.
+const NO_TAG: std::ffi::c_int = 7;
 
 /// One rank's end of an MPI world.
 #[derive(Debug)]
@@ -248,9 +256,9 @@ impl Mpi {
     }
 
     /// From now on these say why this rank ends.
-    pub(crate) fn set_last_words(&mut self, words: Arc<LastWords>) {
-        self.messages.set_last_words(Arc::clone(&words));
-        self.words = Some(words);
+    pub(crate) fn set_last_words(&mut self, words: &Arc<LastWords>) {
+        self.messages.set_last_words(Arc::clone(words));
+        self.words = Some(Arc::clone(words));
     }
 
     /// Says and remembers why this rank cannot go on; the job is ended when the communicator is dropped.
@@ -265,6 +273,28 @@ impl Mpi {
     pub(crate) fn end_if_stranded(&self) {
         if self.stranded || self.messages.are_stranded() {
             end_job(&self.roll);
+        }
+    }
+
+    /// Waits until all ranks have left: to finalise is to wait where no deadline is, and where Open MPI 4's mpirun may wait for
+    /// itself for ever if a rank that has not come ends the job.
+    fn wait_for_all(&self) {
+        let Some(words) = &self.words else { return };
+        words.hurry();
+        let (began, ranks) = (Instant::now(), self.topology.ranks());
+        let near = |rank: &Rank| self.roll.members().contains(rank);
+        while !(0..ranks).all(|rank| self.roll.has_left(rank)) {
+            let only_far = (0..ranks).filter(near).all(|rank| self.roll.has_left(rank));
+            if only_far && began.elapsed() > FAR {
+                return;
+            }
+            if self.roll.failed().is_some() {
+                end_job(&self.roll);
+            }
+            // What was sent before may still be on its way. No message has this tag.
+            let progress = self.comm.probe(NO_TAG);
+            debug_assert!(!matches!(progress, Ok(Some(_))), "no message has this tag");
+            std::thread::sleep(NAP);
         }
     }
 
@@ -362,6 +392,9 @@ impl Drop for Mpi {
         // Its last rank to go takes the memory with it.
         self.node = None;
         self.roll.leave(self.rank);
+        if self.owns_mpi {
+            self.wait_for_all();
+        }
         let freed = self.free_groups().and_then(|()| self.comm.free());
         let ended = freed.and_then(|()| if self.owns_mpi { sys::finalize() } else { Ok(()) });
         if let Err(error) = ended {
