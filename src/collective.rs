@@ -302,19 +302,19 @@ impl Collective for Planned<'_> {
             transport, topology, roll, limits, label, executor, agreement, recent, sequence, ..
         } = &mut *self.engine;
         let chosen @ Recent { means, prepared, .. } = &recent[place];
+        let header = Header::new(*sequence, call, *means, take(label));
         let task = Task {
             call,
-            announced: call,
+            header,
             means: *means,
             prepared,
             topology,
             agreement,
             sequence: *sequence,
-            label: take(label),
             patience: limits.of(*sequence),
         };
         *sequence += 1;
-        task.header().note(roll, buffer.len());
+        header.note(roll, buffer.len());
         let done = executor.run(&task, buffer, transport);
         roll.end(done.is_ok());
         done.map(|()| chosen.ran())

@@ -102,8 +102,8 @@ fn sends_single_chunks(plan: &Plan) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Task<'a> {
     pub(crate) call: &'a Call,
-    /// The call as all ranks make it, of which `call` may be a part.
-    pub(crate) announced: &'a Call,
+    /// What ranks tell each other of it: the call as all make it, of which `call` may be a part.
+    pub(crate) header: Header,
     pub(crate) means: Means,
     pub(crate) prepared: &'a Prepared,
     pub(crate) topology: &'a Topology,
@@ -115,18 +115,11 @@ pub(crate) struct Task<'a> {
     pub(crate) agreement: &'a Schedule,
     /// How many collectives came before.
     pub(crate) sequence: u64,
-    /// What stands for the call's label; 0 if it has none.
-    pub(crate) label: u64,
     /// How long a step may wait for another rank.
     pub(crate) patience: &'a Patience,
 }
 
 impl Task<'_> {
-    #[inline]
-    pub(crate) fn header(&self) -> Header {
-        Header::new(self.sequence, self.announced, self.means, self.label)
-    }
-
     /// What went wrong, with the step where it did and what is known of a rank that did not come.
     #[cold]
     fn error(&self, failure: Failure, transport: &Transport, phase: &'static str, step: usize) -> Error {
@@ -269,7 +262,7 @@ impl<'a> Run<'a> {
         original: &'a [u8],
         outgoing: &'a mut Scratch,
     ) -> Self {
-        let header = task.header();
+        let header = task.header;
         let format = Format::of(task.call, widening);
         Self { task, format, header, original, outgoing, block: 0, blocks: 1 }
     }

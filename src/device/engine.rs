@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::executor::{Prepared, Task};
 use crate::means::{Means, Vendor};
 use crate::select::Choice;
+use crate::transport::Header;
 
 impl Engine {
     /// Lets `work` use this rank's GPU, which all ranks set up together before the first time.
@@ -146,10 +147,10 @@ impl Engine {
         sequence: u64,
     ) -> (Task<'a>, &'a mut crate::executor::Executor, &'a mut crate::transport::Transport) {
         let Self { topology, agreement, roll, limits, label, executor, transport, .. } = self;
-        let (label, patience) = (std::mem::take(label), limits.of(sequence));
-        let task =
-            Task { call, announced: call, means, prepared, topology, agreement, sequence, label, patience };
-        task.header().note(roll, call.size_bytes());
+        let header = Header::new(sequence, call, means, std::mem::take(label));
+        header.note(roll, call.size_bytes());
+        let patience = limits.of(sequence);
+        let task = Task { call, header, means, prepared, topology, agreement, sequence, patience };
         (task, executor, transport)
     }
 }

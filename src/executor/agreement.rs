@@ -18,7 +18,7 @@ impl Task<'_> {
     /// Makes sure that all ranks are in the same call: vendors do not look, and would wait for ever or add up what does not
     /// belong together.
     pub(crate) fn agree(&self, transport: &mut Transport) -> Result<()> {
-        let header = self.header();
+        let header = self.header;
         for (number, step) in self.agreement.steps().iter().enumerate() {
             let outgoing = step.send.map(|send| Outgoing { to: send.to, bytes: &[] });
             let incoming =

@@ -36,8 +36,7 @@ impl OnePass<'_> {
         widened: &mut Scratch,
         transport: &mut Transport,
     ) -> Result<()> {
-        let Task { call, prepared, patience, .. } = *self.task;
-        let header = self.task.header();
+        let Task { call, header, prepared, patience, .. } = *self.task;
         let blocks = prepared.blocks(self.task);
         for block in 0..blocks {
             let range = |rank: usize| {

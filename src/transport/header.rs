@@ -33,6 +33,11 @@ impl Header {
         roll.begin(self.sequence, self.count, self.codes, self.label, size_bytes);
     }
 
+    #[cfg(feature = "nccl")]
+    pub(crate) fn of_sequence(self, sequence: u64) -> Self {
+        Self { sequence, ..self }
+    }
+
     pub(super) fn of_size(self, size_bytes: usize) -> Self {
         Self { size_bytes: size_bytes as u64, ..self }
     }

@@ -42,7 +42,7 @@ pub enum FlightError {
 }
 
 /// The flight recorders of a job.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Flight {
     ranks: usize,
     /// By rank.
@@ -56,7 +56,7 @@ impl Flight {
     /// [`FlightError`], which names the file that cannot be read or is damaged.
     pub fn read(folder: &Path) -> Result<Self, FlightError> {
         let unreadable = |path: &Path, cause| FlightError::Unreadable { path: path.to_owned(), cause };
-        let mut flight = Self { ranks: 0, dumps: BTreeMap::new() };
+        let mut flight = Self::default();
         let entries = std::fs::read_dir(folder).map_err(|cause| unreadable(folder, cause))?;
         for entry in entries {
             let path = entry.map_err(|cause| unreadable(folder, cause))?.path();
@@ -65,26 +65,29 @@ impl Flight {
                 continue;
             };
             let bytes = std::fs::read(&path).map_err(|cause| unreadable(&path, cause))?;
-            let checked = Dump::from_json(&bytes).and_then(|dump| flight.check(rank, dump));
-            let dump = checked.map_err(|why| FlightError::Bad { path: path.clone(), why })?;
-            flight.ranks = dump.ranks;
-            flight.dumps.insert(dump.rank, dump);
+            let added = Dump::from_json(&bytes).and_then(|dump| match dump.rank {
+                of if of.to_string() != rank => Err(format!("it is of rank {of}")),
+                _ => flight.add(dump),
+            });
+            added.map_err(|why| FlightError::Bad { path: path.clone(), why })?;
         }
         if flight.dumps.is_empty() { Err(FlightError::None { path: folder.to_owned() }) } else { Ok(flight) }
     }
 
-    /// Whether a file with a rank in its name fits to those before.
-    fn check(&self, named: &str, dump: Dump) -> Result<Dump, String> {
-        if named != dump.rank.to_string() {
-            return Err(format!("it is of rank {}", dump.rank));
-        }
+    /// Adds what a rank has written, in the place of what it has written before.
+    ///
+    /// # Errors
+    /// What is wrong, if it is not of the same world as the others.
+    pub fn add(&mut self, dump: Dump) -> Result<(), String> {
         if !self.dumps.is_empty() && dump.ranks != self.ranks {
             return Err(format!(
                 "it is of a world of {} ranks, and others here are of one of {}",
                 dump.ranks, self.ranks
             ));
         }
-        Ok(dump)
+        self.ranks = dump.ranks;
+        self.dumps.insert(dump.rank, dump);
+        Ok(())
     }
 
     /// What happened, in sentences, the most important first.
@@ -193,12 +196,12 @@ impl Flight {
 
     fn missing(&self) -> Option<String> {
         let missing: Vec<_> = (0..self.ranks).filter(|rank| !self.dumps.contains_key(rank)).collect();
-        (!missing.is_empty()).then(|| {
-            format!(
-                "nothing is here of {}: they ended before they could write, or their node has a folder of its own",
-                ranks(&missing)
-            )
-        })
+        let why = match missing.len() {
+            0 => return None,
+            1 => "it ended before it could write, or its node has a folder of its own",
+            _ => "they ended before they could write, or their nodes have folders of their own",
+        };
+        Some(format!("nothing is here of {}: {why}", ranks(&missing)))
     }
 
     /// A line for each rank.
@@ -213,7 +216,7 @@ impl Flight {
                 dump.rank.to_string(),
                 doing.host.clone(),
                 doing.process_id.to_string(),
-                state(doing.state).to_owned(),
+                state(dump).to_owned(),
                 Seconds(doing.since_s).to_string(),
                 last.map_or("-".to_owned(), Record::to_string),
                 last.map_or("-".to_owned(), |last| format!("{}.{}", last.phase, last.step)),
@@ -271,13 +274,14 @@ fn numbers(dumps: &[&Dump]) -> Vec<Rank> {
     dumps.iter().map(|dump| dump.rank).collect()
 }
 
-fn state(state: State) -> &'static str {
-    match state {
-        State::NotYet => "not yet",
-        State::Inside => "inside",
-        State::Outside => "outside",
-        State::Quiet => "quiet",
-        State::Left => "left",
+fn state(dump: &Dump) -> &'static str {
+    match (dump.doing.state, &dump.doing.last) {
+        (State::Outside, Some(last)) if last.stage == Stage::Failed => "failed",
+        (State::NotYet, _) => "not yet",
+        (State::Inside, _) => "inside",
+        (State::Outside, _) => "outside",
+        (State::Quiet, _) => "quiet",
+        (State::Left, _) => "left",
     }
 }
 

@@ -245,20 +245,25 @@ impl Roll {
             state,
             since_s: seconds_between(since, now),
             quiet,
-            last: last.map(|last| Record::new(&last, now, |hash| self.label(hash))),
+            last: last.map(|last| Record::new(&last, now, |hash| self.label_of(row, hash))),
         }
     }
 
     /// What the rank at a position did last, oldest first.
     pub(crate) fn records(&self, position: usize) -> Vec<Record> {
-        let (all, now) = (self.sheet.row(position).ring.all(), now_us());
-        all.iter().map(|noted| Record::new(noted, now, |hash| self.label(hash))).collect()
+        let (row, now) = (self.sheet.row(position), now_us());
+        row.ring.all().iter().map(|noted| Record::new(noted, now, |hash| self.label_of(row, hash))).collect()
     }
 
     /// The name of a label, if a rank of this roll has used it of late.
     pub(crate) fn label(&self, hash: u64) -> Option<String> {
-        let own_first = std::iter::once(self.position).chain(0..self.members.len());
-        own_first.map(|position| self.sheet.row(position)).find_map(|row| row.label(hash))
+        self.label_of(self.own(), hash)
+    }
+
+    /// The same, most likely used by the rank of this row.
+    fn label_of(&self, row: &Row, hash: u64) -> Option<String> {
+        let others = || (0..self.members.len()).find_map(|position| self.sheet.row(position).label(hash));
+        row.label(hash).or_else(others)
     }
 
     /// What stands for a label in messages, whose name is then known to all of this roll.

@@ -125,7 +125,7 @@ fn steps_of_one_call_and_who_waits_for_whom() {
              at step 2 of phase 0",
             "rank 3 waits for no other: it works, or is stopped",
             "who waits for whom: 0 for 3, 1 for 0",
-            "nothing is here of rank 2: they ended before they could write, or their node has a folder of its own",
+            "nothing is here of rank 2: it ended before it could write, or its node has a folder of its own",
         ]
     );
 }
