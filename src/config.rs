@@ -58,7 +58,6 @@ pub(crate) enum Inside {
 /// Settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
-    #[allow(dead_code, reason = "read by what watches")]
     pub(crate) warn: Duration,
     pub(crate) timeout: Duration,
     /// At least `timeout`, if nobody says otherwise.

@@ -254,7 +254,7 @@ impl Rounds {
 
     fn warn(&mut self) {
         let Some(warnings) = self.warnings.as_mut().filter(|_| !self.roll.is_quiet()) else { return };
-        let here = (0..self.roll.members().len()).map(|position| self.roll.doing(position));
+        let here = (0..self.roll.members().len()).map(|position| (self.roll.doing(position), None));
         let elsewhere = self.nodes.iter().flat_map(Nodes::doings);
         let ranks: Vec<_> = here.chain(elsewhere).collect();
         if let Some(warning) = warnings.due(&ranks, &self.cards) {
