@@ -99,7 +99,6 @@ impl Chaos {
 /// Settings from the environment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
-    #[allow(dead_code, reason = "read by what watches")]
     pub(crate) warn: Duration,
     pub(crate) timeout: Duration,
     /// At least `timeout`, if nobody says otherwise.

@@ -14,6 +14,7 @@ use crate::error::{Error, Place};
 use crate::reduce::Kernel;
 use crate::registered::Registry;
 use crate::watch::Roll;
+use crate::watch::lookout::LastWords;
 
 mod faulty;
 mod half;
@@ -360,6 +361,15 @@ impl Transport {
                 faulty.delay();
                 faulty.inner.by_mpi(task, held, patience)
             }
+        }
+    }
+
+    /// From now on these say why this rank ends.
+    pub(crate) fn set_last_words(&mut self, words: &Arc<LastWords>) {
+        match self {
+            Self::Threads(threads) => threads.set_last_words(Arc::clone(words)),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.set_last_words(words),
         }
     }
 

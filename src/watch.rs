@@ -3,8 +3,6 @@
 //! Every rank writes its calls down in a ring, its flight recorder. When something goes wrong it is written to a file
 //! ([`Dump`]), and the files of all ranks together say what happened ([`Flight`], `unisono hang-report`).
 
-#![allow(dead_code, reason = "read by what watches")]
-
 mod dump;
 #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "threads need less of it"))]
 pub(crate) mod lookout;

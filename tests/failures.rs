@@ -20,6 +20,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// How long ranks may live after one has failed.
 const END: Duration = Duration::from_secs(10);
 const RANKS: usize = 3;
+/// Makes two nodes of this machine.
+const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/two-nodes");
 
 fn main() -> ExitCode {
     match std::env::var(ROLE) {
@@ -54,6 +56,7 @@ fn play(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
         ("killed" | "killed beside one that computes", 1) => kill(),
         ("killed beside one that computes", 2) => compute(),
         ("leaves", 1) => return Ok(()),
+        ("cut", 0) => cut_the_link(),
         ("late", 1) => std::thread::sleep(Duration::from_millis(1500)),
         _ => {}
     }
@@ -64,6 +67,12 @@ fn play(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
         },
     }
     Ok(())
+}
+
+/// Lets the script know that all ranks are at work.
+fn cut_the_link() {
+    let cut_when = std::env::var("UNISONO_TEST_CUT").expect("the runner names a file");
+    std::fs::write(cut_when, "").expect("the file is written");
 }
 
 /// As a crash does it: nothing of this process runs any more.
@@ -106,13 +115,24 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
     (ended, started.elapsed())
 }
 
+/// Why there cannot be two nodes here, if there cannot.
+fn no_nodes() -> Option<String> {
+    let check = Command::new(TWO_NODES).arg("--check").output().expect("the script starts");
+    (!check.status.success()).then(|| String::from_utf8_lossy(&check.stderr).trim().to_owned())
+}
+
 fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
+    let no_nodes = no_nodes();
     let mut trial = |name: String, test: Box<dyn FnOnce() + Send>| {
-        trials.push(Trial::test(name, move || {
+        let needs_nodes = name.contains("link") || name.contains("node");
+        let why = no_nodes.as_ref().filter(|_| needs_nodes);
+        let name = why.map_or(name.clone(), |why| format!("{name} ({why})"));
+        let test = move || {
             test();
             Ok(())
-        }));
+        };
+        trials.push(Trial::test(name, test).with_ignored_flag(why.is_some()));
     };
     for world in [World::Threads, World::SharedMemory, World::Messages] {
         for (role, cause) in [
@@ -124,6 +144,9 @@ fn trials() -> Vec<Trial> {
             trial(format!("{role}, over {world:?}"), Box::new(move || fails(world, role, cause)));
         }
         trial(format!("a rank that is late, over {world:?}"), Box::new(move || late(world)));
+    }
+    for (name, test) in [("a link that is cut", cut as fn()), ("killed, on another node", killed_elsewhere)] {
+        trial(name.to_owned(), Box::new(test));
     }
     for world in [World::SharedMemory, World::Messages] {
         for role in ["killed", "killed beside one that computes"] {
@@ -163,13 +186,65 @@ fn fails(world: World, role: &str, cause: &str) {
     nothing_is_left(&stdout, &files);
 }
 
+/// A cable is pulled in the middle of all-reduces: the ranks of both nodes end, and name the link.
+fn cut() {
+    let cut_when = std::env::temp_dir().join(format!("unisono-cut-{}", std::process::id()));
+    let (ranks, control) = (["--ranks", "2,1"], "--control");
+    let mut command =
+        over_nodes(&[&ranks[..], &[control, "--cut-when", cut_when.to_str().unwrap()]].concat());
+    command.env(ROLE, "cut").env("UNISONO_TEST_CUT", &cut_when);
+    let ended = launch::run(command, DEADLINE + DEADLINE);
+    std::fs::remove_file(&cut_when).expect("rank 0 has asked for the cut");
+    let told = format!("{}\n{}", ended.stdout, ended.stderr);
+    assert!(!ended.status.success(), "{told}");
+    let said: Vec<_> = ended.stderr.lines().filter(|line| line.starts_with("unisono: rank ")).collect();
+    let named = |line: &&&str| {
+        line.contains("the link between host node1 (rank 0) and host node2 (rank 2) over 10.77.0.1 is cut")
+            || line.contains(
+                "the link between host node2 (rank 2) and host node1 (rank 0) over 10.77.0.1 is cut",
+            )
+    };
+    assert!(said.first().is_some_and(|line| line.contains("(host ") && named(&line)), "{told}");
+    for rank in 0..RANKS {
+        let of_rank = |line: &&&&str| line.starts_with(&format!("unisono: rank {rank}"));
+        assert!(said.iter().filter(named).any(|line| of_rank(&&line)), "rank {rank}: {told}");
+    }
+}
+
+fn killed_elsewhere() {
+    let mut command = over_nodes(&["--ranks", "1,2", "--control"]);
+    command.env(ROLE, "killed beside one that computes");
+    let started = Instant::now();
+    let ended = launch::run(command, DEADLINE);
+    let told = format!("{} after {:?}\n{}\n{}", ended.status, started.elapsed(), ended.stdout, ended.stderr);
+    assert!(!ended.status.success(), "{told}");
+    let first = ended.stderr.lines().find(|line| line.starts_with("unisono: ")).unwrap_or_default();
+    assert!(first.starts_with("unisono: rank 1 (host node2, pid ") && first.contains("has died"), "{told}");
+    for rank in [0, 2] {
+        let says = format!("unisono: rank {rank}: aborted because rank 1 failed: its process was killed");
+        assert!(!launch::is_open_mpi() || ended.stderr.contains(&says), "rank {rank}: {told}");
+    }
+}
+
+fn over_nodes(options: &[&str]) -> Command {
+    let mut command = Command::new(TWO_NODES);
+    command.args(options).args(["--mpirun", &launch::launcher(), "--"]);
+    command.arg(std::env::current_exe().expect("a program knows its path"));
+    command
+}
+
 fn nothing_is_left(stdout: &str, files: &[String]) {
     let processes: Vec<_> = stdout.lines().filter_map(|line| line.strip_prefix("process ")).collect();
     assert_eq!(processes.len(), RANKS, "{stdout}");
     let program = std::env::current_exe().unwrap();
+    let started = Instant::now();
     for process in processes.iter().filter_map(|process| process.split(' ').next()) {
-        let runs = std::fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|path| path == program);
-        assert!(!runs, "process {process} lives");
+        let runs = || std::fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|path| path == program);
+        // The launcher may end a moment before the last rank.
+        while runs() {
+            assert!(started.elapsed() < Duration::from_secs(4), "process {process} lives: {stdout}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
     let left: Vec<_> = shared_files().into_iter().filter(|name| !files.contains(name)).collect();
     assert!(left.is_empty(), "{left:?}");

@@ -21,10 +21,10 @@ use crate::tuning::Tuning;
 
 impl Communicator {
     /// The ends of a world of threads.
-    pub(super) fn new_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
+    pub(super) fn new_threads(mut ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
         let tuning = config.tuning.as_deref().map(|file| parsed(file, &read(file)?)).transpose()?;
-        let lookout = Arc::new(over_threads(ends[0].roll(), config)?);
+        let lookout = Arc::new(over_threads(&mut ends, config)?);
         let end = |end| {
             let mut comm = Self::new(end, config)?;
             comm.lookout = Some(Arc::clone(&lookout));

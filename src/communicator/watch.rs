@@ -3,7 +3,7 @@
 use super::Communicator;
 use crate::config::Config;
 use crate::error::Result;
-use crate::watch::Roll;
+use crate::transport::Transport;
 use crate::watch::lookout::{Card, Cards, Kind, Lookout, Watched};
 
 impl Communicator {
@@ -21,11 +21,13 @@ impl Communicator {
 }
 
 /// The one lookout of a world of threads.
-pub(super) fn over_threads(roll: &Roll, config: &Config) -> Result<Lookout> {
-    let card = Card::of_this_process(0);
-    let cards = Cards(vec![card; roll.members().len()]);
+pub(super) fn over_threads(ends: &mut [Transport], config: &Config) -> Result<Lookout> {
+    let rolls: Vec<_> = ends.iter().map(|end| end.roll().clone()).collect();
+    let cards = Cards(vec![Card::of_this_process(0); rolls.len()]);
     let warn_after = config.warn;
-    Lookout::start(Watched { roll: roll.clone(), cards, hub: None, warn_after, kind: Kind::Threads })
+    let lookout = Lookout::start(Watched { rolls, cards, hub: None, warn_after, kind: Kind::Threads })?;
+    ends.iter_mut().zip(lookout.words()).for_each(|(end, words)| end.set_last_words(words));
+    Ok(lookout)
 }
 
 #[cfg(feature = "mpi")]
@@ -38,7 +40,6 @@ mod over_processes {
     use crate::dtype::DType;
     use crate::error::Error;
     use crate::select::Choice;
-    use crate::transport::Transport;
     use crate::watch::lookout::{Hub, say};
 
     impl Communicator {
@@ -56,10 +57,9 @@ mod over_processes {
             });
             let cards = self.gathered(&card)?;
             let warn_after = config.warn;
-            let lookout = Lookout::start(Watched { roll, cards, hub, warn_after, kind: Kind::Processes })?;
-            if let Transport::Mpi(mpi) = &mut self.seat.engine().transport {
-                mpi.set_last_words(lookout.words());
-            }
+            let lookout =
+                Lookout::start(Watched { rolls: vec![roll], cards, hub, warn_after, kind: Kind::Processes })?;
+            self.seat.engine().transport.set_last_words(&lookout.words()[0]);
             Ok(lookout)
         }
 

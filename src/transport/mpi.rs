@@ -7,7 +7,6 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::thread::ThreadId;
-use std::time::Duration;
 
 use unisono_collectives::{Rank, Topology};
 
@@ -16,10 +15,10 @@ use super::shared::Shared;
 use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::config::{Config, Inside};
 use crate::error::{Error, Result};
-use crate::run::FAILED;
-use crate::watch::lookout::{LastWords, panicked, say};
+use crate::watch::lookout::{LastWords, panicked};
 use crate::watch::{Roll, dump_failed};
 
+mod ending;
 mod exchange;
 mod flight;
 mod launch;
@@ -28,19 +27,13 @@ mod overheard;
 mod own;
 mod sys;
 
+use ending::{end_job, last_words};
 use exchange::Messages;
 pub(crate) use flight::Ticket;
 pub(crate) use launch::{alone_in_job, library_fits};
 pub(crate) use own::InGroup;
 use sys::Comm;
 pub(crate) use sys::library_version;
-
-/// How long a rank waits before it ends the job: the others are to speak too, and its launcher, which passes on what ranks
-/// write, may throw away what it has not yet read when the job ends.
-const LAST_WORDS: Duration = Duration::from_millis(300);
-
-/// How long MPI may take to end the job: it may hang where a network is cut.
-const ABORT: Duration = Duration::from_secs(2);
 
 /// One rank's end of an MPI world.
 #[derive(Debug)]
@@ -271,9 +264,9 @@ impl Mpi {
     }
 
     /// From now on these say why this rank ends.
-    pub(crate) fn set_last_words(&mut self, words: Arc<LastWords>) {
-        self.messages.set_last_words(Arc::clone(&words));
-        self.words = Some(words);
+    pub(crate) fn set_last_words(&mut self, words: &Arc<LastWords>) {
+        self.messages.set_last_words(Arc::clone(words));
+        self.words = Some(Arc::clone(words));
     }
 
     /// Says and remembers why this rank cannot go on; the job is ended when the communicator is dropped.
@@ -307,32 +300,6 @@ fn name(sharing: &[u64]) -> &'static str {
         Some(&most) if most == sharing.len() as u64 => "shm",
         Some(_) => "shm+mpi",
     }
-}
-
-/// Says why a rank cannot go on, and lets the others know.
-fn last_words(words: Option<&LastWords>, roll: &Roll, cause: &str) {
-    if let Some(words) = words {
-        return words.fail(cause);
-    }
-    say(&format!("unisono: rank {} ends the job: {cause}\n", roll.rank()));
-    roll.fail(roll.rank(), cause);
-}
-
-/// Ends all processes that were launched together. The rank that failed first has MPI do so, and the others wait for that:
-/// where several do it at once while another finalises, Open MPI 4's mpirun may wait for itself for ever.
-fn end_job(roll: &Roll) -> ! {
-    let deadline = std::thread::Builder::new().name("deadline".into()).spawn(|| {
-        std::thread::sleep(LAST_WORDS + ABORT);
-        signal_hook::low_level::exit(FAILED)
-    });
-    std::thread::sleep(LAST_WORDS);
-    if deadline.is_err() {
-        signal_hook::low_level::exit(FAILED);
-    }
-    if roll.failed().is_some_and(|(by, _)| by != roll.rank()) {
-        std::thread::sleep(ABORT);
-    }
-    Comm::world().abort(FAILED)
 }
 
 /// The nodes, numbered in the order of their leaders, from the leader of every rank.
@@ -375,6 +342,9 @@ impl Drop for Mpi {
         // Its last rank to go takes the memory with it.
         self.node = None;
         self.roll.leave(self.rank);
+        if self.owns_mpi {
+            self.wait_for_all();
+        }
         let freed = self.free_groups().and_then(|()| self.comm.free());
         let ended = freed.and_then(|()| if self.owns_mpi { sys::finalize() } else { Ok(()) });
         if let Err(error) = ended {

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::registered::Registry;
 use crate::scratch::Scratch;
 use crate::watch::Roll;
-use crate::watch::lookout::panicked;
+use crate::watch::lookout::{LastWords, panicked};
 
 pub(super) mod board;
 mod channel;
@@ -46,6 +46,7 @@ pub(crate) struct Shared {
     positions: Vec<Option<usize>>,
     board: Board,
     roll: Roll,
+    words: Option<Arc<LastWords>>,
     reach: Reach,
     registry: Arc<Registry>,
     spins: u32,
@@ -104,6 +105,7 @@ impl Shared {
             positions,
             board,
             roll,
+            words: None,
             reach,
             registry,
             spins,
@@ -212,7 +214,15 @@ impl Shared {
 
     /// Lets every rank that shares this memory know that this one cannot go on.
     pub(super) fn fail(&self, cause: &str) {
-        self.roll.fail(self.rank(), cause);
+        match &self.words {
+            Some(words) => words.fail(cause),
+            None => drop(self.roll.fail(self.rank(), cause)),
+        }
+    }
+
+    /// From now on these say why this rank ends, if it is a thread.
+    pub(super) fn set_last_words(&mut self, words: Arc<LastWords>) {
+        self.words = Some(words);
     }
 }
 

@@ -35,7 +35,6 @@ mod warning;
 use bell::Bell;
 pub(crate) use card::{Card, Cards};
 pub(crate) use last_words::{LATER, LastWords, say};
-use last_words::{aborted_line, first_line};
 use nodes::Nodes;
 pub(crate) use panics::panicked;
 use processes::Processes;
@@ -55,7 +54,8 @@ const SAME_END: Duration = Duration::from_millis(100);
 /// Who is to be watched, and what is done about it.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    pub(crate) roll: Roll,
+    /// The rolls of the ranks of this process; the first is that of the lookout.
+    pub(crate) rolls: Vec<Roll>,
     pub(crate) cards: Cards,
     /// Where the leaders of other nodes connect.
     pub(crate) hub: Option<Hub>,
@@ -78,7 +78,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Lookout {
     bell: Arc<Bell>,
-    words: Arc<LastWords>,
+    words: Vec<Arc<LastWords>>,
     is_program: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -90,10 +90,15 @@ impl Lookout {
     /// [`Error::Launch`] if the system gives no thread, or no file for it.
     pub(crate) fn start(watched: Watched) -> Result<Self> {
         let failed = |cause: std::io::Error| Error::Launch(format!("there can be no lookout: {cause}"));
-        let Watched { roll, cards, hub, warn_after, kind } = watched;
+        let Watched { rolls, cards, hub, warn_after, kind } = watched;
         let (bell, cards) = (Arc::new(Bell::new().map_err(failed)?), Arc::new(cards));
-        let words = Arc::new(LastWords::new(roll.clone(), Arc::clone(&cards), Arc::clone(&bell)));
         let is_program = Arc::new(AtomicBool::new(kind == Kind::Processes));
+        let words = |roll: &Roll| {
+            let (cards, bell) = (Arc::clone(&cards), Arc::clone(&bell));
+            Arc::new(LastWords::new(roll.clone(), cards, Arc::clone(&is_program), bell))
+        };
+        let words: Vec<_> = rolls.iter().map(words).collect();
+        let roll = rolls.into_iter().next().expect("a process has a rank");
         if kind == Kind::Processes {
             panics::keep();
         }
@@ -110,20 +115,18 @@ impl Lookout {
             warnings: (roll.rank() == 0).then(|| Warnings::new(warn_after)),
             roll,
             cards,
-            words: Arc::clone(&words),
+            words: words.clone(),
             bell: Arc::clone(&bell),
             failed_at: None,
-            said_for_threads: false,
             terminated_at: None,
         };
         let thread = std::thread::Builder::new().name("lookout".into()).spawn(move || rounds.run());
         Ok(Self { bell, words, is_program, thread: Some(thread.map_err(failed)?) })
     }
 
-    /// What this rank's process says of a failure.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn words(&self) -> Arc<LastWords> {
-        Arc::clone(&self.words)
+    /// What the ranks of this process say of a failure, in the order of their rolls.
+    pub(crate) fn words(&self) -> &[Arc<LastWords>] {
+        &self.words
     }
 
     /// From now on, threads are all that the program does.
@@ -149,7 +152,7 @@ struct Rounds {
     is_program: Arc<AtomicBool>,
     roll: Roll,
     cards: Arc<Cards>,
-    words: Arc<LastWords>,
+    words: Vec<Arc<LastWords>>,
     bell: Arc<Bell>,
     signals: Signals,
     processes: Processes,
@@ -157,7 +160,6 @@ struct Rounds {
     warnings: Option<Warnings>,
     /// When this lookout saw that a rank had failed.
     failed_at: Option<Instant>,
-    said_for_threads: bool,
     /// When this process was asked to end.
     terminated_at: Option<Instant>,
 }
@@ -203,7 +205,7 @@ impl Rounds {
         }
         self.look_at_processes();
         if let Some(nodes) = &mut self.nodes {
-            nodes.round(&self.words);
+            nodes.round(&self.words[0]);
         }
         if self.roll.failed().is_some() {
             self.failed();
@@ -211,7 +213,7 @@ impl Rounds {
             self.warn();
         }
         if self.terminated_at.is_some_and(|at| at.elapsed() > TERMINATION) {
-            self.words.aborted();
+            self.words.iter().for_each(|words| words.aborted());
             signals::end_as_terminated();
         }
     }
@@ -220,36 +222,22 @@ impl Rounds {
         for rank in self.processes.ended() {
             let is_same_end = self.terminated_at.is_some_and(|at| at.elapsed() > SAME_END);
             if !self.roll.has_left(rank) && !is_same_end {
-                self.words.died(rank, "its process was killed, has crashed or called exit", None);
+                self.words[0].died(rank, "its process was killed, has crashed or called exit", None);
             }
         }
     }
 
-    /// A rank has failed: says so, and sees to it that this process ends.
+    /// A rank has failed: sees to it that the others say so, and that this process ends.
     fn failed(&mut self) {
         let at = *self.failed_at.get_or_insert_with(Instant::now);
-        let is_program = self.is_program.load(Ordering::Relaxed);
-        match self.kind {
-            Kind::Processes if at.elapsed() > LATER => self.words.aborted(),
-            Kind::Processes => {}
-            Kind::Threads if is_program => self.say_for_threads(),
-            Kind::Threads => {}
+        let is_over = self.is_program.load(Ordering::Relaxed) && at.elapsed() > GRACE;
+        // Ranks that are threads speak for themselves, as long as they come to a call.
+        if is_over || self.kind == Kind::Processes && at.elapsed() > LATER {
+            self.words.iter().for_each(|words| words.aborted());
         }
-        if is_program && at.elapsed() > GRACE {
-            self.words.aborted();
+        if is_over {
             signal_hook::low_level::exit(FAILED);
         }
-    }
-
-    /// Says for all ranks what each process says for itself.
-    fn say_for_threads(&mut self) {
-        let Some((by, cause)) = self.roll.failed().filter(|_| !self.said_for_threads) else { return };
-        self.said_for_threads = true;
-        let doing = |rank| self.roll.position_of(rank).map(|position| self.roll.doing(position));
-        let mut lines = first_line(&self.cards, "has failed", doing(by).as_ref(), by, &cause);
-        let others = self.roll.members().iter().filter(|&&rank| rank != by);
-        others.for_each(|&rank| lines += &aborted_line(rank, by, &cause));
-        say(&lines);
     }
 
     /// Somebody wants to know what the ranks of this process did last. (Processes are asked one by one.)
@@ -266,7 +254,7 @@ impl Rounds {
 
     fn warn(&mut self) {
         let Some(warnings) = self.warnings.as_mut().filter(|_| !self.roll.is_quiet()) else { return };
-        let here = (0..self.roll.members().len()).map(|position| self.roll.doing(position));
+        let here = (0..self.roll.members().len()).map(|position| (self.roll.doing(position), None));
         let elsewhere = self.nodes.iter().flat_map(Nodes::doings);
         let ranks: Vec<_> = here.chain(elsewhere).collect();
         if let Some(warning) = warnings.due(&ranks, &self.cards) {

@@ -24,7 +24,7 @@ impl Ended {
 
 /// The launcher: `mpirun`, or what `UNISONO_TEST_MPIRUN` names, for a build with another MPI than the
 /// default one.
-fn launcher() -> String {
+pub fn launcher() -> String {
     std::env::var("UNISONO_TEST_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
 }
 

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use unisono_collectives::Rank;
 
+use super::ending::{end_job, last_words};
 use super::flight::Flights;
 use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
-use super::{end_job, last_words};
 use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::transport::half::{Half, complete};

@@ -15,19 +15,26 @@ use crate::watch::{Doing, Roll, Stage, dump_all};
 /// is to arrive there in this order.
 pub(crate) const LATER: Duration = Duration::from_millis(100);
 
-/// The line of a rank's process, said once.
+/// What one rank says, once.
 #[derive(Debug)]
 pub(crate) struct LastWords {
     roll: Roll,
     cards: Arc<Cards>,
+    /// Whether there is anything to be said: of a program that does other things too, the library says nothing.
+    speaks: Arc<AtomicBool>,
     said: AtomicBool,
     /// Wakes the lookout, which tells the other nodes.
     bell: Arc<Bell>,
 }
 
 impl LastWords {
-    pub(super) fn new(roll: Roll, cards: Arc<Cards>, bell: Arc<Bell>) -> Self {
-        Self { roll, cards, said: AtomicBool::new(false), bell }
+    pub(super) fn new(roll: Roll, cards: Arc<Cards>, speaks: Arc<AtomicBool>, bell: Arc<Bell>) -> Self {
+        Self { roll, cards, speaks, said: AtomicBool::new(false), bell }
+    }
+
+    /// Whether it is this rank's turn to say something: it says one thing only.
+    fn may_speak(&self) -> bool {
+        self.speaks.load(Ordering::Relaxed) && !self.said.swap(true, Ordering::Relaxed)
     }
 
     /// This rank cannot go on: says why, and then lets the others know. If another has failed before, it says that, a
@@ -35,10 +42,13 @@ impl LastWords {
     pub(crate) fn fail(&self, cause: &str) {
         let rank = self.roll.rank();
         if self.roll.failed().is_some_and(|(by, _)| by != rank) {
-            std::thread::sleep(LATER);
-            return self.aborted();
+            if self.speaks.load(Ordering::Relaxed) {
+                std::thread::sleep(LATER);
+                self.aborted();
+            }
+            return;
         }
-        if !self.said.swap(true, Ordering::Relaxed) {
+        if self.may_speak() {
             let doing = self.roll.doing(self.roll.position());
             say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
         }
@@ -68,19 +78,25 @@ impl LastWords {
         }
     }
 
+    /// Lets the other nodes know at once what is on the roll.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn hurry(&self) {
+        self.bell.ring();
+    }
+
     /// Says that this rank ends because another has failed.
     pub(super) fn aborted(&self) {
         let (own, failed) = (self.roll.rank(), self.roll.failed());
         if let Some((by, cause)) = failed.filter(|(by, _)| *by != own)
-            && !self.said.swap(true, Ordering::Relaxed)
+            && self.may_speak()
         {
-            say(&aborted_line(own, by, &cause));
+            say(&format!("unisono: rank {own}: aborted because rank {by} failed: {cause}\n"));
         }
     }
 }
 
 /// Which rank has failed, where, in what as far as that is known, and why.
-pub(super) fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
+fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
     let place = match doing.map(|doing| &doing.last) {
         None => String::new(),
         Some(None) => " before its first collective".to_owned(),
@@ -88,10 +104,6 @@ pub(super) fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: 
         Some(Some(call)) => format!(" in {}, step {}", call.name(), call.step),
     };
     format!("unisono: {} {how}{place}: {cause}\n", cards.whole_name(rank))
-}
-
-pub(super) fn aborted_line(rank: Rank, by: Rank, cause: &str) -> String {
-    format!("unisono: rank {rank}: aborted because rank {by} failed: {cause}\n")
 }
 
 /// Writes to standard error in one piece: other ranks may be saying something at the same moment.

@@ -61,11 +61,16 @@ impl Nodes {
         self.star.waits_on()
     }
 
-    /// What the ranks of other nodes do, as far as it is known.
-    pub(super) fn doings(&self) -> impl Iterator<Item = Doing> {
-        self.reports.values().map(|(doing, at)| {
-            let since_s = doing.since_s + at.elapsed().as_secs_f64();
-            Doing { since_s, ..doing.clone() }
+    /// What the ranks of other nodes do, as far as it is known, and for how many seconds it has not been heard of them if that
+    /// is long: then it is what they did at that time.
+    pub(super) fn doings(&self) -> impl Iterator<Item = (Doing, Option<f64>)> {
+        let fresh = self.report_every * 2 + Duration::from_secs(1);
+        self.reports.values().map(move |(doing, at)| {
+            let (doing, age) = (doing.clone(), at.elapsed());
+            if age > fresh {
+                return (doing, Some(age.as_secs_f64()));
+            }
+            (Doing { since_s: doing.since_s + age.as_secs_f64(), ..doing }, None)
         })
     }
 

@@ -27,9 +27,10 @@ impl Warnings {
         Self { first_s, next_s: first_s, sequence: None }
     }
 
-    /// The warning that is due, if one is, from what the ranks do.
-    pub(super) fn due(&mut self, ranks: &[Doing], cards: &Cards) -> Option<String> {
-        let inside = || ranks.iter().filter(|doing| doing.state == State::Inside);
+    /// The warning that is due, if one is, from what the ranks do, or did so many seconds ago where it was not heard of them since.
+    pub(super) fn due(&mut self, ranks: &[(Doing, Option<f64>)], cards: &Cards) -> Option<String> {
+        let now = ranks.iter().filter(|(_, heard)| heard.is_none()).map(|(doing, _)| doing);
+        let inside = || now.clone().filter(|doing| doing.state == State::Inside);
         let longest = inside().max_by(|one, other| one.since_s.total_cmp(&other.since_s))?;
         if self.sequence != Some(longest.sequence()) {
             self.sequence = Some(longest.sequence());
@@ -43,19 +44,21 @@ impl Warnings {
         }
         // A rank that is in an earlier call is missing in this one, and so is one of which nothing is known.
         let latest = inside().map(Doing::sequence).max()?;
-        let known = |rank| ranks.iter().find(|doing| doing.rank == rank);
-        let is_there = |doing: &Doing| doing.state == State::Inside && doing.sequence() == latest;
+        let known = |rank| ranks.iter().find(|(doing, _)| doing.rank == rank);
+        let is_there = |(doing, heard): &(Doing, Option<f64>)| {
+            heard.is_none() && doing.state == State::Inside && doing.sequence() == latest
+        };
         let all = (0..cards.ranks()).map(|rank| (rank, known(rank)));
-        let (there, missing): (Vec<_>, Vec<_>) = all.partition(|(_, doing)| doing.is_some_and(is_there));
+        let (there, missing): (Vec<_>, Vec<_>) = all.partition(|(_, seen)| seen.is_some_and(is_there));
         Some(words(&there, &missing, cards))
     }
 }
 
-/// A rank, and what it does if that is known.
-type Seen<'a> = (Rank, Option<&'a Doing>);
+/// A rank, and what it does if that is known, or did.
+type Seen<'a> = (Rank, Option<&'a (Doing, Option<f64>)>);
 
 fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
-    let inside = || there.iter().filter_map(|(_, doing)| *doing);
+    let inside = || there.iter().filter_map(|(_, seen)| Some(&(*seen)?.0));
     let waited = Seconds(inside().map(|doing| doing.since_s).fold(0.0, f64::max));
     let call = inside().find_map(|doing| doing.last.as_ref()).map(ToString::to_string).unwrap_or_default();
     let (named, mut text) = if missing.is_empty() {
@@ -69,8 +72,14 @@ fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
             format!("unisono: {waiting} {have} waited {waited} in {call}, and {absent} {are} missing:\n"),
         )
     };
-    for (rank, doing) in named.iter().take(MOST_NAMED) {
-        let does = doing.map_or("is on a node of which nothing is known".to_owned(), ToString::to_string);
+    for (rank, seen) in named.iter().take(MOST_NAMED) {
+        let does = match seen {
+            None => "is on a node of which nothing is known".to_owned(),
+            Some((doing, None)) => doing.to_string(),
+            Some((doing, Some(heard))) => {
+                format!("{doing}: so it was {} ago, when its node was heard last", Seconds(*heard))
+            }
+        };
         let _ = writeln!(text, "unisono:   {} {does}", cards.whole_name(*rank));
     }
     if let more @ 1.. = named.len().saturating_sub(MOST_NAMED) {
@@ -108,7 +117,7 @@ mod tests {
         Cards((0..ranks as u32).map(card).collect())
     }
 
-    fn doing(rank: Rank, state: State, sequence: u64, since_s: f64) -> Doing {
+    fn doing(rank: Rank, state: State, sequence: u64, since_s: f64) -> (Doing, Option<f64>) {
         let stage = if state == State::Inside { Stage::Running } else { Stage::Done };
         let last = Record {
             sequence,
@@ -127,7 +136,7 @@ mod tests {
             ended_s_ago: None,
         };
         let last = (state != State::NotYet).then_some(last);
-        Doing { rank, host: String::new(), process_id: 1, state, since_s, quiet: None, last }
+        (Doing { rank, host: String::new(), process_id: 1, state, since_s, quiet: None, last }, None)
     }
 
     #[test]
@@ -176,6 +185,15 @@ mod tests {
         let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(2)).unwrap();
         assert!(text.contains("rank 1 is missing"), "{text}");
         assert!(text.contains("rank 1 (host h1, pid 101) is on a node of which nothing is known"), "{text}");
+    }
+
+    #[test]
+    fn what_was_heard_long_ago_is_no_news() {
+        let (stopped, _) = doing(1, State::Inside, 17, 600.0);
+        let ranks = [doing(0, State::Inside, 17, 60.0), (stopped, Some(59.0))];
+        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(2)).unwrap();
+        assert!(text.contains("rank 0 has waited 60 s") && text.contains("rank 1 is missing"), "{text}");
+        assert!(text.contains(": so it was 59 s ago, when its node was heard last\n"), "{text}");
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! How a world of processes ends, well or not.
+
+use std::ffi::c_int;
+use std::time::{Duration, Instant};
+
+use unisono_collectives::Rank;
+
+use super::Mpi;
+use super::sys::Comm;
+use crate::run::FAILED;
+use crate::watch::Roll;
+use crate::watch::lookout::{LastWords, say};
+
+/// How long a rank waits before it ends the job: the others are to speak too, and its launcher, which passes on what ranks
+/// write, may throw away what it has not yet read when the job ends.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// How long MPI may take to end the job: it may hang where a network is cut.
+const ABORT: Duration = Duration::from_secs(2);
+
+/// How long a rank that ends waits for those of other nodes: that they have left may not reach it, where the nodes have no
+/// connections of their own.
+const FAR: Duration = Duration::from_secs(10);
+/// How long it sleeps between two looks.
+const NAP: Duration = Duration::from_millis(1);
+/// A tag that no message has.
+const NO_TAG: c_int = 7;
+
+/// Says why a rank cannot go on, and lets the others know.
+pub(super) fn last_words(words: Option<&LastWords>, roll: &Roll, cause: &str) {
+    if let Some(words) = words {
+        return words.fail(cause);
+    }
+    say(&format!("unisono: rank {} ends the job: {cause}\n", roll.rank()));
+    roll.fail(roll.rank(), cause);
+}
+
+/// Ends all processes that were launched together. The rank that failed first has MPI do so, and the others wait for that:
+/// where several do it at once while another finalises, Open MPI 4's mpirun may wait for itself for ever.
+pub(super) fn end_job(roll: &Roll) -> ! {
+    let deadline = std::thread::Builder::new().name("deadline".into()).spawn(|| {
+        std::thread::sleep(LAST_WORDS + ABORT);
+        signal_hook::low_level::exit(FAILED)
+    });
+    std::thread::sleep(LAST_WORDS);
+    if deadline.is_err() {
+        signal_hook::low_level::exit(FAILED);
+    }
+    if roll.failed().is_some_and(|(by, _)| by != roll.rank()) {
+        std::thread::sleep(ABORT);
+    }
+    Comm::world().abort(FAILED)
+}
+
+impl Mpi {
+    /// Waits until all ranks have left: to finalise is to wait where no deadline is, and where Open MPI 4's mpirun may wait for
+    /// itself for ever if a rank that has not come ends the job.
+    pub(super) fn wait_for_all(&self) {
+        let Some(words) = &self.words else { return };
+        words.hurry();
+        let (began, ranks) = (Instant::now(), self.topology.ranks());
+        let near = |rank: &Rank| self.roll.members().contains(rank);
+        while !(0..ranks).all(|rank| self.roll.has_left(rank)) {
+            let only_far = (0..ranks).filter(near).all(|rank| self.roll.has_left(rank));
+            if only_far && began.elapsed() > FAR {
+                return;
+            }
+            if self.roll.failed().is_some() {
+                end_job(&self.roll);
+            }
+            // What was sent before may still be on its way. No message has this tag.
+            let progress = self.comm.probe(NO_TAG);
+            debug_assert!(!matches!(progress, Ok(Some(_))), "no message has this tag");
+            std::thread::sleep(NAP);
+        }
+    }
+}
