@@ -76,7 +76,7 @@ impl Mpi {
         let (mut sending, receiving, around) = node.halves(header, outgoing, incoming);
         sending.progress()?;
         let mut receiving = Beside { half: receiving, flights: &mut self.messages.flights };
-        let waiting = Waiting::new(self.spins, timeout);
+        let waiting = Waiting::new(self.spins, timeout).for_long();
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
 
@@ -151,7 +151,7 @@ impl Messages {
         let place = flights.flying.iter().position(|flight| flight.number == ticket.0);
         let place = place.expect("an exchange is waited for once");
         let mut listening = Listening { comm, header, overheard: &mut self.overheard };
-        let waiting = Waiting::new(self.spins, timeout);
+        let waiting = Waiting::new(self.spins, timeout).for_long();
         let flight = &mut flights.flying[place];
         complete(&mut None::<Flight>, flight, waiting, |_, waiting| listening.look_around(waiting))?;
         target.accept(0, flight.received.take(flight.received_bytes));
