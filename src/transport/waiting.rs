@@ -13,6 +13,9 @@ const LOOKS_BETWEEN_CLOCKS: u32 = 256;
 /// After so long a rank sleeps between looks: it is not a message in flight that it waits for.
 const AWAKE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_micros(50);
+/// How often it looks before that, where it is known that it takes a while.
+#[cfg(feature = "mpi")]
+const LOOKS_AWAKE: u32 = 50;
 /// How often a rank looks before it gives way, if it has a core of its own; and how often at first without
 /// any pause, which would make it late by half a pause for a message that is about to come.
 const SPINS: u32 = 2000;
@@ -45,6 +48,8 @@ pub(crate) struct Waiting<'a> {
     spins: u32,
     times: Option<Times>,
     patient: bool,
+    /// After so many looks a rank sleeps between them.
+    looks_awake: u32,
     patience: &'a Patience,
     roll: &'a Roll,
 }
@@ -63,7 +68,15 @@ struct Times {
 impl<'a> Waiting<'a> {
     /// `spins` looks without giving way.
     pub(crate) fn new(spins: u32, patience: &'a Patience, roll: &'a Roll) -> Self {
-        Self { looks: 0, spins, times: None, patient: false, patience, roll }
+        Self { looks: 0, spins, times: None, patient: false, looks_awake: u32::MAX, patience, roll }
+    }
+
+    /// A wait for something that takes a while, such as a large message between nodes: it soon sleeps between looks. Others that
+    /// want the core, and the kernel that moves the bytes, then get it; and where a core is wanted by many, one who yields is last in the
+    /// queue, and one who wakes is first.
+    #[cfg(feature = "mpi")]
+    pub(super) fn for_long(self) -> Self {
+        Self { looks_awake: LOOKS_AWAKE, spins: self.spins.min(LOOKS_AWAKE), ..self }
     }
 
     /// Lets a moment pass; from time to time it says that it is time to look whether something is wrong.
@@ -101,8 +114,11 @@ impl<'a> Waiting<'a> {
 
     #[cold]
     fn give_way(&mut self) -> Result<bool, Hopeless> {
-        std::thread::yield_now();
-        if !self.patient && !self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
+        let sleeps = self.patient || self.looks > self.looks_awake;
+        if !sleeps {
+            std::thread::yield_now();
+        }
+        if !sleeps && !self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
             return Ok(false);
         }
         let now = Instant::now();
@@ -115,7 +131,7 @@ impl<'a> Waiting<'a> {
             times.resumed = now;
         }
         self.patient = times.waited > AWAKE;
-        if self.patient {
+        if sleeps {
             std::thread::sleep(NAP);
         }
         if let Some((by, cause)) = self.roll.failed() {

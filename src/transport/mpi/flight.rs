@@ -77,7 +77,7 @@ impl Mpi {
         let (mut sending, receiving, around) = node.halves(header, outgoing, incoming);
         sending.progress()?;
         let mut receiving = Beside { half: receiving, flights: &mut self.messages.flights };
-        let waiting = Waiting::new(self.spins, patience, &self.roll);
+        let waiting = Waiting::new(self.spins, patience, &self.roll).for_long();
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
 
@@ -154,7 +154,7 @@ impl Messages {
         let place = place.expect("an exchange is waited for once");
         let mut listening =
             Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
-        let waiting = Waiting::new(self.spins, patience, roll);
+        let waiting = Waiting::new(self.spins, patience, roll).for_long();
         let flight = &mut flights.flying[place];
         complete(&mut None::<Flight>, flight, waiting, |other, waiting| {
             listening.look_around(other, waiting)
