@@ -51,6 +51,8 @@ pub(crate) fn full() {
     ] {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
+    // At once, and not when the run comes to its end.
+    assert!(!stdout.contains(r#""epoch":3"#), "it went on: {stdout}");
     let names: Vec<_> = stdout.lines().skip_while(|line| *line != "code 1").skip(1).collect();
     assert_eq!(names, [".lock", "step-0000000040", "step-0000000080"], "only whole ones: {stdout}");
 }
