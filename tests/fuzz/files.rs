@@ -139,7 +139,8 @@ mod with_train {
             folder.file(&name_of(0), &bytes);
             load(&Source::Images(folder.path()))
         });
-        Reader { name, short: 1_500, bound_bytes: BOUND_BYTES, corpus, read }
+        // What a decoder takes to begin with, twice: the image as it is, and in grey.
+        Reader { name, short: 1_500, bound_bytes: 2 * BOUND_BYTES, corpus, read }
     }
 
     type State = serde_json::Value;

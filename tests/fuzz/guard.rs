@@ -5,14 +5,26 @@ use std::process::abort;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::soak::Soak;
+
 /// An input that takes longer hangs.
 const MOST: Duration = Duration::from_secs(20);
 
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// What may be in use.
 static BOUND_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+static SEED: AtomicU64 = AtomicU64::new(0);
 /// The input that is being read: its number, plus one.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// Ends the program: nothing that is in the midst of an allocation, or never ends, can panic.
+fn end(why: &str) -> ! {
+    let (seed, number) = (SEED.load(Ordering::Relaxed), NUMBER.load(Ordering::Relaxed));
+    let soak = Soak { seed, ..Soak::default() };
+    eprintln!("of the input that is being read: {why}");
+    eprintln!("to make this case again: {}", soak.again(number.saturating_sub(1)));
+    abort();
+}
 
 /// The system's allocator, which ends the program where an input asks for too much.
 struct Bounded;
@@ -22,9 +34,7 @@ impl Bounded {
         let live = LIVE_BYTES.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if live > BOUND_BYTES.load(Ordering::Relaxed) {
             BOUND_BYTES.store(usize::MAX, Ordering::Relaxed);
-            let number = NUMBER.load(Ordering::Relaxed) - 1;
-            eprintln!("input {number} asks for {bytes} bytes, with which {live} would be in use");
-            abort();
+            end(&format!("it asks for {bytes} bytes, with which {live} would be in use"));
         }
     }
 }
@@ -54,7 +64,8 @@ unsafe impl GlobalAlloc for Bounded {
 static ALLOCATOR: Bounded = Bounded;
 
 /// Reads an input under guard: the program ends if it takes more than so much memory at a time.
-pub fn guarded<R>(number: u64, bound_bytes: usize, read: impl FnOnce() -> R) -> R {
+pub fn guarded<R>((seed, number): (u64, u64), bound_bytes: usize, read: impl FnOnce() -> R) -> R {
+    SEED.store(seed, Ordering::Relaxed);
     NUMBER.store(number + 1, Ordering::Relaxed);
     let bound = LIVE_BYTES.load(Ordering::Relaxed) + bound_bytes;
     BOUND_BYTES.store(bound, Ordering::Relaxed);
@@ -74,8 +85,7 @@ pub fn watch() {
             if number != seen.0 {
                 seen = (number, Instant::now());
             } else if number > 0 && seen.1.elapsed() > MOST {
-                eprintln!("input {} takes more than {MOST:?}", number - 1);
-                abort();
+                end(&format!("it takes more than {MOST:?}"));
             }
         }
     });

@@ -56,7 +56,7 @@ fn fuzz(reader: Reader) {
     while let Some(number) = cases.take() {
         let input = corpus.draw(&mut Random::of(soak.seed, number));
         let said = Said { input: &input, again: soak.again(number) };
-        let answer = guard::guarded(number, bound_bytes, || read(&input));
+        let answer = guard::guarded((soak.seed, number), bound_bytes, || read(&input));
         std::mem::forget(said);
         *if answer.is_ok() { &mut accepted } else { &mut refused } += 1;
         corpus.learn(input, &answer.err().unwrap_or_default());

@@ -11,10 +11,12 @@ use crate::common::memory::Memory;
 use crate::common::random::Random;
 
 /// A rank that has no error after so long hangs.
-pub const DEADLINE: Duration = Duration::from_secs(8);
+pub const DEADLINE: Duration = Duration::from_secs(40);
 /// What ranks wait for each other: what is found only then was not found, but where all that ranks know of each other are
 /// messages, and none is sent.
-const TIMEOUT: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The same there.
+const TIMEOUT_OF_MESSAGES: Duration = Duration::from_secs(3);
 
 const KINDS: [Kind; 10] = [
     Kind::Count,
@@ -130,7 +132,7 @@ impl Case {
     /// # Panics
     /// If there is a result that there cannot be, or no error that says who called what.
     pub fn play(&self, comm: &mut Communicator) -> Found {
-        comm.set_timeout(TIMEOUT);
+        comm.set_timeout(if self.sees_silence { TIMEOUT } else { TIMEOUT_OF_MESSAGES });
         let rank = comm.rank();
         let mut own = Random::of(self.own.clone().bits(), rank as u64);
         let mut early = 0;
