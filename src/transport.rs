@@ -370,6 +370,7 @@ impl Transport {
             Self::Threads(threads) => threads.set_last_words(Arc::clone(words)),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.set_last_words(words),
+            Self::Faulty(faulty) => faulty.inner.set_last_words(words),
         }
     }
 

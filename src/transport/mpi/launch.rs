@@ -1,16 +1,15 @@
 //! What goes wrong when a program is launched: recognised at the start, said in a line by one rank, and refused
 //! where going on would do harm.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use unisono_collectives::Topology;
 
-use super::FAILED;
 use super::sys::{Comm, header_version, library_version};
 use crate::config::{Config, Launcher, Starter};
 use crate::error::{Error, Result};
 use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
+use crate::watch::lookout;
 
 mod agreement;
 mod watch;
@@ -18,9 +17,9 @@ mod watch;
 pub(super) use agreement::agree;
 use watch::Watch;
 
-/// Says a line, in one piece: other ranks may be saying something at the same moment.
+/// Says a line.
 pub(super) fn say(line: &str) {
-    let _ = std::io::stderr().write_all(format!("unisono: {line}\n").as_bytes());
+    lookout::say(&format!("unisono: {line}\n"));
 }
 
 /// What is to be seen to, or said, before MPI begins; then its beginning is watched for as long as the result is

@@ -3,8 +3,9 @@
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::{FAILED, say};
+use super::say;
 use crate::config::Launcher;
+use crate::run::FAILED;
 use crate::system;
 
 /// After so long it is said that ranks are waited for.
