@@ -50,7 +50,6 @@ pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
 }
 
 /// The name of this machine.
-#[cfg(feature = "mpi")]
 pub(crate) fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

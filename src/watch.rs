@@ -12,10 +12,11 @@ mod ring;
 mod roll;
 #[allow(unsafe_code, reason = "memory is shared with other processes")]
 mod sheet;
+mod time;
 
 pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump_all, dump_failed};
-pub(crate) use record::Seconds;
 pub use record::{Doing, Record, Stage, State};
 pub use report::{Flight, FlightError};
 pub(crate) use roll::{Recording, Roll};
+pub(crate) use time::Seconds;

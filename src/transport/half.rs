@@ -60,7 +60,18 @@ pub(super) fn complete(
         }
         // Of two ranks, first of all the one that is to send.
         let other = if receiving.is_done() { sending.other() } else { receiving.other() };
-        if waiting.pause_for(other)?
+        let due = match waiting.pause_for(other) {
+            Err(late @ Failure::Timeout { .. }) => {
+                // This rank may itself have had no core, and all that it waits for is here, or why it is not.
+                look_around(other, &waiting)?;
+                if receiving.progress()? || sending.progress()? {
+                    continue;
+                }
+                return Err(late);
+            }
+            paused => paused?,
+        };
+        if due
             && look_around(other, &waiting)? == Sight::Gone
             && !(receiving.progress()? || sending.progress()?)
         {

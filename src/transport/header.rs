@@ -164,10 +164,10 @@ mod tests {
     #[test]
     fn what_a_rank_called_is_seen_though_it_sends_nothing() {
         let rolls = Roll::of_threads(2).unwrap();
-        header(3, 10).note(&rolls[1], 0);
+        let _ = header(3, 10).note(&rolls[1], 0);
         assert!(header(3, 10).of_size(8).check_called(1, &rolls[0]).is_ok());
         assert!(header(4, 99).check_called(1, &rolls[0]).is_ok(), "it is not there yet");
-        header(4, 10).note(&rolls[1], 0);
+        let _ = header(4, 10).note(&rolls[1], 0);
         let Err(Failure::Mismatch { ours, theirs, .. }) = header(3, 99).check_called(1, &rolls[0]) else {
             panic!("a mismatch, though the other is in a later call");
         };

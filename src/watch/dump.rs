@@ -139,7 +139,7 @@ fn tell(roll: &Roll, all: Result<PathBuf>) {
             let folder = folder.display();
             format!(
                 "unisono: what each rank did last is in {folder} on {}; `unisono hang-report {folder}` says what happened\n",
-                super::roll::host()
+                crate::system::host()
             )
         }
         Err(error) => format!("unisono: {error}\n"),

@@ -22,6 +22,7 @@ use crate::run::FAILED;
 
 mod bell;
 mod card;
+mod disagreement;
 mod last_words;
 mod link;
 mod message;
@@ -34,6 +35,7 @@ mod warning;
 
 use bell::Bell;
 pub(crate) use card::{Card, Cards};
+use disagreement::disagreement;
 pub(crate) use last_words::{LATER, LastWords, say};
 use nodes::Nodes;
 pub(crate) use panics::panicked;
@@ -210,7 +212,7 @@ impl Rounds {
         if self.roll.failed().is_some() {
             self.failed();
         } else {
-            self.warn();
+            self.look_at_all();
         }
         if self.terminated_at.is_some_and(|at| at.elapsed() > TERMINATION) {
             self.words.iter().for_each(|words| words.aborted());
@@ -252,11 +254,18 @@ impl Rounds {
         }
     }
 
-    fn warn(&mut self) {
+    /// On rank 0: looks at what all ranks do, for waits that take long and ranks that will never meet.
+    fn look_at_all(&mut self) {
         let Some(warnings) = self.warnings.as_mut().filter(|_| !self.roll.is_quiet()) else { return };
+        if !warnings.is_time() {
+            return;
+        }
         let here = (0..self.roll.members().len()).map(|position| (self.roll.doing(position), None));
         let elsewhere = self.nodes.iter().flat_map(Nodes::doings);
         let ranks: Vec<_> = here.chain(elsewhere).collect();
+        if let Some(cause) = disagreement(&ranks) {
+            return self.words[0].seen(&cause);
+        }
         if let Some(warning) = warnings.due(&ranks, &self.cards) {
             say(&warning);
         }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use unisono_collectives::Rank;
 
 use super::dump::Dump;
-use super::record::{Record, Seconds, Stage, State};
+use super::record::{Record, Stage, State};
+use super::time::Seconds;
 use crate::collective::FIRST_OF_SETUP;
 
 /// How many ranks are named one by one.

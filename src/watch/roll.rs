@@ -8,15 +8,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use unisono_collectives::Rank;
 
-use super::record::{Doing, Record, Stage, State, seconds_between};
+use super::record::{Doing, Record, Stage, State};
 use super::ring::{Ring, Slot};
-use super::sheet::{Row, Sheet};
+use super::sheet::{Row, Sheet, hash};
+use super::time::{now_us, seconds_between};
 use crate::codes::Codes;
 use crate::error::{Error, Result};
 use crate::memory::Pages;
+use crate::system;
 
 /// From this size on, a call takes so long that a look at the clock does not matter.
 const LONG_BYTES: usize = 16 << 10;
@@ -240,7 +241,7 @@ impl Roll {
         let quiet = is_quiet.then(|| row.label(row.quiet_label.load(Ordering::Relaxed))).flatten();
         Doing {
             rank,
-            host: host(),
+            host: system::host(),
             process_id: row.process_id.load(Ordering::Relaxed),
             state,
             since_s: seconds_between(since, now),
@@ -348,23 +349,6 @@ impl Recording<'_> {
     }
 }
 
-/// What stands for a label in messages; never 0, which stands for none. (FNV-1a, 64 bits.)
-fn hash(label: &str) -> u64 {
-    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    label.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step).max(1)
-}
-
-/// The name of this host.
-pub(super) fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// The system's clock, which all processes of a node read alike.
-fn now_us() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -404,12 +388,5 @@ mod tests {
         assert!(rolls[1].is_quiet());
         rolls[0].set_quiet_elsewhere(None);
         assert!(!rolls[1].is_quiet());
-    }
-
-    #[test]
-    fn labels_differ_in_their_hashes() {
-        let hashes: std::collections::HashSet<_> =
-            (0..10_000).map(|bucket| hash(&format!("bucket {bucket}"))).collect();
-        assert!(hashes.len() == 10_000 && !hashes.contains(&0) && hash("") != 0);
     }
 }

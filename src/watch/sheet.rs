@@ -194,6 +194,12 @@ impl Sheet {
     }
 }
 
+/// What stands for a label in messages; never 0, which stands for none. (FNV-1a, 64 bits.)
+pub(super) fn hash(label: &str) -> u64 {
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    label.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,5 +232,12 @@ mod tests {
         assert_eq!(sheet.head().cause.get(), Some(String::new()));
         sheet.head().cause.clear();
         assert_eq!(sheet.head().cause.get(), None);
+    }
+
+    #[test]
+    fn labels_differ_in_their_hashes() {
+        let hashes: std::collections::HashSet<_> =
+            (0..10_000).map(|bucket| hash(&format!("bucket {bucket}"))).collect();
+        assert!(hashes.len() == 10_000 && !hashes.contains(&0) && hash("") != 0);
     }
 }

@@ -228,7 +228,14 @@ fn wait<R>(
         if let Some(seen) = look() {
             return Ok(seen);
         }
-        if waiting.pause_for(other)? && around.look(other, &waiting)? == Sight::Gone {
+        let due = match waiting.pause_for(other) {
+            Err(late @ Failure::Timeout { .. }) => {
+                around.look(other, &waiting)?;
+                return look().ok_or(late);
+            }
+            paused => paused?,
+        };
+        if due && around.look(other, &waiting)? == Sight::Gone {
             return look().ok_or(Failure::Left { other });
         }
     }

@@ -46,7 +46,8 @@ fn two<A: Send, B: Send>(
 /// Stays inside for a while after both have come, and says when it goes.
 fn visit(both: &Barrier, gone: &AtomicBool, open: &mut Open<'_>) -> Result<()> {
     both.wait();
-    std::thread::sleep(Duration::from_millis(200));
+    // Longer than the other takes to look at its deadline, though it may have no core for a while.
+    std::thread::sleep(Duration::from_secs(1));
     open.at_hand(1, 0..32).expect("threads reach all memory").1.fill(1);
     gone.store(true, Ordering::Release);
     Ok(())

@@ -69,8 +69,8 @@ impl LastWords {
         }
     }
 
-    /// The link to another node is cut.
-    pub(super) fn cut(&self, cause: &str) {
+    /// This rank's lookout has seen that the world cannot go on: a link is cut, or ranks disagree.
+    pub(super) fn seen(&self, cause: &str) {
         let rank = self.roll.rank();
         if self.roll.fail(rank, cause) {
             self.said.store(true, Ordering::Relaxed);

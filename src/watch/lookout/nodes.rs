@@ -170,7 +170,7 @@ impl Nodes {
             }
             Lost::Cut => {
                 let seconds = CUT_AFTER.as_secs();
-                words.cut(&format!(
+                words.seen(&format!(
                     "the link between {own} and {other} over {over} is cut: nothing acknowledged for {seconds} s"
                 ));
             }

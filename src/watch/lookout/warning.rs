@@ -1,16 +1,18 @@
 //! A wait that takes long, in words: who is missing, and who waits.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
 use super::card::Cards;
-use crate::watch::record::Seconds;
+use crate::watch::Seconds;
 use crate::watch::{Doing, State};
 
 /// The most ranks that a warning names one by one.
 const MOST_NAMED: usize = 20;
+/// What thousands of ranks do is not put together at every round.
+const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 /// Warns of a wait once it has lasted long, and then at doubling intervals.
 #[derive(Debug)]
@@ -19,12 +21,25 @@ pub(super) struct Warnings {
     next_s: f64,
     /// The call that the last warning was of.
     sequence: Option<u64>,
+    /// When all ranks were looked at last, and how often they are.
+    looked: Instant,
+    every: Duration,
 }
 
 impl Warnings {
     pub(super) fn new(first: Duration) -> Self {
         let first_s = first.as_secs_f64();
-        Self { first_s, next_s: first_s, sequence: None }
+        let every = (first / 8).min(MOST_BETWEEN_LOOKS);
+        Self { first_s, next_s: first_s, sequence: None, looked: Instant::now(), every }
+    }
+
+    /// Whether it is time to look at all ranks again.
+    pub(super) fn is_time(&mut self) -> bool {
+        let is_time = self.looked.elapsed() >= self.every;
+        if is_time {
+            self.looked = Instant::now();
+        }
+        is_time
     }
 
     /// The warning that is due, if one is, from what the ranks do, or did so many seconds ago where it was not heard of them since.
@@ -106,7 +121,7 @@ fn names(ranks: &[Seen<'_>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::card::Card;
     use super::*;
     use crate::watch::{Record, Stage};
@@ -117,7 +132,12 @@ mod tests {
         Cards((0..ranks as u32).map(card).collect())
     }
 
-    fn doing(rank: Rank, state: State, sequence: u64, since_s: f64) -> (Doing, Option<f64>) {
+    pub(in super::super) fn doing(
+        rank: Rank,
+        state: State,
+        sequence: u64,
+        since_s: f64,
+    ) -> (Doing, Option<f64>) {
         let stage = if state == State::Inside { Stage::Running } else { Stage::Done };
         let last = Record {
             sequence,
