@@ -54,7 +54,7 @@ pub enum Error {
     },
 
     /// Something failed before, on this rank or another.
-    #[error("rank {rank} cannot go on, because rank {by} failed: {cause}")]
+    #[error("rank {rank} cannot go on{}: {cause}", because(*rank, *by))]
     Aborted {
         /// This rank.
         rank: Rank,
@@ -141,6 +141,11 @@ fn whereabouts(doing: Option<&Doing>) -> String {
         None => "; it is late, has ended, or is in another collective".to_owned(),
         Some(doing) => format!(" (process {} on {}), which {doing}", doing.process_id, doing.host),
     }
+}
+
+/// Who failed, unless it is the rank that says so.
+fn because(rank: Rank, by: Rank) -> String {
+    if by == rank { String::new() } else { format!(", because rank {by} failed") }
 }
 
 /// Where a rank was when something went wrong.

@@ -12,11 +12,8 @@ use crate::common::random::Random;
 
 /// A rank that has no error after so long hangs.
 pub const DEADLINE: Duration = Duration::from_secs(40);
-/// What ranks wait for each other: what is found only then was not found, but where all that ranks know of each other are
-/// messages, and none is sent.
+/// What ranks wait for each other: what is found only then was not found.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// The same there.
-const TIMEOUT_OF_MESSAGES: Duration = Duration::from_secs(3);
 
 const KINDS: [Kind; 10] = [
     Kind::Count,
@@ -60,8 +57,6 @@ pub struct Case {
     few: Vec<Made>,
     /// Whether each rank is one of the few.
     is_of_few: Vec<bool>,
-    /// Whether ranks know what those call that send them nothing: those of a node do.
-    pub sees_silence: bool,
     own: Random,
 }
 
@@ -73,24 +68,17 @@ pub struct Found {
     pub told: u64,
     /// Calls that it was done with before.
     pub early: u64,
-    /// Whether it saw nothing but a deadline.
-    pub late: u64,
 }
 
 impl Found {
     pub fn tell(self) {
-        let Self { own, told, early, late } = self;
-        println!("found {own} {told} {early} {late}");
+        let Self { own, told, early } = self;
+        println!("found {own} {told} {early}");
     }
 
     pub fn read(line: &str) -> Option<Self> {
         let mut numbers = line.strip_prefix("found ")?.split(' ').map(|number| number.parse().unwrap());
-        Some(Self {
-            own: numbers.next()?,
-            told: numbers.next()?,
-            early: numbers.next()?,
-            late: numbers.next()?,
-        })
+        Some(Self { own: numbers.next()?, told: numbers.next()?, early: numbers.next()? })
     }
 }
 
@@ -119,8 +107,8 @@ impl Case {
         let mut is_of_few = vec![false; ranks];
         let few_ranks = 1 + random.below(ranks / 2);
         (0..few_ranks).for_each(|_| is_of_few[random.below(ranks)] = true);
-        let (most, few, sees_silence) = (whole(most), whole(few), world != "mpi");
-        Self { ranks, kind, most, few, is_of_few, sees_silence, own: random }
+        let (most, few) = (whole(most), whole(few));
+        Self { ranks, kind, most, few, is_of_few, own: random }
     }
 
     fn calls(&self, rank: usize) -> &[Made] {
@@ -132,7 +120,7 @@ impl Case {
     /// # Panics
     /// If there is a result that there cannot be, or no error that says who called what.
     pub fn play(&self, comm: &mut Communicator) -> Found {
-        comm.set_timeout(if self.sees_silence { TIMEOUT } else { TIMEOUT_OF_MESSAGES });
+        comm.set_timeout(TIMEOUT);
         let rank = comm.rank();
         let mut own = Random::of(self.own.clone().bits(), rank as u64);
         let mut early = 0;
@@ -150,15 +138,11 @@ impl Case {
                 continue;
             };
             let said = format!("rank {rank} after {:?}: {error}\n{self:?}", started.elapsed());
-            if error.to_string().contains("waited") {
-                assert!(!self.sees_silence, "it should have been seen before: {said}");
-                return Found { late: 1, early, ..Found::default() };
-            }
             assert!(self.names_both(&error.to_string()), "{said}");
             assert!(matches!(comm.barrier(), Err(Error::Aborted { .. })), "it goes on: {said}");
             return match error {
                 Error::Mismatch { .. } => Found { own: 1, early, ..Found::default() },
-                Error::Aborted { by, .. } if by != rank => Found { told: 1, early, ..Found::default() },
+                Error::Aborted { .. } => Found { told: 1, early, ..Found::default() },
                 _ => panic!("{said}"),
             };
         }
