@@ -99,9 +99,9 @@ fn doctor_fails_if_something_is_wrong() {
         let output = command.args(["-c", &line, env!("CARGO_BIN_EXE_unisono")]).output().expect("a shell");
         (output.status.code(), String::from_utf8(output.stdout).expect("text"))
     };
-    let (code, found) = doctor("100");
+    let (code, found) = doctor("99");
     assert_eq!(code, Some(1), "{found}");
-    let wrong = "WRONG files        a process may open 100, and should be allowed 256 or more (ulimit -n)";
+    let wrong = "WRONG files        a process may open 99, and should be allowed 100 and one for each registered array (ulimit -n)";
     assert!(found.lines().any(|line| line == wrong), "{found}");
     let (code, found) = doctor("256");
     assert!(code == Some(0) && !found.contains("WRONG"), "{found}");

@@ -109,7 +109,8 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
         World::SharedMemory => &mut command,
         World::Messages => command.env("UNISONO_TRANSPORT", "mpi"),
     };
-    command.env(ROLE, role).envs(settings.iter().copied());
+    // What is odd about the launch would come before the first cause.
+    command.env(ROLE, role).env("UNISONO_WARNINGS", "off").envs(settings.iter().copied());
     let started = Instant::now();
     let ended = launch::run(command, DEADLINE);
     (ended, started.elapsed())
@@ -228,7 +229,7 @@ fn killed_elsewhere() {
 
 fn over_nodes(options: &[&str]) -> Command {
     let mut command = Command::new(TWO_NODES);
-    command.args(options).args(["--mpirun", &launch::launcher(), "--"]);
+    command.env("UNISONO_WARNINGS", "off").args(options).args(["--mpirun", &launch::launcher(), "--"]);
     command.arg(std::env::current_exe().expect("a program knows its path"));
     command
 }

@@ -83,17 +83,13 @@ impl Found {
 }
 
 /// The ranks of a world, two to five.
-pub fn ranks(case: u64) -> usize {
+fn ranks(case: u64) -> usize {
     2 + (case % 4) as usize
 }
 
 impl Case {
     pub fn new(seed: u64, number: u64, world: &str) -> Self {
         let ranks = if world == "shm+mpi" { 4 } else { ranks(number) };
-        Self::of_ranks(seed, number, world, ranks)
-    }
-
-    pub fn of_ranks(seed: u64, number: u64, world: &str, ranks: usize) -> Self {
         let mut random = Random::of(seed, number);
         let topology =
             if world == "shm+mpi" { Topology::uniform(2, 2) } else { Topology::single_node(ranks) };

@@ -7,9 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
-use unisono::Communicator;
-use unisono::mpi::Threading;
-use unisono::mpi::traits::Communicator as _;
 
 mod case;
 #[path = "../common/mod.rs"]
@@ -19,27 +16,19 @@ use case::{Case, Found};
 use common::launch;
 use common::soak::Soak;
 
-/// Tells a process that it is a rank, and which cases it makes: `many 0 50` or `one 7`.
+/// Tells a process that it is a rank, and which case it makes.
 const ROLE: &str = "UNISONO_TEST_ROLE";
 /// A job that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Worlds at a time: most of what they do is to wait.
 const LANES: usize = 8;
-/// How many cases one job makes, where each rank gets its error before the job ends.
-const CASES_OF_JOB: u64 = 40;
 
 fn main() -> ExitCode {
     let Ok(role) = std::env::var(ROLE) else {
         let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
         return libtest_mimic::run(&arguments, trials()).exit_code();
     };
-    let words: Vec<_> = role.split(' ').collect();
-    let number = |word: usize| words[word].parse().expect("a number");
-    match words[0] {
-        "many" => many(number(1), number(2)),
-        "one" => one(number(1)),
-        _ => panic!("no such role: {role}"),
-    }
+    one(role.parse().expect("a number"));
     ExitCode::SUCCESS
 }
 
@@ -104,20 +93,8 @@ fn over_threads(name: &str) {
     cases.tell(name, &counts.of_ranks());
 }
 
-/// Ranks of a node tell each other, so each gets its error, and lives on for the next case.
 fn over_shared_memory(name: &str) {
-    let soak = Soak::from_environment();
-    let (jobs, counts) = (soak.cases(6), Counts::default());
-    jobs.make(1, |job| {
-        let (first, cases) = if soak.case.is_some() { (job, 1) } else { (job * CASES_OF_JOB, CASES_OF_JOB) };
-        let ranks = if soak.case.is_some() { case::ranks(first / CASES_OF_JOB) } else { case::ranks(job) };
-        let ended = launched(ranks, &format!("many {first} {cases}"), &[]).expect_success();
-        let found: Vec<Found> = ended.stdout.lines().filter_map(Found::read).collect();
-        assert_eq!(found.len() as u64, cases * ranks as u64, "{}", ended.stdout);
-        found.into_iter().for_each(|found| counts.add(found));
-        (0..cases).for_each(|_| counts.case());
-    });
-    jobs.tell(name, &counts.of_ranks());
+    in_jobs(name, "shm", &[]);
 }
 
 fn over_messages(name: &str) {
@@ -131,10 +108,10 @@ fn over_both(name: &str) {
 /// A rank that fails ends the job, and with it the ranks that could not know: a job for each case.
 fn in_jobs(name: &str, world: &'static str, settings: &[(&str, &str)]) {
     let soak = Soak::from_environment();
-    let (cases, counts) = (soak.cases(12), Counts::default());
+    let (cases, counts) = (soak.cases(if world == "shm" { 60 } else { 30 }), Counts::default());
     cases.make(2, |number| {
         let case = Case::new(soak.seed, number, world);
-        let ended = launched(case.ranks, &format!("one {number}"), settings);
+        let ended = launched(case.ranks, &number.to_string(), settings);
         let said = format!("{case:?}\n{}\n{}", ended.stdout, ended.stderr);
         assert!(!ended.status.success(), "{said}");
         assert!(!ended.stderr.contains("panicked"), "{said}");
@@ -151,24 +128,6 @@ fn launched(ranks: usize, role: &str, settings: &[(&str, &str)]) -> launch::Ende
     let mut command = launch::mpirun(ranks, program.to_str().expect("a path in UTF-8"));
     command.env(ROLE, role).envs(settings.iter().copied());
     launch::run(command, DEADLINE)
-}
-
-/// Case after case, each on a communicator of its own.
-fn many(first: u64, cases: u64) {
-    let (universe, _) =
-        unisono::mpi::initialize_with_threading(Threading::Serialized).expect("MPI is not up");
-    let world = universe.world();
-    for number in first..first + cases {
-        let case = Case::of_ranks(Soak::from_environment().seed, number, "shm", world.size() as usize);
-        let mut comm = Communicator::attach(&world).unwrap();
-        assert_eq!(comm.transport(), "shm");
-        let started = Instant::now();
-        let found = case.play(&mut comm);
-        assert!(started.elapsed() < case::DEADLINE, "{case:?} took {:?}", started.elapsed());
-        found.tell();
-        // To drop it would be to end the job; that is what tests/mpi.rs tests. Every rank has seen its error.
-        std::mem::forget(comm);
-    }
 }
 
 fn one(number: u64) {

@@ -1,6 +1,8 @@
 //! Ranks that are in different calls at the same place of the order. Where they share no memory and neither is to send the other anything,
 //! both would wait to their deadlines, and no message would tell them.
 
+use std::collections::HashMap;
+
 use crate::watch::{Doing, State};
 
 /// How long a rank must have been in a call: what is heard of another node is about a moment ago.
@@ -13,9 +15,11 @@ pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
     let inside =
         || ranks.iter().filter(|(_, heard)| heard.is_none()).map(|(doing, _)| doing).filter(is_inside);
     let called = |doing: &Doing| doing.last.as_ref().map(ToString::to_string).unwrap_or_default();
-    let one = inside().min_by_key(|doing| doing.rank)?;
-    let differs = |other: &&Doing| other.sequence() == one.sequence() && called(other) != called(one);
-    let other = inside().filter(differs).min_by_key(|doing| doing.rank)?;
+    let mut first = HashMap::new();
+    let (one, other) = inside().find_map(|other| {
+        let one = *first.entry(other.sequence()).or_insert(other);
+        (called(one) != called(other)).then_some((one, other))
+    })?;
     Some(format!(
         "rank {} called {}, but rank {} called {}",
         one.rank,
@@ -33,7 +37,7 @@ mod tests {
     #[test]
     fn ranks_in_different_calls_of_one_number_disagree() {
         let mut ranks = vec![
-            doing(0, State::Outside, 16, 9.0),
+            doing(0, State::Inside, 18, 9.0),
             doing(1, State::Inside, 17, 3.0),
             doing(2, State::Inside, 17, 3.0),
             doing(3, State::Inside, 17, 3.0),
@@ -44,6 +48,7 @@ mod tests {
         assert_eq!(disagreement(&ranks).as_deref(), Some(said));
         for changed in [
             (doing(3, State::Inside, 18, 3.0).0, None),
+            (doing(3, State::Outside, 17, 3.0).0, None),
             (Doing { since_s: 0.5, ..ranks[3].0.clone() }, None),
             (ranks[3].0.clone(), Some(20.0)),
         ] {
