@@ -1,6 +1,6 @@
 //! Readers of files: data sets and checkpoints.
 
-use crate::Reader;
+use crate::reader::Reader;
 
 #[cfg(not(feature = "train"))]
 pub fn readers() -> Vec<Reader> {

@@ -4,8 +4,8 @@ use std::fs;
 
 use unisono::watch::{Dump, Flight};
 
-use crate::Reader;
 use crate::mutate::Corpus;
+use crate::reader::Reader;
 
 /// What rank 1 of two wrote, that waits in its second call, or did nothing so far.
 fn dumps() -> [String; 2] {

@@ -2,10 +2,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::abort;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-use crate::common::soak::Soak;
 
 /// An input that takes longer hangs.
 const MOST: Duration = Duration::from_secs(20);
@@ -13,16 +12,17 @@ const MOST: Duration = Duration::from_secs(20);
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// What may be in use.
 static BOUND_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
-static SEED: AtomicU64 = AtomicU64::new(0);
-/// The input that is being read: its number, plus one.
-static NUMBER: AtomicU64 = AtomicU64::new(0);
+/// How many inputs there were.
+static INPUTS: AtomicU64 = AtomicU64::new(0);
+/// How the input that is being read is made again; empty if none is. Locked only while nothing is read.
+static AGAIN: Mutex<String> = Mutex::new(String::new());
 
 /// Ends the program: nothing that is in the midst of an allocation, or never ends, can panic.
 fn end(why: &str) -> ! {
-    let (seed, number) = (SEED.load(Ordering::Relaxed), NUMBER.load(Ordering::Relaxed));
-    let soak = Soak { seed, ..Soak::default() };
     eprintln!("of the input that is being read: {why}");
-    eprintln!("to make this case again: {}", soak.again(number.saturating_sub(1)));
+    if let Ok(again) = AGAIN.try_lock() {
+        eprintln!("to make this case again: {again}");
+    }
     abort();
 }
 
@@ -64,14 +64,19 @@ unsafe impl GlobalAlloc for Bounded {
 static ALLOCATOR: Bounded = Bounded;
 
 /// Reads an input under guard: the program ends if it takes more than so much memory at a time.
-pub fn guarded<R>((seed, number): (u64, u64), bound_bytes: usize, read: impl FnOnce() -> R) -> R {
-    SEED.store(seed, Ordering::Relaxed);
-    NUMBER.store(number + 1, Ordering::Relaxed);
+pub fn guarded<R>(again: &str, bound_bytes: usize, read: impl FnOnce() -> R) -> R {
+    let say = |again: &str| {
+        let mut said = AGAIN.lock().unwrap();
+        said.clear();
+        said.push_str(again);
+    };
+    say(again);
+    INPUTS.fetch_add(1, Ordering::Relaxed);
     let bound = LIVE_BYTES.load(Ordering::Relaxed) + bound_bytes;
     BOUND_BYTES.store(bound, Ordering::Relaxed);
     let result = read();
     BOUND_BYTES.store(usize::MAX, Ordering::Relaxed);
-    NUMBER.store(0, Ordering::Relaxed);
+    say("");
     result
 }
 
@@ -81,10 +86,11 @@ pub fn watch() {
         let mut seen = (0, Instant::now());
         loop {
             std::thread::sleep(Duration::from_millis(500));
-            let number = NUMBER.load(Ordering::Relaxed);
-            if number != seen.0 {
-                seen = (number, Instant::now());
-            } else if number > 0 && seen.1.elapsed() > MOST {
+            let inputs = INPUTS.load(Ordering::Relaxed);
+            let reads = AGAIN.lock().is_ok_and(|again| !again.is_empty());
+            if inputs != seen.0 || !reads {
+                seen = (inputs, Instant::now());
+            } else if seen.1.elapsed() > MOST {
                 end(&format!("it takes more than {MOST:?}"));
             }
         }

@@ -13,37 +13,23 @@ mod files;
 mod flights;
 mod guard;
 mod mutate;
+mod reader;
 mod seeds;
 mod texts;
 
-use common::random::Random;
+use common::random::{self, Random};
 use common::soak::Soak;
-use mutate::Corpus;
-
-/// Something that reads.
-struct Reader {
-    name: &'static str,
-    /// How many inputs the short form has.
-    short: u64,
-    /// How much memory an input may take at a time.
-    bound_bytes: usize,
-    corpus: Corpus,
-    read: Read,
-}
-
-/// Reads an input. What is said of it, if it is refused.
-type Read = Box<dyn FnMut(&[u8]) -> Result<(), String> + Send>;
+use reader::Reader;
 
 fn main() -> ExitCode {
     guard::watch();
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    let trials =
-        texts::readers().into_iter().chain([flights::reader()]).chain(files::readers()).map(|reader| {
-            Trial::test(format!("reading {}", reader.name), move || {
-                fuzz(reader);
-                Ok(())
-            })
-        });
+    let trials = reader::all().into_iter().map(|reader| {
+        Trial::test(format!("reading {}", reader.name), move || {
+            fuzz(reader);
+            Ok(())
+        })
+    });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
@@ -55,8 +41,9 @@ fn fuzz(reader: Reader) {
     let (mut accepted, mut refused) = (0, 0);
     while let Some(number) = cases.take() {
         let input = corpus.draw(&mut Random::of(soak.seed, number));
-        let said = Said { input: &input, again: soak.again(number) };
-        let answer = guard::guarded((soak.seed, number), bound_bytes, || read(&input));
+        let again = soak.again(number);
+        let said = Said { input: &input, again: &again };
+        let answer = guard::guarded(&again, bound_bytes, || read(&input));
         std::mem::forget(said);
         *if answer.is_ok() { &mut accepted } else { &mut refused } += 1;
         corpus.learn(input, &answer.err().unwrap_or_default());
@@ -70,7 +57,7 @@ fn fuzz(reader: Reader) {
 /// Says which input a panic is of.
 struct Said<'a> {
     input: &'a [u8],
-    again: String,
+    again: &'a str,
 }
 
 impl Drop for Said<'_> {

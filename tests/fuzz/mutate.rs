@@ -1,11 +1,11 @@
 //! Inputs that are almost right: what is right, with a few things wrong.
 //!
-//! There is no coverage to go by on a stable compiler. In its place stands what is said of an input: one that brings an answer
-//! that was not heard before is kept, and is what later ones are made from.
+//! The test has no coverage to go by, as `fuzz/` has. In its place stands what is said of an input: one that brings an answer that
+//! was not heard before is kept, and is what later ones are made from.
 
 use std::collections::HashSet;
 
-use crate::common::random::Random;
+use crate::random::Random;
 
 /// Numbers at which something may turn over.
 const NUMBERS: [u64; 14] = [
@@ -33,11 +33,11 @@ const LONGEST_BYTES: usize = 64 << 10;
 /// What inputs are made from.
 #[derive(Debug)]
 pub struct Corpus {
-    inputs: Vec<Vec<u8>>,
+    pub inputs: Vec<Vec<u8>>,
     /// How many of them are right: the first ones.
     seeds: usize,
     /// Words of the format.
-    words: &'static [&'static str],
+    pub words: &'static [&'static str],
     answers: HashSet<String>,
 }
 

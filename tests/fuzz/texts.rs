@@ -3,8 +3,8 @@
 use unisono::select::Rules;
 use unisono::{Choice, size};
 
-use crate::Reader;
 use crate::mutate::Corpus;
+use crate::reader::Reader;
 
 /// More than a text of this length has any use for.
 const BOUND_BYTES: usize = 16 << 20;

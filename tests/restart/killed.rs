@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use super::UNISONO;
@@ -47,6 +47,7 @@ pub(crate) fn often() {
         Ok(text) => text.parse().expect("UNISONO_TEST_KILLS is a number of kills"),
         Err(_) => 5,
     };
+    let started = Instant::now();
     // Between two kills it makes about one epoch.
     let epochs = kills + kills / 2 + 2;
     let undisturbed = launch::run(train(epochs, &[]), 10 * MINUTE).expect_success();
@@ -100,5 +101,8 @@ pub(crate) fn often() {
     assert_eq!(restarts, kills, "{said}");
     assert!(!is_writing(&place), "nothing is half-written in the end");
     assert_eq!(with_argument(place.to_str().unwrap()), [0_u32; 0], "no process is left");
-    println!("killed {kills} times, {in_the_middle} of them while a checkpoint was being written");
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "counted: restart: killed {kills} times, {in_the_middle} of them while a checkpoint was being written; {seconds:.0} s"
+    );
 }
