@@ -13,12 +13,11 @@ use unisono_collectives::{
 };
 
 use crate::call::Call;
-use crate::dtype::DType;
 use crate::error::{Error, Place, Result};
 use crate::means::Means;
 #[cfg(feature = "mpi")]
 use crate::means::Vendor;
-use crate::reduce::{self, ReduceOp, Widening};
+use crate::reduce::Widening;
 use crate::registered::Registry;
 use crate::scratch::Scratch;
 use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Transport};
@@ -193,19 +192,16 @@ impl Executor {
         {
             return OnePass { task, direct, op, widening }.run(buffer, widened, transport);
         }
-        let result = result_elements(task, transport.rank());
         let original = if task.prepared.sends_original { original.copy_of(buffer) } else { &mut [] };
-        if let Some(widening) = widening {
-            let held = widened.take(count * size_of::<f32>());
-            (widening.replace)(held, buffer);
-            Run::new(task, Some(widening), original, outgoing).all_steps(held, transport)?;
-            finish(task, DType::F32, &mut held[scaled(result, size_of::<f32>())]);
-            (widening.round)(held, buffer);
-        } else {
-            Run::new(task, None, original, outgoing).all_steps(buffer, transport)?;
-            finish(task, dtype, &mut buffer[scaled(result, dtype.size_bytes())]);
-        }
-        Ok(())
+        let format = Format::of(task.call, widening);
+        let (held, narrow) = match widening {
+            Some(_) => (widened.take(count * format.held_size_bytes), buffer),
+            None => (buffer, &mut [][..]),
+        };
+        let result = result_elements(task, transport.rank());
+        let header = task.header;
+        Run { task, format, header, original, outgoing, narrow, result, block: 0, blocks: 1 }
+            .all_steps(held, transport)
     }
 }
 
@@ -219,13 +215,6 @@ fn result_elements(task: &Task<'_>, rank: usize) -> Range<usize> {
     }
 }
 
-/// Makes a mean of a sum.
-fn finish(task: &Task<'_>, dtype: DType, result: &mut [u8]) {
-    if task.call.op == Some(ReduceOp::Mean) {
-        reduce::divide(dtype, result, task.topology.ranks());
-    }
-}
-
 /// A task in progress. `held`, below, is what its steps work on: the user's buffer, or its elements widened.
 struct Run<'a> {
     task: &'a Task<'a>,
@@ -235,23 +224,16 @@ struct Run<'a> {
     original: &'a [u8],
     /// Room for what would change while it is on its way.
     outgoing: &'a mut Scratch,
+    /// The user's buffer, where elements are held in a wider format.
+    narrow: &'a mut [u8],
+    /// The elements that are a result on this rank when the task is done.
+    result: Range<usize>,
     /// Which part of each chunk is worked on, of how many.
     block: usize,
     blocks: usize,
 }
 
-impl<'a> Run<'a> {
-    fn new(
-        task: &'a Task<'a>,
-        widening: Option<Widening>,
-        original: &'a [u8],
-        outgoing: &'a mut Scratch,
-    ) -> Self {
-        let header = task.header;
-        let format = Format::of(task.call, widening);
-        Self { task, format, header, original, outgoing, block: 0, blocks: 1 }
-    }
-
+impl Run<'_> {
     fn all_steps(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
         let Task { prepared, topology, .. } = *self.task;
         let vendor = self.task.means.in_nodes();
@@ -269,6 +251,7 @@ impl<'a> Run<'a> {
         self.blocks = if in_blocks { prepared.blocks(self.task) } else { 1 };
         for block in 0..self.blocks {
             self.block = block;
+            self.take_up_block(held);
             for (of_phase, phase) in prepared.plan.phases().iter().enumerate() {
                 #[cfg(feature = "mpi")]
                 if let (Some(call), Some(Vendor::Mpi)) = (&phase.vendor, vendor) {
@@ -285,6 +268,7 @@ impl<'a> Run<'a> {
                         .map_err(|failure| self.task.error(failure, transport, phase.name, number))?;
                 }
             }
+            self.hand_over_block(held);
         }
         Ok(())
     }

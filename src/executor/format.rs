@@ -1,9 +1,13 @@
 //! How elements are held, and how they travel.
 
-use unisono_collectives::Combine;
+use std::ops::Range;
 
+use unisono_collectives::{Chunks, Combine};
+
+use super::{Run, scaled};
 use crate::call::Call;
-use crate::reduce::{self, Kernel, Widening};
+use crate::dtype::DType;
+use crate::reduce::{self, Kernel, ReduceOp, Widening};
 use crate::transport::Target;
 
 /// How elements are held while a collective runs, and how they travel.
@@ -42,4 +46,50 @@ impl Format {
             Some(kernel) => Target::Apply { held, held_size_bytes, wire_size_bytes, kernel },
         }
     }
+}
+
+/// What comes before a block's steps and after them: by block, since what the one leaves in a core's cache, the other needs, and
+/// since other blocks may be on their way meanwhile.
+impl<'a> Run<'a> {
+    /// Takes the elements of this block from the user's buffer, where they are held in a wider format.
+    pub(super) fn take_up_block(&mut self, held: &mut [u8]) {
+        let Some(widening) = self.format.widening else { return };
+        for elements in self.block_by_chunks() {
+            let narrow = &self.narrow[scaled(elements.clone(), self.format.wire_size_bytes)];
+            (widening.replace)(&mut held[scaled(elements, self.format.held_size_bytes)], narrow);
+        }
+    }
+
+    /// Makes means of the sums in this block, and gives them back to the user's buffer.
+    pub(super) fn hand_over_block(&mut self, held: &mut [u8]) {
+        let Self { task, format: Format { widening, held_size_bytes, wire_size_bytes, .. }, .. } = *self;
+        let is_mean = task.call.op == Some(ReduceOp::Mean);
+        if widening.is_none() && !is_mean {
+            return;
+        }
+        let dtype = widening.map_or(task.call.dtype, |_| DType::F32);
+        for elements in self.block_by_chunks() {
+            let results = overlap(&elements, &self.result);
+            if is_mean {
+                reduce::divide(dtype, &mut held[scaled(results, held_size_bytes)], task.topology.ranks());
+            }
+            if let Some(widening) = widening {
+                let narrow = &mut self.narrow[scaled(elements.clone(), wire_size_bytes)];
+                (widening.round)(&mut held[scaled(elements, held_size_bytes)], narrow);
+            }
+        }
+    }
+
+    /// The elements of this block: it has a part of each chunk.
+    fn block_by_chunks(&self) -> impl Iterator<Item = Range<usize>> + use<'a> {
+        let (task, block, blocks) = (self.task, self.block, self.blocks);
+        (0..task.prepared.plan.chunk_count())
+            .map(move |chunk| task.elements_of_block(Chunks::one(chunk), block, blocks))
+    }
+}
+
+/// What is in both ranges; empty where nothing is.
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    let start = one.start.max(other.start);
+    start..one.end.min(other.end).max(start)
 }

@@ -133,11 +133,15 @@ impl Run<'_> {
                     self.depart(step, tick + DEPTH, &mut departed, held, transport)?;
                 }
             }
-            for (inward, behind) in [(true, 0), (false, 1 + DEPTH * far_steps)] {
-                if let Some(block) = self.block_of(tick, behind) {
-                    self.block = block;
-                    self.in_node(inward, held, transport)?;
-                }
+            if let Some(block) = self.block_of(tick, 0) {
+                self.block = block;
+                self.take_up_block(held);
+                self.in_node(true, held, transport)?;
+            }
+            if let Some(block) = self.block_of(tick, 1 + DEPTH * far_steps) {
+                self.block = block;
+                self.in_node(false, held, transport)?;
+                self.hand_over_block(held);
             }
         }
         Ok(())

@@ -9,6 +9,8 @@ use super::memory::Memory;
 const COUNT: usize = 1000;
 /// Several blocks for each of a few ranks, and not equal ones.
 const BLOCKS_COUNT: usize = 500_009;
+/// Run in blocks, also of half formats: in shared memory, and between nodes.
+const IN_BLOCKS: [Algorithm; 3] = [Algorithm::Tree, Algorithm::HierarchicalCopy, Algorithm::Rail];
 
 /// Anything but exact, and different on every rank.
 fn noise(rank: usize, index: usize) -> f64 {
@@ -40,17 +42,38 @@ pub fn agree(comm: &mut Communicator, memory: Memory) {
     }
 }
 
-/// The same for arrays that are worked on block by block, or copied by the kernel.
+/// The same for arrays that are worked on block by block, or copied by the kernel; and there, means are made block by block.
 pub fn agree_in_blocks(comm: &mut Communicator, memory: Memory) {
     for algorithm in Algorithm::ALL {
         let sums: Vec<f32> = over(comm, memory, algorithm, BLOCKS_COUNT, |noise| noise as f32);
         same_as_simulated(comm, algorithm, &sums, |noise| noise as f32, |held, arrived| held + arrived);
+        if IN_BLOCKS.contains(&algorithm) {
+            are_divided(comm, memory, algorithm, &sums, |noise| noise as f32);
+        }
     }
-    for algorithm in [Algorithm::HierarchicalCopy, Algorithm::Rail] {
+    for algorithm in IN_BLOCKS {
         let sums: Vec<bf16> = over(comm, memory, algorithm, BLOCKS_COUNT, bf16::from_f64);
         same_as_threads(comm, algorithm, &sums, bf16::from_f64);
         same_on_all_ranks(comm, &sums);
+        are_divided(comm, memory, algorithm, &sums, bf16::from_f64);
     }
+}
+
+/// Means of the same inputs are these sums, divided once.
+fn are_divided<T: Element + Into<f64>>(
+    comm: &mut Communicator,
+    memory: Memory,
+    algorithm: Algorithm,
+    sums: &[T],
+    element: impl Fn(f64) -> T,
+) {
+    let means = reduced(comm, memory, (algorithm, ReduceOp::Mean), sums.len(), element);
+    let ranks = comm.ranks() as f64;
+    let differs = (0..sums.len()).find(|&index| {
+        let (sum, mean): (f64, f64) = (sums[index].into(), means[index].into());
+        (mean * ranks - sum).abs() > sum.abs() / 64.0
+    });
+    assert!(differs.is_none(), "{algorithm} over {}, means, element {differs:?}", comm.transport());
 }
 
 fn over<T: Element>(
@@ -60,9 +83,19 @@ fn over<T: Element>(
     count: usize,
     element: impl Fn(f64) -> T,
 ) -> Vec<T> {
+    reduced(comm, memory, (algorithm, ReduceOp::Sum), count, element)
+}
+
+fn reduced<T: Element>(
+    comm: &mut Communicator,
+    memory: Memory,
+    (algorithm, op): (Algorithm, ReduceOp),
+    count: usize,
+    element: impl Fn(f64) -> T,
+) -> Vec<T> {
     let mut array = memory.array(comm, inputs(comm.rank(), count, element));
     comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
-    comm.all_reduce(&mut array, ReduceOp::Sum).unwrap();
+    comm.all_reduce(&mut array, op).unwrap();
     array.to_vec()
 }
 
