@@ -166,13 +166,14 @@ fn fails(world: World, role: &str, cause: &str) {
     assert!(!status.success(), "{told}");
     assert!(took < END, "{told}");
     let said: Vec<_> = stderr.lines().filter(|line| line.starts_with("unisono: ")).collect();
-    let first = said.first().unwrap_or_else(|| panic!("nothing was said: {told}"));
-    assert!(
-        first.contains(cause) && first.contains("(host ") && !first.contains("aborted because"),
-        "{told}"
-    );
     let by = if role == "leaves" { "rank " } else { "rank 1 (host " };
-    assert!(first.starts_with(&format!("unisono: {by}")), "{told}");
+    let is_cause = |line: &&str| {
+        line.contains(cause) && line.contains("(host ") && line.starts_with(&format!("unisono: {by}"))
+    };
+    // A launcher that sees a process killed itself may pass on what the others write in another order.
+    let may_shuffle = world != World::Threads && role.starts_with("killed");
+    let place = said.iter().position(|line| is_cause(line)).unwrap_or_else(|| panic!("no cause: {told}"));
+    assert!(place == 0 || may_shuffle, "{told}");
     let others = said.iter().filter(|line| line.contains(": aborted because rank ") && line.contains(cause));
     let speak = others.count();
     let speakers = if world != World::Threads && role.starts_with("killed") && !launch::is_open_mpi() {
