@@ -19,6 +19,7 @@ use crate::reduce::{ReduceOp, Widening};
 use crate::select::{Choice, Selection, Selector};
 use crate::transport::{Header, Patience, Transport};
 use crate::tuning::Tuning;
+use crate::watch::lookout::panicked;
 use crate::watch::{Roll, dump_failed};
 
 /// Something that can carry out collective calls for one rank.
@@ -271,7 +272,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            drop(self.fail("it panicked"));
+            drop(self.fail(&panicked()));
         }
     }
 }

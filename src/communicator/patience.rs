@@ -8,6 +8,7 @@ use super::Communicator;
 use crate::collective::Engine;
 use crate::error::{Error, Result};
 use crate::watch::Roll;
+use crate::watch::lookout::panicked;
 
 /// How much of why rank 0 failed the others are told.
 const CAUSE: usize = 500;
@@ -133,7 +134,7 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Before what is in flight is waited for: others wait for this rank.
-            self.roll.fail(self.rank, "it panicked");
+            self.roll.fail(self.rank, &panicked());
         }
     }
 }

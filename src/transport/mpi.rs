@@ -15,8 +15,8 @@ use super::shared::Shared;
 use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::config::{Config, Inside};
 use crate::error::{Error, Result};
+use crate::watch::Roll;
 use crate::watch::lookout::{LastWords, panicked};
-use crate::watch::{Roll, dump_failed};
 
 mod ending;
 mod exchange;
@@ -328,7 +328,6 @@ impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.fail(&panicked());
-            dump_failed(&self.roll, &panicked());
         } else if !self.messages.flights.are_none() {
             self.fail("it left a collective in the middle of it");
         }

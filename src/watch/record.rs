@@ -82,6 +82,11 @@ impl Record {
         }
     }
 
+    /// Whether it was made before the program's first one.
+    pub(super) fn is_of_setup(&self) -> bool {
+        self.sequence >= FIRST_OF_SETUP
+    }
+
     /// The call in few words: `all-reduce #17 "bucket 2"`.
     pub fn name(&self) -> String {
         let label = self.label.as_ref().map_or(String::new(), |label| format!(" {label:?}"));

@@ -100,6 +100,9 @@ fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause
     let place = match doing.map(|doing| &doing.last) {
         None => String::new(),
         Some(None) => " before its first collective".to_owned(),
+        Some(Some(call)) if call.stage == Stage::Done && call.is_of_setup() => {
+            " before its first collective".to_owned()
+        }
         Some(Some(call)) if call.stage == Stage::Done => format!(" after {}", call.name()),
         Some(Some(call)) => format!(" in {}, step {}", call.name(), call.step),
     };
