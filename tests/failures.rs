@@ -172,7 +172,7 @@ fn fails(world: World, role: &str, cause: &str) {
     };
     // A launcher that sees a process killed itself may pass on what the others write in another order.
     let may_shuffle = world != World::Threads && role.starts_with("killed");
-    let place = said.iter().position(|line| is_cause(line)).unwrap_or_else(|| panic!("no cause: {told}"));
+    let place = said.iter().position(is_cause).unwrap_or_else(|| panic!("no cause: {told}"));
     assert!(place == 0 || may_shuffle, "{told}");
     let others = said.iter().filter(|line| line.contains(": aborted because rank ") && line.contains(cause));
     let speak = others.count();
