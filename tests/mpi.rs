@@ -236,7 +236,8 @@ const DISAGREEMENTS: [(&str, &str, &str); 7] = [
     ("algorithm", "by tree", "by butterfly"),
     ("vendor", "of 100000 f32, sum, by rail+mpi", "of 99999 f32, sum, by rail+mpi"),
     ("order", "all-reduce #0", "broadcast #0"),
-    ("label", "all-reduce #0 \"bucket 1\" of 100000 f32", "all-reduce #0 "),
+    // Between ranks that share no memory each knows the name of its own label alone, and any of them may see it first.
+    ("label", "called all-reduce #0 \"bucket ", "but rank "),
 ];
 
 fn trials() -> Vec<Trial> {
