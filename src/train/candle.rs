@@ -58,7 +58,7 @@ pub struct Loss {
 ///     let share = [Some((inputs, targets))];
 ///     let mut loss = f64::NAN;
 ///     for _ in 0..5 {
-///         let share = Share { passes: &share, is_out_of_data: false };
+///         let share = Share::of(&share);
 ///         loss = mirror.step(&mut comm, share, 0.1, |_| true)?.sums.tally.mean_loss();
 ///     }
 ///     Ok(loss)
