@@ -229,15 +229,20 @@ fn launch(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {
 }
 
 /// What a rank does that the others do not, and what an error must say of both.
-const DISAGREEMENTS: [(&str, &str, &str); 7] = [
+const DISAGREEMENTS: [(&str, &str, &str); 6] = [
     ("count", "of 100000 f32", "of 99999 f32"),
     ("dtype", "of 100000 f32", "of 100000 u32"),
     ("op", "f32, mean", "f32, sum"),
     ("algorithm", "by tree", "by butterfly"),
     ("vendor", "of 100000 f32, sum, by rail+mpi", "of 99999 f32, sum, by rail+mpi"),
     ("order", "all-reduce #0", "broadcast #0"),
-    // Between ranks that share no memory each knows the name of its own label alone, and any of them may see it first.
-    ("label", "called all-reduce #0 \"bucket ", "but rank "),
+];
+
+/// The same for labels, over shared memory and over messages: ranks that share no memory know the name of their own label alone,
+/// and any of them may see it first.
+const OTHER_LABELS: [(&str, &str, &str); 2] = [
+    ("label", "#0 \"bucket 1\" of 100000 f32", "#0 \"bucket 2\" of 100000 f32"),
+    ("label", "called all-reduce #0 \"bucket ", "called all-reduce #0 with another label of 100000 f32"),
 ];
 
 fn trials() -> Vec<Trial> {
@@ -285,8 +290,9 @@ fn trials() -> Vec<Trial> {
         Box::new(|| drop(launch(4, "nodes", &[("UNISONO_NODES", "2,2")]).expect_success())),
     );
     trial("nodes that do not add up".into(), Box::new(wrong_nodes));
-    for (world, settings) in [("shared memory", shared), ("messages", messages)] {
-        for (role, one, other) in DISAGREEMENTS {
+    let both = [("shared memory", shared), ("messages", messages)];
+    for ((world, settings), of_label) in both.into_iter().zip(OTHER_LABELS) {
+        for (role, one, other) in DISAGREEMENTS.into_iter().chain([of_label]) {
             let test = move || disagreement(role, settings, one, other);
             trial(format!("another {role} over {world}"), Box::new(test));
         }

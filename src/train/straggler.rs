@@ -6,7 +6,7 @@ use unisono_collectives::Rank;
 
 use super::compare;
 use super::error::TrainError;
-use crate::Communicator;
+use crate::{Communicator, system};
 
 /// By what factor a rank must be busier than the others to be called slow: less is noise.
 const STANDS_OUT: f64 = 1.2;
@@ -94,7 +94,7 @@ impl Lateness {
         let ranks: Vec<RankTimes> = gathered.chunks(2).map(times).collect();
         let slowest = match stands_out(&ranks) {
             Some((rank, others_busy_s)) => {
-                let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                let own = system::host();
                 let host = compare::broadcast_from(comm, own, rank)?;
                 let RankTimes { busy_s, lateness_s, .. } = ranks[rank];
                 Some(Straggler { rank, host, busy_s, others_busy_s, lateness_s })

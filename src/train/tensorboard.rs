@@ -125,8 +125,7 @@ impl EventFile {
 /// Makes a file whose name no other has.
 fn new_file(directory: &Path) -> io::Result<(PathBuf, File)> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let system = rustix::system::uname();
-    let host = system.nodename().to_string_lossy();
+    let host = crate::system::host();
     let stem = format!("events.out.tfevents.{:010}.{host}.{}", now.as_secs(), std::process::id());
     for n in 0_u32.. {
         let path = directory.join(format!("{stem}.{n}"));

@@ -28,8 +28,7 @@ impl Card {
 
     /// The card of this process, without addresses.
     pub(crate) fn of_this_process(leader: Rank) -> Self {
-        let system = rustix::system::uname();
-        let host: String = system.nodename().to_string_lossy().chars().take(HOST).collect();
+        let host = crate::system::host().chars().take(HOST).collect();
         Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), token: 0 }
     }
 
