@@ -1,11 +1,17 @@
 //! What the ranks do.
 
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use unisono::{Communicator, ReduceOp};
 
 /// More arrays than `ulimit -n 64` has files.
 const ARRAYS: usize = 100;
+
+/// How long a rank that is refused stays: a launcher ends the others when the first has left with an error, and all are
+/// to be heard.
+const ALL_HEARD: Duration = Duration::from_millis(500);
 
 pub(crate) fn play(role: &str) -> ExitCode {
     match role {
@@ -17,6 +23,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
         Ok(comm) => comm,
         Err(error) => {
             println!("refused: {error}");
+            thread::sleep(ALL_HEARD);
             return ExitCode::from(3);
         }
     };
