@@ -1,6 +1,7 @@
 //! One rank fails, and all end: every rank within ten seconds, with an exit code that is not 0, and the first cause comes
 //! first. This program launches itself: without a role it is the test runner, with one it is a rank, or all of them.
 
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,9 @@ fn play(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
             // What is said must not wait for the end.
             std::thread::sleep(Duration::from_secs(20));
         }
-        ("killed" | "killed beside one that computes", 1) => kill(),
+        ("killed" | "killed beside one that computes", 1) => kill("-KILL"),
+        ("killed by SIGTERM", 1) => kill("-TERM"),
+        ("asked", 1) => ask(),
         ("killed beside one that computes", 2) => compute(),
         ("leaves", 1) => return Ok(()),
         ("cut", 0) => cut_the_link(),
@@ -61,7 +64,7 @@ fn play(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
         _ => {}
     }
     match role {
-        "late" => drop(comm.all_reduce(&mut array, ReduceOp::Max)?),
+        "late" | "asked" => drop(comm.all_reduce(&mut array, ReduceOp::Max)?),
         _ => loop {
             comm.all_reduce(&mut array, ReduceOp::Max)?;
         },
@@ -75,11 +78,25 @@ fn cut_the_link() {
     std::fs::write(cut_when, "").expect("the file is written");
 }
 
-/// As a crash does it: nothing of this process runs any more.
-fn kill() {
-    let process = std::process::id().to_string();
-    Command::new("kill").args(["-KILL", &process]).status().expect("kill starts");
+/// By SIGKILL as a crash does it: nothing of this process runs any more.
+fn kill(signal: &str) {
+    signal_this_process(signal);
     std::thread::sleep(DEADLINE);
+}
+
+/// Asks this process for its records, and waits until they are there.
+fn ask() {
+    let folder = std::env::var("UNISONO_FLIGHT_DIR").expect("the runner names a folder");
+    let started = Instant::now();
+    signal_this_process("-USR1");
+    while !Path::new(&folder).join("rank-1.json").exists() && started.elapsed() < DEADLINE {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal_this_process(signal: &str) {
+    let process = std::process::id().to_string();
+    Command::new("kill").args([signal, &process]).status().expect("kill starts");
 }
 
 /// Longer than a test may take, and without a call.
@@ -148,12 +165,13 @@ fn trials() -> Vec<Trial> {
             trial(format!("{role}, over {world:?}"), Box::new(move || fails(world, role, cause)));
         }
         trial(format!("a rank that is late, over {world:?}"), Box::new(move || late(world)));
+        trial(format!("a rank that is asked what it did, over {world:?}"), Box::new(move || asked(world)));
     }
     for (name, test) in [("a link that is cut", cut as fn()), ("killed, on another node", killed_elsewhere)] {
         trial(name.to_owned(), Box::new(test));
     }
     for world in [World::SharedMemory, World::Messages] {
-        for role in ["killed", "killed beside one that computes"] {
+        for role in ["killed", "killed by SIGTERM", "killed beside one that computes"] {
             let test = move || fails(world, role, "its process was killed");
             trial(format!("{role}, over {world:?}"), Box::new(test));
         }
@@ -273,4 +291,19 @@ fn late(world: World) {
     assert!(said[1].contains("rank 1 (host ") && said[1].contains("its last was all-reduce #2"), "{stderr}");
     let warnings = said.iter().filter(|line| line.contains("missing")).count();
     assert!((1..=2).contains(&warnings), "at 0.5 s, and at 1 s: {stderr}");
+}
+
+/// A rank that gets SIGUSR1 writes its records and goes on; all ranks that are in its process do.
+fn asked(world: World) {
+    let folder = tempfile::tempdir().unwrap();
+    let (ended, _) = start(world, "asked", &[("UNISONO_FLIGHT_DIR", folder.path().to_str().unwrap())]);
+    ended.expect_success();
+    let written: Vec<_> =
+        (0..RANKS).filter(|rank| folder.path().join(format!("rank-{rank}.json")).exists()).collect();
+    assert_eq!(written, if world == World::Threads { vec![0, 1, 2] } else { vec![1] });
+    let dump =
+        unisono::watch::Dump::from_json(&std::fs::read(folder.path().join("rank-1.json")).unwrap()).unwrap();
+    assert_eq!((dump.why.as_str(), dump.rank, dump.failed), ("SIGUSR1", 1, None));
+    let last = dump.records.last().unwrap();
+    assert_eq!((last.sequence, last.operation.as_str(), last.count), (2, "all-reduce", 100_000));
 }

@@ -201,3 +201,91 @@ impl Star {
         self.flush();
     }
 }
+
+#[cfg(all(test, feature = "mpi"))]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A hub whose world has another node, of which rank 1 is.
+    fn hub() -> (Star, Cards) {
+        let mut cards = Cards(vec![Card::of_this_process(0), Card::of_this_process(1)]);
+        let hub = Hub::open(&mut cards.0[0]).unwrap();
+        (Star::new(0, &cards, Some(hub)).expect("it has somebody to connect to"), cards)
+    }
+
+    /// What comes over the hub's connections, and the other's if there is one, until it is enough.
+    fn events_until(stars: &mut [&mut Star], is_enough: impl Fn(&[Event]) -> bool) -> Vec<Event> {
+        let (began, mut events) = (Instant::now(), Vec::new());
+        while !is_enough(&events) {
+            assert!(began.elapsed() < PATIENCE, "{events:?}");
+            events.extend(stars.iter_mut().flat_map(|star| star.progress()));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        events
+    }
+
+    /// Connects as somebody who is not of the job, and says something.
+    fn stranger(cards: &Cards, says: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(cards.0[0].addresses[0]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(says).unwrap();
+        stream
+    }
+
+    #[test]
+    fn leaders_tell_each_other() {
+        let (mut hub, cards) = hub();
+        let mut leader = Star::new(1, &cards, None).unwrap();
+        let told = Message::Left { rank: 1 };
+        let began = Instant::now();
+        while leader.others().is_empty() {
+            assert!(began.elapsed() < PATIENCE);
+            assert!(hub.progress().is_empty() && leader.progress().is_empty());
+        }
+        leader.send(&told);
+        let events = events_until(&mut [&mut hub, &mut leader], |events| !events.is_empty());
+        assert!(matches!(&events[0], Event::Told(1, message) if *message == told), "{events:?}");
+        drop(leader);
+        let events = events_until(&mut [&mut hub], |events| !events.is_empty());
+        assert!(matches!(events[0], Event::Lost(1, _, Lost::Closed)), "{events:?}");
+    }
+
+    #[test]
+    fn who_is_not_of_the_job_is_turned_away() {
+        let (mut hub, cards) = hub();
+        let token = cards.0[0].token;
+        let claims = [
+            Message::Hello { token: token ^ 1, rank: 1 },
+            Message::Hello { token, rank: 0x7000_0000 },
+            Message::Failed { by: 1, cause: "it would end the job".to_owned() },
+            Message::Welcome,
+        ];
+        for claim in claims {
+            let mut stream = stranger(&cards, &claim.to_bytes());
+            let events = events_until(&mut [&mut hub], |events| !events.is_empty());
+            assert!(matches!(events[..], [Event::Stranger]), "{claim:?}: {events:?}");
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{claim:?}: it is hung up on");
+        }
+    }
+
+    #[test]
+    fn strangers_do_not_keep_a_leader_out() {
+        let (mut hub, cards) = hub();
+        let silent: Vec<_> = (0..10).map(|_| stranger(&cards, b"")).collect();
+        let mut noisy = stranger(&cards, b"GET / HTTP/1.1\r\n\r\n");
+        let mut leader = Star::new(1, &cards, None).unwrap();
+        let began = Instant::now();
+        while leader.others().is_empty() {
+            assert!(began.elapsed() < PATIENCE);
+            assert!(hub.progress().is_empty() && leader.progress().is_empty());
+        }
+        assert!(noisy.read(&mut [0]).is_ok_and(|read| read == 0), "it is hung up on");
+        assert!(hub.others().iter().all(|&other| other == 1), "over every address");
+        drop(silent);
+    }
+}
