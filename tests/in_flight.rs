@@ -43,8 +43,8 @@ fn a_panic_beside_a_call_in_flight_reaches_the_other_rank() {
         std::thread::spawn(move || {
             let pending = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum).unwrap();
             assert_ne!(comm.rank(), 1, "on purpose");
-            pending.wait().unwrap();
-            comm.barrier().map_err(|error| error.to_string())
+            // The call in flight may come to its end, or not.
+            pending.wait().and_then(|_| comm.barrier()).map_err(|error| error.to_string())
         })
     });
     let results: Vec<_> =
