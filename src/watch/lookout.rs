@@ -214,7 +214,16 @@ impl Rounds {
         } else {
             self.look_at_all();
         }
-        if self.terminated_at.is_some_and(|at| at.elapsed() > TERMINATION) {
+        self.end_if_terminated();
+    }
+
+    /// A process that was asked to end says why: for the reason of another, or for this alone.
+    fn end_if_terminated(&self) {
+        let Some(passed) = self.terminated_at.map(|at| at.elapsed()) else { return };
+        if passed > TERMINATION && self.roll.failed().is_none() {
+            self.words[0].fail("it was ended by SIGTERM");
+        } else if passed > TERMINATION + 2 * LATER {
+            // The others have spoken: they may not outlive this process by much.
             self.words.iter().for_each(|words| words.aborted());
             signals::end_as_terminated();
         }
