@@ -147,8 +147,7 @@ impl Board {
     pub(super) fn enter(&self, rank: usize, mut others: impl Iterator<Item = usize>) -> Option<Inside<'_>> {
         let inside = Inside { inside: &self.condition(rank).inside };
         // There is one order of all that is sequentially consistent, here and in `withdraw`: a rank that enters sees that the
-        // memory is withdrawn, or the rank that withdraws it sees that another is inside. (A swap takes half as long as a
-        // store and a fence.)
+        // memory is withdrawn, or the rank that withdraws it sees that another is inside.
         inside.inside.swap(true, Ordering::SeqCst);
         others.all(|other| !self.condition(other).withdrawn.load(Ordering::SeqCst)).then_some(inside)
     }
