@@ -28,7 +28,7 @@ const DEPTH: usize = 2;
 /// How much of a chunk is in a block, at least and at most; between the two, there are [`BLOCKS`]. The wire is idle while the first block
 /// is reduced and the last one is spread, so they should be many; but for each, ranks of a node wait for each other, which takes
 /// long where others want their cores.
-const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=1 << 20;
+const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 32 << 10..=1 << 20;
 const BLOCKS: usize = 32;
 
 impl Prepared {
