@@ -156,7 +156,8 @@ impl Shared {
         // inside: a rank that has failed may have given back its memory, and its file's number to another file.
         let enter = || board.enter(own, others.clone());
         let inside = wait(around, own, Waiting::new(*spins, patience, roll), enter)?;
-        for other in others.clone() {
+        // Who has nothing to work on looks at nothing: where no bytes are says nothing of whose memory that is.
+        for other in others.clone().filter(|_| !range.is_empty()) {
             let theirs = board.condition(other).opened.read(number).expect("it stays open").location();
             starts[other] = match theirs.share_of(own, share_bytes) {
                 Some(share) => reach.start(other, share, range.len(), true),
@@ -164,7 +165,9 @@ impl Shared {
             }
             .map_err(Failure::Error)?;
         }
-        work(&mut Open { own: &mut buffer[range], starts, reach, copy }).map_err(Failure::Error)?;
+        if !range.is_empty() {
+            work(&mut Open { own: &mut buffer[range], starts, reach, copy }).map_err(Failure::Error)?;
+        }
         drop(inside);
         board.condition(own).closed.store(number, Ordering::Release);
         for other in others.clone() {
