@@ -17,7 +17,7 @@ use crate::executor::{Executor, Prepared, Task, agreement};
 use crate::means::{Means, Vendor};
 use crate::reduce::{ReduceOp, Widening};
 use crate::select::{Choice, Selection, Selector};
-use crate::transport::{Header, Patience, Transport};
+use crate::transport::{Calls, Patience, Transport};
 use crate::tuning::Tuning;
 use crate::watch::lookout::panicked;
 use crate::watch::{Roll, dump_failed};
@@ -64,8 +64,8 @@ pub(crate) struct Engine {
     /// Which of those is replaced next.
     oldest: usize,
     selector: Selector,
-    /// How many calls were made so far.
-    pub(crate) sequence: u64,
+    /// The calls that were made so far.
+    pub(crate) calls: Calls,
     /// What this rank failed of.
     failure: Option<String>,
 }
@@ -124,7 +124,7 @@ impl Engine {
             recent: Vec::new(),
             oldest: 0,
             selector,
-            sequence: 0,
+            calls: Calls::default(),
             failure: None,
             #[cfg(feature = "nccl")]
             gpu: None,
@@ -159,8 +159,7 @@ impl Engine {
             #[cfg(feature = "mpi")]
             (Choice::Vendor(Vendor::Mpi), Transport::Mpi(mpi)) => {
                 let codes = Codes::new(call, Means::Vendor(Vendor::Mpi));
-                let header = Header::new(self.sequence, call.count, codes, take(&mut self.label));
-                self.sequence += 1;
+                let header = self.calls.next(1, call.count, codes, take(&mut self.label));
                 let recording = header.note(&self.roll, buffer.len());
                 let ran = MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer);
                 recording.end(ran.is_ok());
@@ -177,7 +176,7 @@ impl Engine {
     /// How long the next call may wait for other ranks.
     #[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "asked by what is on GPUs"))]
     pub(crate) fn patience(&self) -> &Patience {
-        self.limits.of(self.sequence)
+        self.limits.of(self.calls.sequence)
     }
 
     /// Remembers how a call has ended: an error is the end, but for a call that is as good as not made.
@@ -302,11 +301,10 @@ impl Collective for Planned<'_> {
         check_size(call, buffer);
         let place = self.engine.choose(self.choice, call);
         check_vendor(self.engine.recent[place].means, call)?;
-        let Engine {
-            transport, topology, roll, limits, label, executor, agreement, recent, sequence, ..
-        } = &mut *self.engine;
+        let Engine { transport, topology, roll, limits, label, executor, agreement, recent, calls, .. } =
+            &mut *self.engine;
         let chosen @ Recent { means, codes, prepared, .. } = &recent[place];
-        let header = Header::new(*sequence, call.count, *codes, take(label));
+        let header = calls.next(1, call.count, *codes, take(label));
         let task = Task {
             call,
             header,
@@ -314,10 +312,9 @@ impl Collective for Planned<'_> {
             prepared,
             topology,
             agreement,
-            sequence: *sequence,
-            patience: limits.of(*sequence),
+            sequence: header.sequence(),
+            patience: limits.of(header.sequence()),
         };
-        *sequence += 1;
         let recording = header.note(roll, buffer.len());
         let done = executor.run(&task, buffer, transport);
         recording.end(done.is_ok());

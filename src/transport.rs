@@ -25,7 +25,7 @@ mod shared;
 mod waiting;
 
 use faulty::Faulty;
-pub(crate) use header::Header;
+pub(crate) use header::{Calls, Header};
 pub(crate) use shared::Open;
 use shared::Shared;
 #[cfg(feature = "nccl")]

@@ -18,5 +18,6 @@ pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump_all, dump_failed};
 pub use record::{Doing, Record, Stage, State};
 pub use report::{Flight, FlightError};
+pub(crate) use ring::RECORDS;
 pub(crate) use roll::{Recording, Roll};
 pub(crate) use time::Seconds;

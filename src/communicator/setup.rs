@@ -98,7 +98,7 @@ impl Communicator {
     /// node: all must choose the same algorithms, and files differ between nodes.
     pub(super) fn agreed(transport: Transport, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
-        comm.seat.engine().sequence = FIRST_OF_SETUP;
+        comm.seat.engine().calls.sequence = FIRST_OF_SETUP;
         let here = (comm.rank() == 0).then(|| match &config.tuning {
             // What is wrong with it must be known before anybody goes by it.
             Some(file) => read(file).and_then(|text| parsed(file, &text).map(|_| text)),
@@ -126,7 +126,7 @@ impl Communicator {
         };
         comm.seat.engine().set_tuning(&tuning, cores as usize);
         comm.lookout = Some(Arc::new(comm.look_out(config)?));
-        comm.seat.engine().sequence = 0;
+        comm.seat.engine().calls.sequence = 0;
         Ok(comm)
     }
 

@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::executor::{Prepared, Task};
 use crate::means::{Means, Vendor};
 use crate::select::Choice;
-use crate::transport::Header;
 
 impl Engine {
     /// Lets `work` use this rank's GPU, which all ranks set up together before the first time.
@@ -89,8 +88,7 @@ impl Engine {
         // No step of this plan is taken.
         let prepared = self.plan(Algorithm::RecursiveDoubling, Operation::AllReduce);
         let prepared = prepared.expect("every algorithm offers all-reduce");
-        let sequence = self.next_calls(1);
-        let (task, _, transport) = self.task(call, Means::Vendor(Vendor::Nccl), &prepared, sequence);
+        let (task, _, transport) = self.task(call, Means::Vendor(Vendor::Nccl), &prepared, 1);
         task.agree(transport)?;
         let op = call.op.expect("an all-reduce reduces");
         gpu.nccl().all_reduce(span, call.dtype, op, stream)
@@ -119,8 +117,7 @@ impl Engine {
             _ => 1,
         };
         let pieces = pieces::count_for(call.size_bytes() / shards);
-        let sequence = self.next_calls(pieces as u64);
-        let (task, executor, transport) = self.task(call, means, &prepared, sequence);
+        let (task, executor, transport) = self.task(call, means, &prepared, pieces as u64);
         if vendor.is_some() {
             task.agree(transport)?;
         }
@@ -134,21 +131,17 @@ impl Engine {
         (means, selection.why)
     }
 
-    /// The numbers of the next so many calls; the first of them.
-    fn next_calls(&mut self, calls: u64) -> u64 {
-        self.sequence += calls;
-        self.sequence - calls
-    }
-
+    /// The next call, which takes so many numbers.
     fn task<'a>(
         &'a mut self,
         call: &'a Call,
         means: Means,
         prepared: &'a Prepared,
-        sequence: u64,
+        numbers: u64,
     ) -> (Task<'a>, &'a mut crate::executor::Executor, &'a mut crate::transport::Transport) {
-        let Self { topology, agreement, roll, limits, label, executor, transport, .. } = self;
-        let header = Header::new(sequence, call.count, Codes::new(call, means), std::mem::take(label));
+        let Self { topology, agreement, roll, limits, label, calls, executor, transport, .. } = self;
+        let header = calls.next(numbers, call.count, Codes::new(call, means), std::mem::take(label));
+        let sequence = header.sequence();
         // Its end is written down when the host has done its part.
         let _ = header.note(roll, call.size_bytes());
         let patience = limits.of(sequence);

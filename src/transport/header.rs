@@ -5,7 +5,7 @@ use unisono_collectives::Rank;
 
 use super::Failure;
 use crate::codes::Codes;
-use crate::watch::{Recording, Roll};
+use crate::watch::{RECORDS, Recording, Roll};
 
 /// What every message begins with: which collective it belongs to, in the eyes of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
@@ -16,19 +16,47 @@ pub(crate) struct Header {
     /// The size of this message's payload.
     size_bytes: u64,
     /// What stands for the call's label; 0 if it has none.
-    label: u64,
+    label: u32,
+    /// What stands for all calls before this one.
+    history: u32,
     codes: Codes,
 }
 
+/// A rank's place in the order of calls, and what stands for those that it has made: ranks that disagree in a call may both be done
+/// with it when they meet, and are to see it then.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    /// The number of the next call.
+    pub(crate) sequence: u64,
+    history: u64,
+}
+
+impl Calls {
+    /// The next call, which takes so many numbers.
+    #[inline]
+    pub(crate) fn next(&mut self, numbers: u64, count: usize, codes: Codes, label: u64) -> Header {
+        let Self { sequence, history } = *self;
+        let (count, label) = (count as u64, label as u32);
+        let header = Header { sequence, count, size_bytes: 0, label, history: (history >> 32) as u32, codes };
+        self.sequence += numbers;
+        // As FNV-1a, but for words. What a bit changes are the bits above it, and the upper half is what is told.
+        let step = |hash: u64, word: u64| (hash ^ word ^ (word >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.history = [codes.bits(), count, label.into()].into_iter().fold(history.rotate_left(32), step);
+        header
+    }
+}
+
 impl Header {
-    pub(crate) fn new(sequence: u64, count: usize, codes: Codes, label: u64) -> Self {
-        Self { sequence, count: count as u64, size_bytes: 0, label, codes }
+    /// The number of the call.
+    #[inline]
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     /// Writes down in this rank's flight recorder that the call begins.
     #[inline]
     pub(crate) fn note<'a>(&self, roll: &'a Roll, size_bytes: usize) -> Recording<'a> {
-        roll.begin(self.sequence, self.count, self.codes, self.label, size_bytes)
+        roll.begin(self.sequence, self.count, self.codes, self.label.into(), size_bytes)
     }
 
     #[cfg(feature = "nccl")]
@@ -45,7 +73,9 @@ impl Header {
         let Self { sequence, count, codes, label, .. } = self;
         let mut text = format!("{} #{sequence} ", codes.operation());
         if *label != 0 {
-            text += &roll.label(*label).map_or("with another label ".to_owned(), |name| format!("{name:?} "));
+            text += &roll
+                .label((*label).into())
+                .map_or("with another label ".to_owned(), |name| format!("{name:?} "));
         }
         text += &format!("of {count} {}", codes.dtype());
         if let Some(op) = codes.op() {
@@ -66,12 +96,33 @@ impl Header {
 
     #[cold]
     fn mismatch(&self, theirs: &Self, other: Rank, roll: &Roll) -> Failure {
-        let (mut ours, mut theirs_called) = (self.describe(roll), theirs.describe(roll));
-        if ours == theirs_called {
+        let apart = if self.history == theirs.history { None } else { self.first_apart(other, roll) };
+        let (one, another) = apart.as_ref().map_or((self, theirs), |(one, another)| (one, another));
+        let (mut ours, mut theirs_called) = (one.describe(roll), another.describe(roll));
+        if ours == theirs_called && self.history != theirs.history {
+            let before = self.in_place(self.sequence.wrapping_sub(1), roll.rank(), roll);
+            ours += &before.map_or(String::new(), |before| format!(" (after {})", before.describe(roll)));
+            theirs_called += " after other calls";
+        } else if ours == theirs_called {
             ours += &format!(" (a message of {} bytes)", self.size_bytes);
             theirs_called += &format!(" (a message of {} bytes)", theirs.size_bytes);
         }
         Failure::Mismatch { ours, other, theirs: theirs_called }
+    }
+
+    /// The first call before this one in which this rank and another disagree, if both are still known here.
+    fn first_apart(&self, other: Rank, roll: &Roll) -> Option<(Self, Self)> {
+        let both = |sequence| {
+            let called = |rank| self.in_place(sequence, rank, roll);
+            called(roll.rank()).zip(called(other)).filter(|(ours, theirs)| ours != theirs)
+        };
+        (self.sequence.saturating_sub(RECORDS as u64)..self.sequence).find_map(both)
+    }
+
+    /// What a rank has called in a place of the order of calls, if that is known here.
+    fn in_place(&self, sequence: u64, rank: Rank, roll: &Roll) -> Option<Self> {
+        let (count, codes, label) = roll.called(rank, sequence)?;
+        Some(Self { sequence, count, codes, label: label as u32, ..*self })
     }
 
     /// Looks at the header of a message that is not awaited now, but tells what rank `other` is doing: two
@@ -85,10 +136,7 @@ impl Header {
     /// Looks at what rank `other`, for which this one waits, has called in the same place of the order of calls: it may never send
     /// what is waited for, nor anything else, and wait itself, or be through with its call.
     pub(super) fn check_called(&self, other: Rank, roll: &Roll) -> Result<(), Failure> {
-        match roll.called(other, self.sequence) {
-            Some((count, codes, label)) => self.check(&Self { count, codes, label, ..*self }, other, roll),
-            None => Ok(()),
-        }
+        self.in_place(self.sequence, other, roll).map_or(Ok(()), |theirs| self.check(&theirs, other, roll))
     }
 }
 
@@ -106,7 +154,7 @@ mod tests {
 
     fn header(sequence: u64, count: usize) -> Header {
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, count);
-        Header::new(sequence, count, Codes::new(&call, RING), 0)
+        Calls { sequence, ..Calls::default() }.next(1, count, Codes::new(&call, RING), 0)
     }
 
     #[test]
@@ -116,7 +164,7 @@ mod tests {
             ..Call::all_reduce(DType::I64, ReduceOp::Max, 5)
         };
         let codes = Codes::new(&call, Means::Algorithm(Algorithm::Tree));
-        let text = Header::new(7, 5, codes, 0).describe(&Roll::of_one());
+        let text = Calls { sequence: 7, ..Calls::default() }.next(1, 5, codes, 0).describe(&Roll::of_one());
         assert_eq!(text, "reduce #7 of 5 i64, max, root 3, by tree");
     }
 
@@ -141,7 +189,8 @@ mod tests {
     fn labels_that_differ_are_named_where_they_are_known() {
         let roll = Roll::of_one();
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
-        let labelled = |label| Header::new(5, 10, Codes::new(&call, RING), label);
+        let labelled =
+            |label| Calls { sequence: 5, ..Calls::default() }.next(1, 10, Codes::new(&call, RING), label);
         let known = roll.know("bucket 2");
         assert!(labelled(known).check(&labelled(known), 1, &roll).is_ok());
         let Err(Failure::Mismatch { ours, theirs, .. }) = labelled(known).check(&labelled(99), 1, &roll)
@@ -172,5 +221,29 @@ mod tests {
             panic!("a mismatch, though the other is in a later call");
         };
         assert!(ours.contains("#3 of 99 ") && theirs.contains("#3 of 10 "), "{ours} {theirs}");
+    }
+    #[test]
+    fn ranks_that_are_done_with_what_they_disagreed_in_see_it_when_they_meet() {
+        let rolls = Roll::of_threads(2).unwrap();
+        let mut all_calls = [Calls::default(), Calls::default()];
+        let mut call = |rank: usize, count| {
+            let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, count);
+            let header = all_calls[rank].next(1, count, Codes::new(&call, RING), 0);
+            let _ = header.note(&rolls[rank], 0);
+            header
+        };
+        let same = [10, 20].map(|count| (call(0, count), call(1, count)));
+        assert!(same.iter().all(|(one, other)| one.check(other, 1, &rolls[0]).is_ok()));
+        let _ = (call(0, 5), call(1, 6));
+        let (one, other) = (call(0, 30), call(1, 30));
+        let told = |roll| match one.check(&other, 1, roll) {
+            Err(Failure::Mismatch { ours, theirs, .. }) => (ours, theirs),
+            _ => panic!("a mismatch"),
+        };
+        let (ours, theirs) = told(&rolls[0]);
+        assert!(ours.contains("#2 of 5 ") && theirs.contains("#2 of 6 "), "{ours} {theirs}");
+        // Of a rank that shares no roll, less is known.
+        let (ours, theirs) = told(&Roll::of_one());
+        assert!(ours.contains("#3 of 30 ") && theirs.ends_with(" after other calls"), "{ours} {theirs}");
     }
 }

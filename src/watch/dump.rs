@@ -155,7 +155,6 @@ mod tests {
     use crate::dtype::DType;
     use crate::means::Means;
     use crate::reduce::ReduceOp;
-    use crate::transport::Header;
     use crate::watch::{Stage, State};
 
     /// Two ranks, of which the first is in a call that the other has not come to.
@@ -166,8 +165,7 @@ mod tests {
         let means = Means::Algorithm(unisono_collectives::Algorithm::Ring);
         let begin = |roll: &Roll, sequence| {
             let codes = Codes::new(&call, means);
-            let _ =
-                Header::new(sequence, call.count, codes, roll.know("bucket 2")).note(roll, call.size_bytes());
+            let _ = roll.begin(sequence, 10, codes, roll.know("bucket 2"), call.size_bytes());
         };
         rolls.iter().for_each(|roll| {
             begin(roll, 0);

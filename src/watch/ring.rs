@@ -8,7 +8,7 @@ use super::record::Stage;
 use super::sheet::Alone;
 
 /// How many calls are kept.
-pub(super) const RECORDS: usize = 256;
+pub(crate) const RECORDS: usize = 256;
 
 /// How far a call has come.
 const DONE: u8 = 1;

@@ -194,10 +194,11 @@ impl Sheet {
     }
 }
 
-/// What stands for a label in messages; never 0, which stands for none. (FNV-1a, 64 bits.)
+/// What stands for a label in messages, in 32 bits; never 0, which stands for none. (FNV-1a, the halves of 64 bits.)
 pub(super) fn hash(label: &str) -> u64 {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    label.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step).max(1)
+    let hash = label.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, step);
+    u64::from((hash ^ (hash >> 32)) as u32).max(1)
 }
 
 #[cfg(test)]

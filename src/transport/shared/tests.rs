@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::means::Means;
 use crate::reduce::ReduceOp;
-use crate::transport::{Failure, Header, Patience};
+use crate::transport::{Calls, Failure, Patience};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -25,7 +25,7 @@ fn meet(
     work: impl FnOnce(&mut Open<'_>) -> Result<()>,
 ) -> Result<(), Failure> {
     let call = Call::all_reduce(DType::U8, ReduceOp::Sum, 64);
-    let header = Header::new(0, 64, Codes::new(&call, Means::Algorithm(Algorithm::AllToAll)), 0);
+    let header = Calls::default().next(1, 64, Codes::new(&call, Means::Algorithm(Algorithm::AllToAll)), 0);
     let patience = Patience { timeout, quiet: timeout };
     end.meet(&header, &mut [0; 64], |rank| 32 * rank..32 * (rank + 1), &patience, work)
 }
