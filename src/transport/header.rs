@@ -222,6 +222,7 @@ mod tests {
         };
         assert!(ours.contains("#3 of 99 ") && theirs.contains("#3 of 10 "), "{ours} {theirs}");
     }
+
     #[test]
     fn ranks_that_are_done_with_what_they_disagreed_in_see_it_when_they_meet() {
         let rolls = Roll::of_threads(2).unwrap();
