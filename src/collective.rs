@@ -312,7 +312,6 @@ impl Collective for Planned<'_> {
             prepared,
             topology,
             agreement,
-            sequence: header.sequence(),
             patience: limits.of(header.sequence()),
         };
         let recording = header.note(roll, buffer.len());

@@ -135,8 +135,6 @@ pub(crate) struct Task<'a> {
     )]
     /// A way for all ranks to see that they are in the same call, in chunks that nobody needs.
     pub(crate) agreement: &'a Schedule,
-    /// How many collectives came before.
-    pub(crate) sequence: u64,
     /// How long a step may wait for another rank.
     pub(crate) patience: &'a Patience,
 }
@@ -145,9 +143,10 @@ impl Task<'_> {
     /// What went wrong, with the step where it did and what is known of a rank that did not come.
     #[cold]
     fn error(&self, failure: Failure, transport: &Transport, phase: &'static str, step: usize) -> Error {
-        let Self { call, means, sequence, .. } = *self;
+        let Self { call, header, means, .. } = *self;
         let (operation, algorithm, roll) = (call.operation.name(), means.name(), transport.roll());
-        let place = Place { rank: roll.rank(), operation, sequence, algorithm, phase, step };
+        let place =
+            Place { rank: roll.rank(), operation, sequence: header.sequence(), algorithm, phase, step };
         failure.at(place, roll)
     }
 

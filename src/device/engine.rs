@@ -141,11 +141,10 @@ impl Engine {
     ) -> (Task<'a>, &'a mut crate::executor::Executor, &'a mut crate::transport::Transport) {
         let Self { topology, agreement, roll, limits, label, calls, executor, transport, .. } = self;
         let header = calls.next(numbers, call.count, Codes::new(call, means), std::mem::take(label));
-        let sequence = header.sequence();
         // Its end is written down when the host has done its part.
         let _ = header.note(roll, call.size_bytes());
-        let patience = limits.of(sequence);
-        let task = Task { call, header, means, prepared, topology, agreement, sequence, patience };
+        let patience = limits.of(header.sequence());
+        let task = Task { call, header, means, prepared, topology, agreement, patience };
         (task, executor, transport)
     }
 }

@@ -105,9 +105,8 @@ impl Pipeline<'_> {
         wait_for(|| slot.is_fetched(), what, (task.patience, transport.roll()), || check(nccl.as_ref()))?;
         let size_bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         let call = Call { count: size_bytes / task.call.dtype.size_bytes(), ..*task.call };
-        let sequence = task.sequence + number as u64;
-        let header = task.header.of_sequence(sequence);
-        let piece = Task { call: &call, header, prepared: &host.prepared, sequence, ..*task };
+        let header = task.header.later(number as u64);
+        let piece = Task { call: &call, header, prepared: &host.prepared, ..*task };
         executor.run(&piece, slot.bytes(), transport)
     }
 

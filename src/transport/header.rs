@@ -59,9 +59,10 @@ impl Header {
         roll.begin(self.sequence, self.count, self.codes, self.label.into(), size_bytes)
     }
 
+    /// The same of a later one of the numbers that the call takes.
     #[cfg(feature = "nccl")]
-    pub(crate) fn of_sequence(self, sequence: u64) -> Self {
-        Self { sequence, ..self }
+    pub(crate) fn later(self, numbers: u64) -> Self {
+        Self { sequence: self.sequence + numbers, ..self }
     }
 
     pub(super) fn of_size(self, size_bytes: usize) -> Self {
