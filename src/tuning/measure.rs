@@ -36,8 +36,8 @@ const WARM_UP: usize = 3;
 const WORTH_BYTES: usize = 1 << 26;
 const ITERATIONS: std::ops::RangeInclusive<usize> = 15..=200;
 
-/// Measures what this world can show, in a few seconds: ranks of a node how these reach each other, ranks of several nodes the network
-/// between them. Called by all ranks; all get the same.
+/// Measures what this world can show, in a few seconds, or minutes over a slow network: ranks of a node how these reach each other,
+/// ranks of several nodes the network between them. Called by all ranks; all get the same.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if there is only one rank; otherwise as [`Communicator::all_reduce`].
