@@ -22,30 +22,6 @@ pub(crate) struct Header {
     codes: Codes,
 }
 
-/// A rank's place in the order of calls, and what stands for those that it has made: ranks that disagree in a call may both be done
-/// with it when they meet, and are to see it then.
-#[derive(Debug, Default)]
-pub(crate) struct Calls {
-    /// The number of the next call.
-    pub(crate) sequence: u64,
-    history: u64,
-}
-
-impl Calls {
-    /// The next call, which takes so many numbers.
-    #[inline]
-    pub(crate) fn next(&mut self, numbers: u64, count: usize, codes: Codes, label: u64) -> Header {
-        let Self { sequence, history } = *self;
-        let (count, label) = (count as u64, label as u32);
-        let header = Header { sequence, count, size_bytes: 0, label, history: (history >> 32) as u32, codes };
-        self.sequence += numbers;
-        // As FNV-1a, but for words. What a bit changes are the bits above it, and the upper half is what is told.
-        let step = |hash: u64, word: u64| (hash ^ word ^ (word >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.history = [codes.bits(), count, label.into()].into_iter().fold(history.rotate_left(32), step);
-        header
-    }
-}
-
 impl Header {
     /// The number of the call.
     #[inline]
@@ -138,6 +114,30 @@ impl Header {
     /// what is waited for, nor anything else, and wait itself, or be through with its call.
     pub(super) fn check_called(&self, other: Rank, roll: &Roll) -> Result<(), Failure> {
         self.in_place(self.sequence, other, roll).map_or(Ok(()), |theirs| self.check(&theirs, other, roll))
+    }
+}
+
+/// A rank's place in the order of calls, and what stands for those that it has made: ranks that disagree in a call may both be done
+/// with it when they meet, and are to see it then.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    /// The number of the next call.
+    pub(crate) sequence: u64,
+    history: u64,
+}
+
+impl Calls {
+    /// The next call, which takes so many numbers.
+    #[inline]
+    pub(crate) fn next(&mut self, numbers: u64, count: usize, codes: Codes, label: u64) -> Header {
+        let Self { sequence, history } = *self;
+        let (count, label) = (count as u64, label as u32);
+        let header = Header { sequence, count, size_bytes: 0, label, history: (history >> 32) as u32, codes };
+        self.sequence += numbers;
+        // As FNV-1a, but for words. What a bit changes are the bits above it, and the upper half is what is told.
+        let step = |hash: u64, word: u64| (hash ^ word ^ (word >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.history = [codes.bits(), count, label.into()].into_iter().fold(history.rotate_left(32), step);
+        header
     }
 }
 

@@ -157,15 +157,15 @@ impl Shared {
         let enter = || board.enter(own, others.clone());
         let inside = wait(around, own, Waiting::new(*spins, patience, roll), enter)?;
         // Who has nothing to work on looks at nothing: where no bytes are says nothing of whose memory that is.
-        for other in others.clone().filter(|_| !range.is_empty()) {
-            let theirs = board.condition(other).opened.read(number).expect("it stays open").location();
-            starts[other] = match theirs.share_of(own, share_bytes) {
-                Some(share) => reach.start(other, share, range.len(), true),
-                None => reach.start(other, theirs.after(range.start), range.len(), false),
-            }
-            .map_err(Failure::Error)?;
-        }
         if !range.is_empty() {
+            for other in others.clone() {
+                let theirs = board.condition(other).opened.read(number).expect("it stays open").location();
+                starts[other] = match theirs.share_of(own, share_bytes) {
+                    Some(share) => reach.start(other, share, range.len(), true),
+                    None => reach.start(other, theirs.after(range.start), range.len(), false),
+                }
+                .map_err(Failure::Error)?;
+            }
             work(&mut Open { own: &mut buffer[range], starts, reach, copy }).map_err(Failure::Error)?;
         }
         drop(inside);

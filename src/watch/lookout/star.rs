@@ -229,6 +229,16 @@ mod tests {
         events
     }
 
+    /// The leader of the other node, once it has a connection with the hub.
+    fn connected(hub: &mut Star, cards: &Cards) -> Star {
+        let (began, mut leader) = (Instant::now(), Star::new(1, cards, None).unwrap());
+        while leader.others().is_empty() {
+            assert!(began.elapsed() < PATIENCE);
+            assert!(hub.progress().is_empty() && leader.progress().is_empty());
+        }
+        leader
+    }
+
     /// Connects as somebody who is not of the job, and says something.
     fn stranger(cards: &Cards, says: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(cards.0[0].addresses[0]).unwrap();
@@ -278,12 +288,7 @@ mod tests {
         let (mut hub, cards) = hub();
         let silent: Vec<_> = (0..10).map(|_| stranger(&cards, b"")).collect();
         let mut noisy = stranger(&cards, b"GET / HTTP/1.1\r\n\r\n");
-        let mut leader = Star::new(1, &cards, None).unwrap();
-        let began = Instant::now();
-        while leader.others().is_empty() {
-            assert!(began.elapsed() < PATIENCE);
-            assert!(hub.progress().is_empty() && leader.progress().is_empty());
-        }
+        let _leader = connected(&mut hub, &cards);
         assert!(noisy.read(&mut [0]).is_ok_and(|read| read == 0), "it is hung up on");
         assert!(hub.others().iter().all(|&other| other == 1), "over every address");
         drop(silent);
