@@ -20,7 +20,7 @@ use unisono_collectives::{
 
 use super::{Prepared, Run, Task, scaled};
 use crate::error::Result;
-use crate::transport::mpi::Ticket;
+use crate::transport::mpi::{FAR_SEGMENT, Ticket};
 use crate::transport::{Outgoing, Transport};
 
 /// How many blocks of each step are between nodes at a time.
@@ -36,7 +36,8 @@ impl Prepared {
     /// not in lanes. All ranks come to the same answer.
     pub(super) fn lanes(&self, task: &Task<'_>) -> Option<Lanes> {
         let chunk_bytes = task.call.size_bytes() / self.plan.chunk_count();
-        let block_bytes = (chunk_bytes / BLOCKS).clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
+        let block_bytes =
+            whole_segments((chunk_bytes / BLOCKS).clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end()));
         let blocks = chunk_bytes.div_ceil(block_bytes);
         let has_levels = matches!(self.algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail);
         if blocks < 2 || !has_levels || task.means.in_nodes().is_some() {
@@ -45,6 +46,12 @@ impl Prepared {
         let find = || far_steps(self.algorithm, task.call.operation, task.topology);
         self.far_steps.get_or_init(find).map(|far_steps| Lanes { blocks, far_steps })
     }
+}
+
+/// As much as fits whole segments: a few bytes more would be a message more for each block (measured at 10 Gbit/s, in 16 MiB: 60 and
+/// 36 ms).
+fn whole_segments(size_bytes: usize) -> usize {
+    if size_bytes < FAR_SEGMENT { size_bytes } else { size_bytes - size_bytes % FAR_SEGMENT }
 }
 
 /// How a plan is run in lanes.

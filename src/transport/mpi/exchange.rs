@@ -37,7 +37,7 @@ const WINDOW: usize = 3;
 /// The size of the longest segment to another node: MPIs send messages of 64 KiB, their own header with them, at once over TCP, and
 /// would ask before they send longer ones. Asking takes longer than sending: a wire of 1 Gbit/s is idle for more than half of the
 /// time (measured: 335 and 150 ms for 16 MiB over two ranks).
-const FAR_SEGMENT: usize = (64 << 10) - 256;
+pub(crate) const FAR_SEGMENT: usize = (64 << 10) - 256;
 /// How many of those are under way: so many that the wire is busy while a rank, or the core that it shares, does something else.
 const FAR_WINDOW: usize = 32;
 
