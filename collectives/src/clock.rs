@@ -16,12 +16,11 @@
 //!   in the order in which they were ready. What is between the ports (the switch) is never in the way. The
 //!   first byte is α later at the port in than at the port out.
 //!
-//! Where the ranks of a node share memory, a *direct* all-reduce among them needs no messages
+//! Where the ranks of a node share memory, a *direct* all-reduce among them, or one that only moves elements, needs no messages
 //! ([`Machine::one_pass`]): each rank waits for each other one, and works on its own part of all arrays in one pass.
 //!
-//! No node is done before its cores have done all of its ranks' work. That is no news where each rank has a core. Where
-//! ranks take turns ([`Machine::cores`]), it is often what decides: then few messages in all are better than few
-//! in a row.
+//! Where one node has fewer cores ([`Machine::cores`]) than ranks, these take turns. Of several nodes it is only
+//! known that none is done before its cores have done all of its ranks' work.
 //!
 //! Nothing is pipelined: an executor that cuts messages into segments may be faster than this.
 //!
@@ -34,7 +33,7 @@
 //! model", SPAA 1995; the rendezvous and the ports are ours.
 
 use crate::algorithm::Algorithm;
-use crate::direct::Direct;
+use crate::direct::{Direct, moves_directly};
 use crate::model::Machine;
 use crate::operation::Operation;
 use crate::plan::Plan;
@@ -42,8 +41,10 @@ use crate::world::{Rank, Topology};
 
 mod outline;
 mod play;
+mod turns;
 
 use outline::{LIMITS, World};
+use turns::Acts;
 
 /// What the clock says of a collective.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -109,11 +110,18 @@ pub fn predict(
         algorithm.planner(operation, topology).ok_or(Unpredictable::NotOffered { algorithm, operation })?;
     // What is no whole element counts as one.
     let count = size_bytes.div_ceil(element_size_bytes);
-    let one_pass = one_pass(&plan, operation, topology, machine, count * element_size_bytes);
-    let world = World::folded(plan, topology, count, LIMITS)?;
-    let time_us = match one_pass {
-        Some(time_us) => time_us,
-        None => play::play(&world, machine, element_size_bytes)?.time_us(&world, machine),
+    let takes_turns = topology.nodes() == 1 && topology.ranks() > machine.cores;
+    let one_pass_us = one_pass_us(algorithm, operation, topology, machine, count * element_size_bytes);
+    // Ranks that take turns are not alike: one has its turn first.
+    let stride = if takes_turns { topology.ranks() } else { topology.stride() };
+    let world = World::folded(plan, topology, stride, count, LIMITS)?;
+    let time_us = match (one_pass_us, takes_turns) {
+        (Some(work_us), true) => {
+            turns::play(&Acts::of_one_pass(topology.ranks(), machine, work_us), machine)?
+        }
+        (Some(work_us), false) => machine.call_us + work_us,
+        (None, true) => turns::play(&Acts::of_steps(&world, machine, element_size_bytes)?, machine)?,
+        (None, false) => play::play(&world, machine, element_size_bytes)?.time_us(&world, machine),
     };
     Ok(Prediction {
         time_us,
@@ -123,9 +131,9 @@ pub fn predict(
     })
 }
 
-/// How long the operation takes if it is carried out in one pass.
-fn one_pass(
-    plan: impl Fn(Rank) -> Plan,
+/// How long each rank works if the operation is carried out in one pass.
+fn one_pass_us(
+    algorithm: Algorithm,
     operation: Operation,
     topology: &Topology,
     machine: &Machine,
@@ -133,11 +141,22 @@ fn one_pass(
 ) -> Option<f64> {
     let ranks = topology.ranks();
     let link = machine.one_pass.as_ref().filter(|_| topology.nodes() == 1 && ranks > 1)?;
-    let all_reduce = operation == Operation::AllReduce;
-    all_reduce.then(|| Direct::recognise(&plan(0).flattened(), 0, ranks)).flatten()?;
-    let each_us = link.time_us(size_bytes.div_ceil(ranks), true);
-    let turns = (ranks as f64 / machine.cores as f64).max(1.0);
-    Some(machine.call_us + turns * (ranks - 1) as f64 * each_us)
+    let plan = algorithm.plan(operation, topology, 0)?;
+    let is_direct = match operation {
+        Operation::AllReduce => Direct::recognise(&plan.flattened(), 0, ranks).is_some(),
+        // Of what is only moved, eager messages stay messages.
+        _ => {
+            size_bytes / plan.chunk_count() > machine.eager_bytes
+                && moves_directly(algorithm, operation, topology)
+        }
+    };
+    let others = match operation {
+        _ if !is_direct => return None,
+        Operation::Gather { .. } | Operation::Scatter { .. } => 1,
+        _ => ranks - 1,
+    };
+    let held_bytes = machine.held_bytes(size_bytes, ranks);
+    Some(others as f64 * link.time_among_us(size_bytes.div_ceil(ranks), held_bytes, true))
 }
 
 /// When each rank is done with its plan, in microseconds after all began; `plans` are those of all ranks, rank

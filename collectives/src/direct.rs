@@ -1,7 +1,9 @@
 //! Schedules that can be carried out in one pass where memory is shared.
 
+use crate::algorithm::Algorithm;
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Combine, Receive, Schedule, Send, Source};
-use crate::world::Rank;
+use crate::world::{Rank, Topology};
 
 /// What a rank does in a *direct* all-reduce: it alone reduces its own chunks, from the inputs of all others, and
 /// all others get the result from it.
@@ -71,6 +73,36 @@ impl Direct {
     }
 }
 
+/// Whether an algorithm carries out an operation that only moves elements *directly*: each goes from the rank that has it to those that
+/// are to have it, and no rank sends on what it has received.
+///
+/// Where all buffers can be reached by all ranks, this needs no messages either: who moves which part of them is all the same to the
+/// result.
+///
+/// ```
+/// use unisono_collectives::{Algorithm, Operation, Topology, moves_directly};
+///
+/// let (two, four) = (Topology::single_node(2), Topology::single_node(4));
+/// assert!(moves_directly(Algorithm::RoundRobin, Operation::AllGather, &four));
+/// assert!(!moves_directly(Algorithm::Ring, Operation::AllGather, &four));
+/// assert!(moves_directly(Algorithm::Ring, Operation::AllGather, &two));
+/// ```
+pub fn moves_directly(algorithm: Algorithm, operation: Operation, topology: &Topology) -> bool {
+    let Some(plan) = algorithm.planner(operation, topology) else { return false };
+    (0..topology.ranks()).all(|rank| {
+        let schedule = plan(rank).flattened();
+        let mut received: Vec<Chunks> = Vec::new();
+        schedule.steps().iter().all(|step| {
+            let is_own = |send: &Send| {
+                send.source == Source::Original || !received.iter().any(|chunks| chunks.overlaps(send.chunks))
+            };
+            let sends_own = step.send.as_ref().is_none_or(is_own);
+            received.extend(step.receive.map(|receive| receive.chunks));
+            sends_own && step.receive.is_none_or(|receive| receive.combine == Combine::Replace)
+        })
+    })
+}
+
 /// Whether both name the same ranks, each once.
 fn same_ranks(ranks: &[Rank], others: impl Iterator<Item = Rank>) -> bool {
     let (mut ranks, mut others) = (ranks.to_vec(), others.collect::<Vec<_>>());
@@ -82,7 +114,6 @@ fn same_ranks(ranks: &[Rank], others: impl Iterator<Item = Rank>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Operation, Topology};
 
     fn all(algorithm: Algorithm, ranks: usize) -> Vec<Option<Direct>> {
         let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();
@@ -116,6 +147,32 @@ mod tests {
                     ranks == 2 || direct[0].is_some() == (algorithm == Algorithm::RoundRobin),
                     "{algorithm}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn who_sends_on_what_it_received_does_not_move_directly() {
+        let direct = [
+            (Algorithm::RoundRobin, Operation::AllGather),
+            (Algorithm::RoundRobin, Operation::AllToAll),
+            (Algorithm::MasterWorker, Operation::Broadcast { root: 2 }),
+            (Algorithm::MasterWorker, Operation::Gather { root: 2 }),
+            (Algorithm::MasterWorker, Operation::Scatter { root: 2 }),
+        ];
+        for ranks in 3..=16 {
+            let world = Topology::single_node(ranks);
+            for algorithm in Algorithm::ALL {
+                for operation in Operation::all(2) {
+                    let is_direct = direct.contains(&(algorithm, operation))
+                        // A tree over three ranks has no rank between.
+                        || (ranks, algorithm, operation) == (3, Algorithm::Tree, Operation::Broadcast { root: 2 });
+                    assert_eq!(
+                        moves_directly(algorithm, operation, &world),
+                        is_direct,
+                        "{algorithm}, {operation}, {ranks}"
+                    );
+                }
             }
         }
     }

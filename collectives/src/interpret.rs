@@ -48,7 +48,10 @@ pub(crate) struct Outcome<V> {
 /// Which halves of a rank's present step are still to be done, and what the step sends.
 struct Present<V> {
     step: usize,
-    sending: Option<(Send, Vec<V>)>,
+    sending: Option<Send>,
+    /// What is sent, as it was before anything was received. The vector lasts from step to step: making one for each
+    /// message would take longer than the message.
+    sent: Vec<V>,
     receiving: bool,
 }
 
@@ -61,8 +64,11 @@ pub(crate) fn run<T: Values>(
     values: &mut T,
 ) -> Outcome<T::Value> {
     let mut buffers = inputs.clone();
-    let mut present: Vec<_> =
-        (0..schedules.len()).map(|rank| enter(0, &schedules[rank], &buffers[rank], &inputs[rank])).collect();
+    let outside = || Present { step: 0, sending: None, sent: Vec::new(), receiving: false };
+    let mut present: Vec<_> = schedules.iter().map(|_| outside()).collect();
+    for (rank, state) in present.iter_mut().enumerate() {
+        enter(state, 0, &schedules[rank], &buffers[rank], &inputs[rank]);
+    }
     let mut rounds = 0;
     let mut mismatched = Vec::new();
     loop {
@@ -78,7 +84,7 @@ pub(crate) fn run<T: Values>(
         values.round(&buffers, &meetings);
         for (rank, state) in present.iter_mut().enumerate() {
             if state.sending.is_none() && !state.receiving && state.step < schedules[rank].steps().len() {
-                *state = enter(state.step + 1, &schedules[rank], &buffers[rank], &inputs[rank]);
+                enter(state, state.step + 1, &schedules[rank], &buffers[rank], &inputs[rank]);
             }
         }
     }
@@ -92,22 +98,19 @@ pub(crate) fn run<T: Values>(
 }
 
 /// Enters a step, skipping steps that do nothing: what it sends is read now, before anything is received.
-fn enter<V: Clone>(mut step: usize, schedule: &Schedule, buffer: &[V], input: &[V]) -> Present<V> {
-    let steps = schedule.steps();
-    while steps.get(step) == Some(&Step::new()) {
-        step += 1;
-    }
-    let Some(&Step { send, receive }) = steps.get(step) else {
-        return Present { step, sending: None, receiving: false };
-    };
-    let sending = send.map(|send| {
+fn enter<V: Clone>(present: &mut Present<V>, step: usize, schedule: &Schedule, buffer: &[V], input: &[V]) {
+    let steps = &schedule.steps()[step..];
+    present.step = step + steps.iter().take_while(|&step| *step == Step::new()).count();
+    let Step { send, receive } = schedule.steps().get(present.step).copied().unwrap_or_default();
+    present.sending = send;
+    present.receiving = receive.is_some();
+    if let Some(send) = send {
         let from = match send.source {
             Source::Current => buffer,
             Source::Original => input,
         };
-        (send, from[send.chunks.start..send.chunks.end].to_vec())
-    });
-    Present { step, sending, receiving: receive.is_some() }
+        present.sent.extend_from_slice(&from[send.chunks.start..send.chunks.end]);
+    }
 }
 
 /// All messages whose two ends are ready for each other.
@@ -117,7 +120,7 @@ fn meetings<V>(schedules: &[Schedule], present: &[Present<V>]) -> Vec<Event> {
             return None;
         }
         let receive = schedules[rank].steps()[state.step].receive?;
-        let (send, _) = present[receive.from].sending.as_ref().filter(|(send, _)| send.to == rank)?;
+        let send = present[receive.from].sending.filter(|send| send.to == rank)?;
         Some(Event {
             rank,
             step: state.step,
@@ -136,10 +139,11 @@ fn deliver<T: Values>(
     buffers: &mut [Vec<T::Value>],
     values: &mut T,
 ) {
-    let (_, arrived) = present[event.from].sending.take().expect("a meeting has a send");
     present[event.rank].receiving = false;
+    let sender = &mut present[event.from];
+    sender.sending = None;
     let held = &mut buffers[event.rank][event.received.start..event.received.end];
-    for (held, arrived) in held.iter_mut().zip(arrived) {
+    for (held, arrived) in held.iter_mut().zip(sender.sent.drain(..)) {
         match event.combine {
             Combine::Replace => *held = arrived,
             Combine::Reduce => values.reduce(event, held, &arrived),

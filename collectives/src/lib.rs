@@ -62,7 +62,7 @@ mod world;
 pub use algorithm::Algorithm;
 pub use cost::Cost;
 pub use defect::Defect;
-pub use direct::Direct;
+pub use direct::{Direct, moves_directly};
 pub use explain::explain;
 pub use operation::Operation;
 pub use plan::{Phase, Plan, VendorCall};

@@ -126,6 +126,14 @@ impl Link {
         least.max(self.range(size_bytes).time_us(size_bytes, reduces))
     }
 
+    /// The same of a message between ranks with larger arrays: `held_bytes` is the size of the messages between two ranks that
+    /// exchange halves and have as much in their caches. How a message travels follows from its own size, and from where
+    /// it is read from that of the arrays: the slower rate of the two counts.
+    pub fn time_among_us(&self, size_bytes: usize, held_bytes: usize, reduces: bool) -> f64 {
+        let among = Range { alpha_us: self.latency_us(size_bytes), ..*self.range(held_bytes) };
+        self.time_us(size_bytes, reduces).max(among.time_us(size_bytes, reduces))
+    }
+
     /// The part of [`Link::time_us`] that passes before the first byte is there.
     pub fn latency_us(&self, size_bytes: usize) -> f64 {
         self.range(size_bytes).alpha_us
@@ -160,6 +168,11 @@ pub struct Machine {
     pub copy_gb_per_s: f64,
     /// How many cores the ranks of a node have together. If they are fewer than the ranks, these take turns.
     pub cores: usize,
+    /// Where ranks take turns: how long it takes a core to go from a rank that waits to its next one, in microseconds.
+    pub hand_over_us: f64,
+    /// Up to this size a message is copied to where its receiver finds it, and its sender goes on; where ranks take turns, who
+    /// sends a larger one waits for the receiver's turn.
+    pub eager_bytes: usize,
     /// What every step takes a rank besides its messages, in microseconds.
     pub step_us: f64,
     /// What every call takes a rank before its first step, in microseconds.
@@ -186,6 +199,12 @@ const ETHERNET: [Range; 1] =
     [Range { up_to_bytes: usize::MAX, alpha_us: 15.0, move_gb_per_s: 1.25, reduce_gb_per_s: 1.25 }];
 
 impl Machine {
+    /// The size of the messages between two ranks that exchange halves of arrays and have as much of them in a core's caches as
+    /// each core has of these arrays, of so many ranks on a node.
+    pub(crate) fn held_bytes(&self, array_bytes: usize, local_ranks: usize) -> usize {
+        array_bytes.saturating_mul(local_ranks.div_ceil(self.cores.max(1))) / 2
+    }
+
     /// How long a rank takes to copy so many bytes.
     pub(crate) fn copy_us(&self, size_bytes: usize) -> f64 {
         size_bytes as f64 / (self.copy_gb_per_s * BYTES_PER_US)
@@ -202,6 +221,8 @@ impl Default for Machine {
             inter: link(&ETHERNET),
             copy_gb_per_s: 10.0,
             cores: usize::MAX,
+            hand_over_us: 1.0,
+            eager_bytes: 4 << 10,
             step_us: 0.05,
             call_us: 0.0,
         }
@@ -225,6 +246,16 @@ mod tests {
         assert_eq!(link.time_us(100_000, false), 15.0);
         assert_eq!((link.latency_us(1000), link.latency_us(1001)), (1.0, 5.0));
         assert_eq!(link.occupied_us(100_000), 10.0);
+    }
+
+    #[test]
+    fn what_large_arrays_leave_in_no_cache_is_slower() {
+        let link = Link::new(vec![range(1000, 1.0, 1.0), range(usize::MAX, 5.0, 0.5)]).unwrap();
+        assert_eq!(link.time_among_us(1000, 1000, false), link.time_us(1000, false));
+        assert_eq!(link.time_among_us(1000, 2000, false), 1.0 + 2.0);
+        assert_eq!(link.time_among_us(2000, 100, false), link.time_us(2000, false));
+        let machine = Machine { cores: 2, ..Machine::default() };
+        assert_eq!([2, 3, 4].map(|ranks| machine.held_bytes(64, ranks)), [32, 64, 64]);
     }
 
     #[test]

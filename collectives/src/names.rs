@@ -16,12 +16,15 @@ pub struct UnknownName {
 const ALIKE: f64 = 0.75;
 
 impl UnknownName {
-    fn suggestion(&self) -> String {
+    /// The name that was meant, if one of them is much alike.
+    pub fn meant(&self) -> Option<&'static str> {
         let alike = self.known.iter().map(|known| (strsim::jaro_winkler(&self.name, known), known));
-        let best = alike
-            .filter(|(likeness, _)| *likeness > ALIKE)
-            .max_by(|(one, _), (other, _)| one.total_cmp(other));
-        best.map_or_else(String::new, |(_, known)| format!(", did you mean {known:?}?"))
+        let best = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
+        best.filter(|(likeness, _)| *likeness > ALIKE).map(|(_, known)| *known)
+    }
+
+    fn suggestion(&self) -> String {
+        self.meant().map_or_else(String::new, |known| format!(", did you mean {known:?}?"))
     }
 }
 

@@ -15,12 +15,18 @@ pub(crate) struct Partition {
 impl Partition {
     /// # Panics
     /// If there are no chunks.
+    #[inline]
     pub(crate) fn new(count: usize, chunk_count: usize) -> Self {
         assert!(chunk_count > 0, "{count} elements in no chunks");
+        if chunk_count == 1 {
+            // A small array is rarely cut, and a division would be a good part of the time that it takes.
+            return Self { chunk_count, fair: count, larger: 0 };
+        }
         Self { chunk_count, fair: count / chunk_count, larger: count % chunk_count }
     }
 
     /// As [`chunk_start`].
+    #[inline]
     pub(crate) fn start(self, chunk: usize) -> usize {
         assert!(chunk <= self.chunk_count, "chunk {chunk} of {} does not exist", self.chunk_count);
         chunk * self.fair + chunk.min(self.larger)
@@ -66,8 +72,10 @@ pub fn chunk_start(count: usize, chunk_count: usize, chunk: usize) -> usize {
 ///
 /// # Panics
 /// If the range reaches past the last chunk.
+#[inline]
 pub fn elements(count: usize, chunk_count: usize, chunks: Chunks) -> Range<usize> {
-    chunk_start(count, chunk_count, chunks.start)..chunk_start(count, chunk_count, chunks.end)
+    let partition = Partition::new(count, chunk_count);
+    partition.start(chunks.start)..partition.start(chunks.end)
 }
 
 #[cfg(test)]

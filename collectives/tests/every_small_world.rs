@@ -66,3 +66,11 @@ fn a_large_ring_is_quick() {
     }
     check(Algorithm::Ring, Operation::AllReduce, &Topology::single_node(256));
 }
+
+/// Half a second, where it took four while each message carried the sets of its contributors.
+#[test]
+fn large_worlds_of_many_nodes_are_proved() {
+    for nodes in (0..=9).map(|log| 1 << log) {
+        check(Algorithm::Rail, Operation::AllReduce, &Topology::uniform(nodes, 512 / nodes));
+    }
+}

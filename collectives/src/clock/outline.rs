@@ -1,6 +1,7 @@
 //! What the clock needs to know of plans, and which ranks stand for others.
 
 use super::Unpredictable;
+use crate::model::Machine;
 use crate::partition::Partition;
 use crate::plan::Plan;
 use crate::schedule::{Combine, Source};
@@ -47,6 +48,8 @@ pub(super) struct Busiest {
 #[derive(Debug)]
 pub(super) struct World<'a> {
     pub(super) topology: &'a Topology,
+    /// How many elements an array has.
+    pub(super) count: usize,
     pub(super) played: Vec<Vec<Outline>>,
     pub(super) busiest: Busiest,
 }
@@ -63,7 +66,7 @@ enum Alike {
 impl<'a> World<'a> {
     /// All ranks.
     pub(super) fn whole(plans: &[Plan], topology: &'a Topology, count: usize) -> Self {
-        let mut world = Self { topology, played: Vec::new(), busiest: Busiest::default() };
+        let mut world = Self { topology, count, played: Vec::new(), busiest: Busiest::default() };
         for (rank, plan) in plans.iter().enumerate() {
             let mut steps = Vec::new();
             outline(plan, rank, topology.ranks(), count, &mut steps);
@@ -76,16 +79,20 @@ impl<'a> World<'a> {
     /// The ranks of one node if they stand for all others, and all ranks if not. Where they do so but for an
     /// element here and there, they do if all ranks are too many.
     ///
+    /// `stride` is the number of places by which ranks can be moved ([`Topology::stride`]); all ranks if none stands for
+    /// another.
+    ///
     /// No plan is kept that need not be. Each is looked at, unless all ranks are too many to be played and to
     /// be compared too: then those of every so many nodes are.
     pub(super) fn folded(
         plan: impl Fn(Rank) -> Plan,
         topology: &'a Topology,
+        stride: usize,
         count: usize,
         limits: Limits,
     ) -> Result<Self, Unpredictable> {
-        let (ranks, stride) = (topology.ranks(), topology.stride());
-        let mut world = Self { topology, played: Vec::new(), busiest: Busiest::default() };
+        let ranks = topology.ranks();
+        let mut world = Self { topology, count, played: Vec::new(), busiest: Busiest::default() };
         let mut alike = if stride < ranks { Alike::Exactly } else { Alike::No };
         let mut seen = 0;
         let mut steps = Vec::new();
@@ -119,6 +126,11 @@ impl<'a> World<'a> {
             world.played.truncate(stride);
         }
         Ok(world)
+    }
+
+    /// [`Machine::held_bytes`] on the largest node.
+    pub(super) fn held_bytes(&self, machine: &Machine, element_size_bytes: usize) -> usize {
+        machine.held_bytes(self.count * element_size_bytes, self.topology.ranks_of_largest_node())
     }
 
     /// The one of the ranks that are played that stands for `rank`.
@@ -181,7 +193,7 @@ mod tests {
     /// How many ranks are played.
     fn played(algorithm: Algorithm, topology: &Topology, count: usize) -> usize {
         let plan = algorithm.planner(Operation::AllReduce, topology).unwrap();
-        World::folded(plan, topology, count, LIMITS).unwrap().played.len()
+        World::folded(plan, topology, topology.stride(), count, LIMITS).unwrap().played.len()
     }
 
     #[test]
@@ -215,7 +227,8 @@ mod tests {
             looked_at.borrow_mut().push(rank);
             plan(rank)
         };
-        let world = World::folded(look, topology, 4096, Limits { played: 1000, compared: 2000 });
+        let limits = Limits { played: 1000, compared: 2000 };
+        let world = World::folded(look, topology, topology.stride(), 4096, limits);
         (world.map(|world| world.played.len()), looked_at.into_inner())
     }
 

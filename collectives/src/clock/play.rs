@@ -10,7 +10,7 @@ use crate::world::Rank;
 
 /// A time in microseconds that can be sorted by.
 #[derive(Debug, Clone, Copy)]
-struct Time(f64);
+pub(super) struct Time(pub(super) f64);
 
 impl Ord for Time {
     fn cmp(&self, other: &Self) -> Ordering {
@@ -94,6 +94,8 @@ struct Clock<'a> {
     world: &'a World<'a>,
     machine: &'a Machine,
     element_size_bytes: usize,
+    /// [`Machine::held_bytes`] of the largest node.
+    held_bytes: usize,
     present: Vec<Present>,
     messages: BinaryHeap<Reverse<Message>>,
     /// For each node, when its port out and its port in are free.
@@ -123,6 +125,7 @@ pub(super) fn play(
         world,
         machine,
         element_size_bytes,
+        held_bytes: world.held_bytes(machine, element_size_bytes),
         present: vec![before; world.played.len()],
         messages: BinaryHeap::new(),
         ports: vec![[0.0; 2]; world.topology.nodes()],
@@ -223,7 +226,7 @@ impl Clock<'_> {
     fn copy(&mut self, message: &Message) {
         let (size_bytes, reduces) = self.content(message);
         let Time(ready_us) = message.at;
-        let work_us = self.machine.intra.time_us(size_bytes, reduces);
+        let work_us = self.machine.intra.time_among_us(size_bytes, self.held_bytes, reduces);
         self.present[message.to].worked_us += work_us;
         self.end(message, ready_us + work_us);
     }

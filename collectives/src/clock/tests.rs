@@ -18,6 +18,8 @@ fn uniform() -> Machine {
         inter: link,
         copy_gb_per_s: f64::INFINITY,
         cores: usize::MAX,
+        hand_over_us: 0.0,
+        eager_bytes: 1024,
         step_us: 0.0,
         call_us: 0.0,
     }
@@ -118,6 +120,58 @@ fn ranks_that_take_turns_wait_for_the_work_of_all() {
 }
 
 #[test]
+fn a_core_that_goes_from_rank_to_rank_takes_time() {
+    let machine = Machine { cores: 1, hand_over_us: 4.0, ..uniform() };
+    let (two, three) = (Topology::single_node(2), Topology::single_node(3));
+    let (algorithm, short_us, long_us) =
+        (Algorithm::RecursiveDoubling, ALPHA_US + KIB_US, ALPHA_US + 2.0 * KIB_US);
+    // Rank 0 sends and waits, rank 1 sends and receives, rank 0 receives.
+    close(all_reduce(algorithm, &two, &machine, 1024), 2.0 * 4.0 + 2.0 * short_us);
+    // Rank 1 must also see that what it sent was taken.
+    close(all_reduce(algorithm, &two, &machine, 2048), 3.0 * 4.0 + 2.0 * long_us);
+    // Rank 0 waits, 1 sends and waits, 2 sends and waits, 0 receives both and sends twice, 1 and 2 receive.
+    close(all_reduce(Algorithm::MasterWorker, &three, &machine, 1024), 5.0 * 4.0 + 4.0 * short_us);
+    // Rank 2 has a core of its own with rank 1 on two cores, and sees at once what is there.
+    let machine = Machine { cores: 2, ..machine };
+    close(all_reduce(Algorithm::MasterWorker, &three, &machine, 1024), 3.0 * 4.0 + 3.0 * short_us);
+    // One pass: all have opened when rank 1 has, which works and closes; then rank 0 does, and rank 1 sees it.
+    let pass = Some(Link::uniform(1.0, GB_PER_S).unwrap());
+    let machine = Machine { one_pass: pass, cores: 1, ..machine };
+    close(all_reduce(Algorithm::RoundRobin, &two, &machine, 2048), 3.0 * 4.0 + 2.0 * (1.0 + KIB_US));
+}
+
+#[test]
+fn what_eight_ranks_on_two_cores_take_was_measured() {
+    // 8 bytes in registered memory, processes, an AMD EPYC of 2025 with 2 cores: median times of the slowest rank.
+    let machine = Machine {
+        intra: Link::uniform(0.4, 5.0).unwrap(),
+        one_pass: Some(Link::uniform(0.4, 5.0).unwrap()),
+        cores: 2,
+        hand_over_us: 1.2,
+        ..uniform()
+    };
+    for (algorithm, four_us, eight_us) in [
+        (Algorithm::MasterWorker, 7.8, 17.8),
+        (Algorithm::RoundRobin, 8.3, 25.4),
+        (Algorithm::Tree, 8.3, 24.4),
+        (Algorithm::RecursiveDoubling, 8.8, 24.9),
+        (Algorithm::Butterfly, 8.9, 31.6),
+        (Algorithm::AllToAll, 11.4, 57.5),
+        (Algorithm::DoubleTree, 14.1, 37.0),
+        (Algorithm::Ring, 15.3, 60.4),
+    ] {
+        for (ranks, measured_us) in [(4, four_us), (8, eight_us)] {
+            let time_us = all_reduce(algorithm, &Topology::single_node(ranks), &machine, 8);
+            let off = time_us / measured_us;
+            assert!(
+                (1.0 / 1.7..1.7).contains(&off),
+                "{algorithm}, {ranks} ranks: {time_us}, not {measured_us}"
+            );
+        }
+    }
+}
+
+#[test]
 fn ranks_of_a_node_share_its_port() {
     // Local rank i of the first node sends to local rank i of the second.
     let topology = Topology::uniform(2, 2);
@@ -182,7 +236,8 @@ fn ranks_that_stand_for_others_give_the_same_times() {
                 let Some(plans) = algorithm.plans(operation, &topology) else { continue };
                 let count = 840 * topology.ranks();
                 let every_rank = finish_us(&plans, &topology, &machine, count, 4).unwrap();
-                let world = World::folded(|rank| plans[rank].clone(), &topology, count, LIMITS).unwrap();
+                let plan = |rank: Rank| plans[rank].clone();
+                let world = World::folded(plan, &topology, topology.stride(), count, LIMITS).unwrap();
                 assert!(world.played.len() < topology.ranks());
                 let folded = play::play(&world, &machine, 4).unwrap().finish_us;
                 let expected: Vec<_> = (0..topology.ranks()).map(|rank| folded[world.played(rank)]).collect();

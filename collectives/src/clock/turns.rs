@@ -1,0 +1,218 @@
+//! Ranks of a node that are more than its cores, and take turns.
+//!
+//! A rank that waits yields its core to the next one, and has it again when all others of that core have had their turn. So what
+//! it waits for is no longer there when it arrives, but when the rank's turn comes; and a rank that could be waited for has
+//! to get its turn first. With 8 ranks on 2 cores that is nearly all that a short all-reduce takes, and what decides is
+//! how often the ranks of a core have to go around. That depends on who waits for whom in which order, and no formula
+//! with steps and messages in it says it; but it is easily played.
+//!
+//! Every rank is a list of [acts](Act). A core carries out those of one rank until that has to wait for something that is
+//! not there, and [`Machine::hand_over_us`] later goes on with its next rank. Ranks that are done still have their turns: they wait
+//! for the next call. Nobody says which rank a kernel puts on which core; rank r is put on core r modulo their number here.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+use super::Unpredictable;
+use super::outline::World;
+use super::play::Time;
+use crate::model::Machine;
+use crate::world::Rank;
+
+/// Something that a rank says to others: a message is there, or has been taken. By number.
+type Word = usize;
+
+/// What a rank does.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    /// Its core is busy for so long.
+    Work(f64),
+    Say(Word),
+    Await(Word),
+}
+
+/// The acts of all ranks, in order, and how many words are said.
+#[derive(Debug)]
+pub(super) struct Acts {
+    of_ranks: Vec<Vec<Act>>,
+    words: usize,
+}
+
+impl Acts {
+    /// The steps of all ranks of one node. Each message has two words: that it is there, and that it is taken.
+    pub(super) fn of_steps(
+        world: &World<'_>,
+        machine: &Machine,
+        element_size_bytes: usize,
+    ) -> Result<Self, Unpredictable> {
+        let ranks = world.topology.ranks();
+        let after = |rank: Rank, places: u32| (rank + places as usize) % ranks;
+        let held_bytes = world.held_bytes(machine, element_size_bytes);
+        let mut words = 0;
+        let mut sent = HashMap::<_, VecDeque<_>>::new();
+        for (rank, steps) in world.played.iter().enumerate() {
+            for step in steps {
+                let Some(places) = step.to else { continue };
+                let message = (words, step.sent_count * element_size_bytes);
+                sent.entry((rank, after(rank, places))).or_default().push_back(message);
+                words += 2;
+            }
+        }
+        let mut word = 0;
+        let mut of_ranks = Vec::with_capacity(ranks);
+        for (rank, steps) in world.played.iter().enumerate() {
+            let mut acts = vec![Act::Work(machine.call_us)];
+            for step in steps {
+                let sent_bytes = step.sent_count * element_size_bytes;
+                let copied_bytes = if step.copies { sent_bytes } else { 0 };
+                acts.push(Act::Work(machine.step_us + machine.copy_us(copied_bytes)));
+                acts.extend(step.to.map(|_| Act::Say(word)));
+                if let Some(places) = step.from {
+                    let message = sent.get_mut(&(after(rank, places), rank)).and_then(VecDeque::pop_front);
+                    let (there, size_bytes) = message.ok_or(Unpredictable::DoesNotFinish { rank })?;
+                    let work_us = machine.intra.time_among_us(size_bytes, held_bytes, step.reduces);
+                    acts.extend([Act::Await(there), Act::Work(work_us), Act::Say(there + 1)]);
+                }
+                if step.to.is_some() {
+                    let waits = sent_bytes > machine.eager_bytes;
+                    acts.extend(waits.then_some(Act::Await(word + 1)));
+                    word += 2;
+                }
+            }
+            of_ranks.push(acts);
+        }
+        Ok(Self { of_ranks, words })
+    }
+
+    /// One pass of so many ranks: each opens its array to all, works when all have, and is done when all are.
+    pub(super) fn of_one_pass(ranks: usize, machine: &Machine, work_us: f64) -> Self {
+        let of_rank = |rank: Rank| {
+            let all = move |say: Act, first: Word| {
+                let others = (0..ranks).filter(move |&other| other != rank);
+                std::iter::once(say).chain(others.map(move |other| Act::Await(first + other)))
+            };
+            let opened = all(Act::Say(rank), 0);
+            let closed = all(Act::Say(ranks + rank), ranks);
+            let acts = std::iter::once(Act::Work(machine.call_us)).chain(opened);
+            acts.chain([Act::Work(work_us)]).chain(closed).collect()
+        };
+        Self { of_ranks: (0..ranks).map(of_rank).collect(), words: 2 * ranks }
+    }
+}
+
+/// A core, and the ranks that take turns on it.
+#[derive(Debug)]
+struct Core {
+    ranks: Vec<Rank>,
+    /// Whose turn it is.
+    turn: usize,
+    at_us: f64,
+    /// How many turns have come to nothing, one after the other.
+    idle_turns: usize,
+}
+
+/// All ranks in their acts.
+struct Player<'a> {
+    acts: &'a Acts,
+    /// How many acts of each rank are done.
+    done: Vec<usize>,
+    /// When each word was said, or will have been.
+    said_us: Vec<f64>,
+    finish_us: f64,
+}
+
+/// When the last rank is done.
+pub(super) fn play(acts: &Acts, machine: &Machine) -> Result<f64, Unpredictable> {
+    let ranks = acts.of_ranks.len();
+    let on_core = |core: usize| Core {
+        ranks: (core..ranks).step_by(machine.cores).collect(),
+        turn: 0,
+        at_us: 0.0,
+        idle_turns: 0,
+    };
+    let mut cores: Vec<_> = (0..machine.cores.min(ranks)).map(on_core).collect();
+    let mut player =
+        Player { acts, done: vec![0; ranks], said_us: vec![f64::INFINITY; acts.words], finish_us: 0.0 };
+    // Cores in the order of their times, so that nothing is looked for before it could have been said; and those on
+    // which all ranks wait for what nobody has said yet.
+    let mut busy: BinaryHeap<_> = (0..cores.len()).map(|core| Reverse((Time(0.0), core))).collect();
+    let mut idle = Vec::new();
+    while let Some(Reverse((_, number))) = busy.pop() {
+        let core = &mut cores[number];
+        if player.turn(core, machine.hand_over_us) {
+            busy.push(Reverse((Time(core.at_us), number)));
+        } else {
+            idle.push(number);
+        }
+        idle.retain(|&number| {
+            let waits = !player.skip(&mut cores[number], machine.hand_over_us);
+            if !waits {
+                busy.push(Reverse((Time(cores[number].at_us), number)));
+            }
+            waits
+        });
+    }
+    let is_done = |&rank: &Rank| player.done[rank] == acts.of_ranks[rank].len();
+    match (0..ranks).find(|rank| !is_done(rank)) {
+        Some(rank) => Err(Unpredictable::DoesNotFinish { rank }),
+        None => Ok(player.finish_us),
+    }
+}
+
+impl Player<'_> {
+    /// The rank whose turn it is acts until time has passed or it has to wait, and then hands over. Whether there may be
+    /// something to do on this core.
+    fn turn(&mut self, core: &mut Core, hand_over_us: f64) -> bool {
+        let rank = core.ranks[core.turn];
+        let acts = &self.acts.of_ranks[rank];
+        while let Some(&act) = acts.get(self.done[rank]) {
+            match act {
+                Act::Await(word) if self.said_us[word] > core.at_us => break,
+                Act::Await(_) => {}
+                Act::Say(word) => self.said_us[word] = core.at_us,
+                Act::Work(work_us) => core.at_us += work_us,
+            }
+            core.idle_turns = 0;
+            self.done[rank] += 1;
+            if self.done[rank] == acts.len() {
+                self.finish_us = self.finish_us.max(core.at_us);
+            }
+            // Others may say something meanwhile.
+            if matches!(act, Act::Work(_)) {
+                return true;
+            }
+        }
+        core.hand_over(1.0, hand_over_us);
+        core.idle_turns += 1;
+        core.idle_turns <= core.ranks.len()
+    }
+
+    /// Skips the turns in which nobody on an idle core has anything to do; whether somebody will have.
+    fn skip(&self, core: &mut Core, hand_over_us: f64) -> bool {
+        let awaited = |&rank: &Rank| match self.acts.of_ranks[rank].get(self.done[rank]) {
+            Some(&Act::Await(word)) => self.said_us[word],
+            _ => f64::INFINITY,
+        };
+        let next_us = core.ranks.iter().map(awaited).fold(f64::INFINITY, f64::min);
+        if next_us == f64::INFINITY {
+            return false;
+        }
+        core.idle_turns = 0;
+        if core.ranks.len() == 1 || hand_over_us == 0.0 {
+            core.at_us = core.at_us.max(next_us);
+        } else if next_us > core.at_us {
+            core.hand_over(((next_us - core.at_us) / hand_over_us).ceil(), hand_over_us);
+        }
+        true
+    }
+}
+
+impl Core {
+    /// So many ranks, one after the other, have their turn and hand over.
+    fn hand_over(&mut self, times: f64, hand_over_us: f64) {
+        if self.ranks.len() > 1 {
+            self.at_us += times * hand_over_us;
+            self.turn = (self.turn + (times % self.ranks.len() as f64) as usize) % self.ranks.len();
+        }
+    }
+}

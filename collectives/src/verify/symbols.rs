@@ -1,0 +1,137 @@
+//! Values that know what is in them.
+
+use std::ops::Range;
+
+use crate::defect::Defect;
+use crate::interpret::{Event, Values};
+use crate::operation::Operation;
+use crate::world::Rank;
+
+/// A value, by its number among all [`Symbols`]: a message moves numbers, and what they stand for stays where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Symbol(u32);
+
+/// All values of a run. None is ever taken back, so a number is good until the end.
+pub(super) struct Symbols {
+    values: Vec<Value>,
+    /// Whose contributions are in each value: as many words of 64 ranks for each, one value after the other.
+    contributors: Vec<u64>,
+    words: usize,
+    pub(super) defects: Vec<Defect>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Value {
+    /// The chunk that it is a value of.
+    chunk: usize,
+    /// A hash of the tree of additions; equal for `a + b` and `b + a`, which give the same bits.
+    order: u64,
+}
+
+impl Symbols {
+    /// What all ranks hold of all chunks before the first step, and the symbols that this takes.
+    pub(super) fn inputs(operation: Operation, ranks: usize, chunk_count: usize) -> (Self, Vec<Vec<Symbol>>) {
+        // Whatever is undefined is the contribution of a rank that does not exist, so it can never pass as right.
+        let nobody = ranks;
+        let words = nobody / 64 + 1;
+        let mut symbols = Self { values: Vec::new(), contributors: Vec::new(), words, defects: Vec::new() };
+        let mut input = |rank: Rank, chunk: usize| {
+            let contributor = if operation.begins_with(rank, chunk) { rank } else { nobody };
+            symbols
+                .contributors
+                .extend((0..words).map(|word| ranks_in(&(contributor..contributor + 1), word)));
+            symbols.push(Value { chunk, order: mix(rank as u64 + 1, chunk as u64) })
+        };
+        let inputs =
+            (0..ranks).map(|rank| (0..chunk_count).map(|chunk| input(rank, chunk)).collect()).collect();
+        (symbols, inputs)
+    }
+
+    /// A value whose contributors are there already.
+    fn push(&mut self, value: Value) -> Symbol {
+        let number = u32::try_from(self.values.len()).expect("a run has fewer than 2^32 values");
+        self.values.push(value);
+        Symbol(number)
+    }
+
+    fn value(&self, Symbol(number): Symbol) -> Value {
+        self.values[number as usize]
+    }
+
+    fn contributors(&self, Symbol(number): Symbol) -> Range<usize> {
+        let first = number as usize * self.words;
+        first..first + self.words
+    }
+
+    /// The chunk that it is a value of.
+    pub(super) fn chunk(&self, symbol: Symbol) -> usize {
+        self.value(symbol).chunk
+    }
+
+    /// A hash of the order in which it was added up.
+    pub(super) fn order(&self, symbol: Symbol) -> u64 {
+        self.value(symbol).order
+    }
+
+    /// Those of these ranks whose contributions are not in the value.
+    pub(super) fn missing(&self, symbol: Symbol, expected: &Range<Rank>) -> impl Iterator<Item = Rank> {
+        let held = self.contributors[self.contributors(symbol)].iter().enumerate();
+        ranks_of(held.map(|(word, held)| ranks_in(expected, word) & !held))
+    }
+
+    /// Whether the contribution of any other rank is in the value.
+    pub(super) fn has_foreign(&self, symbol: Symbol, expected: &Range<Rank>) -> bool {
+        let mut held = self.contributors[self.contributors(symbol)].iter().enumerate();
+        held.any(|(word, held)| held & !ranks_in(expected, word) != 0)
+    }
+}
+
+impl Values for Symbols {
+    type Value = Symbol;
+
+    fn reduce(&mut self, at: Event, held: &mut Symbol, arrived: &Symbol) {
+        let (one, other) = (self.value(*held), self.value(*arrived));
+        let Event { rank, step, .. } = at;
+        let chunk = one.chunk;
+        if chunk != other.chunk {
+            self.defects.push(Defect::WrongChunk { rank, step, chunk, arrived: other.chunk });
+        }
+        let mut doubled = 0;
+        for (held, arrived) in self.contributors(*held).zip(self.contributors(*arrived)) {
+            let (held, arrived) = (self.contributors[held], self.contributors[arrived]);
+            doubled |= held & arrived;
+            self.contributors.push(held | arrived);
+        }
+        if doubled != 0 {
+            let both = self.contributors(*held).zip(self.contributors(*arrived));
+            let both = both.map(|(held, arrived)| self.contributors[held] & self.contributors[arrived]);
+            let doubled =
+                ranks_of(both).map(|contributor| Defect::Doubled { rank, step, chunk, contributor });
+            self.defects.extend(doubled);
+        }
+        let order = mix(one.order.min(other.order), one.order.max(other.order));
+        *held = self.push(Value { chunk, order });
+    }
+}
+
+fn mix(one: u64, other: u64) -> u64 {
+    let mixed = (one ^ other.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (mixed >> 32)
+}
+
+/// Those of the ranks that are in a word of a set.
+fn ranks_in(ranks: &Range<Rank>, word: usize) -> u64 {
+    let below = |end: Rank| match end.saturating_sub(64 * word) {
+        bits @ 0..64 => (1 << bits) - 1,
+        _ => u64::MAX,
+    };
+    below(ranks.end) & !below(ranks.start)
+}
+
+/// The ranks of a set.
+fn ranks_of(words: impl Iterator<Item = u64>) -> impl Iterator<Item = Rank> {
+    let bits = |(index, word): (usize, u64)| {
+        (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * index + bit)
+    };
+    words.enumerate().filter(|&(_, word)| word != 0).flat_map(bits)
+}
