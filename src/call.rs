@@ -1,6 +1,11 @@
 //! What a rank asks for when it calls a collective, and what it is told.
 
+#[cfg(feature = "mpi")]
+use std::ops::Range;
+
 use unisono_collectives::Operation;
+#[cfg(feature = "mpi")]
+use unisono_collectives::{Chunks, Rank, partition};
 
 use crate::dtype::DType;
 use crate::reduce::ReduceOp;
@@ -23,6 +28,19 @@ impl Call {
     /// An all-reduce of `count` elements.
     pub fn all_reduce(dtype: DType, op: ReduceOp, count: usize) -> Self {
         Self { operation: Operation::AllReduce, op: Some(op), dtype, count }
+    }
+
+    /// A reduction of nothing: no rank is done before all have begun.
+    pub(crate) fn barrier() -> Self {
+        Self::all_reduce(DType::U8, ReduceOp::Max, 0)
+    }
+
+    /// Where in the buffer a rank's own part is.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn own_bytes(&self, rank: Rank, ranks: usize) -> Range<usize> {
+        let own = partition::elements(self.count, ranks, Chunks::one(rank));
+        let size_bytes = self.dtype.size_bytes();
+        own.start * size_bytes..own.end * size_bytes
     }
 
     /// The size of the buffer.

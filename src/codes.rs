@@ -1,7 +1,7 @@
 //! A call in numbers: what ranks tell each other of it, and what they keep of it.
 
 use bytemuck::{Pod, Zeroable};
-use unisono_collectives::{Operation, Rank};
+use unisono_collectives::{Algorithm, Operation, Rank};
 
 use crate::call::Call;
 use crate::dtype::DType;
@@ -18,7 +18,9 @@ impl Codes {
     pub(crate) fn new(call: &Call, means: Means) -> Self {
         let root = call.operation.root().map_or(u32::MAX, |root| root as u32);
         let op = call.op.map_or(u8::MAX, |op| op as u8);
-        let bytes = [operation_code(call.operation), op, call.dtype as u8, means.code()];
+        let is_barrier = *call == Call::barrier() && means == Means::Algorithm(OF_BARRIER);
+        let operation = if is_barrier { BARRIER } else { operation_code(call.operation) };
+        let bytes = [operation, op, call.dtype as u8, means.code()];
         Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root))
     }
 
@@ -35,9 +37,17 @@ impl Codes {
         (self.0 >> (32 + 8 * place)) as u8
     }
 
-    /// The name of the operation; `?` for a number that no operation has.
+    /// The name of the operation, or `barrier`; `?` for a number that no operation has.
     pub(crate) fn operation(self) -> &'static str {
-        name(&Operation::all(0).map(Operation::name), self.byte(0))
+        match self.byte(0) {
+            BARRIER => BARRIER_NAME,
+            code => name(&Operation::all(0).map(Operation::name), code),
+        }
+    }
+
+    /// Whether the call is a barrier, of which its name says all.
+    pub(crate) fn is_barrier(self) -> bool {
+        self.byte(0) == BARRIER
     }
 
     pub(crate) fn dtype(self) -> &'static str {
@@ -58,6 +68,12 @@ impl Codes {
         (root != u32::MAX).then_some(root as Rank)
     }
 }
+
+/// A barrier is an all-reduce of nothing, and is called a barrier.
+const BARRIER: u8 = 8;
+/// What carries it out.
+pub(crate) const OF_BARRIER: Algorithm = Algorithm::RecursiveDoubling;
+pub(crate) const BARRIER_NAME: &str = "barrier";
 
 fn name(names: &[&'static str], code: u8) -> &'static str {
     names.get(usize::from(code)).copied().unwrap_or("?")
@@ -85,7 +101,13 @@ mod tests {
     fn every_operation_has_its_code() {
         for (code, operation) in Operation::all(0).into_iter().enumerate() {
             assert_eq!(usize::from(operation_code(operation)), code);
+            assert!(
+                code < usize::from(BARRIER)
+                    && Codes::of_bits((code as u64) << 32).operation() == operation.name()
+            );
         }
+        let codes = Codes::new(&Call::barrier(), Means::Algorithm(OF_BARRIER));
+        assert!(codes.is_barrier() && codes.operation() == "barrier");
     }
 
     #[test]

@@ -12,9 +12,12 @@ use unisono_collectives::{Algorithm, Operation, Schedule, Topology, clock};
 use crate::bench::Memory;
 use crate::call::{Call, Ran};
 use crate::codes::Codes;
+#[cfg(feature = "mpi")]
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Prepared, Task, agreement};
 use crate::means::{Means, Vendor};
+#[cfg(feature = "mpi")]
 use crate::reduce::{ReduceOp, Widening};
 use crate::select::{Choice, Selection, Selector};
 use crate::transport::{Calls, Patience, Transport};
@@ -155,22 +158,78 @@ impl Engine {
     /// [`Error::Aborted`].
     pub(crate) fn run(&mut self, choice: &Choice, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         self.check_alive()?;
-        let ran = match (choice, self.transport.sound()) {
+        let planned = match (choice, self.transport.sound()) {
             #[cfg(feature = "mpi")]
-            (Choice::Vendor(Vendor::Mpi), Transport::Mpi(mpi)) => {
-                let codes = Codes::new(call, Means::Vendor(Vendor::Mpi));
-                let header = self.calls.next(1, call.count, codes, take(&mut self.label));
-                let recording = header.note(&self.roll, buffer.len());
-                let ran = MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer);
-                recording.end(ran.is_ok());
-                ran
+            (Choice::Vendor(Vendor::Mpi), Transport::Mpi(_)) => {
+                let ran = self.run_by_mpi(call, buffer);
+                self.note(&ran);
+                return ran;
             }
             (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl), _) => Err(Error::Unsupported(
                 "NCCL works on the memory of GPUs, and this array is in the host's".to_owned(),
             )),
-            _ => Planned { engine: self, choice }.run(call, buffer),
+            _ => self.run_planned(choice, call, buffer),
         };
-        self.noted(ran)
+        match planned {
+            Ok(place) => Ok(self.recent[place].ran()),
+            Err(error) => {
+                let failed = Err(error);
+                self.note(&failed);
+                failed
+            }
+        }
+    }
+
+    /// Our own collectives: schedules, carried out over a transport. What did it is told by its place among the recent calls.
+    ///
+    /// (Not by a value of several words: to move what was just written is to wait until the processor has written it, which is after
+    /// the message to another core that was sent before.)
+    pub(crate) fn run_planned(&mut self, choice: &Choice, call: &Call, buffer: &mut [u8]) -> Result<usize> {
+        check_size(call, buffer);
+        let place = self.choose(choice, call);
+        #[cfg(feature = "mpi")]
+        self.check_vendor(self.recent[place].means, call)?;
+        let Self { transport, topology, roll, limits, label, executor, agreement, recent, calls, .. } = self;
+        let Recent { means, codes, prepared, .. } = &recent[place];
+        let header = calls.next(1, call.count, *codes, take(label));
+        let (means, patience) = (*means, limits.of(header.sequence()));
+        let task = Task { call, header, means, prepared, topology, agreement, patience };
+        let recording = header.note(roll, buffer.len());
+        let done = executor.run(&task, buffer, transport);
+        recording.end(done.is_ok());
+        done.map(|()| place)
+    }
+
+    /// MPI's own collectives.
+    #[cfg(feature = "mpi")]
+    fn run_by_mpi(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
+        self.check_vendor(Means::Vendor(Vendor::Mpi), call)?;
+        let codes = Codes::new(call, Means::Vendor(Vendor::Mpi));
+        let header = self.calls.next(1, call.count, codes, take(&mut self.label));
+        let recording = header.note(&self.roll, buffer.len());
+        let Transport::Mpi(mpi) = self.transport.sound() else {
+            unreachable!("it was seen when it was asked for")
+        };
+        let ran = MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer);
+        recording.end(ran.is_ok());
+        ran
+    }
+
+    /// # Errors
+    /// [`Error::Unsupported`] if MPI is to reduce what it does not reduce as we do.
+    #[cfg(feature = "mpi")]
+    fn check_vendor(&mut self, means: Means, call: &Call) -> Result<()> {
+        let widening = |op| match means {
+            // Half formats that are added up are held as `f32`.
+            Means::InNodes(_, Vendor::Mpi) => Some(Widening::of(call.dtype, op).is_some()),
+            Means::Vendor(Vendor::Mpi) => Some(false),
+            _ => None,
+        };
+        // A barrier reduces nothing.
+        let reduces = call.op.filter(|_| call.count > 0);
+        let Some((op, is_widened)) = reduces.and_then(|op| Some((op, widening(op)?))) else { return Ok(()) };
+        let Transport::Mpi(mpi) = self.transport.sound() else { return Ok(()) };
+        mpi.check_reduction(if is_widened { DType::F32 } else { call.dtype }, op)
     }
 
     /// How long the next call may wait for other ranks.
@@ -180,12 +239,12 @@ impl Engine {
     }
 
     /// Remembers how a call has ended: an error is the end, but for a call that is as good as not made.
-    pub(crate) fn noted<R>(&mut self, ended: Result<R>) -> Result<R> {
-        match &ended {
+    #[inline]
+    pub(crate) fn note<R>(&mut self, ended: &Result<R>) {
+        match ended {
             Ok(_) | Err(Error::Unsupported(_)) => {}
             Err(error) => drop(self.fail(&error.to_string())),
         }
-        ended
     }
 
     /// Says that this rank cannot go on; what later calls fail with.
@@ -202,11 +261,14 @@ impl Engine {
 
     /// # Errors
     /// [`Error::Aborted`] after a failure.
+    #[inline]
     pub(crate) fn check_alive(&self) -> Result<()> {
-        let rank = self.transport.rank();
         match &self.failure {
             None => Ok(()),
-            Some(cause) => Err(Error::Aborted { rank, by: rank, cause: cause.clone() }),
+            Some(cause) => {
+                let rank = self.transport.rank();
+                Err(Error::Aborted { rank, by: rank, cause: cause.clone() })
+            }
         }
     }
 
@@ -289,55 +351,9 @@ fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine
     machines
 }
 
-/// Our own collectives: schedules, carried out over a transport.
-#[derive(Debug)]
-pub(crate) struct Planned<'a> {
-    pub(crate) engine: &'a mut Engine,
-    pub(crate) choice: &'a Choice,
-}
-
-impl Collective for Planned<'_> {
-    fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        check_size(call, buffer);
-        let place = self.engine.choose(self.choice, call);
-        check_vendor(self.engine.recent[place].means, call)?;
-        let Engine { transport, topology, roll, limits, label, executor, agreement, recent, calls, .. } =
-            &mut *self.engine;
-        let chosen @ Recent { means, codes, prepared, .. } = &recent[place];
-        let header = calls.next(1, call.count, *codes, take(label));
-        let task = Task {
-            call,
-            header,
-            means: *means,
-            prepared,
-            topology,
-            agreement,
-            patience: limits.of(header.sequence()),
-        };
-        let recording = header.note(roll, buffer.len());
-        let done = executor.run(&task, buffer, transport);
-        recording.end(done.is_ok());
-        done.map(|()| chosen.ran())
-    }
-}
-
-/// # Errors
-/// [`Error::Unsupported`] if a vendor is to reduce what it has no type for. (Half formats that are added up are held as `f32`.)
-fn check_vendor(means: Means, call: &Call) -> Result<()> {
-    let is_widened = || call.op.is_some_and(|op| Widening::of(call.dtype, op).is_some());
-    if means.in_nodes() == Some(Vendor::Mpi) && call.dtype.is_half() && !is_widened() {
-        let op = call.op.map_or("", ReduceOp::name);
-        return Err(Error::Unsupported(format!(
-            "MPI's own collectives have no {op} of {}; choose another algorithm",
-            call.dtype
-        )));
-    }
-    Ok(())
-}
-
-/// MPI's own all-reduce, as a baseline.
+/// MPI's own collectives, as a baseline.
 ///
-/// It waits as MPI waits, without a deadline of ours, and adds in an order of its own.
+/// They wait as MPI waits, without a deadline of ours, and add in an order of their own.
 #[cfg(feature = "mpi")]
 #[derive(Debug)]
 pub(crate) struct MpiOwn<'a> {
@@ -349,15 +365,13 @@ pub(crate) struct MpiOwn<'a> {
 impl Collective for MpiOwn<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         check_size(call, buffer);
-        let (Operation::AllReduce, Some(op)) = (call.operation, call.op) else {
-            return Err(Error::Unsupported(format!(
-                "of MPI's own collectives only all-reduce is here, not {}",
-                call.operation
-            )));
-        };
-        self.mpi.vendor_all_reduce(buffer, call.dtype, op)?;
-        if op == ReduceOp::Mean {
-            crate::reduce::divide(call.dtype, buffer, self.ranks);
+        self.mpi.vendor(call, buffer)?;
+        if call.op == Some(ReduceOp::Mean) {
+            let result = match call.operation {
+                Operation::ReduceScatter => call.own_bytes(self.mpi.rank(), self.ranks),
+                _ => 0..buffer.len(),
+            };
+            crate::reduce::divide(call.dtype, &mut buffer[result], self.ranks);
         }
         Ok(Ran { algorithm: "mpi", why: crate::Why::AskedFor })
     }

@@ -9,9 +9,10 @@ use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partitio
 
 use crate::bench::Memory;
 use crate::call::{Call, Ran};
+use crate::codes::OF_BARRIER;
 use crate::collective::{Collective, Engine};
 use crate::config::Config;
-use crate::dtype::{DType, Element};
+use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::means::{Means, Vendor, is_for_vendors};
 use crate::pending::Seat;
@@ -28,6 +29,7 @@ use crate::watch::lookout::Lookout;
 mod device;
 mod in_flight;
 mod lateness;
+mod own;
 mod patience;
 mod setup;
 mod watch;
@@ -36,7 +38,7 @@ mod watch;
 pub use device::DevicePending;
 use lateness::Asked;
 pub use lateness::{Lateness, Times};
-pub use setup::threads;
+pub use setup::{threads, try_threads};
 
 /// One rank's end of a world of ranks that work together.
 ///
@@ -329,14 +331,15 @@ impl Communicator {
         self.call(Operation::AllToAll, None, buffer)
     }
 
+    /// What carries out a barrier.
+    pub(crate) const OF_BARRIER: Algorithm = OF_BARRIER;
+
     /// No rank returns before all ranks have called it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn barrier(&mut self) -> Result<()> {
-        let call = Call::all_reduce(DType::U8, ReduceOp::Max, 0);
-        let wished = Choice::Algorithm(Algorithm::RecursiveDoubling);
-        self.collective(wished)?.run(&call, &mut []).map(drop)
+        self.collective(Choice::Algorithm(Self::OF_BARRIER))?.run(&Call::barrier(), &mut []).map(drop)
     }
 
     /// The collective that a choice names, over this communicator: the interface that benchmarks and tests

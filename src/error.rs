@@ -15,7 +15,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// After an error a communicator is unusable: every later call fails with [`Error::Aborted`]. What a failed
 /// collective leaves in the buffer is undefined.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Another rank did not come.
@@ -45,7 +45,9 @@ pub enum Error {
     },
 
     /// Another rank has ended its part of the world, or lost it by a panic.
-    #[error("{at}: rank {other} has left the world")]
+    #[error(
+        "{at}: rank {other} has left the world: it dropped its communicator (if for an error of its own, `unisono::run` tells it)"
+    )]
     Left {
         /// Where this rank was.
         at: Box<Place>,
@@ -135,6 +137,13 @@ pub enum Error {
     Setting(String),
 }
 
+/// As it reads: an error that `main` returns is printed by its `Debug`, and whoever wrote that `main` wants the sentence.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// What is known of a rank that did not come.
 fn whereabouts(doing: Option<&Doing>) -> String {
     match doing {
@@ -170,5 +179,16 @@ impl fmt::Display for Place {
         let Self { rank, operation, sequence, algorithm, phase, step } = self;
         write!(f, "rank {rank}, {operation} #{sequence} by {algorithm}, step {step}")?;
         if phase != algorithm { write!(f, " of {phase:?}") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_main_returns_reads_as_a_sentence() {
+        let error = Error::Launch("two worlds".to_owned());
+        assert_eq!(format!("{error:?}"), "two worlds");
     }
 }

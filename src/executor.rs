@@ -9,28 +9,31 @@ use std::sync::{Arc, OnceLock};
 
 use unisono_collectives::{
     Algorithm, Chunks, Direct, Operation, Phase, Plan, Rank, Receive, Schedule, Send, Source, Step, Topology,
-    partition,
+    moves_directly, partition,
 };
 
 use crate::call::Call;
+use crate::dtype::DType;
 use crate::error::{Error, Place, Result};
 use crate::means::Means;
 #[cfg(feature = "mpi")]
 use crate::means::Vendor;
-use crate::reduce::Widening;
+use crate::reduce::ReduceOp;
 use crate::registered::Registry;
 use crate::scratch::Scratch;
-use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Transport};
+use crate::transport::{EAGER_BYTES, Failure, Header, Incoming, Outgoing, Patience, Transport};
 
 mod agreement;
 #[cfg(feature = "mpi")]
 mod by_mpi;
+mod copies;
 mod format;
 #[cfg(feature = "mpi")]
 mod lanes;
 mod one_pass;
 
 pub(crate) use agreement::agreement;
+use copies::Copies;
 use format::Format;
 use one_pass::OnePass;
 
@@ -44,8 +47,11 @@ pub(crate) struct Prepared {
     algorithm: Algorithm,
     /// Set where ranks that reach each other's buffers can do it all in one pass.
     direct: Option<Direct>,
+    /// Whether it only moves elements, each from the rank that has it to those that are to have it, once it was asked.
+    only_moves: OnceLock<bool>,
     /// Whether a step sends what the buffer held before the first step.
     sends_original: bool,
+    chunk_count: usize,
     /// Whether each message of every rank is a single chunk, once it was asked.
     single_chunks: OnceLock<bool>,
     #[cfg(feature = "mpi")]
@@ -67,9 +73,11 @@ impl Prepared {
         let mut sends = steps().filter_map(|step| step.send);
         let sends_original = sends.any(|send| send.source == Source::Original);
         Self {
+            chunk_count: plan.chunk_count(),
             plan,
             algorithm,
             direct,
+            only_moves: OnceLock::new(),
             sends_original,
             single_chunks: OnceLock::new(),
             #[cfg(feature = "mpi")]
@@ -84,9 +92,11 @@ impl Prepared {
             single_chunks: OnceLock::from(false),
             #[cfg(feature = "mpi")]
             far_steps: OnceLock::from(None),
+            chunk_count: plan.chunk_count(),
             plan,
             algorithm,
             direct: None,
+            only_moves: OnceLock::from(false),
             sends_original: false,
         }
     }
@@ -101,9 +111,14 @@ impl Prepared {
     ///
     /// A block is a part of each chunk, so an element stays in its chunk, and the bits stay what they are.
     fn blocks(&self, task: &Task<'_>) -> usize {
-        let chunk_bytes = task.call.size_bytes() / self.plan.chunk_count();
+        let chunk_bytes = task.call.size_bytes() / self.chunk_count;
         let blocks = chunk_bytes.div_ceil(BLOCK_BYTES);
         if blocks > 1 && self.all_send_single_chunks(task) { blocks } else { 1 }
+    }
+
+    /// Whether ranks that reach each other's buffers can move all elements themselves, without messages.
+    fn only_moves(&self, Task { call, topology, .. }: &Task<'_>) -> bool {
+        *self.only_moves.get_or_init(|| moves_directly(self.algorithm, call.operation, topology))
     }
 
     /// Asked of the plans of all ranks, since all must come to the same number of blocks.
@@ -143,8 +158,8 @@ impl Task<'_> {
     /// What went wrong, with the step where it did and what is known of a rank that did not come.
     #[cold]
     fn error(&self, failure: Failure, transport: &Transport, phase: &'static str, step: usize) -> Error {
-        let Self { call, header, means, .. } = *self;
-        let (operation, algorithm, roll) = (call.operation.name(), means.name(), transport.roll());
+        let Self { header, means, .. } = *self;
+        let (operation, algorithm, roll) = (header.operation(), means.name(), transport.roll());
         let place =
             Place { rank: roll.rank(), operation, sequence: header.sequence(), algorithm, phase, step };
         failure.at(place, roll)
@@ -152,7 +167,7 @@ impl Task<'_> {
 
     /// The elements of a range of chunks, as far as they are in one of `blocks` blocks.
     fn elements_of_block(&self, chunks: Chunks, block: usize, blocks: usize) -> Range<usize> {
-        let all = partition::elements(self.call.count, self.prepared.plan.chunk_count(), chunks);
+        let all = partition::elements(self.call.count, self.prepared.chunk_count, chunks);
         if blocks == 1 {
             return all;
         }
@@ -164,6 +179,8 @@ impl Task<'_> {
 /// Carries out tasks. It keeps its memory, so that the next task does not pay for it.
 #[derive(Debug)]
 pub(crate) struct Executor {
+    /// The last call's type and reduction, and how such elements are held: most calls are like the one before.
+    format: Option<((DType, Option<ReduceOp>), Format)>,
     widened: Scratch,
     original: Scratch,
     outgoing: Scratch,
@@ -173,7 +190,7 @@ impl Executor {
     /// An executor whose messages lie in this registered memory, if not in the user's buffer.
     pub(crate) fn new(registry: &Arc<Registry>) -> Self {
         let registered = || Scratch::new(Arc::clone(registry));
-        Self { widened: Scratch::default(), original: registered(), outgoing: registered() }
+        Self { format: None, widened: Scratch::default(), original: registered(), outgoing: registered() }
     }
 
     /// Carries out a task on this rank's buffer.
@@ -183,17 +200,24 @@ impl Executor {
         buffer: &mut [u8],
         transport: &mut Transport,
     ) -> Result<()> {
-        let Self { widened, original, outgoing } = self;
         let Call { op, dtype, count, .. } = *task.call;
-        let widening = op.and_then(|op| Widening::of(dtype, op));
+        let format = self.format(dtype, op);
+        let Self { widened, original, outgoing, .. } = self;
         if let (Some(direct), Some(op)) = (&task.prepared.direct, op)
             && transport.is_shared_by(task.topology.ranks())
         {
-            return OnePass { task, direct, op, widening }.run(buffer, widened, transport);
+            return OnePass { task, direct, op, widening: format.widening }.run(buffer, widened, transport);
+        }
+        // A shorter message is copied anyway, and a meeting would have ranks wait for each other twice.
+        if op.is_none()
+            && transport.is_shared_by(task.topology.ranks())
+            && task.call.size_bytes() / task.prepared.chunk_count > EAGER_BYTES
+            && task.prepared.only_moves(task)
+        {
+            return Copies { task }.run(buffer, transport);
         }
         let original = if task.prepared.sends_original { original.copy_of(buffer) } else { &mut [] };
-        let format = Format::of(task.call, widening);
-        let (held, narrow) = match widening {
+        let (held, narrow) = match format.widening {
             Some(_) => (widened.take(count * format.held_size_bytes), buffer),
             None => (buffer, &mut [][..]),
         };
@@ -201,6 +225,13 @@ impl Executor {
         let header = task.header;
         Run { task, format, header, original, outgoing, narrow, result, block: 0, blocks: 1 }
             .all_steps(held, transport)
+    }
+
+    fn format(&mut self, dtype: DType, op: Option<ReduceOp>) -> Format {
+        match self.format {
+            Some((of, format)) if of == (dtype, op) => format,
+            _ => self.format.insert(((dtype, op), Format::of(dtype, op))).1,
+        }
     }
 }
 
@@ -280,17 +311,18 @@ impl Run<'_> {
         transport: &mut Transport,
     ) -> Result<(), Failure> {
         let (format, header, patience) = (self.format, self.header, self.task.patience);
+        let receives = step.receive.map(|receive| self.held_range(receive.chunks));
+        let mut send = step.send;
         if let Some((to, sends)) = self.sent_ahead(phase, step, transport) {
             let outgoing = Outgoing { to, bytes: &held[sends] };
             transport.exchange(&header, Some(outgoing), None, patience)?;
-            return self.step(phase, &Step { send: None, ..*step }, held, transport);
+            send = None;
         }
-        let receives = step.receive.map(|receive| self.held_range(receive.chunks));
-        let (bytes, held) = match step.send {
-            Some(send) => self.prepare(&send, held, receives),
+        let (bytes, held) = match &send {
+            Some(send) => self.prepare(send, held, receives),
             None => (&[][..], receives.map_or(&mut [][..], |range| &mut held[range])),
         };
-        let outgoing = step.send.map(|send| Outgoing { to: phase.group.member(send.to), bytes });
+        let outgoing = send.map(|send| Outgoing { to: phase.group.member(send.to), bytes });
         let mut incoming = step.receive.map(|Receive { from, combine, .. }| Incoming {
             from: phase.group.member(from),
             target: format.target(held, combine),

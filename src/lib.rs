@@ -70,21 +70,23 @@ pub use call::{Call, Ran};
 pub use collective::Collective;
 #[cfg(feature = "nccl")]
 pub use communicator::DevicePending;
-pub use communicator::{Communicator, Lateness, Times, threads};
+pub use communicator::{Communicator, Lateness, Times, threads, try_threads};
 pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
 pub use means::Vendor;
 pub use pending::Pending;
 pub use reduce::ReduceOp;
 pub use registered::Registered;
-#[cfg(feature = "mpi")]
-pub use run::run;
 pub use run::run_threads;
+#[cfg(feature = "mpi")]
+pub use run::{refuse, run};
 pub use select::{Choice, Why};
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 
 #[cfg(feature = "nccl")]
 pub use cudarc;
+/// The half formats among the [element types](Element): `half::f16` and `half::bf16`.
+pub use half;
 #[cfg(feature = "mpi")]
 pub use mpi;
 
@@ -97,6 +99,8 @@ pub mod internals {
 }
 
 /// Initialises MPI and takes part in the world that `mpirun` launched: [`Communicator::init`].
+///
+/// Where a rank may fail by itself, [`run`](run()) is better: what it failed of is then told to all.
 ///
 /// # Errors
 /// As [`Communicator::init`].

@@ -5,6 +5,10 @@ use std::process::ExitCode;
 
 use crate::communicator::{Communicator, threads};
 #[cfg(feature = "mpi")]
+use crate::error::Error;
+#[cfg(feature = "mpi")]
+use crate::transport::mpi::Mpi;
+#[cfg(feature = "mpi")]
 use crate::watch::lookout::say;
 
 /// The exit code of a process that ends because a rank has failed.
@@ -40,6 +44,24 @@ pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) ->
             ExitCode::FAILURE
         }
     }
+}
+
+/// Takes part in the world that was launched only to say why this rank cannot: [`crate::init`] then fails on all ranks, with an
+/// [`Error::Setting`] that says whose fault it is. Without it they would wait for this one.
+///
+/// What each rank gets instead of a world is returned. Where all ranks refuse for the same reason, that is the reason as it is.
+///
+/// ```no_run
+/// let arguments: Vec<_> = std::env::args().skip(1).collect();
+/// if arguments.len() != 1 {
+///     eprintln!("{}", unisono::refuse("expected the name of a file"));
+///     std::process::exit(2);
+/// }
+/// ```
+#[cfg(feature = "mpi")]
+pub fn refuse(why: &str) -> Error {
+    let refusal = Error::Setting(why.to_owned());
+    Mpi::init(Err(refusal)).expect_err("ranks of which one refuses do not agree")
 }
 
 /// Runs a program of `ranks` threads: `main` on each, with its end of a world. Otherwise as `unisono::run`: if one fails, the

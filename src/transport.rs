@@ -26,8 +26,10 @@ mod waiting;
 
 use faulty::Faulty;
 pub(crate) use header::{Calls, Header};
-pub(crate) use shared::Open;
+/// The longest message that is eager between ranks that share memory: it is copied at once, and its sender goes on.
+pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
+pub(crate) use shared::{Open, Shares};
 #[cfg(feature = "nccl")]
 pub(crate) use waiting::Hopeless;
 pub(crate) use waiting::{Patience, Waiting};
@@ -276,9 +278,9 @@ impl Transport {
         }
     }
 
-    /// Whether a message to this rank is copied at once, so that sending it waits for nobody.
+    /// Whether the send of a message to this rank is eager: it is copied at once, and waits for nobody.
     pub(crate) fn takes_a_copy(&self, to: Rank, size_bytes: usize) -> bool {
-        size_bytes <= shared::SHORT && to != self.rank() && self.shared().is_some_and(|shared| shared.has(to))
+        size_bytes <= EAGER_BYTES && to != self.rank() && self.shared().is_some_and(|shared| shared.has(to))
     }
 
     /// Whether the kernel copies between processes of this node; `None` where none share memory.
@@ -305,7 +307,7 @@ impl Transport {
         &mut self,
         header: &Header,
         buffer: &mut [u8],
-        ranges: impl Fn(Rank) -> Range<usize>,
+        shares: Shares<impl Fn(Rank) -> Range<usize>>,
         patience: &Patience,
         work: impl FnOnce(&mut Open<'_>) -> crate::error::Result<()>,
     ) -> Result<(), Failure> {
@@ -315,10 +317,10 @@ impl Transport {
             Self::Mpi(mpi) => mpi.shared_mut(),
             Self::Faulty(faulty) => {
                 faulty.delay();
-                return faulty.inner.meet(header, buffer, ranges, patience, work);
+                return faulty.inner.meet(header, buffer, shares, patience, work);
             }
         };
-        shared.expect("ranks that meet share memory").meet(header, buffer, ranges, patience, work)
+        shared.expect("ranks that meet share memory").meet(header, buffer, shares, patience, work)
     }
 
     #[cfg(feature = "mpi")]

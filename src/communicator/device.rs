@@ -157,7 +157,7 @@ impl Communicator {
     pub fn device_route(&mut self) -> Result<String> {
         let (rank, device) = (self.rank as u64, self.device());
         let mut without = [if device.is_err() { rank } else { u64::MAX }];
-        self.all_reduce(&mut without, ReduceOp::Min)?;
+        self.all_reduce_by_ours(&mut without, ReduceOp::Min)?;
         let context = match (device, without) {
             (Ok(context), [u64::MAX]) => context,
             (Err(error), [first]) if first == rank => return Err(error),

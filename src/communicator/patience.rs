@@ -43,7 +43,8 @@ impl Communicator {
     }
 
     /// Names the next call: in errors, in what is said of ranks that wait, and in flight recorders. All ranks give the call the
-    /// same name, or get an [`Error::Mismatch`] that says both. What is kept of it is 52 bytes.
+    /// same name, or get an [`Error::Mismatch`] that says both. Of one of more than 52 bytes, the first 41 and a
+    /// number are kept.
     ///
     /// ```
     /// use unisono::ReduceOp;

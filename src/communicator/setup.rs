@@ -1,8 +1,11 @@
 //! How a communicator begins: settings, and what its ranks must agree on.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::{Builder, ScopedJoinHandle};
 
 use unisono_collectives::Topology;
 
@@ -152,19 +155,42 @@ impl Communicator {
 /// If a rank panics; the others are told first, and do not wait for it. If the environment has settings
 /// that make no sense.
 pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let world = Communicator::threads(ranks).unwrap_or_else(|error| panic!("{error}"));
+    try_threads(ranks, main).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The same as [`threads`], where the system may not have that much.
+///
+/// # Errors
+/// Before any rank begins: [`Error::Memory`] and [`Error::Launch`] if the system gives no memory, or no thread, for so many
+/// ranks, and [`Error::Setting`] if the environment has settings that make no sense.
+///
+/// # Panics
+/// If `ranks` is 0, or a rank panics.
+pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Result<Vec<R>> {
+    let world = Communicator::threads(ranks)?;
     std::thread::scope(|scope| {
         let main = &main;
-        let start = |comm: Communicator| {
-            let name = format!("rank {}", comm.rank());
-            std::thread::Builder::new()
-                .name(name)
-                .spawn_scoped(scope, move || main(comm))
-                .expect("a thread starts")
+        let start = |rank| {
+            let (given, comm) = channel();
+            // If another thread cannot be started, nothing is given, and no rank begins.
+            let run = move || comm.recv().ok().map(main);
+            let thread = Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)?;
+            Ok((given, thread))
         };
-        let threads: Vec<_> = world.into_iter().map(start).collect();
-        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-        joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        let started: Result<Vec<_>, io::Error> = (0..ranks).map(start).collect();
+        let started = started.map_err(|cause| {
+            Error::Launch(format!(
+                "the system does not give {ranks} threads: {cause}; see `ulimit -u`, `ulimit -v` and pids.max of a container"
+            ))
+        })?;
+        let begun = world.into_iter().zip(started).map(|(comm, (given, thread))| {
+            given.send(comm).expect("the thread waits for it");
+            thread
+        });
+        let threads: Vec<_> = begun.collect();
+        let joined = threads.into_iter().map(ScopedJoinHandle::join);
+        let joined = joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        Ok(joined.map(|result| result.expect("every rank was given its end")).collect())
     })
 }
 

@@ -37,6 +37,7 @@ mod over_processes {
     use super::{Card, Cards, Communicator, Config, Kind, Lookout, Result, Watched};
     use crate::call::Call;
     use crate::collective::Collective as _;
+    use crate::config::Network;
     use crate::dtype::DType;
     use crate::error::Error;
     use crate::select::Choice;
@@ -48,7 +49,7 @@ mod over_processes {
             let roll = self.seat.engine().transport.roll().clone();
             let mut card = Card::of_this_process(roll.members()[0]);
             let is_hub = config.lookout && self.rank() == 0 && roll.members().len() < self.ranks();
-            let hub = is_hub.then(|| Hub::open(&mut card)).transpose().unwrap_or_else(|error| {
+            let hub = is_hub.then(|| Hub::open(&mut card, &Network::from_environment())).transpose().unwrap_or_else(|error| {
                 say(&format!(
                     "unisono: rank 0 cannot listen for the other nodes ({error}): failures there are seen by deadlines \
                      alone\n"

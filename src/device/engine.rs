@@ -28,7 +28,8 @@ impl Engine {
             Some(gpu) => gpu,
             None => {
                 let made = Gpu::new(self, context);
-                Box::new(self.noted(made)?)
+                self.note(&made);
+                Box::new(made?)
             }
         };
         let bound = check_context(&gpu.context, context)
@@ -41,7 +42,8 @@ impl Engine {
             nccl.abort();
         }
         self.gpu = Some(gpu);
-        self.noted(done)
+        self.note(&done);
+        done
     }
 
     /// Reduces an array on this rank's GPU: after what is on `stream`, and before what comes to be on it.

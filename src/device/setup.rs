@@ -12,7 +12,7 @@ use super::plan::Staged;
 use super::slot::Slot;
 use super::staged::SLOTS;
 use crate::call::Call;
-use crate::collective::{Collective as _, Engine, Planned};
+use crate::collective::Engine;
 use crate::config;
 use crate::dtype::Element;
 use crate::error::Result;
@@ -162,6 +162,6 @@ fn gathered<T: Element>(engine: &mut Engine, own: &[T]) -> Result<Vec<T>> {
     all[rank * own.len()..][..own.len()].copy_from_slice(own);
     let call = Call { operation: Operation::AllGather, op: None, dtype: T::DTYPE, count: all.len() };
     let bytes = bytemuck::cast_slice_mut(&mut all);
-    Planned { engine, choice: &Choice::Algorithm(Algorithm::Ring) }.run(&call, bytes)?;
+    engine.run_planned(&Choice::Algorithm(Algorithm::Ring), &call, bytes)?;
     Ok(all)
 }

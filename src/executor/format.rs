@@ -5,7 +5,6 @@ use std::ops::Range;
 use unisono_collectives::{Chunks, Combine};
 
 use super::{Run, scaled};
-use crate::call::Call;
 use crate::dtype::DType;
 use crate::reduce::{self, Kernel, ReduceOp, Widening};
 use crate::transport::Target;
@@ -22,9 +21,10 @@ pub(super) struct Format {
 }
 
 impl Format {
-    pub(super) fn of(call: &Call, widening: Option<Widening>) -> Self {
-        let wire_size_bytes = call.dtype.size_bytes();
-        let kernel = call.op.map(|op| reduce::kernel(call.dtype, op));
+    pub(super) fn of(dtype: DType, op: Option<ReduceOp>) -> Self {
+        let widening = op.and_then(|op| Widening::of(dtype, op));
+        let wire_size_bytes = dtype.size_bytes();
+        let kernel = op.map(|op| reduce::kernel(dtype, op));
         Self {
             held_size_bytes: widening.map_or(wire_size_bytes, |_| size_of::<f32>()),
             wire_size_bytes,
@@ -62,28 +62,35 @@ impl<'a> Run<'a> {
 
     /// Makes means of the sums in this block, and gives them back to the user's buffer.
     pub(super) fn hand_over_block(&mut self, held: &mut [u8]) {
-        let Self { task, format: Format { widening, held_size_bytes, wire_size_bytes, .. }, .. } = *self;
+        let Self { task, format: Format { widening, held_size_bytes, .. }, .. } = *self;
         let is_mean = task.call.op == Some(ReduceOp::Mean);
         if widening.is_none() && !is_mean {
             return;
         }
         let dtype = widening.map_or(task.call.dtype, |_| DType::F32);
         for elements in self.block_by_chunks() {
-            let results = overlap(&elements, &self.result);
+            // Who has sent its sum holds it rounded already, and others may not: all ranks divide the same.
+            self.round(&elements, held);
             if is_mean {
-                reduce::divide(dtype, &mut held[scaled(results, held_size_bytes)], task.topology.ranks());
-            }
-            if let Some(widening) = widening {
-                let narrow = &mut self.narrow[scaled(elements.clone(), wire_size_bytes)];
-                (widening.round)(&mut held[scaled(elements, held_size_bytes)], narrow);
+                let results = scaled(overlap(&elements, &self.result), held_size_bytes);
+                reduce::divide(dtype, &mut held[results], task.topology.ranks());
+                self.round(&elements, held);
             }
         }
+    }
+
+    /// Rounds elements that are held in a wider format, in the user's buffer and where they are held.
+    fn round(&mut self, elements: &Range<usize>, held: &mut [u8]) {
+        let Format { widening, held_size_bytes, wire_size_bytes, .. } = self.format;
+        let Some(widening) = widening else { return };
+        let narrow = &mut self.narrow[scaled(elements.clone(), wire_size_bytes)];
+        (widening.round)(&mut held[scaled(elements.clone(), held_size_bytes)], narrow);
     }
 
     /// The elements of this block: it has a part of each chunk.
     fn block_by_chunks(&self) -> impl Iterator<Item = Range<usize>> + use<'a> {
         let (task, block, blocks) = (self.task, self.block, self.blocks);
-        (0..task.prepared.plan.chunk_count())
+        (0..task.prepared.chunk_count)
             .map(move |chunk| task.elements_of_block(Chunks::one(chunk), block, blocks))
     }
 }

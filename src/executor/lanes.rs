@@ -35,7 +35,7 @@ impl Prepared {
     /// In how many blocks the plan is best run where some ranks do not share memory, and with how many steps between nodes; `None` if
     /// not in lanes. All ranks come to the same answer.
     pub(super) fn lanes(&self, task: &Task<'_>) -> Option<Lanes> {
-        let chunk_bytes = task.call.size_bytes() / self.plan.chunk_count();
+        let chunk_bytes = task.call.size_bytes() / self.chunk_count;
         let block_bytes =
             whole_segments((chunk_bytes / BLOCKS).clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end()));
         let blocks = chunk_bytes.div_ceil(block_bytes);

@@ -9,15 +9,11 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::reduce::{self, Kernel, ReduceOp, Widening};
 use crate::scratch::Scratch;
-use crate::transport::{Open, Transport};
+use crate::transport::{Open, Shares, Transport};
 
 /// How much is reduced at a time, before it is handed out: this rank's and another's fit the first-level cache
 /// together.
 const BLOCK: usize = 8 << 10;
-
-/// Of two ranks, each reduces and hands out in one loop, but for parts of these sizes: they fit the second-level
-/// caches, and there it is faster to hand out block by block (measured: 41 and 50 µs for 512 KiB).
-const IN_BLOCKS: Range<usize> = 16 << 10..512 << 10;
 
 /// One rank's part: it reduces its own elements, block by block, and gives every rank the result while the block
 /// is in its core's cache.
@@ -46,8 +42,9 @@ impl OnePass<'_> {
             if block > 0 {
                 transport.roll().at_step(0, block);
             }
+            let shares = Shares { ranges: range, read: true, written: true };
             transport
-                .meet(&header, buffer, range, patience, |open| self.work(open, widened))
+                .meet(&header, buffer, shares, patience, |open| self.work(open, widened))
                 .map_err(|failure| self.task.error(failure, transport, "one pass", block))?;
         }
         Ok(())
@@ -55,9 +52,9 @@ impl OnePass<'_> {
 
     fn work(&self, open: &mut Open<'_>, widened: &mut Scratch) -> Result<()> {
         let (dtype, size_bytes) = (self.task.call.dtype, open.own().len());
+        // Of two ranks, each reduces and hands out in one loop.
         if let [other] = self.direct.from[..]
             && self.op != ReduceOp::Mean
-            && !IN_BLOCKS.contains(&size_bytes)
             && let Some((held, theirs)) = open.at_hand(other, 0..size_bytes)
         {
             reduce::joint(dtype, self.op)(held, theirs);

@@ -29,6 +29,11 @@ impl Header {
         self.sequence
     }
 
+    /// The name of the operation.
+    pub(crate) fn operation(&self) -> &'static str {
+        self.codes.operation()
+    }
+
     /// Writes down in this rank's flight recorder that the call begins.
     #[inline]
     pub(crate) fn note<'a>(&self, roll: &'a Roll, size_bytes: usize) -> Recording<'a> {
@@ -48,13 +53,16 @@ impl Header {
     /// What the sender called, in words; the roll knows the names of labels.
     fn describe(&self, roll: &Roll) -> String {
         let Self { sequence, count, codes, label, .. } = self;
-        let mut text = format!("{} #{sequence} ", codes.operation());
+        let mut text = format!("{} #{sequence}", codes.operation());
         if *label != 0 {
             text += &roll
                 .label((*label).into())
-                .map_or("with another label ".to_owned(), |name| format!("{name:?} "));
+                .map_or(" with another label".to_owned(), |name| format!(" {name:?}"));
         }
-        text += &format!("of {count} {}", codes.dtype());
+        if codes.is_barrier() {
+            return text;
+        }
+        text += &format!(" of {count} {}", codes.dtype());
         if let Some(op) = codes.op() {
             text += &format!(", {op}");
         }
@@ -67,8 +75,11 @@ impl Header {
     /// Holds the header of a message from rank `other` against what is expected of it.
     #[inline]
     pub(super) fn check(&self, theirs: &Self, other: Rank, roll: &Roll) -> Result<(), Failure> {
-        let words = bytemuck::cast::<Self, [u64; 5]>;
-        if words(*theirs) == words(*self) { Ok(()) } else { Err(self.mismatch(theirs, other, roll)) }
+        // Word by word in registers: a comparison of arrays calls `memcmp`.
+        let words = bytemuck::cast_ref::<Self, [u64; 5]>;
+        let differences =
+            words(theirs).iter().zip(words(self)).fold(0, |all, (one, other)| all | (one ^ other));
+        if differences == 0 { Ok(()) } else { Err(self.mismatch(theirs, other, roll)) }
     }
 
     #[cold]
@@ -76,7 +87,11 @@ impl Header {
         let apart = if self.history == theirs.history { None } else { self.first_apart(other, roll) };
         let (one, another) = apart.as_ref().map_or((self, theirs), |(one, another)| (one, another));
         let (mut ours, mut theirs_called) = (one.describe(roll), another.describe(roll));
-        if ours == theirs_called && self.history != theirs.history {
+        let look_alike = ours == theirs_called || !ours.is_ascii() && !theirs_called.is_ascii();
+        if one.label != another.label && look_alike {
+            ours += &format!(" (its label is {:08x})", one.label);
+            theirs_called += &format!(" (its label is {:08x})", another.label);
+        } else if ours == theirs_called && self.history != theirs.history {
             let before = self.in_place(self.sequence.wrapping_sub(1), roll.rank(), roll);
             ours += &before.map_or(String::new(), |before| format!(" (after {})", before.describe(roll)));
             theirs_called += " after other calls";
@@ -201,6 +216,41 @@ mod tests {
         assert_eq!(ours, "all-reduce #5 \"bucket 2\" of 10 bf16, mean, by ring");
         assert_eq!(theirs, "all-reduce #5 with another label of 10 bf16, mean, by ring");
         assert!(labelled(known).check(&labelled(0), 1, &roll).is_err(), "one has none");
+    }
+
+    #[test]
+    fn labels_that_differ_look_different() {
+        let roll = Roll::of_one();
+        let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
+        let labelled = |name: &str| Calls::default().next(1, 10, Codes::new(&call, RING), roll.know(name));
+        let long = "the gradients of the layer transformer.blocks.12.attention.";
+        for (one, other) in
+            [(format!("{long}query"), format!("{long}value")), ("é".into(), "e\u{301}".into())]
+        {
+            let (one, other) = (labelled(&one), labelled(&other));
+            let Err(Failure::Mismatch { ours, theirs, .. }) = one.check(&other, 1, &roll) else {
+                panic!("a mismatch");
+            };
+            let plain = |text: &str| text.replace("e\u{301}", "é");
+            assert_ne!(plain(&ours), plain(&theirs));
+        }
+        // Neither is known here.
+        let unknown = |label| Calls::default().next(1, 10, Codes::new(&call, RING), label);
+        let Err(Failure::Mismatch { ours, theirs, .. }) = unknown(7).check(&unknown(8), 1, &roll) else {
+            panic!("a mismatch");
+        };
+        assert!(ours.ends_with("(its label is 00000007)") && theirs.ends_with("(its label is 00000008)"));
+    }
+
+    #[test]
+    fn a_barrier_is_called_a_barrier() {
+        let roll = Roll::of_one();
+        let codes = Codes::new(&Call::barrier(), Means::Algorithm(Algorithm::RecursiveDoubling));
+        let barrier = Calls { sequence: 3, ..Calls::default() }.next(1, 0, codes, 0);
+        assert_eq!(barrier.describe(&roll), "barrier #3");
+        let _ = barrier.note(&roll, 0);
+        assert_eq!(roll.records(0)[0].to_string(), "barrier #3");
+        assert_eq!(size_of::<Header>(), 40);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! waits of our own.
 //!
 //! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up,
-//! finalising, and MPI's own all-reduce (a baseline) block inside MPI.
+//! finalising, and MPI's own collectives (a baseline) block inside MPI.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -25,6 +25,7 @@ mod launch;
 mod node;
 mod overheard;
 mod own;
+mod reductions;
 mod sys;
 
 use ending::{end_job, last_words};
@@ -33,8 +34,13 @@ use exchange::Messages;
 pub(crate) use flight::Ticket;
 pub(crate) use launch::{alone_in_job, library_fits};
 pub(crate) use own::InGroup;
-use sys::Comm;
+use reductions::Reductions;
 pub(crate) use sys::library_version;
+use sys::{Comm, State};
+
+/// Why there can be no communicator any more.
+const OVER: &str = "MPI was finalised in this process, when its first communicator was dropped or by the program, and cannot be \
+                    initialised again: keep one communicator for as long as there is something to communicate";
 
 /// One rank's end of an MPI world.
 #[derive(Debug)]
@@ -51,6 +57,7 @@ pub(crate) struct Mpi {
     name: &'static str,
     messages: Messages,
     groups: Vec<own::OfGroup>,
+    reductions: Reductions,
     /// Whether a collective of MPI's own failed while MPI still had the caller's memory.
     stranded: bool,
     spins: u32,
@@ -66,10 +73,14 @@ impl Mpi {
     /// Initialises MPI and takes part in the world that was launched. All ranks come to it, also those whose settings
     /// make no sense: the others would wait for them.
     pub(crate) fn init(config: Result<Config>) -> Result<(Self, Config)> {
-        if sys::is_up()? {
-            return Err(Error::Launch(
-                "MPI is already initialised: attach to it instead of initialising it".into(),
-            ));
+        match sys::state()? {
+            State::NotYet => {}
+            State::Up => {
+                return Err(Error::Launch(
+                    "MPI is already initialised: attach to it instead of initialising it".into(),
+                ));
+            }
+            State::Over => return Err(Error::Launch(OVER.into())),
         }
         let _watch = launch::before_mpi(&config)?;
         sys::init()?;
@@ -83,10 +94,12 @@ impl Mpi {
 
     /// Takes part in a communicator of an MPI that is already up.
     pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, config: Result<Config>) -> Result<(Self, Config)> {
-        if !sys::is_up()? {
-            return Err(Error::Launch(
-                "MPI is not initialised, or already finalised: there is nothing to attach to".into(),
-            ));
+        match sys::state()? {
+            State::Up => {}
+            State::NotYet => {
+                return Err(Error::Launch("MPI is not initialised: there is nothing to attach to".into()));
+            }
+            State::Over => return Err(Error::Launch(OVER.into())),
         }
         let _watch = launch::before_mpi(&config)?;
         Self::new(Comm::from_raw(raw), false, config)
@@ -122,7 +135,7 @@ impl Mpi {
         let far = (0..topology.ranks()).map(|other| topology.node_of(other) != topology.node_of(rank));
         let messages = Messages::new(spins, config.segment_bytes, far.collect());
         let node = match config.inside {
-            Inside::SharedMemory => node::share(comm, &topology, config.node_sizes.as_deref(), spins, &roll)?,
+            Inside::SharedMemory => node::share(comm, &topology, &config, spins, &roll)?,
             Inside::Messages => None,
         };
         // A rank may be alone on its node, and the others not.
@@ -140,6 +153,7 @@ impl Mpi {
             name,
             messages,
             groups: Vec::new(),
+            reductions: Reductions::tried(comm)?,
             stranded: false,
             spins,
             owns_mpi,
@@ -336,7 +350,7 @@ impl Drop for Mpi {
         if self.cause.is_some() {
             end_job(&self.roll);
         }
-        if !sys::is_up().unwrap_or(false) {
+        if !matches!(sys::state(), Ok(State::Up)) {
             return;
         }
         // Its last rank to go takes the memory with it.

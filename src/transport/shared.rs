@@ -21,16 +21,19 @@ use crate::watch::lookout::{LastWords, panicked};
 pub(super) mod board;
 mod channel;
 mod meeting;
+mod open;
 pub(super) mod reach;
 mod receiving;
 mod sending;
+mod short;
 #[cfg(test)]
 mod tests;
 
 use board::{Board, PIECES};
-pub(super) use channel::SHORT;
-pub(crate) use meeting::Open;
-use meeting::Start;
+pub(crate) use channel::SHORT;
+use channel::{Channel, SLOTS};
+use open::Start;
+pub(crate) use open::{Open, Shares};
 use reach::Reach;
 pub(super) use receiving::Receiving;
 pub(super) use sending::Sending;
@@ -80,6 +83,27 @@ struct Outbox {
     staged: [Option<(usize, u64)>; PIECES],
     /// Which piece is used next.
     next_piece: usize,
+}
+
+impl Outbox {
+    /// The number of the next message to a position, if there is a free slot for it.
+    #[inline]
+    fn next_number(&mut self, to: usize, channel: &Channel) -> Option<u64> {
+        let number = self.sent[to] + 1;
+        if number > self.taken[to] + SLOTS {
+            self.taken[to] = channel.taken();
+        }
+        (number <= self.taken[to] + SLOTS).then_some(number)
+    }
+
+    /// Sends a short message, if there is a free slot for it.
+    #[inline]
+    fn send_short(&mut self, to: usize, channel: &Channel, header: Header, payload: &[u8]) -> bool {
+        let Some(number) = self.next_number(to, channel) else { return false };
+        channel.send_short(number, header, payload);
+        self.sent[to] = number;
+        true
+    }
 }
 
 impl Shared {
@@ -174,6 +198,22 @@ impl Shared {
     /// Sends and receives at most one message each. When it returns, no other rank reads the bytes sent.
     #[inline]
     pub(super) fn exchange(
+        &mut self,
+        header: &Header,
+        outgoing: Option<Outgoing<'_>>,
+        mut incoming: Option<Incoming<'_>>,
+        patience: &Patience,
+    ) -> Result<(), Failure> {
+        let outgoing = outgoing.filter(|outgoing| !self.sends_short(header, outgoing));
+        if outgoing.is_none() && self.takes_short(header, &mut incoming)? {
+            return Ok(());
+        }
+        self.exchange_any(header, outgoing, incoming, patience)
+    }
+
+    /// The same for messages of any size, and waits of any length.
+    #[inline(never)]
+    fn exchange_any(
         &mut self,
         header: &Header,
         outgoing: Option<Outgoing<'_>>,

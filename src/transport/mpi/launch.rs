@@ -6,7 +6,7 @@ use std::path::Path;
 use unisono_collectives::Topology;
 
 use super::sys::{Comm, header_version, library_version};
-use crate::config::{Config, Launcher, Starter};
+use crate::config::{Config, Launcher, Starter, warn_of_unread_settings};
 use crate::error::{Error, Result};
 use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
 use crate::watch::lookout;
@@ -221,6 +221,7 @@ pub(super) fn say_what_is_odd(
         ));
     }
     if rank == 0 && config.warnings {
+        warn_of_unread_settings();
         let alone = alone_in_job(ranks, Launcher::detect());
         odd.into_iter().chain(alone).for_each(|line| say(&line));
     }

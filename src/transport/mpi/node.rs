@@ -9,13 +9,14 @@ use unisono_collectives::{Rank, Topology};
 
 use super::launch::say;
 use super::sys::Comm;
+use crate::config::{Config, KernelCopies};
 use crate::error::Result;
 use crate::memory::Pages;
 use crate::registered::Registry;
 use crate::system;
 use crate::transport::shared::Shared;
 use crate::transport::shared::board::Board;
-use crate::transport::shared::reach::{Processes, Reach, can_read, map_untouched};
+use crate::transport::shared::reach::{ByKernel, Processes, Reach, can_read, is_kernel_fast, map_untouched};
 use crate::watch::Roll;
 
 /// What other ranks try to read, to see whether the kernel lets them.
@@ -28,16 +29,17 @@ static READABLE: AtomicU64 = AtomicU64::new(0);
 pub(super) fn share(
     comm: Comm,
     topology: &Topology,
-    declared: Option<&[usize]>,
+    config: &Config,
     spins: u32,
     roll: &Roll,
 ) -> Result<Option<Shared>> {
-    let rank = comm.rank()?;
+    let (rank, declared) = (comm.rank()?, config.node_sizes.as_deref());
     let declared = declared.filter(|sizes| sizes.iter().sum::<usize>() == topology.ranks());
     let declared = declared.map(Topology::from_node_sizes);
     let declared_node = declared.map_or(0, |declared| declared.node_of(rank));
     let node = comm.split(topology.node_of(rank) * topology.ranks() + declared_node)?;
-    let shared = if node.ranks()? == 1 { Ok(None) } else { share_with(node, comm, spins, roll) };
+    let shared =
+        if node.ranks()? == 1 { Ok(None) } else { share_with(node, comm, config.kernel_copies, spins, roll) };
     node.free()?;
     shared
 }
@@ -56,7 +58,13 @@ pub(super) fn roll(node: Comm, rank: Rank, ranks: usize) -> Result<Roll> {
     shared.or_else(|_| Roll::alone(rank, ranks))
 }
 
-fn share_with(node: Comm, comm: Comm, spins: u32, roll: &Roll) -> Result<Option<Shared>> {
+fn share_with(
+    node: Comm,
+    comm: Comm,
+    copies: KernelCopies,
+    spins: u32,
+    roll: &Roll,
+) -> Result<Option<Shared>> {
     let (position, ranks) = (node.rank()?, node.ranks()?);
     let gathered = |values: Vec<u64>| values.into_iter().map(|value| value as usize).collect::<Vec<_>>();
     let members = gathered(node.all_gather(comm.rank()? as u64)?);
@@ -80,18 +88,30 @@ fn share_with(node: Comm, comm: Comm, spins: u32, roll: &Roll) -> Result<Option<
         }
     };
 
-    let refusals = node.all_gather(u64::from(!can_read_next(node, position, &process_ids)?))?;
-    let can_ask_kernel = refusals.iter().all(|&refused| refused == 0);
-    if refusals.iter().position(|&refused| refused == 1) == Some(position) {
-        say(&format!(
-            "the kernel does not let processes of {} read each other's memory (process_vm_readv): {}; arrays that are not \
-             registered are copied twice",
-            system::host(),
-            system::why_no_copies()
-        ));
-    }
-    let reach = Reach::Processes(Processes::new(process_ids, can_ask_kernel));
+    let by_kernel = by_kernel(node, position, copies, &process_ids)?;
+    let reach = Reach::Processes(Processes::new(process_ids, by_kernel));
     Ok(Some(Shared::new(position, members, (board, roll.clone()), reach, Registry::of_processes(), spins)))
+}
+
+/// What the kernel copies between the ranks of a node. All of them find the same, and one says what cannot be.
+fn by_kernel(node: Comm, position: usize, copies: KernelCopies, process_ids: &[i32]) -> Result<ByKernel> {
+    if copies == KernelCopies::Off {
+        return Ok(ByKernel::Nothing);
+    }
+    let refusals = node.all_gather(u64::from(!can_read_next(node, position, process_ids)?))?;
+    if let Some(first) = refusals.iter().position(|&refused| refused == 1) {
+        if first == position {
+            say(&format!(
+                "the kernel does not let processes of {} read each other's memory (process_vm_readv): {}; arrays that are not \
+                 registered are copied twice",
+                system::host(),
+                system::why_no_copies()
+            ));
+        }
+        return Ok(ByKernel::Nothing);
+    }
+    let is_slow = node.all_gather(u64::from(copies == KernelCopies::Auto && !is_kernel_fast()))?;
+    Ok(if is_slow.contains(&1) { ByKernel::Messages } else { ByKernel::Everything })
 }
 
 /// Memory that all ranks of `node` have in common, and what each makes of it, knowing its number; why not, where one of them

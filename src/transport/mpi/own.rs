@@ -1,4 +1,4 @@
-//! MPI's own collectives: all-reduce in the world, as a baseline, and those of a plan's phases among the ranks of a group.
+//! MPI's own collectives: those in the world, as a baseline, and those of a plan's phases among the ranks of a group.
 
 use std::ops::Range;
 
@@ -6,6 +6,7 @@ use unisono_collectives::{Group, VendorCall};
 
 use super::Mpi;
 use super::sys::Comm;
+use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
@@ -30,10 +31,16 @@ pub(super) struct OfGroup {
 }
 
 impl Mpi {
-    /// MPI's own all-reduce.
-    pub(crate) fn vendor_all_reduce(&mut self, buffer: &mut [u8], dtype: DType, op: ReduceOp) -> Result<()> {
+    /// A call by MPI's own collective, in place. A mean is a sum.
+    pub(crate) fn vendor(&mut self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         self.check_thread();
-        self.comm.all_reduce(buffer, dtype, op)
+        self.comm.run(call, buffer)
+    }
+
+    /// # Errors
+    /// [`Error::Unsupported`], on all ranks, if MPI's own collectives do not reduce this type as ours do.
+    pub(crate) fn check_reduction(&self, dtype: DType, op: ReduceOp) -> Result<()> {
+        self.reductions.check(dtype, op)
     }
 
     /// A phase of a plan. All ranks of the group are in the same call, as they have made sure.

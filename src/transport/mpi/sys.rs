@@ -8,7 +8,10 @@ use unisono_collectives::Rank;
 
 use crate::error::{Error, Result};
 
+mod blocking;
 mod own;
+
+pub(super) use own::reduce_local;
 
 /// The error for a return code that is not success.
 fn check(call: &'static str, code: c_int) -> Result<()> {
@@ -47,7 +50,8 @@ pub(super) fn header_version() -> String {
 fn plain_version(text: &str) -> String {
     let first = text.lines().next().and_then(|line| line.split(',').next()).unwrap_or_default();
     let words = first.split([' ', '\t', ':']).filter(|word| !word.is_empty() && *word != "Version");
-    words.collect::<Vec<_>>().join(" ")
+    // Intel's goes on with the system that it is for.
+    words.take_while(|word| *word != "for").collect::<Vec<_>>().join(" ")
 }
 
 unsafe extern "C" {
@@ -71,21 +75,33 @@ fn text(size_bytes: usize, write: impl FnOnce(*mut c_char, *mut c_int) -> c_int)
         .then(|| String::from_utf8_lossy(written).trim_end_matches('\0').to_owned())
 }
 
-/// Whether MPI is up in this process: initialised and not yet finalised.
-pub(super) fn is_up() -> Result<bool> {
+/// How far MPI has come in this process: it begins once, and ends once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    NotYet,
+    Up,
+    Over,
+}
+
+/// How far MPI has come in this process.
+pub(super) fn state() -> Result<State> {
     let (mut initialized, mut finalized) = (0, 0);
     // SAFETY: both functions may be called at any time.
     unsafe {
         check("MPI_Initialized", ffi::MPI_Initialized(&raw mut initialized))?;
         check("MPI_Finalized", ffi::MPI_Finalized(&raw mut finalized))?;
     }
-    Ok(initialized != 0 && finalized == 0)
+    Ok(match (initialized != 0, finalized != 0) {
+        (_, true) => State::Over,
+        (true, false) => State::Up,
+        (false, false) => State::NotYet,
+    })
 }
 
 /// Initialises MPI.
 pub(super) fn init() -> Result<()> {
     let mut provided = 0;
-    // SAFETY: MPI is not up, as the caller has seen; the arguments of the process are optional.
+    // SAFETY: MPI was never up, as the caller has seen; the arguments of the process are optional.
     let code = unsafe {
         let required = ffi::RSMPI_THREAD_SERIALIZED;
         ffi::MPI_Init_thread(std::ptr::null_mut(), std::ptr::null_mut(), required, &raw mut provided)
@@ -343,6 +359,7 @@ mod tests {
             ("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4", "Open MPI v4.1.4"),
             ("MPICH Version:\t4.0.2\nMPICH Release date:\tThu", "MPICH 4.0.2"),
             ("MVAPICH2 Version      :\t2.3.7\n", "MVAPICH2 2.3.7"),
+            ("Intel(R) MPI Library 2021.18.1 for Linux* OS\n", "Intel(R) MPI Library 2021.18.1"),
             ("", ""),
         ] {
             assert_eq!(plain_version(text), version);

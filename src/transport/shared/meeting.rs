@@ -1,11 +1,11 @@
-//! All ranks open their buffers to each other, and each works on a range of its own of all of them.
+//! A meeting: all ranks open their buffers to each other, each works on a range of its own of all of them, and they part.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::board::Lent;
 use super::channel::Content;
-use super::reach::{KERNEL_BLOCK_BYTES, Reach};
+use super::open::{Open, Shares, Start};
 use super::{Around, Shared};
 use crate::error::Result;
 use crate::registered::Location;
@@ -13,99 +13,20 @@ use crate::scratch::Scratch;
 use crate::transport::half::Sight;
 use crate::transport::{Failure, Header, Patience, Waiting};
 
-/// From this size of a range on, the kernel's copies of what is not registered cost less than ours.
+/// From this size of a range on, the copies of a kernel that copies fast cost less than ours of what is not registered.
 const KERNEL_BYTES: usize = 512 << 10;
-
-/// How much is copied at a time to an array that another rank will write again itself: so little that `memcpy` stores it
-/// line by line, and not by the processor's string instruction. That takes three times as long for lines that this
-/// core's cache has already (27 and 9 µs for an all-reduce of 256 KiB that nobody writes to between calls), but
-/// two thirds of the time for those that it has not, as in copies that are lent.
-const STORED_BYTES: usize = 1 << 10;
-
-/// Where another rank has what this one is to work on.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Start {
-    /// In memory that is mapped here: the array itself, or (`is_copy`) a copy that is lent in its place.
-    Mapped { start: *mut u8, is_copy: bool },
-    /// In memory that only the kernel copies from and to.
-    Elsewhere(u64),
-}
-
-/// One range of the buffers of all ranks, which no other rank touches.
-#[derive(Debug)]
-pub(crate) struct Open<'a> {
-    own: &'a mut [u8],
-    /// Where the range begins for each of the other ranks.
-    starts: &'a [Start],
-    reach: &'a mut Reach,
-    copy: &'a mut Scratch,
-}
-
-impl Open<'_> {
-    /// The range in this rank's buffer.
-    pub(crate) fn own(&mut self) -> &mut [u8] {
-        self.own
-    }
-
-    /// How much of the range is best worked on at a time, where `preferred` is best for memory at hand.
-    pub(crate) fn block_bytes(&self, preferred: usize) -> usize {
-        let elsewhere = |start: &Start| matches!(start, Start::Elsewhere(_));
-        if self.starts.iter().any(elsewhere) { KERNEL_BLOCK_BYTES } else { preferred }
-    }
-
-    /// A part of the range in this rank's buffer, and in another's if that is at hand.
-    pub(crate) fn at_hand(&mut self, other: usize, part: Range<usize>) -> Option<(&mut [u8], &mut [u8])> {
-        let Start::Mapped { start, .. } = self.starts[other] else { return None };
-        let own = &mut self.own[part.clone()];
-        // SAFETY: the other rank lends the range to this one, and to no other, until this one says that it is done; the
-        // part is inside it, as in this rank's, which has the same size; and `self` is borrowed mutably.
-        Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
-    }
-
-    /// A part of the range in this rank's buffer, and what another rank has there.
-    pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
-        match self.starts[other] {
-            Start::Mapped { .. } => {
-                let (own, theirs) = self.at_hand(other, part).expect("it is mapped");
-                Ok((own, theirs))
-            }
-            Start::Elsewhere(address) => {
-                let copy = self.copy.take(part.len());
-                self.reach.fetch(other, address + part.start as u64, copy)?;
-                Ok((&mut self.own[part], copy))
-            }
-        }
-    }
-
-    /// Gives another rank this one's values of a part of the range.
-    pub(crate) fn give(&mut self, other: usize, part: Range<usize>) -> Result<()> {
-        match self.starts[other] {
-            Start::Mapped { is_copy, .. } => {
-                let (own, theirs) = self.at_hand(other, part).expect("it is mapped");
-                let at_a_time = if is_copy { own.len().max(1) } else { STORED_BYTES };
-                for (theirs, own) in theirs.chunks_mut(at_a_time).zip(own.chunks(at_a_time)) {
-                    theirs.copy_from_slice(own);
-                }
-                Ok(())
-            }
-            Start::Elsewhere(address) => {
-                self.reach.store(other, address + part.start as u64, &self.own[part])
-            }
-        }
-    }
-}
 
 impl Shared {
     /// Opens this rank's buffer to all ranks that share this memory, lets `work` work on this rank's range of all
     /// buffers, and returns when all ranks have worked on theirs.
     ///
-    /// All ranks call it with buffers of the same size and the same `ranges`, which says what range each of them
-    /// has, as parts of a partition. What is not registered is lent as a copy, or to the kernel.
+    /// All ranks call it with buffers of the same size and the same ranges. What is not registered is lent as a copy, or to the
+    /// kernel.
     pub(in crate::transport) fn meet(
         &mut self,
         header: &Header,
         buffer: &mut [u8],
-        ranges: impl Fn(usize) -> Range<usize>,
+        Shares { ranges, read, written }: Shares<impl Fn(usize) -> Range<usize>>,
         patience: &Patience,
         work: impl FnOnce(&mut Open<'_>) -> Result<()>,
     ) -> Result<(), Failure> {
@@ -133,16 +54,20 @@ impl Shared {
         let number = *meetings + 1;
         *meetings = number;
 
-        let mut is_copy = false;
-        let lent: *mut [u8] = buffer;
-        let location = registry.locate(lent).unwrap_or_else(|| {
-            if reach.can_ask_kernel() && share_bytes() >= KERNEL_BYTES {
-                return Location::of_address(lent);
+        let lent_buffer: *mut [u8] = buffer;
+        let (location, is_copy) = match registry.locate(lent_buffer) {
+            Some(location) => (location, false),
+            None if reach.opens_to_kernel() && share_bytes() >= KERNEL_BYTES => {
+                (Location::of_address(lent_buffer), false)
             }
-            is_copy = true;
-            let copy = deal((dealt, members.len()), buffer, others.clone(), &ranges, share_bytes());
-            registry.locate(copy).expect("scratch is registered").dealt()
-        });
+            None => {
+                let copy = dealt.take(members.len() * share_bytes());
+                if read {
+                    deal(copy, buffer, others.clone(), &ranges, share_bytes());
+                }
+                (registry.locate(copy).expect("scratch is registered").dealt(), true)
+            }
+        };
         let lent = Lent::by(board, roll, own);
         // SAFETY: only this rank posts here, and all have read the post before, since they have closed that
         // meeting.
@@ -156,17 +81,18 @@ impl Shared {
         // inside: a rank that has failed may have given back its memory, and its file's number to another file.
         let enter = || board.enter(own, others.clone());
         let inside = wait(around, own, Waiting::new(*spins, patience, roll), enter)?;
+        let mut took_copies = false;
         // Who has nothing to work on looks at nothing: where no bytes are says nothing of whose memory that is.
         if !range.is_empty() {
             for other in others.clone() {
                 let theirs = board.condition(other).opened.read(number).expect("it stays open").location();
-                starts[other] = match theirs.share_of(own, share_bytes) {
-                    Some(share) => reach.start(other, share, range.len(), true),
-                    None => reach.start(other, theirs.after(range.start), range.len(), false),
-                }
-                .map_err(Failure::Error)?;
+                let share = theirs.share_of(own, share_bytes);
+                let (is_copy, place) = (share.is_some(), share.unwrap_or_else(|| theirs.after(range.start)));
+                starts[other] = reach.start(other, place, range.len(), is_copy).map_err(Failure::Error)?;
             }
-            work(&mut Open { own: &mut buffer[range], starts, reach, copy }).map_err(Failure::Error)?;
+            let mut open = Open::new(own, lent_buffer, range, is_copy, (starts, reach, copy));
+            work(&mut open).map_err(Failure::Error)?;
+            took_copies = open.took_copies;
         }
         drop(inside);
         board.condition(own).closed.store(number, Ordering::Release);
@@ -175,8 +101,10 @@ impl Shared {
             wait(around, other, Waiting::new(*spins, patience, roll), closed)?;
         }
         lent.take_back();
-        if is_copy {
-            gather(dealt, buffer, others, &ranges, share_bytes());
+        if is_copy && written {
+            let is_copy = |&other: &usize| matches!(starts[other], Start::Mapped { is_copy: true, .. });
+            let written = others.filter(|other| !(took_copies && is_copy(other)));
+            gather(dealt, buffer, written, &ranges, share_bytes());
         }
         Ok(())
     }
@@ -188,19 +116,17 @@ fn share_bytes(ranks: usize, ranges: impl Fn(usize) -> Range<usize>) -> usize {
 }
 
 /// Copies what each of the other ranks will work on.
-fn deal<'a>(
-    (dealt, ranks): (&'a mut Scratch, usize),
+fn deal(
+    copy: &mut [u8],
     buffer: &[u8],
     others: impl Iterator<Item = usize>,
     ranges: impl Fn(usize) -> Range<usize>,
     share_bytes: usize,
-) -> &'a [u8] {
-    let copy = dealt.take(ranks * share_bytes);
+) {
     for other in others {
         let (share, range) = (other * share_bytes, ranges(other));
         copy[share..share + range.len()].copy_from_slice(&buffer[range]);
     }
-    copy
 }
 
 /// Copies back what each of the other ranks has worked on.

@@ -1,6 +1,6 @@
 //! How a rank gets at the memory of the ranks that it shares a board with.
 
-use super::meeting::Start;
+use super::open::Start;
 use crate::error::Result;
 use crate::registered::Location;
 use crate::transport::Target;
@@ -9,7 +9,7 @@ use crate::transport::Target;
 mod processes;
 
 #[cfg(feature = "mpi")]
-pub(in crate::transport) use processes::{Processes, can_read, map_untouched};
+pub(in crate::transport) use processes::{ByKernel, Processes, can_read, is_kernel_fast, map_untouched};
 
 /// How much the kernel copies at a time of what is then worked on: it stays in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
@@ -31,6 +31,15 @@ impl Reach {
             Self::Threads => false,
             #[cfg(feature = "mpi")]
             Self::Processes(processes) => processes.can_ask_kernel(),
+        }
+    }
+
+    /// Whether it also copies what ranks open to each other: there its copies take the place of as many of ours.
+    pub(super) fn opens_to_kernel(&self) -> bool {
+        match self {
+            Self::Threads => false,
+            #[cfg(feature = "mpi")]
+            Self::Processes(processes) => processes.opens_to_kernel(),
         }
     }
 

@@ -122,7 +122,7 @@ impl Half for Receiving<'_> {
         let number = *self.received + 1;
         match self.channel.arrived(number) {
             None => Ok(false),
-            Some(content) => self.take(number, &content),
+            Some(content) => self.take(number, content),
         }
     }
 }

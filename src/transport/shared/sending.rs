@@ -4,7 +4,7 @@ use unisono_collectives::Rank;
 
 use super::Outbox;
 use super::board::{Board, Lent, PIECE, PIECES};
-use super::channel::{Channel, SHORT, SLOTS};
+use super::channel::{Channel, SHORT};
 use crate::registered::{Location, Registry};
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};
@@ -73,19 +73,9 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// The number of the next message, if there is a free slot for it.
-    fn next_number(&mut self) -> Option<u64> {
-        let Outbox { sent, taken, .. } = &mut *self.outbox;
-        let number = sent[self.to] + 1;
-        if number > taken[self.to] + SLOTS {
-            taken[self.to] = self.channel.taken();
-        }
-        (number <= taken[self.to] + SLOTS).then_some(number)
-    }
-
     fn progress_whole(&mut self, location: Location) -> bool {
         if self.given == 0 {
-            let Some(number) = self.next_number() else { return false };
+            let Some(number) = self.outbox.next_number(self.to, self.channel) else { return false };
             self.way = Way::Whole(location, Some(Lent::by(self.board, self.roll, self.from)));
             self.channel.send_long(number, self.header, location);
             self.outbox.sent[self.to] = number;
@@ -108,7 +98,7 @@ impl<'a> Sending<'a> {
         {
             return false;
         }
-        let Some(number) = self.next_number() else { return false };
+        let Some(number) = self.outbox.next_number(self.to, self.channel) else { return false };
         let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + PIECE)];
         // SAFETY: the piece is this rank's, and whoever was to read it has taken its message; a piece has room for
         // so much, and is no part of the source.
@@ -142,11 +132,8 @@ impl Half for Sending<'_> {
         }
         Ok(match self.way {
             Way::Short => {
-                let Some(number) = self.next_number() else { return Ok(false) };
-                self.channel.send_short(number, self.header, self.bytes);
-                self.outbox.sent[self.to] = number;
-                self.done = true;
-                true
+                self.done = self.outbox.send_short(self.to, self.channel, self.header, self.bytes);
+                self.done
             }
             Way::Whole(location, _) => self.progress_whole(location),
             Way::Staged => self.progress_staged(),

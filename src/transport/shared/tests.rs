@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use unisono_collectives::Algorithm;
 
-use super::{Open, Shared};
+use super::{Open, Shared, Shares};
 use crate::call::Call;
 use crate::codes::Codes;
 use crate::dtype::DType;
@@ -27,7 +27,8 @@ fn meet(
     let call = Call::all_reduce(DType::U8, ReduceOp::Sum, 64);
     let header = Calls::default().next(1, 64, Codes::new(&call, Means::Algorithm(Algorithm::AllToAll)), 0);
     let patience = Patience { timeout, quiet: timeout };
-    end.meet(&header, &mut [0; 64], |rank| 32 * rank..32 * (rank + 1), &patience, work)
+    let shares = Shares { ranges: |rank| 32 * rank..32 * (rank + 1), read: true, written: true };
+    end.meet(&header, &mut [0; 64], shares, &patience, work)
 }
 
 /// Two ranks, each on a thread of its own.

@@ -1,5 +1,8 @@
 //! What all ranks must have alike before they can go on: found out in the first thing that they say.
 
+use unisono_collectives::Operation;
+
+use crate::codes::BARRIER_NAME;
 use crate::config::Config;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -158,7 +161,8 @@ fn who(all: &[Facts], is_one: impl Fn(&Facts) -> bool) -> String {
 fn protocol() -> u64 {
     let means = Means::ALL.map(Means::name);
     let names = DType::ALL.map(DType::name).into_iter().chain(ReduceOp::ALL.map(ReduceOp::name)).chain(means);
-    let names: Vec<_> = names.collect();
+    let operations = Operation::all(0).map(Operation::name);
+    let names: Vec<_> = names.chain(operations).chain([BARRIER_NAME]).collect();
     let sizes = [size_of::<Header>(), Board::size_bytes(2), Board::size_bytes(3), size_of::<usize>()];
     digest(format!("{sizes:?} {names:?}").as_bytes())
 }

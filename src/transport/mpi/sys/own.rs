@@ -1,4 +1,4 @@
-//! Calls of MPI's own collectives.
+//! MPI's own collectives among the ranks of a group, begun and asked for; what all of MPI's own collectives are told of.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -16,22 +16,6 @@ use crate::transport::mpi::InGroup;
 const GROUP_TAG: c_int = 3;
 
 impl Comm {
-    /// MPI's own all-reduce, in place. Blocks for as long as MPI likes.
-    pub(in super::super) fn all_reduce(self, buffer: &mut [u8], dtype: DType, op: ReduceOp) -> Result<()> {
-        if buffer.is_empty() {
-            // An empty slice may lie at address 1, which is Open MPI's `MPI_IN_PLACE`, and refused.
-            return Ok(());
-        }
-        let kind = datatype(dtype, op)?;
-        let count = int(buffer.len() / dtype.size_bytes())?;
-        // SAFETY: the buffer holds `count` elements of this type; in place, it is both input and output.
-        let code = unsafe {
-            let (in_place, held) = (unisono_mpi_in_place(), buffer.as_mut_ptr().cast());
-            ffi::MPI_Allreduce(in_place, held, count, kind, reduction(op), self.0)
-        };
-        check("MPI_Allreduce", code)
-    }
-
     /// A communicator of these ranks of this one. Called by all of them, and by no others; blocks until all have.
     pub(in super::super) fn of_group(self, members: &[Rank]) -> Result<Self> {
         let members: Vec<_> = members.iter().map(|&rank| rank as c_int).collect();
@@ -94,6 +78,23 @@ impl Comm {
     }
 }
 
+/// What MPI's own reductions do to two arrays, without another rank: `held` becomes `arrived` reduced with `held`.
+pub(in super::super) fn reduce_local(
+    held: &mut [u8],
+    arrived: &[u8],
+    dtype: DType,
+    op: ReduceOp,
+) -> Result<()> {
+    assert_eq!(held.len(), arrived.len(), "two arrays of the same size");
+    let (kind, count) = (datatype(dtype, op)?, int(held.len() / dtype.size_bytes())?);
+    // SAFETY: both arrays hold `count` elements of this type, and neither is kept.
+    let code = unsafe {
+        let (arrived, held) = (arrived.as_ptr().cast(), held.as_mut_ptr().cast());
+        ffi::MPI_Reduce_local(arrived, held, count, kind, reduction(op))
+    };
+    check("MPI_Reduce_local", code)
+}
+
 /// A collective that was begun, with what MPI reads until it is done.
 #[derive(Debug)]
 pub(in super::super) struct Begun {
@@ -109,13 +110,13 @@ impl Begun {
     }
 }
 
-fn int(count: usize) -> Result<c_int> {
+pub(super) fn int(count: usize) -> Result<c_int> {
     c_int::try_from(count).map_err(|_| {
         Error::Unsupported(format!("MPI's own collectives take at most {} elements a call", c_int::MAX))
     })
 }
 
-fn reduction(op: ReduceOp) -> ffi::MPI_Op {
+pub(super) fn reduction(op: ReduceOp) -> ffi::MPI_Op {
     // SAFETY: constants of the library.
     unsafe {
         match op {
@@ -128,7 +129,7 @@ fn reduction(op: ReduceOp) -> ffi::MPI_Op {
 }
 
 /// The MPI type of an element; MPI has none for the half formats.
-fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> {
+pub(super) fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> {
     // SAFETY: constants of the library.
     let kind = unsafe {
         match dtype {
@@ -147,7 +148,14 @@ fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> {
     })
 }
 
+/// The MPI type of an element that is only moved.
+pub(super) fn moved(dtype: DType) -> ffi::MPI_Datatype {
+    // SAFETY: a constant of the library.
+    let half = unsafe { ffi::RSMPI_UINT16_T };
+    datatype(dtype, ReduceOp::Sum).unwrap_or(half)
+}
+
 unsafe extern "C" {
     /// The value of `MPI_IN_PLACE` (`header.c`).
-    safe fn unisono_mpi_in_place() -> *const c_void;
+    pub(super) safe fn unisono_mpi_in_place() -> *const c_void;
 }

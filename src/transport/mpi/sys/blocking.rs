@@ -1,0 +1,163 @@
+//! MPI's own blocking collectives in the world, in place: a baseline.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+use mpi::ffi;
+use unisono_collectives::{Chunks, Operation, partition};
+
+use super::own::{datatype, int, moved, reduction, unisono_mpi_in_place};
+use super::{Comm, check};
+use crate::call::Call;
+use crate::error::Result;
+
+/// A call as MPI wants to hear of it, on a buffer of this rank.
+struct InPlace {
+    comm: ffi::MPI_Comm,
+    kind: ffi::MPI_Datatype,
+    held: *mut c_void,
+    count: c_int,
+    /// Of each rank's part, how many elements it has and where it begins.
+    counts: Vec<c_int>,
+    starts: Vec<c_int>,
+    /// Where this rank's part begins, and how many elements it has.
+    part: *mut c_void,
+    own_count: c_int,
+    /// Whether all parts are of one size: then MPI's simpler collectives do.
+    is_even: bool,
+    root: c_int,
+    is_root: bool,
+}
+
+/// The name of an MPI function, and what it returned.
+type Called = (&'static str, c_int);
+
+impl Comm {
+    /// Carries out a call. Blocks for as long as MPI likes.
+    ///
+    /// # Panics
+    /// If the buffer does not hold the elements of the call.
+    pub(in super::super) fn run(self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        assert_eq!(buffer.len(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
+        if buffer.is_empty() {
+            // An empty slice may lie at address 1, which is Open MPI's `MPI_IN_PLACE`, and refused. What is left of the call is that
+            // nobody is done before all have begun.
+            // SAFETY: the handle is valid.
+            return check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.0) });
+        }
+        let own = call.own_bytes(self.rank()?, self.ranks()?);
+        let in_place = InPlace::new(self, call, buffer, &own)?;
+        // SAFETY: the buffer is borrowed until MPI is done with it.
+        let (name, code) = unsafe {
+            match call.op {
+                Some(op) => in_place.reduce(call.operation, reduction(op)),
+                None => in_place.move_values(call.operation),
+            }
+        };
+        check(name, code)?;
+        if call.operation == Operation::ReduceScatter {
+            // In place, MPI leaves a rank's part at the beginning.
+            buffer.copy_within(..own.len(), own.start);
+        }
+        Ok(())
+    }
+}
+
+impl InPlace {
+    fn new(comm: Comm, call: &Call, buffer: &mut [u8], own: &Range<usize>) -> Result<Self> {
+        let (rank, ranks) = (comm.rank()?, comm.ranks()?);
+        let parts = (0..ranks).map(|rank| partition::elements(call.count, ranks, Chunks::one(rank)));
+        let root = call.operation.root().unwrap_or(0);
+        Ok(Self {
+            comm: comm.0,
+            kind: call.op.map_or_else(|| Ok(moved(call.dtype)), |op| datatype(call.dtype, op))?,
+            count: int(call.count)?,
+            counts: parts.clone().map(|part| int(part.len())).collect::<Result<_>>()?,
+            starts: parts.map(|part| int(part.start)).collect::<Result<_>>()?,
+            own_count: int(own.len() / call.dtype.size_bytes())?,
+            part: buffer[own.start..].as_mut_ptr().cast(),
+            held: buffer.as_mut_ptr().cast(),
+            is_even: call.count.is_multiple_of(ranks),
+            root: root as c_int,
+            is_root: root == rank,
+        })
+    }
+
+    /// # Safety
+    /// The buffer must be valid, and nobody else's, until this returns.
+    unsafe fn reduce(&self, operation: Operation, op: ffi::MPI_Op) -> Called {
+        let Self { comm, kind, held, count, ref counts, own_count, is_even, root, is_root, .. } = *self;
+        let in_place = unisono_mpi_in_place();
+        // SAFETY: the buffer holds `count` elements of this type, which is `counts` for all ranks together; in place, it is both
+        // input and output.
+        unsafe {
+            match operation {
+                Operation::AllReduce => {
+                    ("MPI_Allreduce", ffi::MPI_Allreduce(in_place, held, count, kind, op, comm))
+                }
+                Operation::ReduceScatter if is_even => {
+                    let code = ffi::MPI_Reduce_scatter_block(in_place, held, own_count, kind, op, comm);
+                    ("MPI_Reduce_scatter_block", code)
+                }
+                Operation::ReduceScatter => {
+                    let code = ffi::MPI_Reduce_scatter(in_place, held, counts.as_ptr(), kind, op, comm);
+                    ("MPI_Reduce_scatter", code)
+                }
+                Operation::Reduce { .. } => {
+                    let sent = if is_root { in_place } else { held.cast_const() };
+                    ("MPI_Reduce", ffi::MPI_Reduce(sent, held, count, kind, op, root, comm))
+                }
+                _ => panic!("{operation} does not reduce"),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `reduce`.
+    unsafe fn move_values(&self, operation: Operation) -> Called {
+        let Self { comm, kind, held, count, part, own_count, is_even, root, is_root, .. } = *self;
+        let (counts, starts) = (self.counts.as_ptr(), self.starts.as_ptr());
+        let in_place = unisono_mpi_in_place();
+        let sent = if is_root { in_place } else { part.cast_const() };
+        // What MPI receives into is not const, and this address says that nothing is received.
+        let into = if is_root { in_place.cast_mut() } else { part };
+        // SAFETY: the buffer holds `count` elements of this type, and the parts of all ranks are inside of it; in place, it is both
+        // input and output. What only the root looks at, others may say anything of.
+        unsafe {
+            match operation {
+                Operation::AllGather if is_even => {
+                    let code = ffi::MPI_Allgather(in_place, 0, kind, held, own_count, kind, comm);
+                    ("MPI_Allgather", code)
+                }
+                Operation::AllGather => {
+                    let code = ffi::MPI_Allgatherv(in_place, 0, kind, held, counts, starts, kind, comm);
+                    ("MPI_Allgatherv", code)
+                }
+                Operation::Broadcast { .. } => ("MPI_Bcast", ffi::MPI_Bcast(held, count, kind, root, comm)),
+                Operation::Gather { .. } if is_even => {
+                    let code = ffi::MPI_Gather(sent, own_count, kind, held, own_count, kind, root, comm);
+                    ("MPI_Gather", code)
+                }
+                Operation::Gather { .. } => {
+                    let code =
+                        ffi::MPI_Gatherv(sent, own_count, kind, held, counts, starts, kind, root, comm);
+                    ("MPI_Gatherv", code)
+                }
+                Operation::Scatter { .. } if is_even => {
+                    let code = ffi::MPI_Scatter(held, own_count, kind, into, own_count, kind, root, comm);
+                    ("MPI_Scatter", code)
+                }
+                Operation::Scatter { .. } => {
+                    let code =
+                        ffi::MPI_Scatterv(held, counts, starts, kind, into, own_count, kind, root, comm);
+                    ("MPI_Scatterv", code)
+                }
+                Operation::AllToAll => {
+                    assert!(is_even, "{count} elements are not blocks of equal size");
+                    ("MPI_Alltoall", ffi::MPI_Alltoall(in_place, 0, kind, held, own_count, kind, comm))
+                }
+                _ => panic!("{operation} reduces"),
+            }
+        }
+    }
+}

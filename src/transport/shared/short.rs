@@ -1,0 +1,50 @@
+//! Exchanges of messages that lie in their slots: nothing is lent and nothing comes in pieces, so all there is to do is to post the
+//! one and to look for the other.
+
+use super::Shared;
+use super::channel::SHORT;
+use crate::transport::{Failure, Header, Incoming, Outgoing};
+
+/// How often a rank looks for a short message before it waits as for any other: a few times as long as one takes.
+const LOOKS: u32 = 1000;
+
+impl Shared {
+    /// Sends a message, if it is short and can be sent now.
+    #[inline]
+    pub(super) fn sends_short(&mut self, header: &Header, outgoing: &Outgoing<'_>) -> bool {
+        let (bytes, to) = (outgoing.bytes, self.position_of(outgoing.to));
+        let Self { position, board, outbox, .. } = self;
+        // The first message has its channel made.
+        if bytes.len() > SHORT || outbox.sent[to] == 0 {
+            return false;
+        }
+        outbox.send_short(to, board.channel(*position, to), header.of_size(bytes.len()), bytes)
+    }
+
+    /// Receives the message that is to come, if it is short and comes soon. Whether nothing is to come any more.
+    #[inline]
+    pub(super) fn takes_short(
+        &mut self,
+        header: &Header,
+        incoming: &mut Option<Incoming<'_>>,
+    ) -> Result<bool, Failure> {
+        let Some(Incoming { from: other, target }) = incoming else { return Ok(true) };
+        let (size_bytes, from) = (target.size_bytes(), self.position_of(*other));
+        let Self { position, board, roll, received, spins, .. } = self;
+        let number = received[from] + 1;
+        if size_bytes > SHORT || number == 1 {
+            return Ok(false);
+        }
+        let channel = board.channel(from, *position);
+        // Who has no core to itself looks once.
+        for _ in 0..(*spins).clamp(1, LOOKS) {
+            let Some(content) = channel.arrived(number) else { continue };
+            header.of_size(size_bytes).check(&content.header, *other, roll)?;
+            target.accept(0, channel.payload(number, content, size_bytes));
+            channel.take(number);
+            received[from] = number;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}
