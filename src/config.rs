@@ -10,10 +10,16 @@ use crate::error::{Error, Result};
 #[cfg(feature = "candle")]
 mod cores;
 mod launcher;
+#[cfg(feature = "mpi")]
+mod network;
+mod variables;
 
 #[cfg(feature = "candle")]
 pub use cores::share_cores;
 pub use launcher::{Launcher, Starter};
+#[cfg(feature = "mpi")]
+pub(crate) use network::Network;
+pub use variables::warn_of_unread_settings;
 
 /// After how many seconds of a rank's waiting for another it is said that it waits.
 const WARN: &str = "UNISONO_WARN_S";
@@ -29,6 +35,8 @@ const FLIGHT_DIR: &str = "UNISONO_FLIGHT_DIR";
 const NODES: &str = "UNISONO_NODES";
 /// How much of a long message MPI is given at a time.
 const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
+/// Whether the kernel copies large arrays between processes of a node.
+const KERNEL_COPIES: &str = "UNISONO_KERNEL_COPIES";
 /// Whether ranks of a node share memory: `auto` or `mpi`.
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
 /// Whether the nodes have connections of their own to tell each other of failures: `auto` or `off`.
@@ -64,6 +72,17 @@ pub(crate) enum Inside {
     SharedMemory,
     /// By MPI's messages, like all others.
     Messages,
+}
+
+/// Whether the kernel copies large arrays between processes of a node, where they are not registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum KernelCopies {
+    /// If it may, and a trial at the start shows that it copies about as fast as a process does by itself.
+    #[default]
+    Auto,
+    /// If it may.
+    On,
+    Off,
 }
 
 /// What a transport does wrong on purpose.
@@ -109,6 +128,8 @@ pub(crate) struct Config {
     pub(crate) algorithm: Option<String>,
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "asked by processes"))]
+    pub(crate) kernel_copies: KernelCopies,
     /// Whether the nodes have connections of their own to tell each other of failures.
     pub(crate) lookout: bool,
     pub(crate) tuning: Option<PathBuf>,
@@ -128,6 +149,7 @@ impl Default for Config {
             algorithm: None,
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             inside: Inside::default(),
+            kernel_copies: KernelCopies::default(),
             lookout: true,
             tuning: None,
             warnings: true,
@@ -189,6 +211,15 @@ impl Config {
                 _ => return Err(wrong(TRANSPORT, &text, expected)),
             };
         }
+        let expected = "auto, on or off";
+        if let Some(text) = value(KERNEL_COPIES, expected)? {
+            config.kernel_copies = match &*text {
+                "auto" => KernelCopies::Auto,
+                "on" => KernelCopies::On,
+                "off" => KernelCopies::Off,
+                _ => return Err(wrong(KERNEL_COPIES, &text, expected)),
+            };
+        }
         let expected = "on or off";
         if let Some(text) = value(WARNINGS, expected)? {
             config.warnings = match &*text {
@@ -219,9 +250,15 @@ impl Config {
     #[cfg(feature = "mpi")]
     pub(crate) fn alike(&self) -> Vec<(&'static str, String)> {
         let inside = if self.inside == Inside::Messages { "mpi" } else { "auto" };
+        let copies = match self.kernel_copies {
+            KernelCopies::Auto => "auto",
+            KernelCopies::On => "on",
+            KernelCopies::Off => "off",
+        };
         let sizes = |sizes: &Vec<usize>| sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         vec![
             (TRANSPORT, inside.to_owned()),
+            (KERNEL_COPIES, copies.to_owned()),
             (NODES, self.node_sizes.as_ref().map_or_else(String::new, sizes)),
             (SEGMENT_BYTES, self.segment_bytes.to_string()),
             (ALGORITHM, self.algorithm.clone().unwrap_or_default()),
@@ -239,7 +276,6 @@ fn wrong(name: &str, value: &str, expected: &str) -> Error {
 }
 
 /// NCCL's library: the file, or the folder that it is in.
-#[cfg(feature = "nccl")]
 const NCCL: &str = "UNISONO_NCCL";
 /// What `activate` of a virtual environment of Python's sets.
 #[cfg(feature = "nccl")]
@@ -268,7 +304,7 @@ impl NcclPlaces {
 pub(crate) fn settings() -> impl Iterator<Item = (String, String)> {
     let mut settings: Vec<_> = std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
-        .filter(|(name, _)| name.starts_with("UNISONO_"))
+        .filter(|(name, _)| name.starts_with(variables::PREFIX))
         .collect();
     settings.sort();
     settings.into_iter()

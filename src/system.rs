@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 
 mod memory;
 
-pub(crate) use memory::MemoryLimit;
+pub(crate) use memory::{AvailableMemory, MemoryLimit};
 
 /// Where the MPIs keep their own messages between the ranks of a node.
 pub(crate) const SHARED_FOLDER: &str = "/dev/shm";
@@ -104,7 +104,8 @@ pub(crate) fn text(bytes: u64) -> String {
     match bytes {
         0..0x40_0000 => format!("{} KiB", bytes >> 10),
         0x40_0000..0x1_0000_0000 => format!("{} MiB", bytes >> 20),
-        _ => format!("{} GiB", bytes >> 30),
+        0x1_0000_0000..0x400_0000_0000 => format!("{} GiB", bytes >> 30),
+        _ => format!("{} TiB", bytes >> 40),
     }
 }
 

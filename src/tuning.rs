@@ -6,6 +6,7 @@
 use unisono_collectives::model::{Link, Machine};
 
 use crate::bench::Memory;
+use crate::transport::EAGER_BYTES;
 
 mod defaults;
 #[cfg(feature = "tuning")]
@@ -64,8 +65,11 @@ impl Reach {
     }
 }
 
-/// A copy of what fits the caches; what does not is never best sent as a copy.
-const COPY_GB_PER_S: f64 = 15.0;
+/// A copy takes what it takes to put a message of this size in place: it fits the caches, and what does not is never best
+/// sent as a copy.
+const COPIED_BYTES: usize = 64 << 10;
+/// A yield of the kernel's, and the next rank's look around.
+const HAND_OVER_US: f64 = 1.4;
 
 /// What it costs to reach another rank.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +78,8 @@ pub struct Section {
     pub messages: Link,
     /// What each other rank costs in one pass, where memory is shared ([`Machine::one_pass`]).
     pub one_pass: Option<Link>,
+    /// What it takes a core to go from a rank that waits to its next one ([`Machine::hand_over_us`]); `None` for what is usual.
+    pub hand_over_us: Option<f64>,
     /// Where and when that was measured.
     pub measured: String,
 }
@@ -110,14 +116,17 @@ impl Tuning {
     /// memory, on nodes of so many cores.
     pub fn machine(&self, transport: &str, memory: Memory, cores: usize) -> Machine {
         let inside = Reach::inside(transport, memory);
-        let Section { messages, one_pass, .. } = self.section(inside).clone();
+        let Section { messages, one_pass, hand_over_us, .. } = self.section(inside).clone();
+        let copy_gb_per_s = COPIED_BYTES as f64 / messages.occupied_us(COPIED_BYTES) / 1e3;
         Machine {
             intra: messages,
             one_pass: one_pass.filter(|_| inside.shares_memory()),
             inter: self.section(Reach::Network).messages.clone(),
             // What is no registered memory is copied into it anyway, and only once.
-            copy_gb_per_s: if inside == Reach::ShmSlice { f64::INFINITY } else { COPY_GB_PER_S },
+            copy_gb_per_s: if inside == Reach::ShmSlice { f64::INFINITY } else { copy_gb_per_s },
             cores,
+            hand_over_us: hand_over_us.unwrap_or(HAND_OVER_US),
+            eager_bytes: EAGER_BYTES,
             // Measured in the messages' latency.
             step_us: 0.0,
             call_us: 0.0,

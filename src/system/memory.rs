@@ -1,11 +1,49 @@
-//! The memory that a container, a job or a unit of systemd may have: control groups of the kernel, both
-//! versions.
+//! The memory that a node can still give, and what a container, a job or a unit of systemd may have: control
+//! groups of the kernel, both versions.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::text;
+
+/// How much memory the processes of this node can still be given, before the kernel has to swap or to end one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AvailableMemory {
+    /// How much, for all of them together.
+    pub(crate) available_bytes: u64,
+    /// The limit that leaves no more, where it is not the machine.
+    limit: Option<MemoryLimit>,
+}
+
+impl AvailableMemory {
+    /// As it is now; `None` where the system does not say.
+    pub(crate) fn now() -> Option<Self> {
+        let machine = fs::read_to_string("/proc/meminfo").ok()?;
+        Self::of(&machine, MemoryLimit::of_this_process())
+    }
+
+    /// Why there is not as much as `needed_bytes`, for all ranks of this node together, as the end of a sentence; `None` if
+    /// there is, or nobody knows.
+    pub(crate) fn shortage(needed_bytes: u64) -> Option<String> {
+        Self::now().filter(|memory| needed_bytes > memory.available_bytes).map(|memory| memory.to_string())
+    }
+
+    /// By what `/proc/meminfo` says, and the limit of this process, if it has one.
+    fn of(machine: &str, limit: Option<MemoryLimit>) -> Option<Self> {
+        let kib = machine.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB"))?;
+        let available_bytes = kib.trim().parse::<u64>().ok()? << 10;
+        let limit = limit.filter(|limit| limit.free_bytes() < available_bytes);
+        Some(Self { available_bytes: limit.map_or(available_bytes, |limit| limit.free_bytes()), limit })
+    }
+}
+
+impl fmt::Display for AvailableMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of memory can be had", text(self.available_bytes))?;
+        self.limit.map_or(Ok(()), |limit| write!(f, " ({limit})"))
+    }
+}
 
 /// How much memory some processes may have together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +118,36 @@ impl fmt::Display for MemoryLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_available_is_what_the_machine_and_the_limit_leave() {
+        let machine =
+            "MemTotal:       24684092 kB\nMemFree:  9 kB\nMemAvailable:   20971520 kB\nBuffers: 1 kB\n";
+        let of = |limit: Option<(u64, u64)>| {
+            let limit = limit.map(|(limit_bytes, used_bytes)| MemoryLimit { limit_bytes, used_bytes });
+            AvailableMemory::of(machine, limit).unwrap()
+        };
+        assert_eq!(of(None).available_bytes, 20 << 30);
+        assert_eq!(of(Some((30 << 30, 1 << 30))), of(None), "a limit beyond what there is changes nothing");
+        let limited = of(Some((8 << 30, 3 << 30)));
+        assert_eq!(limited.available_bytes, 5 << 30);
+        assert_eq!(
+            limited.to_string(),
+            "5 GiB of memory can be had (this container or job may have 8 GiB of memory, and has 3072 MiB)"
+        );
+        assert_eq!(AvailableMemory::of("MemTotal: 5 kB\n", None), None, "a kernel before 3.14");
+    }
+
+    #[test]
+    fn this_machine_says_how_much_it_has() {
+        let total = rustix::system::sysinfo();
+        let total_bytes = total.totalram * u64::from(total.mem_unit);
+        let available_bytes = AvailableMemory::now().expect("Linux says it").available_bytes;
+        assert!(0 < available_bytes && available_bytes <= total_bytes, "{available_bytes} of {total_bytes}");
+        assert_eq!(AvailableMemory::shortage(1), None);
+        let said = AvailableMemory::shortage(u64::MAX).expect("no machine has so much");
+        assert!(said.contains(" of memory can be had"), "{said}");
+    }
 
     #[test]
     fn the_tightest_limit_of_both_versions_is_found() {

@@ -43,6 +43,7 @@ struct FileSection {
     measured: String,
     messages: Spanned<Vec<Spanned<Message>>>,
     one_pass: Option<Spanned<Vec<Spanned<Pass>>>>,
+    hand_over_us: Option<Spanned<Latency>>,
 }
 
 /// A range of messages.
@@ -152,18 +153,23 @@ pub fn read(text: &str) -> Result<Vec<(Reach, Section)>, InvalidFile> {
     let sections = [slice, registered, file.threads, file.mpi, file.network];
     let mut read = Vec::new();
     for (reach, section) in Reach::ALL.into_iter().zip(sections) {
-        let Some(FileSection { measured, messages, one_pass }) = section else { continue };
-        if let Some(one_pass) = one_pass.as_ref().filter(|_| !reach.shares_memory()) {
+        let Some(FileSection { measured, messages, one_pass, hand_over_us }) = section else { continue };
+        let says_one_pass = one_pass.as_ref().filter(|_| !reach.shares_memory()).map(Spanned::span);
+        if let Some(span) = says_one_pass {
             let what = format!("[{}] has no one_pass: these ranks share no memory", reach.name());
-            return Err(invalid(one_pass.span().start, what));
+            return Err(invalid(span.start, what));
         }
-        if let Some(defaults) = super::defaults::section(reach).one_pass.filter(|_| one_pass.is_none()) {
-            let section = Section { messages: link(messages, invalid)?, one_pass: Some(defaults), measured };
-            read.push((reach, section));
-            continue;
+        if let Some(hand_over_us) = hand_over_us.as_ref().filter(|_| reach == Reach::Network) {
+            let what = "[network] has no hand_over_us: ranks of different nodes share no core".to_owned();
+            return Err(invalid(hand_over_us.span().start, what));
         }
-        let one_pass = one_pass.map(|ranges| link(ranges, invalid)).transpose()?;
-        read.push((reach, Section { messages: link(messages, invalid)?, one_pass, measured }));
+        let messages = link(messages, invalid)?;
+        let one_pass = match one_pass {
+            Some(ranges) => Some(link(ranges, invalid)?),
+            None => super::defaults::section(reach).one_pass,
+        };
+        let hand_over_us = hand_over_us.map(|hand_over_us| hand_over_us.into_inner().0);
+        read.push((reach, Section { messages, one_pass, hand_over_us, measured }));
     }
     Ok(read)
 }
@@ -205,8 +211,11 @@ fn up_to(bytes: usize) -> String {
 /// The text of a file that has these sections.
 pub fn write(sections: &[(Reach, Section)]) -> String {
     let mut text = HEAD.to_owned();
-    for (reach, Section { messages, one_pass, measured }) in sections {
+    for (reach, Section { messages, one_pass, hand_over_us, measured }) in sections {
         let _ = writeln!(text, "\n[{}]\nmeasured = {}", reach.name(), Quoted(measured));
+        if let Some(hand_over_us) = hand_over_us {
+            let _ = writeln!(text, "hand_over_us = {}", Figure(*hand_over_us));
+        }
         text += "messages = [\n";
         for range in messages.ranges() {
             let Range { up_to_bytes, alpha_us, move_gb_per_s, reduce_gb_per_s } = *range;
@@ -243,6 +252,7 @@ const HEAD: &str = "\
 #
 # messages: a message takes alpha_us, and its bytes at the rate at which they are put in place or reduced.
 # one_pass: what each other rank costs in an all-reduce without messages, by the size of the part that a rank reduces.
+# hand_over_us: what it takes a core to go from a rank that waits to the next, where there are more ranks than cores.
 # up_to is the largest size of a range, in bytes: 512, \"8K\", \"1M\"; the last one is for \"any\".
 ";
 
@@ -293,6 +303,17 @@ mod tests {
     }
 
     #[test]
+    fn a_hand_over_is_kept() {
+        let section = Section { hand_over_us: Some(0.834), ..super::super::defaults::section(Reach::Mpi) };
+        let text = write(&[(Reach::Mpi, section.clone())]);
+        assert_eq!(read(&text), Ok(vec![(Reach::Mpi, section)]));
+        let tuning: Tuning = text.parse().unwrap();
+        assert_eq!(tuning.machine("mpi", crate::bench::Memory::Slice, 2).hand_over_us, 0.834);
+        let usual = Tuning::default().machine("mpi", crate::bench::Memory::Slice, 2).hand_over_us;
+        assert_eq!(tuning.machine("shm", crate::bench::Memory::Slice, 2).hand_over_us, usual);
+    }
+
+    #[test]
     fn what_is_missing_is_as_by_default() {
         let text = "[mpi]\nmessages = [\n{ up_to = \"any\", alpha_us = 3, move_gb_per_s = 1, reduce_gb_per_s = 0.5 },\n]";
         let tuning: Tuning = text.parse().unwrap();
@@ -323,6 +344,8 @@ mod tests {
             (file(""), 3, "the last range should be for all sizes"),
             (file("{ up_to = 8, alpha = 1 }"), 4, "unknown field `alpha`"),
             (file("{ up_to = 8 }"), 4, "missing field `alpha_us`"),
+            (file(&open) + "hand_over_us = 1", 7, "[network] has no hand_over_us"),
+            ("[mpi]\nhand_over_us = -1".to_owned(), 2, "-1 us, but a latency is 0 or above"),
             ("[tcp]\n".to_owned(), 1, "unknown field `tcp`, expected one of `shm`"),
             (file(&open) + "one_pass = []", 7, "[network] has no one_pass"),
             ("\n\n[mpi\n".to_owned(), 3, "unclosed table"),

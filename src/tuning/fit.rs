@@ -12,7 +12,7 @@ pub(super) struct Sample {
 
 /// The largest sizes of the ranges but the last: what messages of about the same size have in common are the ways of the
 /// transports and the caches that they fit.
-const BOUNDS: [usize; 5] = [512, 4 << 10, 32 << 10, 256 << 10, 2 << 20];
+const BOUNDS: [usize; 8] = [512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20, 16 << 20];
 
 /// The link that agrees best with what was measured, for each range of sizes.
 ///
@@ -97,7 +97,7 @@ fn range(up_to_bytes: usize, samples: &[Sample]) -> Range {
 }
 
 /// Where between 0 and `most` a function that falls and then rises is least: by thirds.
-fn least(function: impl Fn(f64) -> f64, most: f64) -> f64 {
+pub(super) fn least(function: impl Fn(f64) -> f64, most: f64) -> f64 {
     let (mut from, mut to) = (0.0, most);
     for _ in 0..100 {
         let (one, other) = (from + (to - from) / 3.0, to - (to - from) / 3.0);
@@ -129,7 +129,7 @@ mod tests {
         let time_us = |size: usize, reduces| 2.0 + size as f64 / if reduces { 4e3 } else { 8e3 };
         let samples = samples(time_us);
         let link = link(&samples).unwrap();
-        assert_eq!(link.ranges().len(), 6);
+        assert_eq!(link.ranges().len(), 7);
         assert!(off(&link, &samples).worst_percent < 1.0, "{link:?}");
         for range in &link.ranges()[2..5] {
             let Range { alpha_us, move_gb_per_s, reduce_gb_per_s, .. } = *range;

@@ -1,11 +1,17 @@
-//! Measuring the constants: collectives whose steps are all alike.
+//! Measuring the constants: collectives whose steps are known.
 //!
-//! A ring's reduce-scatter and all-gather over p ranks are p − 1 steps, in each of which every rank sends n/p bytes and reduces or puts
-//! in place as many; they are always carried out by messages. A round-robin all-reduce is one pass where memory is
-//! shared. So times over p − 1 are those of a message, or of another rank in one pass.
+//! A ring's reduce-scatter over p ranks is p − 1 steps, in each of which every rank sends n/p bytes and reduces as many; it is always
+//! carried out by messages. A round-robin all-reduce is one pass where memory is shared. So times over p − 1 are those of a
+//! message, or of another rank in one pass.
+//!
+//! Where ranks take turns on cores, that is not so: most of a short collective is hand-overs. There only these are measured: what one
+//! must take for the clock to say what was measured. Messages are measured where each rank has a core.
+
+use unisono_collectives::clock;
+use unisono_collectives::model::Machine;
 
 use super::fit::{self, Off, Sample};
-use super::{Reach, Section};
+use super::{Reach, Section, Tuning};
 use crate::bench::{self, Array, Memory};
 use crate::{Algorithm, Call, Choice, Communicator, DType, Error, Operation, ReduceOp, Result};
 
@@ -16,15 +22,43 @@ pub struct Measured {
     pub reach: Reach,
     /// The constants.
     pub section: Section,
-    /// By how much the constants are off.
-    pub messages_off: Off,
+    /// By how much the constants of messages are off; `None` where only hand-overs were measured.
+    pub messages_off: Option<Off>,
     /// The same of one pass.
     pub one_pass_off: Option<Off>,
+    /// What an exchange of 8 bytes took in the meantime, at least and at most.
+    pub exchange_us: [f64; 2],
+}
+
+/// If one thing takes so many times as long in one moment as in another, the machine was not the same in both.
+const SAME: f64 = 1.5;
+
+impl Measured {
+    /// Whether the machine was the same all the time. The latency of a cache line is not, where somebody else decides what
+    /// runs beside it: virtual cores may be two halves of a core now and far apart a moment later.
+    pub fn is_steady(&self) -> bool {
+        let [least_us, most_us] = self.exchange_us;
+        most_us <= SAME * least_us
+    }
+
+    /// By how much its messages differ from what was measured before, where it does: the size of a message, and what that takes by the older
+    /// constants over what it takes by these.
+    pub fn disagreement(&self, older: &Section) -> Option<(usize, f64)> {
+        let times = |size_bytes| {
+            let time_us = |section: &Section| section.messages.time_us(size_bytes, true);
+            (size_bytes, time_us(older) / time_us(&self.section))
+        };
+        let far = |&(_, times): &(usize, f64)| times.ln().abs();
+        let furthest = [LEAST_BYTES, 32 << 10, 1 << 20].map(times).into_iter();
+        furthest.max_by(|one, other| far(one).total_cmp(&far(other))).filter(|one| far(one) > SAME.ln())
+    }
 }
 
 /// Messages of up to this size are measured, each size twice the one before.
 const LEAST_BYTES: usize = 8;
-const MOST_BYTES: usize = 8 << 20;
+const MOST_BYTES: usize = 32 << 20;
+/// The same between nodes, where no cache plays a part, and a message of that size may take seconds.
+const MOST_FAR_BYTES: usize = 8 << 20;
 /// No array is larger.
 const MOST_ARRAY_BYTES: usize = 64 << 20;
 
@@ -37,11 +71,12 @@ const WORTH_BYTES: usize = 1 << 26;
 const ITERATIONS: std::ops::RangeInclusive<usize> = 15..=200;
 
 /// Measures what this world can show, in a few seconds, or minutes over a slow network: ranks of a node how these reach each other,
-/// ranks of several nodes the network between them. Called by all ranks; all get the same.
+/// ranks of several nodes the network between them, and ranks that take turns on cores what a hand-over takes. What cannot be
+/// measured stays as in `known`. Called by all ranks; all that know the same get the same.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if there is only one rank; otherwise as [`Communicator::all_reduce`].
-pub fn measure(comm: &mut Communicator) -> Result<Vec<Measured>> {
+pub fn measure(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>> {
     if comm.ranks() == 1 {
         return Err(Error::Unsupported("one rank reaches no other: measure with at least two ranks".into()));
     }
@@ -52,22 +87,32 @@ pub fn measure(comm: &mut Communicator) -> Result<Vec<Measured>> {
         (1, reach) => vec![(reach, Memory::Slice)],
         _ => vec![(Reach::Network, Memory::Slice)],
     };
-    kinds.into_iter().map(|(reach, memory)| section(comm, reach, memory)).collect()
+    let takes_turns = comm.is_oversubscribed() && comm.topology().nodes() == 1;
+    let measure = |(reach, memory)| {
+        if takes_turns { hand_overs(comm, reach, memory, known) } else { section(comm, reach, memory, known) }
+    };
+    kinds.into_iter().map(measure).collect()
 }
 
-fn section(comm: &mut Communicator, reach: Reach, memory: Memory) -> Result<Measured> {
+fn section(comm: &mut Communicator, reach: Reach, memory: Memory, known: &Tuning) -> Result<Measured> {
     let sizes = std::iter::successors(Some(LEAST_BYTES), |size| Some(size * 2));
-    let largest = MOST_BYTES.min(MOST_ARRAY_BYTES / comm.ranks()).max(4 * LEAST_BYTES);
+    let most_bytes = if reach == Reach::Network { MOST_FAR_BYTES } else { MOST_BYTES };
+    let largest = most_bytes.min(MOST_ARRAY_BYTES / comm.ranks()).max(4 * LEAST_BYTES);
     let mut times_us: Vec<_> =
         sizes.take_while(|&size| size <= largest).map(|size| (size, [f64::INFINITY; 3])).collect();
-    // Where ranks take turns on cores, the clock lets them; a network is not the work of cores to it.
-    let turns = if reach == Reach::Network { 1.0 } else { comm.turns() };
+    let others = (comm.ranks() - 1) as f64;
+    let mut exchanges_us = Vec::new();
     for _ in 0..ROUNDS {
+        exchanges_us.push(exchange_us(comm, memory)?);
         for (size_bytes, least_us) in &mut times_us {
-            let round_us = time_us(comm, memory, *size_bytes)?.map(|time_us| time_us / turns);
+            let all_us = medians_us(comm, memory, *size_bytes * comm.ranks(), STEPS_ALIKE)?;
+            let [reduced_us, pass_us] = all_us.map(|all_us| all_us / others);
+            let moved_us = moved_us(comm, reach, memory, *size_bytes, reduced_us)?;
+            let round_us = [moved_us, reduced_us, pass_us];
             least_us.iter_mut().zip(round_us).for_each(|(least, round)| *least = least.min(round));
         }
     }
+    exchanges_us.push(exchange_us(comm, memory)?);
     let (mut messages, mut one_pass) = (Vec::new(), Vec::new());
     for (size_bytes, [moved_us, reduced_us, pass_us]) in times_us {
         let sample = |time_us, reduces| Sample { size_bytes, time_us, reduces };
@@ -77,45 +122,194 @@ fn section(comm: &mut Communicator, reach: Reach, memory: Memory) -> Result<Meas
     let failed = |error| Error::Unsupported(format!("what was measured makes no link: {error}"));
     let link = fit::link(&messages).map_err(failed)?;
     let pass = reach.shares_memory().then(|| fit::link(&one_pass)).transpose().map_err(failed)?;
+    let exchange_us = extremes(&exchanges_us);
     Ok(Measured {
         reach,
-        messages_off: fit::off(&link, &messages),
+        messages_off: Some(fit::off(&link, &messages)),
         one_pass_off: pass.as_ref().map(|pass| fit::off(pass, &one_pass)),
-        section: Section { messages: link, one_pass: pass, measured: described(comm) },
+        section: Section {
+            messages: link,
+            one_pass: pass,
+            measured: described(comm, exchange_us),
+            ..known.section(reach).clone()
+        },
+        exchange_us,
     })
 }
 
-fn described(comm: &Communicator) -> String {
-    let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
-    let turns = if comm.is_oversubscribed() { ", which took turns" } else { "" };
-    format!("{ranks} ranks{turns}, on {nodes} node(s), over {transport}")
+/// What a message takes that is put in place, where one that is reduced takes so long.
+fn moved_us(
+    comm: &mut Communicator,
+    reach: Reach,
+    memory: Memory,
+    size_bytes: usize,
+    reduced_us: f64,
+) -> Result<f64> {
+    if !reach.shares_memory() {
+        let gather: Way = (Algorithm::Ring, all_gather);
+        let [all_us] = medians_us(comm, memory, size_bytes * comm.ranks(), [gather])?;
+        return Ok(all_us / (comm.ranks() - 1) as f64);
+    }
+    // What only moves elements takes no messages there; but the way back of a tree does, as many as its way there.
+    let levels = f64::from(comm.ranks().next_power_of_two().ilog2());
+    let [there_and_back_us] = medians_us(comm, memory, size_bytes, [(Algorithm::Tree, all_reduce as _)])?;
+    // The difference of times of two moments; nothing is moved in no time.
+    Ok((there_and_back_us / levels - reduced_us).max(reduced_us / 2.0))
 }
 
-/// The time of a message of so many bytes that is put in place, of one that is reduced, and of another rank in one
-/// pass over parts of so many bytes.
-fn time_us(comm: &mut Communicator, memory: Memory, size_bytes: usize) -> Result<[f64; 3]> {
-    let (ranks, dtype) = (comm.ranks(), DType::F32);
-    let count = size_bytes * ranks / dtype.size_bytes();
-    let reduced = Call::all_reduce(dtype, ReduceOp::Sum, count);
-    let scattered = Call { operation: Operation::ReduceScatter, ..reduced };
-    let gathered = Call { operation: Operation::AllGather, op: None, ..reduced };
-    let calls = [(Algorithm::Ring, gathered), (Algorithm::Ring, scattered), (Algorithm::RoundRobin, reduced)];
-    let iterations = (WORTH_BYTES / (size_bytes * ranks)).clamp(*ITERATIONS.start(), *ITERATIONS.end());
+fn extremes(times_us: &[f64]) -> [f64; 2] {
+    [times_us.iter().copied().fold(f64::INFINITY, f64::min), times_us.iter().copied().fold(0.0, f64::max)]
+}
+
+fn described(comm: &Communicator, [least_us, most_us]: [f64; 2]) -> String {
+    let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
+    format!(
+        "{ranks} ranks, on {nodes} node(s), over {transport}; a cache line and back took {least_us:.2} to {most_us:.2} us"
+    )
+}
+
+/// What an exchange of 8 bytes takes: the latency of a cache line, and little more.
+fn exchange_us(comm: &mut Communicator, memory: Memory) -> Result<f64> {
+    let [time_us] = medians_us(comm, memory, LEAST_BYTES, [(Algorithm::RecursiveDoubling, all_reduce as _)])?;
+    Ok(time_us)
+}
+
+/// A way to carry out a collective, and what it is of so many elements.
+type Way = (Algorithm, fn(usize) -> Call);
+
+fn all_reduce(count: usize) -> Call {
+    Call::all_reduce(DType::F32, ReduceOp::Sum, count)
+}
+
+fn reduce_scatter(count: usize) -> Call {
+    Call { operation: Operation::ReduceScatter, ..all_reduce(count) }
+}
+
+fn all_gather(count: usize) -> Call {
+    Call { operation: Operation::AllGather, op: None, ..all_reduce(count) }
+}
+
+/// Messages that are reduced, and one pass.
+const STEPS_ALIKE: [Way; 2] = [(Algorithm::Ring, reduce_scatter), (Algorithm::RoundRobin, all_reduce)];
+
+/// Ways in which ranks wait for each other in different orders.
+const ORDERS: [Way; 5] = [
+    (Algorithm::RecursiveDoubling, all_reduce),
+    (Algorithm::Tree, all_reduce),
+    (Algorithm::MasterWorker, all_reduce),
+    (Algorithm::Butterfly, all_reduce),
+    (Algorithm::Ring, all_reduce),
+];
+
+/// What the collectives take on arrays of so many bytes: the medians of the slowest ranks.
+fn medians_us<const N: usize>(
+    comm: &mut Communicator,
+    memory: Memory,
+    array_bytes: usize,
+    ways: [Way; N],
+) -> Result<[f64; N]> {
+    let count = array_bytes / DType::F32.size_bytes();
+    let iterations = (WORTH_BYTES / array_bytes).clamp(*ITERATIONS.start(), *ITERATIONS.end());
     let mut array = Array::<f32>::new(memory, comm, count)?;
-    let mut times_us = [const { Vec::new() }; 3];
+    let mut times_us = [const { Vec::new() }; N];
     for iteration in 0..WARM_UP + iterations {
-        for ((algorithm, call), times_us) in calls.iter().zip(&mut times_us) {
+        for ((algorithm, call), times_us) in ways.iter().zip(&mut times_us) {
             // As after a computation: it is in this rank's caches, if in any.
             array.fill(|elements| elements.fill(1.0))?;
-            let (_, time_us) = array.timed(comm, &Choice::Algorithm(*algorithm), call)?;
+            let (_, time_us) = array.timed(comm, &Choice::Algorithm(*algorithm), &call(count))?;
             if iteration >= WARM_UP {
                 times_us.push(time_us);
             }
         }
     }
-    let mut medians_us = [0.0; 3];
+    let mut medians_us = [0.0; N];
     for (median_us, times_us) in medians_us.iter_mut().zip(times_us) {
-        *median_us = bench::slowest(comm, times_us)?.p50 / (ranks - 1) as f64;
+        *median_us = bench::slowest(comm, times_us)?.p50;
     }
     Ok(medians_us)
+}
+
+/// What a hand-over must take for the clock to say what short collectives take.
+fn hand_overs(comm: &mut Communicator, reach: Reach, memory: Memory, known: &Tuning) -> Result<Measured> {
+    let array_bytes = LEAST_BYTES * comm.ranks();
+    let (mut exchanges_us, mut rounds_us) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        exchanges_us.push(exchange_us(comm, memory)?);
+        rounds_us.push(medians_us(comm, memory, array_bytes, ORDERS)?);
+    }
+    exchanges_us.push(exchange_us(comm, memory)?);
+    let machine = known.machine(comm.transport(), memory, cores(comm));
+    let off = |hand_over_us: f64| {
+        let machine = Machine { hand_over_us, ..machine.clone() };
+        let said_us = ORDERS.map(|way| said_us(comm, &machine, array_bytes, way));
+        let off = |round_us: &[f64; ORDERS.len()]| {
+            said_us.iter().zip(round_us).map(|(said, measured)| (said / measured).ln().powi(2)).sum::<f64>()
+        };
+        rounds_us.iter().map(off).sum::<f64>()
+    };
+    let most_us = rounds_us.iter().flatten().copied().fold(0.0, f64::max);
+    let hand_over_us = (fit::least(off, most_us) * 1e3).round() / 1e3;
+    Ok(Measured {
+        reach,
+        section: Section { hand_over_us: Some(hand_over_us), ..known.section(reach).clone() },
+        messages_off: None,
+        one_pass_off: None,
+        exchange_us: extremes(&exchanges_us),
+    })
+}
+
+/// How many cores the ranks of one node share.
+fn cores(comm: &Communicator) -> usize {
+    (comm.ranks() as f64 / comm.turns()).round() as usize
+}
+
+/// What the clock says of a collective.
+fn said_us(comm: &Communicator, machine: &Machine, array_bytes: usize, (algorithm, call): Way) -> f64 {
+    let operation = call(array_bytes / DType::F32.size_bytes()).operation;
+    let element_bytes = DType::F32.size_bytes();
+    clock::predict(algorithm, operation, comm.topology(), machine, array_bytes, element_bytes)
+        .map_or(f64::INFINITY, |predicted| predicted.time_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_collectives::model::Link;
+
+    use super::*;
+
+    fn measured(alpha_us: f64, exchange_us: [f64; 2]) -> Measured {
+        let messages = Link::uniform(alpha_us, 10.0).unwrap();
+        let section = Section { messages, ..Tuning::default().section(Reach::Threads).clone() };
+        Measured { reach: Reach::Threads, section, messages_off: None, one_pass_off: None, exchange_us }
+    }
+
+    #[test]
+    fn an_unusual_moment_is_seen() {
+        assert!(measured(0.3, [0.3, 0.4]).is_steady());
+        assert!(!measured(0.3, [0.3, 0.5]).is_steady());
+        let now = measured(0.2, [0.2, 0.2]);
+        assert_eq!(now.disagreement(&measured(0.25, [0.2, 0.2]).section), None);
+        let (size_bytes, times) = now.disagreement(&measured(0.5, [0.2, 0.2]).section).unwrap();
+        assert_eq!(size_bytes, LEAST_BYTES);
+        assert!((2.4..2.6).contains(&times), "{times}");
+        let (_, times) = measured(0.5, [0.2, 0.2]).disagreement(&now.section).unwrap();
+        assert!((0.39..0.41).contains(&times), "{times}");
+    }
+
+    #[test]
+    fn ranks_that_take_turns_measure_hand_overs_and_leave_messages_alone() {
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let known = Tuning::default();
+        let known = &known;
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let ranks = Communicator::threads(cores + 1).unwrap().into_iter();
+            let ranks: Vec<_> =
+                ranks.map(|mut comm| scope.spawn(move || measure(&mut comm, known).unwrap())).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        for measured in all.into_iter().flatten() {
+            assert!(measured.section.hand_over_us.is_some_and(|us| us > 0.01), "{measured:?}");
+            assert_eq!(measured.section.messages, known.section(Reach::Threads).messages);
+        }
+    }
 }

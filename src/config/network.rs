@@ -1,0 +1,68 @@
+//! The networks that MPI was told to use.
+
+use std::net::IpAddr;
+
+/// What tells Open MPI, libfabric and UCX which interfaces to take: names, or networks such as `10.1.0.0/16`.
+const NAMES: [&str; 3] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE", "UCX_NET_DEVICES"];
+
+/// Interfaces by name or network, as far as MPI was told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Network(Vec<String>);
+
+impl Network {
+    /// What the environment says.
+    pub(crate) fn from_environment() -> Self {
+        Self::read(|name| std::env::var(name).ok())
+    }
+
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let told = NAMES.iter().filter_map(|name| variable(name));
+        let each = told.flat_map(|told| told.split(',').map(|one| one.trim().to_owned()).collect::<Vec<_>>());
+        Self(each.collect())
+    }
+
+    /// Whether an interface, of this name and with this address, is one of them.
+    pub(crate) fn has(&self, interface: &str, ip: IpAddr) -> bool {
+        self.0.iter().any(|told| told == interface || is_in(ip, told))
+    }
+}
+
+/// Whether an address is in a network that is written as `10.1.0.0/16`.
+fn is_in(ip: IpAddr, network: &str) -> bool {
+    let Some((first, bits)) = network.split_once('/') else { return false };
+    let (Ok(first), Ok(bits)) = (first.parse(), bits.parse::<u32>()) else { return false };
+    let (one, other, width) = match (ip, first) {
+        (IpAddr::V4(ip), IpAddr::V4(first)) => (u128::from(ip.to_bits()), u128::from(first.to_bits()), 32),
+        (IpAddr::V6(ip), IpAddr::V6(first)) => (ip.to_bits(), first.to_bits(), 128),
+        _ => return false,
+    };
+    // All bits of the address may be those of the host.
+    bits <= width && (one ^ other).checked_shr(width - bits).unwrap_or(0) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_known_by_name_and_by_network() {
+        let told = [("OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24, lo"), ("UCX_NET_DEVICES", "ib0")];
+        let network = Network::read(|name| {
+            told.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        });
+        let has = |interface, ip: &str| network.has(interface, ip.parse().unwrap());
+        assert!(has("eth1", "10.77.0.9") && has("lo", "127.0.0.1") && has("ib0", "2001:db8::1"));
+        assert!(!has("eth0", "10.77.1.9") && !has("eth0", "2001:db8::1"));
+        assert!(!Network::default().has("eth0", "10.77.0.9".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_network_has_nothing() {
+        let ip = "10.1.2.3".parse().unwrap();
+        assert!(is_in(ip, "10.0.0.0/8") && is_in(ip, "10.1.2.3/32") && is_in(ip, "0.0.0.0/0"));
+        for network in ["10.1.2.3", "10.1.0.0/33", "10.1.0.0/", "/8", "::/0", "mlx5_0:1"] {
+            assert!(!is_in(ip, network), "{network}");
+        }
+        assert!(is_in("::1".parse().unwrap(), "::/0"));
+    }
+}

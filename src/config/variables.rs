@@ -1,0 +1,79 @@
+//! All variables of the environment that are ours.
+
+use std::sync::Once;
+
+use unisono_collectives::names::UnknownName;
+
+/// What begins with it is ours.
+pub(super) const PREFIX: &str = "UNISONO_";
+/// What begins with it is for tests of ours.
+const OF_TESTS: &str = "UNISONO_TEST_";
+
+/// Those that the library reads, and its tests.
+const KNOWN: [&str; 18] = [
+    super::ALGORITHM,
+    super::CHAOS,
+    super::FIRST_TIMEOUT,
+    super::FLIGHT_DIR,
+    super::KERNEL_COPIES,
+    super::LOOKOUT,
+    super::NCCL,
+    super::NODES,
+    super::QUIET_TIMEOUT,
+    super::SEGMENT_BYTES,
+    super::TIMEOUT,
+    super::TRANSPORT,
+    super::TUNING,
+    super::WARN,
+    super::WARNINGS,
+    "UNISONO_FUZZ",
+    // Cargo sets it for what it runs: which header the bindings are of.
+    "UNISONO_NCCL_HEADER",
+    "UNISONO_SOAK",
+];
+
+/// Says on standard error which variables are set that nobody reads, once in a process: most are misspelled. Nothing is said where
+/// `UNISONO_WARNINGS` is `off`.
+pub fn warn_of_unread_settings() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        if std::env::var(super::WARNINGS).as_deref() != Ok("off") {
+            let names = super::settings().map(|(name, _)| name);
+            names.filter_map(|name| unread(&name)).for_each(|line| crate::watch::lookout::say(&line));
+        }
+    });
+}
+
+/// What is to be said of a variable, if nobody reads it.
+fn unread(name: &str) -> Option<String> {
+    if KNOWN.contains(&name) || name.starts_with(OF_TESTS) {
+        return None;
+    }
+    let unknown = UnknownName { kind: "variable", name: name.to_owned(), known: KNOWN.to_vec() };
+    let meant = unknown.meant().map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+    Some(format!("unisono: the environment variable {name} is set, and nothing reads it{meant}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_reads_is_named_with_what_is_most_like_it() {
+        let line = unread("UNISONO_TIMEOUT").unwrap();
+        assert!(line.ends_with("nothing reads it; did you mean UNISONO_TIMEOUT_S?\n"), "{line}");
+        assert!(unread("UNISONO_ALGORITM").unwrap().contains("did you mean UNISONO_ALGORITHM?"));
+        assert_eq!(unread("UNISONO_TRANSPORT"), None);
+        assert_eq!(unread("UNISONO_TEST_ROLE"), None);
+    }
+
+    /// A variable that is read and not in the table would be said to be read by nobody.
+    #[test]
+    fn every_variable_of_the_readme_is_known() {
+        let readme = include_str!("../../README.md");
+        let named = readme.lines().filter_map(|line| line.strip_prefix("| `UNISONO_")?.split('`').next());
+        let named: Vec<_> = named.map(|name| format!("{PREFIX}{name}")).collect();
+        assert!(named.len() > 10, "{named:?}");
+        assert!(named.iter().all(|name| KNOWN.contains(&name.as_str())), "{named:?}");
+    }
+}
