@@ -1,6 +1,8 @@
 //! Flight recorders in files: one for each rank, as JSON.
 
+use std::fs::{DirBuilder, File};
 use std::io::{Error, Result, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
@@ -8,6 +10,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
+use super::lookout::say;
 use super::record::{Doing, Record};
 use super::roll::Roll;
 
@@ -78,16 +81,21 @@ impl Dump {
         format!("rank-{rank}.json")
     }
 
-    /// Writes it into a folder, which is made if need be. Another dump of the same rank is replaced, as a whole.
+    /// Writes it into a folder, which is made if need be. Another dump of the same rank is replaced, as a whole. It is for its
+    /// owner alone: labels and causes may say what others need not know.
     fn write(&self, folder: &Path) -> Result<PathBuf> {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
-        std::fs::create_dir_all(folder)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let name = Self::file_name(self.rank);
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let (path, part) =
             (folder.join(&name), folder.join(format!(".{name}.{}.{number}", std::process::id())));
         let json = serde_json::to_vec(self).map_err(Error::other)?;
-        let written = std::fs::File::create(&part)
+        let written = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&part)
             .and_then(|mut file| file.write_all(&json))
             .and_then(|()| std::fs::rename(&part, &path));
         if written.is_err() {
@@ -144,11 +152,13 @@ fn tell(roll: &Roll, all: Result<PathBuf>) {
         }
         Err(error) => format!("unisono: {error}\n"),
     };
-    eprint!("{line}");
+    say(&line);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::call::Call;
     use crate::codes::Codes;
@@ -194,6 +204,8 @@ mod tests {
         assert_eq!(running.to_string(), "all-reduce #1 \"bucket 2\" of 10 bf16, mean, by ring");
         let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
         assert_eq!(left.len(), 1, "no part is left: {left:?}");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&folder.join("rank-0.json"))), (0o700, 0o600));
     }
 
     #[test]

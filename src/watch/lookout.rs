@@ -23,6 +23,7 @@ use crate::run::FAILED;
 mod bell;
 mod card;
 mod disagreement;
+mod hub;
 mod last_words;
 mod link;
 mod message;
@@ -36,12 +37,12 @@ mod warning;
 use bell::Bell;
 pub(crate) use card::{Card, Cards};
 use disagreement::disagreement;
+pub(crate) use hub::Hub;
 pub(crate) use last_words::{LATER, LastWords, say};
 use nodes::Nodes;
 pub(crate) use panics::panicked;
 use processes::Processes;
 use signals::Signals;
-pub(crate) use star::Hub;
 use warning::Warnings;
 
 /// How often it looks around when nothing wakes it.
@@ -120,7 +121,7 @@ impl Lookout {
             words: words.clone(),
             bell: Arc::clone(&bell),
             failed_at: None,
-            terminated_at: None,
+            told_to_end: None,
         };
         let thread = std::thread::Builder::new().name("lookout".into()).spawn(move || rounds.run());
         Ok(Self { bell, words, is_program, thread: Some(thread.map_err(failed)?) })
@@ -162,8 +163,8 @@ struct Rounds {
     warnings: Option<Warnings>,
     /// When this lookout saw that a rank had failed.
     failed_at: Option<Instant>,
-    /// When this process was asked to end.
-    terminated_at: Option<Instant>,
+    /// When this process was told to end, and by which signal.
+    told_to_end: Option<(Instant, i32)>,
 }
 
 impl Rounds {
@@ -202,11 +203,13 @@ impl Rounds {
         if self.signals.asked() {
             self.asked();
         }
-        if self.signals.terminated() {
-            self.terminated_at.get_or_insert_with(Instant::now);
+        if let Some(signal) = self.signals.told_to_end().filter(|_| self.told_to_end.is_none()) {
+            self.told_to_end = Some((Instant::now(), signal));
+            self.roll.tell_to_end();
         }
         self.look_at_processes();
-        if let Some(nodes) = &mut self.nodes {
+        let is_same_end = self.is_same_end() && self.is_ended_from_outside();
+        if let Some(nodes) = self.nodes.as_mut().filter(|_| !is_same_end) {
             nodes.round(&self.words[0]);
         }
         if self.roll.failed().is_some() {
@@ -214,25 +217,39 @@ impl Rounds {
         } else {
             self.look_at_all();
         }
-        self.end_if_terminated();
+        self.end_if_told();
     }
 
-    /// A process that was asked to end says why: for the reason of another, or for this alone.
-    fn end_if_terminated(&self) {
-        let Some(passed) = self.terminated_at.map(|at| at.elapsed()) else { return };
+    /// Whether somebody ends the whole world, which is no failure of it. A rank that is alone on its node cannot know.
+    fn is_ended_from_outside(&self) -> bool {
+        let members = self.roll.members().len();
+        self.roll.all_are_told_to_end() && (members > 1 || members == self.roll.ranks())
+    }
+
+    /// Whether what becomes of other processes now has the same reason as the end of this one.
+    fn is_same_end(&self) -> bool {
+        self.told_to_end.is_some_and(|(at, _)| at.elapsed() > SAME_END)
+    }
+
+    /// A process that was told to end does so; unless all were, it says why: for the reason of another, or for this alone.
+    fn end_if_told(&self) {
+        let Some((at, signal)) = self.told_to_end else { return };
+        let passed = at.elapsed();
         if passed > TERMINATION && self.roll.failed().is_none() {
-            self.words[0].fail("it was ended by SIGTERM");
+            if self.is_ended_from_outside() {
+                signals::end_by(signal);
+            }
+            self.words[0].fail(&format!("it was ended by {}", signals::name(signal)));
         } else if passed > TERMINATION + 2 * LATER {
             // The others have spoken: they may not outlive this process by much.
             self.words.iter().for_each(|words| words.aborted());
-            signals::end_as_terminated();
+            signals::end_by(signal);
         }
     }
 
     fn look_at_processes(&mut self) {
         for rank in self.processes.ended() {
-            let is_same_end = self.terminated_at.is_some_and(|at| at.elapsed() > SAME_END);
-            if !self.roll.has_left(rank) && !is_same_end {
+            if !self.roll.has_left(rank) && !self.is_same_end() {
                 self.words[0].died(rank, "its process was killed, has crashed or called exit", None);
             }
         }

@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 
 use super::ring::Noted;
 use super::time::{Seconds, seconds_between};
-use crate::codes::Codes;
+use crate::codes::{BARRIER_NAME, Codes};
 use crate::collective::FIRST_OF_SETUP;
 
 /// How far a call has come.
@@ -100,6 +100,9 @@ impl Record {
 /// The call with all that ranks must agree on: `all-reduce #17 "bucket 2" of 8 f32, sum, by ring`.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.operation == BARRIER_NAME {
+            return f.write_str(&self.name());
+        }
         write!(f, "{} of {} {}", self.name(), self.count, self.dtype)?;
         if let Some(op) = &self.op {
             write!(f, ", {op}")?;

@@ -68,17 +68,14 @@ impl Roll {
         let memory = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
         let pages = Pages::untouched(size_bytes).map_err(memory)?;
         let sheet = Sheet::new(pages, ranks, members.len()).expect("it was asked how much it needs");
-        let (sheet, members) = (Arc::new(sheet), Arc::<[Rank]>::from(members));
-        let flight_dir = Arc::default();
-        (0..members.len())
-            .map(|position| {
-                let (sheet, members, flight_dir) =
-                    (Arc::clone(&sheet), Arc::clone(&members), Arc::clone(&flight_dir));
-                let roll = Self { sheet, members, position, flight_dir };
-                roll.enter().map_err(memory)?;
-                Ok(roll)
-            })
-            .collect()
+        let (sheet, members, flight_dir) = (Arc::new(sheet), members.into(), Arc::default());
+        let first = Self { sheet, members, position: 0, flight_dir };
+        let view = |position| {
+            let roll = Self { position, ..first.clone() };
+            roll.enter().map_err(memory)?;
+            Ok(roll)
+        };
+        (0..first.members.len()).map(view).collect()
     }
 
     /// The roll with this number, on memory that all `members` have mapped, and that was zero; `None` if it is another's, or
@@ -97,8 +94,8 @@ impl Roll {
         } else if sheet.head().number.load(Ordering::Acquire) != number {
             return None;
         }
-        let flight_dir = Arc::default();
-        let roll = Self { sheet: Arc::new(sheet), members: members.into(), position, flight_dir };
+        let (sheet, members, flight_dir) = (Arc::new(sheet), members.into(), Arc::default());
+        let roll = Self { sheet, members, position, flight_dir };
         roll.enter().ok().map(|()| roll)
     }
 
@@ -162,6 +159,16 @@ impl Roll {
         let head = self.sheet.head();
         let by = head.failed.load(Ordering::Acquire).checked_sub(1)?;
         Some((by as Rank, head.cause.get()?))
+    }
+
+    /// Says that this process was told to end.
+    pub(crate) fn tell_to_end(&self) {
+        self.sheet.head().told_to_end.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether all processes of this roll were told to end.
+    pub(crate) fn all_are_told_to_end(&self) -> bool {
+        self.sheet.head().told_to_end.load(Ordering::Acquire) as usize == self.members.len()
     }
 
     /// Says that a rank of the world has left: it sends no more.

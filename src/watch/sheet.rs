@@ -2,6 +2,7 @@
 //!
 //! Everything is made of atomics, and zero is how everything begins: new pages are zero.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::ring::Ring;
@@ -63,6 +64,8 @@ pub(super) struct Head {
     pub(super) number: AtomicU64,
     /// The rank that failed first, plus one; 0 as long as all is well.
     pub(super) failed: AtomicU32,
+    /// How many processes of this roll were told to end.
+    pub(super) told_to_end: AtomicU32,
     /// How many quiet sections ranks of this roll are in.
     pub(super) quiet: AtomicU32,
     pub(super) cause: Text<CAUSE>,
@@ -106,7 +109,7 @@ impl Row {
         let place = places.clone().find(known).unwrap_or(&self.labels[first]);
         if !place.has(hash) {
             place.hash.store(0, Ordering::Relaxed);
-            place.name.set(name);
+            place.name.set(&kept(hash, name));
             place.hash.store(hash, Ordering::Release);
         }
     }
@@ -118,6 +121,16 @@ impl Row {
         fence(Ordering::Acquire);
         name.filter(|_| place.has(hash))
     }
+}
+
+/// What is kept of a label. One that is too long is cut, and ends with what stands for it: two that begin alike are told apart.
+fn kept(hash: u64, name: &str) -> Cow<'_, str> {
+    if name.len() <= LABEL {
+        return name.into();
+    }
+    let number = format!("...{hash:08x}");
+    let cut = &name[..name.floor_char_boundary(LABEL - number.len())];
+    format!("{cut}{number}").into()
 }
 
 impl Named {
@@ -221,6 +234,17 @@ mod tests {
         assert_eq!(sheet.row(row).label(one_more), Some(name(one_more)));
         assert_eq!(sheet.row(row).label(1), None, "it had the same place");
         assert_eq!(sheet.row(0).label(2), None, "another rank's");
+    }
+
+    #[test]
+    fn long_labels_that_begin_alike_are_told_apart() {
+        let sheet = sheet();
+        let [one, other] = ["1", "2"].map(|end| format!("{}{end}", "é".repeat(LABEL)));
+        [&one, &other].iter().for_each(|name| sheet.row(0).name(hash(name), name));
+        let [kept_one, kept_other] = [&one, &other].map(|name| sheet.row(0).label(hash(name)).unwrap());
+        assert!(kept_one != kept_other && kept_one.len() <= LABEL, "{kept_one} {kept_other}");
+        assert!(kept_one.starts_with("ééé") && kept_one.ends_with(&format!("...{:08x}", hash(&one))));
+        assert_eq!(kept(7, &"a".repeat(LABEL)), "a".repeat(LABEL));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use unisono_collectives::Rank;
 
-use super::message::{Message, NoMessage};
+use super::message::{LENGTH, LONGEST, LONGEST_HELLO, Message, NoMessage};
 
 /// How long what was sent may stay without an acknowledgement of the other host before the link is cut. It is
 /// the kernel that acknowledges: a process that is stopped does not make a link look cut.
@@ -19,6 +19,11 @@ pub(super) const CUT_AFTER: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// More than this does not wait to be sent: it would be told a process that does not read.
 const MOST_UNSENT: usize = 4 << 20;
+
+/// How much is read at a time.
+const PIECE: usize = 4096;
+/// More than this is not read of one link before the others have their turn.
+const MOST_READ: usize = LENGTH + LONGEST;
 
 /// Why a link is no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,16 +108,22 @@ impl Link {
         !self.is_connected || !self.unsent.is_empty()
     }
 
-    /// Does what can be done now, and gives what has arrived.
-    pub(super) fn progress(&mut self) -> Result<Vec<Message>, Lost> {
+    /// Does what can be done now. What has arrived is given to `heard`, which says whether the link stays.
+    pub(super) fn progress(&mut self, mut heard: impl FnMut(&mut Self, Message) -> bool) -> Result<(), Lost> {
         self.connect();
+        let (mut room, mut is_silent) = (MOST_READ, true);
         // What has come before an end still counts.
-        let messages = if self.is_connected { self.read() } else { Vec::new() };
+        while let Some(message) = self.next(&mut room) {
+            is_silent = false;
+            if !heard(self, message) {
+                return Err(Lost::NoMessage);
+            }
+        }
         self.flush();
         match self.lost {
-            Some(_) if messages.is_empty() && self.said_goodbye => Err(Lost::Goodbye),
-            Some(lost) if messages.is_empty() => Err(lost),
-            _ => Ok(messages),
+            Some(_) if is_silent && self.said_goodbye => Err(Lost::Goodbye),
+            Some(lost) if is_silent => Err(lost),
+            _ => Ok(()),
         }
     }
 
@@ -125,31 +136,43 @@ impl Link {
         }
     }
 
-    fn read(&mut self) -> Vec<Message> {
-        let mut piece = [0; 4096];
-        let ended = loop {
-            match self.stream.read(&mut piece) {
-                Ok(0) => break Some(Lost::Closed),
-                Ok(count) => self.arrived.extend(&piece[..count]),
-                Err(error) if waits(&error) => break None,
-                Err(error) => break Some(of(&error)),
-            }
-            self.heard = true;
-        };
-        // A write may have seen another end before.
-        self.lost = self.lost.or(ended);
-        let mut messages = Vec::new();
+    /// The next message that has arrived. It reads no more than that one, and at most so many bytes.
+    fn next(&mut self, room: &mut usize) -> Option<Message> {
         loop {
-            match Message::take_from(&mut self.arrived) {
-                Ok(Some(Message::Goodbye)) => self.said_goodbye = true,
-                Ok(Some(message)) => messages.push(message),
-                Ok(None) => return messages,
+            let longest = if self.to.is_some() { LONGEST } else { LONGEST_HELLO };
+            match Message::take_from(&mut self.arrived, longest) {
+                Ok(Some(Message::Goodbye)) if self.to.is_some() => self.said_goodbye = true,
+                Ok(Some(message)) => return Some(message),
+                Ok(None) => self.read(LENGTH + longest, room)?,
                 Err(NoMessage) => {
                     self.lost = Some(Lost::NoMessage);
-                    return messages;
+                    return None;
                 }
             }
         }
+    }
+
+    /// Reads a piece, so that no more has arrived than a message may be long; `None` if there is nothing to read now.
+    fn read(&mut self, most: usize, room: &mut usize) -> Option<()> {
+        let mut piece = [0; PIECE];
+        let most = PIECE.min(most - self.arrived.len()).min(*room);
+        if !self.is_connected || most == 0 {
+            return None;
+        }
+        let ended = match self.stream.read(&mut piece[..most]) {
+            Ok(0) => Lost::Closed,
+            Ok(count) => {
+                self.arrived.extend(&piece[..count]);
+                *room -= count;
+                self.heard = true;
+                return Some(());
+            }
+            Err(error) if waits(&error) => return None,
+            Err(error) => of(&error),
+        };
+        // A write may have seen another end before.
+        self.lost = self.lost.or(Some(ended));
+        None
     }
 
     /// Hands what is to be sent to the kernel, as far as there is room.
@@ -184,5 +207,49 @@ fn of(error: &std::io::Error) -> Lost {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionRefused => Lost::Closed,
         _ => Lost::Cut,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// The most memory that a link takes for what somebody says who begins with this length and goes on until it is hung up on.
+    fn kept_bytes(length: u32, to: Option<Rank>) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut link = Link::accepted(listener.accept().unwrap().0).unwrap();
+        link.to = to;
+        let says = std::thread::spawn(move || {
+            let goes_on = other.write_all(&length.to_le_bytes());
+            while goes_on.is_ok() && other.write_all(&[b' '; 1 << 16]).is_ok() {}
+        });
+        let (began, mut most) = (Instant::now(), 0);
+        while link.progress(|_, message| panic!("{message:?} is no message")).is_ok() {
+            assert!(began.elapsed() < PATIENCE);
+            most = most.max(link.arrived.capacity());
+        }
+        most = most.max(link.arrived.capacity());
+        drop(link);
+        says.join().unwrap();
+        most
+    }
+
+    #[test]
+    fn what_somebody_says_who_may_be_anybody_takes_no_memory() {
+        for length in [u32::MAX, LONGEST as u32, LONGEST_HELLO as u32 + 1, LONGEST_HELLO as u32] {
+            let kept = kept_bytes(length, None);
+            assert!(kept <= 2 * (LENGTH + LONGEST_HELLO), "{length}: {kept} bytes");
+        }
+    }
+
+    #[test]
+    fn what_a_leader_says_takes_no_more_than_a_message() {
+        assert!(kept_bytes(u32::MAX, Some(1)) <= 2 * PIECE, "its length is looked at first");
+        assert!(kept_bytes(LONGEST as u32, Some(1)) <= 2 * (LENGTH + LONGEST));
     }
 }

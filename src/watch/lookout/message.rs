@@ -6,7 +6,11 @@ use unisono_collectives::Rank;
 use crate::watch::Doing;
 
 /// The longest message: what some thousands of ranks of a node do.
-const LONGEST: usize = 4 << 20;
+pub(super) const LONGEST: usize = 4 << 20;
+/// The longest first message of somebody who has connected, and may be anybody: a [`Message::Hello`].
+pub(super) const LONGEST_HELLO: usize = 96;
+/// What comes before each message: its length.
+pub(super) const LENGTH: usize = size_of::<u32>();
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -42,16 +46,16 @@ impl Message {
         bytes
     }
 
-    /// Takes the first message out of what has arrived, if it is whole.
-    pub(super) fn take_from(arrived: &mut Vec<u8>) -> Result<Option<Self>, NoMessage> {
-        let Some((length, rest)) = arrived.split_first_chunk() else { return Ok(None) };
+    /// Takes the first message out of what has arrived, if it is whole. Its length is looked at before the rest of it is there.
+    pub(super) fn take_from(arrived: &mut Vec<u8>, longest: usize) -> Result<Option<Self>, NoMessage> {
+        let Some((length, rest)) = arrived.split_first_chunk::<LENGTH>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
-        if length > LONGEST {
+        if length > longest {
             return Err(NoMessage);
         }
         let Some(content) = rest.get(..length) else { return Ok(None) };
         let message = serde_json::from_slice(content).map_err(|_| NoMessage)?;
-        arrived.drain(..size_of::<u32>() + length);
+        arrived.drain(..LENGTH + length);
         Ok(Some(message))
     }
 }
@@ -84,7 +88,7 @@ mod tests {
             let (mut arrived, mut read) = (Vec::new(), Vec::new());
             for bytes in sent.chunks(piece) {
                 arrived.extend(bytes);
-                while let Some(message) = Message::take_from(&mut arrived).unwrap() {
+                while let Some(message) = Message::take_from(&mut arrived, LONGEST).unwrap() {
                     read.push(message);
                 }
             }
@@ -93,16 +97,31 @@ mod tests {
         }
     }
 
+    fn take_from(bytes: &[u8]) -> Result<Option<Message>, NoMessage> {
+        Message::take_from(&mut bytes.to_vec(), LONGEST)
+    }
+
     #[test]
     fn what_is_no_message_is_refused() {
-        assert_eq!(Message::take_from(&mut b"GET / HTTP/1.1\r\n\r\n".to_vec()), Err(NoMessage));
+        assert_eq!(take_from(b"GET / HTTP/1.1\r\n\r\n"), Err(NoMessage));
         let framed = |content: &[u8]| [&(content.len() as u32).to_le_bytes(), content].concat();
         for content in
             [&b""[..], b"{}", b"\"no-such\"", b"\"welcome\"x", b"{\"left\":{\"rank\":-1}}", b"\xff\xff"]
         {
-            assert_eq!(Message::take_from(&mut framed(content)), Err(NoMessage), "{content:?}");
+            assert_eq!(take_from(&framed(content)), Err(NoMessage), "{content:?}");
         }
-        assert_eq!(Message::take_from(&mut framed(&b"[".repeat(1 << 20))), Err(NoMessage), "deep");
+        assert_eq!(take_from(&framed(&b"[".repeat(1 << 20))), Err(NoMessage), "deep");
+    }
+
+    #[test]
+    fn the_longest_hello_is_short_enough() {
+        let hello = Message::Hello { token: u64::MAX, rank: Rank::MAX }.to_bytes();
+        assert!(Message::take_from(&mut hello.clone(), LONGEST_HELLO).unwrap().is_some());
+        assert_eq!(
+            Message::take_from(&mut hello[..LENGTH].to_vec(), 8),
+            Err(NoMessage),
+            "seen by its length"
+        );
     }
 
     #[test]
@@ -112,7 +131,7 @@ mod tests {
             for (place, value) in places {
                 let mut changed = bytes.clone();
                 changed[place] = value;
-                let _ = Message::take_from(&mut changed);
+                let _ = take_from(&changed);
             }
         }
     }

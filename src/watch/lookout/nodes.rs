@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use unisono_collectives::Rank;
 
 use super::card::Cards;
+use super::hub::Hub;
 use super::last_words::{LastWords, say};
 use super::link::{CUT_AFTER, Lost};
 use super::message::Message;
-use super::star::{Event, Hub, Star};
+use super::star::{Event, Star};
 use crate::watch::{Doing, Roll, State};
 
 /// How often, at least and at most, the hub is told what ranks do.

@@ -1,39 +1,42 @@
-//! Signals that a lookout heeds: it is asked for records, or the launcher ends the process.
+//! Signals that a lookout heeds: it is asked for records, or the process is told to end.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use signal_hook::SigId;
-use signal_hook::consts::{SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
 /// What a lookout has been told by signals.
 #[derive(Debug)]
 pub(super) struct Signals {
     asked: Arc<AtomicBool>,
-    terminated: Arc<AtomicBool>,
+    /// The signal that told the process to end; 0 if none has.
+    told_to_end: Arc<AtomicUsize>,
     registered: Vec<SigId>,
     heeded: Vec<&'static Unheeded>,
 }
 
 impl Signals {
-    /// Heeds SIGUSR1, beside whoever else does; and SIGTERM where `ends_process` and where nobody else did before, so that
-    /// the process has time for its last words when a launcher ends it.
+    /// Heeds SIGUSR1, beside whoever else does; and those that end a process where `ends_process` and where nobody else did
+    /// before, so that it has time for its last words. (Of a launcher that is interrupted, Open MPI's sends SIGTERM, and MPICH's
+    /// SIGINT.)
     pub(super) fn heed(ends_process: bool) -> Self {
         static ASKED: OnceLock<Option<Unheeded>> = OnceLock::new();
-        static TERMINATED: OnceLock<Option<Unheeded>> = OnceLock::new();
-        let (asked, terminated) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        static TO_END: [(i32, OnceLock<Option<Unheeded>>); 2] =
+            [(SIGTERM, OnceLock::new()), (SIGINT, OnceLock::new())];
+        let (asked, told_to_end) = <(Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
         let (mut registered, mut heeded) = (Vec::new(), Vec::new());
         heeded.extend(ASKED.get_or_init(|| Unheeded::from_now_on(SIGUSR1)));
         registered.extend(flag::register(SIGUSR1, Arc::clone(&asked)));
-        if let Some(unheeded) =
-            TERMINATED.get_or_init(|| Unheeded::from_now_on(SIGTERM)).as_ref().filter(|_| ends_process)
-        {
-            heeded.push(unheeded);
-            registered.extend(flag::register(SIGTERM, Arc::clone(&terminated)));
+        for (signal, unheeded) in TO_END.iter().filter(|_| ends_process) {
+            if let Some(unheeded) = unheeded.get_or_init(|| Unheeded::from_now_on(*signal)) {
+                heeded.push(unheeded);
+                registered.extend(flag::register_usize(*signal, Arc::clone(&told_to_end), *signal as usize));
+            }
         }
         heeded.iter().for_each(|unheeded| unheeded.count(|lookouts| lookouts + 1));
-        Self { asked, terminated, registered, heeded }
+        Self { asked, told_to_end, registered, heeded }
     }
 
     /// Whether records were asked for since this was last asked.
@@ -41,8 +44,9 @@ impl Signals {
         self.asked.swap(false, Ordering::Relaxed)
     }
 
-    pub(super) fn terminated(&self) -> bool {
-        self.terminated.load(Ordering::Relaxed)
+    /// The signal that told the process to end, if one has.
+    pub(super) fn told_to_end(&self) -> Option<i32> {
+        Some(self.told_to_end.load(Ordering::Relaxed) as i32).filter(|&signal| signal != 0)
     }
 }
 
@@ -90,8 +94,13 @@ fn is_free(signal: i32) -> bool {
     !is_in("SigCgt:") && !is_in("SigIgn:")
 }
 
-/// Ends this process as SIGTERM would have ended it.
-pub(super) fn end_as_terminated() -> ! {
-    let _ = signal_hook::low_level::emulate_default_handler(SIGTERM);
-    signal_hook::low_level::exit(128 + SIGTERM)
+/// Ends this process as the signal would have ended it.
+pub(super) fn end_by(signal: i32) -> ! {
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
+    signal_hook::low_level::exit(128 + signal)
+}
+
+/// The name of a signal that ends a process.
+pub(super) fn name(signal: i32) -> &'static str {
+    signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
 }

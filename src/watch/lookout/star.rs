@@ -1,54 +1,21 @@
 //! The connections between nodes: the leader of each has one to rank 0, the hub.
 
-use std::net::{IpAddr, TcpListener};
-#[cfg(feature = "mpi")]
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
 use super::card::{Card, Cards};
+use super::hub::Hub;
 use super::link::{Link, Lost};
 use super::message::Message;
 
-/// How long leaders may take to connect. The job goes on meanwhile.
+/// How long leaders may take to connect, and to say who they are. The job goes on meanwhile.
 const CONNECT: Duration = Duration::from_secs(5);
-/// More than that are not looked at before they have said who they are.
+/// So many connections may be of somebody who has not said so far who that is. Of more, the oldest are closed: a leader says it
+/// at once.
 const MOST_STRANGERS: usize = 64;
-
-/// Where the hub listens, before the others know of it.
-#[derive(Debug)]
-pub(crate) struct Hub(TcpListener);
-
-impl Hub {
-    /// Listens on all interfaces, and writes on the card where that is.
-    ///
-    /// # Errors
-    /// What the system says.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn open(card: &mut Card) -> std::io::Result<Self> {
-        let everywhere: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-        let listener = TcpListener::bind(&everywhere.map(|ip| SocketAddr::new(ip, 0))[..])?;
-        listener.set_nonblocking(true)?;
-        let port = listener.local_addr()?.port();
-        let interfaces = if_addrs::get_if_addrs()?;
-        let is_reached = |ip: &IpAddr| match ip {
-            // It says nothing without the number of an interface, which is another on each host.
-            IpAddr::V6(ip) => !ip.is_unicast_link_local(),
-            IpAddr::V4(_) => true,
-        };
-        let mut ips: Vec<_> = interfaces.iter().map(if_addrs::Interface::ip).filter(is_reached).collect();
-        // The own host is a node of its own for ranks that cannot share memory.
-        ips.sort_by_key(|ip| (ip.is_loopback(), ip.is_ipv6()));
-        if let Some(first_loopback) = ips.iter().position(IpAddr::is_loopback).filter(|&place| place > 0) {
-            ips.truncate(first_loopback);
-        }
-        card.addresses = ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
-        card.token = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), port);
-        Ok(Self(listener))
-    }
-}
 
 /// What has come over a connection.
 #[derive(Debug)]
@@ -67,7 +34,11 @@ pub(super) enum Event {
 pub(super) struct Star {
     token: u64,
     leaders: Vec<Rank>,
+    is_hub: bool,
+    /// The ports of the hub, as long as leaders may still come.
     hub: Option<Hub>,
+    /// How many ways there are from each leader to the hub.
+    ways: usize,
     links: Vec<Link>,
     /// The leaders with which there is to be a connection and is none yet.
     awaited: Vec<Rank>,
@@ -93,17 +64,18 @@ impl Star {
             }
         }
         let awaited = if own == first { others.to_vec() } else { vec![first] };
-        Some(Self { token: *token, hub, links, awaited, began: Instant::now(), leaders })
+        let (is_hub, ways) = (hub.is_some(), addresses.len());
+        Some(Self { token: *token, is_hub, hub, ways, links, awaited, began: Instant::now(), leaders })
     }
 
     pub(super) fn is_hub(&self) -> bool {
-        self.hub.is_some()
+        self.is_hub
     }
 
     /// What to wait on, and whether for room to write too.
     pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
-        let listener = self.hub.iter().map(|hub| (hub.0.as_fd(), false));
-        listener.chain(self.links.iter().map(|link| (link.as_fd(), link.wants_to_write())))
+        let listeners = self.hub.iter().flat_map(Hub::waits_on).map(|listener| (listener, false));
+        listeners.chain(self.links.iter().map(|link| (link.as_fd(), link.wants_to_write())))
     }
 
     /// Sends a message to all.
@@ -140,57 +112,61 @@ impl Star {
     /// Does what can be done now, and says what has come.
     pub(super) fn progress(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
-        self.accept();
+        self.links.extend(self.hub.iter().flat_map(|hub| hub.accepted(MOST_STRANGERS)));
         for mut link in std::mem::take(&mut self.links) {
-            match link.progress() {
-                Ok(messages) => {
-                    if self.heard(&mut link, messages, &mut events) {
-                        self.links.push(link);
-                    }
-                }
+            match link.progress(|link, message| self.heard(link, message, &mut events)) {
+                Ok(()) => self.links.push(link),
+                Err(Lost::NoMessage) if link.to.is_none() => events.push(Event::Stranger),
                 Err(lost) => events.extend(link.to.map(|to| Event::Lost(to, link.hub, lost))),
             }
         }
-        if self.began.elapsed() > CONNECT {
-            self.links.retain(|link| link.to.is_some() || link.since.elapsed() < CONNECT);
-            if !self.awaited.is_empty() {
-                events.push(Event::Unreached(std::mem::take(&mut self.awaited)));
-            }
+        self.turn_away_strangers();
+        self.stop_listening();
+        if self.began.elapsed() > CONNECT && !self.awaited.is_empty() {
+            events.push(Event::Unreached(std::mem::take(&mut self.awaited)));
         }
         events
     }
 
-    fn accept(&mut self) {
-        let Some(Hub(listener)) = &self.hub else { return };
+    /// Closes connections that nobody has said for too long, or of too many, whose they are.
+    fn turn_away_strangers(&mut self) {
+        self.links.retain(|link| link.to.is_some() || link.since.elapsed() < CONNECT);
         let strangers = self.links.iter().filter(|link| link.to.is_none()).count();
-        for _ in strangers..MOST_STRANGERS {
-            let Ok((stream, _)) = listener.accept() else { break };
-            self.links.extend(Link::accepted(stream));
+        let mut too_many = if self.is_hub { strangers.saturating_sub(MOST_STRANGERS) } else { 0 };
+        // Those that have come last are the last ones.
+        self.links.retain(|link| {
+            let stays = link.to.is_some() || too_many == 0;
+            too_many -= usize::from(!stays);
+            stays
+        });
+    }
+
+    /// Closes the hub's ports when nobody is to come any more: all leaders are there over all ways, or some way is blocked, and
+    /// those that tried it have given up.
+    fn stop_listening(&mut self) {
+        let known = self.links.iter().filter(|link| link.to.is_some()).count();
+        if known == (self.leaders.len() - 1) * self.ways || self.began.elapsed() > 2 * CONNECT {
+            self.hub = None;
         }
     }
 
     /// Takes in what has come over a link. Whether the link stays.
-    fn heard(&mut self, link: &mut Link, messages: Vec<Message>, events: &mut Vec<Event>) -> bool {
-        for message in messages {
-            match (link.to, message) {
-                (Some(_), Message::Heartbeat) => {}
-                (None, Message::Welcome) if !self.is_hub() => {
-                    self.awaited.clear();
-                    link.to = self.leaders.first().copied();
-                }
-                (None, Message::Hello { token, rank })
-                    if self.is_hub() && token == self.token && self.leaders.contains(&rank) =>
-                {
-                    self.awaited.retain(|&awaited| awaited != rank);
-                    link.to = Some(rank);
-                    link.send(&Message::Welcome);
-                }
-                (Some(from), message) => events.push(Event::Told(from, message)),
-                (None, _) => {
-                    events.push(Event::Stranger);
-                    return false;
-                }
+    fn heard(&mut self, link: &mut Link, message: Message, events: &mut Vec<Event>) -> bool {
+        match (link.to, message) {
+            (Some(_), Message::Heartbeat) => {}
+            (None, Message::Welcome) if !self.is_hub => {
+                self.awaited.clear();
+                link.to = self.leaders.first().copied();
             }
+            (None, Message::Hello { token, rank })
+                if self.is_hub && token == self.token && self.leaders.contains(&rank) =>
+            {
+                self.awaited.retain(|&awaited| awaited != rank);
+                link.to = Some(rank);
+                link.send(&Message::Welcome);
+            }
+            (Some(from), message) => events.push(Event::Told(from, message)),
+            (None, _) => return false,
         }
         true
     }
@@ -208,13 +184,14 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
+    use crate::config::Network;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// A hub whose world has another node, of which rank 1 is.
     fn hub() -> (Star, Cards) {
         let mut cards = Cards(vec![Card::of_this_process(0), Card::of_this_process(1)]);
-        let hub = Hub::open(&mut cards.0[0]).unwrap();
+        let hub = Hub::open(&mut cards.0[0], &Network::default()).unwrap();
         (Star::new(0, &cards, Some(hub)).expect("it has somebody to connect to"), cards)
     }
 
@@ -234,7 +211,8 @@ mod tests {
         let (began, mut leader) = (Instant::now(), Star::new(1, cards, None).unwrap());
         while leader.others().is_empty() {
             assert!(began.elapsed() < PATIENCE);
-            assert!(hub.progress().is_empty() && leader.progress().is_empty());
+            assert!(hub.progress().iter().all(|event| matches!(event, Event::Stranger)));
+            assert!(leader.progress().is_empty());
         }
         leader
     }
@@ -292,5 +270,60 @@ mod tests {
         assert!(noisy.read(&mut [0]).is_ok_and(|read| read == 0), "it is hung up on");
         assert!(hub.others().iter().all(|&other| other == 1), "over every address");
         drop(silent);
+    }
+    /// Says what never ends, as fast as it can, until it is hung up on.
+    fn flood(cards: &Cards, says: &[u8]) -> std::thread::JoinHandle<()> {
+        let mut stream = stranger(cards, says);
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        std::thread::spawn(move || while stream.write_all(&[b' '; 1 << 16]).is_ok() {})
+    }
+
+    fn strangers(hub: &Star) -> usize {
+        hub.links.iter().filter(|link| link.to.is_none()).count()
+    }
+
+    #[test]
+    fn strangers_who_never_end_are_hung_up_on() {
+        let (mut hub, cards) = hub();
+        let lengths = [u32::MAX, 4 << 20, 97, 96];
+        let floods: Vec<_> = lengths.iter().map(|length| flood(&cards, &length.to_le_bytes())).collect();
+        let began = Instant::now();
+        while !floods.iter().all(std::thread::JoinHandle::is_finished) {
+            assert!(began.elapsed() < PATIENCE);
+            assert!(hub.progress().iter().all(|event| matches!(event, Event::Stranger)));
+        }
+        assert_eq!(strangers(&hub), 0);
+        let _leader = connected(&mut hub, &cards);
+    }
+
+    #[test]
+    fn strangers_cannot_be_too_many() {
+        let (mut hub, cards) = hub();
+        let silent: Vec<_> = (0..3 * MOST_STRANGERS)
+            .map(|_| {
+                let silent = stranger(&cards, b"");
+                assert!(hub.progress().is_empty() && strangers(&hub) <= MOST_STRANGERS);
+                silent
+            })
+            .collect();
+        let _leader = connected(&mut hub, &cards);
+        drop(silent);
+    }
+
+    #[test]
+    fn when_all_are_there_nobody_else_is_let_in() {
+        let (mut hub, cards) = hub();
+        let addresses = &cards.0[0].addresses;
+        assert!(addresses.iter().all(|address| !address.ip().is_unspecified()), "{addresses:?}");
+        let mut leader = connected(&mut hub, &cards);
+        let began = Instant::now();
+        while TcpStream::connect_timeout(&addresses[0], PATIENCE).is_ok() {
+            assert!(began.elapsed() < PATIENCE, "the port is still open");
+            assert!(hub.progress().iter().chain(&leader.progress()).count() == 0);
+        }
+        assert!(hub.is_hub() && hub.waits_on().all(|(_, writes)| !writes));
+        leader.send(&Message::Left { rank: 1 });
+        let events = events_until(&mut [&mut hub, &mut leader], |events| !events.is_empty());
+        assert!(matches!(events[..], [Event::Told(1, Message::Left { rank: 1 }), ..]), "{events:?}");
     }
 }
