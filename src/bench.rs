@@ -1,4 +1,4 @@
-//! Measuring all-reduces, honestly: against a barrier, slowest rank first, every result checked, contenders
+//! Measuring collectives, honestly: against a barrier, slowest rank first, every result checked, contenders
 //! taking turns.
 
 use half::{bf16, f16};
@@ -12,33 +12,33 @@ use crate::reduce::{ReduceOp, for_dtype};
 use crate::select::Choice;
 
 mod array;
+mod barrier;
+mod operation;
 mod pattern;
+mod room;
 
 pub(crate) use array::Array;
+pub use operation::Operation;
 use pattern::Pattern;
+pub use room::{Room, room};
 
 /// What is measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Who takes part; they take turns, iteration by iteration.
     pub contenders: Vec<Choice>,
+    /// What they carry out, one after the other.
+    pub operations: Vec<Operation>,
     /// The sizes of the array.
     pub sizes_bytes: Vec<usize>,
     /// The type of its elements.
     pub dtype: DType,
-    /// The reduction.
+    /// The reduction, where the operation reduces.
     pub op: ReduceOp,
     /// The kind of memory that the array is in.
     pub memory: Memory,
     /// How often each contender is measured at each size; by default as often as is worth while for the size.
     pub iterations: Option<usize>,
-}
-
-impl Settings {
-    /// What is measured at a size: at least one element.
-    fn call(&self, size_bytes: usize) -> Call {
-        Call::all_reduce(self.dtype, self.op, (size_bytes / self.dtype.size_bytes()).max(1))
-    }
 }
 
 /// Kinds of memory that an array can be in.
@@ -100,13 +100,15 @@ pub struct Row {
     pub algorithm: String,
     /// What ran.
     pub ran: &'static str,
+    /// What was carried out.
+    pub operation: &'static str,
     /// The size of the array.
     pub bytes: usize,
     /// The number of its elements.
     pub count: usize,
     /// Their type.
     pub dtype: &'static str,
-    /// The reduction.
+    /// The reduction; `none` where values are only moved.
     pub op: &'static str,
     /// The number of ranks.
     pub ranks: usize,
@@ -116,17 +118,18 @@ pub struct Row {
     pub transport: &'static str,
     /// What kind of memory the array is in.
     pub memory: &'static str,
-    /// The time of one all-reduce: for each iteration that of the slowest rank.
+    /// The time of one call: for each iteration that of the slowest rank.
     pub time_us: Times,
     /// By how much the fastest rank is ahead of the slowest: the median over iterations, in percent of the
     /// slowest.
     pub skew_percent: f64,
     /// Bytes of the array over the median time, in 1e9 bytes a second.
     pub algbw_gb_per_s: f64,
-    /// The same times 2(p−1)/p: what a link must carry at least. Comparable between worlds (nccl-tests'
-    /// definition).
+    /// The same times 2(p−1)/p for an all-reduce, and what nccl-tests defines for others: what a link must carry at least.
+    /// Comparable between worlds.
     pub busbw_gb_per_s: f64,
-    /// How many elements were wrong, on the rank and in the iteration where most were.
+    /// How many elements were wrong, on the rank and in the iteration where most were; of a barrier, how many iterations a rank
+    /// left before all had come.
     pub wrong: u64,
     /// What the cost model says of what ran; null for a vendor's own.
     pub predicted_us: Option<f64>,
@@ -139,8 +142,10 @@ const WARM_UP: usize = 3;
 /// How many bytes are worth reducing for a row, and how often at least and at most.
 const WORTH_BYTES: usize = 1 << 28;
 const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=1000;
+/// The reduction of what does not reduce, as nccl-tests says it.
+const NO_OP: &str = "none";
 
-/// Measures every size, and hands over a row for each contender. Called by all ranks with the same
+/// Measures every operation at every size, and hands over a row for each contender. Called by all ranks with the same
 /// settings; all get the same rows.
 ///
 /// Contenders that cannot do what is asked for are left out: they are returned, each with the reason.
@@ -153,19 +158,53 @@ pub fn measure(
     mut report: impl FnMut(Row),
 ) -> Result<Vec<(Choice, String)>> {
     let mut left_out = Vec::new();
-    for &size_bytes in &settings.sizes_bytes {
-        let contenders = for_dtype!(settings.dtype, measure_size(comm, settings, size_bytes))?;
-        for contender in contenders {
-            match contender.unable {
-                Some(why) if left_out.iter().all(|(choice, _)| *choice != contender.choice) => {
-                    left_out.push((contender.choice, why));
+    for &operation in &settings.operations {
+        // A barrier has no array.
+        let sizes = if operation == Operation::Barrier { &[0][..] } else { &settings.sizes_bytes };
+        for &size_bytes in sizes {
+            let call = operation.call(settings.dtype, settings.op, size_bytes, comm.ranks());
+            let task = Task { operation, call, settings };
+            for contender in for_dtype!(call.dtype, measure_call(comm, &task))? {
+                match contender.unable {
+                    Some(why) if !left_out.contains(&(contender.choice.clone(), why.clone())) => {
+                        left_out.push((contender.choice, why));
+                    }
+                    Some(_) => {}
+                    None => report(row(comm, &task, contender)?),
                 }
-                Some(_) => {}
-                None => report(row(comm, settings, size_bytes, contender)?),
             }
         }
     }
     Ok(left_out)
+}
+
+/// One operation at one size.
+struct Task<'a> {
+    operation: Operation,
+    call: Call,
+    settings: &'a Settings,
+}
+
+impl Task<'_> {
+    /// How often it is worth while to measure it.
+    fn iterations(&self) -> usize {
+        let worth = WORTH_BYTES / self.call.size_bytes().max(1);
+        self.settings.iterations.unwrap_or_else(|| worth.clamp(*ITERATIONS.start(), *ITERATIONS.end()))
+    }
+
+    /// Why a contender is not asked, if so: it would be carried out by something else.
+    fn unable(&self, comm: &Communicator, choice: &Choice) -> Option<String> {
+        let Self { operation, settings, .. } = *self;
+        if settings.memory == Memory::Device && operation != Operation::AllReduce {
+            return Some(format!("arrays on GPUs are only all-reduced; there is no {operation} of them"));
+        }
+        let (Choice::Algorithm(algorithm) | Choice::InNodes(algorithm, _)) = *choice else { return None };
+        let offers = match operation.collective() {
+            Some(collective) => algorithm.plan(collective, comm.topology(), comm.rank()).is_some(),
+            None => *choice == Choice::Algorithm(Communicator::OF_BARRIER),
+        };
+        (!offers).then(|| format!("{operation} is not offered"))
+    }
 }
 
 /// What one contender showed at one size, on this rank.
@@ -174,27 +213,24 @@ struct Contender {
     ran: &'static str,
     times_us: Vec<f64>,
     wrong: u64,
+    /// When this rank came to each barrier, and when it left.
+    moments: Vec<barrier::Moments>,
     /// Why it cannot do what is asked for.
     unable: Option<String>,
 }
 
-fn measure_size<T: Element + From<u8>>(
-    comm: &mut Communicator,
-    settings: &Settings,
-    size_bytes: usize,
-) -> Result<Vec<Contender>> {
-    let call = settings.call(size_bytes);
-    let pattern = Pattern::<T>::new(settings.op, comm.ranks());
+fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>) -> Result<Vec<Contender>> {
+    let Task { operation, ref call, settings } = *task;
+    let pattern = Pattern::<T>::new(call, comm.rank(), comm.ranks());
     let mut array = Array::<T>::new(settings.memory, comm, call.count)?;
-    let iterations = settings
-        .iterations
-        .unwrap_or_else(|| (WORTH_BYTES / call.size_bytes()).clamp(*ITERATIONS.start(), *ITERATIONS.end()));
+    let iterations = task.iterations();
     let new = |choice: &Choice| Contender {
         choice: choice.clone(),
         ran: "",
         times_us: Vec::with_capacity(iterations),
         wrong: 0,
-        unable: None,
+        moments: Vec::new(),
+        unable: task.unable(comm, choice),
     };
     let mut contenders: Vec<_> = settings.contenders.iter().map(new).collect();
     for iteration in 0..WARM_UP + iterations {
@@ -206,8 +242,13 @@ fn measure_size<T: Element + From<u8>>(
             if contender.unable.is_some() {
                 continue;
             }
-            array.fill(|elements| pattern.fill(elements, comm.rank()))?;
-            let (ran, time_us) = match array.timed(comm, &contender.choice, &call) {
+            array.fill(|elements| pattern.fill(elements))?;
+            let timed = if operation == Operation::Barrier {
+                barrier::timed(comm, &contender.choice, &mut contender.moments)
+            } else {
+                array.timed(comm, &contender.choice, call)
+            };
+            let (ran, time_us) = match timed {
                 Err(Error::Unsupported(why)) => {
                     contender.unable = Some(why);
                     continue;
@@ -226,33 +267,33 @@ fn measure_size<T: Element + From<u8>>(
 
 /// Of each iteration the time of the slowest rank.
 pub(crate) fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<Times> {
-    comm.all_reduce(&mut times_us, ReduceOp::Max)?;
+    comm.all_reduce_by_ours(&mut times_us, ReduceOp::Max)?;
     Ok(Times::of(times_us))
 }
 
 /// Puts together what all ranks saw of a contender.
-fn row(comm: &mut Communicator, settings: &Settings, size_bytes: usize, contender: Contender) -> Result<Row> {
-    let (call, memory) = (settings.call(size_bytes), settings.memory);
-    let Contender { choice, ran, times_us, wrong, .. } = contender;
+fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result<Row> {
+    let Task { operation, call, settings: &Settings { memory, .. } } = *task;
+    let Contender { choice, ran, times_us, wrong, moments, .. } = contender;
     let (mut slowest, mut fastest, mut wrong) = (times_us.clone(), times_us, [wrong]);
-    comm.all_reduce(&mut slowest, ReduceOp::Max)?;
-    comm.all_reduce(&mut fastest, ReduceOp::Min)?;
-    comm.all_reduce(&mut wrong, ReduceOp::Max)?;
+    comm.all_reduce_by_ours(&mut slowest, ReduceOp::Max)?;
+    comm.all_reduce_by_ours(&mut fastest, ReduceOp::Min)?;
+    comm.all_reduce_by_ours(&mut wrong, ReduceOp::Max)?;
     let skew =
         slowest.iter().zip(fastest).map(|(slowest, fastest)| 100.0 * (slowest - fastest) / slowest).collect();
     let time_us = Times::of(slowest);
     let algbw_gb_per_s = call.size_bytes() as f64 / time_us.p50 / 1e3;
-    let ranks = comm.ranks() as f64;
     let is_on_host = Memory::HOST.contains(&memory);
     let planned = ran.parse().ok().filter(|_| is_on_host);
     let predicted = planned.and_then(|algorithm| comm.predicted_us(algorithm, &call, memory));
     Ok(Row {
         algorithm: choice.to_string(),
         ran,
+        operation: operation.name(),
         bytes: call.size_bytes(),
         count: call.count,
         dtype: call.dtype.name(),
-        op: call.op.map_or("", ReduceOp::name),
+        op: if operation.reduces() { call.op.map_or(NO_OP, ReduceOp::name) } else { NO_OP },
         ranks: comm.ranks(),
         nodes: comm.topology().nodes(),
         transport: comm.transport(),
@@ -260,8 +301,8 @@ fn row(comm: &mut Communicator, settings: &Settings, size_bytes: usize, contende
         time_us,
         skew_percent: Times::of(skew).p50,
         algbw_gb_per_s,
-        busbw_gb_per_s: algbw_gb_per_s * 2.0 * (ranks - 1.0) / ranks,
-        wrong: wrong[0],
+        busbw_gb_per_s: algbw_gb_per_s * operation.bus_factor(comm.ranks()),
+        wrong: wrong[0] + barrier::left_early(comm, &moments)?,
         predicted_us: predicted,
         oversubscribed: comm.is_oversubscribed(),
     })

@@ -1,110 +1,339 @@
 //! Inputs whose reductions are exact in every element type, so that any order of additions gives the same
-//! bits and the tolerance is zero.
+//! bits and the tolerance is zero; and what each operation must make of them. Among them are values of which not everybody makes the
+//! same: sums that wrap around, integers that are large if they have no sign, NaNs in what is compared.
 
-use unisono_collectives::Rank;
+use std::ops::Range;
 
-use crate::dtype::Element;
+use unisono_collectives::{Chunks, Operation, Rank, partition};
+
+use crate::call::Call;
+use crate::dtype::{DType, Element};
 use crate::reduce::{self, ReduceOp};
 
-/// What every rank brings and what all must end with. Both repeat along the array with a short period.
+/// What a rank brings and what it must end with. Both repeat along the array with a short period.
 pub(super) struct Pattern<T> {
-    op: ReduceOp,
-    ranks: usize,
-    results: Vec<T>,
+    inputs: Vec<T>,
+    results: Vec<Part<T>>,
+}
+
+/// What elements of the array must be in the end; of those in no part nothing is known.
+struct Part<T> {
+    elements: Range<usize>,
+    /// A period, from the first of them on.
+    values: Vec<T>,
 }
 
 impl<T: Element + From<u8>> Pattern<T> {
-    pub(super) fn new(op: ReduceOp, ranks: usize) -> Self {
-        let result = |index| {
-            let inputs = (0..ranks).map(|rank| input(op, ranks, rank, index));
-            let exact = match op {
-                ReduceOp::Sum | ReduceOp::Mean => inputs.sum(),
-                ReduceOp::Min => inputs.min().unwrap_or(0),
-                ReduceOp::Max => inputs.max().unwrap_or(0),
-                ReduceOp::Product => inputs.product(),
-            };
-            let mut result = [T::from(exact)];
-            if op == ReduceOp::Mean {
-                reduce::divide(T::DTYPE, bytemuck::cast_slice_mut(&mut result), ranks);
-            }
-            result[0]
+    pub(super) fn new(call: &Call, rank: Rank, ranks: usize) -> Self {
+        let inputs = Inputs { op: call.op, ranks };
+        let period = |value: &dyn Fn(usize) -> T, from: usize| -> Vec<T> {
+            (from..from + inputs.whole_period::<T>()).map(value).collect()
         };
-        Self { op, ranks, results: (0..period(op, ranks)).map(result).collect() }
+        let given = |giver: Rank, from: usize| period(&|index| inputs.value(giver, index), from);
+        let of =
+            |giver: Rank, elements: Range<usize>, from: usize| Part { elements, values: given(giver, from) };
+        let reduced = |elements: Range<usize>| {
+            let values = period(&|index| inputs.reduced(index), elements.start);
+            Part { elements, values }
+        };
+        let part = |rank| partition::elements(call.count, ranks, Chunks::one(rank));
+        let all = 0..call.count;
+        let results = match call.operation {
+            Operation::AllReduce => vec![reduced(all)],
+            Operation::ReduceScatter => vec![reduced(part(rank))],
+            Operation::AllGather => {
+                (0..ranks).map(|giver| of(giver, part(giver), part(giver).start)).collect()
+            }
+            Operation::Broadcast { root } => vec![of(root, all, 0)],
+            Operation::AllToAll => (0..ranks).map(|giver| of(giver, part(giver), part(rank).start)).collect(),
+            Operation::Reduce { root } if root == rank => vec![reduced(all)],
+            Operation::Gather { root } if root == rank => {
+                (0..ranks).map(|giver| of(giver, part(giver), part(giver).start)).collect()
+            }
+            Operation::Scatter { root } if root == rank => vec![of(root, all, 0)],
+            Operation::Scatter { root } => vec![of(root, part(rank), part(rank).start)],
+            Operation::Reduce { .. } | Operation::Gather { .. } => Vec::new(),
+        };
+        Self { inputs: given(rank, 0), results }
     }
 
-    /// Writes a rank's input.
+    /// Writes what the rank brings.
     ///
-    /// This and the check are not inlined: what they leave in the caches is what an all-reduce begins with, and it should not
+    /// This and the check are not inlined: what they leave in the caches is what a call begins with, and it should not
     /// change with the code around them (seen: a fifth of the time of 2 MiB).
     #[inline(never)]
-    pub(super) fn fill(&self, buffer: &mut [T], rank: Rank) {
-        let inputs: Vec<_> =
-            (0..self.results.len()).map(|index| T::from(input(self.op, self.ranks, rank, index))).collect();
-        for chunk in buffer.chunks_mut(inputs.len()) {
-            chunk.copy_from_slice(&inputs[..chunk.len()]);
+    pub(super) fn fill(&self, buffer: &mut [T]) {
+        for chunk in buffer.chunks_mut(self.inputs.len()) {
+            chunk.copy_from_slice(&self.inputs[..chunk.len()]);
         }
     }
 
     /// How many elements are not what they must be.
     #[inline(never)]
     pub(super) fn count_wrong(&self, buffer: &[T]) -> u64 {
-        let wrong = |chunk: &[T]| {
-            chunk.iter().zip(&self.results).filter(|(found, expected)| found != expected).count()
+        let is_nan = |value: &T| value.ne(value);
+        let is_wrong = |found: &T, expected: &T| found != expected && !(is_nan(found) && is_nan(expected));
+        let wrong_in = |chunk: &[T], values: &[T]| {
+            chunk.iter().zip(values).filter(|(found, expected)| is_wrong(found, expected)).count()
         };
-        buffer.chunks(self.results.len()).map(wrong).sum::<usize>() as u64
+        let wrong = |Part { elements, values }: &Part<T>| {
+            buffer[elements.clone()].chunks(values.len()).map(|chunk| wrong_in(chunk, values)).sum::<usize>()
+        };
+        self.results.iter().map(wrong).sum::<usize>() as u64
     }
 }
 
 /// Sums stay below 2^8, the largest integer up to which bf16 has all.
 const LARGEST: usize = 255;
+/// Where values are only moved, no two ranks of a few hundred bring the same at an index, nor a rank the same at indices that are
+/// less apart: this many is a prime number.
+const MOVED_PERIOD: usize = 251;
 
-/// What a rank brings at an index.
-fn input(op: ReduceOp, ranks: usize, rank: Rank, index: usize) -> u8 {
-    let period = period(op, ranks);
-    match op {
-        // At most seven ranks bring a 2.
-        ReduceOp::Product => 1 + u8::from((rank + index).is_multiple_of(period)),
-        _ if rank >= LARGEST => 0,
-        _ => ((7 * rank + 13 * index + rank * index) % period) as u8,
+/// What ranks bring.
+struct Inputs {
+    /// The reduction, unless values are only moved.
+    op: Option<ReduceOp>,
+    ranks: usize,
+}
+
+impl Inputs {
+    /// What a rank brings at an index.
+    fn at(&self, rank: Rank, index: usize) -> u8 {
+        let period = self.period();
+        let value = match self.op {
+            None => 101 * rank + index,
+            // At most seven ranks bring a 2.
+            Some(ReduceOp::Product) => return 1 + u8::from((rank + index).is_multiple_of(period)),
+            Some(_) if rank >= LARGEST => return 0,
+            Some(_) => 7 * rank + 13 * index + rank * index,
+        };
+        (value % period) as u8
+    }
+
+    fn period(&self) -> usize {
+        match self.op {
+            None => MOVED_PERIOD,
+            Some(ReduceOp::Product) => self.ranks.div_ceil(7),
+            Some(_) => (LARGEST / self.ranks.min(LARGEST) + 1).min(11),
+        }
+    }
+
+    /// What a rank brings at an index of an array.
+    fn value<T: Element + From<u8>>(&self, rank: Rank, index: usize) -> T {
+        let place = index % self.whole_period::<T>();
+        match place.checked_sub(self.specials::<T>()) {
+            Some(place) => T::from(self.at(rank, place)),
+            None if rank == self.giver(place) => of_bits(u64::MAX),
+            None => T::from(self.at(rank, place)),
+        }
+    }
+
+    /// After so many elements all begins again.
+    fn whole_period<T: Element>(&self) -> usize {
+        self.specials::<T>() + self.period()
+    }
+
+    /// At how many indices one rank brings a value whose bits are all ones: the largest number without a sign, -1 with one, a NaN.
+    /// (A NaN in a sum would say less than a number.)
+    fn specials<T: Element>(&self) -> usize {
+        match self.op {
+            None => 0,
+            Some(ReduceOp::Min | ReduceOp::Max) => 2,
+            Some(_) if T::DTYPE.is_float() => 0,
+            Some(_) => 2,
+        }
+    }
+
+    /// Who brings it: the first rank, and then the last one. Who compares may lose a NaN on one side alone.
+    fn giver(&self, special: usize) -> Rank {
+        if special == 0 { 0 } else { self.ranks - 1 }
+    }
+
+    fn reduced<T: Element + From<u8>>(&self, index: usize) -> T {
+        let place = index % self.whole_period::<T>();
+        let of_ranks = |place| (0..self.ranks).map(move |rank| (rank, self.at(rank, place)));
+        let mut result = match place.checked_sub(self.specials::<T>()) {
+            Some(place) => [T::from(self.exact(of_ranks(place).map(|(_, input)| input)))],
+            None => {
+                let others = of_ranks(place).filter(|(rank, _)| *rank != self.giver(place));
+                [self.special(others.map(|(_, input)| input.into()))]
+            }
+        };
+        if self.op == Some(ReduceOp::Mean) {
+            reduce::divide(T::DTYPE, bytemuck::cast_slice_mut(&mut result), self.ranks);
+        }
+        result[0]
+    }
+
+    fn exact(&self, inputs: impl Iterator<Item = u8>) -> u8 {
+        match self.op {
+            None | Some(ReduceOp::Sum | ReduceOp::Mean) => inputs.sum(),
+            Some(ReduceOp::Min) => inputs.min().unwrap_or(0),
+            Some(ReduceOp::Max) => inputs.max().unwrap_or(0),
+            Some(ReduceOp::Product) => inputs.product(),
+        }
+    }
+
+    /// What comes of a value whose bits are all ones and of the others.
+    fn special<T: Element>(&self, others: impl Iterator<Item = u64>) -> T {
+        let is_signed = matches!(T::DTYPE, DType::I32 | DType::I64);
+        // The lower bits of sums and products are the same in all widths, with a sign and without one.
+        of_bits(match self.op {
+            Some(ReduceOp::Product) => others.fold(u64::MAX, u64::wrapping_mul),
+            Some(ReduceOp::Min) if !is_signed && !T::DTYPE.is_float() => others.min().unwrap_or(u64::MAX),
+            Some(ReduceOp::Max) if is_signed => others.max().unwrap_or(u64::MAX),
+            Some(ReduceOp::Min | ReduceOp::Max) => u64::MAX,
+            None | Some(ReduceOp::Sum | ReduceOp::Mean) => others.fold(u64::MAX, u64::wrapping_add),
+        })
     }
 }
 
-fn period(op: ReduceOp, ranks: usize) -> usize {
-    match op {
-        ReduceOp::Product => ranks.div_ceil(7),
-        _ => (LARGEST / ranks.min(LARGEST) + 1).min(11),
-    }
+/// The value with these bits, as far as it has so many.
+fn of_bits<T: Element>(bits: u64) -> T {
+    let size_bytes = size_of::<T>();
+    let bits = if cfg!(target_endian = "big") { bits << (64 - 8 * size_bytes) } else { bits };
+    bytemuck::pod_read_unaligned(&bits.to_ne_bytes()[..size_bytes])
 }
 
 #[cfg(test)]
 mod tests {
     use half::bf16;
 
+    use super::super::Operation as Measured;
     use super::*;
 
     #[test]
     fn every_reduction_is_exact_in_the_least_exact_type() {
         for ranks in [1, 2, 3, 5, 8, 64, 255, 1000] {
             for op in [ReduceOp::Sum, ReduceOp::Product] {
-                for index in 0..period(op, ranks) {
-                    let inputs: Vec<_> = (0..ranks).map(|rank| input(op, ranks, rank, index)).collect();
-                    let exact: u64 = match op {
-                        ReduceOp::Sum => inputs.iter().map(|&input| u64::from(input)).sum(),
-                        _ => inputs.iter().map(|&input| u64::from(input)).product(),
-                    };
+                let inputs = Inputs { op: Some(op), ranks };
+                for index in 0..inputs.period() {
+                    let inputs = (0..ranks).map(|rank| u64::from(inputs.at(rank, index)));
+                    let exact: u64 = if op == ReduceOp::Sum { inputs.sum() } else { inputs.product() };
                     assert!(exact <= LARGEST as u64, "{op} over {ranks}");
                 }
             }
         }
     }
 
+    /// What a world of three ranks gets wrong that reduces in this way.
+    fn count_wrong<T: Element + From<u8>>(op: ReduceOp, reduce: impl Fn(T, T) -> T) -> u64 {
+        let call = Call::all_reduce(T::DTYPE, op, 50);
+        let of_rank = |rank| {
+            let mut inputs = vec![T::from(0); call.count];
+            Pattern::new(&call, rank, 3).fill(&mut inputs);
+            inputs
+        };
+        let mut reduced = of_rank(0);
+        for rank in 1..3 {
+            reduced.iter_mut().zip(of_rank(rank)).for_each(|(held, arrived)| *held = reduce(*held, arrived));
+        }
+        Pattern::new(&call, 0, 3).count_wrong(&reduced)
+    }
+
     #[test]
-    fn a_wrong_element_is_counted() {
-        let pattern = Pattern::<bf16>::new(ReduceOp::Max, 1);
-        let mut buffer = [bf16::ZERO; 30];
-        pattern.fill(&mut buffer, 0);
-        assert_eq!(pattern.count_wrong(&buffer), 0);
-        buffer[29] += bf16::ONE;
-        assert_eq!(pattern.count_wrong(&buffer), 1);
+    fn what_vendors_do_otherwise_is_noticed() {
+        assert_eq!(count_wrong(ReduceOp::Sum, u8::wrapping_add), 0);
+        assert!(count_wrong(ReduceOp::Sum, u8::saturating_add) > 0);
+        assert_eq!(count_wrong(ReduceOp::Max, u64::max), 0);
+        let signed = |one: u64, other: u64| one.cast_signed().max(other.cast_signed()).cast_unsigned();
+        assert!(count_wrong(ReduceOp::Max, signed) > 0);
+        let signed = |one: u8, other: u8| one.cast_signed().min(other.cast_signed()).cast_unsigned();
+        assert!(count_wrong(ReduceOp::Min, signed) > 0);
+        assert_eq!(count_wrong(ReduceOp::Min, i32::min), 0);
+        assert!(count_wrong(ReduceOp::Min, |one: f32, other| if one < other { one } else { other }) > 0);
+        assert!(count_wrong(ReduceOp::Min, |one: f32, other| if other < one { other } else { one }) > 0);
+        let larger = |one: f32, other: f32| if one.is_nan() || one > other { one } else { other };
+        assert_eq!(count_wrong(ReduceOp::Max, larger), 0);
+        assert_eq!(count_wrong(ReduceOp::Product, i64::wrapping_mul), 0);
+        assert_eq!(count_wrong(ReduceOp::Sum, |one: f64, other| one + other), 0);
+    }
+
+    #[test]
+    fn what_is_moved_says_where_it_is_from() {
+        let inputs = Inputs { op: None, ranks: 64 };
+        for rank in 1..64 {
+            assert_ne!(inputs.at(rank, 5), inputs.at(0, 5));
+            assert_ne!(inputs.at(rank, 5 + rank), inputs.at(rank, 5));
+        }
+    }
+
+    /// What each rank ends with if all goes well, the long way.
+    fn carried_out(call: &Call, patterns: &[Pattern<bf16>]) -> Vec<Vec<bf16>> {
+        let ranks = patterns.len();
+        let begin = |pattern: &Pattern<bf16>| {
+            let mut buffer = vec![bf16::ZERO; call.count];
+            pattern.fill(&mut buffer);
+            buffer
+        };
+        let given: Vec<_> = patterns.iter().map(begin).collect();
+        let owner = |index| {
+            let owns =
+                |&rank: &usize| partition::elements(call.count, ranks, Chunks::one(rank)).contains(&index);
+            (0..ranks).find(owns).expect("every element is some rank's own")
+        };
+        let block = call.count / ranks;
+        let result = |rank: usize, index: usize| match call.operation {
+            _ if call.operation.reduces() => given.iter().map(|given| given[index]).sum(),
+            Operation::Broadcast { root } | Operation::Scatter { root } => given[root][index],
+            Operation::AllToAll => given[index / block][rank * block + index % block],
+            _ => given[owner(index)][index],
+        };
+        (0..ranks).map(|rank| (0..call.count).map(|index| result(rank, index)).collect()).collect()
+    }
+
+    /// The operations on arrays: a barrier has none.
+    fn on_arrays() -> impl Iterator<Item = Measured> {
+        Measured::ALL.into_iter().filter(|&operation| operation != Measured::Barrier)
+    }
+
+    #[test]
+    fn what_is_right_is_not_wrong_and_what_is_wrong_is_counted() {
+        for (operation, ranks) in on_arrays().flat_map(|it| [(it, 2), (it, 3), (it, 5)]) {
+            let call = operation.call(DType::BF16, ReduceOp::Sum, 2 * 1501, ranks);
+            let patterns: Vec<_> = (0..ranks).map(|rank| Pattern::new(&call, rank, ranks)).collect();
+            for (rank, mut result) in carried_out(&call, &patterns).into_iter().enumerate() {
+                let (pattern, what) = (&patterns[rank], format!("{operation}, rank {rank} of {ranks}"));
+                assert_eq!(pattern.count_wrong(&result), 0, "{what}");
+                for Part { elements, .. } in &pattern.results {
+                    for broken in [elements.start, elements.end - 1] {
+                        result[broken] += bf16::ONE;
+                        assert_eq!(pattern.count_wrong(&result), 1, "{what}, element {broken}");
+                        result[broken] -= bf16::ONE;
+                    }
+                }
+                let known = pattern.results.iter().map(|part| part.elements.len()).sum::<usize>();
+                let expected = match (call.operation, rank) {
+                    (Operation::ReduceScatter, _) | (Operation::Scatter { .. }, 1..) => {
+                        partition::elements(call.count, ranks, Chunks::one(rank)).len()
+                    }
+                    (Operation::Reduce { .. } | Operation::Gather { .. }, 1..) => 0,
+                    _ => call.count,
+                };
+                assert_eq!(known, expected, "{what}");
+            }
+        }
+    }
+
+    /// A call that does nothing is noticed, on every rank that something should come to.
+    #[test]
+    fn what_was_never_done_is_noticed() {
+        for operation in on_arrays() {
+            let ranks = 3;
+            let call = operation.call(DType::BF16, ReduceOp::Sum, 6000, ranks);
+            let wrong = (0..ranks).map(|rank| {
+                let pattern = Pattern::<bf16>::new(&call, rank, ranks);
+                let mut buffer = vec![bf16::ZERO; call.count];
+                pattern.fill(&mut buffer);
+                pattern.count_wrong(&buffer)
+            });
+            let noticed = wrong.filter(|&wrong| wrong > 900).count();
+            let expected = match operation {
+                Measured::Broadcast | Measured::Scatter => 2,
+                Measured::Reduce | Measured::Gather => 1,
+                _ => 3,
+            };
+            assert_eq!(noticed, expected, "{operation}");
+        }
     }
 }

@@ -1,42 +1,54 @@
-//! `unisono bench`: all-reduce algorithms against each other.
+//! `unisono bench`: algorithms and vendors against each other, for every operation.
 
 use clap::{Args as ClapArgs, ValueEnum};
 #[cfg(feature = "nccl")]
 use unisono::Error;
-use unisono::bench::{Memory, Row, Settings, measure};
+use unisono::bench::{Memory, Operation, Room, Settings, measure, room};
 use unisono::select::InvalidChoice;
 use unisono::size::bytes;
 use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp, Vendor};
+use unisono_collectives::names::UnknownName;
 
 use super::Failure;
+use super::values::{named, whole};
 use super::world::World;
+
+mod rows;
+mod table;
+
+use rows::{Format, Rows};
 
 /// What is measured, and how it is shown.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The algorithms, separated by commas; all, auto, mpi and nccl are names too, hierarchical-copy+mpi and rail+nccl and the like,
-    /// and rules by size such as "tree:0-8K;ring:8K-"
-    #[arg(long, default_value = "all", value_delimiter = ',', value_parser = contenders)]
+    /// The algorithms, separated by commas; also rules by size such as "tree:0-8K;ring:8K-"
+    #[arg(long, default_value = "all", value_delimiter = ',')]
+    #[arg(value_parser = named(["all"].into_iter().chain(Choice::names()), contenders))]
     algorithm: Vec<Contenders>,
+    /// What is measured, separated by commas
+    #[arg(long, default_value = "all-reduce", value_delimiter = ',')]
+    #[arg(value_parser = named(["all"].into_iter().chain(Operation::ALL.map(Operation::name)), operations))]
+    operation: Vec<Operations>,
     /// The sizes of the array: from MIN to MAX, FACTOR times as large each time (2 by default); K, M and G
     /// are 2^10, 2^20 and 2^30
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "8:16M", value_parser = sizes)]
     bytes: Sizes,
     /// The type of the elements
-    #[arg(long, default_value = "f32")]
+    #[arg(long, default_value = "f32", value_parser = named(DType::ALL.map(DType::name), str::parse::<DType>))]
     dtype: DType,
-    /// The reduction
+    /// The reduction, where the operation reduces
     #[arg(long, default_value = "sum")]
+    #[arg(value_parser = named(ReduceOp::ALL.map(ReduceOp::name), str::parse::<ReduceOp>))]
     op: ReduceOp,
     /// The kind of memory that the array is in
-    #[arg(long, default_value = "slice")]
+    #[arg(long, default_value = "slice", value_parser = named(Memory::ALL.map(Memory::name), str::parse::<Memory>))]
     memory: Memory,
     /// A baseline that is measured in the same run, taking turns
     #[arg(long)]
     against: Option<Baseline>,
     /// How often each algorithm is measured at each size; by default as often as is worth while
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    iterations: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = whole(1, MOST_ITERATIONS))]
+    iterations: Option<usize>,
     /// How the rows are written
     #[arg(long, default_value = "table")]
     format: Format,
@@ -46,18 +58,8 @@ pub(super) struct Args {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Baseline {
-    /// MPI's own all-reduce
+    /// MPI's own collectives
     Mpi,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Aligned columns, for a person
-    Table,
-    /// One JSON object a line
-    Json,
-    /// Comma-separated values, with a header
-    Csv,
 }
 
 #[derive(Debug, Clone)]
@@ -81,9 +83,21 @@ impl Contenders {
     }
 }
 
+#[derive(Debug, Clone)]
+struct Operations(Vec<Operation>);
+
+fn operations(name: &str) -> Result<Operations, UnknownName> {
+    if name == "all" {
+        return Ok(Operations(Operation::ALL.to_vec()));
+    }
+    name.parse().map(|operation| Operations(vec![operation]))
+}
+
 #[derive(Debug, Clone, PartialEq)]
 struct Sizes(Vec<usize>);
 
+/// A benchmark keeps the time of each.
+const MOST_ITERATIONS: usize = 10_000_000;
 /// No array of a benchmark is larger.
 const MOST_BYTES: usize = 1 << 34;
 
@@ -113,64 +127,108 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         contenders.retain(|choice| *choice != Choice::Vendor(Vendor::Mpi));
         contenders.push(Choice::Vendor(Vendor::Mpi));
     }
+    if let Some(why) = without_gpu(&contenders, args.memory) {
+        return Err(super::refused(why));
+    }
+    let mut operations = Vec::new();
+    for &operation in args.operation.iter().flat_map(|Operations(named)| named) {
+        if !operations.contains(&operation) {
+            operations.push(operation);
+        }
+    }
     let settings = Settings {
         contenders,
+        operations,
         sizes_bytes: args.bytes.0.clone(),
         dtype: args.dtype,
         op: args.op,
         memory: args.memory,
-        iterations: args.iterations.map(|iterations| iterations as usize),
+        iterations: args.iterations,
     };
     args.world.run(|comm| on_rank(comm, args, &settings))
 }
 
 fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {
-    check_baseline(comm, settings)?;
     let talks = comm.rank() == 0;
-    let route = if settings.memory == Memory::Device { Some(device_route(comm)?) } else { None };
-    if talks {
-        head(args.format, comm, route.as_deref());
+    if let Some(why) = refused(comm, settings) {
+        return Err(if talks { Failure::BadInput(why) } else { Failure::SaidElsewhere });
     }
+    match room(comm, settings).map_err(|error| Failure::Error(error.to_string()))? {
+        Room::Enough => {}
+        Room::TooLittle(why) => return Err(Failure::BadInput(why)),
+        Room::TooLittleElsewhere => return Err(Failure::SaidElsewhere),
+    }
+    let route = if settings.memory == Memory::Device { Some(device_route(comm)?) } else { None };
+    let mut told = talks.then(|| Rows::begin(args.format, comm, settings, route.as_deref()));
     let (mut wrong, mut rows) = (0, 0);
     let measured = measure(comm, settings, |row| {
         wrong += row.wrong;
         rows += 1;
-        if talks {
-            println!("{}", args.format.line(&row));
+        if let Some(told) = &mut told {
+            told.write(&row);
         }
     });
     let left_out = measured.map_err(|error| Failure::Error(error.to_string()))?;
-    for (choice, why) in left_out.iter().filter(|_| talks) {
-        eprintln!("unisono: {choice} is left out: {why}");
-    }
+    let left_out = left_out_of(left_out);
     if rows == 0 {
-        return Err(if talks {
-            Failure::Error("nothing was measured".to_owned())
-        } else {
-            Failure::SaidElsewhere
-        });
+        let nothing = Failure::BadInput(format!("nothing was measured: {}", left_out.join("; ")));
+        return Err(if talks { nothing } else { Failure::SaidElsewhere });
     }
+    left_out.iter().filter(|_| talks).for_each(|line| eprintln!("unisono: {line}"));
     if wrong > 0 {
         return Err(Failure::Error(format!("{wrong} elements were wrong")));
     }
-    if talks && args.format == Format::Table {
-        println!("# {rows} rows, no element wrong");
+    if let Some(told) = told {
+        told.end(rows);
     }
     Ok(())
 }
 
-/// MPI's own all-reduce cannot be measured everywhere. Every rank knows, and rank 0 says so.
-fn check_baseline(comm: &mut Communicator, settings: &Settings) -> Result<(), Failure> {
-    let wanted = settings.contenders.contains(&Choice::Vendor(Vendor::Mpi));
-    let why = match comm.collective(Choice::Vendor(Vendor::Mpi)) {
-        _ if !wanted => return Ok(()),
-        Err(error) => error.to_string(),
-        Ok(_) if settings.dtype.is_half() => {
-            format!("MPI has no {}: leave out mpi, or choose another --dtype", settings.dtype)
+/// Who is left out, in a line for each reason.
+fn left_out_of(mut rest: Vec<(Choice, String)>) -> Vec<String> {
+    let mut lines = Vec::new();
+    while let Some((_, why)) = rest.first().cloned() {
+        let names: Vec<_> =
+            rest.extract_if(.., |(_, other)| *other == why).map(|(choice, _)| choice.to_string()).collect();
+        let are = if names.len() == 1 { "is" } else { "are" };
+        lines.push(format!("{} {are} left out: {why}", names.join(", ")));
+    }
+    lines
+}
+
+/// Why contenders cannot be measured in this memory, if so: NCCL works on that of GPUs.
+fn without_gpu(contenders: &[Choice], memory: Memory) -> Option<String> {
+    let is_nccl =
+        |choice: &&Choice| matches!(choice, Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl));
+    let choice = contenders.iter().find(is_nccl).filter(|_| memory != Memory::Device)?;
+    Some(format!(
+        "{choice} works on the memory of GPUs, and not on --memory {memory}: add --memory device, or choose another --algorithm"
+    ))
+}
+
+/// Why the benchmark makes no sense, if so: MPI's own collectives cannot be measured everywhere, and arrays on GPUs are only
+/// all-reduced. Every rank knows.
+fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
+    let mut operations = settings.operations.iter();
+    if settings.memory == Memory::Device
+        && let Some(operation) = operations.clone().find(|&&operation| operation != Operation::AllReduce)
+    {
+        return Some(format!(
+            "--memory device measures all-reduce, and no {operation}: choose another --memory"
+        ));
+    }
+    let mpi = Choice::Vendor(Vendor::Mpi);
+    if !settings.contenders.contains(&mpi) {
+        return None;
+    }
+    let reduces_halves = settings.dtype.is_half() && operations.any(|operation| operation.reduces());
+    match comm.collective(mpi) {
+        Err(error) => Some(error.to_string()),
+        Ok(_) if reduces_halves => {
+            Some(format!("MPI has no {}: leave out mpi, or choose another --dtype", settings.dtype))
         }
-        Ok(_) => return Ok(()),
-    };
-    if comm.rank() == 0 { Err(Failure::BadInput(why)) } else { Err(Failure::SaidElsewhere) }
+        Ok(_) => None,
+    }
 }
 
 /// How arrays on GPUs travel. Where a rank has no GPU, the first such rank says why.
@@ -186,100 +244,6 @@ fn device_route(comm: &mut Communicator) -> Result<String, Failure> {
 fn device_route(_: &mut Communicator) -> Result<String, Failure> {
     Err(Failure::BadInput("--memory device: this unisono was built without the feature `nccl`".to_owned()))
 }
-
-fn head(format: Format, comm: &Communicator, route: Option<&str>) {
-    match format {
-        Format::Json => {}
-        Format::Csv => println!("{}", COLUMNS.map(|(name, _)| name).join(",")),
-        Format::Table => {
-            let (ranks, nodes) = (comm.ranks(), comm.topology().nodes());
-            println!(
-                "# {ranks} ranks on {nodes} node(s) over {}; times of the slowest rank; busbw as in nccl-tests",
-                comm.transport()
-            );
-            if let Some(route) = route {
-                println!("# arrays on GPUs: {route}");
-            }
-            if comm.is_oversubscribed() {
-                println!(
-                    "# more ranks than cores: they take turns, and times say little about the algorithms"
-                );
-            }
-            println!(
-                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>11} {:>8} {:>8} {:>6}",
-                "size",
-                "count",
-                "type",
-                "redop",
-                "algorithm",
-                "ran",
-                "transport",
-                "time",
-                "min",
-                "model",
-                "algbw",
-                "busbw",
-                "#wrong"
-            );
-            println!(
-                "#{:>11} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11} {:>11} {:>11} {:>8} {:>8} {:>6}",
-                "(B)", "", "", "", "", "", "", "(us, p50)", "(us)", "(us)", "(GB/s)", "(GB/s)", ""
-            );
-        }
-    }
-}
-
-impl Format {
-    fn line(self, row: &Row) -> String {
-        match self {
-            Self::Json => serde_json::to_string(row).expect("a row has no maps with odd keys"),
-            Self::Csv => COLUMNS.map(|(_, value)| value(row)).join(","),
-            Self::Table => format!(
-                "{:>12} {:>10} {:>5} {:>8}  {:<18} {:<18} {:>9} {:>11.2} {:>11.2} {:>11} {:>8.2} {:>8.2} {:>6}",
-                row.bytes,
-                row.count,
-                row.dtype,
-                row.op,
-                row.algorithm,
-                row.ran,
-                row.transport,
-                row.time_us.p50,
-                row.time_us.min,
-                row.predicted_us.map_or_else(|| "-".to_owned(), |predicted| format!("{predicted:.2}")),
-                row.algbw_gb_per_s,
-                row.busbw_gb_per_s,
-                row.wrong
-            ),
-        }
-    }
-}
-
-/// A column's name, and its value in a row.
-type Column = (&'static str, fn(&Row) -> String);
-
-/// The columns of a CSV row; the values have neither commas nor quotes.
-const COLUMNS: [Column; 20] = [
-    ("algorithm", |row| row.algorithm.clone()),
-    ("ran", |row| row.ran.to_owned()),
-    ("bytes", |row| row.bytes.to_string()),
-    ("count", |row| row.count.to_string()),
-    ("dtype", |row| row.dtype.to_owned()),
-    ("op", |row| row.op.to_owned()),
-    ("ranks", |row| row.ranks.to_string()),
-    ("nodes", |row| row.nodes.to_string()),
-    ("transport", |row| row.transport.to_owned()),
-    ("memory", |row| row.memory.to_owned()),
-    ("time_us_min", |row| row.time_us.min.to_string()),
-    ("time_us_p50", |row| row.time_us.p50.to_string()),
-    ("time_us_p95", |row| row.time_us.p95.to_string()),
-    ("time_us_max", |row| row.time_us.max.to_string()),
-    ("skew_percent", |row| row.skew_percent.to_string()),
-    ("algbw_gb_per_s", |row| row.algbw_gb_per_s.to_string()),
-    ("busbw_gb_per_s", |row| row.busbw_gb_per_s.to_string()),
-    ("wrong", |row| row.wrong.to_string()),
-    ("predicted_us", |row| row.predicted_us.map_or_else(String::new, |predicted| predicted.to_string())),
-    ("oversubscribed", |row| row.oversubscribed.to_string()),
-];
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,202 @@
+//! Where a case is fought out: the contenders, and the arrays that they work on.
+
+use std::ops::Range;
+
+use serde::Serialize;
+use unisono::mpi::topology::SimpleCommunicator;
+use unisono::mpi::traits::{Communicator as _, Root as _};
+use unisono::{Communicator, ReduceOp, Registered};
+
+use super::case::{Case, Operation, Place};
+use super::floor::Floor;
+use super::shared::Meeting;
+use super::vendor::Vendor;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Contender {
+    /// Ours, on memory that the ranks of a node reach.
+    Registered,
+    /// Ours, on any other.
+    Slices,
+    /// The MPI's own, on the same slices.
+    Mpi,
+    /// The bare loop over arrays in shared memory.
+    FloorJoint,
+    /// The bare loop over the same slices, handed over in blocks.
+    FloorExchange,
+}
+
+pub(crate) struct Arena<'a> {
+    pub(crate) case: Case,
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) contenders: Vec<Contender>,
+    pub(crate) meeting: Meeting,
+    comm: &'a mut Communicator,
+    vendor: Vendor,
+    /// The root of the next broadcast. Each is the next rank's: one and the same root could run ahead of the others.
+    root: usize,
+    /// The result's place is one of the next two, or in the floor's memory.
+    registered: Registered<f32>,
+    slice: Vec<f32>,
+    /// What is worked on where the result goes elsewhere.
+    input: Vec<f32>,
+    floor: Option<Floor>,
+}
+
+impl<'a> Arena<'a> {
+    /// `None` where the arrays of all ranks, and what an MPI needs besides, are too much for the machine. Called by all ranks.
+    pub(crate) fn new(world: &SimpleCommunicator, comm: &'a mut Communicator, case: Case) -> Option<Self> {
+        let (rank, ranks) = (world.rank() as usize, world.size() as usize);
+        // A part for each rank.
+        let count = match case.operation {
+            Operation::Barrier => 0,
+            _ => (case.size_bytes / size_of::<f32>()).max(1).next_multiple_of(case.part_of(ranks)),
+        };
+        let mut needed = [(6 * count * size_of::<f32>() * ranks) as u64, available_bytes()];
+        world.process_at_rank(0).broadcast_into(&mut needed);
+        if needed[0] > needed[1] / 2 {
+            return None;
+        }
+        let has_floor = (case.operation, case.place, ranks) == (Operation::AllReduce, Place::InPlace, 2);
+        let mut contenders = vec![Contender::Registered, Contender::Slices, Contender::Mpi];
+        if case.operation == Operation::Barrier {
+            contenders.remove(1);
+        }
+        if has_floor {
+            contenders.extend([Contender::FloorJoint, Contender::FloorExchange]);
+        }
+        let is_apart = case.place == Place::OutOfPlace;
+        Some(Self {
+            case,
+            rank,
+            ranks,
+            contenders,
+            meeting: Meeting::new(world),
+            registered: comm.alloc(count).expect("memory for the duel"),
+            slice: vec![0.0; count],
+            input: vec![0.0; if is_apart { count } else { 0 }],
+            floor: has_floor.then(|| Floor::new(world, count)),
+            vendor: Vendor::new(world),
+            root: 0,
+            comm,
+        })
+    }
+
+    /// The elements that this rank gives to an all-gather, or gets from others by parts.
+    fn part(&self, rank: usize) -> Range<usize> {
+        let size = self.slice.len() / self.ranks;
+        rank * size..(rank + 1) * size
+    }
+
+    /// The array that a contender's result comes into.
+    fn array(&mut self, contender: Contender) -> &mut [f32] {
+        match (contender, &mut self.floor) {
+            (Contender::Registered, _) => &mut self.registered,
+            (Contender::FloorJoint, Some(floor)) => floor.array(),
+            _ => &mut self.slice,
+        }
+    }
+
+    /// Writes what a contender works on.
+    pub(crate) fn write(&mut self, contender: Contender, value: impl Fn(usize) -> f32) {
+        let array = match self.case.place {
+            Place::InPlace => self.array(contender),
+            Place::OutOfPlace => &mut self.input,
+        };
+        for (index, element) in array.iter_mut().enumerate() {
+            *element = value(index);
+        }
+    }
+
+    /// One call.
+    pub(crate) fn run(&mut self, contender: Contender) {
+        self.root = (self.root + 1) % self.ranks;
+        match contender {
+            Contender::Mpi => self.run_mpi(),
+            Contender::Registered | Contender::Slices => self.run_ours(contender),
+            Contender::FloorJoint => self.floor.as_mut().expect("there is a floor").joint(),
+            Contender::FloorExchange => {
+                self.floor.as_mut().expect("there is a floor").exchange(&mut self.slice);
+            }
+        }
+    }
+
+    fn run_mpi(&mut self) {
+        let own = self.part(self.rank);
+        let Self { case, vendor, root, slice, input, .. } = self;
+        let apart = (case.place == Place::OutOfPlace).then_some(&input[..]);
+        match case.operation {
+            Operation::AllReduce => vendor.all_reduce(apart, slice),
+            Operation::AllToAll => vendor.all_to_all(apart, slice),
+            Operation::AllGather => vendor.all_gather(apart.map(|input| &input[own]), slice),
+            Operation::Broadcast => vendor.broadcast(slice, *root),
+            Operation::Barrier => vendor.barrier(),
+        }
+    }
+
+    /// Ours are in place; a result elsewhere is a copy and a call.
+    fn run_ours(&mut self, contender: Contender) {
+        let own = self.part(self.rank);
+        let Self { case, comm, root, registered, slice, input, .. } = self;
+        let array: &mut [f32] = if contender == Contender::Registered { registered } else { slice };
+        match (case.place, case.operation) {
+            (Place::InPlace, _) => {}
+            (Place::OutOfPlace, Operation::AllGather) => {
+                array[own.clone()].copy_from_slice(&input[own]);
+            }
+            (Place::OutOfPlace, _) => array.copy_from_slice(input),
+        }
+        let done = match case.operation {
+            Operation::AllReduce => comm.all_reduce(array, ReduceOp::Sum).map(drop),
+            Operation::AllToAll => comm.all_to_all(array).map(drop),
+            Operation::AllGather => comm.all_gather(array).map(drop),
+            Operation::Broadcast => comm.broadcast(array, *root).map(drop),
+            Operation::Barrier => comm.barrier(),
+        };
+        done.expect("all ranks call the same");
+    }
+
+    /// Has a contender carry out a call whose result is known.
+    ///
+    /// # Panics
+    /// If it is another one.
+    pub(crate) fn check(&mut self, contender: Contender) {
+        let (rank, ranks, case) = (self.rank, self.ranks, self.case);
+        let part = self.part(0).len().max(1);
+        let given = |rank: usize, index: usize| ((3 * rank + index / part) % 8) as f32;
+        self.write(contender, |index| given(rank, index));
+        self.run(contender);
+        let root = self.root;
+        let expected = |index: usize| match case.operation {
+            Operation::AllReduce => (0..ranks).map(|rank| given(rank, index)).sum(),
+            Operation::AllToAll => given(index / part, rank * part),
+            Operation::AllGather => given(index / part, index),
+            Operation::Broadcast => given(root, index),
+            Operation::Barrier => 0.0,
+        };
+        let array = self.array(contender);
+        for (index, &element) in array.iter().enumerate() {
+            assert_eq!(element, expected(index), "element {index} of {contender:?} in {case:?}");
+        }
+    }
+}
+
+impl Case {
+    /// How many parts of equal size the array has.
+    fn part_of(self, ranks: usize) -> usize {
+        match self.operation {
+            Operation::AllToAll | Operation::AllGather => ranks,
+            Operation::AllReduce | Operation::Broadcast | Operation::Barrier => 1,
+        }
+    }
+}
+
+/// How much memory the machine could give.
+fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kibibytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kibibytes.map_or(u64::MAX, |kibibytes| kibibytes << 10)
+}

@@ -1,0 +1,168 @@
+//! Ours, the MPI's own and bare loops, in one process and in turns: `cargo bench --bench duel -- --help`.
+//!
+//! It is a program of a user's: it brings an MPI of its own, and Unisono is attached to it. It launches itself under `mpirun`
+//! (or what `UNISONO_TEST_MPIRUN` names); under a launcher it is one rank of the duel. Every contender's result is checked
+//! before it is measured: `cargo test --bench duel` does little else.
+//!
+//! *Warm* is called back to back. *Written*: each rank writes its whole array before every call, as one that computes gradients
+//! does, and ranks meet before the clock starts.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum as _};
+use unisono::config::Launcher;
+use unisono::mpi::traits::*;
+use unisono::size::bytes;
+
+mod arena;
+mod case;
+mod floor;
+#[path = "../../tests/common/launch.rs"]
+#[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
+mod launch;
+mod measure;
+mod report;
+mod shared;
+mod vendor;
+
+use arena::Arena;
+use case::{Case, Operation, Place, State};
+use report::Format;
+
+/// Measures Unisono beside the MPI's own collectives, and beside bare loops, in one process and in turns
+#[derive(Debug, Parser)]
+#[command(name = "duel")]
+struct Args {
+    /// How many ranks are launched; bare loops are there for 2
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    ranks: u64,
+    /// What is measured, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "all-reduce")]
+    operation: Vec<Operation>,
+    /// The sizes of the array of each rank, separated by commas; K, M and G are 2^10, 2^20 and 2^30
+    #[arg(long, value_delimiter = ',', value_parser = size)]
+    bytes: Option<Vec<usize>>,
+    /// In place, out of place or both, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "in-place,out-of-place")]
+    place: Vec<Place>,
+    /// Warm, written or both, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "warm,written")]
+    state: Vec<State>,
+    /// How long is measured in all, roughly: the largest arrays may take more
+    #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = seconds)]
+    seconds: f64,
+    /// How the figures are written
+    #[arg(long, value_enum, default_value = "table")]
+    format: Format,
+    /// What `cargo bench` says to every benchmark, and `cargo test` does not
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// The names of the tests that are wanted, of which this is none
+    #[arg(hide = true)]
+    tests: Vec<String>,
+}
+
+impl Args {
+    /// Everything, as briefly as can be.
+    fn for_test(self) -> Self {
+        let operation = Operation::value_variants().to_vec();
+        Self { operation, bytes: Some(vec![8, 100_000]), seconds: 0.0, ..self }
+    }
+}
+
+/// How much longer than asked for a duel may take.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn size(text: &str) -> Result<usize, String> {
+    bytes(text).filter(|&size| size > 0).ok_or_else(|| "expected a size such as 8, 64K or 256M".to_owned())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e6).contains(seconds));
+    seconds.ok_or_else(|| "expected a number of seconds from 0 to 1000000".to_owned())
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if !args.tests.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    let (args, worlds) = match args.ranks {
+        ranks if args.bench => (args, vec![ranks]),
+        _ => (args.for_test(), vec![2, 3]),
+    };
+    if Launcher::detect().ranks.is_none() {
+        let succeeded = worlds.into_iter().all(|ranks| launched(&args, ranks));
+        return if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    // To unwind would be to finalise MPI, which waits for ranks that wait for this one.
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+    duel(&args);
+    ExitCode::SUCCESS
+}
+
+/// Starts this program again, on all ranks; whether it succeeded.
+fn launched(args: &Args, ranks: u64) -> bool {
+    let own = std::env::current_exe().expect("a program knows its path");
+    let mut command = launch::mpirun(ranks as usize, &own.to_string_lossy());
+    command.args(std::env::args().skip(1));
+    let ended = launch::run(command, PATIENCE + Duration::from_secs_f64(args.seconds));
+    print!("{}", ended.stdout);
+    eprint!("{}", ended.stderr);
+    ended.status.success()
+}
+
+/// What one rank does.
+fn duel(args: &Args) {
+    let universe = unisono::mpi::initialize().expect("MPI is not initialised yet");
+    let world = universe.world();
+    let mut comm = unisono::Communicator::attach(&world).expect("the ranks of one launch");
+    let cases = cases(args);
+    let budget = Duration::from_secs_f64(args.seconds / cases.len() as f64);
+    let talks = world.rank() == 0;
+    if talks {
+        args.format.begin(world.size() as usize);
+    }
+    let mut last = None;
+    for case in cases {
+        let part = (case.operation, case.place, case.state);
+        if talks && last != Some(part) {
+            args.format.title(&case);
+            last = Some(part);
+        }
+        let Some(mut arena) = Arena::new(&world, &mut comm, case) else {
+            if talks {
+                eprintln!("duel: {} bytes are too many for the memory of this machine", case.size_bytes);
+            }
+            continue;
+        };
+        let row = measure::measure(&mut arena, &world, budget);
+        if talks {
+            args.format.row(&row);
+        }
+    }
+}
+
+/// All that is measured, by operation, place, state and size.
+fn cases(args: &Args) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &operation in &args.operation {
+        for place in operation.places().filter(|place| args.place.contains(place)) {
+            for &state in &args.state {
+                let sizes = match &args.bytes {
+                    _ if operation == Operation::Barrier => &[0][..],
+                    Some(sizes) => sizes,
+                    None => operation.usual_sizes(),
+                };
+                cases.extend(sizes.iter().map(|&size_bytes| Case { operation, place, state, size_bytes }));
+            }
+        }
+    }
+    cases.dedup();
+    cases
+}

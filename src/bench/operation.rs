@@ -1,0 +1,117 @@
+//! What is measured: every operation that ranks carry out together.
+
+use unisono_collectives::{Operation as Collective, named};
+
+use crate::call::Call;
+use crate::dtype::DType;
+use crate::reduce::ReduceOp;
+
+/// A collective operation, or a barrier. Those that have a root have rank 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "the names are MPI's; what becomes of the array, `unisono::Operation` says")]
+pub enum Operation {
+    #[default]
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    Broadcast,
+    Reduce,
+    Gather,
+    Scatter,
+    AllToAll,
+    Barrier,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::Broadcast,
+        Self::Reduce,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+        Self::Barrier,
+    ];
+
+    /// The name on the command line and in every table.
+    pub fn name(self) -> &'static str {
+        self.collective().map_or("barrier", Collective::name)
+    }
+
+    /// What is called; nothing but a barrier is no collective on an array.
+    pub(crate) fn collective(self) -> Option<Collective> {
+        Some(match self {
+            Self::AllReduce => Collective::AllReduce,
+            Self::ReduceScatter => Collective::ReduceScatter,
+            Self::AllGather => Collective::AllGather,
+            Self::Broadcast => Collective::Broadcast { root: 0 },
+            Self::Reduce => Collective::Reduce { root: 0 },
+            Self::Gather => Collective::Gather { root: 0 },
+            Self::Scatter => Collective::Scatter { root: 0 },
+            Self::AllToAll => Collective::AllToAll,
+            Self::Barrier => return None,
+        })
+    }
+
+    /// Whether values are reduced, or only moved.
+    pub fn reduces(self) -> bool {
+        self.collective().is_some_and(Collective::reduces)
+    }
+
+    /// A call on an array of about so many bytes: of one element at least, and of one for each rank where each has a part that is
+    /// as large as the others'.
+    pub(super) fn call(self, dtype: DType, op: ReduceOp, size_bytes: usize, ranks: usize) -> Call {
+        let Some(operation) = self.collective() else {
+            return Call::barrier();
+        };
+        let count = (size_bytes / dtype.size_bytes()).max(1);
+        let parts = if self == Self::AllToAll { ranks } else { 1 };
+        let count = count.next_multiple_of(parts);
+        Call { operation, op: operation.reduces().then_some(op), dtype, count }
+    }
+
+    /// What the bandwidth of the array is multiplied with for that of the busiest link: nccl-tests' definitions.
+    pub(super) fn bus_factor(self, ranks: usize) -> f64 {
+        let ranks = ranks as f64;
+        match self {
+            Self::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+            Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll => {
+                (ranks - 1.0) / ranks
+            }
+            Self::Broadcast | Self::Reduce => 1.0,
+            Self::Barrier => 0.0,
+        }
+    }
+}
+
+named!(Operation, "operation");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_has_a_name_and_a_call() {
+        for operation in Operation::ALL {
+            assert_eq!(operation.name().parse(), Ok(operation));
+            let call = operation.call(DType::F32, ReduceOp::Sum, 1000, 3);
+            assert_eq!(call.op.is_some(), operation.reduces() || operation == Operation::Barrier);
+            let count = match operation {
+                Operation::Barrier => 0,
+                Operation::AllToAll => 252,
+                _ => 250,
+            };
+            assert_eq!(call.count, count, "{operation}");
+        }
+        assert_eq!(Operation::AllToAll.call(DType::F64, ReduceOp::Sum, 1, 5).count, 5);
+    }
+
+    #[test]
+    fn bandwidths_of_buses_are_those_of_nccl_tests() {
+        let factors = Operation::ALL.map(|operation| operation.bus_factor(4));
+        assert_eq!(factors, [1.5, 0.75, 0.75, 1.0, 1.0, 0.75, 0.75, 0.75, 0.0]);
+    }
+}

@@ -1,0 +1,88 @@
+//! How rows are written: for a person, or for a program.
+
+use clap::ValueEnum;
+use unisono::Communicator;
+use unisono::bench::{Row, Settings};
+
+use super::table::Table;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Aligned columns, for a person
+    Table,
+    /// One JSON object a line
+    Json,
+    /// Comma-separated values, with a header
+    Csv,
+}
+
+/// Rows on their way to standard output.
+pub(super) enum Rows {
+    Table(Table),
+    Json,
+    Csv,
+}
+
+impl Rows {
+    /// Writes what comes before the first row. `route` is how arrays on GPUs travel.
+    pub(super) fn begin(
+        format: Format,
+        comm: &Communicator,
+        settings: &Settings,
+        route: Option<&str>,
+    ) -> Self {
+        match format {
+            Format::Table => Self::Table(Table::begin(comm, settings, route)),
+            Format::Json => Self::Json,
+            Format::Csv => {
+                println!("{}", COLUMNS.map(|(name, _)| name).join(","));
+                Self::Csv
+            }
+        }
+    }
+
+    pub(super) fn write(&mut self, row: &Row) {
+        match self {
+            Self::Table(table) => table.write(row),
+            Self::Json => {
+                println!("{}", serde_json::to_string(row).expect("a row has no maps with odd keys"));
+            }
+            Self::Csv => println!("{}", COLUMNS.map(|(_, value)| value(row)).join(",")),
+        }
+    }
+
+    /// What comes after the last of so many rows, if all is right.
+    pub(super) fn end(&self, rows: usize) {
+        if let Self::Table(_) = self {
+            println!("# {rows} rows, no element wrong");
+        }
+    }
+}
+
+/// A column of a CSV row: its name, and its value.
+type Column = (&'static str, fn(&Row) -> String);
+
+/// The columns of a CSV row; the values have neither commas nor quotes.
+const COLUMNS: [Column; 21] = [
+    ("algorithm", |row| row.algorithm.clone()),
+    ("ran", |row| row.ran.to_owned()),
+    ("bytes", |row| row.bytes.to_string()),
+    ("count", |row| row.count.to_string()),
+    ("dtype", |row| row.dtype.to_owned()),
+    ("op", |row| row.op.to_owned()),
+    ("ranks", |row| row.ranks.to_string()),
+    ("nodes", |row| row.nodes.to_string()),
+    ("transport", |row| row.transport.to_owned()),
+    ("memory", |row| row.memory.to_owned()),
+    ("time_us_min", |row| row.time_us.min.to_string()),
+    ("time_us_p50", |row| row.time_us.p50.to_string()),
+    ("time_us_p95", |row| row.time_us.p95.to_string()),
+    ("time_us_max", |row| row.time_us.max.to_string()),
+    ("skew_percent", |row| row.skew_percent.to_string()),
+    ("algbw_gb_per_s", |row| row.algbw_gb_per_s.to_string()),
+    ("busbw_gb_per_s", |row| row.busbw_gb_per_s.to_string()),
+    ("wrong", |row| row.wrong.to_string()),
+    ("predicted_us", |row| row.predicted_us.map_or_else(String::new, |predicted| predicted.to_string())),
+    ("oversubscribed", |row| row.oversubscribed.to_string()),
+    ("operation", |row| row.operation.to_owned()),
+];
