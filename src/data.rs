@@ -34,6 +34,7 @@ mod folder;
 pub(crate) mod framing;
 mod idx;
 pub mod pipeline;
+mod schema;
 mod split;
 mod table;
 #[cfg(test)]
@@ -47,11 +48,13 @@ use std::str::FromStr;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use xxhash_rust::xxh3::Xxh3;
 
 pub use augment::Augmentation;
 pub use encoded::EncodedImages;
 pub use error::DataError;
 pub use pipeline::{Depth, Pipeline, Threads};
+pub use schema::{Column, Schema};
 pub use split::{Batch, Inputs, Pass, Split};
 
 /// Where a data set comes from.
@@ -74,6 +77,22 @@ pub enum Source {
     /// A directory with a directory of PNG and JPEG files for each class, or with two such directories, `train` and
     /// `test`; where these are not there, every tenth image of a class is to test on.
     Images(PathBuf),
+}
+
+impl Source {
+    /// Whether both are the same place, however it is written.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let place = |source: &Self| match source {
+            Self::Digits => None,
+            Self::Idx(path)
+            | Self::Text(path)
+            | Self::Csv(path)
+            | Self::TfRecord(path)
+            | Self::Images(path) => std::fs::canonicalize(path).ok(),
+        };
+        let is_one_format = std::mem::discriminant(self) == std::mem::discriminant(other);
+        self == other || (is_one_format && place(self).is_some_and(|path| place(other) == Some(path)))
+    }
 }
 
 impl FromStr for Source {
@@ -149,6 +168,23 @@ pub struct Dataset {
     pub train: Split,
     /// The samples held out.
     pub test: Split,
+    /// What classes and columns are called.
+    pub schema: Schema,
+}
+
+impl Dataset {
+    /// What is likely to differ if the data do: a hash of all samples or, where images stay in their files, of what is known
+    /// without decoding them (names and sizes of files, checksums of records).
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn fingerprint(&self) -> Result<u64, DataError> {
+        let mut hasher = Xxh3::new();
+        self.train.hash(&mut hasher)?;
+        self.test.hash(&mut hasher)?;
+        Ok(hasher.digest())
+    }
 }
 
 /// What a sample is, and so what a model must take and give.
@@ -215,7 +251,28 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Text(file) => text::read(file, options.context),
         Source::Csv(file) => table::read(file),
         Source::TfRecord(path) => tfrecord::read(path, options),
-        Source::Images(directory) => folder::read(directory, options),
+        Source::Images(directory) => folder::read(directory, options, None),
+    }
+}
+
+/// The same for a model that was trained on such data: classes have the numbers that they have in `schema`, whatever order
+/// they come in, and the columns of a table are found by their names, and standardised as there.
+///
+/// # Errors
+///
+/// As [`load`]; and if a class or a column is not what `schema` says.
+pub fn load_as(
+    source: &Source,
+    options: &Options,
+    kind: &Kind,
+    schema: &Schema,
+) -> Result<Dataset, DataError> {
+    match (source, kind) {
+        (Source::Csv(file), &Kind::Table { classes, .. }) => table::read_as(file, schema, classes),
+        (Source::Images(directory), &Kind::Images { classes, .. }) => {
+            folder::read(directory, options, Some((schema, classes)))
+        }
+        _ => load(source, options),
     }
 }
 

@@ -23,7 +23,10 @@ mod feed;
 mod log;
 #[cfg(feature = "candle")]
 pub mod model;
+#[cfg(feature = "candle")]
+mod needs;
 pub mod optimizer;
+mod places;
 pub mod rate;
 mod replica;
 mod report;
@@ -46,6 +49,8 @@ pub use buckets::{BucketSettings, Buckets, Filling, Flight, Order, Overlap, Pass
 pub use device::DeviceKind;
 pub use error::TrainError;
 pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};
+#[cfg(feature = "candle")]
+pub use needs::Needs;
 pub use optimizer::{OptimizerKind, OptimizerSettings};
 pub use replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
 pub use report::{EpochReport, Event, StepEvent, Stopped, Summary};

@@ -10,7 +10,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use super::{DataError, Dataset, Kind, Options, Split, TEST_DIGIT, TRAIN_DIGIT, keyed_rng};
+use super::{DataError, Dataset, Kind, Options, Schema, Split, TEST_DIGIT, TRAIN_DIGIT, keyed_rng};
 
 /// Pixels along each side of an image.
 const SIDE: usize = 28;
@@ -106,6 +106,7 @@ pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
         kind: Kind::Images { height: SIDE, width: SIDE, classes: GLYPHS.len() },
         train: split(options.train_samples, TRAIN_DIGIT, "the number of training samples")?,
         test: split(options.test_samples, TEST_DIGIT, "the number of test samples")?,
+        schema: Schema::default(),
     })
 }
 

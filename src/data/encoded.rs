@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use image::imageops::{self, FilterType};
 use image::{GrayImage, ImageReader, Limits};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::augment::Augmentation;
 use super::split::normalise;
@@ -91,6 +92,24 @@ impl EncodedImages {
     /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
+    }
+
+    /// Adds the files' names and sizes, or the records' checksums, to a hash.
+    pub(super) fn hash(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
+        for &sample in &self.samples {
+            match &*self.store {
+                Store::Files(files) => {
+                    let (path, label) = &files[sample];
+                    let metadata =
+                        fs::metadata(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
+                    hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
+                    hasher.update(&metadata.len().to_le_bytes());
+                    hasher.update(&label.to_le_bytes());
+                }
+                Store::Records(records) => hasher.update(&records.stored_checksum(sample)?),
+            }
+        }
+        Ok(())
     }
 
     /// Reads, decodes and, for training, varies these images.

@@ -166,6 +166,16 @@ pub enum DataError {
         /// What is wrong and what was expected.
         problem: String,
     },
+    /// A column of a table is not what it should be.
+    #[error("`{}`, column `{column}`: {problem}", path.display())]
+    Column {
+        /// The file.
+        path: PathBuf,
+        /// The column, by its name in the header.
+        column: String,
+        /// What is wrong and what was expected.
+        problem: String,
+    },
     /// A line of a table, or its header, is not what it should be.
     #[error("`{}`, line {line}: {problem}", path.display())]
     Line {

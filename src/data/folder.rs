@@ -4,25 +4,42 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::encoded::{EncodedImages, Store};
+use super::schema::list;
 use super::split::nine_to_one;
-use super::{DataError, Dataset, Kind, Options, Split};
+use super::{DataError, Dataset, Kind, Options, Schema, Split};
 
-/// Finds the images in `directory`; reads the first of them, for its size.
+/// Finds the images in `directory`; reads the first of them, for its size. Classes have the numbers that they have in `known`,
+/// of so many classes, or else those of their place in the order of the names.
 ///
 /// Files that are not called `.png`, `.jpg` or `.jpeg` are none of ours.
 ///
 /// # Errors
 ///
-/// If there are no classes, or a class without images, or too few images to test on; if a directory or the first image
+/// If there are no classes, a class without images or one that is not known, or too few images to test on; if a directory or the first image
 /// is unreadable.
-pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
+pub(super) fn read(
+    directory: &Path,
+    options: &Options,
+    known: Option<(&Schema, usize)>,
+) -> Result<Dataset, DataError> {
     let (to_train, to_test) = (directory.join("train"), directory.join("test"));
     let root = if to_train.is_dir() { &to_train } else { directory };
     let is_split = to_train.is_dir() && to_test.is_dir();
-    let classes = classes(root)?;
+    let folders = classes(root)?;
+    let (labels, classes, schema) = match known {
+        Some((schema, classes)) => (known_labels(root, &folders, schema, classes)?, classes, schema.clone()),
+        None => {
+            let names = folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
+            (
+                (0..).take(folders.len()).collect(),
+                folders.len(),
+                Schema { classes: names, ..Schema::default() },
+            )
+        }
+    };
     let mut images = vec![];
     let (mut train, mut test) = (vec![], vec![]);
-    for (label, class) in (0..).zip(&classes) {
+    for (&label, class) in labels.iter().zip(&folders) {
         let first = images.len();
         images.extend(files(&root.join(class))?.into_iter().map(|file| (file, label)));
         let of_class: Vec<_> = (first..images.len()).collect();
@@ -37,12 +54,12 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     if is_split {
         for class in self::classes(&to_test)? {
             let path = to_test.join(&class);
-            let Ok(label) = classes.binary_search(&class) else {
+            let Ok(place) = folders.binary_search(&class) else {
                 let problem = format!("is no class of `{}`: expected the same ones", to_train.display());
                 return Err(DataError::Image { path, problem });
             };
             let first = images.len();
-            images.extend(files(&path)?.into_iter().map(|file| (file, label as u32)));
+            images.extend(files(&path)?.into_iter().map(|file| (file, labels[place])));
             test.extend(first..images.len());
         }
     }
@@ -52,8 +69,28 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
         return Err(DataError::TooShort { path: directory.into(), what, found, expected: 10 });
     }
     let (train, test, size) = EncodedImages::both(Store::Files(images), (train, test), options.augmentation)?;
-    let kind = Kind::Images { height: size.height, width: size.width, classes: classes.len() };
-    Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test) })
+    let kind = Kind::Images { height: size.height, width: size.width, classes };
+    Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema })
+}
+
+/// The numbers that a model knows these classes by.
+fn known_labels(
+    root: &Path,
+    folders: &[PathBuf],
+    schema: &Schema,
+    classes: usize,
+) -> Result<Vec<u32>, DataError> {
+    let number = |folder: &PathBuf| {
+        schema.number(&folder.to_string_lossy(), classes).ok_or_else(|| {
+            let known = match schema.classes.is_empty() {
+                true => format!("the numbers from 0 to {}", classes.saturating_sub(1)),
+                false => list(schema.classes.iter().map(String::as_str)),
+            };
+            let problem = format!("is no class that the model knows: expected {known}");
+            DataError::Image { path: root.join(folder), problem }
+        })
+    };
+    folders.iter().map(number).collect()
 }
 
 /// What is in a directory, in the order of the names, as far as it is wanted.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::{DataError, Dataset, Kind, Split};
+use super::{DataError, Dataset, Kind, Schema, Split};
 
 const IMAGES: &str = "images-idx3-ubyte";
 const LABELS: &str = "labels-idx1-ubyte";
@@ -41,7 +41,7 @@ pub(super) fn read(directory: &Path) -> Result<Dataset, DataError> {
         return Err(DataError::Size { path, found, expected: [height, width] });
     }
     let kind = Kind::Images { height, width, classes: CLASSES.into() };
-    Ok(Dataset { kind, train: train.into(), test: test.into() })
+    Ok(Dataset { kind, train: train.into(), test: test.into(), schema: Schema::default() })
 }
 
 /// The images and the labels of the same samples.

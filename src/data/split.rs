@@ -2,6 +2,7 @@
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::encoded::EncodedImages;
 use super::{DataError, ORDER, SHIFT, keyed_rng};
@@ -98,6 +99,23 @@ impl Split {
     /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Adds what the samples are to a hash; of images in files, what is known without decoding them.
+    pub(super) fn hash(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
+        match self {
+            Self::Images { pixels, labels } => {
+                hasher.update(pixels);
+                hasher.update(labels);
+            }
+            Self::Windows { tokens, .. } => hasher.update(bytemuck::cast_slice(tokens)),
+            Self::Table { values, labels } => {
+                hasher.update(bytemuck::cast_slice(values));
+                hasher.update(bytemuck::cast_slice(labels));
+            }
+            Self::Encoded(images) => images.hash(hasher)?,
+        }
+        Ok(())
     }
 
     /// How far the windows of a text move in `epoch`, in `0..context`; 0 for anything else.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::{DataError, Dataset, Kind, Split};
+use super::{DataError, Dataset, Kind, Schema, Split};
 
 /// Reads the text in `file`, to be cut into windows of `context` characters.
 ///
@@ -29,7 +29,7 @@ pub(super) fn read(file: &Path, context: usize) -> Result<Dataset, DataError> {
         return Err(DataError::TooShort { path: path(), what: "characters", found, expected });
     }
     let train = Split::Windows { tokens, context };
-    Ok(Dataset { kind: Kind::Text { context, vocabulary }, train, test })
+    Ok(Dataset { kind: Kind::Text { context, vocabulary }, train, test, schema: Schema::default() })
 }
 
 /// The distinct characters of `text` in order, and `text` as indices into them.

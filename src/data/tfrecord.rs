@@ -12,7 +12,7 @@ use super::encoded::{EncodedImages, Store};
 use super::example::Example;
 use super::framing::{self, FOOTER_BYTES, HEADER_BYTES};
 use super::split::nine_to_one;
-use super::{DataError, Dataset, Kind, Options, Split};
+use super::{DataError, Dataset, Kind, Options, Schema, Split};
 
 /// Records in files, by their index over all files.
 #[derive(Debug)]
@@ -63,7 +63,8 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let (train, test, size) =
         EncodedImages::both(Store::Records(records), (train, test), options.augmentation)?;
     let kind = Kind::Images { height: size.height, width: size.width, classes };
-    Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test) })
+    // Whoever wrote the records has numbered the classes.
+    Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema: Schema::default() })
 }
 
 /// The file, or the files of records in the directory, in the order of their names.
@@ -164,6 +165,16 @@ impl Records {
             return Err(self.damaged(index, problem));
         }
         Example::read(record).map_err(|problem| self.damaged(index, problem))
+    }
+
+    /// The checksum that a record bears; whether it is right is not looked at.
+    pub(super) fn stored_checksum(&self, index: usize) -> Result<[u8; FOOTER_BYTES], DataError> {
+        let place = self.places[index];
+        let (path, file) = &self.files[place.file];
+        let mut sum = [0; FOOTER_BYTES];
+        file.read_exact_at(&mut sum, place.offset + place.length as u64)
+            .map_err(|error| DataError::Read { path: path.clone(), error })?;
+        Ok(sum)
     }
 
     fn damaged(&self, index: usize, problem: String) -> DataError {

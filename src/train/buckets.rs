@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::replica::{Parameter, Tally};
-use crate::{Communicator, DType, Error, Ran, ReduceOp};
+use crate::{Algorithm, Communicator, DType, Error, Ran, ReduceOp, Why};
 
 mod filling;
 mod parcel;
@@ -26,6 +26,9 @@ pub(super) use parcel::Parcel;
 pub(super) use plan::{Place, Plan};
 use sums::Tree;
 use wire::Narrow;
+
+/// What goes on over ranks with a tree of additions: it adds at distances 1, 2, 4, ….
+pub(super) const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
 
 /// How gradients travel.
 #[derive(Debug, Clone, PartialEq)]
@@ -218,6 +221,10 @@ impl Buckets {
 
     /// What will carry out the all-reduce of the largest bucket, and why.
     pub fn ran(&self, comm: &mut Communicator) -> Ran {
+        if self.way.in_tree {
+            let why = Why::Usual("the order of additions does not depend on the number of ranks");
+            return Ran { algorithm: IN_TREE.name(), why };
+        }
         let largest = self.buckets.iter().map(|bucket| bucket.gradients.count()).max().unwrap_or(0);
         let dtype = self.buckets.first().map_or(DType::F32, |bucket| bucket.narrow.dtype());
         comm.selection(&crate::Call::all_reduce(dtype, ReduceOp::Sum, largest))

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 pub use error::{CheckpointError, PassedOver};
 pub use load::{Loaded, load, load_newest};
+pub(super) use load::{is_one, newest_state};
 pub use store::Store;
 
 /// An array with a name.

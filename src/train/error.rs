@@ -1,5 +1,8 @@
 //! What can end a training run.
 
+use std::fmt;
+use std::path::PathBuf;
+
 use unisono_collectives::Rank;
 
 use super::checkpoint::CheckpointError;
@@ -10,7 +13,7 @@ use super::replica::ReplicaError;
 use crate::data::DataError;
 
 /// Why a training run could not begin, or ended before its time.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
     /// A setting makes no sense, by itself or for this data.
@@ -53,6 +56,18 @@ pub enum TrainError {
         checkpoint: String,
         /// What does not fit.
         why: String,
+    },
+    /// A run that begins would mix its checkpoints with those of another run, and remove them.
+    #[error(
+        "`{}` holds the checkpoints of another run ({run}): go on from them with --resume, choose another directory, or \
+         remove them with --overwrite",
+        directory.display()
+    )]
+    Occupied {
+        /// The directory.
+        directory: PathBuf,
+        /// What is known of that run.
+        run: String,
     },
     /// Something is wrong on another rank, which says what.
     #[error("something is wrong on rank {rank}")]
@@ -129,6 +144,13 @@ pub enum TrainError {
     },
 }
 
+/// As it reads: an error that `main` returns is printed by its `Debug`, and whoever wrote that `main` wants the sentence.
+impl fmt::Debug for TrainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Whose loss it is.
 fn whose(ranks: &[Rank], of: usize) -> String {
     match ranks {
@@ -174,7 +196,8 @@ impl TrainError {
     /// Whether the cause is what the user asked for: nothing was begun, and the same call will fail again.
     pub fn is_bad_input(&self) -> bool {
         match self {
-            Self::Setting(_) | Self::Data(_) | Self::Elsewhere { .. } | Self::OtherRun { .. } => true,
+            Self::Setting(_) | Self::Data(_) | Self::Elsewhere { .. } => true,
+            Self::OtherRun { .. } | Self::Occupied { .. } => true,
             // Who else saves there may soon be gone: ranks of a run that was killed, say.
             Self::Checkpoint(CheckpointError::Busy { .. }) => false,
             Self::Checkpoint(error) => {
@@ -184,5 +207,16 @@ impl TrainError {
             Self::Model(_) => true,
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_main_returns_reads_as_a_sentence() {
+        let error = TrainError::Elsewhere { rank: 3 };
+        assert_eq!(format!("{error:?}"), "something is wrong on rank 3");
     }
 }

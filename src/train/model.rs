@@ -4,6 +4,7 @@ mod cnn;
 mod mlp;
 mod patches;
 mod rows;
+mod size;
 mod transformer;
 
 use candle_core::{D, DType, Device, Tensor};
@@ -12,6 +13,8 @@ use unisono_collectives::named;
 use super::candle::{Loss, Network, Parameters, cross_entropy};
 use super::replica::{Replica, Tally};
 use crate::data::{Batch, Inputs, Kind};
+
+pub use size::{Size, size};
 
 /// A network that turns a batch into logits.
 pub trait Model: Send {

@@ -76,6 +76,8 @@ pub struct Checkpoints {
     pub directory: PathBuf,
     /// How many are kept.
     pub keep: usize,
+    /// Whether a run that begins removes the checkpoints of another run that are there. If not, it is refused.
+    pub overwrites: bool,
     /// When they are saved; at the end of a run, and when it is asked to stop, in any case.
     pub when: When,
 }

@@ -20,7 +20,7 @@ pub struct Sampled {
 }
 
 /// How many samples are evaluated at a time.
-const EVALUATION_BATCH: usize = 64;
+pub(super) const EVALUATION_BATCH: usize = 64;
 
 impl Sampled {
     /// A feed for one rank; `threads` make its batches, `depth` steps lie ready.
@@ -80,12 +80,13 @@ impl Feed for Sampled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Inputs, Kind, Split};
+    use crate::data::{Inputs, Kind, Schema, Split};
 
     fn feed(rank: usize, ranks: usize) -> Sampled {
         let split = Split::Images { pixels: (0..101).collect(), labels: vec![0; 101] };
         let kind = Kind::Images { height: 1, width: 1, classes: 1 };
-        let dataset = Arc::new(Dataset { kind, train: split.clone(), test: split });
+        let dataset =
+            Arc::new(Dataset { kind, train: split.clone(), test: split, schema: Schema::default() });
         let shares = Shares { rank, ranks, global_batch: 24, micro_batch: 5, fixed_passes: None };
         Sampled::new(dataset, 7, shares, Threads::Auto, Depth::Auto)
     }

@@ -20,7 +20,7 @@ use super::sampled::Sampled;
 use super::trainer::evaluate;
 use super::{agree, compare};
 use crate::Communicator;
-use crate::data::{Batch, Dataset, Depth, Kind, Source, Split, Threads};
+use crate::data::{Batch, Dataset, Depth, Kind, Schema, Source, Split, Threads};
 
 mod input;
 mod predictor;
@@ -48,6 +48,8 @@ pub struct Saved {
     pub source: Source,
     /// What a sample is, and so what the model takes and gives.
     pub kind: Kind,
+    /// What classes and columns are called; none in checkpoints that were saved before they were kept.
+    pub schema: Option<Schema>,
     /// Which model it is.
     pub model: ModelKind,
     /// How many outputs each hidden layer of the MLP has, if not as many as usual.
@@ -65,6 +67,7 @@ pub struct Saved {
 struct Description {
     data: String,
     kind: Kind,
+    schema: Option<Schema>,
     model: String,
     hidden: Option<Vec<usize>>,
     seed: u64,
@@ -160,11 +163,11 @@ impl Saved {
                 path.display()
             ))
         };
-        let Description { data, kind, model, hidden, seed } =
+        let Description { data, kind, schema, model, hidden, seed } =
             Description::deserialize(&progress.description).map_err(|error| unknown(&error))?;
         let source = data.parse().map_err(|error| unknown(&error))?;
         let model = model.parse().map_err(|error| unknown(&error))?;
-        Ok(Self { path, progress, source, kind, model, hidden, seed, parameters, passed_over })
+        Ok(Self { path, progress, source, kind, schema, model, hidden, seed, parameters, passed_over })
     }
 
     /// The model as the trainer takes it, with the saved values.
@@ -208,6 +211,11 @@ impl Saved {
         })
     }
 
+    /// The name of a class, which is its number where it has none.
+    pub fn class_name(&self, class: u32) -> String {
+        self.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
+    }
+
     /// A hash of the parameters' bytes, as a run tells it at its end.
     ///
     /// # Errors
@@ -227,7 +235,8 @@ impl Saved {
         source: Option<&Source>,
         part: Part,
     ) -> Result<Tally, TrainError> {
-        let prepared = self.dataset(source).and_then(|dataset| Ok((dataset, self.replica()?)));
+        let dataset = self.dataset(source).and_then(|dataset| self.measurable(dataset, source, part));
+        let prepared = dataset.and_then(|dataset| Ok((dataset, self.replica()?)));
         let (mut dataset, mut replica) = agree(comm, prepared)?;
         if part == Part::Train {
             // A feed measures on what is held out.

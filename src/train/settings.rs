@@ -3,9 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use candle_core::Device;
-use serde_json::json;
-
 use super::agree;
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
 use super::device::{self, DeviceKind};
@@ -13,6 +10,7 @@ use super::error::TrainError;
 use super::feed::Shares;
 use super::model::{self, ModelKind};
 use super::optimizer::{OptimizerKind, OptimizerSettings};
+use super::places::Places;
 use super::rate::{Rate, Schedule};
 use super::replica::Replica;
 use super::resume::Resumed;
@@ -22,6 +20,12 @@ use super::stop::Stop;
 use super::trainer::Trainer;
 use crate::Communicator;
 use crate::data::{self, Augmentation, Batch, Dataset, Depth, Source, Threads};
+
+mod check;
+mod identity;
+mod needs;
+
+pub(super) use check::Figure;
 
 /// Everything that decides a run, but for the number of ranks.
 #[derive(Debug, Clone)]
@@ -199,17 +203,24 @@ impl Settings {
         comm: &'a mut Communicator,
     ) -> Result<Trainer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
         agree(comm, self.check())?;
-        let resumed = match &self.checkpoints {
+        self.places().check(comm)?;
+        let mut resumed = match &self.checkpoints {
             Some(kept) if self.resumes => Resumed::find(comm, &kept.directory)?,
             _ => None,
         };
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
-        let global_batch = self.global_batch.or(before).unwrap_or(self.batch_size * ranks);
+        let global_batch = self.global_batch.or(before).unwrap_or(self.batch_size.saturating_mul(ranks));
         let refused = device::refusal(&self.buckets(global_batch), self.trace.is_some());
         let (device, computes) = self.device.choose(comm, refused)?;
-        let prepared = self.prepare(ranks, global_batch, resumed.as_ref(), &device);
-        let (dataset, replica) = agree(comm, prepared)?;
+        agree(comm, self.check_choice(comm.choice(), &device, &computes))?;
+        let (dataset, description) = self.prepare(comm, global_batch, resumed.as_mut())?;
+        if device.is_cpu() {
+            self.needs(ranks, global_batch, &dataset).check(comm)?;
+        }
+        let replica =
+            model::classifier(self.model, self.hidden.as_deref(), &dataset.kind, self.seed, &device);
+        let replica = agree(comm, replica.map_err(TrainError::from))?;
         let shares = Shares {
             rank,
             ranks,
@@ -219,9 +230,18 @@ impl Settings {
         };
         let steps = shares.steps(dataset.train.len());
         let settings =
-            RunSettings { computes: Some(computes), ..self.run_settings(&dataset, global_batch, steps) };
+            RunSettings { computes: Some(computes), description, ..self.run_settings(global_batch, steps) };
         let feed = Sampled::new(dataset, self.seed, shares, self.input_threads, self.prefetch);
         Trainer::new(comm, replica, feed, settings, resumed)
+    }
+
+    fn places(&self) -> Places<'_> {
+        Places {
+            checkpoints: self.checkpoints.as_ref(),
+            resumes: self.resumes,
+            log_directory: self.log_directory.as_deref(),
+            trace: self.trace.as_deref(),
+        }
     }
 
     /// The data set, as these settings want it.
@@ -238,85 +258,42 @@ impl Settings {
         Ok(data::load(&self.source, &options)?)
     }
 
+    /// The data set, and what a checkpoint says of the run; if it goes on from one, that one is of this run. Called by all
+    /// ranks.
     fn prepare(
         &self,
-        ranks: usize,
+        comm: &mut Communicator,
         global_batch: usize,
-        resumed: Option<&Resumed>,
-        device: &Device,
-    ) -> Result<(Arc<Dataset>, impl Replica<Batch = Batch> + use<>), TrainError> {
-        let refuse = |why| Err(TrainError::Setting(why));
-        if let Some(parts) =
-            self.world_invariant.filter(|parts| !parts.is_power_of_two() || !parts.is_multiple_of(ranks))
-        {
-            return refuse(format!(
-                "{parts} parts of a step for {ranks} ranks: bits that do not depend on the number of ranks need a power of two \
-                 that is a multiple of it"
-            ));
-        }
-        let dataset = self.dataset()?;
-        let samples = dataset.train.len();
-        if global_batch > samples {
-            return refuse(format!(
-                "a global batch of {global_batch} samples on {ranks} ranks, but {} has only {samples} to train on: choose a \
-                 smaller batch",
-                self.source
-            ));
-        }
+        resumed: Option<&mut Resumed>,
+    ) -> Result<(Arc<Dataset>, serde_json::Value), TrainError> {
+        agree(comm, self.check_world(comm.ranks()))?;
+        self.needs_of_data().check(comm)?;
+        let dataset = agree(
+            comm,
+            self.dataset().and_then(|dataset| self.check_data(dataset, global_batch, comm.ranks())),
+        )?;
+        // Rank 0 saves, and what it finds is found once.
+        let keeps = self.checkpoints.is_some() && comm.rank() == 0;
+        let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
+        let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
+        let description = self.description(&dataset, fingerprint);
         if let Some(resumed) = resumed {
-            self.compare(&dataset, global_batch, resumed)?;
+            agree(comm, self.compare(&description, global_batch, resumed))?;
+            // What is saved from now on says all that this version knows of the run.
+            resumed.progress.description = description.clone();
         }
-        let hidden = self.hidden.as_deref();
-        let replica = model::classifier(self.model, hidden, &dataset.kind, self.seed, device)?;
-        Ok((Arc::new(dataset), replica))
+        Ok((Arc::new(dataset), description))
     }
 
-    /// Whether a checkpoint is of such a run.
-    fn compare(&self, dataset: &Dataset, global_batch: usize, resumed: &Resumed) -> Result<(), TrainError> {
-        let (own, saved) = (self.description(dataset), &resumed.progress.description);
-        let fields = own.as_object().into_iter().flatten();
-        let mut pairs: Vec<_> =
-            fields.map(|(name, own)| (name.as_str(), own.clone(), saved[name].clone())).collect();
-        pairs.push(("global batch", global_batch.into(), resumed.progress.global_batch.into()));
-        match pairs.into_iter().find(|(_, own, saved)| own != saved) {
-            None => Ok(()),
-            Some((name, own, saved)) => Err(TrainError::OtherRun {
-                checkpoint: format!("the checkpoint of step {}", resumed.progress.step),
-                why: format!(
-                    "its {name} is {saved}, and this run's is {own}: say the same, or train without --resume"
-                ),
-            }),
-        }
-    }
-
-    /// What a checkpoint says of the run: what must be the same for it to go on, and to use its model.
-    fn description(&self, dataset: &Dataset) -> serde_json::Value {
-        json!({
-            "data": self.source.to_string(),
-            "kind": dataset.kind,
-            "model": self.model.name(),
-            "hidden": self.hidden,
-            "seed": self.seed,
-            "context": self.context,
-            "optimizer": format!("{:?}", self.optimizer),
-            "learning rate": self.learning_rate,
-            "schedule": format!("{:?}", self.schedule),
-            "warm-up": self.warm_up,
-            "epochs": self.epochs,
-            "norm to clip to": self.clip_norm,
-            "augmentation": self.augments,
-            "wire format": self.wire.name(),
-            "parts of a step": self.world_invariant,
-        })
-    }
-
-    fn run_settings(&self, dataset: &Dataset, global_batch: usize, steps: usize) -> RunSettings {
+    fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {
         let schedule = match self.schedule {
             Falling::Constant => Schedule::Constant,
-            Falling::Step { epochs, factor } => Schedule::Step { every: (epochs * steps) as u64, factor },
+            Falling::Step { epochs, factor } => {
+                Schedule::Step { every: epochs.saturating_mul(steps) as u64, factor }
+            }
             Falling::Cosine => Schedule::Cosine,
         };
-        let all_steps = (steps * self.epochs) as u64;
+        let all_steps = steps.saturating_mul(self.epochs) as u64;
         let rate = Rate::new(schedule, self.scaled_rate(global_batch), self.warm_up, all_steps);
         RunSettings {
             buckets: self.buckets(global_batch),
@@ -327,7 +304,6 @@ impl Settings {
             stop: self.stop.clone(),
             log_directory: self.log_directory.clone(),
             trace: self.trace.clone(),
-            description: self.description(dataset),
             ..RunSettings::new(self.epochs, global_batch, self.optimizer, rate)
         }
     }
@@ -342,46 +318,6 @@ impl Settings {
             f16_scale: (global_batch as f32).log2().floor().exp2().recip(),
             ..BucketSettings::default()
         }
-    }
-
-    fn check(&self) -> Result<(), TrainError> {
-        let positive = |name: &str, value: usize| match value {
-            0 => Err(TrainError::Setting(format!("{name} is 0: it must be at least 1"))),
-            _ => Ok(()),
-        };
-        positive("the number of epochs", self.epochs)?;
-        positive("the batch size", self.batch_size)?;
-        positive("the global batch", self.global_batch.unwrap_or(1))?;
-        positive("the reference batch", self.reference_batch)?;
-        positive("the bytes of a bucket", self.bucket_bytes)?;
-        positive("the size of a hidden layer", self.hidden.iter().flatten().copied().min().unwrap_or(1))?;
-        positive(
-            "the number of steps between comparisons",
-            self.verify_replicas_every.unwrap_or(1).min(self.straggler_every.unwrap_or(1)) as usize,
-        )?;
-        if self.world_invariant.is_some() && self.wire != Wire::F32 {
-            return Err(TrainError::Setting(format!(
-                "gradients are rounded to {} on their way between ranks, so the bits depend on the number of ranks: send f32 \
-                 with --order world-invariant",
-                self.wire
-            )));
-        }
-        if let Falling::Step { epochs, .. } = self.schedule {
-            positive("the number of epochs between falls of the learning rate", epochs)?;
-        }
-        let in_range = |name: &str, value: f64, range: std::ops::RangeInclusive<f64>| {
-            if range.contains(&value) {
-                Ok(())
-            } else {
-                let (least, most) = range.into_inner();
-                Err(TrainError::Setting(format!("the {name} is {value}: it must be from {least} to {most}")))
-            }
-        };
-        in_range("learning rate", self.learning_rate, f64::MIN_POSITIVE..=1e6)?;
-        in_range("weight decay", f64::from(self.optimizer.weight_decay), 0.0..=1e6)?;
-        in_range("momentum", f64::from(self.optimizer.momentum), 0.0..=1.0)?;
-        in_range("norm to clip to", self.clip_norm.unwrap_or(1.0), f64::MIN_POSITIVE..=1e30)?;
-        in_range("share of warm-up", self.warm_up, 0.0..=1.0)
     }
 }
 

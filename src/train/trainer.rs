@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::checkpoint::{PassedOver, Store};
+use super::checkpoint::{CheckpointError, PassedOver, Store};
 use super::error::TrainError;
 use super::feed::{Feed, OutOfData, Steps};
 use super::log::Log;
+use super::places::Places;
 use super::rate::Rate;
 use super::replica::{Replica, Tally};
 use super::report::{EpochReport, Event, StepEvent, Summary};
 use super::resume::{Progress, Resumed};
-use super::run::RunSettings;
+use super::run::{Checkpoints, RunSettings};
 use super::step::{Mirror, Share, StepReport, Times};
 use super::straggler::Lateness;
 use super::trace::Lane;
@@ -41,7 +42,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     /// Makes the replica the same as rank 0's, or as it was saved. Called by all ranks with the same settings.
     ///
     /// # Errors
-    /// [`TrainError`] of the replica, of the collectives, of a checkpoint that is of another run, or of files that
+    /// [`TrainError`] of the replica, of the collectives, of checkpoints that are of another run, or of files that
     /// cannot be written.
     pub fn new(
         comm: &'a mut Communicator,
@@ -50,6 +51,13 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         settings: RunSettings,
         mut resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
+        let places = Places {
+            checkpoints: settings.checkpoints.as_ref(),
+            resumes: resumed.is_some(),
+            log_directory: settings.log_directory.as_deref(),
+            trace: settings.trace.as_deref(),
+        };
+        places.check(comm)?;
         let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
         agree(comm, loaded)?;
         let RunSettings { optimizer, ref buckets, clip_norm, .. } = settings;
@@ -63,7 +71,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             resumed.restore(comm, &mut mirror)?;
         }
         let store = match &settings.checkpoints {
-            Some(kept) if comm.rank() == 0 => Store::open(&kept.directory, kept.keep).map(Some),
+            Some(kept) if comm.rank() == 0 => open(kept, resumed.is_some()).map(Some),
             _ => Ok(None),
         };
         let store = agree(comm, store.map_err(TrainError::from))?;
@@ -298,6 +306,15 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             input_percent: 100.0 * input,
         })
     }
+}
+
+/// Opens the place of a run's checkpoints, emptied if it is to be.
+fn open(kept: &Checkpoints, resumes: bool) -> Result<Store, CheckpointError> {
+    let store = Store::open(&kept.directory, kept.keep)?;
+    if kept.overwrites && !resumes {
+        store.clear()?;
+    }
+    Ok(store)
 }
 
 /// Measures a replica on the held-out samples, each rank on its own part of the batches. The batches, and the order in

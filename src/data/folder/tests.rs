@@ -29,7 +29,7 @@ fn folders_are_classes_and_every_tenth_image_is_held_out() {
         image(&directory, &format!("a/{number:02}.PNG"), (3, 2), number);
     }
     directory.file("a/notes.txt", "not an image");
-    let data = read(directory.path(), &Options::default()).unwrap();
+    let data = read(directory.path(), &Options::default(), None).unwrap();
     assert_eq!(data.kind, Kind::Images { height: 2, width: 3, classes: 2 });
     assert_eq!((data.train.len(), data.test.len()), (36, 4));
     let batch = data.test.batch(&[3, 0, 1, 2], Pass::Evaluation).unwrap();
@@ -45,14 +45,14 @@ fn train_and_test_may_be_folders() {
     image(&directory, "train/dog/1.png", (2, 2), 2);
     // Larger than the first, and a JPEG.
     image(&directory, "test/dog/1.jpg", (8, 8), 200);
-    let data = read(directory.path(), &Options::default()).unwrap();
+    let data = read(directory.path(), &Options::default(), None).unwrap();
     assert_eq!((data.train.len(), data.test.len()), (2, 1));
     let batch = data.test.batch(&[0], Pass::Evaluation).unwrap();
     assert_eq!(batch.targets, [1]);
     assert_eq!(batch.inputs, Inputs::Pixels(vec![normalise(200); 4]));
 
     image(&directory, "test/cow/1.png", (2, 2), 3);
-    let message = read(directory.path(), &Options::default()).unwrap_err().to_string();
+    let message = read(directory.path(), &Options::default(), None).unwrap_err().to_string();
     assert!(message.contains("cow`: is no class of `"), "{message}");
 }
 
@@ -66,7 +66,7 @@ fn images_vary_by_epoch_in_training_alone() {
         slope.save(path.join(format!("{number}.png"))).unwrap();
     }
     let augmentation = Some(Augmentation { shift_pixels: 2, rotation_degrees: 10, mirror: true });
-    let data = read(directory.path(), &Options { augmentation, ..Options::default() }).unwrap();
+    let data = read(directory.path(), &Options { augmentation, ..Options::default() }, None).unwrap();
     let training = |epoch| Pass::Training { seed: 1, epoch };
     let first = pixels(&data.train, &[3, 4], training(0));
     assert_eq!(first, pixels(&data.train, &[3, 4], training(0)));
@@ -90,7 +90,7 @@ fn a_broken_file_is_named_when_it_is_read() {
     let bytes = bytes.into_inner();
     directory.file("a/3.png", &bytes[..bytes.len() / 2]);
     directory.file("a/4.png", "text");
-    let data = read(directory.path(), &Options::default()).unwrap();
+    let data = read(directory.path(), &Options::default(), None).unwrap();
     let refusal = |sample| data.train.batch(&[sample], Pass::Evaluation).unwrap_err().to_string();
     let cut = refusal(3);
     assert!(cut.contains("a/3.png`: cannot be decoded"), "{cut}");
@@ -110,13 +110,13 @@ fn a_broken_file_is_named_when_it_is_read() {
 #[test]
 fn what_is_not_there_is_named() {
     let directory = TestDirectory::new();
-    let refusal = || read(directory.path(), &Options::default()).unwrap_err().to_string();
+    let refusal = || read(directory.path(), &Options::default(), None).unwrap_err().to_string();
     assert!(refusal().contains("holds no directory: expected one for each class"));
     image(&directory, "a/1.png", (2, 2), 0);
     assert!(refusal().contains("1 images, and no class has every tenth"));
     fs::create_dir(directory.path().join("b")).unwrap();
     let empty = refusal();
     assert!(empty.contains("/b` holds no image"), "{empty}");
-    let missing = read(&directory.path().join("none"), &Options::default());
+    let missing = read(&directory.path().join("none"), &Options::default(), None);
     assert!(matches!(missing, Err(DataError::Read { .. })));
 }

@@ -26,7 +26,8 @@ fn the_label_is_where_the_header_says() {
     assert_eq!(batch.targets, [1, 0]);
 
     let behind = rows(20, |row| format!("{row},7,{}\n", ["cat", "ant", "dog"][row as usize % 3]));
-    let same = read(&directory.file("behind.csv", format!("size,same,kind\n{behind}"))).unwrap();
+    let mut same = read(&directory.file("behind.csv", format!("size,same,kind\n{behind}"))).unwrap();
+    assert_eq!(same.schema.label.replace("label".to_owned()).as_deref(), Some("kind"));
     assert_eq!(data, same);
     // As some programs mark UTF-8.
     let marked = read(&directory.file("marked.csv", format!("\u{feff}label,size,same\n{in_front}"))).unwrap();
@@ -56,11 +57,14 @@ fn features_are_standardised_by_what_is_trained_on() {
 
 #[test]
 fn whole_numbers_are_classes_in_their_order() {
-    let classes = |labels: &[&str]| number(&labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>());
-    assert_eq!(classes(&["2", "10", "1", "2"]), (3, vec![1, 2, 0, 1]));
-    assert_eq!(classes(&["0", "1", "2"]), (3, vec![0, 1, 2]));
+    let classes = |labels: &[&str]| {
+        let (names, places) = number(&labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>());
+        (names.join(" "), places)
+    };
+    assert_eq!(classes(&["2", "10", "1", "2"]), ("1 2 10".to_owned(), vec![1, 2, 0, 1]));
+    assert_eq!(classes(&["0", "01", "2"]), ("0 1 2".to_owned(), vec![0, 1, 2]));
     // As words, 10 comes before 2.
-    assert_eq!(classes(&["2", "10", "x"]), (3, vec![1, 0, 2]));
+    assert_eq!(classes(&["2", "10", "x"]), ("10 2 x".to_owned(), vec![1, 0, 2]));
 }
 
 #[test]
@@ -87,4 +91,75 @@ fn what_is_wrong_is_named_by_line_and_column() {
     let broken = read(&directory.file("table.csv", b"a,label\n1,x\n2,\xff\n")).unwrap_err().to_string();
     assert!(broken.contains("line 3: is not UTF-8"), "{broken}");
     assert!(matches!(read(&directory.path().join("none")), Err(DataError::Read { .. })));
+}
+
+#[test]
+fn a_header_that_is_a_row_is_seen() {
+    let rows = |row: &str| row.repeat(12);
+    for headless in ["5.1,3.5,setosa\n4.9,3.0,virginica\n", "1,0,1\n0,1,0\n"] {
+        let message = refusal(&rows(headless));
+        assert!(message.contains("line 1: is a row of numbers, and no header"), "{message}");
+    }
+    // Names that are numbers are names nevertheless.
+    let directory = TestDirectory::new();
+    for header in ["0,1,2", "0,1,label", "2019,2020,kind"] {
+        let text = format!("{header}\n{}", rows("5,3,1\n4,3,0\n"));
+        assert!(read(&directory.file("table.csv", text)).is_ok(), "{header}");
+    }
+    let message = refusal(&format!("a,a,label\n{}", rows("5,3,1\n4,3,0\n")));
+    assert!(message.contains("line 1: has two columns called `a`"), "{message}");
+}
+
+#[test]
+fn labels_that_are_no_classes_are_refused() {
+    let table = |label: &dyn Fn(u32) -> String| {
+        format!("size,price\n{}", rows(400, |row| format!("{row},{}\n", label(row))))
+    };
+    let amounts = refusal(&table(&|row| format!("{}.5", row * 7)));
+    assert!(amounts.contains("column `price`: the label has 400 different numbers in 400 rows"), "{amounts}");
+    let rounded = refusal(&table(&|row| format!("{:.1}", f64::from(row % 150) / 7.0)));
+    assert!(rounded.contains("different numbers in 400 rows, as amounts have"), "{rounded}");
+    let one = refusal(&table(&|_| "yes".to_owned()));
+    assert!(
+        one.contains("column `price`: the label is `yes` in all 400 rows: expected at least two"),
+        "{one}"
+    );
+    let directory = TestDirectory::new();
+    for label in
+        [&|row| format!("{}.5", row % 5), &|row| format!("{}", row % 199)] as [&dyn Fn(u32) -> String; 2]
+    {
+        assert!(read(&directory.file("table.csv", table(label))).is_ok(), "{}", label(1));
+    }
+}
+
+/// Columns in another order, and one more; then a row by itself, of no known class.
+#[test]
+fn another_table_is_read_by_the_names_of_the_first() {
+    let directory = TestDirectory::new();
+    let kinds = ["cat", "ant", "dog"];
+    let known = rows(30, |row| format!("{row},{},{}\n", row * row, kinds[row as usize % 3]));
+    let known = read(&directory.file("known.csv", format!("a,b,label\n{known}"))).unwrap();
+    let other = rows(30, |row| format!("{},{},x,{row}\n", kinds[row as usize % 3], row * row));
+    let other = directory.file("other.csv", format!("label,b,note,a\n{other}"));
+    assert_eq!(read_as(&other, &known.schema, 3).unwrap(), known);
+
+    let row = read_as(&directory.file("row.csv", "b,a\n49,7\n"), &known.schema, 3).unwrap();
+    assert_eq!((row.train.len(), row.test.len(), row.schema.label), (1, 0, None));
+    let batch = |split: &Split, row| split.batch(&[row], Pass::Evaluation).unwrap().inputs;
+    assert_eq!(batch(&row.train, 0), batch(&known.train, 7));
+
+    for (text, said) in [
+        (
+            "a,c,label\n1,2,cat\n",
+            "line 1: has no column `b`: the model was trained on `a`, `b`, and the columns are `a`, `c`, `label`",
+        ),
+        (
+            "a,b,label\n1,2,cow\n",
+            "column `label`: `cow` is no class that the model knows: expected `ant`, `cat`, `dog`",
+        ),
+        ("a,b,label\n", "0 rows, expected at least 1"),
+    ] {
+        let message = read_as(&directory.file("wrong.csv", text), &known.schema, 3).unwrap_err().to_string();
+        assert!(message.contains(said), "{message}");
+    }
 }

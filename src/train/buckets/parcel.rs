@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::Way;
-use crate::{Algorithm, Choice, Communicator, Element, Error, Pending, ReduceOp, Registered};
+use super::{IN_TREE, Way};
+use crate::{Choice, Communicator, Element, Error, Pending, ReduceOp, Registered};
 
 /// When a bucket travelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +54,7 @@ impl<T: Element> Parcel<T> {
     pub(in crate::train) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
         let usual = way.in_tree.then(|| comm.choice().clone());
         if way.in_tree {
-            // Distances 1, 2, 4, …: over ranks, the tree goes on.
-            comm.set_choice(Choice::Algorithm(Algorithm::RecursiveDoubling))?;
+            comm.set_choice(Choice::Algorithm(IN_TREE))?;
         }
         let mut values = self.here.take().expect("the parcel is back");
         comm.label(&self.label);

@@ -50,7 +50,7 @@ pub struct Loaded<S> {
 /// [`CheckpointError::NoneWhole`] if there are checkpoints and each of them is broken;
 /// [`CheckpointError::Read`] if the directory can not be read.
 pub fn load_newest<S: DeserializeOwned>(directory: &Path) -> Result<Option<Loaded<S>>, CheckpointError> {
-    if directory.join(STATE).exists() {
+    if is_one(directory) {
         let checkpoint = load(directory)?;
         return Ok(Some(Loaded { checkpoint, path: directory.into(), passed_over: Vec::new() }));
     }
@@ -72,6 +72,34 @@ pub fn load_newest<S: DeserializeOwned>(directory: &Path) -> Result<Option<Loade
 /// # Errors
 /// [`CheckpointError`] names the file that is missing, unreadable, or not as it was written.
 pub fn load<S: DeserializeOwned>(path: &Path) -> Result<Checkpoint<S>, CheckpointError> {
+    let content = content(path)?;
+    Ok(Checkpoint {
+        step: content.step,
+        state: content.state,
+        parameters: files::read_tensors(&path.join(PARAMETERS), &content.parameters)?,
+        optimizer: files::read_tensors(&path.join(OPTIMIZER), &content.optimizer)?,
+    })
+}
+
+/// What the newest checkpoint in a directory says, without its arrays: its step, and its state if that can be read. `None`
+/// if there is no checkpoint.
+///
+/// # Errors
+/// [`CheckpointError::Read`] if the directory can not be read.
+pub(in crate::train) fn newest_state<S: DeserializeOwned>(
+    directory: &Path,
+) -> Result<Option<(u64, Option<S>)>, CheckpointError> {
+    let newest = checkpoints(directory)?.pop();
+    Ok(newest.map(|(step, path)| (step, content(&path).ok().map(|content| content.state))))
+}
+
+/// Whether a directory is itself a checkpoint, and not one that checkpoints are in.
+pub(in crate::train) fn is_one(directory: &Path) -> bool {
+    directory.join(STATE).exists()
+}
+
+/// What is in a checkpoint's `state.json`.
+fn content<S: DeserializeOwned>(path: &Path) -> Result<Content<S>, CheckpointError> {
     let file = path.join(STATE);
     let content = files::read_framed(&file)?;
     let wrong = |error: serde_json::Error| CheckpointError::broken(&file, error.to_string());
@@ -80,13 +108,7 @@ pub fn load<S: DeserializeOwned>(path: &Path) -> Result<Checkpoint<S>, Checkpoin
         let why = format!("its format is {format}, and this program reads only {FORMAT}");
         return Err(CheckpointError::broken(&file, why));
     }
-    let content: Content<S> = serde_json::from_str(&content).map_err(wrong)?;
-    Ok(Checkpoint {
-        step: content.step,
-        state: content.state,
-        parameters: files::read_tensors(&path.join(PARAMETERS), &content.parameters)?,
-        optimizer: files::read_tensors(&path.join(OPTIMIZER), &content.optimizer)?,
-    })
+    serde_json::from_str(&content).map_err(wrong)
 }
 
 /// The name of a checkpoint's directory.

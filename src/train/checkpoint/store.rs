@@ -56,6 +56,14 @@ impl Store {
         Ok(Self { writer, writing: None, _lock: lock })
     }
 
+    /// Removes all checkpoints that are there, whatever run they are of.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Remove`] names the one that can not be removed.
+    pub fn clear(&self) -> Result<(), CheckpointError> {
+        self.writer.remove_all(checkpoints(&self.writer.directory)?)
+    }
+
     /// Saves a checkpoint and returns its directory. It replaces one of the same step.
     ///
     /// Older ones beyond the number to keep are then removed. Those of later steps are left alone: if a run goes
@@ -174,10 +182,14 @@ impl Writer {
         self.remove_partial()?;
         let older = checkpoints(&self.directory)?;
         let older = older.into_iter().filter(|(step, _)| *step < checkpoint.step).rev().skip(self.keep - 1);
-        for (step, path) in older {
-            self.remove(step, &path).map_err(|error| CheckpointError::Remove { path, error })?;
-        }
+        self.remove_all(older)?;
         Ok(path)
+    }
+
+    fn remove_all(&self, found: impl IntoIterator<Item = (u64, PathBuf)>) -> Result<(), CheckpointError> {
+        found.into_iter().try_for_each(|(step, path)| {
+            self.remove(step, &path).map_err(|error| CheckpointError::Remove { path, error })
+        })
     }
 
     /// The name of a directory that is no checkpoint: whatever happens to it, nobody takes it for one.

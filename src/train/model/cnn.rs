@@ -2,8 +2,8 @@
 
 use candle_core::{Result, Tensor};
 
-use super::Model;
 use super::patches::{MaxPool, Patches};
+use super::{Model, Size};
 use crate::train::candle::{Linear, Parameters, apply};
 
 /// Side of a convolution's kernel, in pixels.
@@ -13,6 +13,26 @@ const POOL: usize = 2;
 /// Channels after each convolution.
 const CHANNELS: [usize; 2] = [16, 32];
 const HIDDEN: usize = 128;
+
+/// How large the model is; nothing for images that are too small for it.
+pub(super) fn size(height: usize, width: usize, classes: usize) -> Option<Size> {
+    let mut size = Size { inputs: height as f64 * width as f64, with_backward: 3.0, ..Size::default() };
+    let (mut sides, mut channels) = ([height, width], 1.0);
+    for outputs in CHANNELS.map(|outputs| outputs as f64) {
+        let area = |sides: [usize; 2]| sides[0] as f64 * sides[1] as f64;
+        let inputs = (KERNEL * KERNEL) as f64 * channels;
+        let places = area(sides.map(|side| (side + 1).saturating_sub(KERNEL)));
+        sides = [convolved(sides[0])?, convolved(sides[1])?];
+        // The patches, then pooling, bias and ReLU of what is made of them.
+        size.activations += places * inputs + 3.0 * area(sides) * outputs;
+        size.layer(places, inputs, outputs, true);
+        channels = outputs;
+    }
+    let [rows, columns] = sides.map(|side| side as f64);
+    size.layer(1.0, rows * columns * channels, HIDDEN as f64, true);
+    size.layer(1.0, HIDDEN as f64, classes as f64, true);
+    Some(size)
+}
 
 pub(super) struct Cnn {
     height: usize,

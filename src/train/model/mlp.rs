@@ -2,11 +2,22 @@
 
 use candle_core::{Result, Tensor};
 
-use super::Model;
+use super::{Model, Size};
 use crate::train::candle::{Linear, Parameters};
 
 /// How many outputs each hidden layer has, where nothing is said.
 pub(super) const HIDDEN: [usize; 2] = [256, 128];
+
+/// How large the model is.
+pub(super) fn size(pixels: f64, hidden: &[usize], classes: usize) -> Size {
+    let mut size = Size { inputs: pixels, with_backward: 3.0, ..Size::default() };
+    let mut inputs = pixels;
+    for outputs in hidden.iter().chain([&classes]).map(|&outputs| outputs as f64) {
+        size.layer(1.0, inputs, outputs, true);
+        inputs = outputs;
+    }
+    size
+}
 
 pub(super) struct Mlp {
     layers: Vec<Linear>,

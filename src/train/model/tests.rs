@@ -52,6 +52,21 @@ fn names_are_read_back() {
     assert_eq!(message, "no model is called \"rnn\", did you mean \"cnn\"?; there are mlp, cnn, transformer");
 }
 
+/// The estimate is exact in what matters most.
+#[test]
+fn parameters_are_counted_before_they_are_there() {
+    let table = Kind::Table { features: 7, classes: 3 };
+    let more = [(ModelKind::Mlp, Some(&[5, 9][..]), IMAGES), (ModelKind::Mlp, Some(&[][..]), table)];
+    for (kind, hidden, data) in pairings().map(|(kind, data)| (kind, None, data)).into_iter().chain(more) {
+        let replica = classifier(kind, hidden, &data, 0, &Device::Cpu).unwrap();
+        let count: usize = replica.parameters().iter().map(crate::train::Parameter::count).sum();
+        assert_eq!(size(kind, hidden, &data).unwrap().parameters, count as f64, "{kind} {hidden:?}");
+    }
+    assert_eq!(size(ModelKind::Transformer, None, &IMAGES), None);
+    let absurd = size(ModelKind::Mlp, Some(&[usize::MAX, usize::MAX]), &IMAGES).unwrap();
+    assert!(absurd.parameters > 1e38 && absurd.parameters.is_finite());
+}
+
 #[test]
 fn a_model_refuses_data_it_cannot_learn_from() {
     let refusal = |kind, data: &Kind| build(kind, None, data, 0, &Device::Cpu).err().unwrap().to_string();

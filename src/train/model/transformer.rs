@@ -4,8 +4,8 @@
 
 use candle_core::{IndexOp, Result, Tensor};
 
-use super::Model;
 use super::rows::{CausalSoftmax, RmsNorm, SquaredRelu};
+use super::{Model, Size};
 use crate::train::candle::{Linear, Parameters, apply};
 
 const WIDTH: usize = 128;
@@ -17,6 +17,29 @@ const BLOCKS: usize = 4;
 const HIDDEN: usize = 4 * WIDTH;
 /// Small, so that at first all characters are about as likely.
 const OUTPUT_GAIN: f64 = 0.05;
+
+/// How large the model is.
+pub(super) fn size(context: f64, vocabulary: f64) -> Size {
+    let (width, hidden) = (WIDTH as f64, HIDDEN as f64);
+    let rows = context * width;
+    let mut size = Size {
+        parameters: (vocabulary + context) * width,
+        inputs: context,
+        activations: 3.0 * rows,
+        with_backward: 1.7,
+    };
+    for _ in 0..BLOCKS {
+        (0..4).for_each(|_| size.layer(context, width, width, false));
+        size.layer(context, width, hidden, false);
+        size.layer(context, hidden, width, false);
+        // Heads one by one, norms, sums, what is squared; and each head's attention of all to all, before and after its
+        // softmax.
+        size.activations += 9.0 * rows + context * hidden + 2.0 * HEADS as f64 * context * context;
+    }
+    size.layer(context, width, vocabulary, false);
+    size.activations += rows + context * vocabulary;
+    size
+}
 
 pub(super) struct Transformer {
     /// The vector of each character, `vocabulary x WIDTH`.

@@ -3,16 +3,19 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::Saved;
+use super::{Part, Saved};
 use crate::data::{self, Batch, Dataset, EncodedImages, Kind, Options, Pass, Source, Split};
 use crate::train::TrainError;
 
 impl Saved {
     /// A data set that this model can be measured on or asked about; by default the one it was trained on.
     ///
-    /// The tokens of a text are those of the model's vocabulary. The columns of a table are standardised by the table's
-    /// own rows, and its classes numbered by its own labels, as those of folders are by their names: a checkpoint does not
-    /// hold them, so such data must have as many classes as the model knows.
+    /// The tokens of a text are those of the model's vocabulary, and classes have the numbers that their names had in training.
+    /// The columns of a table are found by their names, in any order, and standardised by the rows that were trained on; so a
+    /// single row will do, and the column of labels may be missing, if the model is not to be measured.
+    ///
+    /// Checkpoints that were saved before names were kept are the exception: then a table is standardised by its own rows, and
+    /// classes are numbered by their own order, so there must be as many as the model knows.
     ///
     /// # Errors
     /// [`TrainError::Data`] if it cannot be loaded; [`TrainError::Setting`], with what was found and what was expected, if
@@ -26,13 +29,41 @@ impl Saved {
             Kind::Table { .. } => usual,
             Kind::Text { context, .. } => Options { context, ..usual },
         };
-        self.fit(source, data::load(source, &options)?)
+        let loaded = match &self.schema {
+            Some(schema) => data::load_as(source, &options, &self.kind, schema),
+            None => data::load(source, &options),
+        };
+        self.fit(source, loaded?)
+    }
+
+    /// A data set, if it says what this part of it is.
+    pub(super) fn measurable(
+        &self,
+        dataset: Dataset,
+        source: Option<&Source>,
+        part: Part,
+    ) -> Result<Dataset, TrainError> {
+        let source = source.unwrap_or(&self.source);
+        let label = self.schema.as_ref().and_then(|schema| schema.label.as_deref());
+        match label.filter(|_| dataset.schema.label.is_none()) {
+            Some(label) => Err(TrainError::Setting(format!(
+                "{source} has no column `{label}`, which says the class: without it, the model can be asked (predict) and not \
+                 measured"
+            ))),
+            None if part.of(&dataset).is_empty() => {
+                let others = dataset.train.len();
+                Err(TrainError::Setting(format!(
+                    "no sample of {source} is held out, for there are only {others}: expected at least 10, or --split train"
+                )))
+            }
+            None => Ok(dataset),
+        }
     }
 
     /// Holds a data set against what the model takes, and has it say so in the model's tokens.
     fn fit(&self, source: &Source, dataset: Dataset) -> Result<Dataset, TrainError> {
-        // Labels that are names get their numbers from the names that are there.
-        let is_numbered_anew = matches!(source, Source::Csv(_) | Source::Images(_));
+        // Without a schema, labels that are names get their numbers from the names that are there.
+        let is_numbered_anew = self.schema.is_none() && matches!(source, Source::Csv(_) | Source::Images(_));
         let has_classes = |found: usize, known: usize| found == known || (!is_numbered_anew && found < known);
         let fits = match (&dataset.kind, &self.kind) {
             (Kind::Text { vocabulary: found, .. }, Kind::Text { vocabulary: known, .. }) => {
@@ -101,7 +132,8 @@ fn translated(
     };
     let Kind::Text { context, .. } = text.kind else { unreachable!("it is a text") };
     let kind = Kind::Text { context, vocabulary: known.to_vec() };
-    Ok(Dataset { kind, train: translated(&text.train), test: translated(&text.test) })
+    let (train, test, schema) = (translated(&text.train), translated(&text.test), text.schema.clone());
+    Ok(Dataset { kind, train, test, schema })
 }
 
 /// The token of each character, or those characters that have none, each once.

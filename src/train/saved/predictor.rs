@@ -11,6 +11,7 @@ use crate::data::{Batch, Kind};
 use crate::train::TrainError;
 use crate::train::model::{self, Model, ModelKind};
 use crate::train::replica::ReplicaError;
+use crate::train::settings::Figure;
 
 /// A model that is asked; see [`Saved::predictor`](super::Saved::predictor).
 pub struct Predictor {
@@ -77,7 +78,7 @@ impl Predictor {
         if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {
             return refuse(format!(
                 "the temperature is {}: it must be a number from 0",
-                sampling.temperature
+                Figure(sampling.temperature)
             ));
         }
         let mut text = match tokens(prompt.chars(), vocabulary) {

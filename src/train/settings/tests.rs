@@ -1,5 +1,7 @@
 //! What settings make of themselves.
 
+use candle_core::Device;
+
 use super::*;
 
 #[test]
@@ -18,5 +20,39 @@ fn senseless_settings_are_refused() {
     assert!(refused(Settings { batch_size: 0, ..settings.clone() }).contains("batch size is 0"));
     assert!(refused(Settings { learning_rate: f64::NAN, ..settings.clone() }).contains("NaN"));
     assert!(refused(Settings { hidden: Some(vec![8, 0]), ..settings.clone() }).contains("hidden layer is 0"));
-    assert!(refused(Settings { warm_up: 1.5, ..settings }).contains("from 0 to 1"));
+    assert!(refused(Settings { warm_up: 1.5, ..settings.clone() }).contains("from 0 to 1"));
+    let factor = |factor| Settings { schedule: Falling::Step { epochs: 1, factor }, ..settings.clone() };
+    assert!(refused(factor(f64::NAN)).contains("factor of the step schedule is NaN: it must be from 0 to 1"));
+    assert_eq!(
+        refused(Settings { learning_rate: 0.0, ..settings.clone() }),
+        "the learning rate is 0: it must be above 0, and at most 1e6"
+    );
+    assert_eq!(
+        refused(Settings { clip_norm: Some(-1e-300), ..settings.clone() }),
+        "the norm to clip to is -1e-300: it must be above 0, and at most 1e30"
+    );
+    assert!(factor(0.5).check().is_ok());
+}
+
+#[test]
+fn what_would_have_no_effect_is_refused() {
+    let settings = Settings::new(Source::Digits, ModelKind::Cnn);
+    let refused = |settings: Settings| settings.check().unwrap_err().to_string();
+    let optimizer = OptimizerSettings { nesterov: true, ..OptimizerSettings::new(OptimizerKind::AdamW) };
+    assert!(refused(Settings { optimizer, ..settings.clone() }).contains("adamw has no Nesterov momentum"));
+    assert!(refused(Settings { hidden: Some(vec![8]), ..settings.clone() }).contains("layers of the cnn"));
+    let chosen = |settings: &Settings, name: &str| {
+        let checked = settings.check_choice(&name.parse().unwrap(), &Device::Cpu, "on the CPU: asked for");
+        checked.map_err(|error| error.to_string())
+    };
+    for name in ["nccl", "rail+nccl"] {
+        let why = chosen(&settings, name).unwrap_err();
+        assert!(why.contains(name) && why.contains("on the CPU: asked for"), "{why}");
+    }
+    assert!(chosen(&settings, "ring").is_ok());
+    let invariant = Settings { world_invariant: Some(8), ..settings };
+    for name in ["ring", "tree:0-"] {
+        assert!(chosen(&invariant, name).unwrap_err().contains("bind the all-reduce to recursive-doubling"));
+    }
+    assert!(chosen(&invariant, "auto").is_ok() && chosen(&invariant, "recursive-doubling").is_ok());
 }

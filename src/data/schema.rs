@@ -1,0 +1,119 @@
+//! What the numbers of a data set stand for.
+
+use serde::{Deserialize, Serialize};
+
+/// What the numbers of a data set stand for. A checkpoint keeps it, so that the model answers in the names that it was trained
+/// on, and other data are read by them and not by their own order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Schema {
+    /// The name of each class; none where classes are numbers.
+    pub classes: Vec<String>,
+    /// The columns of a table that a model sees, in the order in which it sees them.
+    pub columns: Vec<Column>,
+    /// The column of a table that holds the class; none if the table says no classes.
+    pub label: Option<String>,
+}
+
+/// A column of a table, and how it is spread over the rows to train on: by this it is standardised.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Column {
+    /// The name in the header.
+    pub name: String,
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation.
+    pub deviation: f64,
+}
+
+impl Column {
+    /// A value as a model sees it.
+    pub(super) fn standardised(&self, value: f32) -> f32 {
+        // A column that is always the same says nothing; but it may differ in a row to test on.
+        let deviation = if self.deviation > 0.0 { self.deviation } else { 1.0 };
+        ((f64::from(value) - self.mean) / deviation) as f32
+    }
+}
+
+impl Schema {
+    /// The name of a class, which is its number where it has none.
+    pub fn class(&self, class: u32) -> String {
+        self.classes.get(class as usize).cloned().unwrap_or_else(|| class.to_string())
+    }
+
+    /// The number of the class of this name, of so many classes. Where all names are whole numbers, 1 is 01.
+    pub(super) fn number(&self, name: &str, classes: usize) -> Option<u32> {
+        let place = self.classes.iter().position(|known| known == name).or_else(|| {
+            let number: i64 = name.parse().ok()?;
+            if self.classes.is_empty() {
+                return usize::try_from(number).ok().filter(|&class| class < classes);
+            }
+            self.classes.iter().position(|known| known.parse() == Ok(number))
+        });
+        place.and_then(|place| place.try_into().ok())
+    }
+
+    /// What of another schema is not the same, as far as a model depends on it, in a sentence that ends "…, and in the other
+    /// it is …".
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let columns = |schema: &Self| list(schema.columns.iter().map(|column| column.name.as_str()));
+        if self.classes != other.classes {
+            let at = (0..).find(|&at| self.classes.get(at) != other.classes.get(at)).expect("they differ");
+            let name = |schema: &Self| {
+                schema.classes.get(at).map_or("not there".to_owned(), |name| format!("`{name}`"))
+            };
+            return Some(format!("class {at} is {}, and was {}", name(other), name(self)));
+        }
+        (columns(self) != columns(other))
+            .then(|| format!("the columns are {}, and were {}", columns(other), columns(self)))
+    }
+}
+
+/// Names in a message: so many that a person still reads them.
+pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const MOST: usize = 20;
+    let mut names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(MOST);
+    names.truncate(MOST);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    names.join(", ") + &more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(classes: &[&str]) -> Schema {
+        Schema { classes: classes.iter().map(|&name| name.to_owned()).collect(), ..Schema::default() }
+    }
+
+    #[test]
+    fn classes_are_known_by_name_and_where_they_are_numbers_by_number() {
+        let (words, numbers, unnamed) = (named(&["cat", "dog"]), named(&["3", "10"]), Schema::default());
+        assert_eq!(
+            (words.number("dog", 2), words.number("cow", 2), words.number("1", 2)),
+            (Some(1), None, None)
+        );
+        assert_eq!((numbers.number("010", 2), numbers.number("0", 2)), (Some(1), None));
+        assert_eq!(
+            (unnamed.number("09", 10), unnamed.number("10", 10), unnamed.number("-1", 10)),
+            (Some(9), None, None)
+        );
+        assert_eq!((words.class(1), unnamed.class(1)), ("dog".to_owned(), "1".to_owned()));
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let (old, new) = (named(&["ant", "cat"]), named(&["ant", "dog"]));
+        assert_eq!(old.difference(&old), None);
+        assert_eq!(old.difference(&new).unwrap(), "class 1 is `dog`, and was `cat`");
+        assert_eq!(old.difference(&named(&["ant"])).unwrap(), "class 1 is not there, and was `cat`");
+        let table = |names: &[&str]| {
+            let column = |&name: &&str| Column { name: name.to_owned(), mean: 0.0, deviation: 1.0 };
+            Schema { columns: names.iter().map(column).collect(), ..Schema::default() }
+        };
+        assert_eq!(
+            table(&["a", "b"]).difference(&table(&["b", "a"])).unwrap(),
+            "the columns are `b`, `a`, and were `a`, `b`"
+        );
+    }
+}
