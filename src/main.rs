@@ -1,5 +1,7 @@
 //! The command `unisono`.
 
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "all that is said goes through cli/output.rs")]
+
 mod cli;
 
 /// The system's allocator gives large blocks back to the system at once, and candle would spend a third of

@@ -9,12 +9,13 @@ use unisono::config::share_cores;
 use unisono::data::{Batch, Inputs, Kind};
 use unisono::train::model::{self, ModelKind};
 use unisono::train::{
-    BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Overlap, Replica, Share, Times, TrainError,
-    Wire,
+    BucketSettings, Mirror, Needs, OptimizerKind, OptimizerSettings, Overlap, Replica, Share, Times,
+    TrainError, Wire,
 };
-use unisono::{Choice, Communicator, ReduceOp};
+use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vendor};
 
 use super::train::bad_input;
+use super::values::{count, named};
 use super::world::World;
 use super::{Failure, Figures};
 
@@ -22,13 +23,13 @@ use super::{Failure, Figures};
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// How many outputs each hidden layer of the MLP has
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1024,1024")]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1024,1024", value_parser = count)]
     hidden: Vec<usize>,
     /// How many samples each rank takes in a step
-    #[arg(long, value_name = "PER_RANK", default_value_t = 128)]
+    #[arg(long, value_name = "PER_RANK", default_value_t = 128, value_parser = count)]
     batch_size: usize,
     /// How many steps are measured, after a few that are not
-    #[arg(long, value_name = "N", default_value_t = 40)]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = count)]
     steps: usize,
     /// Whether gradients travel beside the backward pass: auto, beside or in-turn
     #[arg(long, default_value = "auto")]
@@ -37,7 +38,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "f32")]
     wire: Wire,
     /// The all-reduce algorithm, as for train
-    #[arg(long)]
+    #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
     /// How the figures are told
     #[arg(long, default_value = "human")]
@@ -84,10 +85,18 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
             "the batch size, the steps and all layers must be at least 1".to_owned(),
         ));
     }
+    if let Some(choice @ (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl))) = &args.algorithm
+    {
+        return Err(TrainError::Setting(format!(
+            "{choice} works in the memory of GPUs, and steps are measured on the CPU: choose another algorithm"
+        )));
+    }
     if let Some(choice) = args.algorithm.clone() {
         comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
     }
     let kind = Kind::Images { height: 28, width: 28, classes: 10 };
+    let size = model::size(ModelKind::Mlp, Some(&args.hidden), &kind).expect("it learns from images");
+    Needs::of(&size, args.batch_size, OptimizerKind::Sgd, args.wire).check(comm)?;
     let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), &kind, 0, &Device::Cpu)?;
     let parameters = replica.parameters().iter().map(unisono::train::Parameter::count).sum();
     let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
@@ -103,7 +112,9 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         let Times { compute, hidden, exposed, update, .. } = report.times;
         let mut times = [began.elapsed(), compute, hidden, exposed, update]
             .map(|time: Duration| 1e3 * time.as_secs_f64());
-        comm.all_reduce(&mut times, ReduceOp::Max)?;
+        // By our own algorithms, whatever is measured: not every MPI has this reduction.
+        let call = Call::all_reduce(DType::F64, ReduceOp::Max, times.len());
+        comm.collective(Choice::Auto)?.run(&call, bytemuck::cast_slice_mut(&mut times))?;
         if step >= WARM_UP {
             columns.iter_mut().zip(times).for_each(|(column, time)| column.push(time));
         }

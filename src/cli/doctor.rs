@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args as ClapArgs;
 use unisono::doctor::{Finding, State, examine, examine_refused};
 
-use super::Failure;
 use super::world::World;
+use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -15,12 +15,15 @@ pub(super) struct Args {
     world: World,
 }
 
+/// Where the text of a finding begins, after its state and its subject.
+const FINDING_AT: usize = 19;
+
 /// The exit code is 1 if something is wrong.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let is_wrong = AtomicBool::new(false);
     let tell = |findings: Vec<Finding>| {
         for finding in findings {
-            println!("{finding}");
+            println!("{}", output::broken(&finding.to_string(), FINDING_AT));
             is_wrong.fetch_or(finding.state == State::Wrong, Ordering::Relaxed);
         }
     };

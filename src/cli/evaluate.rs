@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::Communicator;
 use unisono::config::{Launcher, share_cores};
-use unisono::data::{Kind, Source};
+use unisono::data::Source;
 use unisono::train::{Part, Saved, TrainError};
 
 use super::world::World;
@@ -94,13 +94,11 @@ pub(super) fn warn(saved: &Saved, data: Option<&Source>) {
     for passed in &saved.passed_over {
         eprintln!("unisono: passed over {}: {}", passed.path.display(), passed.why);
     }
-    if let (Some(source @ Source::Csv(_)), Kind::Table { .. }) = (data, &saved.kind)
-        && *source != saved.source
-    {
+    if let (None, Source::Csv(_) | Source::Images(_)) = (&saved.schema, data.unwrap_or(&saved.source)) {
         eprintln!(
-            "unisono: the columns of {source} are standardised by its own rows, and not by those of {}, which the checkpoint \
-             does not hold",
-            saved.source
+            "unisono: `{}` was saved before names were kept: columns are taken in their order and standardised by their own \
+             rows, and classes are numbered by the order of the names that are there now",
+            saved.path.display()
         );
     }
 }

@@ -5,7 +5,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
+use unisono::bench::Operation;
 
+use super::values::named;
 use super::{Failure, speaks};
 
 mod axis;
@@ -22,6 +24,9 @@ pub(super) struct Args {
     /// Files that `unisono bench --format json` wrote
     #[arg(required = true, value_name = "RESULTS")]
     results: Vec<PathBuf>,
+    /// The operation that is drawn, where the files have rows of several
+    #[arg(long, value_parser = named(Operation::ALL.map(Operation::name), str::parse::<Operation>))]
+    operation: Option<Operation>,
     /// The figure: time and bus bandwidth over the size of the array
     #[arg(long, value_name = "FIGURE.svg", value_parser = svg)]
     out: PathBuf,
@@ -41,17 +46,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !speaks() {
         return Ok(());
     }
-    let comparison = read(&args.results).map_err(Failure::BadInput)?;
+    let comparison = read(&args.results, args.operation).map_err(Failure::BadInput)?;
     let figure = figure::draw(&comparison).map_err(|error| Failure::Error(error.to_string()))?;
     write(&args.out, &figure)
 }
 
-fn read(paths: &[PathBuf]) -> Result<Comparison, String> {
+fn read(paths: &[PathBuf], operation: Option<Operation>) -> Result<Comparison, String> {
     let mut rows = Vec::new();
     for path in paths {
         let file = path.display().to_string();
         let text = fs::read_to_string(path).map_err(|error| format!("cannot read `{file}`: {error}"))?;
-        rows.extend(row::read(&file, &text)?);
+        rows.extend(row::read(&file, &text, operation)?);
     }
     Comparison::of(&rows)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
-use unisono::data::{Pass, Pipeline, Source, Threads};
+use unisono::data::{Kind, Pass, Pipeline, Source, Threads};
 use unisono::train::{Guess, Part, Predictor, Sampling, Saved, TrainError};
 
 use super::Failure;
@@ -22,7 +22,7 @@ pub(super) struct Args {
     checkpoint: PathBuf,
     #[command(flatten)]
     asked: Asked,
-    /// Which samples of the data; by default test
+    /// Which samples of the data; by default test, and all where none is held out, or a table says no classes
     #[arg(long, conflicts_with_all = ["image", "prompt"])]
     split: Option<Samples>,
     /// At most so many samples
@@ -32,7 +32,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["data", "image"], default_value_t = 200)]
     length: usize,
     /// How boldly characters are drawn: 1 as the model finds them probable, 0 always the most probable
-    #[arg(long, value_name = "T", conflicts_with_all = ["data", "image"], default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", conflicts_with_all = ["data", "image"], default_value_t = 1.0)]
     temperature: f64,
     /// Where the randomness of the characters comes from
     #[arg(long, value_name = "N", conflicts_with_all = ["data", "image"], default_value_t = 0)]
@@ -96,15 +96,20 @@ struct Sample {
     index: usize,
     class: u32,
     probability: f64,
-    label: u32,
+    /// None where the data do not say.
+    label: Option<u32>,
+    class_name: String,
+    label_name: Option<String>,
 }
 
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { split, index, class, probability, label } = self;
-        let mark = if class == label { "" } else { "  wrong" };
+        let Self { split, index, class, probability, label, class_name, label_name } = self;
         let percent = 100.0 * probability;
-        write!(f, "{split:>5} {index:>7}  class {class:>3}  {percent:>6.2} %  label {label:>3}{mark}")
+        write!(f, "{split:>5} {index:>7}  class {class_name:>3}  {percent:>6.2} %")?;
+        let Some(name) = label_name else { return Ok(()) };
+        let mark = if Some(*class) == *label { "" } else { "  wrong" };
+        write!(f, "  label {name:>3}{mark}")
     }
 }
 
@@ -114,11 +119,12 @@ struct Image {
     image: String,
     class: u32,
     probability: f64,
+    class_name: String,
 }
 
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}  class {:>3}  {:>6.2} %", self.image, self.class, 100.0 * self.probability)
+        write!(f, "{}  class {:>3}  {:>6.2} %", self.image, self.class_name, 100.0 * self.probability)
     }
 }
 
@@ -170,14 +176,14 @@ fn answer(args: &Args, rows: &mut Rows) -> Result<(), Stopped> {
     warn(&saved, args.asked.data.as_ref());
     let Asked { data, image, prompt } = &args.asked;
     if let Some(source) = data {
-        let samples = args.split.unwrap_or(Samples::Test);
-        return classify(&saved, &predictor, source, samples, args.limit, rows);
+        return classify(&saved, &predictor, source, args, rows);
     }
     if let Some(files) = image {
         for files in files.chunks(BATCH) {
             let guesses = predictor.classify(&saved.images(files)?)?;
             for (file, Guess { class, probability }) in files.iter().zip(guesses) {
-                rows.say(&Image { image: file.display().to_string(), class, probability })?;
+                let (image, class_name) = (file.display().to_string(), saved.class_name(class));
+                rows.say(&Image { image, class, probability, class_name })?;
             }
         }
     }
@@ -194,12 +200,18 @@ fn classify(
     saved: &Saved,
     predictor: &Predictor,
     source: &Source,
-    samples: Samples,
-    limit: Option<usize>,
+    args: &Args,
     rows: &mut Rows,
 ) -> Result<(), Stopped> {
     let dataset = Arc::new(saved.dataset(Some(source))?);
-    let mut left = limit.unwrap_or(usize::MAX);
+    let is_split = !dataset.test.is_empty();
+    if args.split == Some(Samples::Test) && !is_split {
+        let why = format!("no sample of {source} is held out: ask for all, with --split all");
+        return Err(TrainError::Setting(why).into());
+    }
+    let samples = args.split.unwrap_or(if is_split { Samples::Test } else { Samples::All });
+    let has_labels = dataset.schema.label.is_some() || !matches!(dataset.kind, Kind::Table { .. });
+    let mut left = args.limit.unwrap_or(usize::MAX);
     for &part in samples.parts() {
         let count = part.of(&dataset).len().min(left);
         left -= count;
@@ -216,7 +228,16 @@ fn classify(
             for (Guess { class, probability }, &label) in
                 predictor.classify(&batch)?.into_iter().zip(&batch.targets)
             {
-                rows.say(&Sample { split: part.name(), index, class, probability, label })?;
+                let label = has_labels.then_some(label);
+                rows.say(&Sample {
+                    split: if is_split { part.name() } else { "all" },
+                    index,
+                    class,
+                    probability,
+                    label,
+                    class_name: saved.class_name(class),
+                    label_name: label.map(|label| saved.class_name(label)),
+                })?;
                 index += 1;
             }
         }

@@ -8,19 +8,20 @@ use unisono_collectives::clock::{self, Unpredictable};
 use unisono_collectives::model::{Link, Machine};
 
 use super::algorithms::{Algorithms, algorithms};
+use super::values::whole;
 use super::{Failure, speaks};
 
 /// What is simulated, and on what.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// The algorithms, separated by commas, or all
-    #[arg(value_delimiter = ',', required = true, value_parser = algorithms)]
+    #[arg(value_delimiter = ',', required = true, value_parser = algorithms())]
     algorithm: Vec<Algorithms>,
     /// How many nodes
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..=MOST_RANKS))]
+    #[arg(long, value_name = "M", value_parser = whole(1, MOST_RANKS))]
     nodes: u64,
     /// How many ranks live on each
-    #[arg(long, value_name = "L", value_parser = clap::value_parser!(u64).range(1..=MOST_RANKS))]
+    #[arg(long, value_name = "L", value_parser = whole(1, MOST_RANKS))]
     ranks_per_node: u64,
     /// The size of the array, of f32; K, M and G are 2^10, 2^20 and 2^30
     #[arg(long, value_name = "S", value_parser = size)]
@@ -157,14 +158,14 @@ fn table(rows: &[Row], machine: &Machine) {
     println!("# all-reduce of {bytes} bytes over {ranks} ranks, {ranks_per_node} on each of {nodes} node(s)");
     for (link, place) in [(&machine.intra, "inside a node"), (&machine.inter, "between nodes")] {
         println!(
-            "# a message {place}: {:.2} us and {:.2} GB/s ({} bytes take {:.2} us)",
+            "# a message {place}: {:.2} us and {:.2} GB/s, together {:.2} us",
             link.latency_us(*bytes),
             *bytes as f64 / link.occupied_us(*bytes) / 1e3,
-            bytes,
             link.time_us(*bytes, false)
         );
     }
-    println!("# steps, messages and bytes sent are those of the rank that has most; busbw as in nccl-tests");
+    println!("# steps, messages and bytes sent are those of the rank that has most;");
+    println!("# busbw as in nccl-tests");
     println!(
         "#{:<18} {:>8} {:>9} {:>14} {:>14} {:>9}",
         "algorithm", "steps", "messages", "sent (B)", "time (us)", "busbw"

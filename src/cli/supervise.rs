@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::values::whole;
 use super::{BAD_INPUT, STOPPED};
 
 mod family;
@@ -23,19 +24,21 @@ use plan::Plan;
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// How often to start the command again in a row; the count begins anew whenever there is a new checkpoint
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(0, u32::MAX))]
     max_restarts: u32,
     /// How long to wait before that; twice as long each time in a row, up to a minute
-    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = whole(0, LONGEST_S))]
     wait_s: u64,
     /// How long the command may take to save and end, when it is to stop
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole(0, LONGEST_S))]
     grace_s: u64,
     /// The command, after --: mpirun … unisono train … --checkpoint-dir DIR
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
+/// A year: nobody means to wait for longer.
+const LONGEST_S: u64 = 365 * 24 * 3600;
 /// How often the command and signals are looked at.
 const POLL: Duration = Duration::from_millis(20);
 /// The longest wait before a restart, unless a longer one is asked for.
@@ -73,7 +76,7 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
         say(&why);
         return Ok(ExitCode::from(BAD_INPUT));
     }
-    let mut newest = plan.newest();
+    let mut newest = plan.newest_of_run();
     let mut in_a_row = 0;
     loop {
         let family = match Family::start(plan.command()) {
@@ -88,7 +91,7 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         let code = code(status);
-        let saved = plan.newest();
+        let saved = plan.newest_of_run();
         match code {
             BAD_INPUT => {
                 say("the command makes no sense (exit code 2), and is not started again");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 use unisono::size;
-use unisono::tuning::{self, Measured, Off, Reach, Section};
+use unisono::tuning::{self, Measured, Off, Reach, Section, Tuning};
 use unisono::{Communicator, Error};
 
 use super::Failure;
@@ -36,7 +36,8 @@ fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
     if refused != [0] {
         return Err(Failure::SaidElsewhere);
     }
-    let measured = tuning::measure(comm).map_err(|error| match error {
+    let known = Tuning::default().with(kept.iter().cloned());
+    let measured = tuning::measure(comm, &known).map_err(|error| match error {
         Error::Unsupported(_) if talks => Failure::BadInput(error.to_string()),
         Error::Unsupported(_) => Failure::SaidElsewhere,
         error => Failure::Error(error.to_string()),
@@ -44,27 +45,58 @@ fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
     if !talks {
         return Ok(());
     }
-    write(file, &merged(kept, &measured)).map_err(Failure::Error)?;
     for one in &measured {
         println!("{}", described(one));
+        let older = kept.iter().find(|(reach, _)| *reach == one.reach).map(|(_, section)| section);
+        for doubt in doubts(one, older) {
+            println!("warning: [{}] {doubt}", one.reach.name());
+        }
     }
+    write(file, &merged(kept, &measured)).map_err(Failure::Error)?;
     if comm.is_oversubscribed() {
         println!(
-            "there are more ranks than cores: they took turns, and a rank with a core is faster than this"
+            "there are more ranks than cores: only hand-overs were measured; messages are with at most as many ranks as cores"
         );
     }
     println!("written to {}; UNISONO_TUNING={0} uses it", file.display());
     Ok(())
 }
 
+/// Why it may have been an unusual moment.
+fn doubts(measured: &Measured, older: Option<&Section>) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let [least_us, most_us] = measured.exchange_us;
+    if !measured.is_steady() {
+        doubts.push(format!(
+            "the machine changed while it was measured: 8 bytes took {least_us:.2} us, and then {most_us:.2}; run tune again"
+        ));
+    }
+    if measured.messages_off.is_none() {
+        return doubts;
+    }
+    if let Some((size_bytes, times)) = older.and_then(|older| measured.disagreement(older)) {
+        let (size, percent) = (size::text(size_bytes), 100.0 * times);
+        doubts.push(format!(
+            "the file said something else: messages of {size} took {percent:.0} % of what they take now ({}); one of the two was \
+             measured in an unusual moment, or with other ranks: run tune again",
+            older.map_or("", |older| &older.measured)
+        ));
+    }
+    doubts
+}
+
 fn described(measured: &Measured) -> String {
-    let Measured { reach, section, messages_off, one_pass_off } = measured;
+    let Measured { reach, section, messages_off, one_pass_off, .. } = measured;
     let off = |&Off { typical_percent, worst_percent, worst_at_bytes }: &Off| {
         let at = size::text(worst_at_bytes);
         format!("{typical_percent:.0} % off, at worst {worst_percent:.0} % at {at}")
     };
     let one_pass = one_pass_off.as_ref().map_or_else(String::new, |pass| format!("; one pass {}", off(pass)));
-    format!("[{}] {}: messages {}{one_pass}", reach.name(), section.measured, off(messages_off))
+    let Some(messages) = messages_off else {
+        let us = section.hand_over_us.unwrap_or_default();
+        return format!("[{}] a core goes from rank to rank in {us:.2} us", reach.name());
+    };
+    format!("[{}] {}: messages {}{one_pass}", reach.name(), section.measured, off(messages))
 }
 
 /// The sections that a file has already; none if there is no file.

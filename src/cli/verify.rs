@@ -2,11 +2,14 @@
 
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Instant;
 
 use clap::Args as ClapArgs;
+use rayon::ThreadPoolBuilder;
+use rayon::prelude::*;
 use unisono::{Algorithm, Operation, Topology};
-use unisono_collectives::verify;
+use unisono_collectives::{Defect, verify};
 
 use super::algorithms::{Algorithms, algorithms};
 use super::speaks;
@@ -15,7 +18,7 @@ use super::speaks;
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// The algorithms, separated by commas, or all
-    #[arg(long, default_value = "all", value_delimiter = ',', value_parser = algorithms)]
+    #[arg(long, default_value = "all", value_delimiter = ',', value_parser = algorithms())]
     algorithm: Vec<Algorithms>,
     /// The sizes of worlds, A:B or a single one
     #[arg(long, value_name = "A:B", default_value = "1:64", value_parser = ranks)]
@@ -33,32 +36,57 @@ fn ranks(text: &str) -> Result<RangeInclusive<usize>, String> {
     }
 }
 
+/// How many worlds are proved at once, where there are cores for it: the plans and values of 1024 ranks take half a gigabyte.
+const MOST_AT_ONCE: usize = 4;
+
 pub(super) fn run(args: &Args) -> ExitCode {
     if !speaks() {
         return ExitCode::SUCCESS;
     }
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_AT_ONCE);
+    let pool = match ThreadPoolBuilder::new().num_threads(threads).build() {
+        Ok(pool) => pool,
+        Err(error) => {
+            eprintln!("unisono: cannot start {threads} threads to prove with: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let algorithms: Vec<_> = args.algorithm.iter().flat_map(|Algorithms(algorithms)| algorithms).collect();
     let mut right = true;
     for &&algorithm in &algorithms {
         let started = Instant::now();
-        let (mut plans, mut defects) = (0, 0);
-        for topology in args.ranks.clone().flat_map(|ranks| topologies(algorithm, ranks)) {
-            // From a root in the middle, where there is one.
-            for operation in Operation::all(topology.ranks() / 2) {
-                let Some(world) = algorithm.plans(operation, &topology) else { continue };
-                plans += 1;
-                for defect in verify(&world, operation) {
-                    println!("{algorithm}, {operation} over {} ranks: {defect}", topology.ranks());
-                    defects += 1;
-                }
+        let worlds: Vec<_> = args.ranks.clone().flat_map(|ranks| topologies(algorithm, ranks)).collect();
+        let proofs: Vec<_> =
+            pool.install(|| worlds.par_iter().flat_map_iter(|world| proofs(algorithm, world)).collect());
+        let seconds = started.elapsed().as_secs_f64();
+        for Proof { operation, ranks, defects } in &proofs {
+            for defect in defects {
+                println!("{algorithm}, {operation} over {ranks} ranks: {defect}");
             }
         }
-        let seconds = started.elapsed().as_secs_f64();
+        let defects: usize = proofs.iter().map(|proof| proof.defects.len()).sum();
         let verdict = if defects == 0 { "right".to_owned() } else { format!("WRONG, {defects} defects") };
-        println!("{algorithm:<18}  {plans:>5} plans of whole worlds  {seconds:>6.2} s  {verdict}");
+        println!("{algorithm:<18}  {:>5} plans of whole worlds  {seconds:>6.2} s  {verdict}", proofs.len());
         right &= defects == 0;
     }
     if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the verifier says of the plans of a whole world.
+struct Proof {
+    operation: Operation,
+    ranks: usize,
+    defects: Vec<Defect>,
+}
+
+/// Proves every operation that the algorithm offers.
+fn proofs(algorithm: Algorithm, world: &Topology) -> impl Iterator<Item = Proof> {
+    let ranks = world.ranks();
+    // From a root in the middle, where there is one.
+    Operation::all(ranks / 2).into_iter().filter_map(move |operation| {
+        let plans = algorithm.plans(operation, world)?;
+        Some(Proof { operation, ranks, defects: verify(&plans, operation) })
+    })
 }
 
 /// The worlds of so many ranks that are not the same to an algorithm: one node, and for those that look at

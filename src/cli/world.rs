@@ -4,14 +4,15 @@ use clap::Args;
 use unisono::Communicator;
 use unisono::config::Launcher;
 
-use super::{Failure, speaks};
+use super::values::whole;
+use super::{Failure, refused, speaks};
 
 /// How many ranks, and of what kind.
 #[derive(Debug, Args)]
 pub(super) struct World {
     /// Run N ranks as threads of this process, without MPI
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    threads: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = whole(1, 1024_usize))]
+    threads: Option<usize>,
 }
 
 impl World {
@@ -19,7 +20,7 @@ impl World {
     #[cfg(feature = "candle")]
     pub(super) fn local_ranks(&self) -> usize {
         let launched = Launcher::detect().local_ranks.unwrap_or(1);
-        self.threads.map_or(launched, |threads| threads as usize)
+        self.threads.unwrap_or(launched)
     }
 
     /// Runs `body` on every rank. If one fails on the way, all end, and it is said why.
@@ -36,12 +37,13 @@ impl World {
                 "--threads {ranks} makes a world of each of the {processes} processes that were launched: leave out --threads, \
                  or the launcher"
             );
-            return Err(if speaks() { Failure::BadInput(text) } else { Failure::SaidElsewhere });
+            return Err(refused(text));
         }
-        let results = unisono::threads(ranks as usize, |mut comm| {
+        let results = unisono::try_threads(ranks, |mut comm| {
             comm.end_program_on_failure();
             guarded(&mut comm, &body)
         });
+        let results = results.map_err(|error| Failure::BadInput(error.to_string()))?;
         let failures = results.into_iter().filter_map(Result::err);
         // The rank that says what is wrong comes before those that leave it to another.
         failures.min_by_key(|failure| matches!(failure, Failure::SaidElsewhere)).map_or(Ok(()), Err)

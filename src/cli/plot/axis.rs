@@ -45,20 +45,14 @@ impl ValueFormatter<f64> for Axis {
 const MOST_TICKS: usize = 7;
 
 impl Axis {
-    /// Sizes of arrays: logarithmic, with powers of two labelled at even distances from the first.
+    /// Sizes of arrays: logarithmic, with labels at even distances down from the largest, powers of two apart.
     pub(super) fn sizes(bytes: impl Iterator<Item = f64> + Clone) -> Self {
         let (least, most) = ends(bytes);
-        let (first, last) = (least.log2().ceil() as i32, most.log2().floor() as i32);
-        let powers = (1..)
-            .map(|step| (first..=last).step_by(step).collect::<Vec<_>>())
-            .find(|powers| powers.len() <= MOST_TICKS)
-            .unwrap_or_default();
-        // A single size, perhaps, which is no power of two.
-        let sizes = if powers.is_empty() {
-            vec![least]
-        } else {
-            powers.into_iter().map(|power| f64::from(power).exp2()).collect()
-        };
+        let doublings = (most / least).log2().floor() as usize;
+        let step = (doublings / MOST_TICKS) + 1;
+        let halvings = (0..=doublings).step_by(step).map(|halvings| most / (halvings as f64).exp2());
+        let mut sizes: Vec<_> = halvings.collect();
+        sizes.reverse();
         Self::logarithmic(least, most, sizes, size)
     }
 
@@ -136,7 +130,14 @@ mod tests {
     #[test]
     fn sizes_are_labelled_evenly() {
         let axis = Axis::sizes([8.0, 67_108_864.0].into_iter());
-        assert_eq!(labels(&axis), ["8 B", "128 B", "2 KiB", "32 KiB", "512 KiB", "8 MiB"]);
+        assert_eq!(labels(&axis), ["64 B", "1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB"]);
+        let axis = Axis::sizes([3.0 * 1024.0, 100.0 * 1024.0 * 1024.0].into_iter());
+        assert_eq!(
+            labels(&axis).last().map(String::as_str),
+            Some("100 MiB"),
+            "the largest is no power of two"
+        );
+        assert!(labels(&axis).len() <= MOST_TICKS, "{:?}", labels(&axis));
         assert_eq!(labels(&Axis::sizes([1536.0].into_iter())), ["1.5 KiB"]);
     }
 

@@ -16,9 +16,9 @@ pub(super) const MARGIN: i32 = 24;
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const BASELINE: RGBColor = RGBColor(0x7A, 0x7A, 0x7A);
 
-/// The colours of Okabe and Ito, which readers with any colour vision tell apart; without their yellow,
-/// which is lost on white.
-const COLOURS: [RGBColor; 7] = [
+/// First the colours of Okabe and Ito, which readers with any colour vision tell apart; without their yellow, which is lost on
+/// white. Then four of Tol's and Brewer's, so that all algorithms have one of their own.
+const COLOURS: [RGBColor; 11] = [
     RGBColor(0x00, 0x72, 0xB2),
     RGBColor(0xD5, 0x5E, 0x00),
     RGBColor(0x00, 0x9E, 0x73),
@@ -26,10 +26,14 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x56, 0xB4, 0xE9),
     RGBColor(0xE6, 0x9F, 0x00),
     RGBColor(0x00, 0x00, 0x00),
+    RGBColor(0x88, 0x22, 0x55),
+    RGBColor(0x99, 0x99, 0x33),
+    RGBColor(0x33, 0x22, 0x88),
+    RGBColor(0x98, 0x4E, 0xA3),
 ];
 
 /// The corners of markers, around their middle; the first is a circle. Their number has no factor in common
-/// with that of colours, so that 42 series differ. Markers are outlines: of lines that coincide, all show.
+/// with that of colours, so that 66 series differ. Markers are outlines: of lines that coincide, all show.
 const MARKERS: [&[(i32, i32)]; 6] = [
     &[],
     &[(-9, -9), (9, -9), (9, 9), (-9, 9), (-9, -9)],
@@ -105,7 +109,10 @@ impl<'a> Legend<'a> {
         let width = |label: &str| label.chars().count() as i32 * LABEL_SIZE * 6 / 10;
         let widest = series.iter().map(|series| width(&series.label)).max().unwrap_or(0);
         let column_width = SAMPLE + GAP + widest + 2 * GAP;
-        let columns = ((WIDTH - 2 * MARGIN) / column_width).max(1) as usize;
+        let most = ((WIDTH - 2 * MARGIN) / column_width).max(1) as usize;
+        // As few lines as it takes, and as many labels in each.
+        let lines = series.len().div_ceil(most).max(1);
+        let columns = series.len().div_ceil(lines).max(1);
         Self { series, columns, column_width }
     }
 
@@ -130,4 +137,43 @@ impl<'a> Legend<'a> {
 pub(super) fn text(size: i32) -> TextStyle<'static> {
     // plotters divides by this, for the room between lines.
     ("sans-serif", f64::from(size) * 1.24).into_font().color(&INK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(count: usize) -> Vec<Series> {
+        let one =
+            |index| Series { label: format!("algorithm {index:>2}"), baseline: false, points: Vec::new() };
+        (0..count).map(one).collect()
+    }
+
+    #[test]
+    fn eleven_series_have_colours_that_differ() {
+        let series = series(11);
+        let colours: Vec<_> = Look::all(&series).map(|(look, _)| look.colour).collect();
+        for (index, one) in colours.iter().enumerate() {
+            for other in &colours[..index] {
+                let apart = |one: u8, other: u8| f64::from(one.abs_diff(other)).powi(2);
+                let distance = apart(one.0, other.0) + apart(one.1, other.1) + apart(one.2, other.2);
+                assert!(distance.sqrt() > 60.0, "{one:?} and {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_lines_of_a_legend_are_even() {
+        for count in 1..=24 {
+            let series = series(count);
+            let legend = Legend::of(&series);
+            let lines = count.div_ceil(legend.columns);
+            let last = count - (lines - 1) * legend.columns;
+            assert!(
+                legend.columns - last < lines,
+                "{count} series: {last} of {} in the last",
+                legend.columns
+            );
+        }
+    }
 }

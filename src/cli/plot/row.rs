@@ -1,6 +1,7 @@
 //! Reading the rows of a benchmark.
 
 use serde::Deserialize;
+use unisono::bench::Operation;
 
 /// What a figure needs of a row of `unisono bench --format json`; its other fields are passed over.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -11,6 +12,9 @@ pub(super) struct Row {
     #[serde(skip)]
     pub(super) line: usize,
     pub(super) algorithm: String,
+    /// Rows that do not say are older than other operations.
+    #[serde(default = "all_reduce")]
+    pub(super) operation: String,
     pub(super) bytes: u64,
     pub(super) dtype: String,
     pub(super) op: String,
@@ -24,6 +28,10 @@ pub(super) struct Row {
     wrong: u64,
     #[serde(default)]
     pub(super) oversubscribed: bool,
+}
+
+fn all_reduce() -> String {
+    Operation::AllReduce.name().to_owned()
 }
 
 /// The order statistics that are drawn.
@@ -41,7 +49,10 @@ impl Row {
         if self.wrong > 0 {
             Some(format!("{} elements were wrong, and their times mean nothing", self.wrong))
         } else if self.bytes == 0 {
-            Some("an array of 0 bytes has no place on a logarithmic axis".to_owned())
+            Some(format!(
+                "{} of 0 bytes has no place on a logarithmic axis: choose another --operation",
+                self.operation
+            ))
         } else if !(0.0 < min && min <= p50 && p50 <= p95) {
             Some(format!("expected times with 0 < min <= p50 <= p95, not {min}, {p50} and {p95}"))
         } else if self.busbw_gb_per_s < 0.0 {
@@ -52,16 +63,25 @@ impl Row {
     }
 }
 
-/// The rows of a file, one JSON object a line.
-pub(super) fn read(file: &str, text: &str) -> Result<Vec<Row>, String> {
+/// The rows of a file, one JSON object a line: all of them, or those of an operation.
+pub(super) fn read(file: &str, text: &str, operation: Option<Operation>) -> Result<Vec<Row>, String> {
     let lines = text.lines().zip(1..).filter(|(text, _)| !text.trim().is_empty());
-    let rows: Vec<_> = lines
-        .map(|(text, line)| row(file, line, text).map_err(|why| format!("`{file}`, line {line}: {why}")))
-        .collect::<Result<_, _>>()?;
+    let said = |line: usize, why: String| format!("`{file}`, line {line}: {why}");
+    let rows = lines.map(|(text, line)| row(file, line, text).map_err(|why| said(line, why)));
+    let mut rows: Vec<_> = rows.collect::<Result<_, _>>()?;
     if rows.is_empty() {
         return Err(format!("`{file}` has no rows: expected what `unisono bench --format json` prints"));
     }
-    Ok(rows)
+    if let Some(operation) = operation {
+        rows.retain(|row| row.operation == operation.name());
+        if rows.is_empty() {
+            return Err(format!("`{file}` has no rows of {operation}"));
+        }
+    }
+    match rows.iter().find_map(|row| Some(said(row.line, row.defect()?))) {
+        Some(why) => Err(why),
+        None => Ok(rows),
+    }
 }
 
 fn row(file: &str, line: usize, text: &str) -> Result<Row, String> {
@@ -71,7 +91,7 @@ fn row(file: &str, line: usize, text: &str) -> Result<Row, String> {
         let why = said.split(" at line ").next().unwrap_or_default();
         format!("no row of `unisono bench --format json`: {why}")
     })?;
-    row.defect().map_or(Ok(Row { file: file.to_owned(), line, ..row }), Err)
+    Ok(Row { file: file.to_owned(), line, ..row })
 }
 
 #[cfg(test)]
@@ -88,7 +108,7 @@ pub(super) mod tests {
     #[test]
     fn rows_are_read() {
         let text = format!("{}\n\n{}\n", line("ring", 2, 8), line("auto", 2, 16));
-        let rows = read("a.json", &text).unwrap();
+        let rows = read("a.json", &text, None).unwrap();
         let seen: Vec<_> = rows.iter().map(|row| (row.algorithm.as_str(), row.bytes, row.line)).collect();
         assert_eq!(seen, [("ring", 8, 1), ("auto", 16, 3)]);
         assert_eq!(rows[0].time_us, Times { min: 1.0, p50: 2.0, p95: 3.0 });
@@ -104,9 +124,9 @@ pub(super) mod tests {
             (row.replace("\"bytes\"", "\"size\""), "missing field `bytes`"),
             (row.replace("\"wrong\":0", "\"wrong\":3"), "line 1: 3 elements were wrong"),
             (row.replace("\"min\":1.0", "\"min\":0.0"), "0 < min <= p50 <= p95, not 0, 2 and 3"),
-            (line("ring", 2, 0), "an array of 0 bytes"),
+            (line("ring", 2, 0), "all-reduce of 0 bytes"),
         ] {
-            let why = read("a.json", &text).unwrap_err();
+            let why = read("a.json", &text, None).unwrap_err();
             assert!(why.contains(said) && !why.contains('\n'), "{said:?} in {why:?}");
         }
     }

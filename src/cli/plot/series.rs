@@ -36,6 +36,7 @@ const MOST_SERIES: usize = 24;
 impl Comparison {
     /// The comparison that at least one row makes.
     pub(super) fn of(rows: &[Row]) -> Result<Self, String> {
+        refuse_mixed(rows)?;
         refuse_twice(rows)?;
         let by_file = files_overlap(rows);
         let first = traits(&rows[0], by_file);
@@ -62,7 +63,7 @@ impl Comparison {
         for series in &mut series {
             series.points.sort_by(|a, b| a.bytes.total_cmp(&b.bytes));
         }
-        Ok(Self { title: phrases("All-reduce", ": ", first, shared), series })
+        Ok(Self { title: phrases(&title(&rows[0].operation), ": ", first, shared), series })
     }
 }
 
@@ -97,6 +98,24 @@ fn phrases(head: &str, then: &str, phrases: [String; TRAITS], wanted: [bool; TRA
     if wanted.is_empty() { head.to_owned() } else { format!("{head}{then}{}", wanted.join(", ")) }
 }
 
+/// The name of an operation as the beginning of a title.
+fn title(operation: &str) -> String {
+    let (first, rest) = operation.split_at_checked(1).unwrap_or_default();
+    first.to_uppercase() + rest
+}
+
+/// A figure is of one operation: what the others took is no better and no worse.
+fn refuse_mixed(rows: &[Row]) -> Result<(), String> {
+    let first = &rows[0];
+    match rows.iter().find(|row| row.operation != first.operation) {
+        None => Ok(()),
+        Some(Row { file, line, operation, .. }) => Err(format!(
+            "`{file}`, line {line} is of {operation}, and rows before it are of {}: choose one with --operation",
+            first.operation
+        )),
+    }
+}
+
 /// No file has two rows of the same series and size: which of them to draw, nobody said.
 fn refuse_twice(rows: &[Row]) -> Result<(), String> {
     let mut lines = BTreeMap::new();
@@ -121,11 +140,13 @@ fn files_overlap(rows: &[Row]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use unisono::bench::Operation;
+
     use super::super::row::{read, tests::line};
     use super::*;
 
     fn rows(file: &str, lines: &[String]) -> Vec<Row> {
-        read(file, &lines.join("\n")).unwrap()
+        read(file, &lines.join("\n"), None).unwrap()
     }
 
     fn labels(rows: &[Row]) -> Vec<String> {
@@ -151,6 +172,23 @@ mod tests {
             ["ring, 2 ranks, sum of f32, slice memory", "ring, 4 ranks, sum of bf16, registered memory"]
         );
         assert_eq!(Comparison::of(&rows).unwrap().title, "All-reduce: 1 node, over threads");
+    }
+
+    #[test]
+    fn a_figure_is_of_one_operation() {
+        let broadcast = line("tree", 2, 8).replace("\"bytes\"", "\"operation\":\"broadcast\",\"bytes\"");
+        let text = [line("ring", 2, 8), broadcast].join("\n");
+        let why = Comparison::of(&read("a.json", &text, None).unwrap()).unwrap_err();
+        assert_eq!(
+            why,
+            "`a.json`, line 2 is of broadcast, and rows before it are of all-reduce: choose one with --operation"
+        );
+        let chosen = read("a.json", &text, Some(Operation::Broadcast)).unwrap();
+        assert!(Comparison::of(&chosen).unwrap().title.starts_with("Broadcast: 2 ranks"));
+        assert_eq!(
+            read("a.json", &text, Some(Operation::Gather)).unwrap_err(),
+            "`a.json` has no rows of gather"
+        );
     }
 
     #[test]

@@ -4,20 +4,33 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::SystemTime;
 
 const DIRECTORY: &str = "--checkpoint-dir";
 const RESUME: &str = "--resume";
+const OVERWRITE: &str = "--overwrite";
 
 /// A command, and where it keeps checkpoints, if it says so.
 #[derive(Debug)]
 pub(super) struct Plan {
     words: Vec<OsString>,
     directory: Option<PathBuf>,
+    /// What another run has saved there, if the command may remove it.
+    overwritten: Option<Saved>,
 }
+
+/// A checkpoint's directory, and when it got its last file.
+type Saved = (String, Option<SystemTime>);
 
 impl Plan {
     pub(super) fn new(words: &[OsString]) -> Self {
-        Self { words: words.to_vec(), directory: directory(words) }
+        let mut plan = Self { words: words.to_vec(), directory: directory(words), overwritten: None };
+        plan.overwritten = plan.saved().filter(|_| plan.has(OVERWRITE));
+        plan
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.words.iter().any(|word| word == option)
     }
 
     pub(super) fn program(&self) -> &OsStr {
@@ -32,26 +45,42 @@ impl Plan {
 
     /// Whether the command goes on from checkpoints, if there are some.
     fn resumes(&self) -> bool {
-        self.words.iter().any(|word| word == RESUME)
+        self.has(RESUME)
     }
 
     /// What makes a restart go on from where it should not: what another run has saved.
     pub(super) fn refusal(&self) -> Option<String> {
         let (directory, newest) = (self.directory.as_ref()?.display(), self.newest()?);
-        (!self.resumes()).then(|| {
+        (!self.resumes() && !self.has(OVERWRITE)).then(|| {
             format!(
-                "there is {newest} in {directory}, and the command does not go on from it: add {RESUME}, or choose another \
-                 directory"
+                "there is {newest} in {directory}, and the command does not go on from it: add {RESUME}, choose another \
+                 directory, or remove it with {OVERWRITE}"
             )
         })
     }
 
     /// Has the command go on from its checkpoints, if it says where they are and does not go on from them anyway.
     pub(super) fn resume(&mut self) {
+        if self.overwritten.is_some() && self.overwritten == self.saved() {
+            // The command has failed before it removed them.
+            return;
+        }
         if self.directory.is_some() && !self.resumes() {
+            self.words.retain(|word| word != OVERWRITE);
             super::say("adds --resume to the command");
             self.words.push(RESUME.into());
         }
+    }
+
+    /// The name of the newest checkpoint of this run.
+    pub(super) fn newest_of_run(&self) -> Option<String> {
+        self.saved().filter(|saved| self.overwritten.as_ref() != Some(saved)).map(|(name, _)| name)
+    }
+
+    fn saved(&self) -> Option<Saved> {
+        let name = self.newest()?;
+        let changed = fs::metadata(self.directory.as_ref()?.join(&name)).and_then(|found| found.modified());
+        Some((name, changed.ok()))
     }
 
     /// The name of the newest checkpoint. Names are as long as each other, so the newest is the greatest.
@@ -109,6 +138,22 @@ mod tests {
         let mut other = plan("some program --checkpoint-directory D");
         other.resume();
         assert_eq!(arguments(&other), ["program", "--checkpoint-directory", "D"]);
+    }
+
+    #[test]
+    fn another_runs_checkpoints_are_removed_once_and_then_gone_on_from() {
+        let directory = tempfile::tempdir().unwrap();
+        let checkpoint = |step: u32| directory.path().join(format!("step-000000000{step}"));
+        fs::create_dir(checkpoint(7)).unwrap();
+        let mut plan = plan(&format!("train --overwrite --checkpoint-dir {}", directory.path().display()));
+        assert_eq!((plan.refusal(), plan.newest_of_run()), (None, None));
+        plan.resume();
+        assert!(plan.has(OVERWRITE) && !plan.has(RESUME), "they are still there: {plan:?}");
+        fs::remove_dir(checkpoint(7)).unwrap();
+        fs::create_dir(checkpoint(2)).unwrap();
+        assert_eq!(plan.newest_of_run().as_deref(), Some("step-0000000002"));
+        plan.resume();
+        assert!(plan.has(RESUME) && !plan.has(OVERWRITE), "{plan:?}");
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Teller {
 
     fn epoch(&self, report: &EpochReport) -> String {
         format!(
-            "epoch {:>2}/{}  loss {:.4}  test loss {:.4}  test accuracy {:>6.2} %  {:>8.0} samples/s  communication {:>4.1} %",
+            "epoch {:>2}/{}  loss {:.4}  test {:.4}, {:.2} %  {:>6.0} samples/s  waits {:>4.1} %",
             report.epoch,
             self.epochs,
             report.loss,

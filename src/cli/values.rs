@@ -1,0 +1,53 @@
+//! Values of options: which there are is listed by `--help`, and said in words where one is another.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Command, Error};
+
+/// A whole number of a range.
+pub(super) fn whole<N>(
+    least: N,
+    most: N,
+) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static
+where
+    N: FromStr + PartialOrd + Display + Copy + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+    }
+}
+
+/// A whole number that is not 0.
+#[cfg(feature = "candle")]
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|&number| number > 0);
+    number.ok_or_else(|| "expected a whole number above 0".to_owned())
+}
+
+/// Values that have these names. A parser may know others, that cannot be listed.
+pub(super) fn named<P>(names: impl IntoIterator<Item = &'static str>, parse: P) -> Named<P> {
+    Named { names: names.into_iter().collect(), parse }
+}
+
+/// A parser of values that have names.
+#[derive(Debug, Clone)]
+pub(super) struct Named<P> {
+    names: Vec<&'static str>,
+    parse: P,
+}
+
+impl<P: TypedValueParser> TypedValueParser for Named<P> {
+    type Value = P::Value;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<P::Value, Error> {
+        self.parse.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.names.iter().map(PossibleValue::new)))
+    }
+}
