@@ -1,9 +1,12 @@
 //! The whole of it: `mpirun -n 4 all_reduce`.
 
-use unisono::ReduceOp;
+use unisono::{Communicator, ReduceOp};
 
-fn main() -> unisono::Result<()> {
-    let mut comm = unisono::init()?;
+fn main() -> std::process::ExitCode {
+    unisono::run(train)
+}
+
+fn train(comm: &mut Communicator) -> Result<(), Box<dyn std::error::Error>> {
     let mut gradients = vec![comm.rank() as f32; 1_000_000];
     let ran = comm.all_reduce(&mut gradients, ReduceOp::Mean)?;
 

@@ -8,9 +8,12 @@ use unisono::{Communicator, ReduceOp};
 const STEPS: usize = 400;
 const RATE: f64 = 0.5;
 
-fn main() -> unisono::Result<()> {
-    let mut comm = unisono::init()?;
-    let points = own_points(&comm);
+fn main() -> std::process::ExitCode {
+    unisono::run(train)
+}
+
+fn train(comm: &mut Communicator) -> unisono::Result<()> {
+    let points = own_points(comm);
 
     // Rank 0's beginning is everybody's.
     let mut parameters = if comm.rank() == 0 { [0.3, -0.2] } else { [0.0, 0.0] };

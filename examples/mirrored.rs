@@ -71,8 +71,8 @@ fn train(comm: &mut Communicator) -> std::result::Result<Summary, TrainError> {
     })
 }
 
-fn on_rank(mut comm: Communicator) -> std::result::Result<(), TrainError> {
-    let summary = train(&mut comm)?;
+fn on_rank(comm: &mut Communicator) -> std::result::Result<(), TrainError> {
+    let summary = train(comm)?;
     assert!(summary.last.test_accuracy > 0.9, "it learnt too little: {summary:?}");
     if comm.rank() == 0 {
         println!("all {} ranks hold the same parameters, {}", summary.ranks, summary.parameters_hash);
@@ -80,11 +80,11 @@ fn on_rank(mut comm: Communicator) -> std::result::Result<(), TrainError> {
     Ok(())
 }
 
-fn main() -> std::result::Result<(), TrainError> {
+fn main() -> std::process::ExitCode {
     // Processes if a launcher started this one, or else threads: the line that decides.
     #[cfg(feature = "mpi")]
     if unisono::config::Launcher::detect().rank.is_some() {
-        return on_rank(unisono::init()?);
+        return unisono::run(on_rank);
     }
-    unisono::threads(2, on_rank).into_iter().collect()
+    unisono::run_threads(2, on_rank)
 }

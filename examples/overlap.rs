@@ -10,8 +10,11 @@ const LAYERS: usize = 6;
 const PARAMETERS: usize = 200_000;
 const STEPS: usize = 5;
 
-fn main() -> unisono::Result<()> {
-    let mut comm = unisono::init()?;
+fn main() -> std::process::ExitCode {
+    unisono::run(train)
+}
+
+fn train(comm: &mut Communicator) -> unisono::Result<()> {
     let mut buckets = Vec::new();
     for _ in 0..LAYERS {
         buckets.push(comm.alloc::<f32>(PARAMETERS)?);
@@ -19,7 +22,7 @@ fn main() -> unisono::Result<()> {
     for step in 0..STEPS {
         let mut in_flight: Vec<Pending<Registered<f32>>> = Vec::new();
         for (layer, mut bucket) in buckets.drain(..).enumerate().rev() {
-            compute_gradients(&comm, step, layer, &mut bucket);
+            compute_gradients(comm, step, layer, &mut bucket);
             in_flight.push(comm.all_reduce_async(bucket, ReduceOp::Mean)?);
         }
         // They come back in the order in which they were sent, and their memory is used again.

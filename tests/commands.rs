@@ -1,6 +1,6 @@
 //! The commands that need no ranks, as a person or a program uses them.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn run(arguments: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
@@ -107,6 +107,60 @@ fn doctor_fails_if_something_is_wrong() {
     assert!(code == Some(0) && !found.contains("WRONG"), "{found}");
 }
 
+/// Commands that write to standard output.
+const TALKING: [&str; 6] = [
+    "--help",
+    "explain ring --ranks 4",
+    "verify --ranks 1:4",
+    "simulate all --nodes 2 --ranks-per-node 2 --bytes 1K",
+    "doctor --threads 2",
+    "bench --threads 2 --bytes 8:1K --iterations 3",
+];
+
+fn run_into(stdout: impl Into<Stdio>, arguments: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    let output =
+        command.args(arguments.split_whitespace()).stdout(stdout).output().expect("the command starts");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn nobody_who_reads_is_no_error() {
+    for arguments in TALKING {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        assert_eq!(run_into(writer, arguments), (Some(0), String::new()), "{arguments}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_one_line() {
+    let line = "unisono: cannot write to standard output: No space left on device (os error 28)\n";
+    for arguments in TALKING {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        assert_eq!(run_into(full, arguments), (Some(1), line.to_owned()), "{arguments}");
+    }
+}
+
+/// What a node has no room for is refused before it is asked for, in one line.
+#[test]
+fn more_than_there_is_is_refused() {
+    let refused = |line: &str| {
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", line, env!("CARGO_BIN_EXE_unisono")]).output().expect("a shell");
+        let stderr = String::from_utf8(output.stderr).expect("text");
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{line}: {stderr}");
+        stderr
+    };
+    let said = refused("exec \"$0\" bench --threads 64 --bytes 16G --algorithm all-to-all");
+    let expected = "unisono: arrays of 16 GiB on 64 ranks of a node need 2048 GiB, copies included, and ";
+    assert!(said.starts_with(expected) && said.contains("of memory can be had"), "{said}");
+    let said = refused("ulimit -v 4000000 && exec \"$0\" bench --threads 1024 --bytes 8");
+    assert!(said.contains("raise `ulimit -v`"), "{said}");
+    let said = refused("exec \"$0\" bench --threads 1025 --bytes 8");
+    assert!(said.contains("expected a whole number from 1 to 1024"), "{said}");
+}
+
 /// Bad input: one clear line, and exit code 2.
 #[test]
 fn nonsense_is_refused() {
@@ -117,7 +171,10 @@ fn nonsense_is_refused() {
         (format!("ring {world} --bytes 0"), "expected 1 to 1024G bytes"),
         (format!("ring {world} --bytes 1K --intra 5"), "expected ALPHA_US,GB_PER_S"),
         (format!("ring {world} --bytes 1K --inter 5,0"), "a rate of 0 GB/s"),
-        ("ring --nodes 0 --ranks-per-node 2 --bytes 1K".to_owned(), "0 is not in 1..="),
+        (
+            "ring --nodes 0 --ranks-per-node 2 --bytes 1K".to_owned(),
+            "expected a whole number from 1 to 32768",
+        ),
         ("ring --nodes 9999 --ranks-per-node 9999 --bytes 1K".to_owned(), "are more than 32768 ranks"),
         ("all-to-all --nodes 512 --ranks-per-node 8 --bytes 1K".to_owned(), "all-to-all: more than"),
     ] {
@@ -125,6 +182,7 @@ fn nonsense_is_refused() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(said), "{arguments}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{arguments}: {stderr}");
     }
 }
 

@@ -57,6 +57,7 @@ fn play(role: &str) -> ExitCode {
             common::bits::agree_in_blocks(&mut comm, Memory::Mixed);
         }
         "stress" => common::stress::calls(&mut comm, 300),
+        "vendors" => common::vendors::agree(&mut comm),
         "in flight" => common::in_flight::conformance(&mut comm),
         "transport" => println!("transport: {}", comm.transport()),
         "drops" => drops(comm),
@@ -245,6 +246,10 @@ const OTHER_LABELS: [(&str, &str, &str); 2] = [
     ("label", "called all-reduce #0 \"bucket ", "called all-reduce #0 with another label of 100000 f32"),
 ];
 
+/// Whatever the trial at the start says of how fast this kernel copies.
+const COPIED: &[(&str, &str)] = &[("UNISONO_KERNEL_COPIES", "on")];
+const NOT_COPIED: &[(&str, &str)] = &[("UNISONO_KERNEL_COPIES", "off")];
+
 fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut trial = |name: String, test: Box<dyn FnOnce() + Send>| {
@@ -257,13 +262,15 @@ fn trials() -> Vec<Trial> {
     let messages: &[(&str, &str)] = &[("UNISONO_TRANSPORT", "mpi")];
     let even: &[(&str, &str)] = &[("UNISONO_NODES", "2,2")];
     let uneven: &[(&str, &str)] = &[("UNISONO_NODES", "3,1")];
-    let worlds: [(&str, RangeInclusive<usize>, _, &[&str]); 7] = [
+    let worlds: [(&str, RangeInclusive<usize>, _, &[&str]); 9] = [
         ("shared memory", 1..=5, shared, &["conformance", "bits"]),
-        ("shared memory", 2..=4, shared, &["stress", "in flight"]),
+        ("shared memory", 2..=4, shared, &["stress", "in flight", "vendors"]),
         ("shared memory", 2..=3, shared, &["registered", "thresholds", "blocks", "drops"]),
+        ("memory that the kernel copies", 2..=3, COPIED, &["thresholds", "blocks"]),
+        ("memory that it does not copy", 2..=3, NOT_COPIED, &["thresholds"]),
         ("messages", 2..=4, messages, &["conformance", "bits"]),
         ("messages", 3..=3, messages, &["blocks", "stress", "in flight"]),
-        ("two and two", 4..=4, even, &["conformance", "bits", "stress", "in flight"]),
+        ("two and two", 4..=4, even, &["conformance", "bits", "stress", "in flight", "vendors"]),
         ("three and one", 4..=4, uneven, &["conformance", "bits", "blocks", "stress"]),
     ];
     for (world, sizes, settings, roles) in worlds {

@@ -38,7 +38,7 @@ fn sizes_around_which_another_way_is_taken() {
 
 #[test]
 fn same_bits() {
-    for ranks in [1, 2, 3, 4, 6, 7, 8] {
+    for ranks in 1..=9 {
         unisono::threads(ranks, |mut comm| common::bits::agree(&mut comm, Memory::Slices));
     }
     unisono::threads(3, |mut comm| common::bits::agree_in_blocks(&mut comm, Memory::Mixed));
@@ -157,7 +157,8 @@ fn a_rank_that_leaves_or_never_comes_is_named() {
         0 => comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).map(drop),
         _ => Ok(()),
     });
-    assert_eq!(errors, ["rank 0, all-reduce #0 by recursive-doubling, step 0: rank 1 has left the world"]);
+    let said = "rank 0, all-reduce #0 by recursive-doubling, step 0: rank 1 has left the world: it dropped its communicator";
+    assert!(errors.len() == 1 && errors[0].starts_with(said), "{errors:?}");
 
     let errors = unisono::threads(2, |mut comm| {
         if comm.rank() == 1 {

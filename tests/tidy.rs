@@ -63,7 +63,13 @@ fn only_config_reads_the_environment() {
     absent(
         "src",
         &["env::var", "env::set_var"],
-        &["src/config.rs", "src/config/cores.rs", "src/config/launcher.rs"],
+        &[
+            "src/config.rs",
+            "src/config/cores.rs",
+            "src/config/launcher.rs",
+            "src/config/network.rs",
+            "src/config/variables.rs",
+        ],
     );
 }
 

@@ -39,7 +39,33 @@ pub fn agree(comm: &mut Communicator, memory: Memory) {
         let sums: Vec<bf16> = over(comm, memory, algorithm, COUNT, bf16::from_f64);
         same_as_threads(comm, algorithm, &sums, bf16::from_f64);
         same_on_all_ranks(comm, &sums);
+        for (scale, bf16_scale) in
+            [(1.0, 1.0), (64.0, 2.0_f64.powi(118)), (2.0_f64.powi(-24), 2.0_f64.powi(-136))]
+        {
+            mean_is_same_on_all_ranks(comm, memory, algorithm, |noise| f16::from_f64(noise * scale));
+            mean_is_same_on_all_ranks(comm, memory, algorithm, |noise| bf16::from_f64(noise * bf16_scale));
+        }
     }
+}
+
+/// Means are made of sums that some ranks have sent, and rounded, and others have not: of numbers that are inexact, so large that sums
+/// overflow, or too small for a normal number.
+fn mean_is_same_on_all_ranks<T: Element + Into<f64>>(
+    comm: &mut Communicator,
+    memory: Memory,
+    algorithm: Algorithm,
+    element: impl Fn(f64) -> T,
+) {
+    let means = reduced(comm, memory, (algorithm, ReduceOp::Mean), COUNT, element);
+    let mut first = means.clone();
+    comm.broadcast(&mut first, 0).unwrap();
+    let same = |one: T, other: T| {
+        let (one_wide, other_wide): (f64, f64) = (one.into(), other.into());
+        bytemuck::bytes_of(&one) == bytemuck::bytes_of(&other) || one_wide.is_nan() && other_wide.is_nan()
+    };
+    let differs = (0..COUNT).find(|&index| !same(means[index], first[index]));
+    let what = differs.map(|index| (index, means[index], first[index]));
+    assert!(what.is_none(), "mean of {} by {algorithm}, rank {} and rank 0: {what:?}", T::DTYPE, comm.rank());
 }
 
 /// The same for arrays that are worked on block by block, or copied by the kernel; and there, means are made block by block.

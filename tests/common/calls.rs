@@ -57,6 +57,9 @@ impl Made {
     pub fn describe(&self, sequence: usize) -> String {
         let Self { operation, choice, dtype, op, count, label } = self;
         let label = if label.is_empty() { String::new() } else { format!("{label:?} ") };
+        if *self == (Self { label: self.label, ..Self::barrier() }) {
+            return format!("barrier #{sequence} {label}").trim_end().to_owned();
+        }
         let op = if self.reduces() { format!(", {op}") } else { String::new() };
         let root = operation.root().map_or(String::new(), |root| format!(", root {root}"));
         format!("{} #{sequence} {label}of {count} {dtype}{op}{root}, by {choice}", operation.name())

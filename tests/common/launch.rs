@@ -4,6 +4,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// How a program ended.
@@ -50,11 +51,28 @@ pub fn mpirun(ranks: usize, program: &str) -> Command {
 }
 
 /// Runs a command to its end; ends it, and all that it started, if it takes longer.
-pub fn run(mut command: Command, deadline: Duration) -> Ended {
+pub fn run(command: Command, deadline: Duration) -> Ended {
+    run_and(command, deadline, |_, _| ())
+}
+
+/// The same; as soon as it has written something to standard output, it and what it started are interrupted, as from a terminal.
+pub fn run_and_interrupt(command: Command, deadline: Duration) -> Ended {
+    run_and(command, deadline, |child, has_spoken| {
+        if has_spoken.recv_timeout(deadline).is_ok() {
+            signal_all(child, "-INT");
+        }
+    })
+}
+
+fn run_and(mut command: Command, deadline: Duration, meanwhile: impl FnOnce(&Child, &Receiver<()>)) -> Ended {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let stdout = drain(child.stdout.take().unwrap());
-    let stderr = drain(child.stderr.take().unwrap());
+    let (speaks, has_spoken) = channel();
+    let stdout = drain(child.stdout.take().unwrap(), move || {
+        let _ = speaks.send(());
+    });
+    let stderr = drain(child.stderr.take().unwrap(), || ());
+    meanwhile(&child, &has_spoken);
     let status = wait(&mut child, deadline);
     let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
     let status =
@@ -62,9 +80,16 @@ pub fn run(mut command: Command, deadline: Duration) -> Ended {
     Ended { status, stdout, stderr }
 }
 
-fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+/// Reads what comes, and tells when it begins to.
+fn drain(
+    mut pipe: impl Read + Send + 'static,
+    begins: impl FnOnce() + Send + 'static,
+) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
-        let mut text = Vec::new();
+        let mut text = vec![0; 1];
+        let first = pipe.read(&mut text).expect("a pipe is read");
+        text.truncate(first);
+        begins();
         pipe.read_to_end(&mut text).expect("a pipe is read");
         String::from_utf8_lossy(&text).into_owned()
     })
@@ -76,13 +101,18 @@ fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
     }
     // A launcher that is asked ends its ranks, which are in process groups of their own.
     for signal in ["-TERM", "-KILL"] {
-        let group = format!("-{}", child.id());
-        Command::new("kill").args([signal, "--", &group]).status().expect("kill starts");
+        signal_all(child, signal);
         if poll(child, Duration::from_secs(5)).is_some() {
             break;
         }
     }
     None
+}
+
+/// Sends a signal to the child and what it has started in its process group.
+fn signal_all(child: &Child, signal: &str) {
+    let group = format!("-{}", child.id());
+    Command::new("kill").args([signal, "--", &group]).status().expect("kill starts");
 }
 
 fn poll(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {

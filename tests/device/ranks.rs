@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
-use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp, Vendor};
+use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, ReduceOp, Vendor};
 
 use crate::common::{Exact, assert_reduced, bits, inputs};
 use crate::for_every_dtype;
@@ -18,7 +18,10 @@ pub(crate) fn play(role: &str, comm: &mut Communicator) {
         "by nccl" => ran(comm, &["nccl"], "NCCL"),
         "in nodes" => ran(comm, &["hierarchical-copy+nccl", "rail+nccl"], "NCCL"),
         "through the host" => {
-            ran(comm, &["recursive-doubling", "round-robin"], "share a GPU");
+            // What the host's arrays are reduced by.
+            let call = |count| Call::all_reduce(DType::F32, ReduceOp::Mean, count);
+            let on_host = [8, LARGE].map(|count| comm.selection(&call(count)).algorithm);
+            ran(comm, &on_host, "share a GPU");
             refuses(comm);
         }
         "alone" => ran(comm, &[], "no node has two ranks"),

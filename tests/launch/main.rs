@@ -128,6 +128,7 @@ fn launchers() -> Vec<Trial> {
         always("more ranks than cores is said once, or not at all", more_ranks_than_cores),
         trial("ranks that are bound to one core are told so", bound_to_one_core),
         always("threads are not started by several processes", threads_under_a_launcher),
+        always("MPI begins once, and a second world is refused", again),
     ]
 }
 
@@ -273,4 +274,10 @@ fn threads_under_a_launcher() {
     let ended = run(command);
     assert_eq!(ended.status.code(), Some(2), "{ended:?}");
     assert_eq!(count(&ended.stderr, "--threads 2 makes a world of each of the 2 processes"), 1, "{ended:?}");
+}
+
+fn again() {
+    let ended = run(ranks(2, "again")).expect_success();
+    assert_eq!(count(&ended.stdout, "refused: MPI was finalised in this process"), 2, "{ended:?}");
+    assert_eq!(count(&ended.stderr, "MPI"), 0, "{ended:?}");
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use unisono::{Communicator, ReduceOp};
+use unisono::{Communicator, Error, ReduceOp};
 
 /// More arrays than `ulimit -n 64` has files.
 const ARRAYS: usize = 100;
@@ -32,6 +32,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
         "start" => Ok(()),
         "sum" | "no copies" | "no memory" => sum(&mut comm),
         "arrays" => arrays(&mut comm),
+        "again" => again(comm),
         "much" => comm.alloc::<u8>(3 << 30).map(drop),
         _ => panic!("no such role: {role}"),
     };
@@ -51,6 +52,17 @@ fn sum(comm: &mut Communicator) -> unisono::Result<()> {
         let of_ranks = ranks * (ranks - 1) / 2;
         let right = |(index, &sum): (usize, &u64)| sum == (of_ranks + ranks * index) as u64;
         assert!(slice.iter().enumerate().all(right), "a wrong sum of {count}");
+    }
+    Ok(())
+}
+
+/// A second world after the first: there is none, and what is there goes on.
+fn again(mut comm: Communicator) -> unisono::Result<()> {
+    sum(&mut comm)?;
+    drop(comm);
+    match unisono::init() {
+        Err(error @ Error::Launch(_)) => println!("refused: {error}"),
+        other => panic!("it was not refused: {other:?}"),
     }
     Ok(())
 }

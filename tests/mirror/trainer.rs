@@ -130,6 +130,7 @@ pub(crate) fn stoppable_run(
     let checkpoints = directory.map(|directory| Checkpoints {
         directory: directory.to_path_buf(),
         keep: 2,
+        overwrites: false,
         when: When { every_steps: Some(4), every: None },
     });
     let stop = Stop::default();

@@ -9,6 +9,7 @@ use unisono::{Algorithm, Choice, Communicator, DType, Error, Operation, ReduceOp
 use crate::common::calls::{Made, Own, Ranks};
 use crate::common::memory::Memory;
 use crate::common::random::Random;
+use crate::common::vendors;
 
 /// A rank that has no error after so long hangs.
 pub const DEADLINE: Duration = Duration::from_secs(40);
@@ -213,10 +214,12 @@ impl Draw {
     fn choices(&self, call: &Made) -> Vec<Choice> {
         let offers = |algorithm: &Algorithm| algorithm.plan(call.operation, &self.topology, 0).is_some();
         let mut choices: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::Algorithm).collect();
-        // MPI has no half formats; ours that are added up are widened.
-        if self.has_mpi && call.operation == Operation::AllReduce && !call.dtype.is_half() {
+        if self.has_mpi && call.operation == Operation::AllReduce {
             let in_nodes = [Algorithm::HierarchicalCopy, Algorithm::Rail];
-            choices.extend(in_nodes.map(|algorithm| Choice::InNodes(algorithm, Vendor::Mpi)));
+            let in_nodes = in_nodes.map(|algorithm| Choice::InNodes(algorithm, Vendor::Mpi));
+            choices.extend(
+                in_nodes.into_iter().filter(|choice| !vendors::may_refuse(choice, call.dtype, call.op)),
+            );
         }
         choices
     }

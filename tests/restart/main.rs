@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 #[path = "../common/launch.rs"]
-#[allow(unreachable_pub, reason = "it is part of other test binaries too")]
+#[allow(dead_code, unreachable_pub, reason = "it is part of other test binaries too")]
 mod launch;
 
 mod disk;

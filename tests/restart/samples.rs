@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, thread};
 
-use unisono::data::{Batch, DataError, Dataset, Depth, Inputs, Kind, Split, Threads};
+use unisono::data::{Batch, DataError, Dataset, Depth, Inputs, Kind, Schema, Split, Threads};
 use unisono::train::checkpoint::When;
 use unisono::train::rate::{Rate, Schedule};
 use unisono::train::{
@@ -133,7 +133,8 @@ fn train(directory: &Path) -> Result<(), TrainError> {
         labels: vec![0; count],
     };
     let kind = Kind::Table { features: 1, classes: 1 };
-    let dataset = Arc::new(Dataset { kind, train: values(SAMPLES), test: values(50) });
+    let dataset =
+        Arc::new(Dataset { kind, train: values(SAMPLES), test: values(50), schema: Schema::default() });
     let shares = Shares { rank, ranks, global_batch: GLOBAL_BATCH, micro_batch: 100, fixed_passes: None };
     let notes =
         File::options().create(true).append(true).open(directory.join(format!("notes-{ranks}-{rank}")));
@@ -146,7 +147,7 @@ fn train(directory: &Path) -> Result<(), TrainError> {
     let when = When { every_steps: Some(3), every: None };
     let rate = Rate::new(Schedule::Constant, 0.01, 0.0, (EPOCHS * STEPS) as u64);
     let settings = RunSettings {
-        checkpoints: Some(Checkpoints { directory: checkpoints, keep: 2, when }),
+        checkpoints: Some(Checkpoints { directory: checkpoints, keep: 2, overwrites: false, when }),
         ..RunSettings::new(EPOCHS, GLOBAL_BATCH, OptimizerSettings::new(OptimizerKind::Sgd), rate)
     };
     let replica = Mean { parameters: [Parameter::new("mean", [1])], value: [0.0] };

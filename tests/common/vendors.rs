@@ -1,0 +1,100 @@
+//! What MPI's own collectives must be like: right, or refused by name, and not a little different.
+
+use unisono::{
+    Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, ReduceOp, Vendor,
+};
+
+use crate::for_every_dtype;
+
+/// Whether MPI may be refused: where none that we know of is, it must not be.
+pub fn may_refuse(choice: &Choice, dtype: DType, op: ReduceOp) -> bool {
+    let is_vendor = matches!(choice, Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi));
+    let compares = matches!(op, ReduceOp::Min | ReduceOp::Max);
+    let is_signed = matches!(dtype, DType::I32 | DType::I64);
+    let in_nodes = matches!(choice, Choice::InNodes(..));
+    is_vendor && (compares && !is_signed || dtype == DType::U8 || dtype.is_half() && !in_nodes)
+}
+
+/// Whether a refusal says what is refused.
+pub fn names(why: &str, dtype: DType, op: ReduceOp) -> bool {
+    why.contains(&format!(" of {dtype}")) && why.contains(op.name()) && why.contains("MPI")
+}
+
+/// Every type and reduction, of values of which vendors make different things.
+pub fn agree(comm: &mut Communicator) {
+    for_every_dtype!(agree_on(comm));
+}
+
+/// Zero, ones, and what is in between: the largest and the smallest numbers, infinities, NaNs.
+fn value<T: Element>(random: u64) -> T {
+    let bits = match random % 8 {
+        0 => 0,
+        1 => u64::MAX,
+        2 => 1 << (8 * size_of::<T>() - 1),
+        3 => (1 << (8 * size_of::<T>() - 1)) - 1,
+        4 => 14,
+        _ => random.rotate_left(17).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+    };
+    bytemuck::pod_read_unaligned(&bits.to_le_bytes()[..size_of::<T>()])
+}
+
+fn agree_on<T: Element>(comm: &mut Communicator) {
+    let choices = [
+        Choice::Vendor(Vendor::Mpi),
+        Choice::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi),
+        Choice::InNodes(Algorithm::Rail, Vendor::Mpi),
+    ];
+    for op in ReduceOp::ALL {
+        // The order of additions is the vendor's, and sums of floats would differ with it; of integers they do not.
+        if T::DTYPE.is_float() && !matches!(op, ReduceOp::Min | ReduceOp::Max) {
+            continue;
+        }
+        for (choice, count) in
+            choices.iter().flat_map(|choice| [1, 7, 300, 40_001].map(|count| (choice, count)))
+        {
+            agree_on_one::<T>(comm, choice, op, count);
+        }
+    }
+}
+
+fn agree_on_one<T: Element>(comm: &mut Communicator, choice: &Choice, op: ReduceOp, count: usize) {
+    let (rank, dtype) = (comm.rank() as u64, T::DTYPE);
+    let inputs: Vec<T> = (0..count as u64)
+        .map(|index| value((index * 37 + rank * 11 + index * index * rank) % 1009))
+        .collect();
+    let call = Call::all_reduce(dtype, op, count);
+    let mut run = |choice: Choice| {
+        let mut array = inputs.clone();
+        let ran = comm.collective(choice).unwrap().run(&call, bytemuck::cast_slice_mut(&mut array));
+        (ran, array)
+    };
+    let (by_us, expected) = run(Choice::Algorithm(Algorithm::Ring));
+    by_us.unwrap();
+    let (ran, found) = run(choice.clone());
+    let what = format!("{op} of {count} {dtype} by {choice}");
+    let is_refused = match ran {
+        Ok(_) => {
+            let is_nan = |value: &T| value.ne(value);
+            let same = |(one, other): (&T, &T)| one == other || is_nan(one) && is_nan(other);
+            let differs = found.iter().zip(&expected).position(|pair| !same(pair));
+            let pair = differs.map(|index| (index, found[index], expected[index]));
+            assert_eq!(pair, None, "{what}: (index, MPI's, ours)");
+            false
+        }
+        Err(Error::Unsupported(why)) => {
+            assert!(may_refuse(choice, dtype, op), "{what}: {why}");
+            assert!(names(&why, dtype, op), "{what}: {why}");
+            assert_eq!(
+                bytemuck::cast_slice::<T, u8>(&found),
+                bytemuck::cast_slice::<T, u8>(&inputs),
+                "{what}"
+            );
+            true
+        }
+        Err(error) => panic!("{what}: {error}"),
+    };
+    // All ranks decide alike, and go on.
+    let mut refused = [u32::from(is_refused)];
+    comm.all_reduce(&mut refused, ReduceOp::Sum).unwrap();
+    assert_eq!(refused[0] as usize, if is_refused { comm.ranks() } else { 0 }, "{what}");
+}

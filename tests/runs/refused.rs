@@ -1,0 +1,85 @@
+//! What makes no sense, has no effect, or is too large.
+
+use super::*;
+
+#[test]
+fn options_without_effect_are_refused() {
+    for (words, said) in [
+        (&["--nesterov", "--optimizer", "adamw"][..], "--nesterov has no effect without --optimizer sgd"),
+        (&["--momentum", "0.5", "--optimizer", "adamw"], "--momentum has no effect without --optimizer sgd"),
+        (&["--hidden", "8", "--model", "cnn"], "--hidden has no effect without --model mlp"),
+        (&["--shards", "4"], "--shards has no effect without --order world-invariant"),
+        (&["--step-factor", "0.5"], "--step-factor has no effect without --schedule step"),
+        (&["--step-epochs", "5"], "--step-epochs has no effect without --schedule step"),
+        (&["--context", "5"], "--context has no effect without --data text:FILE"),
+        (&["--augment"], "--augment has no effect without --data images:DIR"),
+        (&["--order", "world-invariant", "--algorithm", "ring"], "the algorithm ring would not be used"),
+        (&["--algorithm", "nccl", "--device", "cpu"], "the algorithm nccl works in the memory of GPUs"),
+    ] {
+        refused(&[&["train", "--threads", "2"], words].concat(), &[said]);
+    }
+    refused(&["bench-step", "--threads", "2", "--algorithm", "nccl"], &["nccl works in the memory of GPUs"]);
+}
+
+/// What the header says is what happens.
+#[test]
+fn a_world_invariant_run_says_what_adds_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("table.csv");
+    table(&file, 90);
+    let (source, kept) = (source(&file), directory.path().join("kept"));
+    let said = unisono(&[&words(&source, &kept)[..], &["--order", "world-invariant"]].concat())
+        .expect_success()
+        .stdout;
+    assert!(said.contains("all-reduce by recursive-doubling: the order of additions"), "{said}");
+}
+
+#[test]
+fn numbers_are_refused_as_people_write_them() {
+    for (words, said) in [
+        (&["--learning-rate", "0"][..], "the learning rate is 0: it must be above 0, and at most 1e6"),
+        (&["--learning-rate", "-1"], "the learning rate is -1: it must be above 0"),
+        (&["--learning-rate", "nan"], "the learning rate is NaN"),
+        (
+            &["--schedule", "step", "--step-factor", "nan"],
+            "factor of the step schedule is NaN: it must be from 0 to 1",
+        ),
+        (&["--weight-decay", "-1"], "the weight decay is -1: it must be from 0 to 1e6"),
+        (&["--clip-norm", "-1"], "the norm to clip to is -1: it must be above 0, and at most 1e30"),
+    ] {
+        refused(&[&["train", "--threads", "2"], words].concat(), &[said]);
+    }
+    refused(
+        &["train", "--epochs", "-1"],
+        &["invalid value '-1' for '--epochs <N>': expected a whole number from 0"],
+    );
+}
+
+/// Before any of it is asked for: no machine has so much.
+#[test]
+fn what_nobody_has_room_for_is_refused() {
+    let most = usize::MAX.to_string();
+    let train = |words: &[&str], said: &[&str]| {
+        let said = [&["of memory can be had: choose a smaller model or batch"], said].concat();
+        refused(&[&["train", "--threads", "2"], words].concat(), &said);
+    };
+    train(
+        &["--hidden", "1000000,1000000"],
+        &["the 2 rank(s) on ", "parameters 3728 GiB", "gradients 3728 GiB", "optimizer 3728 GiB"],
+    );
+    train(&["--hidden", &most], &["parameters "]);
+    train(&["--hidden", &format!("{most},{most}"), "--optimizer", "adamw"], &["parameters "]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("text");
+    fs::write(&file, "abcdefghij".repeat(70_000)).unwrap();
+    let text = format!("text:{}", file.display());
+    train(&["--data", &text, "--context", "30000"], &["batches "]);
+    let step = |words: &[&str]| {
+        refused(&[&["bench-step", "--threads", "2"], words].concat(), &["of memory can be had"]);
+    };
+    step(&["--hidden", "1000000,1000000"]);
+    step(&["--batch-size", "1000000000000"]);
+    for huge in ["--batch-size", "--global-batch"] {
+        refused(&["train", "--threads", "2", huge, &most], &["a global batch of 18446744073709551615"]);
+    }
+}
