@@ -1,11 +1,8 @@
 //! What a rank asks for when it calls a collective, and what it is told.
 
-#[cfg(feature = "mpi")]
 use std::ops::Range;
 
-use unisono_collectives::Operation;
-#[cfg(feature = "mpi")]
-use unisono_collectives::{Chunks, Rank, partition};
+use unisono_collectives::{Chunks, Operation, Rank, partition};
 
 use crate::dtype::DType;
 use crate::reduce::ReduceOp;
@@ -35,12 +32,25 @@ impl Call {
         Self::all_reduce(DType::U8, ReduceOp::Max, 0)
     }
 
+    /// The elements that are a result on a rank when the call is done.
+    pub(crate) fn result_on(&self, rank: Rank, ranks: usize) -> Range<usize> {
+        match self.operation {
+            Operation::ReduceScatter => partition::elements(self.count, ranks, Chunks::one(rank)),
+            Operation::Reduce { root } if root != rank => 0..0,
+            _ => 0..self.count,
+        }
+    }
+
     /// Where in the buffer a rank's own part is.
     #[cfg(feature = "mpi")]
     pub(crate) fn own_bytes(&self, rank: Rank, ranks: usize) -> Range<usize> {
-        let own = partition::elements(self.count, ranks, Chunks::one(rank));
+        self.bytes_of(partition::elements(self.count, ranks, Chunks::one(rank)))
+    }
+
+    /// Where in the buffer some of its elements are.
+    pub(crate) fn bytes_of(&self, elements: Range<usize>) -> Range<usize> {
         let size_bytes = self.dtype.size_bytes();
-        own.start * size_bytes..own.end * size_bytes
+        elements.start * size_bytes..elements.end * size_bytes
     }
 
     /// The size of the buffer.

@@ -15,7 +15,7 @@ use crate::codes::Codes;
 #[cfg(feature = "mpi")]
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::executor::{Executor, Prepared, Task, agreement};
+use crate::executor::{EagerSteps, Executor, Prepared, Task, agreement};
 use crate::means::{Means, Vendor};
 #[cfg(feature = "mpi")]
 use crate::reduce::{ReduceOp, Widening};
@@ -64,6 +64,8 @@ pub(crate) struct Engine {
     plans: HashMap<(Algorithm, Operation), Option<Arc<Prepared>>>,
     /// Calls before, and what carried them out: most calls are like one of the last few.
     recent: Vec<Recent>,
+    /// Which of those was the last call.
+    latest: usize,
     /// Which of those is replaced next.
     oldest: usize,
     selector: Selector,
@@ -85,7 +87,6 @@ pub(crate) struct Limits {
 pub(crate) const FIRST_OF_SETUP: u64 = u64::MAX / 2;
 
 impl Limits {
-    /// The same for all calls.
     pub(crate) fn set_timeout(&mut self, timeout: Duration) {
         self.usual.timeout = timeout;
         self.first.timeout = timeout;
@@ -104,10 +105,11 @@ const MOST_RECENT: usize = 16;
 struct Recent {
     choice: Choice,
     call: Call,
-    selection: Selection,
+    ran: Ran,
     means: Means,
     codes: Codes,
     prepared: Arc<Prepared>,
+    eager: Option<EagerSteps>,
 }
 
 impl Engine {
@@ -125,6 +127,7 @@ impl Engine {
             agreement,
             plans: HashMap::new(),
             recent: Vec::new(),
+            latest: 0,
             oldest: 0,
             selector,
             calls: Calls::default(),
@@ -171,7 +174,7 @@ impl Engine {
             _ => self.run_planned(choice, call, buffer),
         };
         match planned {
-            Ok(place) => Ok(self.recent[place].ran()),
+            Ok(place) => Ok(self.recent[place].ran),
             Err(error) => {
                 let failed = Err(error);
                 self.note(&failed);
@@ -190,12 +193,17 @@ impl Engine {
         #[cfg(feature = "mpi")]
         self.check_vendor(self.recent[place].means, call)?;
         let Self { transport, topology, roll, limits, label, executor, agreement, recent, calls, .. } = self;
-        let Recent { means, codes, prepared, .. } = &recent[place];
+        let Recent { means, codes, prepared, eager, .. } = &recent[place];
         let header = calls.next(1, call.count, *codes, take(label));
         let (means, patience) = (*means, limits.of(header.sequence()));
-        let task = Task { call, header, means, prepared, topology, agreement, patience };
         let recording = header.note(roll, buffer.len());
-        let done = executor.run(&task, buffer, transport);
+        let done = match eager {
+            Some(steps) => steps.run(&header, buffer, transport, patience),
+            None => {
+                let task = Task { call, header, means, prepared, topology, agreement, patience };
+                executor.run(&task, buffer, transport)
+            }
+        };
         recording.end(done.is_ok());
         done.map(|()| place)
     }
@@ -286,9 +294,17 @@ impl Engine {
     /// operation.
     ///
     /// It is told by its place among the recent calls.
+    #[inline]
     fn choose(&mut self, choice: &Choice, call: &Call) -> usize {
-        let same = |recent: &Recent| recent.call == *call && recent.choice == *choice;
-        if let Some(place) = self.recent.iter().position(same) {
+        if !self.recent.get(self.latest).is_some_and(|recent| recent.is_of(choice, call)) {
+            self.latest = self.choose_another(choice, call);
+        }
+        self.latest
+    }
+
+    #[inline(never)]
+    fn choose_another(&mut self, choice: &Choice, call: &Call) -> usize {
+        if let Some(place) = self.recent.iter().position(|recent| recent.is_of(choice, call)) {
             return place;
         }
         let (selection, prepared) = self.look_up(choice, call);
@@ -298,8 +314,10 @@ impl Engine {
             }
             _ => Means::Algorithm(selection.algorithm),
         };
+        let ran = Ran { algorithm: means.name(), why: selection.why };
         let codes = Codes::new(call, means);
-        let recent = Recent { choice: choice.clone(), call: *call, selection, means, codes, prepared };
+        let eager = EagerSteps::new(&prepared, call, means, self.topology.ranks(), &self.transport);
+        let recent = Recent { choice: choice.clone(), call: *call, ran, means, codes, prepared, eager };
         if self.recent.len() < MOST_RECENT {
             self.recent.push(recent);
             return self.recent.len() - 1;
@@ -326,7 +344,7 @@ impl Engine {
     /// What carries out a call.
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Ran {
         let place = self.choose(choice, call);
-        self.recent[place].ran()
+        self.recent[place].ran
     }
 }
 
@@ -339,8 +357,9 @@ impl Drop for Engine {
 }
 
 impl Recent {
-    fn ran(&self) -> Ran {
-        Ran { algorithm: self.means.name(), why: self.selection.why }
+    #[inline]
+    fn is_of(&self, choice: &Choice, call: &Call) -> bool {
+        self.call == *call && self.choice == *choice
     }
 }
 
@@ -367,11 +386,8 @@ impl Collective for MpiOwn<'_> {
         check_size(call, buffer);
         self.mpi.vendor(call, buffer)?;
         if call.op == Some(ReduceOp::Mean) {
-            let result = match call.operation {
-                Operation::ReduceScatter => call.own_bytes(self.mpi.rank(), self.ranks),
-                _ => 0..buffer.len(),
-            };
-            crate::reduce::divide(call.dtype, &mut buffer[result], self.ranks);
+            let sums = call.bytes_of(call.result_on(self.mpi.rank(), self.ranks));
+            crate::reduce::divide(call.dtype, &mut buffer[sums], self.ranks);
         }
         Ok(Ran { algorithm: "mpi", why: crate::Why::AskedFor })
     }

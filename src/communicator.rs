@@ -1,5 +1,6 @@
 //! What a user holds: one rank's end of a world.
 
+use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 #[cfg(feature = "nccl")]
@@ -201,9 +202,9 @@ impl Communicator {
 
     /// What would carry out a call now, and why.
     pub fn selection(&mut self, call: &Call) -> Ran {
-        match self.choice_on_host(call.operation) {
-            Choice::Vendor(vendor) => Ran { algorithm: Means::Vendor(vendor).name(), why: Why::AskedFor },
-            choice => self.seat.engine().selection(&choice, call),
+        match self.choice.on_host(call.operation) {
+            Choice::Vendor(vendor) => Ran { algorithm: Means::Vendor(*vendor).name(), why: Why::AskedFor },
+            choice => self.seat.engine().selection(choice, call),
         }
     }
 
@@ -359,16 +360,6 @@ impl Communicator {
         drop(self.seat.engine().fail(cause));
     }
 
-    /// What the choice for all calls means for one on arrays in the host's memory.
-    fn choice_on_host(&self, operation: Operation) -> Choice {
-        match &self.choice {
-            // A program with arrays on GPUs has some in the host's memory too.
-            Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl) => Choice::Auto,
-            Choice::Vendor(_) if operation != Operation::AllReduce => Choice::Auto,
-            choice => choice.clone(),
-        }
-    }
-
     fn call<T: Element>(
         &mut self,
         operation: Operation,
@@ -379,8 +370,9 @@ impl Communicator {
             assert!(root < self.ranks(), "root {root} is not in a world of {} ranks", self.ranks());
         }
         let call = Call { operation, op, dtype: T::DTYPE, count: buffer.len() };
-        let choice = self.choice_on_host(operation);
-        self.labelled_engine().run(&choice, &call, bytemuck::cast_slice_mut(buffer))
+        let engine = self.seat.engine();
+        engine.label = take(&mut self.label);
+        engine.run(self.choice.on_host(operation), &call, bytemuck::cast_slice_mut(buffer))
     }
 }
 

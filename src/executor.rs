@@ -27,6 +27,7 @@ mod agreement;
 #[cfg(feature = "mpi")]
 mod by_mpi;
 mod copies;
+mod eager;
 mod format;
 #[cfg(feature = "mpi")]
 mod lanes;
@@ -34,6 +35,7 @@ mod one_pass;
 
 pub(crate) use agreement::agreement;
 use copies::Copies;
+pub(crate) use eager::EagerSteps;
 use format::Format;
 use one_pass::OnePass;
 
@@ -155,14 +157,10 @@ pub(crate) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// What went wrong, with the step where it did and what is known of a rank that did not come.
+    /// What went wrong, with the step where it did.
     #[cold]
     fn error(&self, failure: Failure, transport: &Transport, phase: &'static str, step: usize) -> Error {
-        let Self { header, means, .. } = *self;
-        let (operation, algorithm, roll) = (header.operation(), means.name(), transport.roll());
-        let place =
-            Place { rank: roll.rank(), operation, sequence: header.sequence(), algorithm, phase, step };
-        failure.at(place, roll)
+        error_at(failure, (&self.header, self.means.name()), transport, phase, step)
     }
 
     /// The elements of a range of chunks, as far as they are in one of `blocks` blocks.
@@ -174,6 +172,18 @@ impl Task<'_> {
         let part = partition::elements(all.len(), blocks, Chunks::one(block));
         all.start + part.start..all.start + part.end
     }
+}
+
+/// What went wrong in a call, with the step where it did and what is known of a rank that did not come.
+fn error_at(
+    failure: Failure,
+    (header, algorithm): (&Header, &'static str),
+    transport: &Transport,
+    phase: &'static str,
+    step: usize,
+) -> Error {
+    let (operation, sequence, roll) = (header.operation(), header.sequence(), transport.roll());
+    failure.at(Place { rank: roll.rank(), operation, sequence, algorithm, phase, step }, roll)
 }
 
 /// Carries out tasks. It keeps its memory, so that the next task does not pay for it.
@@ -221,7 +231,7 @@ impl Executor {
             Some(_) => (widened.take(count * format.held_size_bytes), buffer),
             None => (buffer, &mut [][..]),
         };
-        let result = result_elements(task, transport.rank());
+        let result = task.call.result_on(transport.rank(), task.topology.ranks());
         let header = task.header;
         Run { task, format, header, original, outgoing, narrow, result, block: 0, blocks: 1 }
             .all_steps(held, transport)
@@ -232,16 +242,6 @@ impl Executor {
             Some((of, format)) if of == (dtype, op) => format,
             _ => self.format.insert(((dtype, op), Format::of(dtype, op))).1,
         }
-    }
-}
-
-/// The elements that are a result on this rank when the task is done.
-fn result_elements(task: &Task<'_>, rank: usize) -> Range<usize> {
-    let count = task.call.count;
-    match task.call.operation {
-        Operation::ReduceScatter => partition::elements(count, task.topology.ranks(), Chunks::one(rank)),
-        Operation::Reduce { root } if root != rank => 0..0,
-        _ => 0..count,
     }
 }
 

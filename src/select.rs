@@ -49,6 +49,16 @@ pub enum Choice {
 const AUTO: &str = "auto";
 
 impl Choice {
+    /// What the choice for all calls means for one on arrays in the host's memory.
+    pub(crate) fn on_host(&self, operation: Operation) -> &Self {
+        match self {
+            // A program with arrays on GPUs has some in the host's memory too.
+            Self::Vendor(Vendor::Nccl) | Self::InNodes(_, Vendor::Nccl) => &Self::Auto,
+            Self::Vendor(_) if operation != Operation::AllReduce => &Self::Auto,
+            choice => choice,
+        }
+    }
+
     /// The names that a choice may have; rules by size are choices too.
     pub fn names() -> impl Iterator<Item = &'static str> {
         [AUTO].into_iter().chain(Means::ALL.map(Means::name))

@@ -41,8 +41,8 @@ impl Communicator {
         B: DerefMut<Target = [T]> + Send + 'static,
     {
         self.check_in_flight()?;
-        let (choice, call) =
-            (self.choice_on_host(Operation::AllReduce), Call::all_reduce(T::DTYPE, op, buffer.len()));
+        let choice = self.choice.on_host(Operation::AllReduce).clone();
+        let call = Call::all_reduce(T::DTYPE, op, buffer.len());
         let label = std::mem::take(&mut self.label);
         self.seat.send(buffer, move |engine, buffer| {
             engine.label = label;

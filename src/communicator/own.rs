@@ -14,10 +14,10 @@ impl Communicator {
     /// An all-reduce by our own algorithms, whatever was chosen for the program's: a vendor may have none of this type and
     /// reduction.
     pub(crate) fn all_reduce_by_ours<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
-        let choice = match self.choice_on_host(Operation::AllReduce) {
+        let choice = match self.choice.on_host(Operation::AllReduce) {
             Choice::Vendor(_) => Choice::Auto,
-            Choice::InNodes(algorithm, _) => Choice::Algorithm(algorithm),
-            ours => ours,
+            Choice::InNodes(algorithm, _) => Choice::Algorithm(*algorithm),
+            ours => ours.clone(),
         };
         let call = Call::all_reduce(T::DTYPE, op, buffer.len());
         self.collective(choice)?.run(&call, bytemuck::cast_slice_mut(buffer))

@@ -72,6 +72,25 @@ impl Header {
         text + &format!(", by {}", codes.means())
     }
 
+    /// What stands for all of it where a message has no room for more: two headers of the same digest are the same.
+    #[inline]
+    pub(super) fn digest(&self) -> u64 {
+        // Each word times an odd number of its own, so that no two of them can make up for each other; all at once, since a
+        // message waits for it.
+        const FACTORS: [u64; 5] = [
+            0x9e37_79b9_7f4a_7c15,
+            0xbf58_476d_1ce4_e5b9,
+            0x94d0_49bb_1331_11eb,
+            0xd6e8_feb8_6659_fd93,
+            0xa076_1d64_78bd_642f,
+        ];
+        let words = bytemuck::cast_ref::<Self, [u64; 5]>(self);
+        words.iter().zip(FACTORS).fold(0, |sum: u64, (word, factor)| {
+            let product = u128::from(*word ^ factor) * u128::from(factor);
+            sum.rotate_left(11) ^ (product as u64) ^ ((product >> 64) as u64)
+        })
+    }
+
     /// Holds the header of a message from rank `other` against what is expected of it.
     #[inline]
     pub(super) fn check(&self, theirs: &Self, other: Rank, roll: &Roll) -> Result<(), Failure> {

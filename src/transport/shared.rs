@@ -98,11 +98,26 @@ impl Outbox {
 
     /// Sends a short message, if there is a free slot for it.
     #[inline]
-    fn send_short(&mut self, to: usize, channel: &Channel, header: Header, payload: &[u8]) -> bool {
+    fn send_short(
+        &mut self,
+        board: &Board,
+        (from, to): (usize, usize),
+        header: &Header,
+        payload: &[u8],
+    ) -> bool {
+        let channel = board.channel(from, to);
         let Some(number) = self.next_number(to, channel) else { return false };
-        channel.send_short(number, header, payload);
+        // In this core's cache, as long as the other rank need not look.
+        let acknowledged = board.channel(to, from).taken();
+        channel.send_short(number, acknowledged, header, payload);
         self.sent[to] = number;
         true
+    }
+
+    /// A position has said, beside a message of its own, how many of this rank's it has taken.
+    #[inline]
+    fn acknowledged(&mut self, by: usize, taken: u64) {
+        self.taken[by] = self.taken[by].max(taken);
     }
 }
 
@@ -297,12 +312,11 @@ impl Around<'_> {
     fn overhear(&self) -> Result<(), Failure> {
         (0..self.members.len()).filter(|&other| other != self.position).try_for_each(|other| {
             let channel = self.board.channel(other, self.position);
-            let sent = channel.arrived(channel.taken() + 1);
+            let next = channel.taken() + 1;
+            let sent = channel.arrived(next).map(|_| channel.header(next));
             let opened = self.board.condition(other).opened.read(self.meetings + 1);
-            let mut posted = sent.into_iter().chain(opened);
-            posted.try_for_each(|content| {
-                self.header.check_overheard(&content.header, self.members[other], self.roll)
-            })
+            let mut posted = sent.into_iter().chain(opened.map(|content| &content.header));
+            posted.try_for_each(|header| self.header.check_overheard(header, self.members[other], self.roll))
         })
     }
 }

@@ -10,8 +10,11 @@ use crate::transport::Header;
 pub(super) const SLOTS: u64 = 4;
 /// The longest payload that travels in a slot.
 pub(crate) const SHORT: usize = 4096;
-/// The longest payload that travels on the cache line of its stamp and header.
-const TINY: usize = size_of::<Location>();
+/// The longest payload that travels beside its number: it fills a pair of cache lines with it.
+const INLINE: usize = 2 * LINE - STAMP;
+/// A number, a digest and an acknowledgement.
+const STAMP: usize = 3 * size_of::<u64>();
+const LINE: usize = 64;
 
 /// Something on a cache line of its own (two, since they are fetched in pairs).
 #[derive(Debug)]
@@ -26,7 +29,7 @@ impl<T> std::ops::Deref for OwnLine<T> {
     }
 }
 
-/// A header with 16 bytes more, on one cache line, and a number that says which message it is.
+/// A header and a location on one cache line, and a number that says which post it is.
 ///
 /// Whoever posts writes everything else first and the number last; who reads it sees all or nothing.
 #[derive(Debug)]
@@ -36,30 +39,19 @@ pub(super) struct Post {
     content: UnsafeCell<Content>,
 }
 
-// One cache line goes from core to core for a message.
-const _: () = assert!(size_of::<Post>() == 64);
+// One cache line goes from core to core.
+const _: () = assert!(size_of::<Post>() == LINE);
 
 /// What a post says.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Content {
     pub(super) header: Header,
-    /// Where the payload is, or the payload itself if it is tiny.
-    place: [u8; TINY],
-}
-
-impl Content {
-    pub(super) fn new(header: Header, location: Location) -> Self {
-        Self { header, place: bytemuck::cast(location) }
-    }
-
-    pub(super) fn location(&self) -> Location {
-        bytemuck::cast(self.place)
-    }
+    pub(super) location: Location,
 }
 
 // SAFETY: the content is written only by the rank that posts, and only when the other ranks have read the
-// content before (`Channel`, `Condition`); it is read only after its number has been seen.
+// content before (`Condition`); it is read only after its number has been seen.
 unsafe impl Sync for Post {}
 
 impl Post {
@@ -73,36 +65,18 @@ impl Post {
         self.number.store(number, Ordering::Release);
     }
 
-    /// The same with a tiny payload in the place of a location. It is written where it stays: copied once more, it would be read in
-    /// other words than it was written in, for which a processor stalls.
-    ///
-    /// # Safety
-    /// As for [`Post::post`].
-    unsafe fn post_tiny(&self, number: u64, header: Header, payload: &[u8]) {
-        // SAFETY: as the caller promises, nobody else touches the content now.
-        let content = unsafe { &mut *self.content.get() };
-        content.header = header;
-        copy_tiny(&mut content.place[..payload.len()], payload);
-        self.number.store(number, Ordering::Release);
-    }
-
-    /// The number of the content that is here.
-    pub(super) fn number(&self) -> u64 {
-        self.number.load(Ordering::Acquire)
-    }
-
     /// The content, if it is the one with this number.
     #[inline]
     pub(super) fn read(&self, number: u64) -> Option<&Content> {
         // SAFETY: the number is there, so all of the content was written before, and it stays until this rank
         // has said that it has read it.
-        (self.number() == number).then(|| unsafe { &*self.content.get() })
+        (self.number.load(Ordering::Acquire) == number).then(|| unsafe { &*self.content.get() })
     }
 }
 
 /// Copies so few bytes that a call of `memcpy` would take longer.
 #[inline]
-fn copy_tiny(to: &mut [u8], from: &[u8]) {
+fn copy_inline(to: &mut [u8], from: &[u8]) {
     let (mut to, mut from) = (to.chunks_exact_mut(4), from.chunks_exact(4));
     for (to, from) in to.by_ref().zip(from.by_ref()) {
         to.copy_from_slice(from);
@@ -110,13 +84,35 @@ fn copy_tiny(to: &mut [u8], from: &[u8]) {
     to.into_remainder().copy_from_slice(from.remainder());
 }
 
-/// A place for one message.
+/// What the receiver of a message reads at once: as much as a message of few bytes needs is on the cache line of its number.
 #[derive(Debug)]
 #[repr(C)]
+pub(super) struct Message {
+    /// [`Header::digest`].
+    pub(super) digest: u64,
+    /// How many messages of the receiver's the sender had taken: who hears it so need not fetch the line where it is written.
+    pub(super) acknowledged: u64,
+    /// The payload, or where it is.
+    inline: [u8; INLINE],
+}
+
+impl Message {
+    /// Where a payload is that is not in the slot.
+    pub(super) fn location(&self) -> Location {
+        bytemuck::pod_read_unaligned(&self.inline[..size_of::<Location>()])
+    }
+}
+
+/// A place for one message. Its number is written last; who has seen it may read the rest.
+#[derive(Debug)]
+#[repr(C, align(128))]
 struct Slot {
-    post: OwnLine<Post>,
+    number: AtomicU64,
+    message: UnsafeCell<Message>,
     payload: UnsafeCell<[u8; SHORT]>,
 }
+
+const _: () = assert!(size_of::<Slot>() == 2 * LINE + SHORT && STAMP + INLINE == 2 * LINE);
 
 /// The messages from one rank to another, numbered from 1.
 #[derive(Debug)]
@@ -124,11 +120,14 @@ struct Slot {
 pub(super) struct Channel {
     /// How many messages the receiver is done with.
     taken: OwnLine<AtomicU64>,
+    /// The headers of which the messages have digests: read only where a digest is not the expected one, and otherwise in the
+    /// sender's cache alone.
+    headers: OwnLine<[UnsafeCell<Header>; SLOTS as usize]>,
     slots: [Slot; SLOTS as usize],
 }
 
-// SAFETY: as for `Post`: a payload is written before its number and read after it, and a slot is used again only
-// when its message is taken.
+// SAFETY: a message, its header and its payload are written by the sender alone, before the number and when the message before in
+// the slot is taken; they are read after the number has been seen, and before the message is taken.
 unsafe impl Sync for Channel {}
 
 impl Channel {
@@ -141,39 +140,59 @@ impl Channel {
         self.taken.load(Ordering::Acquire)
     }
 
-    /// Sends message `number` with its payload. Only the sender of this channel calls it, for each number once
-    /// and in order, when fewer than [`SLOTS`] messages are not taken.
+    /// Sends message `number` with its payload, and acknowledges messages that came the other way. Only the sender of this channel
+    /// calls it, for each number once and in order, when fewer than [`SLOTS`] messages are not taken.
     #[inline]
-    pub(super) fn send_short(&self, number: u64, header: Header, payload: &[u8]) {
+    pub(super) fn send_short(&self, number: u64, acknowledged: u64, header: &Header, payload: &[u8]) {
         let slot = self.slot(number);
-        if payload.len() <= TINY {
-            // SAFETY: the slot is free.
-            unsafe { slot.post.post_tiny(number, header, payload) };
+        if payload.len() <= INLINE {
+            self.post(number, acknowledged, header, payload);
             return;
         }
         // SAFETY: the slot is free, so only the sender, this thread, touches it; the source is no slot.
         unsafe { (&mut *slot.payload.get())[..payload.len()].copy_from_slice(payload) };
-        // SAFETY: the slot is free.
-        unsafe { slot.post.post_tiny(number, header, &[]) };
+        self.post(number, acknowledged, header, &[]);
     }
 
     /// Sends message `number`, whose payload is elsewhere. Called as [`Channel::send_short`].
-    pub(super) fn send_long(&self, number: u64, header: Header, location: Location) {
-        // SAFETY: the slot is free.
-        unsafe { self.slot(number).post.post(number, Content::new(header, location)) };
+    pub(super) fn send_long(&self, number: u64, acknowledged: u64, header: &Header, location: Location) {
+        self.post(number, acknowledged, header, bytemuck::bytes_of(&location));
     }
 
-    /// What message `number` says, if it has arrived. Only the receiver calls it, before it takes the message.
+    /// Everything is written where it stays: copied once more, it would be read in other words than it was written in, for which a
+    /// processor stalls.
     #[inline]
-    pub(super) fn arrived(&self, number: u64) -> Option<&Content> {
-        self.slot(number).post.read(number)
+    fn post(&self, number: u64, acknowledged: u64, header: &Header, inline: &[u8]) {
+        let slot = self.slot(number);
+        // SAFETY: the slot is free, so only the sender, this thread, touches it and the header that belongs to it.
+        let (message, kept) =
+            unsafe { (&mut *slot.message.get(), &mut *self.headers[(number % SLOTS) as usize].get()) };
+        message.digest = header.digest();
+        message.acknowledged = acknowledged;
+        copy_inline(&mut message.inline[..inline.len()], inline);
+        *kept = *header;
+        slot.number.store(number, Ordering::Release);
     }
 
-    /// Reads the short payload of a message that has arrived.
+    /// Message `number`, if it has arrived. Only the receiver calls it, before it takes the message.
     #[inline]
-    pub(super) fn payload<'a>(&'a self, number: u64, content: &'a Content, size_bytes: usize) -> &'a [u8] {
-        if size_bytes <= TINY {
-            return &content.place[..size_bytes];
+    pub(super) fn arrived(&self, number: u64) -> Option<&Message> {
+        let slot = self.slot(number);
+        // SAFETY: the number is there, so all of the message was written before, and it stays until it is taken.
+        (slot.number.load(Ordering::Acquire) == number).then(|| unsafe { &*slot.message.get() })
+    }
+
+    /// The header of message `number`, which has arrived and is not taken.
+    pub(super) fn header(&self, number: u64) -> &Header {
+        // SAFETY: the message has arrived and is not taken, so nobody writes to its header.
+        unsafe { &*self.headers[(number % SLOTS) as usize].get() }
+    }
+
+    /// The short payload of message `number`, which has arrived and is not taken.
+    #[inline]
+    pub(super) fn payload<'a>(&'a self, number: u64, message: &'a Message, size_bytes: usize) -> &'a [u8] {
+        if size_bytes <= INLINE {
+            return &message.inline[..size_bytes];
         }
         // SAFETY: the message has arrived and is not taken, so nobody writes to the slot.
         unsafe { &(&*self.slot(number).payload.get())[..size_bytes] }

@@ -71,7 +71,7 @@ impl Shared {
         let lent = Lent::by(board, roll, own);
         // SAFETY: only this rank posts here, and all have read the post before, since they have closed that
         // meeting.
-        unsafe { board.condition(own).opened.post(number, Content::new(header, location)) };
+        unsafe { board.condition(own).opened.post(number, Content { header, location }) };
         for other in others.clone() {
             let opened = || board.condition(other).opened.read(number);
             let theirs = wait(around, other, Waiting::new(*spins, patience, roll), opened)?;
@@ -85,7 +85,7 @@ impl Shared {
         // Who has nothing to work on looks at nothing: where no bytes are says nothing of whose memory that is.
         if !range.is_empty() {
             for other in others.clone() {
-                let theirs = board.condition(other).opened.read(number).expect("it stays open").location();
+                let theirs = board.condition(other).opened.read(number).expect("it stays open").location;
                 let share = theirs.share_of(own, share_bytes);
                 let (is_copy, place) = (share.is_some(), share.unwrap_or_else(|| theirs.after(range.start)));
                 starts[other] = reach.start(other, place, range.len(), is_copy).map_err(Failure::Error)?;

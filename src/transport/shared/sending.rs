@@ -73,11 +73,16 @@ impl<'a> Sending<'a> {
         }
     }
 
+    /// How many of the other rank's messages this one has taken.
+    fn acknowledged(&self) -> u64 {
+        self.board.channel(self.to, self.from).taken()
+    }
+
     fn progress_whole(&mut self, location: Location) -> bool {
         if self.given == 0 {
             let Some(number) = self.outbox.next_number(self.to, self.channel) else { return false };
             self.way = Way::Whole(location, Some(Lent::by(self.board, self.roll, self.from)));
-            self.channel.send_long(number, self.header, location);
+            self.channel.send_long(number, self.acknowledged(), &self.header, location);
             self.outbox.sent[self.to] = number;
             self.given = self.bytes.len();
             return true;
@@ -104,7 +109,7 @@ impl<'a> Sending<'a> {
         // so much, and is no part of the source.
         unsafe { self.board.piece(self.from, piece).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         let location = Location { segment: Location::STAGING, offset: piece as u64 };
-        self.channel.send_long(number, self.header, location);
+        self.channel.send_long(number, self.acknowledged(), &self.header, location);
         self.outbox.sent[self.to] = number;
         self.outbox.staged[piece] = Some((self.to, number));
         self.outbox.next_piece = (piece + 1) % PIECES;
@@ -132,7 +137,8 @@ impl Half for Sending<'_> {
         }
         Ok(match self.way {
             Way::Short => {
-                self.done = self.outbox.send_short(self.to, self.channel, self.header, self.bytes);
+                self.done =
+                    self.outbox.send_short(self.board, (self.from, self.to), &self.header, self.bytes);
                 self.done
             }
             Way::Whole(location, _) => self.progress_whole(location),
