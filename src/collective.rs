@@ -193,7 +193,7 @@ impl Engine {
         #[cfg(feature = "mpi")]
         self.check_vendor(self.recent[place].means, call)?;
         let Self { transport, topology, roll, limits, label, executor, agreement, recent, calls, .. } = self;
-        let Recent { means, codes, prepared, eager, .. } = &recent[place];
+        let Recent { means, codes, prepared, eager, .. } = &mut recent[place];
         let header = calls.next(1, call.count, *codes, take(label));
         let (means, patience) = (*means, limits.of(header.sequence()));
         let recording = header.note(roll, buffer.len());

@@ -114,13 +114,16 @@ pub fn predict(
     let one_pass_us = one_pass_us(algorithm, operation, topology, machine, count * element_size_bytes);
     // Ranks that take turns are not alike: one has its turn first.
     let stride = if takes_turns { topology.ranks() } else { topology.stride() };
-    let world = World::folded(plan, topology, stride, count, LIMITS)?;
+    let world = World::folded(&plan, topology, stride, count, LIMITS)?;
     let time_us = match (one_pass_us, takes_turns) {
         (Some(work_us), true) => {
             turns::play(&Acts::of_one_pass(topology.ranks(), machine, work_us), machine)?
         }
         (Some(work_us), false) => machine.call_us + work_us,
-        (None, true) => turns::play(&Acts::of_steps(&world, machine, element_size_bytes)?, machine)?,
+        (None, true) => {
+            let earliest = |rank| plan(rank).flattened().earliest_sends();
+            turns::play(&Acts::of_steps(&world, machine, element_size_bytes, earliest)?, machine)?
+        }
         (None, false) => play::play(&world, machine, element_size_bytes)?.time_us(&world, machine),
     };
     Ok(Prediction {

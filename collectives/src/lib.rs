@@ -66,6 +66,6 @@ pub use direct::{Direct, moves_directly};
 pub use explain::explain;
 pub use operation::Operation;
 pub use plan::{Phase, Plan, VendorCall};
-pub use schedule::{Chunks, Combine, Receive, Schedule, Send, Source, Step};
+pub use schedule::{Chunks, Combine, Receive, SENDS_AHEAD, Schedule, Send, Source, Step};
 pub use verify::{verify, verify_schedules};
 pub use world::{Group, Rank, Topology};

@@ -1,5 +1,6 @@
 //! Steps and schedules: what one rank does, in order, in chunks.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use crate::world::Rank;
@@ -148,6 +149,9 @@ pub struct Schedule {
     steps: Vec<Step>,
 }
 
+/// How many messages of one call a rank must be able to send to another that does nothing yet, where sends are eager.
+pub const SENDS_AHEAD: usize = 4;
+
 impl Schedule {
     /// A schedule over a buffer of `chunk_count` chunks.
     ///
@@ -176,6 +180,37 @@ impl Schedule {
         assert_eq!(self.chunk_count, next.chunk_count, "both halves cut the buffer in the same way");
         self.steps.extend(next.steps);
         self
+    }
+
+    /// For each step, the step before whose receive its send can go where sends are eager: what it reads is there by then, and the
+    /// sends to a rank stay in their order. Ranks then wait only for what they depend on.
+    ///
+    /// A sender is never held up by this as long as [`SENDS_AHEAD`] messages for each rank can be under way: a schedule with more for
+    /// one rank keeps its steps.
+    pub fn earliest_sends(&self) -> Vec<usize> {
+        let mut written = vec![0; self.chunk_count];
+        let mut to_rank = HashMap::<Rank, (usize, usize)>::new();
+        let mut earliest = Vec::with_capacity(self.steps.len());
+        for (number, step) in self.steps.iter().enumerate() {
+            earliest.push(number);
+            if let Some(send) = step.send {
+                let chunks = send.chunks.start..send.chunks.end;
+                let known = match send.source {
+                    Source::Original => 0,
+                    Source::Current => written[chunks].iter().copied().max().unwrap_or(0),
+                };
+                let (sends, before) = to_rank.entry(send.to).or_default();
+                (*sends, *before) = (*sends + 1, known.max(*before));
+                earliest[number] = *before;
+            }
+            if let Some(receive) = step.receive {
+                written[receive.chunks.start..receive.chunks.end].fill(number + 1);
+            }
+        }
+        if to_rank.values().any(|(sends, _)| *sends > SENDS_AHEAD) {
+            return (0..self.steps.len()).collect();
+        }
+        earliest
     }
 
     /// Time reversal: an all-gather becomes a reduce-scatter, a broadcast becomes a reduce.
@@ -219,6 +254,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Algorithm, Operation, Topology};
 
     fn sample() -> Schedule {
         Schedule::new(
@@ -250,5 +286,44 @@ mod tests {
         let refined = sample().refined(10, |chunk| 1 + 2 * chunk);
         assert_eq!(refined.steps()[1].send.unwrap().chunks, Chunks::new(3, 7));
         assert_eq!(refined.chunk_count(), 10);
+    }
+
+    #[test]
+    fn what_depends_on_nothing_can_be_sent_at_once() {
+        let earliest = |algorithm: Algorithm, operation, ranks| {
+            let plan = algorithm.plan(operation, &Topology::single_node(ranks), 1).unwrap();
+            plan.flattened().earliest_sends()
+        };
+        // Each rank gives what it had before the first step.
+        assert_eq!(earliest(Algorithm::RoundRobin, Operation::AllGather, 4), [0, 0, 0]);
+        assert_eq!(earliest(Algorithm::AllToAll, Operation::AllReduce, 4), [0, 0, 0]);
+        assert_eq!(earliest(Algorithm::RoundRobin, Operation::AllToAll, 4), [0, 0, 0, 0]);
+        // Each rank passes on what came in the step before.
+        assert_eq!(earliest(Algorithm::Ring, Operation::AllGather, 4), [0, 1, 2]);
+        assert_eq!(earliest(Algorithm::RecursiveDoubling, Operation::AllReduce, 8), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_send_goes_after_what_it_reads_and_after_those_before_it() {
+        let one = Chunks::one;
+        let schedule = Schedule::new(
+            3,
+            [
+                Step::new().replace(0, one(0)),
+                Step::new().send(2, one(0)),
+                Step::new().send(2, one(1)),
+                Step::new().send(3, one(1)).reduce(3, one(1)),
+                Step::new().send_original(3, one(1)),
+                Step::new().send(4, one(1)),
+            ],
+        );
+        assert_eq!(schedule.earliest_sends(), [0, 1, 1, 0, 0, 4]);
+    }
+
+    #[test]
+    fn a_rank_sends_no_more_ahead_than_there_is_room_for() {
+        let sends = |count| Schedule::new(1, (0..count).map(|_| Step::new().send(1, Chunks::one(0))));
+        assert_eq!(sends(SENDS_AHEAD).earliest_sends(), [0; SENDS_AHEAD]);
+        assert_eq!(sends(SENDS_AHEAD + 1).earliest_sends(), [0, 1, 2, 3, 4]);
     }
 }

@@ -1,10 +1,11 @@
-//! Short calls among ranks that share memory: every message is eager, so a step is a copy into one slot and a look at another.
+//! Short calls among ranks that share memory: every message is eager, so a step is a copy into one slot and a look at another, and
+//! what a rank has, it sends before it waits.
 //!
-//! What each step sends and receives is found once for all calls that are alike.
+//! What is sent and received is found once for all calls that are alike.
 
 use std::ops::Range;
 
-use unisono_collectives::{Chunks, Combine, Phase, Rank, Step, partition};
+use unisono_collectives::{Combine, Plan, Rank, Receive, Source, Step, partition};
 
 use super::format::Format;
 use super::{Prepared, error_at};
@@ -13,29 +14,32 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::means::Means;
 use crate::reduce::{self, ReduceOp};
-use crate::transport::{EAGER_BYTES, Failure, Header, Incoming, Outgoing, Patience, Transport};
+use crate::transport::{EAGER_BYTES, Header, Incoming, Outgoing, Patience, Transport};
 
-/// The steps of one rank in all calls that are alike, in bytes of the caller's buffer.
+/// What one rank does in all calls that are alike, in bytes of the caller's buffer.
 #[derive(Debug)]
 pub(crate) struct EagerSteps {
-    steps: Vec<EagerStep>,
+    /// Each send as early as what it reads is there ([`Schedule::earliest_sends`](unisono_collectives::Schedule::earliest_sends)).
+    halves: Vec<(Half, Place)>,
     format: Format,
     /// The sums of which means are made in the end.
     sums: Option<(DType, Range<usize>)>,
+    /// Room for what the buffer held before the first step, if this rank needs it itself.
+    original: Option<Vec<u8>>,
     ranks: usize,
     algorithm: &'static str,
 }
 
-/// What is sent is copied before anything is received, so the two may overlap.
+/// A half of a step, or a step in which a rank meets itself.
 #[derive(Debug)]
-struct EagerStep {
-    /// The phase: its name and its number.
-    phase: (&'static str, usize),
-    /// The number of the step in its phase.
-    number: usize,
-    send: Option<(Rank, Range<usize>)>,
-    receive: Option<(Rank, Range<usize>, Combine)>,
+enum Half {
+    Send { to: Rank, bytes: Range<usize> },
+    Receive { from: Rank, bytes: Range<usize>, combine: Combine },
+    Original { from: Range<usize>, to: Range<usize>, combine: Combine },
 }
+
+/// Where a step is: the name of its phase, its number, and the step's own there.
+type Place = (&'static str, usize, usize);
 
 impl EagerSteps {
     /// The steps of a call, where they can be carried out so.
@@ -48,54 +52,50 @@ impl EagerSteps {
     ) -> Option<Self> {
         let format = Format::of(call.dtype, call.op);
         let in_one_pass = prepared.direct.is_some() && call.op.is_some();
-        let in_buffer = format.widening.is_none() && !prepared.sends_original;
         let has_vendor = !matches!(means, Means::Algorithm(_));
         let is_eager = call.size_bytes() <= EAGER_BYTES && transport.is_shared_by(ranks);
-        if in_one_pass || !in_buffer || has_vendor || !is_eager {
+        if in_one_pass || format.widening.is_some() || has_vendor || !is_eager {
             return None;
         }
         let rank = transport.rank();
-        let elements = |chunks: Chunks| partition::elements(call.count, prepared.chunk_count, chunks);
-        let bytes = |chunks| call.bytes_of(elements(chunks));
-        let step = |of_phase: usize, phase: &Phase, number, step: &Step| EagerStep {
-            phase: (phase.name, of_phase),
-            number,
-            send: step.send.map(|send| (phase.group.member(send.to), bytes(send.chunks))),
-            receive: step
-                .receive
-                .map(|receive| (phase.group.member(receive.from), bytes(receive.chunks), receive.combine)),
-        };
-        let phases = prepared.plan.phases().iter().enumerate();
-        let steps: Vec<_> = phases
-            .flat_map(|(of_phase, phase)| {
-                let steps = phase.schedule.steps().iter().enumerate();
-                steps.map(move |(number, of_plan)| step(of_phase, phase, number, of_plan))
-            })
-            .collect();
         let result = || call.bytes_of(call.result_on(rank, ranks));
         let sums = (call.op == Some(ReduceOp::Mean)).then(|| (call.dtype, result()));
-        let meets_itself = steps.iter().any(|step| step.send.as_ref().is_some_and(|(to, _)| *to == rank));
-        (!meets_itself).then_some(Self { steps, format, sums, ranks, algorithm: means.name() })
+        let halves = halves(&prepared.plan, call, rank)?;
+        let needs_original = halves.iter().any(|(half, _)| matches!(half, Half::Original { .. }));
+        let original = needs_original.then(|| vec![0; call.size_bytes()]);
+        Some(Self { halves, format, sums, original, ranks, algorithm: means.name() })
     }
 
     /// Carries out a call of this kind.
-    ///
-    /// To send before it receives holds up no rank: a slot is free once its last message was taken, which was in an earlier step of
-    /// the receiver's.
     #[inline]
     pub(crate) fn run(
-        &self,
+        &mut self,
         header: &Header,
         buffer: &mut [u8],
         transport: &mut Transport,
         patience: &Patience,
     ) -> Result<()> {
-        for step in &self.steps {
-            if step.phase.1 + step.number > 0 {
-                transport.roll().at_step(step.phase.1, step.number);
-            }
-            self.exchange(step, header, buffer, transport, patience).map_err(|failure| {
-                error_at(failure, (header, self.algorithm), transport, step.phase.0, step.number)
+        if let Some(original) = &mut self.original {
+            original.copy_from_slice(buffer);
+        }
+        for (half, (phase_name, phase, number)) in &self.halves {
+            let (outgoing, incoming) = match half {
+                Half::Send { to, bytes } => (Some(Outgoing { to: *to, bytes: &buffer[bytes.clone()] }), None),
+                Half::Receive { from, bytes, combine } => {
+                    if phase + number > 0 {
+                        transport.roll().at_step(*phase, *number);
+                    }
+                    let target = self.format.target(&mut buffer[bytes.clone()], *combine);
+                    (None, Some(Incoming { from: *from, target }))
+                }
+                Half::Original { from, to, combine } => {
+                    let original = self.original.as_ref().expect("it is there where it is needed");
+                    self.format.target(&mut buffer[to.clone()], *combine).accept(0, &original[from.clone()]);
+                    continue;
+                }
+            };
+            transport.exchange(header, outgoing, incoming, patience).map_err(|failure| {
+                error_at(failure, (header, self.algorithm), transport, phase_name, *number)
             })?;
         }
         if let Some((dtype, sums)) = &self.sums {
@@ -103,24 +103,43 @@ impl EagerSteps {
         }
         Ok(())
     }
+}
 
-    #[inline]
-    fn exchange(
-        &self,
-        EagerStep { send, receive, .. }: &EagerStep,
-        header: &Header,
-        buffer: &mut [u8],
-        transport: &mut Transport,
-        patience: &Patience,
-    ) -> Result<(), Failure> {
-        if let Some((to, bytes)) = send {
-            let outgoing = Outgoing { to: *to, bytes: &buffer[bytes.clone()] };
-            transport.exchange(header, Some(outgoing), None, patience)?;
+/// All halves of a plan's steps, but for those in which this rank keeps what it has; `None` if it moves something else itself.
+fn halves(plan: &Plan, call: &Call, rank: Rank) -> Option<Vec<(Half, Place)>> {
+    let bytes = |chunks| call.bytes_of(partition::elements(call.count, plan.chunk_count(), chunks));
+    let places = plan.phases().iter().enumerate().flat_map(|(number, phase)| {
+        (0..phase.schedule.steps().len()).map(move |step| (phase.name, number, step))
+    });
+    let flattened = plan.flattened();
+    let steps: Vec<_> = flattened.steps().iter().zip(places).collect();
+    let to_others = |step: &Step| step.send.filter(|send| send.to != rank);
+    let mut sends: Vec<_> = flattened.earliest_sends().into_iter().zip(&steps).collect();
+    sends.sort_by_key(|(earliest, _)| *earliest);
+    let mut sends = sends.into_iter().peekable();
+    let mut halves = Vec::new();
+    for (number, (step, place)) in steps.iter().enumerate() {
+        while let Some((_, (step, place))) = sends.next_if(|(earliest, _)| *earliest <= number) {
+            let send = to_others(step).map(|send| Half::Send { to: send.to, bytes: bytes(send.chunks) });
+            halves.extend(send.map(|send| (send, *place)));
         }
-        if let Some((from, bytes, combine)) = receive {
-            let target = self.format.target(&mut buffer[bytes.clone()], *combine);
-            transport.exchange(header, None, Some(Incoming { from: *from, target }), patience)?;
-        }
-        Ok(())
+        let half = match (step.send, step.receive) {
+            (_, None) => continue,
+            (_, Some(Receive { from, chunks, combine })) if from != rank => {
+                Half::Receive { from, bytes: bytes(chunks), combine }
+            }
+            (Some(send), Some(receive)) if send.source == Source::Original => {
+                let (from, to) = (bytes(send.chunks), bytes(receive.chunks));
+                Half::Original { from, to, combine: receive.combine }
+            }
+            (Some(send), Some(receive))
+                if send.chunks == receive.chunks && receive.combine == Combine::Replace =>
+            {
+                continue;
+            }
+            _ => return None,
+        };
+        halves.push((half, *place));
     }
+    Some(halves)
 }

@@ -39,11 +39,13 @@ pub(super) struct Acts {
 }
 
 impl Acts {
-    /// The steps of all ranks of one node. Each message has two words: that it is there, and that it is taken.
+    /// The steps of all ranks of one node. Each message has two words: that it is there, and that it is taken. `earliest` tells when a
+    /// rank sends ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)) where the whole array is eager.
     pub(super) fn of_steps(
         world: &World<'_>,
         machine: &Machine,
         element_size_bytes: usize,
+        earliest: impl Fn(Rank) -> Vec<usize>,
     ) -> Result<Self, Unpredictable> {
         let ranks = world.topology.ranks();
         let after = |rank: Rank, places: u32| (rank + places as usize) % ranks;
@@ -58,26 +60,33 @@ impl Acts {
                 words += 2;
             }
         }
+        let is_eager = world.count * element_size_bytes <= machine.eager_bytes;
         let mut word = 0;
         let mut of_ranks = Vec::with_capacity(ranks);
         for (rank, steps) in world.played.iter().enumerate() {
             let mut acts = vec![Act::Work(machine.call_us)];
-            for step in steps {
+            let mut ahead = vec![Vec::new(); steps.len()];
+            let earliest = if is_eager { earliest(rank) } else { (0..steps.len()).collect() };
+            for (step, at) in steps.iter().zip(earliest) {
+                if step.to.is_some() {
+                    ahead[at].push(word);
+                    word += 2;
+                }
+            }
+            for (step, said) in steps.iter().zip(&ahead) {
                 let sent_bytes = step.sent_count * element_size_bytes;
-                let copied_bytes = if step.copies { sent_bytes } else { 0 };
+                let copied_bytes = if step.copies && !is_eager { sent_bytes } else { 0 };
                 acts.push(Act::Work(machine.step_us + machine.copy_us(copied_bytes)));
-                acts.extend(step.to.map(|_| Act::Say(word)));
+                acts.extend(said.iter().copied().map(Act::Say));
                 if let Some(places) = step.from {
                     let message = sent.get_mut(&(after(rank, places), rank)).and_then(VecDeque::pop_front);
                     let (there, size_bytes) = message.ok_or(Unpredictable::DoesNotFinish { rank })?;
                     let work_us = machine.intra.time_among_us(size_bytes, held_bytes, step.reduces);
                     acts.extend([Act::Await(there), Act::Work(work_us), Act::Say(there + 1)]);
                 }
-                if step.to.is_some() {
-                    let waits = sent_bytes > machine.eager_bytes;
-                    acts.extend(waits.then_some(Act::Await(word + 1)));
-                    word += 2;
-                }
+                // Where sends are not eager, a step's are its own.
+                let waits = sent_bytes > machine.eager_bytes;
+                acts.extend(said.iter().filter(|_| waits).map(|word| Act::Await(word + 1)));
             }
             of_ranks.push(acts);
         }

@@ -3,11 +3,13 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use unisono_collectives::SENDS_AHEAD;
+
 use crate::registered::Location;
 use crate::transport::Header;
 
 /// How many messages may lie in a channel.
-pub(super) const SLOTS: u64 = 4;
+pub(super) const SLOTS: u64 = SENDS_AHEAD as u64;
 /// The longest payload that travels in a slot.
 pub(crate) const SHORT: usize = 4096;
 /// The longest payload that travels beside its number: it fills a pair of cache lines with it.
