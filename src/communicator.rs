@@ -221,13 +221,14 @@ impl Communicator {
     /// ```
     /// use unisono::ReduceOp;
     ///
-    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
     ///     let mut gradients = comm.alloc::<f32>(1 << 16)?;
     ///     gradients.fill(1.0);
     ///     comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
     ///     assert_eq!(gradients[..2], [2.0, 2.0]);
     ///     Ok(())
     /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     ///
     /// # Errors

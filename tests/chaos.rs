@@ -200,7 +200,9 @@ fn stops(name: &str, settings: &'static [(&'static str, &'static str)]) {
         let made = job.stdout.lines().filter_map(|line| line.strip_prefix("calls: "));
         calls.fetch_add(made.map(|calls| calls.parse::<u64>().unwrap()).sum::<u64>(), Ordering::Relaxed);
     });
-    cases.tell(name, &[(stops.into_inner(), "stops"), (calls.into_inner(), "calls, all right")]);
+    let (stops, calls) = (stops.into_inner(), calls.into_inner());
+    assert!(stops > 0 && calls > 0, "{stops} stops, {calls} calls");
+    cases.tell(name, &[(stops, "stops"), (calls, "calls, all right")]);
 }
 
 /// Stops one rank or several for a moment, again and again, until the job has ended; how often.

@@ -11,6 +11,7 @@ use unisono::{Communicator, ReduceOp};
 mod common;
 
 use common::launch::{self, Ended};
+use common::left;
 
 /// Tells a process that it is a rank, and what it does.
 const ROLE: &str = "UNISONO_TEST_ROLE";
@@ -185,7 +186,7 @@ fn trials() -> Vec<Trial> {
 
 /// All ranks end, the first line that we say is the cause, the others say that they end because of it, and nothing is left.
 fn fails(world: World, role: &str, cause: &str) {
-    let files = shared_files();
+    let files = left::shared_files();
     let (Ended { status, stdout, stderr }, took) = start(world, role, &[]);
     let told = format!("{status} after {took:?}\n{stdout}\n{stderr}");
     assert!(!status.success(), "{told}");
@@ -259,40 +260,24 @@ fn over_nodes(options: &[&str]) -> Command {
 }
 
 fn nothing_is_left(stdout: &str, files: &[String]) {
-    let processes: Vec<_> = stdout.lines().filter_map(|line| line.strip_prefix("process ")).collect();
-    assert_eq!(processes.len(), RANKS, "{stdout}");
-    let program = std::env::current_exe().unwrap();
-    let started = Instant::now();
-    for process in processes.iter().filter_map(|process| process.split(' ').next()) {
-        let runs = || std::fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|path| path == program);
-        // The launcher may end a moment before the last rank.
-        while runs() {
-            assert!(started.elapsed() < Duration::from_secs(4), "process {process} lives: {stdout}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-    let left: Vec<_> = shared_files().into_iter().filter(|name| !files.contains(name)).collect();
-    assert!(left.is_empty(), "{left:?}");
-}
-
-/// The files in shared memory that are not the MPI's own.
-fn shared_files() -> Vec<String> {
-    let of_mpi = ["vader_segment.", "sm_segment.", "mpich_shm_", "mpich_shar_tmp"];
-    let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let names = names.map(|name| name.to_string_lossy().into_owned());
-    names.filter(|name| !of_mpi.iter().any(|of_mpi| name.starts_with(of_mpi))).collect()
+    let processes = stdout.lines().filter_map(|line| line.strip_prefix("process "));
+    left::nothing(processes.filter_map(|process| process.split(' ').next()), RANKS, files);
 }
 
 /// A wait is warned of by one rank, which names who is missing, and what that one did last; and then all goes on.
 fn late(world: World) {
     let (ended, _) = start(world, "late", &[("UNISONO_WARN_S", "0.5")]);
     let Ended { stderr, .. } = ended.expect_success();
-    let said: Vec<_> = stderr.lines().filter(|line| line.starts_with("unisono: ")).collect();
-    let first = said.first().unwrap_or_else(|| panic!("nothing was said: {stderr}"));
-    assert!(first.contains("in all-reduce #3") && first.contains("rank 1 is missing"), "{stderr}");
+    // On a busy machine a rank may have been late before.
+    let said = stderr.lines().filter(|line| line.starts_with("unisono: "));
+    let said: Vec<_> = said.skip_while(|line| !line.contains("in all-reduce #3")).collect();
+    assert!(said.first().is_some_and(|first| first.contains("rank 1 is missing")), "{stderr}");
     assert!(said[1].contains("rank 1 (host ") && said[1].contains("its last was all-reduce #2"), "{stderr}");
     let warnings = said.iter().filter(|line| line.contains("missing")).count();
-    assert!((1..=2).contains(&warnings), "at 0.5 s, and at 1 s: {stderr}");
+    assert!(
+        (1..=3).contains(&warnings),
+        "by one rank, at 0.5 s, at 1 s, and if it is very late at 2 s: {stderr}"
+    );
 }
 
 /// A rank that gets SIGUSR1 writes its records and goes on; all ranks that are in its process do.

@@ -1,5 +1,7 @@
 //! Collectives that go on beside computation, over threads.
 
+use std::sync::Barrier;
+
 use unisono::{Error, ReduceOp};
 
 mod common;
@@ -25,13 +27,17 @@ fn a_disagreement_is_told_by_the_wait_and_by_all_later_calls() {
 
 #[test]
 fn computation_goes_on_meanwhile() {
+    let computed = Barrier::new(2);
     unisono::threads(2, |mut comm| {
         if comm.rank() == 1 {
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            computed.wait();
         }
         let pending = comm.all_reduce_async(vec![1_i32; 10], ReduceOp::Sum).unwrap();
-        // Rank 1 is not here yet.
-        assert!(comm.rank() == 1 || !pending.is_done());
+        if comm.rank() == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            assert!(!pending.is_done(), "rank 1 is not here yet");
+            computed.wait();
+        }
         assert_eq!(pending.wait().unwrap(), [2; 10]);
     });
 }

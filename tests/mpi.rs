@@ -12,6 +12,7 @@ use unisono::{Algorithm, Choice, Communicator, ReduceOp, Vendor};
 mod common;
 
 use common::launch::{self, Ended};
+use common::left;
 use common::memory::Memory;
 
 /// Tells a process that it is a rank, and what it does.
@@ -84,8 +85,9 @@ fn play(role: &str) -> ExitCode {
 
 /// A rank is in a quiet section for longer than others wait, and rank 0 does something for all.
 fn patience(comm: &mut Communicator) {
-    comm.set_timeout(Duration::from_millis(300));
+    // Once all have begun.
     comm.barrier().unwrap();
+    comm.set_timeout(Duration::from_millis(500));
     if comm.rank() == 1 {
         comm.quiet("validation", |_| std::thread::sleep(Duration::from_secs(1)));
     }
@@ -325,26 +327,10 @@ fn trials() -> Vec<Trial> {
 
 /// All of the job ends, and no file is left.
 fn nothing_is_left() {
-    // What the MPIs themselves leave there when a rank is killed.
-    let of_mpi = ["vader_segment.", "sm_segment.", "mpich_shm_", "mpich_shar_tmp"];
-    let files = || {
-        let names =
-            std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
-        let names = names.map(|name| name.to_string_lossy().into_owned());
-        names.filter(|name| !of_mpi.iter().any(|of_mpi| name.starts_with(of_mpi))).collect::<Vec<_>>()
-    };
-    let before = files();
+    let before = left::shared_files();
     let ended = launch(2, "killed", &[]);
     assert!(!ended.status.success());
-    let processes: Vec<_> = ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")).collect();
-    assert_eq!(processes.len(), 2, "{}", ended.stdout);
-    let program = std::env::current_exe().unwrap();
-    for process in processes {
-        let runs = std::fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|path| path == program);
-        assert!(!runs, "process {process} lives");
-    }
-    let left: Vec<_> = files().into_iter().filter(|name| !before.contains(name)).collect();
-    assert!(left.is_empty(), "{left:?}");
+    left::nothing(ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")), 2, &before);
 }
 
 /// At a deadline there is a flight recorder of every rank, also of the one that is late, and they say which that is.

@@ -7,12 +7,18 @@ use std::time::{Duration, Instant};
 use unisono::watch::State;
 use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp};
 
-const SHORT: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_millis(300);
 /// Longer than [`SHORT`], also where cores are few.
-const LONG: Duration = Duration::from_millis(900);
+const LONG: Duration = Duration::from_millis(1200);
 
 fn sum(comm: &mut Communicator) -> unisono::Result<()> {
     comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).map(drop)
+}
+
+/// Ranks wait for each other no longer than so, once all of them have begun: a thread may begin late.
+fn begin_with(timeout: Duration, comm: &mut Communicator) {
+    comm.barrier().unwrap();
+    comm.set_timeout(timeout);
 }
 
 #[test]
@@ -60,7 +66,7 @@ fn a_label_is_for_one_call() {
 #[test]
 fn a_timeout_says_what_the_other_rank_does() {
     let errors = unisono::threads(2, |mut comm| {
-        comm.set_timeout(SHORT);
+        begin_with(SHORT, &mut comm);
         comm.label("bucket 7");
         sum(&mut comm).unwrap();
         if comm.rank() == 1 {
@@ -71,15 +77,17 @@ fn a_timeout_says_what_the_other_rank_does() {
     let Some(Error::Timeout { other: 1, doing: Some(doing), .. }) = &errors[0] else { panic!("{errors:?}") };
     assert_eq!((doing.state, doing.process_id), (State::Outside, std::process::id()));
     let said = errors[0].as_ref().unwrap().to_string();
-    let expected = "which is outside of collectives since 0.2 s; its last was all-reduce #0 \"bucket 7\"";
-    assert!(said.contains("rank 0, all-reduce #1 by") && said.contains(expected), "{said}");
+    assert!(said.contains("rank 0, all-reduce #2 by"), "{said}");
+    let (_, does) =
+        said.split_once("which is outside of collectives since ").unwrap_or_else(|| panic!("{said}"));
+    assert!(does.contains(" s; its last was all-reduce #1 \"bucket 7\""), "{said}");
 }
 
 #[test]
 fn a_timeout_is_for_some_calls() {
     let waits_for = |timeout: Duration| {
         let errors = unisono::threads(2, |mut comm| {
-            comm.set_timeout(Duration::from_secs(30));
+            begin_with(Duration::from_secs(30), &mut comm);
             comm.with_timeout(SHORT, sum).unwrap();
             if comm.rank() == 1 {
                 sleep(LONG);
@@ -107,7 +115,7 @@ fn the_first_call_may_wait_for_longer() {
 #[test]
 fn nobody_gives_up_while_a_rank_is_in_a_quiet_section() {
     unisono::threads(3, |mut comm| {
-        comm.set_timeout(SHORT);
+        begin_with(SHORT, &mut comm);
         sum(&mut comm).unwrap();
         if comm.rank() == 2 {
             comm.quiet("validation", |_| sleep(LONG));
@@ -119,7 +127,7 @@ fn nobody_gives_up_while_a_rank_is_in_a_quiet_section() {
         comm.quiet("with calls inside", sum).unwrap();
     });
     let errors = unisono::threads(2, |mut comm| {
-        comm.set_timeout(SHORT);
+        begin_with(SHORT, &mut comm);
         if comm.rank() == 1 {
             comm.quiet("over", |_| ());
             sleep(LONG);
@@ -163,7 +171,8 @@ fn the_slow_rank_is_named() {
     });
     let [zero, one, two] = lateness[0].ranks[..] else { panic!("{lateness:?}") };
     assert_eq!(lateness[0].slowest(), 1);
-    assert!(one.busy > LONG && one.waited < LONG / 3, "{one:?}");
+    // Those that wait for it may be late themselves, on a busy machine.
+    assert!(one.busy >= LONG && one.waited < zero.waited.min(two.waited), "{lateness:?}");
     assert!(zero.waited > LONG / 2 && two.waited > LONG / 2, "{zero:?}, {two:?}");
     assert!(lateness[0].to_string().starts_with("rank 1 is slowest: busy for "), "{}", lateness[0]);
     assert!(lateness.iter().all(|told| *told == lateness[0]), "all are told the same");
@@ -172,7 +181,7 @@ fn the_slow_rank_is_named() {
 #[test]
 fn rank_0_works_while_the_others_wait() {
     let values = unisono::threads(3, |mut comm| {
-        comm.set_timeout(SHORT);
+        begin_with(SHORT, &mut comm);
         sum(&mut comm).unwrap();
         let done = comm.on_rank0("reading", || {
             sleep(LONG);

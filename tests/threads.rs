@@ -1,5 +1,6 @@
 //! Worlds of threads: every algorithm, every operation, every type; and what happens when ranks disagree.
 
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp, Vendor};
@@ -160,13 +161,16 @@ fn a_rank_that_leaves_or_never_comes_is_named() {
     let said = "rank 0, all-reduce #0 by recursive-doubling, step 0: rank 1 has left the world: it dropped its communicator";
     assert!(errors.len() == 1 && errors[0].starts_with(said), "{errors:?}");
 
+    let given_up = Barrier::new(2);
     let errors = unisono::threads(2, |mut comm| {
         if comm.rank() == 1 {
-            std::thread::sleep(Duration::from_millis(600));
+            given_up.wait();
             return None;
         }
         comm.set_timeout(Duration::from_millis(300));
-        comm.barrier().err().map(|error| error.to_string())
+        let error = comm.barrier().err().map(|error| error.to_string());
+        given_up.wait();
+        error
     });
     assert!(errors[0].as_ref().unwrap().contains("for rank 1"), "{errors:?}");
 }

@@ -83,3 +83,14 @@ fn the_trainer_knows_no_transport() {
 fn an_algorithm_sees_no_buffer() {
     absent("collectives/src/algorithm", &["&mut [", "Vec<f", "Vec<u8", "interpret::", "verify("], &[]);
 }
+
+#[test]
+fn no_example_in_a_comment_drops_errors() {
+    for (path, text) in files("src") {
+        for (line, number) in text.lines().zip(1..) {
+            let example = line.trim_start().trim_start_matches("///").trim_start_matches("//!").trim_start();
+            let drops = example.starts_with("unisono::threads(") && example.contains("Result<");
+            assert!(!drops, "{}:{number}: nobody looks at what the ranks return", path.display());
+        }
+    }
+}

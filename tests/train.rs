@@ -70,7 +70,9 @@ fn same_losses() {
     let with_ranks = |ranks| run(ranks, &Settings { batch_size: 120 / ranks, ..settings.clone() });
     let alone = with_ranks(1);
     for ranks in [2, 3, 4] {
-        for (one, several) in alone.iter().zip(with_ranks(ranks)) {
+        let together = with_ranks(ranks);
+        assert_eq!((alone.len(), together.len()), (settings.epochs, settings.epochs));
+        for (one, several) in alone.iter().zip(together) {
             let apart = (one.loss - several.loss).abs() / one.loss;
             assert!(
                 apart < TOLERANCE,
@@ -187,6 +189,7 @@ fn logs() {
 fn digits() {
     let ended = launched(2, &[]);
     let events = events(&ended);
+    assert!(events.len() > 2, "some epochs, and the end: {}", ended.stdout);
     for (epoch, event) in (1..).zip(&events[..events.len() - 1]) {
         assert_eq!((event["event"].as_str(), event["epoch"].as_u64()), (Some("epoch"), Some(epoch)));
         for key in ["loss", "test_accuracy", "samples_per_s", "exposed_communication_percent"] {

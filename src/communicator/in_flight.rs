@@ -22,7 +22,7 @@ impl Communicator {
     /// ```
     /// use unisono::ReduceOp;
     ///
-    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
     ///     let first = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)?;
     ///     let second = comm.all_reduce_async(vec![2.0_f32; 1000], ReduceOp::Sum)?;
     ///     // Meanwhile this thread computes.
@@ -30,6 +30,7 @@ impl Communicator {
     ///     assert_eq!(second.wait()?[0], 4.0);
     ///     Ok(())
     /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     ///
     /// # Errors

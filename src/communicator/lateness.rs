@@ -75,7 +75,7 @@ impl Communicator {
     /// ```
     /// use std::time::Duration;
     ///
-    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
     ///     if comm.rank() == 1 {
     ///         std::thread::sleep(Duration::from_millis(300));
     ///     }
@@ -83,6 +83,7 @@ impl Communicator {
     ///     assert_eq!(comm.lateness()?.slowest(), 1);
     ///     Ok(())
     /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     ///
     /// # Errors

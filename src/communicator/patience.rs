@@ -28,11 +28,12 @@ impl Communicator {
     /// use std::time::Duration;
     /// use unisono::ReduceOp;
     ///
-    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
     ///     let mut loss = [1.0_f32];
     ///     comm.with_timeout(Duration::from_secs(5), |comm| comm.all_reduce(&mut loss, ReduceOp::Mean))?;
     ///     Ok(())
     /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     pub fn with_timeout<R>(&mut self, timeout: Duration, calls: impl FnOnce(&mut Self) -> R) -> R {
         let limits = self.seat.engine().limits;
@@ -49,11 +50,12 @@ impl Communicator {
     /// ```
     /// use unisono::ReduceOp;
     ///
-    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
     ///     let mut loss = [1.0_f32];
     ///     comm.label("validation loss").all_reduce(&mut loss, ReduceOp::Mean)?;
     ///     Ok(())
     /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     pub fn label(&mut self, label: &str) -> &mut Self {
         self.label = self.roll.know(label);
@@ -78,11 +80,12 @@ impl Communicator {
     /// ```
     /// use unisono::ReduceOp;
     ///
-    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
     ///     let accuracy = comm.quiet("validation", |_| 0.5_f32);
     ///     comm.all_reduce(&mut [accuracy], ReduceOp::Mean)?;
     ///     Ok(())
     /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     pub fn quiet<R>(&mut self, label: &str, section: impl FnOnce(&mut Self) -> R) -> R {
         let roll = self.roll.clone();
@@ -94,11 +97,12 @@ impl Communicator {
     /// returns, rank 0 has; the others have `None`. Called by all ranks.
     ///
     /// ```
-    /// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
     ///     let lines = comm.on_rank0("reading the vocabulary", || Ok::<_, std::io::Error>(17))?;
     ///     assert_eq!(lines, (comm.rank() == 0).then_some(17));
     ///     Ok(())
     /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     ///
     /// # Errors

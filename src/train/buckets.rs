@@ -115,7 +115,7 @@ pub enum Order {
 /// ```
 /// use unisono::train::{Buckets, BucketSettings, Fill, Gradients, Parameter, Pass, Tally};
 ///
-/// unisono::threads(2, |mut comm| -> unisono::Result<()> {
+/// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
 ///     let parameters = [Parameter::new("weight", [2, 3]), Parameter::new("bias", [3])];
 ///     let mut buckets = Buckets::new(&mut comm, &parameters, &BucketSettings::default())?;
 ///     // The backward pass of your framework; one pass a step, the first and the last.
@@ -129,6 +129,7 @@ pub enum Order {
 ///     assert_eq!(buckets.gradient(1)?, [2.0; 3]);
 ///     Ok(())
 /// });
+/// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
 /// ```
 #[derive(Debug)]
 pub struct Buckets {

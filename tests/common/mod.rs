@@ -12,6 +12,7 @@ pub mod bits;
 pub mod calls;
 pub mod in_flight;
 pub mod launch;
+pub mod left;
 pub mod memory;
 pub mod random;
 pub mod small;
@@ -176,8 +177,9 @@ fn all_reduce<T: Exact>(
 /// Every algorithm that offers the operation, and the one that is chosen where none is named.
 fn offering(comm: &Communicator, operation: Operation) -> Vec<Choice> {
     let offers = |algorithm: &Algorithm| algorithm.plan(operation, comm.topology(), comm.rank()).is_some();
-    let offering = Algorithm::ALL.into_iter().filter(offers).map(Choice::Algorithm);
-    offering.chain([Choice::Auto]).collect()
+    let offering: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::Algorithm).collect();
+    assert!(!offering.is_empty(), "nobody offers {operation:?}");
+    offering.into_iter().chain([Choice::Auto]).collect()
 }
 
 fn all_other_operations<T: Exact>(comm: &mut Communicator, memory: Memory) {

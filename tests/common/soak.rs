@@ -92,7 +92,11 @@ impl Cases {
     }
 
     /// One line for `./scripts/soak`: what was counted, and how long it took.
+    ///
+    /// # Panics
+    /// If nothing was counted.
     pub fn tell(&self, test: &str, counts: &[(u64, &str)]) {
+        assert!(counts.iter().any(|(count, _)| *count > 0), "{test}: nothing was made");
         let counts: Vec<_> = counts.iter().map(|(count, what)| format!("{count} {what}")).collect();
         let seconds = self.started.elapsed().as_secs_f64();
         println!("counted: {test}: {}; {seconds:.0} s, seed {}", counts.join(", "), self.soak.seed);

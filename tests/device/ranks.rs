@@ -75,17 +75,22 @@ fn reduce_all<T: Exact + DeviceRepr + ValidAsZeroBits>(comm: &mut Communicator) 
     let algorithms =
         [Algorithm::Ring, Algorithm::Butterfly, Algorithm::HierarchicalCopy].map(Choice::Algorithm);
     let others = [Choice::Auto, Choice::Vendor(Vendor::Nccl)];
+    let mut by_nccl = 0;
     for choice in vendors.into_iter().chain(algorithms).chain(others) {
         comm.set_choice(choice.clone()).unwrap();
         for op in ReduceOp::ALL {
             for count in [0, 1, comm.ranks() + 1, 1009] {
-                reduce_one::<T>(comm, &choice, op, count);
+                let is_done = reduce_one::<T>(comm, &choice, op, count);
+                by_nccl += usize::from(is_done && choice.to_string().contains("nccl"));
             }
         }
     }
+    let route = comm.device_route().unwrap();
+    assert!(by_nccl > 0 || !route.starts_with("NCCL"), "NCCL reduces no {}: {route}", T::DTYPE);
 }
 
-fn reduce_one<T>(comm: &mut Communicator, choice: &Choice, op: ReduceOp, count: usize)
+/// Whether it can be had.
+fn reduce_one<T>(comm: &mut Communicator, choice: &Choice, op: ReduceOp, count: usize) -> bool
 where
     T: Exact + DeviceRepr + ValidAsZeroBits,
 {
@@ -96,6 +101,7 @@ where
             comm.synchronize(&stream).unwrap();
             let what = format!("{choice} ({}), rank {}, {count} elements", ran.algorithm, comm.rank());
             assert_reduced(&reduced, op, comm.ranks(), 0, &what);
+            true
         }
         // What is asked for by name may not be had; anything else must be.
         Err(Error::Unsupported(_)) => {
@@ -104,6 +110,7 @@ where
                 "{choice}, {op} of {}",
                 T::DTYPE
             );
+            false
         }
         Err(error) => panic!("{choice}, {op} of {}: {error}", T::DTYPE),
     }
