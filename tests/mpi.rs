@@ -267,7 +267,8 @@ fn trials() -> Vec<Trial> {
     let worlds: [(&str, RangeInclusive<usize>, _, &[&str]); 9] = [
         ("shared memory", 1..=5, shared, &["conformance", "bits"]),
         ("shared memory", 2..=4, shared, &["stress", "in flight", "vendors"]),
-        ("shared memory", 2..=3, shared, &["registered", "thresholds", "blocks", "drops"]),
+        // What is chosen where nothing is said is one of the two below.
+        ("shared memory", 2..=3, shared, &["registered", "blocks", "drops"]),
         ("memory that the kernel copies", 2..=3, COPIED, &["thresholds", "blocks"]),
         ("memory that it does not copy", 2..=3, NOT_COPIED, &["thresholds"]),
         ("messages", 2..=4, messages, &["conformance", "bits"]),

@@ -80,7 +80,7 @@ impl Counts {
 
 fn over_threads(name: &str) {
     let soak = Soak::from_environment();
-    let (cases, counts) = (soak.cases(2000), Counts::default());
+    let (cases, counts) = (soak.cases(1000), Counts::default());
     cases.make(LANES, |number| {
         let case = Case::new(soak.seed, number, "threads");
         let started = Instant::now();
@@ -108,7 +108,7 @@ fn over_both(name: &str) {
 /// A rank that fails ends the job, and with it the ranks that could not know: a job for each case.
 fn in_jobs(name: &str, world: &'static str, settings: &[(&str, &str)]) {
     let soak = Soak::from_environment();
-    let (cases, counts) = (soak.cases(if world == "shm" { 60 } else { 30 }), Counts::default());
+    let (cases, counts) = (soak.cases(if world == "shm" { 40 } else { 20 }), Counts::default());
     cases.make(2, |number| {
         let case = Case::new(soak.seed, number, world);
         let ended = launched(case.ranks, &number.to_string(), settings);
