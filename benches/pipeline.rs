@@ -29,6 +29,11 @@ const STEPS: usize = 40;
 /// Steps before, not measured: threads begin, and `auto` finds out how many.
 const BEFORE: usize = 20;
 
+/// So many times, or once under `cargo test`, which only asks whether it runs.
+fn times(measured: usize) -> usize {
+    if std::env::args().any(|argument| argument == "--bench") { measured } else { 1 }
+}
+
 /// A way to make batches of these samples.
 type Way = fn(Arc<Dataset>, Vec<usize>) -> Pipeline<Batch>;
 
@@ -116,18 +121,19 @@ fn rounds_in(time: Duration) -> u64 {
 
 /// Milliseconds a step, and the share of them that the consumer waited.
 fn steps(data: &Arc<Dataset>, way: Way, compute: impl Fn()) -> (f64, f64) {
-    let samples = (0..(BEFORE + STEPS) * BATCH).map(|sample| sample % data.train.len()).collect();
+    let (before, steps) = (times(BEFORE), times(STEPS));
+    let samples = (0..(before + steps) * BATCH).map(|sample| sample % data.train.len()).collect();
     let mut batches = way(Arc::clone(data), samples);
     let mut step = || {
         black_box(batches.next().expect("there is a batch").expect("the images are there"));
         compute();
         batches.stalled()
     };
-    let waited_before = (0..BEFORE).map(|_| step()).last().unwrap_or_default();
+    let waited_before = (0..before).map(|_| step()).last().unwrap_or_default();
     let began = Instant::now();
-    let waited = (0..STEPS).map(|_| step()).last().unwrap_or_default() - waited_before;
+    let waited = (0..steps).map(|_| step()).last().unwrap_or_default() - waited_before;
     let seconds = began.elapsed().as_secs_f64();
-    (1e3 * seconds / STEPS as f64, waited.as_secs_f64() / seconds)
+    (1e3 * seconds / steps as f64, waited.as_secs_f64() / seconds)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -143,7 +149,7 @@ fn main() {
     let data = data::load(&Source::Images(directory.path().into()), &options).expect("the images are there");
     let data = Arc::new(data);
 
-    let input_ms = median((0..ROUNDS).map(|_| steps(&data, WAYS[0].1, || ()).0).collect());
+    let input_ms = median((0..times(ROUNDS)).map(|_| steps(&data, WAYS[0].1, || ()).0).collect());
     println!("{} cores; the input of a step ({BATCH} images) takes {input_ms:.2} ms", cores());
     let rounds = rounds_in(Duration::from_secs_f64(input_ms / 1e3));
     let best = input_ms.max(2.0 * input_ms / cores() as f64);

@@ -31,6 +31,10 @@ fn for_every_step(mut check: impl FnMut(&str, &[Schedule], usize, usize)) {
         for ranks in [2, 3, 4, 6] {
             let schedules = schedules(algorithm, ranks);
             for rank in 0..ranks {
+                assert!(
+                    !schedules[rank].steps().is_empty(),
+                    "{algorithm}, {ranks} ranks, rank {rank} has no step"
+                );
                 for step in 0..schedules[rank].steps().len() {
                     let name = format!("{algorithm}, {ranks} ranks, rank {rank}, step {step}");
                     check(&name, &schedules, rank, step);

@@ -165,7 +165,7 @@ fn a_rank_that_is_slow_is_named() {
         ..run_settings(1, OutOfData::Error)
     };
     let told = run(&settings, |rank, _, _| {
-        std::thread::sleep(Duration::from_millis(if rank == 1 { 60 } else { 20 }));
+        std::thread::sleep(Duration::from_millis(if rank == 1 { 150 } else { 20 }));
     });
     let steps: Vec<_> = told[0].1.iter().map(|report| (report.step, report.steps)).collect();
     assert_eq!(steps, [(4, 4), (8, 4)]);
@@ -177,8 +177,8 @@ fn a_rank_that_is_slow_is_named() {
         let slowest = report.slowest.as_ref().expect("rank 1 stands out");
         assert_eq!(slowest.rank, 1);
         assert!(!slowest.host.is_empty());
-        assert!(slowest.busy_s >= 4.0 * 0.06 && slowest.others_busy_s >= 4.0 * 0.02, "{report:?}");
-        // The others waited for it 40 ms a step, and less if they were late themselves on a busy machine.
+        assert!(slowest.busy_s >= 4.0 * 0.15 && slowest.others_busy_s >= 4.0 * 0.02, "{report:?}");
+        // The others waited for it 130 ms a step, and less if they were late themselves on a busy machine.
         assert!(slowest.lateness_s > 0.04 && slowest.lateness_s <= slowest.busy_s, "{report:?}");
         assert_eq!(report.ranks[1].lateness_s, slowest.lateness_s);
     }
