@@ -6,6 +6,7 @@ use unisono_collectives::{Algorithm, Operation, Rank};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::means::Means;
+use crate::record::BARRIER_NAME;
 use crate::reduce::ReduceOp;
 
 /// All of a call but its count, and what carries it out: from the lowest bits, the root in 32, and the operation, the reduction,
@@ -69,11 +70,10 @@ impl Codes {
     }
 }
 
-/// A barrier is an all-reduce of nothing, and is called a barrier.
+/// What stands for [`BARRIER_NAME`].
 const BARRIER: u8 = 8;
 /// What carries it out.
 pub(crate) const OF_BARRIER: Algorithm = Algorithm::RecursiveDoubling;
-pub(crate) const BARRIER_NAME: &str = "barrier";
 
 fn name(names: &[&'static str], code: u8) -> &'static str {
     names.get(usize::from(code)).copied().unwrap_or("?")

@@ -17,13 +17,13 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::executor::{EagerSteps, Executor, Prepared, Task, agreement};
 use crate::means::{Means, Vendor};
+use crate::record::FIRST_OF_SETUP;
 #[cfg(feature = "mpi")]
 use crate::reduce::{ReduceOp, Widening};
 use crate::select::{Choice, Selection, Selector};
+use crate::status::{Roll, dump_failed, panicked};
 use crate::transport::{Calls, Patience, Transport};
 use crate::tuning::Tuning;
-use crate::watch::lookout::panicked;
-use crate::watch::{Roll, dump_failed};
 
 /// Something that can carry out collective calls for one rank.
 ///
@@ -82,9 +82,6 @@ pub(crate) struct Limits {
     /// Before ranks have met in a call of the user's: some may still be starting.
     pub(crate) first: Patience,
 }
-
-/// The calls that ranks make before the user's first one have numbers that no user's call reaches.
-pub(crate) const FIRST_OF_SETUP: u64 = u64::MAX / 2;
 
 impl Limits {
     pub(crate) fn set_timeout(&mut self, timeout: Duration) {

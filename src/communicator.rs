@@ -20,11 +20,11 @@ use crate::pending::Seat;
 use crate::reduce::ReduceOp;
 use crate::registered::{Registered, Registry};
 use crate::select::{Choice, Why};
+use crate::status::Roll;
 use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
-use crate::watch::Roll;
-use crate::watch::lookout::Lookout;
+use crate::watchdog::Lookout;
 
 #[cfg(feature = "nccl")]
 mod device;

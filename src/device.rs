@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 
 use crate::error::{Error, Result};
+use crate::status::Roll;
 use crate::transport::{Hopeless, Patience, Waiting};
-use crate::watch::Roll;
 
 mod choose;
 mod engine;

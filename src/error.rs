@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use crate::watch::{Doing, Seconds};
+use crate::record::{Doing, Seconds};
 
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -51,6 +51,7 @@ mod memory;
 #[allow(unsafe_code, reason = "a library of C's, on memory of CUDA's")]
 pub mod nccl;
 mod pending;
+mod record;
 mod reduce;
 #[allow(unsafe_code, reason = "memory that other ranks write to")]
 mod registered;
@@ -58,13 +59,15 @@ mod run;
 mod scratch;
 pub mod select;
 pub mod size;
+pub mod status;
 mod system;
 #[cfg(feature = "train")]
 pub mod train;
 #[allow(unsafe_code, reason = "memory is shared with other threads and with MPI")]
 mod transport;
 pub mod tuning;
-pub mod watch;
+#[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "threads need less of it"))]
+mod watchdog;
 
 pub use call::{Call, Ran};
 pub use collective::Collective;

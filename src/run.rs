@@ -7,12 +7,9 @@ use crate::communicator::{Communicator, threads};
 #[cfg(feature = "mpi")]
 use crate::error::Error;
 #[cfg(feature = "mpi")]
-use crate::transport::mpi::Mpi;
+use crate::system::say;
 #[cfg(feature = "mpi")]
-use crate::watch::lookout::say;
-
-/// The exit code of a process that ends because a rank has failed.
-pub(crate) const FAILED: i32 = 1;
+use crate::transport::mpi::Mpi;
 
 /// Runs a program under `mpirun`: takes part in the world that was launched, and runs `main` with it.
 ///

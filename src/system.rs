@@ -7,8 +7,10 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 mod memory;
+mod process;
 
 pub(crate) use memory::{AvailableMemory, MemoryLimit};
+pub(crate) use process::{FAILED, say};
 
 /// Where the MPIs keep their own messages between the ranks of a node.
 pub(crate) const SHARED_FOLDER: &str = "/dev/shm";

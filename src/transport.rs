@@ -13,8 +13,7 @@ use crate::config::Chaos;
 use crate::error::{Error, Place};
 use crate::reduce::Kernel;
 use crate::registered::Registry;
-use crate::watch::Roll;
-use crate::watch::lookout::LastWords;
+use crate::status::{FailureReport, Roll};
 
 mod faulty;
 mod half;
@@ -366,13 +365,13 @@ impl Transport {
         }
     }
 
-    /// From now on these say why this rank ends.
-    pub(crate) fn set_last_words(&mut self, words: &Arc<LastWords>) {
+    /// From now on this says why this rank ends.
+    pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
         match self {
-            Self::Threads(threads) => threads.set_last_words(Arc::clone(words)),
+            Self::Threads(threads) => threads.set_failure_report(report),
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.set_last_words(words),
-            Self::Faulty(faulty) => faulty.inner.set_last_words(words),
+            Self::Mpi(mpi) => mpi.set_failure_report(report),
+            Self::Faulty(faulty) => faulty.inner.set_failure_report(report),
         }
     }
 

@@ -289,7 +289,7 @@ fn asked(world: World) {
         (0..RANKS).filter(|rank| folder.path().join(format!("rank-{rank}.json")).exists()).collect();
     assert_eq!(written, if world == World::Threads { vec![0, 1, 2] } else { vec![1] });
     let dump =
-        unisono::watch::Dump::from_json(&std::fs::read(folder.path().join("rank-1.json")).unwrap()).unwrap();
+        unisono::status::Dump::from_json(&std::fs::read(folder.path().join("rank-1.json")).unwrap()).unwrap();
     assert_eq!((dump.why.as_str(), dump.rank, dump.failed), ("SIGUSR1", 1, None));
     let last = dump.records.last().unwrap();
     assert_eq!((last.sequence, last.operation.as_str(), last.count), (2, "all-reduce", 100_000));

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
-use unisono::watch::Flight;
+use unisono::status::Flight;
 use unisono::{Algorithm, Choice, Communicator, ReduceOp, Vendor};
 
 mod common;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use unisono::watch::State;
+use unisono::status::State;
 use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp};
 
 const SHORT: Duration = Duration::from_millis(300);

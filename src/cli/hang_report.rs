@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
-use unisono::watch::Flight;
+use unisono::status::Flight;
 
 use super::Failure;
 

@@ -7,8 +7,7 @@ use std::time::Duration;
 use super::Communicator;
 use crate::collective::Engine;
 use crate::error::{Error, Result};
-use crate::watch::Roll;
-use crate::watch::lookout::panicked;
+use crate::status::{Roll, panicked};
 
 /// How much of why rank 0 failed the others are told.
 const CAUSE: usize = 500;

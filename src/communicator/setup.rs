@@ -12,12 +12,12 @@ use unisono_collectives::Topology;
 use super::Communicator;
 use super::lateness::Asked;
 use super::watch::over_threads;
-#[cfg(feature = "mpi")]
-use crate::collective::FIRST_OF_SETUP;
 use crate::collective::{Engine, Limits};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::pending::Seat;
+#[cfg(feature = "mpi")]
+use crate::record::FIRST_OF_SETUP;
 use crate::select::Choice;
 use crate::transport::{Patience, Transport};
 use crate::tuning::Tuning;

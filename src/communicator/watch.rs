@@ -4,7 +4,7 @@ use super::Communicator;
 use crate::config::Config;
 use crate::error::Result;
 use crate::transport::Transport;
-use crate::watch::lookout::{Card, Cards, Kind, Lookout, Watched};
+use crate::watchdog::{Card, Cards, Kind, Lookout, Watched};
 
 impl Communicator {
     /// From now on the failure of a rank of this world of threads ends the program, as it ends the processes of a world under
@@ -26,7 +26,7 @@ pub(super) fn over_threads(ends: &mut [Transport], config: &Config) -> Result<Lo
     let cards = Cards(vec![Card::of_this_process(0); rolls.len()]);
     let warn_after = config.warn;
     let lookout = Lookout::start(Watched { rolls, cards, hub: None, warn_after, kind: Kind::Threads })?;
-    ends.iter_mut().zip(lookout.words()).for_each(|(end, words)| end.set_last_words(words));
+    ends.iter_mut().zip(lookout.words()).for_each(|(end, words)| end.set_failure_report(words.clone()));
     Ok(lookout)
 }
 
@@ -41,7 +41,8 @@ mod over_processes {
     use crate::dtype::DType;
     use crate::error::Error;
     use crate::select::Choice;
-    use crate::watch::lookout::{Hub, say};
+    use crate::system::say;
+    use crate::watchdog::Hub;
 
     impl Communicator {
         /// The lookout of this process. Called by all ranks.
@@ -60,7 +61,7 @@ mod over_processes {
             let warn_after = config.warn;
             let lookout =
                 Lookout::start(Watched { rolls: vec![roll], cards, hub, warn_after, kind: Kind::Processes })?;
-            self.seat.engine().transport.set_last_words(&lookout.words()[0]);
+            self.seat.engine().transport.set_failure_report(lookout.words()[0].clone());
             Ok(lookout)
         }
 

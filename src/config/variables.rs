@@ -39,7 +39,7 @@ pub fn warn_of_unread_settings() {
     WARNED.call_once(|| {
         if std::env::var(super::WARNINGS).as_deref() != Ok("off") {
             let names = super::settings().map(|(name, _)| name);
-            names.filter_map(|name| unread(&name)).for_each(|line| crate::watch::lookout::say(&line));
+            names.filter_map(|name| unread(&name)).for_each(|line| crate::system::say(&line));
         }
     });
 }

@@ -13,8 +13,8 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::nccl::{self, UniqueId};
 use crate::reduce::ReduceOp;
+use crate::status::Roll;
 use crate::transport::Patience;
-use crate::watch::Roll;
 
 /// How long the only rank of a communicator waits for NCCL.
 const ALONE: Duration = Duration::from_secs(60);

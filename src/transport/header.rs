@@ -5,7 +5,7 @@ use unisono_collectives::Rank;
 
 use super::Failure;
 use crate::codes::Codes;
-use crate::watch::{RECORDS, Recording, Roll};
+use crate::status::{RECORDS, Recording, Roll};
 
 /// What every message begins with: which collective it belongs to, in the eyes of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]

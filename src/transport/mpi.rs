@@ -15,8 +15,7 @@ use super::shared::Shared;
 use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::config::{Config, Inside};
 use crate::error::{Error, Result};
-use crate::watch::Roll;
-use crate::watch::lookout::{LastWords, panicked};
+use crate::status::{FailureReport, Roll, panicked};
 
 mod ending;
 mod exchange;
@@ -52,8 +51,8 @@ pub(crate) struct Mpi {
     /// The ranks of this node, where they share memory.
     node: Option<Shared>,
     roll: Roll,
-    /// What says why this rank ends, once there is a lookout.
-    words: Option<Arc<LastWords>>,
+    /// What says why this rank ends, if anything does.
+    report: Option<Arc<dyn FailureReport>>,
     name: &'static str,
     messages: Messages,
     groups: Vec<own::OfGroup>,
@@ -149,7 +148,7 @@ impl Mpi {
             node_cores,
             node,
             roll,
-            words: None,
+            report: None,
             name,
             messages,
             groups: Vec::new(),
@@ -278,17 +277,17 @@ impl Mpi {
         )
     }
 
-    /// From now on these say why this rank ends.
-    pub(crate) fn set_last_words(&mut self, words: &Arc<LastWords>) {
-        self.messages.set_last_words(Arc::clone(words));
-        self.words = Some(Arc::clone(words));
+    /// From now on this says why this rank ends.
+    pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
+        self.messages.set_failure_report(Arc::clone(&report));
+        self.report = Some(report);
     }
 
     /// Says and remembers why this rank cannot go on; the job is ended when the communicator is dropped.
     pub(crate) fn fail(&mut self, cause: &str) {
         if self.cause.is_none() {
             self.cause = Some(cause.to_owned());
-            last_words(self.words.as_deref(), &self.roll, cause);
+            last_words(self.report.as_deref(), &self.roll, cause);
         }
     }
 

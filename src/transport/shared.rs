@@ -15,8 +15,7 @@ use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::error::Error;
 use crate::registered::Registry;
 use crate::scratch::Scratch;
-use crate::watch::Roll;
-use crate::watch::lookout::{LastWords, panicked};
+use crate::status::{FailureReport, Roll, panicked};
 
 pub(super) mod board;
 mod channel;
@@ -49,7 +48,7 @@ pub(crate) struct Shared {
     positions: Vec<Option<usize>>,
     board: Board,
     roll: Roll,
-    words: Option<Arc<LastWords>>,
+    report: Option<Arc<dyn FailureReport>>,
     reach: Reach,
     registry: Arc<Registry>,
     spins: u32,
@@ -144,7 +143,7 @@ impl Shared {
             positions,
             board,
             roll,
-            words: None,
+            report: None,
             reach,
             registry,
             spins,
@@ -269,15 +268,15 @@ impl Shared {
 
     /// Lets every rank that shares this memory know that this one cannot go on.
     pub(super) fn fail(&self, cause: &str) {
-        match &self.words {
-            Some(words) => words.fail(cause),
+        match &self.report {
+            Some(report) => report.fail(cause),
             None => drop(self.roll.fail(self.rank(), cause)),
         }
     }
 
-    /// From now on these say why this rank ends, if it is a thread.
-    pub(super) fn set_last_words(&mut self, words: Arc<LastWords>) {
-        self.words = Some(words);
+    /// From now on this says why this rank ends, if it is a thread.
+    pub(super) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
+        self.report = Some(report);
     }
 }
 

@@ -6,7 +6,7 @@ use unisono_collectives::Rank;
 
 use super::Failure;
 use crate::error::Error;
-use crate::watch::Roll;
+use crate::status::Roll;
 
 /// How often the clock is read: a look at it costs as much as a look at a message's place.
 const LOOKS_BETWEEN_CLOCKS: u32 = 256;

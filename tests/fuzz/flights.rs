@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use unisono::watch::{Dump, Flight};
+use unisono::status::{Dump, Flight};
 
 use crate::mutate::Corpus;
 use crate::reader::Reader;

@@ -7,9 +7,8 @@ use unisono_collectives::Rank;
 
 use super::Mpi;
 use super::sys::Comm;
-use crate::run::FAILED;
-use crate::watch::Roll;
-use crate::watch::lookout::{LastWords, say};
+use crate::status::{FailureReport, Roll};
+use crate::system::{FAILED, say};
 
 /// How long a rank waits before it ends the job: the others are to speak too, and its launcher, which passes on what ranks
 /// write, may throw away what it has not yet read when the job ends.
@@ -27,9 +26,9 @@ const NAP: Duration = Duration::from_millis(1);
 const NO_TAG: c_int = 7;
 
 /// Says why a rank cannot go on, and lets the others know.
-pub(super) fn last_words(words: Option<&LastWords>, roll: &Roll, cause: &str) {
-    if let Some(words) = words {
-        return words.fail(cause);
+pub(super) fn last_words(report: Option<&dyn FailureReport>, roll: &Roll, cause: &str) {
+    if let Some(report) = report {
+        return report.fail(cause);
     }
     say(&format!("unisono: rank {} ends the job: {cause}\n", roll.rank()));
     roll.fail(roll.rank(), cause);
@@ -56,8 +55,8 @@ impl Mpi {
     /// Waits until all ranks have left: to finalise is to wait where no deadline is, and where Open MPI 4's mpirun may wait for
     /// itself for ever if a rank that has not come ends the job.
     pub(super) fn wait_for_all(&self) {
-        let Some(words) = &self.words else { return };
-        words.hurry();
+        let Some(report) = &self.report else { return };
+        report.hurry();
         let (began, ranks) = (Instant::now(), self.topology.ranks());
         let near = |rank: &Rank| self.roll.members().contains(rank);
         while !(0..ranks).all(|rank| self.roll.has_left(rank)) {

@@ -18,10 +18,9 @@ use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
 use crate::error::Result;
 use crate::scratch::Scratch;
+use crate::status::{FailureReport, Roll, panicked};
 use crate::transport::half::{Half, complete};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
-use crate::watch::Roll;
-use crate::watch::lookout::{LastWords, panicked};
 
 /// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
 /// are sent.
@@ -58,7 +57,7 @@ pub(super) struct Messages {
     /// Whether an exchange failed while MPI still had the caller's memory.
     stranded: bool,
     /// What says why this rank ends, if a panic ends it in the middle of an exchange.
-    words: Option<Arc<LastWords>>,
+    report: Option<Arc<dyn FailureReport>>,
 }
 
 impl Messages {
@@ -80,8 +79,8 @@ impl Messages {
         self.spins = spins;
     }
 
-    pub(super) fn set_last_words(&mut self, words: Arc<LastWords>) {
-        self.words = Some(words);
+    pub(super) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
+        self.report = Some(report);
     }
 
     /// Whether MPI may still read or write memory that was lent to an exchange that failed.
@@ -118,7 +117,7 @@ impl Messages {
             Listening<'_>,
         ) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let guard = AbortOnPanic { words: self.words.as_deref(), roll };
+        let guard = AbortOnPanic { report: self.report.as_deref(), roll };
         let to = outgoing.as_ref().map(|outgoing| self.link(comm, outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.link(comm, incoming.from));
         let mut sending =
@@ -155,13 +154,13 @@ pub(super) fn begin(
 
 /// A panic must not free memory that MPI still reads or writes.
 struct AbortOnPanic<'a> {
-    words: Option<&'a LastWords>,
+    report: Option<&'a dyn FailureReport>,
     roll: &'a Roll,
 }
 
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
-        last_words(self.words, self.roll, &panicked());
+        last_words(self.report, self.roll, &panicked());
         end_job(self.roll);
     }
 }

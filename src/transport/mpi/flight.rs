@@ -14,9 +14,9 @@ use super::overheard::Listening;
 use super::sys::{Comm, Request};
 use crate::error::Result;
 use crate::scratch::Scratch;
+use crate::status::Roll;
 use crate::transport::half::{Half, complete};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
-use crate::watch::Roll;
 
 /// An exchange that was begun, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

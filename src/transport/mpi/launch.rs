@@ -9,7 +9,6 @@ use super::sys::{Comm, header_version, library_version};
 use crate::config::{Config, Launcher, Starter, warn_of_unread_settings};
 use crate::error::{Error, Result};
 use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
-use crate::watch::lookout;
 
 mod agreement;
 mod watch;
@@ -19,7 +18,7 @@ use watch::Watch;
 
 /// Says a line.
 pub(super) fn say(line: &str) {
-    lookout::say(&format!("unisono: {line}\n"));
+    system::say(&format!("unisono: {line}\n"));
 }
 
 /// What is to be seen to, or said, before MPI begins; then its beginning is watched for as long as the result is

@@ -13,11 +13,11 @@ use crate::config::{Config, KernelCopies};
 use crate::error::Result;
 use crate::memory::Pages;
 use crate::registered::Registry;
+use crate::status::Roll;
 use crate::system;
 use crate::transport::shared::Shared;
 use crate::transport::shared::board::Board;
 use crate::transport::shared::reach::{ByKernel, Processes, Reach, can_read, is_kernel_fast, map_untouched};
-use crate::watch::Roll;
 
 /// What other ranks try to read, to see whether the kernel lets them.
 static READABLE: AtomicU64 = AtomicU64::new(0);

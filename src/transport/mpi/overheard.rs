@@ -12,9 +12,9 @@ use unisono_collectives::Rank;
 use super::exchange::{FIRST, FIRST_TAG};
 use super::sys::{Comm, Request};
 use crate::scratch::Scratch;
+use crate::status::Roll;
 use crate::transport::half::Sight;
 use crate::transport::{Failure, Header, Waiting};
-use crate::watch::Roll;
 
 /// More than a message needs that was sent by a rank before it left: that it has left, the others may learn on a shorter way.
 const STRAGGLING: Duration = Duration::from_secs(3);

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::channel::{Channel, OwnLine, Post};
 use crate::memory::Pages;
-use crate::watch::Roll;
-use crate::watch::lookout::panicked;
+use crate::status::{Roll, panicked};
 
 /// How much of a long message is staged at a time, and how many such pieces a rank has.
 pub(super) const PIECE: usize = 16 << 10;

@@ -6,9 +6,9 @@ use super::board::{Board, PIECE};
 use super::channel::{Channel, Message, SHORT};
 use super::reach::Reach;
 use crate::registered::Location;
+use crate::status::Roll;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Incoming, Target};
-use crate::watch::Roll;
 
 /// A message on its way from another rank.
 #[derive(Debug)]

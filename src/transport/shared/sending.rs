@@ -6,9 +6,9 @@ use super::Outbox;
 use super::board::{Board, Lent, PIECE, PIECES};
 use super::channel::{Channel, SHORT};
 use crate::registered::{Location, Registry};
+use crate::status::Roll;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};
-use crate::watch::Roll;
 
 /// From this size on, the kernel's copy from memory that the receiver cannot reach costs less than staging.
 pub(super) const KERNEL_BYTES: usize = 64 << 10;

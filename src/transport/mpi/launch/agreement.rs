@@ -2,11 +2,11 @@
 
 use unisono_collectives::Operation;
 
-use crate::codes::BARRIER_NAME;
 use crate::config::Config;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::means::Means;
+use crate::record::BARRIER_NAME;
 use crate::reduce::ReduceOp;
 use crate::system;
 use crate::transport::Header;

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::say;
 use crate::config::Launcher;
-use crate::run::FAILED;
-use crate::system;
+use crate::system::{self, FAILED};
 
 /// After so long it is said that ranks are waited for.
 const PATIENCE: Duration = Duration::from_secs(30);

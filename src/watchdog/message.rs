@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use crate::watch::Doing;
+use crate::record::Doing;
 
 /// The longest message: what some thousands of ranks of a node do.
 pub(super) const LONGEST: usize = 4 << 20;
@@ -63,7 +63,7 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::Roll;
+    use crate::status::Roll;
 
     fn messages() -> Vec<Message> {
         let roll = &Roll::of_threads(2).unwrap()[0];

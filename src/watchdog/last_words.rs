@@ -1,6 +1,5 @@
 //! What a process says of a failure, and when: the first cause comes first.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,11 +8,13 @@ use unisono_collectives::Rank;
 
 use super::bell::Bell;
 use super::card::Cards;
-use crate::watch::{Doing, Roll, Stage, dump_all};
+use crate::record::{Doing, Stage};
+use crate::status::{FailureReport, Roll, dump_all};
+use crate::system::say;
 
 /// How much later than the first cause the others speak: what ranks write goes its own way to the launcher, and
 /// is to arrive there in this order.
-pub(crate) const LATER: Duration = Duration::from_millis(100);
+pub(super) const LATER: Duration = Duration::from_millis(100);
 
 /// What one rank says, once.
 #[derive(Debug)]
@@ -35,25 +36,6 @@ impl LastWords {
     /// Whether it is this rank's turn to say something: it says one thing only.
     fn may_speak(&self) -> bool {
         self.speaks.load(Ordering::Relaxed) && !self.said.swap(true, Ordering::Relaxed)
-    }
-
-    /// This rank cannot go on: says why, and then lets the others know. If another has failed before, it says that, a
-    /// little later.
-    pub(crate) fn fail(&self, cause: &str) {
-        let rank = self.roll.rank();
-        if self.roll.failed().is_some_and(|(by, _)| by != rank) {
-            if self.speaks.load(Ordering::Relaxed) {
-                std::thread::sleep(LATER);
-                self.aborted();
-            }
-            return;
-        }
-        if self.may_speak() {
-            let doing = self.roll.doing(self.roll.position());
-            say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
-        }
-        self.roll.fail(rank, cause);
-        self.bell.ring();
     }
 
     /// Another rank's process is no more. Whoever notices it first says so, and writes down what that rank did. Of a rank of
@@ -78,12 +60,6 @@ impl LastWords {
         }
     }
 
-    /// Lets the other nodes know at once what is on the roll.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn hurry(&self) {
-        self.bell.ring();
-    }
-
     /// Says that this rank ends because another has failed.
     pub(super) fn aborted(&self) {
         let (own, failed) = (self.roll.rank(), self.roll.failed());
@@ -92,6 +68,32 @@ impl LastWords {
         {
             say(&format!("unisono: rank {own}: aborted because rank {by} failed: {cause}\n"));
         }
+    }
+}
+
+impl FailureReport for LastWords {
+    /// This rank cannot go on: says why, and then lets the others know. If another has failed before, it says that, a
+    /// little later.
+    fn fail(&self, cause: &str) {
+        let rank = self.roll.rank();
+        if self.roll.failed().is_some_and(|(by, _)| by != rank) {
+            if self.speaks.load(Ordering::Relaxed) {
+                std::thread::sleep(LATER);
+                self.aborted();
+            }
+            return;
+        }
+        if self.may_speak() {
+            let doing = self.roll.doing(self.roll.position());
+            say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
+        }
+        self.roll.fail(rank, cause);
+        self.bell.ring();
+    }
+
+    #[cfg(feature = "mpi")]
+    fn hurry(&self) {
+        self.bell.ring();
     }
 }
 
@@ -107,9 +109,4 @@ fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause
         Some(Some(call)) => format!(" in {}, step {}", call.name(), call.step),
     };
     format!("unisono: {} {how}{place}: {cause}\n", cards.whole_name(rank))
-}
-
-/// Writes to standard error in one piece: other ranks may be saying something at the same moment.
-pub(crate) fn say(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use unisono_collectives::Rank;
 
 use super::card::Cards;
-use crate::watch::Seconds;
-use crate::watch::{Doing, State};
+use crate::record::{Doing, Seconds, State};
 
 /// The most ranks that a warning names one by one.
 const MOST_NAMED: usize = 20;
@@ -124,7 +123,7 @@ fn names(ranks: &[Seen<'_>]) -> String {
 pub(super) mod tests {
     use super::super::card::Card;
     use super::*;
-    use crate::watch::{Record, Stage};
+    use crate::record::{Record, Stage};
 
     fn cards(ranks: usize) -> Cards {
         let card =

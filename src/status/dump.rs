@@ -10,9 +10,9 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::lookout::say;
-use super::record::{Doing, Record};
 use super::roll::Roll;
+use crate::record::{Doing, Record};
+use crate::system::{host, say};
 
 /// More ranks than any world has, so that a file that says otherwise is not believed.
 const MOST_RANKS: usize = 1 << 20;
@@ -147,7 +147,7 @@ fn tell(roll: &Roll, all: Result<PathBuf>) {
             let folder = folder.display();
             format!(
                 "unisono: what each rank did last is in {folder} on {}; `unisono hang-report {folder}` says what happened\n",
-                crate::system::host()
+                host()
             )
         }
         Err(error) => format!("unisono: {error}\n"),
@@ -164,8 +164,8 @@ mod tests {
     use crate::codes::Codes;
     use crate::dtype::DType;
     use crate::means::Means;
+    use crate::record::{Stage, State};
     use crate::reduce::ReduceOp;
-    use crate::watch::{Stage, State};
 
     /// Two ranks, of which the first is in a call that the other has not come to.
     fn rolls(folder: &Path) -> Vec<Roll> {

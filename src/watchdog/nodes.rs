@@ -9,11 +9,13 @@ use unisono_collectives::Rank;
 
 use super::card::Cards;
 use super::hub::Hub;
-use super::last_words::{LastWords, say};
+use super::last_words::LastWords;
 use super::link::{CUT_AFTER, Lost};
 use super::message::Message;
 use super::star::{Event, Star};
-use crate::watch::{Doing, Roll, State};
+use crate::record::{Doing, State};
+use crate::status::Roll;
+use crate::system::say;
 
 /// How often, at least and at most, the hub is told what ranks do.
 const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];

@@ -15,10 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::dump::dump;
-use super::{Roll, dump_all};
 use crate::error::{Error, Result};
-use crate::run::FAILED;
+use crate::status::{FailureReport as _, Roll, dump, dump_all};
+use crate::system::{FAILED, say};
 
 mod bell;
 mod card;
@@ -38,9 +37,8 @@ use bell::Bell;
 pub(crate) use card::{Card, Cards};
 use disagreement::disagreement;
 pub(crate) use hub::Hub;
-pub(crate) use last_words::{LATER, LastWords, say};
+use last_words::{LATER, LastWords};
 use nodes::Nodes;
-pub(crate) use panics::panicked;
 use processes::Processes;
 use signals::Signals;
 use warning::Warnings;

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use unisono_collectives::Rank;
 
 use super::dump::Dump;
-use super::record::{Record, Stage, State};
-use super::time::Seconds;
-use crate::collective::FIRST_OF_SETUP;
+use crate::record::{FIRST_OF_SETUP, Record, Seconds, Stage, State};
 
 /// How many ranks are named one by one.
 const MOST_NAMED: usize = 12;

@@ -1,20 +1,17 @@
-//! What a panic said, for the last words of its rank.
+//! The panic hook: what a panic says is kept for the last words of its rank.
 
-use std::cell::RefCell;
 use std::panic::PanicHookInfo;
 use std::sync::Once;
 
-thread_local! {
-    static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
-}
+use crate::status::keep_panic;
 
-/// From now on, what panics say is kept for [`panicked`]. What a panic does otherwise stays as it was.
+/// From now on, what panics say is kept for [`crate::status::panicked`]. What a panic does otherwise stays as it was.
 pub(super) fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            LAST.with(|last| last.replace(Some(words(panic))));
+            keep_panic(words(panic));
             before(panic);
         }));
     });
@@ -26,15 +23,10 @@ fn words(panic: &PanicHookInfo<'_>) -> String {
     format!("it panicked: {said}{place}")
 }
 
-/// Why a rank fails whose thread panics.
-pub(crate) fn panicked() -> String {
-    let said = LAST.try_with(|last| last.borrow().clone()).ok().flatten();
-    said.unwrap_or_else(|| "it panicked".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::panicked;
 
     #[test]
     fn what_a_panic_said_is_kept_for_its_thread() {
@@ -44,7 +36,7 @@ mod tests {
             panicked()
         });
         let said = thread.join().unwrap();
-        assert!(said.starts_with("it panicked: on purpose (src/watch/lookout/panics.rs:"), "{said}");
+        assert!(said.starts_with("it panicked: on purpose (src/watchdog/panics.rs:"), "{said}");
         assert_eq!(panicked(), "it panicked");
     }
 }

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::record::{Doing, Record, Stage, State};
 use super::ring::{Ring, Slot};
 use super::sheet::{Row, Sheet, hash};
 use super::time::{now_us, seconds_between};
 use crate::codes::Codes;
 use crate::error::{Error, Result};
 use crate::memory::Pages;
+use crate::record::{Doing, Record, Stage, State};
 use crate::system;
 
 /// From this size on, a call takes so long that a look at the clock does not matter.
@@ -253,7 +253,7 @@ impl Roll {
             state,
             since_s: seconds_between(since, now),
             quiet,
-            last: last.map(|last| Record::new(&last, now, |hash| self.label_of(row, hash))),
+            last: last.map(|last| last.record(now, |hash| self.label_of(row, hash))),
         }
     }
 
@@ -267,7 +267,7 @@ impl Roll {
     /// What the rank at a position did last, oldest first.
     pub(crate) fn records(&self, position: usize) -> Vec<Record> {
         let (row, now) = (self.sheet.row(position), now_us());
-        row.ring.all().iter().map(|noted| Record::new(noted, now, |hash| self.label_of(row, hash))).collect()
+        row.ring.all().iter().map(|noted| noted.record(now, |hash| self.label_of(row, hash))).collect()
     }
 
     /// The name of a label, if a rank of this roll has used it of late.

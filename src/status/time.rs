@@ -1,6 +1,4 @@
-//! Time, as ranks write it down and as people read it.
-
-use std::fmt;
+//! Time, as ranks write it down.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -8,20 +6,6 @@ use rustix::time::{ClockId, clock_gettime};
 pub(super) fn now_us() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
-}
-
-/// Seconds for a person: 61 s, 0.3 s.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Seconds(pub(crate) f64);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < 9.95 && self.0.fract() != 0.0 {
-            write!(f, "{:.1} s", self.0)
-        } else {
-            write!(f, "{:.0} s", self.0)
-        }
-    }
 }
 
 /// From one moment to another, in microseconds of the system's clock; nothing if the first is not known.

@@ -5,10 +5,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::ring::Noted;
-use super::time::{Seconds, seconds_between};
-use crate::codes::{BARRIER_NAME, Codes};
-use crate::collective::FIRST_OF_SETUP;
+/// The calls that ranks make before the user's first one have numbers that no user's call reaches.
+pub(crate) const FIRST_OF_SETUP: u64 = u64::MAX / 2;
+
+/// A barrier is an all-reduce of nothing, and is called a barrier.
+pub(crate) const BARRIER_NAME: &str = "barrier";
 
 /// How far a call has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,31 +60,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// A record from its numbers, at a moment; `label` knows the names of labels.
-    pub(super) fn new(noted: &Noted, now: u64, label: impl Fn(u64) -> Option<String>) -> Self {
-        let Noted { sequence, count, codes, began, ended, progress, .. } = *noted;
-        let codes = Codes::of_bits(codes);
-        let stage = progress.stage();
-        Self {
-            sequence,
-            operation: codes.operation().to_owned(),
-            dtype: codes.dtype().to_owned(),
-            count,
-            op: codes.op().map(str::to_owned),
-            root: codes.root(),
-            algorithm: codes.means().to_owned(),
-            label: (noted.label != 0).then(|| label(noted.label)).flatten(),
-            phase: usize::from(progress.phase),
-            step: usize::from(progress.step),
-            stage,
-            waits_for: progress.waits_for.checked_sub(1).map(|rank| rank as Rank),
-            began_s_ago: seconds_between(began, now),
-            ended_s_ago: (stage != Stage::Running).then(|| seconds_between(ended, now)),
-        }
-    }
-
     /// Whether it was made before the program's first one.
-    pub(super) fn is_of_setup(&self) -> bool {
+    pub(crate) fn is_of_setup(&self) -> bool {
         self.sequence >= FIRST_OF_SETUP
     }
 
@@ -191,6 +169,20 @@ impl fmt::Display for Doing {
             (State::NotYet | State::Inside | State::Outside, _) => {
                 write!(f, "has made no call in {since}")
             }
+        }
+    }
+}
+
+/// Seconds for a person: 61 s, 0.3 s.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seconds(pub(crate) f64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 9.95 && self.0.fract() != 0.0 {
+            write!(f, "{:.1} s", self.0)
+        } else {
+            write!(f, "{:.0} s", self.0)
         }
     }
 }

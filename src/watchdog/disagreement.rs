@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::watch::{Doing, State};
+use crate::record::{Doing, State};
 
 /// How long a rank must have been in a call: what is heard of another node is about a moment ago.
 const SETTLED_S: f64 = 1.0;

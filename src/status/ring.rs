@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use unisono_collectives::Rank;
 
-use super::record::Stage;
 use super::sheet::Alone;
+use super::time::seconds_between;
+use crate::codes::Codes;
+use crate::record::{Record, Stage};
 
 /// How many calls are kept.
 pub(crate) const RECORDS: usize = 256;
@@ -88,6 +90,31 @@ pub(super) struct Noted {
     pub(super) began: u64,
     pub(super) ended: u64,
     pub(super) progress: Progress,
+}
+
+impl Noted {
+    /// The same for a person, at a moment; `label` knows the names of labels.
+    pub(super) fn record(&self, now: u64, label: impl Fn(u64) -> Option<String>) -> Record {
+        let Self { sequence, count, codes, began, ended, progress, .. } = *self;
+        let codes = Codes::of_bits(codes);
+        let stage = progress.stage();
+        Record {
+            sequence,
+            operation: codes.operation().to_owned(),
+            dtype: codes.dtype().to_owned(),
+            count,
+            op: codes.op().map(str::to_owned),
+            root: codes.root(),
+            algorithm: codes.means().to_owned(),
+            label: (self.label != 0).then(|| label(self.label)).flatten(),
+            phase: usize::from(progress.phase),
+            step: usize::from(progress.step),
+            stage,
+            waits_for: progress.waits_for.checked_sub(1).map(|rank| rank as Rank),
+            began_s_ago: seconds_between(began, now),
+            ended_s_ago: (stage != Stage::Running).then(|| seconds_between(ended, now)),
+        }
+    }
 }
 
 /// A ring of calls. Zero is an empty one.
@@ -215,7 +242,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::watch::roll::Roll;
+    use crate::status::roll::Roll;
 
     #[test]
     fn progress_goes_round() {

@@ -2,11 +2,11 @@
 //!
 //! Every rank writes its calls down in a ring, its flight recorder. When something goes wrong it is written to a file
 //! ([`Dump`]), and the files of all ranks together say what happened ([`Flight`], `unisono hang-report`).
+//!
+//! Here are facts only: nothing in here ends a rank, a process or a wait.
 
 mod dump;
-#[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "threads need less of it"))]
-pub(crate) mod lookout;
-mod record;
+mod failure;
 mod report;
 mod ring;
 mod roll;
@@ -15,9 +15,10 @@ mod sheet;
 mod time;
 
 pub use dump::{Dump, Failed};
-pub(crate) use dump::{dump_all, dump_failed};
-pub use record::{Doing, Record, Stage, State};
+pub(crate) use dump::{dump, dump_all, dump_failed};
+pub(crate) use failure::{FailureReport, keep_panic, panicked};
 pub use report::{Flight, FlightError};
 pub(crate) use ring::RECORDS;
 pub(crate) use roll::{Recording, Roll};
-pub(crate) use time::Seconds;
+
+pub use crate::record::{Doing, Record, Stage, State};

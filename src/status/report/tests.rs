@@ -1,5 +1,5 @@
 use super::*;
-use crate::watch::{Doing, Failed};
+use crate::status::{Doing, Failed};
 
 fn record(sequence: u64, stage: Stage) -> Record {
     Record {

@@ -8,8 +8,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use unisono_collectives::Rank;
 
 use super::card::Cards;
-use super::last_words::say;
-use crate::watch::Roll;
+use crate::status::Roll;
+use crate::system::say;
 
 /// The processes that live, as far as is known. (A file for each, which becomes readable when it ends.)
 #[derive(Debug, Default)]
