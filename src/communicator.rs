@@ -12,7 +12,6 @@ use crate::bench::Memory;
 use crate::call::{Call, Ran};
 use crate::codes::OF_BARRIER;
 use crate::collective::{Collective, Engine};
-use crate::config::Config;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::means::{Means, Vendor, is_for_vendors};
@@ -20,11 +19,8 @@ use crate::pending::Seat;
 use crate::reduce::ReduceOp;
 use crate::registered::{Registered, Registry};
 use crate::select::{Choice, Why};
-use crate::status::Roll;
+use crate::status::{Guard, Roll};
 use crate::transport::Transport;
-#[cfg(feature = "mpi")]
-use crate::transport::mpi::Mpi;
-use crate::watchdog::Lookout;
 
 #[cfg(feature = "nccl")]
 mod device;
@@ -33,13 +29,11 @@ mod lateness;
 mod own;
 mod patience;
 mod setup;
-mod watch;
 
 #[cfg(feature = "nccl")]
 pub use device::DevicePending;
 use lateness::Asked;
 pub use lateness::{Lateness, Times};
-pub use setup::{threads, try_threads};
 
 /// One rank's end of a world of ranks that work together.
 ///
@@ -78,8 +72,8 @@ pub struct Communicator {
     label: u64,
     /// When all ranks were asked how long they were busy.
     asked: Asked,
-    /// It comes after the seat: it still looks out while MPI is finalised, which waits for others.
-    lookout: Option<Arc<Lookout>>,
+    /// It comes after the seat: it still watches while MPI is finalised, which waits for others.
+    guard: Option<Arc<dyn Guard>>,
     #[cfg(feature = "nccl")]
     local_rank: Rank,
     #[cfg(feature = "nccl")]
@@ -87,48 +81,6 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Initialises MPI and takes part in the world that `mpirun` launched; a world of one without `mpirun`.
-    ///
-    /// Called once, by the main thread of every process.
-    ///
-    /// # Errors
-    /// [`Error::Launch`] if MPI is already initialised, the launcher belongs to another MPI than the program, or
-    /// ranks are different programs; [`Error::Setting`], on all ranks, for a variable of the environment that makes
-    /// no sense, or differs between ranks where it must not; [`Error::Mpi`] if MPI fails.
-    #[cfg(feature = "mpi")]
-    pub fn init() -> Result<Self> {
-        let (mpi, config) = Mpi::init(Config::from_environment())?;
-        Self::agreed(Transport::Mpi(Box::new(mpi)), &config)
-    }
-
-    /// Takes part in a communicator of an MPI that the program has initialised itself.
-    ///
-    /// It is duplicated, so that no message of ours meets one of yours, and MPI is never finalised here.
-    /// Called by all ranks of the communicator. Drop the result before MPI is finalised.
-    ///
-    /// # Errors
-    /// [`Error::Launch`] if MPI is not up; otherwise as [`Communicator::init`].
-    #[cfg(feature = "mpi")]
-    pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
-        let (mpi, config) = Mpi::attach(communicator.as_raw(), Config::from_environment())?;
-        Self::agreed(Transport::Mpi(Box::new(mpi)), &config)
-    }
-
-    /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its
-    /// own.
-    ///
-    /// [`crate::threads()`] starts the threads too.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] for a variable of the environment that makes no sense.
-    ///
-    /// # Panics
-    /// If `ranks` is 0.
-    pub fn threads(ranks: usize) -> Result<Vec<Self>> {
-        let config = Config::from_environment()?;
-        Self::new_threads(Transport::threads(ranks)?, &config)
-    }
-
     /// The number of this rank.
     pub fn rank(&self) -> Rank {
         self.rank
@@ -162,6 +114,11 @@ impl Communicator {
 
     pub(crate) fn transport_of_engine(&mut self) -> &Transport {
         &self.seat.engine().transport
+    }
+
+    /// What this rank and those of its node know of each other.
+    pub(crate) fn roll(&self) -> &Roll {
+        &self.roll
     }
 
     /// What the constants say of a call.

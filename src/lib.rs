@@ -68,12 +68,13 @@ mod transport;
 pub mod tuning;
 #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "threads need less of it"))]
 mod watchdog;
+mod world;
 
 pub use call::{Call, Ran};
 pub use collective::Collective;
 #[cfg(feature = "nccl")]
 pub use communicator::DevicePending;
-pub use communicator::{Communicator, Lateness, Times, threads, try_threads};
+pub use communicator::{Communicator, Lateness, Times};
 pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
 pub use means::Vendor;
@@ -85,6 +86,7 @@ pub use run::run_threads;
 pub use run::{refuse, run};
 pub use select::{Choice, Why};
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
+pub use world::{threads, try_threads};
 
 #[cfg(feature = "nccl")]
 pub use cudarc;

@@ -3,13 +3,14 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
-use crate::communicator::{Communicator, threads};
+use crate::communicator::Communicator;
 #[cfg(feature = "mpi")]
 use crate::error::Error;
 #[cfg(feature = "mpi")]
 use crate::system::say;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
+use crate::world::threads;
 
 /// Runs a program under `mpirun`: takes part in the world that was launched, and runs `main` with it.
 ///
@@ -34,7 +35,7 @@ use crate::transport::mpi::Mpi;
 /// The exit code is 0 if `main` succeeds, and 1 if it does not, or if there is no world to take part in.
 #[cfg(feature = "mpi")]
 pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) -> ExitCode {
-    match crate::init() {
+    match Communicator::init() {
         Ok(mut comm) => ExitCode::from(u8::from(!guarded(&mut comm, main))),
         Err(error) => {
             say(&format!("unisono: {error}\n"));

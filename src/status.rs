@@ -16,7 +16,7 @@ mod time;
 
 pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump, dump_all, dump_failed};
-pub(crate) use failure::{FailureReport, keep_panic, panicked};
+pub(crate) use failure::{FailureReport, Guard, keep_panic, panicked};
 pub use report::{Flight, FlightError};
 pub(crate) use ring::RECORDS;
 pub(crate) use roll::{Recording, Roll};

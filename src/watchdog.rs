@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Error, Result};
-use crate::status::{FailureReport as _, Roll, dump, dump_all};
+use crate::status::{FailureReport as _, Guard, Roll, dump, dump_all};
 use crate::system::{FAILED, say};
 
 mod bell;
@@ -71,7 +71,7 @@ pub(crate) enum Kind {
     /// Ranks that are processes: when one fails, all end.
     Processes,
     /// Ranks that are threads. A program that does other things too learns of failures by what they return; unless
-    /// [it says](Lookout::end_program_on_failure) that they are all that it does.
+    /// [it says](Guard::end_program_on_failure) that they are all that it does.
     Threads,
 }
 
@@ -129,9 +129,10 @@ impl Lookout {
     pub(crate) fn words(&self) -> &[Arc<LastWords>] {
         &self.words
     }
+}
 
-    /// From now on, threads are all that the program does.
-    pub(crate) fn end_program_on_failure(&self) {
+impl Guard for Lookout {
+    fn end_program_on_failure(&self) {
         panics::keep();
         self.is_program.store(true, Ordering::Relaxed);
     }

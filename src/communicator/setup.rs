@@ -1,17 +1,13 @@
 //! How a communicator begins: settings, and what its ranks must agree on.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::thread::{Builder, ScopedJoinHandle};
 
 use unisono_collectives::Topology;
 
 use super::Communicator;
 use super::lateness::Asked;
-use super::watch::over_threads;
 use crate::collective::{Engine, Limits};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -19,18 +15,17 @@ use crate::pending::Seat;
 #[cfg(feature = "mpi")]
 use crate::record::FIRST_OF_SETUP;
 use crate::select::Choice;
+use crate::status::{FailureReport, Guard};
 use crate::transport::{Patience, Transport};
 use crate::tuning::Tuning;
 
 impl Communicator {
     /// The ends of a world of threads.
-    pub(super) fn new_threads(mut ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
+    pub(crate) fn of_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
         let tuning = config.tuning.as_deref().map(|file| parsed(file, &read(file)?)).transpose()?;
-        let lookout = Arc::new(over_threads(&mut ends, config)?);
         let end = |end| {
             let mut comm = Self::new(end, config)?;
-            comm.lookout = Some(Arc::clone(&lookout));
             comm.roll.set_flight_dir(config.flight_dir(job));
             if let Some(tuning) = &tuning {
                 comm.set_tuning(tuning);
@@ -64,7 +59,7 @@ impl Communicator {
             transport: transport.name(),
             turns: (transport.local_ranks() as f64 / transport.node_cores() as f64).max(1.0),
             registry: transport.registry(),
-            lookout: None,
+            guard: None,
             #[cfg(feature = "nccl")]
             local_rank: transport.topology().local_rank(transport.rank()),
             #[cfg(feature = "nccl")]
@@ -77,6 +72,24 @@ impl Communicator {
         };
         comm.check_choice(&comm.choice)?;
         Ok(comm)
+    }
+
+    /// From now on, and until it is dropped, `guard` watches over this rank, and `report` speaks for it when it fails.
+    pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>, report: Arc<dyn FailureReport>) {
+        self.seat.engine().transport.set_failure_report(report);
+        self.guard = Some(guard);
+    }
+
+    /// From now on the failure of a rank of this world of threads ends the program, as it ends the processes of a world under
+    /// `mpirun`: which rank it was and why is said on standard error, and ranks that do not come to an end in two seconds are
+    /// not waited for. The exit code is then 1. Any rank may call it; [`crate::run_threads`] does.
+    ///
+    /// Without it, a program that has a world of threads for a part of its work learns of a failure by what the ranks
+    /// return.
+    pub fn end_program_on_failure(&self) {
+        if let Some(guard) = &self.guard {
+            guard.end_program_on_failure();
+        }
     }
 
     /// Goes by these constants in all calls to come. All ranks go by the same.
@@ -99,7 +112,9 @@ fn limits(config: &Config) -> Limits {
 impl Communicator {
     /// One end of a world of processes. The ranks go by the tuning file that rank 0 names, and by the cores of its
     /// node: all must choose the same algorithms, and files differ between nodes.
-    pub(super) fn agreed(transport: Transport, config: &Config) -> Result<Self> {
+    ///
+    /// What is called before [`Communicator::begin`] belongs to the set-up.
+    pub(crate) fn agreed(transport: Transport, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
         comm.seat.engine().calls.sequence = FIRST_OF_SETUP;
         let here = (comm.rank() == 0).then(|| match &config.tuning {
@@ -128,9 +143,12 @@ impl Communicator {
             (_, text) => return Err(Error::Setting(text.to_owned())),
         };
         comm.seat.engine().set_tuning(&tuning, cores as usize);
-        comm.lookout = Some(Arc::new(comm.look_out(config)?));
-        comm.seat.engine().calls.sequence = 0;
         Ok(comm)
+    }
+
+    /// The set-up is done: the next call is the user's first.
+    pub(crate) fn begin(&mut self) {
+        self.seat.engine().calls.sequence = 0;
     }
 
     fn as_rank_0_has<T: crate::Element>(&mut self, buffer: &mut [T]) -> Result<()> {
@@ -147,51 +165,6 @@ impl Communicator {
         let bytes = bytemuck::cast_slice_mut(buffer);
         self.collective(Choice::Algorithm(Algorithm::Tree))?.run(&call, bytes).map(drop)
     }
-}
-
-/// Runs `main` on `ranks` threads, each with its end of a new world; what they return, rank 0 first.
-///
-/// # Panics
-/// If a rank panics; the others are told first, and do not wait for it. If the environment has settings
-/// that make no sense.
-pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    try_threads(ranks, main).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// The same as [`threads`], where the system may not have that much.
-///
-/// # Errors
-/// Before any rank begins: [`Error::Memory`] and [`Error::Launch`] if the system gives no memory, or no thread, for so many
-/// ranks, and [`Error::Setting`] if the environment has settings that make no sense.
-///
-/// # Panics
-/// If `ranks` is 0, or a rank panics.
-pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Result<Vec<R>> {
-    let world = Communicator::threads(ranks)?;
-    std::thread::scope(|scope| {
-        let main = &main;
-        let start = |rank| {
-            let (given, comm) = channel();
-            // If another thread cannot be started, nothing is given, and no rank begins.
-            let run = move || comm.recv().ok().map(main);
-            let thread = Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)?;
-            Ok((given, thread))
-        };
-        let started: Result<Vec<_>, io::Error> = (0..ranks).map(start).collect();
-        let started = started.map_err(|cause| {
-            Error::Launch(format!(
-                "the system does not give {ranks} threads: {cause}; see `ulimit -u`, `ulimit -v` and pids.max of a container"
-            ))
-        })?;
-        let begun = world.into_iter().zip(started).map(|(comm, (given, thread))| {
-            given.send(comm).expect("the thread waits for it");
-            thread
-        });
-        let threads: Vec<_> = begun.collect();
-        let joined = threads.into_iter().map(ScopedJoinHandle::join);
-        let joined = joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        Ok(joined.map(|result| result.expect("every rank was given its end")).collect())
-    })
 }
 
 fn read(file: &Path) -> Result<String> {

@@ -22,7 +22,7 @@ pub(super) fn findings(comm: &mut Communicator) -> Result<Vec<Finding>> {
 pub(super) fn findings_without_world(why: &str) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION"))];
     #[cfg(feature = "mpi")]
-    findings.push(Finding::fine("MPI", crate::mpi_library_version()));
+    findings.push(Finding::fine("MPI", crate::transport::mpi::library_version()));
     findings.extend(library());
     findings.push(Finding::wrong("launch", why));
     findings.extend(settings());
@@ -31,7 +31,7 @@ pub(super) fn findings_without_world(why: &str) -> Vec<Finding> {
 
 #[cfg(feature = "mpi")]
 fn mpi(comm: &mut Communicator) -> Finding {
-    let version = crate::mpi_library_version();
+    let version = crate::transport::mpi::library_version();
     if comm.transport() == "threads" {
         return Finding::note("MPI", format!("{version}, which these ranks do not use: they are threads"));
     }

@@ -1,4 +1,4 @@
-//! How a rank that fails is heard: what its thread's panic said, and who speaks for it.
+//! How a rank that fails is heard: what its thread's panic said, who speaks for it, and who watches.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -11,6 +11,12 @@ pub(crate) trait FailureReport: Debug + Send + Sync {
     /// Lets the other nodes know at once what is on the roll.
     #[cfg(feature = "mpi")]
     fn hurry(&self);
+}
+
+/// Watches over the ranks of this process for as long as it is held.
+pub(crate) trait Guard: Debug + Send + Sync {
+    /// From now on, these ranks are all that the program does: it ends when one of them fails.
+    fn end_program_on_failure(&self);
 }
 
 thread_local! {
