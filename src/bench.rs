@@ -1,19 +1,20 @@
 //! Measuring collectives, honestly: against a barrier, slowest rank first, every result checked, contenders
 //! taking turns.
 
-use half::{bf16, f16};
-use unisono_collectives::named;
-
 use crate::Communicator;
-use crate::call::Call;
+use crate::call::{Call, Memory};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::reduce::{ReduceOp, for_dtype};
 use crate::select::Choice;
+use half::{bf16, f16};
 
 mod array;
 mod barrier;
+pub mod constants;
 mod operation;
+#[cfg(feature = "nccl")]
+pub(crate) mod parts;
 mod pattern;
 mod room;
 
@@ -40,36 +41,6 @@ pub struct Settings {
     /// How often each contender is measured at each size; by default as often as is worth while for the size.
     pub iterations: Option<usize>,
 }
-
-/// Kinds of memory that an array can be in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Memory {
-    /// Any slice.
-    #[default]
-    Slice,
-    /// What [`Communicator::alloc`] gives.
-    Registered,
-    /// The memory of each rank's GPU. Times are those until the GPU is done.
-    Device,
-}
-
-impl Memory {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Slice, Self::Registered, Self::Device];
-    /// Those that the host reaches.
-    pub(crate) const HOST: [Self; 2] = [Self::Slice, Self::Registered];
-
-    /// The name on the command line and in every table.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Slice => "slice",
-            Self::Registered => "registered",
-            Self::Device => "device",
-        }
-    }
-}
-
-named!(Memory, "kind of memory");
 
 /// Times of a set of iterations, each that of the slowest rank.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,11 +2,14 @@
 
 use std::ops::Range;
 
-use unisono_collectives::{Chunks, Operation, Rank, partition};
+use unisono_collectives::{Chunks, Operation, Rank, named, partition};
 
 use crate::dtype::DType;
 use crate::reduce::ReduceOp;
-use crate::select::Why;
+
+mod why;
+
+pub use why::Why;
 
 /// A collective call: all ranks of a world make the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +61,36 @@ impl Call {
         self.count * self.dtype.size_bytes()
     }
 }
+
+/// Kinds of memory that an array can be in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Memory {
+    /// Any slice.
+    #[default]
+    Slice,
+    /// What [`Communicator::alloc`](crate::Communicator::alloc) gives.
+    Registered,
+    /// The memory of each rank's GPU. Times are those until the GPU is done.
+    Device,
+}
+
+impl Memory {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Slice, Self::Registered, Self::Device];
+    /// Those that the host reaches.
+    pub(crate) const HOST: [Self; 2] = [Self::Slice, Self::Registered];
+
+    /// The name on the command line and in every table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Slice => "slice",
+            Self::Registered => "registered",
+            Self::Device => "device",
+        }
+    }
+}
+
+named!(Memory, "kind of memory");
 
 /// What carried out a call.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -9,8 +9,7 @@ use std::time::Duration;
 use unisono_collectives::model::Machine;
 use unisono_collectives::{Algorithm, Operation, Schedule, Topology, clock};
 
-use crate::bench::Memory;
-use crate::call::{Call, Ran};
+use crate::call::{Call, Memory, Ran};
 use crate::codes::Codes;
 #[cfg(feature = "mpi")]
 use crate::dtype::DType;
@@ -24,6 +23,9 @@ use crate::select::{Choice, Selection, Selector};
 use crate::status::{Roll, dump_failed, panicked};
 use crate::transport::{Calls, Patience, Transport};
 use crate::tuning::Tuning;
+
+#[cfg(feature = "nccl")]
+mod device;
 
 /// Something that can carry out collective calls for one rank.
 ///

@@ -8,8 +8,7 @@ use std::sync::OnceLock;
 
 use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
 
-use crate::bench::Memory;
-use crate::call::{Call, Ran};
+use crate::call::{Call, Memory, Ran, Why};
 use crate::codes::OF_BARRIER;
 use crate::collective::{Collective, Engine};
 use crate::dtype::Element;
@@ -18,7 +17,7 @@ use crate::means::{Means, Vendor, is_for_vendors};
 use crate::pending::Seat;
 use crate::reduce::ReduceOp;
 use crate::registered::{Registered, Registry};
-use crate::select::{Choice, Why};
+use crate::select::Choice;
 use crate::status::{Guard, Roll};
 use crate::transport::Transport;
 

@@ -44,6 +44,8 @@ pub mod doctor;
 mod dtype;
 mod error;
 mod executor;
+#[cfg(feature = "nccl")]
+mod gpu;
 mod means;
 #[allow(unsafe_code, reason = "memory comes from the system")]
 mod memory;
@@ -70,7 +72,7 @@ pub mod tuning;
 mod watchdog;
 mod world;
 
-pub use call::{Call, Ran};
+pub use call::{Call, Memory, Ran, Why};
 pub use collective::Collective;
 #[cfg(feature = "nccl")]
 pub use communicator::DevicePending;
@@ -84,7 +86,7 @@ pub use registered::Registered;
 pub use run::run_threads;
 #[cfg(feature = "mpi")]
 pub use run::{refuse, run};
-pub use select::{Choice, Why};
+pub use select::Choice;
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 pub use world::{threads, try_threads};
 
@@ -99,7 +101,7 @@ pub use mpi;
 #[doc(hidden)]
 pub mod internals {
     #[cfg(feature = "nccl")]
-    pub use crate::device::measured::{Alone, Way, copy_in_pieces, nccl_all_reduce};
+    pub use crate::bench::parts::{Alone, Way, copy_in_pieces, nccl_all_reduce};
     pub use crate::reduce::{Joint, Kernel, Widening, joint, kernel};
 }
 

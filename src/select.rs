@@ -10,13 +10,12 @@ use unisono_collectives::model::Machine;
 use unisono_collectives::names::UnknownName;
 use unisono_collectives::{Algorithm, Operation, Topology};
 
+use crate::call::Why;
 use crate::means::{Means, Vendor};
 
 mod rules;
-mod why;
 
 pub use rules::{InvalidChoice, Rules};
-pub use why::Why;
 
 /// In larger worlds the clock would take longer than a first call may. (In one of 64 ranks it takes 10 to 20 ms for all
 /// arrays of about the same size, and of 256 up to 0.3 s.)
@@ -264,7 +263,7 @@ mod tests {
     use unisono_collectives::model::Link;
 
     use super::*;
-    use crate::bench::Memory;
+    use crate::call::Memory;
     use crate::tuning::Tuning;
 
     fn machines(transport: &str) -> Vec<Machine> {

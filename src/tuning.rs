@@ -5,19 +5,15 @@
 
 use unisono_collectives::model::{Link, Machine};
 
-use crate::bench::Memory;
+use crate::call::Memory;
 use crate::transport::EAGER_BYTES;
 
 mod defaults;
 #[cfg(feature = "tuning")]
 mod file;
-mod fit;
-mod measure;
 
 #[cfg(feature = "tuning")]
 pub use file::{InvalidFile, read, write};
-pub use fit::Off;
-pub use measure::{Measured, measure};
 
 /// How ranks reach each other, and where the array is: each has constants of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

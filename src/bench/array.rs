@@ -3,8 +3,8 @@
 use std::ops::DerefMut;
 use std::time::Instant;
 
-use super::Memory;
 use crate::Communicator;
+use crate::call::Memory;
 use crate::call::{Call, Ran};
 use crate::collective::Collective as _;
 use crate::dtype::Element;
@@ -89,9 +89,9 @@ mod device {
 
     use crate::Communicator;
     use crate::call::{Call, Ran};
-    use crate::device::cuda;
     use crate::dtype::Element;
     use crate::error::Result;
+    use crate::gpu::cuda;
     use crate::select::Choice;
 
     /// An array on a GPU, and a copy of it on the host.

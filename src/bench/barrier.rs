@@ -5,11 +5,11 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::Communicator;
-use crate::call::{Call, Ran};
+use crate::call::{Call, Ran, Why};
 use crate::collective::Collective as _;
 use crate::error::Result;
 use crate::reduce::ReduceOp;
-use crate::select::{Choice, Why};
+use crate::select::Choice;
 
 /// When a rank came to a barrier, and when it left, in nanoseconds of the node's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! Whether a node has room for the arrays of a benchmark: what is asked for in vain may be had of the system, and paid for by
 //! some other process when it is written to.
 
-use super::{Memory, Operation, Settings};
+use super::{Operation, Settings};
+use crate::call::Memory;
 use crate::means::Vendor;
 use crate::select::Choice;
 use crate::system::{self, AvailableMemory};

@@ -3,10 +3,10 @@
 use clap::{Args as ClapArgs, ValueEnum};
 #[cfg(feature = "nccl")]
 use unisono::Error;
-use unisono::bench::{Memory, Operation, Room, Settings, measure, room};
+use unisono::bench::{Operation, Room, Settings, measure, room};
 use unisono::select::InvalidChoice;
 use unisono::size::bytes;
-use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp, Vendor};
+use unisono::{Algorithm, Choice, Communicator, DType, Memory, ReduceOp, Vendor};
 use unisono_collectives::names::UnknownName;
 
 use super::Failure;

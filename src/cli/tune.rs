@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
+use unisono::bench::constants::{self, Measured, Off};
 use unisono::size;
-use unisono::tuning::{self, Measured, Off, Reach, Section, Tuning};
+use unisono::tuning::{self, Reach, Section, Tuning};
 use unisono::{Communicator, Error};
 
 use super::Failure;
@@ -37,7 +38,7 @@ fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
         return Err(Failure::SaidElsewhere);
     }
     let known = Tuning::default().with(kept.iter().cloned());
-    let measured = tuning::measure(comm, &known).map_err(|error| match error {
+    let measured = constants::measure(comm, &known).map_err(|error| match error {
         Error::Unsupported(_) if talks => Failure::BadInput(error.to_string()),
         Error::Unsupported(_) => Failure::SaidElsewhere,
         error => Failure::Error(error.to_string()),

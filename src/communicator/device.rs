@@ -9,9 +9,10 @@ use cudarc::driver::{
 use super::Communicator;
 use crate::call::{Call, Ran};
 use crate::collective::Engine;
-use crate::device::{self, Gpu, cuda, lend};
+use crate::device::{self, Gpu};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use crate::gpu::{self, cuda, lend};
 use crate::pending::Pending;
 use crate::reduce::ReduceOp;
 use crate::select::Choice;
@@ -29,7 +30,7 @@ impl Communicator {
         if let Some(context) = self.device.get() {
             return Ok(Arc::clone(context));
         }
-        let context = device::context(self.local_rank)?;
+        let context = gpu::context(self.local_rank)?;
         Ok(Arc::clone(self.device.get_or_init(|| context)))
     }
 
@@ -42,7 +43,7 @@ impl Communicator {
         count: usize,
     ) -> Result<CudaSlice<T>> {
         let stream = self.device()?.default_stream();
-        let array = if count == 0 { device::nothing(&stream) } else { stream.alloc_zeros(count) };
+        let array = if count == 0 { gpu::nothing(&stream) } else { stream.alloc_zeros(count) };
         array.map_err(cuda("memory on the GPU"))
     }
 
@@ -116,7 +117,7 @@ impl Communicator {
         self.check_in_flight()?;
         let (choice, call) = (self.choice.clone(), Call::all_reduce(T::DTYPE, op, buffer.len()));
         let context = Arc::clone(stream.context());
-        let begun = device::moment(stream)?;
+        let begun = gpu::moment(stream)?;
         let done = Arc::new(context.new_event(None).map_err(cuda("an event"))?);
         let event = Arc::clone(&done);
         let label = std::mem::take(&mut self.label);
@@ -141,7 +142,7 @@ impl Communicator {
     /// one that has ended would wait for ever. [`Error::Nccl`](crate::Error::Nccl) if NCCL says that something went wrong.
     pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
         self.on_gpu(stream.context(), |engine, gpu| {
-            let reached = device::moment(stream)?;
+            let reached = gpu::moment(stream)?;
             let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));
             let (what, patience) = ("what is queued on the GPU", engine.patience());
             device::wait_for(is_over, what, (patience, &engine.roll), || gpu.check_nccl())

@@ -19,7 +19,7 @@ pub(super) struct Facts {
 
 /// What carries out a plan's phases inside of nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Inside {
+pub(crate) enum Inside {
     /// NCCL can.
     Nccl,
     /// It cannot, and why: the host does.

@@ -4,6 +4,11 @@ use std::ops::Range;
 
 use unisono_collectives::{Chunks, partition};
 
+/// How many pieces come down while the host works on one.
+pub(super) const AHEAD: usize = 2;
+/// One for each of those, for the one with the host, and for the one that goes up.
+pub(super) const SLOTS: usize = AHEAD + 2;
+
 /// A piece is not larger, so that what is under way at a time fits into a few chunks of pinned memory.
 const MOST_BYTES: usize = 4 << 20;
 /// Nor smaller, where there are several: below, a copy takes as long as it takes to begin it.
@@ -12,7 +17,7 @@ const LEAST_BYTES: usize = 128 << 10;
 const WISHED: usize = 4;
 
 /// In how many pieces an array is best cut of which one rank's part is so large. All ranks come to the same number.
-pub(super) fn count_for(size_bytes: usize) -> usize {
+pub(crate) fn count_for(size_bytes: usize) -> usize {
     let piece_bytes = (size_bytes / WISHED).clamp(LEAST_BYTES, MOST_BYTES);
     size_bytes.div_ceil(piece_bytes).max(1)
 }

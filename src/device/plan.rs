@@ -8,7 +8,7 @@ use crate::executor::Prepared;
 
 /// What a rank does to each piece of an array.
 #[derive(Debug)]
-pub(super) struct Staged {
+pub(crate) struct Staged {
     /// In how many chunks a piece is cut.
     pub(super) chunk_count: usize,
     /// Whether vendors take part, on whichever rank: they want the elements of a piece in one place.
@@ -30,14 +30,14 @@ pub(super) struct OnHost {
 
 impl Staged {
     /// All of a plan by the host.
-    pub(super) fn on_host(prepared: Arc<Prepared>) -> Self {
+    pub(crate) fn on_host(prepared: Arc<Prepared>) -> Self {
         let chunk_count = prepared.plan().chunk_count();
         let host = OnHost { chunks: Chunks::new(0, chunk_count), prepared };
         Self { chunk_count, in_whole_pieces: false, inward: None, host: Some(host), outward: None }
     }
 
     /// A plan in whose phases vendors do all that they may.
-    pub(super) fn with_vendor(plan: &Plan, algorithm: Algorithm) -> Self {
+    pub(crate) fn with_vendor(plan: &Plan, algorithm: Algorithm) -> Self {
         let by_vendor = |inward| {
             let mut calls = plan.phases().iter().filter_map(|phase| phase.vendor.as_ref());
             calls.find(|call| call.is_inward() == inward).cloned()

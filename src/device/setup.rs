@@ -2,27 +2,36 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream};
-use unisono_collectives::{Algorithm, Operation};
+use unisono_collectives::{Algorithm, Rank, Topology};
 
-use super::cuda;
 use super::facts::{Facts, Inside};
+use super::pieces::SLOTS;
 use super::plan::Staged;
 use super::slot::Slot;
-use super::staged::SLOTS;
-use crate::call::Call;
-use crate::collective::Engine;
 use crate::config;
-use crate::dtype::Element;
 use crate::error::Result;
+use crate::gpu::cuda;
 use crate::nccl::{self, UniqueId};
-use crate::select::Choice;
+use crate::registered::Registry;
+
+/// What a rank knows of the others when they all set up their GPUs.
+pub(crate) struct Ranks<'a> {
+    pub(crate) rank: Rank,
+    pub(crate) topology: &'a Topology,
+    pub(crate) registry: Arc<Registry>,
+    /// How long NCCL may take to begin.
+    pub(crate) timeout: Duration,
+    /// What every rank gives, as many words each, rank 0's first.
+    pub(crate) gather: &'a mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
+}
 
 /// A rank's GPU, and its ways to those of others.
 #[derive(Debug)]
 pub(crate) struct Gpu {
-    pub(super) context: Arc<CudaContext>,
+    pub(crate) context: Arc<CudaContext>,
     /// Copies to the host.
     pub(super) down: Arc<CudaStream>,
     /// Copies from the host.
@@ -30,31 +39,30 @@ pub(crate) struct Gpu {
     /// All that is in flight beside the caller's own streams.
     aside: Arc<CudaStream>,
     pub(super) slots: [Slot; SLOTS],
-    pub(super) inside: Inside,
+    pub(crate) inside: Inside,
     /// Among the ranks of this node.
-    pub(super) nccl: Option<nccl::Communicator>,
+    pub(crate) nccl: Option<nccl::Communicator>,
     /// By algorithm, and whether a vendor takes part.
-    pub(super) plans: HashMap<(Algorithm, bool), Arc<Staged>>,
+    pub(crate) plans: HashMap<(Algorithm, bool), Arc<Staged>>,
 }
 
 impl Gpu {
     /// Called by all ranks at the same place in their order of calls, each with the context of its arrays.
-    pub(super) fn new(engine: &mut Engine, context: &Arc<CudaContext>) -> Result<Self> {
+    pub(crate) fn new(context: &Arc<CudaContext>, mut ranks: Ranks<'_>) -> Result<Self> {
         context.bind_to_thread().map_err(cuda("the GPU's context"))?;
-        let facts = facts_of_all(engine, context)?;
-        let mut inside = Inside::of(&facts, &engine.topology);
+        let facts = facts_of_all(&mut ranks, context)?;
+        let mut inside = Inside::of(&facts, ranks.topology);
         let mut nccl = None;
         if inside == Inside::Nccl {
-            match communicator(engine, context)? {
+            match communicator(&mut ranks, context)? {
                 Ok(made) => nccl = made,
                 Err(why) => inside = Inside::Host(why),
             }
         }
-        if let (Inside::Host(why), 0) = (&inside, engine.transport.rank()) {
+        if let (Inside::Host(why), 0) = (&inside, ranks.rank) {
             tracing::warn!("arrays on GPUs go through the host: {why}");
         }
-        let registry = engine.transport.registry();
-        let slot = || Slot::new(context, &registry);
+        let slot = || Slot::new(context, &ranks.registry);
         let stream = || context.new_stream().map_err(cuda("a stream"));
         Ok(Self {
             context: Arc::clone(context),
@@ -81,7 +89,7 @@ impl Gpu {
 
     /// # Panics
     /// If NCCL does not work in this node: who calls has seen that it does.
-    pub(super) fn nccl(&mut self) -> &mut nccl::Communicator {
+    pub(crate) fn nccl(&mut self) -> &mut nccl::Communicator {
         self.nccl.as_mut().expect("a plan with NCCL is for ranks that have it")
     }
 
@@ -103,7 +111,7 @@ pub(super) fn check(nccl: Option<&nccl::Communicator>) -> Result<()> {
 }
 
 /// What all ranks say of their GPUs.
-fn facts_of_all(engine: &mut Engine, context: &CudaContext) -> Result<Vec<Facts>> {
+fn facts_of_all(ranks: &mut Ranks<'_>, context: &CudaContext) -> Result<Vec<Facts>> {
     let uuid = context.uuid().map_err(cuda("the GPU's identity"))?;
     let nccl = match nccl::library() {
         Ok(library) => u64::from(library.version().code()),
@@ -115,23 +123,23 @@ fn facts_of_all(engine: &mut Engine, context: &CudaContext) -> Result<Vec<Facts>
     let may_share = u64::from(config::nccl_may_share_a_gpu());
     let own = Facts { gpu: bytemuck::cast(uuid.bytes), nccl, may_share };
     let words: [u64; 4] = bytemuck::cast(own);
-    let all = gathered(engine, &words)?;
+    let all = (ranks.gather)(&words)?;
     Ok(bytemuck::cast_slice(&all).to_vec())
 }
 
 /// NCCL's communicator of this rank's node, `None` where it is alone; or why NCCL refuses, on whichever rank.
 fn communicator(
-    engine: &mut Engine,
+    ranks: &mut Ranks<'_>,
     context: &Arc<CudaContext>,
 ) -> Result<Result<Option<nccl::Communicator>, String>> {
-    let rank = engine.transport.rank();
-    let node = engine.topology.node(engine.topology.node_of(rank));
-    let is_leader = engine.topology.local_rank(rank) == 0;
+    let rank = ranks.rank;
+    let node = ranks.topology.node(ranks.topology.node_of(rank));
+    let is_leader = ranks.topology.local_rank(rank) == 0;
     let library = nccl::library()?;
     // Other ranks must hear of it if this one has no identity to offer, so it offers one that nobody uses.
     let offered = if is_leader { UniqueId::new(library) } else { Ok(UniqueId::from_bytes([0; 128])) };
     let words: [u64; 16] = bytemuck::cast(offered.as_ref().map_or([0; 128], |id| *id.as_bytes()));
-    let all = gathered(engine, &words)?;
+    let all = (ranks.gather)(&words)?;
     let of_leader = &all[node.member(0) * words.len()..][..words.len()];
     let bytes: [u8; 128] = bytemuck::cast(<[u64; 16]>::try_from(of_leader).expect("one of many"));
 
@@ -140,28 +148,16 @@ fn communicator(
     } else if bytes == [0; 128] {
         Err(format!("rank {} could not begin an NCCL communicator", node.member(0)))
     } else {
-        let (ranks, position) = (node.ranks(), engine.topology.local_rank(rank));
+        let position = ranks.topology.local_rank(rank);
         let id = UniqueId::from_bytes(bytes);
-        let timeout = engine.patience().timeout;
-        let begun = nccl::Communicator::begin(library, ranks, position, &id, context, timeout);
-        let ready = begun.and_then(|mut comm| comm.wait_until_ready(timeout).map(|()| comm));
+        let begun = nccl::Communicator::begin(library, node.ranks(), position, &id, context, ranks.timeout);
+        let ready = begun.and_then(|mut comm| comm.wait_until_ready(ranks.timeout).map(|()| comm));
         ready.map(Some).map_err(|error| error.to_string())
     };
-    let refused = gathered(engine, &[u64::from(made.is_err())])?;
+    let refused = (ranks.gather)(&[u64::from(made.is_err())])?;
     Ok(match (made, refused.iter().position(|&refused| refused != 0)) {
         (Err(why), _) => Err(format!("NCCL refused on rank {rank}: {why}")),
         (Ok(_), Some(other)) => Err(format!("NCCL refused on rank {other}")),
         (Ok(made), None) => Ok(made),
     })
-}
-
-/// What every rank gives, as many elements each, rank 0's first.
-fn gathered<T: Element>(engine: &mut Engine, own: &[T]) -> Result<Vec<T>> {
-    let (rank, ranks) = (engine.transport.rank(), engine.topology.ranks());
-    let mut all = vec![T::zeroed(); own.len() * ranks];
-    all[rank * own.len()..][..own.len()].copy_from_slice(own);
-    let call = Call { operation: Operation::AllGather, op: None, dtype: T::DTYPE, count: all.len() };
-    let bytes = bytemuck::cast_slice_mut(&mut all);
-    engine.run_planned(&Choice::Algorithm(Algorithm::Ring), &call, bytes)?;
-    Ok(all)
 }

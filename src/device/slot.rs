@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 
-use super::cuda;
-use super::span::Span;
 use crate::error::Result;
+use crate::gpu::{Span, cuda};
 use crate::registered::{Registered, Registry};
 
 /// Any of the process' contexts may copy to and from the memory.

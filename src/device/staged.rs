@@ -8,36 +8,32 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use unisono_collectives::{Chunks, Topology, VendorCall, partition};
 
-use super::pieces::{Piece, shifted};
+use super::pieces::{AHEAD, Piece, SLOTS, shifted};
 use super::plan::{OnHost, Staged};
 use super::setup::{Gpu, check};
-use super::{Span, cuda, wait_for};
+use super::wait_for;
 use crate::call::Call;
 use crate::error::Result;
 use crate::executor::{Executor, Task};
+use crate::gpu::{Span, cuda};
 use crate::reduce::ReduceOp;
 use crate::transport::Transport;
 
-/// How many pieces come down while the host works on one.
-pub(super) const AHEAD: usize = 2;
-/// One for each of those, for the one with the host, and for the one that goes up.
-pub(super) const SLOTS: usize = AHEAD + 2;
-
 /// An all-reduce in pieces.
-pub(super) struct Pipeline<'a> {
-    pub(super) gpu: &'a mut Gpu,
-    pub(super) staged: &'a Staged,
+pub(crate) struct Pipeline<'a> {
+    pub(crate) gpu: &'a mut Gpu,
+    pub(crate) staged: &'a Staged,
     /// The call of the array as a whole: every piece has its own.
-    pub(super) task: Task<'a>,
-    pub(super) pieces: usize,
-    pub(super) executor: &'a mut Executor,
-    pub(super) transport: &'a mut Transport,
+    pub(crate) task: Task<'a>,
+    pub(crate) pieces: usize,
+    pub(crate) executor: &'a mut Executor,
+    pub(crate) transport: &'a mut Transport,
     /// What the work is ordered with.
-    pub(super) stream: &'a Arc<CudaStream>,
+    pub(crate) stream: &'a Arc<CudaStream>,
 }
 
 impl Pipeline<'_> {
-    pub(super) fn run(&mut self, span: &mut Span<'_>) -> Result<()> {
+    pub(crate) fn run(&mut self, span: &mut Span<'_>) -> Result<()> {
         let done = self.all_pieces(span);
         if done.is_err() {
             // Copies may be on their way, and the array is not to be freed before them.

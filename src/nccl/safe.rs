@@ -12,9 +12,9 @@ use super::library::Library;
 use super::result::{Elements, Progress};
 use super::sys::{self, Functions};
 use super::unique_id::UniqueId;
-use crate::device::Span;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::gpu::Span;
 use crate::reduce::ReduceOp;
 
 mod calls;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use unisono_collectives::Algorithm;
 use unisono_collectives::names::UnknownName;
 
-use super::Why;
+use crate::call::Why;
 use crate::size;
 
 /// An algorithm for each of some ranges of sizes: `recursive-doubling:0-8K;butterfly:8K-1M;ring:1M-`.

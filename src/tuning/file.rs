@@ -308,9 +308,9 @@ mod tests {
         let text = write(&[(Reach::Mpi, section.clone())]);
         assert_eq!(read(&text), Ok(vec![(Reach::Mpi, section)]));
         let tuning: Tuning = text.parse().unwrap();
-        assert_eq!(tuning.machine("mpi", crate::bench::Memory::Slice, 2).hand_over_us, 0.834);
-        let usual = Tuning::default().machine("mpi", crate::bench::Memory::Slice, 2).hand_over_us;
-        assert_eq!(tuning.machine("shm", crate::bench::Memory::Slice, 2).hand_over_us, usual);
+        assert_eq!(tuning.machine("mpi", crate::call::Memory::Slice, 2).hand_over_us, 0.834);
+        let usual = Tuning::default().machine("mpi", crate::call::Memory::Slice, 2).hand_over_us;
+        assert_eq!(tuning.machine("shm", crate::call::Memory::Slice, 2).hand_over_us, usual);
     }
 
     #[test]

@@ -9,9 +9,9 @@ use unisono_collectives::Rank;
 use super::Communicator;
 use super::checks::{count, data_type};
 use super::poll::poll;
-use crate::device::Span;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::gpu::Span;
 use crate::nccl::result::{Elements, On, Progress};
 use crate::nccl::sys::{self, Functions};
 

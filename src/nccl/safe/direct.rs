@@ -4,9 +4,9 @@ use cudarc::driver::CudaStream;
 
 use super::Communicator;
 use super::checks::{count, data_type};
-use crate::device::Span;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::gpu::Span;
 use crate::nccl::result::{Elements, On, Progress};
 use crate::nccl::sys;
 

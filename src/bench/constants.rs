@@ -1,4 +1,4 @@
-//! Measuring the constants: collectives whose steps are known.
+//! Measuring the constants of [`crate::tuning`]: collectives whose steps are known.
 //!
 //! A ring's reduce-scatter over p ranks is p − 1 steps, in each of which every rank sends n/p bytes and reduces as many; it is always
 //! carried out by messages. A round-robin all-reduce is one pass where memory is shared. So times over p − 1 are those of a
@@ -10,10 +10,15 @@
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 
-use super::fit::{self, Off, Sample};
-use super::{Reach, Section, Tuning};
-use crate::bench::{self, Array, Memory};
+use super::{Array, slowest};
+use crate::call::Memory;
+use crate::tuning::{Reach, Section, Tuning};
 use crate::{Algorithm, Call, Choice, Communicator, DType, Error, Operation, ReduceOp, Result};
+
+mod fit;
+
+pub use fit::Off;
+use fit::Sample;
 
 /// A section, as measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -224,7 +229,7 @@ fn medians_us<const N: usize>(
     }
     let mut medians_us = [0.0; N];
     for (median_us, times_us) in medians_us.iter_mut().zip(times_us) {
-        *median_us = bench::slowest(comm, times_us)?.p50;
+        *median_us = slowest(comm, times_us)?.p50;
     }
     Ok(medians_us)
 }

@@ -5,30 +5,16 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
-use super::pieces::{self, Piece};
-use super::staged::{AHEAD, SLOTS};
-use super::{Gpu, Span, cuda, lend, moment, wait_for};
 use crate::Communicator;
+pub use crate::device::Way;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::gpu::lend;
 use crate::nccl::{self, UniqueId};
 use crate::reduce::ReduceOp;
-use crate::status::Roll;
-use crate::transport::Patience;
 
 /// How long the only rank of a communicator waits for NCCL.
 const ALONE: Duration = Duration::from_secs(60);
-
-/// Which copies an array takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// From the GPU to the host.
-    Down,
-    /// From the host to the GPU.
-    Up,
-    /// Each piece down, and up again.
-    Both,
-}
 
 /// Copies an array as an all-reduce through the host does, in the same pieces through the same pinned memory, but without the ranks
 /// and the host's work between; returns when the GPU is done. It needs no other rank, once this rank's GPU is set up
@@ -49,37 +35,6 @@ pub fn copy_in_pieces(
         let waits = (engine.patience(), &engine.roll);
         lend(array, stream, |span| gpu.copy_in_pieces(span, stream, way, waits))
     })
-}
-
-impl Gpu {
-    fn copy_in_pieces(
-        &mut self,
-        span: &mut Span<'_>,
-        stream: &CudaStream,
-        way: Way,
-        waits: (&Patience, &Roll),
-    ) -> Result<()> {
-        let count = span.size_bytes();
-        let of = pieces::count_for(count);
-        let ranges = |number, is_copied: bool| {
-            let piece = Piece { number, of, count }.whole();
-            is_copied.then_some(piece).into_iter().collect::<Vec<_>>()
-        };
-        self.down.wait(&moment(stream)?).map_err(cuda("order of streams"))?;
-        for number in 0..of + AHEAD {
-            if number < of {
-                self.slots[number % SLOTS].fetch(span, &ranges(number, way != Way::Up), None, &self.down)?;
-            }
-            if let Some(number) = number.checked_sub(AHEAD) {
-                let slot = &mut self.slots[number % SLOTS];
-                wait_for(|| slot.is_fetched(), "a copy from the GPU", waits, || Ok(()))?;
-                slot.give_back(span, &ranges(number, way != Way::Down), &self.up)?;
-            }
-        }
-        let reached = moment(&self.up)?;
-        let is_over = || reached.try_is_complete().map_err(cuda("a copy to the GPU"));
-        wait_for(is_over, "a copy to the GPU", waits, || Ok(()))
-    }
 }
 
 /// Adds up an array by `ncclAllReduce` and nothing else, on the communicator that [`Communicator::all_reduce_device`] uses: as a

@@ -2,12 +2,12 @@
 
 use unisono_collectives::{Algorithm, Topology};
 
-use super::facts::Inside;
-use crate::call::Call;
+use crate::call::{Call, Why};
+use crate::device::Inside;
 use crate::error::{Error, Result};
 use crate::means::{Means, Vendor, is_for_vendors};
 use crate::reduce::ReduceOp;
-use crate::select::{Choice, Why};
+use crate::select::Choice;
 
 /// Up to this size the number of messages between nodes decides, and beyond it how many ranks share the network.
 const SMALL_BYTES: usize = 64 << 10;

@@ -5,16 +5,19 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaStream};
 use unisono_collectives::{Algorithm, Operation};
 
-use super::plan::Staged;
-use super::staged::Pipeline;
-use super::{Gpu, Span, choose, cuda, pieces};
-use crate::call::{Call, Ran};
+use super::Engine;
+use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
-use crate::collective::Engine;
+use crate::device::{Gpu, Pipeline, Ranks, Staged, pieces};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::executor::{Prepared, Task};
+use crate::executor::{Executor, Prepared, Task};
+use crate::gpu::{Span, cuda};
 use crate::means::{Means, Vendor};
 use crate::select::Choice;
+use crate::transport::Transport;
+
+mod choose;
 
 impl Engine {
     /// Lets `work` use this rank's GPU, which all ranks set up together before the first time.
@@ -27,7 +30,7 @@ impl Engine {
         let mut gpu = match self.gpu.take() {
             Some(gpu) => gpu,
             None => {
-                let made = Gpu::new(self, context);
+                let made = self.set_up_gpu(context);
                 self.note(&made);
                 Box::new(made?)
             }
@@ -44,6 +47,25 @@ impl Engine {
         self.gpu = Some(gpu);
         self.note(&done);
         done
+    }
+
+    fn set_up_gpu(&mut self, context: &Arc<CudaContext>) -> Result<Gpu> {
+        let (rank, topology, registry) =
+            (self.transport.rank(), self.topology.clone(), self.transport.registry());
+        let timeout = self.limits.usual.timeout;
+        let gather = &mut |own: &[u64]| self.gathered(own);
+        Gpu::new(context, Ranks { rank, topology: &topology, registry, timeout, gather })
+    }
+
+    /// What every rank gives, as many words each, rank 0's first.
+    fn gathered(&mut self, own: &[u64]) -> Result<Vec<u64>> {
+        let (rank, ranks) = (self.transport.rank(), self.topology.ranks());
+        let mut all = vec![0; own.len() * ranks];
+        all[rank * own.len()..][..own.len()].copy_from_slice(own);
+        let call = Call { operation: Operation::AllGather, op: None, dtype: DType::U64, count: all.len() };
+        let bytes = bytemuck::cast_slice_mut(&mut all);
+        self.run_planned(&Choice::Algorithm(Algorithm::Ring), &call, bytes)?;
+        Ok(all)
     }
 
     /// Reduces an array on this rank's GPU: after what is on `stream`, and before what comes to be on it.
@@ -127,7 +149,7 @@ impl Engine {
     }
 
     /// What the host's algorithm for an array of its own would be.
-    fn on_host(&mut self, choice: &Choice, call: &Call) -> (Means, crate::Why) {
+    fn on_host(&mut self, choice: &Choice, call: &Call) -> (Means, Why) {
         let selection = self.selection(choice, call);
         let means = selection.algorithm.parse().expect("what is selected has a name");
         (means, selection.why)
@@ -140,7 +162,7 @@ impl Engine {
         means: Means,
         prepared: &'a Prepared,
         numbers: u64,
-    ) -> (Task<'a>, &'a mut crate::executor::Executor, &'a mut crate::transport::Transport) {
+    ) -> (Task<'a>, &'a mut Executor, &'a mut Transport) {
         let Self { topology, agreement, roll, limits, label, calls, executor, transport, .. } = self;
         let header = calls.next(numbers, call.count, Codes::new(call, means), std::mem::take(label));
         // Its end is written down when the host has done its part.
