@@ -26,6 +26,8 @@
 //! every batch of every other rank, so ranks never talk to each other about data.
 
 mod augment;
+mod batch;
+mod decoding;
 mod digits;
 mod encoded;
 mod error;
@@ -34,6 +36,7 @@ mod folder;
 pub(crate) mod framing;
 mod idx;
 pub mod pipeline;
+mod records;
 mod schema;
 mod split;
 mod table;
@@ -51,11 +54,12 @@ use rand_chacha::ChaCha8Rng;
 use xxhash_rust::xxh3::Xxh3;
 
 pub use augment::Augmentation;
+pub use batch::{Batch, Inputs, Pass};
 pub use encoded::EncodedImages;
 pub use error::DataError;
 pub use pipeline::{Depth, Pipeline, Threads};
 pub use schema::{Column, Schema};
-pub use split::{Batch, Inputs, Pass, Split};
+pub use split::Split;
 
 /// Where a data set comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]

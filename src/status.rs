@@ -5,6 +5,7 @@
 //!
 //! Here are facts only: nothing in here ends a rank, a process or a wait.
 
+mod alone;
 mod dump;
 mod failure;
 mod report;

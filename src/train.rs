@@ -37,6 +37,7 @@ mod sampled;
 mod saved;
 #[cfg(feature = "candle")]
 mod settings;
+mod share;
 mod step;
 mod stop;
 mod straggler;
@@ -61,7 +62,8 @@ pub use sampled::Sampled;
 pub use saved::{Guess, Part, Predictor, Sampling, Saved};
 #[cfg(feature = "candle")]
 pub use settings::{Falling, Settings};
-pub use step::{Mirror, Share, StepReport, Times};
+pub use share::{Share, StepReport, Times};
+pub use step::Mirror;
 pub use stop::Stop;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
 pub use trainer::{Trainer, evaluate};

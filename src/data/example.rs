@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use image::GrayImage;
 use prost::Message;
 
-use super::encoded::{decode, is_encoded};
+use super::decoding::{decode, is_encoded};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Example {

@@ -4,6 +4,7 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::batch::{Batch, Inputs, Pass, normalise};
 use super::encoded::EncodedImages;
 use super::{DataError, ORDER, SHIFT, keyed_rng};
 
@@ -35,51 +36,6 @@ pub enum Split {
     },
     /// Images in files, decoded when a batch is made.
     Encoded(EncodedImages),
-}
-
-/// What samples are gathered for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pass {
-    /// Learning: samples vary from epoch to epoch, as follows from the seed (the windows of a text move, images are
-    /// augmented).
-    Training {
-        /// Where all randomness comes from.
-        seed: u64,
-        /// The epoch.
-        epoch: u64,
-    },
-    /// Measuring: samples are always the same.
-    Evaluation,
-}
-
-/// Samples ready for a model.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Batch {
-    /// What the model sees.
-    pub inputs: Inputs,
-    /// What it should say: one class per image or row, or one token per input token.
-    pub targets: Vec<u32>,
-    /// Number of samples (images, rows or windows).
-    pub samples: usize,
-}
-
-/// What a model sees of a batch, row-major.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Inputs {
-    /// Normalised grey levels, `samples x height*width`; or a table's features, `samples x features`.
-    Pixels(Vec<f32>),
-    /// Tokens, `samples x context`.
-    Tokens(Vec<u32>),
-}
-
-/// Mean and standard deviation of MNIST's grey levels in 0..=1: the customary normalisation,
-/// and close enough for any grey image.
-const GREY: (f32, f32) = (0.1307, 0.3081);
-
-/// A grey level as a model sees it.
-pub(super) fn normalise(grey: u8) -> f32 {
-    let (mean, deviation) = GREY;
-    (f32::from(grey) / 255.0 - mean) / deviation
 }
 
 impl Split {
@@ -190,6 +146,7 @@ pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::batch::GREY;
     use super::*;
 
     #[test]

@@ -109,6 +109,18 @@ impl Half for bf16 {
     }
 }
 
+impl<H: Half, const N: usize> Convert<H, N> for Portable {
+    #[inline(always)]
+    fn widen(self, halves: [H; N]) -> [f32; N] {
+        halves.map(H::widened)
+    }
+
+    #[inline(always)]
+    fn round(self, wide: [f32; N]) -> [H; N] {
+        wide.map(H::rounded)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

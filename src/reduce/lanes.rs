@@ -8,8 +8,6 @@ use std::arch::x86_64::{
 
 use half::f16;
 
-use super::halves::Half;
-
 /// How many halves an instruction converts: as many as an AVX-512 register has of `f32`.
 pub(super) const LANES: usize = 16;
 
@@ -27,24 +25,12 @@ pub(crate) trait Lanes: Convert<f16, LANES> {
     const CONVERTS_F16: bool;
 }
 
-/// Converts in plain arithmetic.
+/// Converts in plain arithmetic, that of each half format.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable;
 
 impl Lanes for Portable {
     const CONVERTS_F16: bool = false;
-}
-
-impl<H: Half, const N: usize> Convert<H, N> for Portable {
-    #[inline(always)]
-    fn widen(self, halves: [H; N]) -> [f32; N] {
-        halves.map(H::widened)
-    }
-
-    #[inline(always)]
-    fn round(self, wide: [f32; N]) -> [H; N] {
-        wide.map(H::rounded)
-    }
 }
 
 /// To the nearest, ties to even, whatever the program has set.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use unisono_collectives::Rank;
 
-use super::sheet::Alone;
+use super::alone::Alone;
 use super::time::seconds_between;
 use crate::codes::Codes;
 use crate::record::{Record, Stage};

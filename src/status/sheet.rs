@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
+use super::alone::Alone;
 use super::ring::Ring;
 use crate::memory::Pages;
 
@@ -50,11 +51,6 @@ impl<const MOST: usize> Text<MOST> {
         Some(String::from_utf8_lossy(&text).into_owned())
     }
 }
-
-/// Something on cache lines of its own.
-#[derive(Debug)]
-#[repr(C, align(128))]
-pub(super) struct Alone<T>(pub(super) T);
 
 /// What comes first.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use super::candle::{Loss, Network, Parameters, cross_entropy};
 use super::replica::{Replica, Tally};
 use crate::data::{Batch, Inputs, Kind};
 
-pub use size::{Size, size};
+pub use size::Size;
 
 /// A network that turns a batch into logits.
 pub trait Model: Send {
@@ -174,6 +174,23 @@ pub fn inputs(batch: &Batch) -> candle_core::Result<Tensor> {
     match &batch.inputs {
         Inputs::Pixels(pixels) => Tensor::from_slice(pixels, shape(pixels.len()), &Device::Cpu),
         Inputs::Tokens(tokens) => Tensor::from_slice(tokens, shape(tokens.len()), &Device::Cpu),
+    }
+}
+
+/// The size of a model for such data; nothing where the model is for other data.
+pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Option<Size> {
+    match (kind, data) {
+        (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {
+            Some(mlp::size(height as f64 * width as f64, hidden.unwrap_or(&mlp::HIDDEN), classes))
+        }
+        (ModelKind::Mlp, &Kind::Table { features, classes }) => {
+            Some(mlp::size(features as f64, hidden.unwrap_or(&mlp::HIDDEN), classes))
+        }
+        (ModelKind::Cnn, &Kind::Images { height, width, classes }) => cnn::size(height, width, classes),
+        (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
+            Some(transformer::size(*context as f64, vocabulary.len() as f64))
+        }
+        _ => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a run tells.
 
-use super::step::Times;
+use super::share::Times;
 use super::straggler::StragglerReport;
 
 /// What happens while a model is being trained; the same on every rank, but for times.

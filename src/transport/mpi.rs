@@ -17,6 +17,7 @@ use crate::config::{Config, Inside};
 use crate::error::{Error, Result};
 use crate::status::{FailureReport, Roll, panicked};
 
+mod beside;
 mod ending;
 mod exchange;
 mod flight;
@@ -26,16 +27,16 @@ mod overheard;
 mod own;
 mod reductions;
 mod sys;
+mod wire;
 
 use ending::{end_job, last_words};
 pub(crate) use exchange::FAR_SEGMENT;
 use exchange::Messages;
 pub(crate) use flight::Ticket;
 pub(crate) use launch::{alone_in_job, library_fits};
-pub(crate) use own::InGroup;
 use reductions::Reductions;
-pub(crate) use sys::library_version;
 use sys::{Comm, State};
+pub(crate) use sys::{InGroup, library_version};
 
 /// Why there can be no communicator any more.
 const OVER: &str = "MPI was finalised in this process, when its first communicator was dropped or by the program, and cannot be \

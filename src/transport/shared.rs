@@ -31,9 +31,8 @@ mod tests;
 use board::{Board, PIECES};
 pub(crate) use channel::SHORT;
 use channel::{Channel, SLOTS};
-use open::Start;
 pub(crate) use open::{Open, Shares};
-use reach::Reach;
+use reach::{Reach, Start};
 pub(super) use receiving::Receiving;
 pub(super) use sending::Sending;
 

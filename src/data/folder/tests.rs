@@ -2,7 +2,7 @@
 
 use image::{GrayImage, ImageFormat, Luma};
 
-use super::super::split::normalise;
+use super::super::batch::normalise;
 use super::super::testing::TestDirectory;
 use super::super::{Augmentation, Batch, Inputs, Pass, Pipeline, Threads};
 use super::*;

@@ -2,11 +2,12 @@
 
 use std::io::Cursor;
 
-use image::{ImageFormat, Luma};
+use image::{GrayImage, ImageFormat, Luma};
 use prost::Message;
 
-use super::super::example::{BytesList, Feature, Features, Int64List, Values};
-use super::super::split::normalise;
+use super::super::batch::normalise;
+use super::super::example::{BytesList, Example, Feature, Features, Int64List, Values};
+use super::super::framing::{self, HEADER_BYTES};
 use super::super::testing::TestDirectory;
 use super::super::{Inputs, Pass};
 use super::*;

@@ -7,7 +7,7 @@ use crate::train::buckets::{BucketSettings, Sums};
 use crate::train::error::TrainError;
 use crate::train::optimizer::{Optimizer, OptimizerSettings};
 use crate::train::replica::Replica;
-use crate::train::step::{Share, StepReport};
+use crate::train::share::{Share, StepReport};
 
 #[derive(Debug)]
 pub(in crate::train) enum OnDevice {}

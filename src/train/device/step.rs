@@ -14,7 +14,7 @@ use crate::train::error::TrainError;
 use crate::train::optimizer::tensors::TensorOptimizer;
 use crate::train::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use crate::train::replica::Replica;
-use crate::train::step::{Share, StepReport, Times, in_every_pass};
+use crate::train::share::{Share, StepReport, Times, in_every_pass};
 
 /// What a mirror has in the place of buckets and an optimizer on the host, if its replica is on a GPU.
 pub(in crate::train) struct OnDevice {

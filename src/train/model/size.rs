@@ -1,8 +1,5 @@
 //! How large a model is, before it is built.
 
-use super::{ModelKind, cnn, mlp, transformer};
-use crate::data::Kind;
-
 /// How many numbers a model holds, and how many it makes of a sample. Numbers of any size: nothing overflows.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Size {
@@ -21,22 +18,5 @@ impl Size {
     pub(super) fn layer(&mut self, rows: f64, inputs: f64, outputs: f64, has_bias: bool) {
         self.parameters += inputs * outputs + if has_bias { outputs } else { 0.0 };
         self.activations += rows * outputs;
-    }
-}
-
-/// The size of a model for such data; nothing where the model is for other data.
-pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Option<Size> {
-    match (kind, data) {
-        (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {
-            Some(mlp::size(height as f64 * width as f64, hidden.unwrap_or(&mlp::HIDDEN), classes))
-        }
-        (ModelKind::Mlp, &Kind::Table { features, classes }) => {
-            Some(mlp::size(features as f64, hidden.unwrap_or(&mlp::HIDDEN), classes))
-        }
-        (ModelKind::Cnn, &Kind::Images { height, width, classes }) => cnn::size(height, width, classes),
-        (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
-            Some(transformer::size(*context as f64, vocabulary.len() as f64))
-        }
-        _ => None,
     }
 }

@@ -16,19 +16,13 @@ use super::ending::{end_job, last_words};
 use super::flight::Flights;
 use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
+use super::wire::{FIRST, FIRST_TAG, SEGMENT_TAG};
 use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::status::{FailureReport, Roll, panicked};
 use crate::transport::half::{Half, complete};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
 
-/// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they
-/// are sent.
-pub(super) const FIRST_TAG: c_int = 1;
-pub(super) const SEGMENT_TAG: c_int = 2;
-/// The size of the longest first message: MPIs send that much at once to another node, and a second message costs a quarter of the
-/// whole (measured for 4 KiB: 99 and 73 µs).
-pub(super) const FIRST: usize = 8 << 10;
 /// How much of a payload travels with its header.
 const SHORT: usize = FIRST - size_of::<Header>();
 /// How many segments are under way at a time, each way, inside of a node.

@@ -1,49 +1,44 @@
-//! Exchanges that go on while a rank does something else.
-//!
-//! What is sent lies in memory of the communicator, and what arrives stays there until it is asked for: so MPI never has the
-//! caller's memory, and the caller may work on the rest of an array meanwhile. A copy costs little beside a network.
+//! An exchange that is under way, in memory of its own.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
 
 use unisono_collectives::Rank;
 
-use super::Mpi;
-use super::exchange::{FIRST, FIRST_TAG, Messages, SEGMENT_TAG};
-use super::overheard::Listening;
 use super::sys::{Comm, Request};
+use super::wire::{FIRST, FIRST_TAG, SEGMENT_TAG};
 use crate::error::Result;
 use crate::scratch::Scratch;
 use crate::status::Roll;
-use crate::transport::half::{Half, complete};
-use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
+use crate::transport::half::Half;
+use crate::transport::{Failure, Header};
 
 /// An exchange that was begun, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct Ticket(pub(super) u64);
 
 /// The exchanges that are under way, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
-    begun: u64,
-    flying: VecDeque<Flight>,
+    pub(super) begun: u64,
+    pub(super) flying: VecDeque<Flight>,
     /// Their memory, for the next ones.
-    landed: Vec<Flight>,
+    pub(super) landed: Vec<Flight>,
 }
 
 /// One exchange: a message to a rank, and one from it.
 #[derive(Debug, Default)]
-struct Flight {
-    number: u64,
-    with: Rank,
+pub(super) struct Flight {
+    pub(super) number: u64,
+    pub(super) with: Rank,
     /// What the first message must say, and where labels have their names.
-    expected: Option<(Header, Roll)>,
+    pub(super) expected: Option<(Header, Roll)>,
     /// The first messages: a header, and nothing else.
     first_sent: Scratch,
     first_received: Scratch,
     sent: Scratch,
-    received: Scratch,
-    received_bytes: usize,
+    pub(super) received: Scratch,
+    pub(super) received_bytes: usize,
     /// Oldest first; of those that receive, the first message's is the first.
     sends: VecDeque<Request>,
     receives: VecDeque<Request>,
@@ -63,111 +58,14 @@ impl Flights {
     }
 }
 
-impl Mpi {
-    /// An exchange in this node, while others are under way between nodes.
-    pub(super) fn exchange_beside(
-        &mut self,
-        header: &Header,
-        outgoing: Option<Outgoing<'_>>,
-        incoming: Option<Incoming<'_>>,
-        patience: &Patience,
-    ) -> Result<(), Failure> {
-        self.check_thread();
-        let node = self.node.as_mut().expect("the exchange is in this node");
-        let (mut sending, receiving, around) = node.halves(header, outgoing, incoming);
-        sending.progress()?;
-        let mut receiving = Beside { half: receiving, flights: &mut self.messages.flights };
-        let waiting = Waiting::new(self.spins, patience, &self.roll).for_long();
-        complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
-    }
-
-    /// Begins to exchange messages with a rank of another node: what is sent may change again at once, and is answered by
-    /// `size_bytes`. Two ranks begin the exchanges between them in the same order.
-    pub(crate) fn depart(
-        &mut self,
-        header: &Header,
-        outgoing: &Outgoing<'_>,
-        size_bytes: usize,
-        patience: &Patience,
-    ) -> Result<Ticket, Failure> {
-        self.check_thread();
-        self.messages.depart((self.comm, &self.roll), header, outgoing, size_bytes, patience)
-    }
-
-    /// Waits for an exchange that was begun, and takes in what it brought.
-    pub(crate) fn arrive(
-        &mut self,
-        header: &Header,
-        ticket: Ticket,
-        target: &mut Target<'_>,
-        patience: &Patience,
-    ) -> Result<(), Failure> {
-        self.check_thread();
-        self.messages.arrive((self.comm, &self.roll), header, ticket, target, patience)
-    }
-}
-
-impl Messages {
-    /// Begins to exchange messages with a rank of another node: what is sent may change again at once. What comes back is as long
-    /// as what is sent, or as `size_bytes` says.
-    ///
-    /// The messages of two ranks arrive in the order in which both begin to exchange them.
-    pub(super) fn depart(
-        &mut self,
-        (comm, roll): (Comm, &Roll),
-        header: &Header,
-        outgoing: &Outgoing<'_>,
-        size_bytes: usize,
-        patience: &Patience,
-    ) -> Result<Ticket, Failure> {
-        let mut waiting = Waiting::new(self.spins, patience, roll);
-        let Outgoing { to: with, bytes } = *outgoing;
-        let segment = self.link(comm, with).segment;
-        let mut listening =
-            Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
-        let overheard = listening.recall(with, &mut waiting)?;
-        let flights = &mut self.flights;
-        flights.begun += 1;
-        let mut flight = flights.landed.pop().unwrap_or_default();
-        (flight.number, flight.with) = (flights.begun, with);
-        flight.expected = Some((header.of_size(size_bytes), roll.clone()));
-        flight.received_bytes = size_bytes;
-        // It is kept before MPI is given any of its memory, and so it stays, whatever fails.
-        flights.flying.push_back(flight);
-        let flight = flights.flying.back_mut().expect("it was just put there");
-        flight.ask(comm, segment, overheard)?;
-        flight.give(comm, segment, header, bytes).map_err(Failure::Error)?;
-        Ok(Ticket(flight.number))
-    }
-
-    /// Waits for an exchange that was begun, and takes in what it brought.
-    pub(super) fn arrive(
-        &mut self,
-        (comm, roll): (Comm, &Roll),
-        header: &Header,
-        ticket: Ticket,
-        target: &mut Target<'_>,
-        patience: &Patience,
-    ) -> Result<(), Failure> {
-        let flights = &mut self.flights;
-        let place = flights.flying.iter().position(|flight| flight.number == ticket.0);
-        let place = place.expect("an exchange is waited for once");
-        let mut listening =
-            Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
-        let waiting = Waiting::new(self.spins, patience, roll).for_long();
-        let flight = &mut flights.flying[place];
-        complete(&mut None::<Flight>, flight, waiting, |other, waiting| {
-            listening.look_around(other, waiting)
-        })?;
-        target.accept(0, flight.received.take(flight.received_bytes));
-        let landed = flights.flying.remove(place).expect("it is there");
-        flights.landed.push(landed);
-        Ok(())
-    }
-}
-
 impl Flight {
-    fn ask(&mut self, comm: Comm, segment: usize, overheard: Option<Scratch>) -> Result<(), Failure> {
+    /// Lets MPI put into the flight's memory what the other rank sends.
+    pub(super) fn ask(
+        &mut self,
+        comm: Comm,
+        segment: usize,
+        overheard: Option<Scratch>,
+    ) -> Result<(), Failure> {
         if let Some(mut message) = overheard {
             self.first_received.copy_of(message.take(FIRST));
             self.check()?;
@@ -188,7 +86,8 @@ impl Flight {
         Ok(())
     }
 
-    fn give(&mut self, comm: Comm, segment: usize, header: &Header, bytes: &[u8]) -> Result<()> {
+    /// Sends a copy of these bytes.
+    pub(super) fn give(&mut self, comm: Comm, segment: usize, header: &Header, bytes: &[u8]) -> Result<()> {
         let first = self.first_sent.copy_of(bytemuck::bytes_of(&header.of_size(bytes.len())));
         let parts = self.sent.copy_of(bytes).chunks(segment).map(|part| (part, SEGMENT_TAG));
         for (part, tag) in std::iter::once((&*first, FIRST_TAG)).chain(parts) {
@@ -234,28 +133,4 @@ fn take_done(requests: &mut VecDeque<Request>) -> Result<bool, Failure> {
         requests.pop_front();
     }
     Ok(done)
-}
-
-/// A half of an exchange inside of a node, which lets MPI work on what is under way while it has nothing to do itself.
-pub(super) struct Beside<'a, H> {
-    pub(super) half: H,
-    pub(super) flights: &'a mut Flights,
-}
-
-impl<H: Half> Half for Beside<'_, H> {
-    fn other(&self) -> Rank {
-        self.half.other()
-    }
-
-    fn is_done(&self) -> bool {
-        self.half.is_done()
-    }
-
-    fn progress(&mut self) -> Result<bool, Failure> {
-        if self.half.progress()? {
-            return Ok(true);
-        }
-        self.flights.progress()?;
-        Ok(false)
-    }
 }

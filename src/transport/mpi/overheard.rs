@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::exchange::{FIRST, FIRST_TAG};
 use super::sys::{Comm, Request};
+use super::wire::{FIRST, FIRST_TAG};
 use crate::scratch::Scratch;
 use crate::status::Roll;
 use crate::transport::half::Sight;

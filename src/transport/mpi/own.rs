@@ -1,27 +1,14 @@
 //! MPI's own collectives: those in the world, as a baseline, and those of a plan's phases among the ranks of a group.
 
-use std::ops::Range;
-
 use unisono_collectives::{Group, VendorCall};
 
 use super::Mpi;
-use super::sys::Comm;
+use super::sys::{Comm, InGroup};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
 use crate::transport::{Failure, Patience, Waiting};
-
-/// A phase that MPI carries out on a buffer of this rank, among the ranks of a group.
-#[derive(Debug)]
-pub(crate) struct InGroup<'a> {
-    pub(crate) group: &'a Group,
-    pub(crate) call: &'a VendorCall,
-    /// The bytes of each position's part, where there are parts.
-    pub(crate) parts: Vec<Range<usize>>,
-    pub(crate) dtype: DType,
-    pub(crate) op: ReduceOp,
-}
 
 /// A communicator of the ranks of a group, made when the group first needs it.
 #[derive(Debug)]

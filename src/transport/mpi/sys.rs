@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 mod blocking;
 mod own;
 
+pub(crate) use own::InGroup;
 pub(super) use own::reduce_local;
 
 /// The error for a return code that is not success.

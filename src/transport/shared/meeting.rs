@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use super::board::Lent;
 use super::channel::Content;
-use super::open::{Open, Shares, Start};
+use super::open::{Open, Shares};
+use super::reach::Start;
 use super::{Around, Shared};
 use crate::error::Result;
 use crate::registered::Location;

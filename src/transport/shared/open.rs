@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::reach::{KERNEL_BLOCK_BYTES, Reach};
+use super::reach::{KERNEL_BLOCK_BYTES, Reach, Start};
 use crate::error::Result;
 use crate::scratch::Scratch;
 
@@ -11,15 +11,6 @@ use crate::scratch::Scratch;
 /// core's cache has already (27 and 9 µs for an all-reduce of 256 KiB that nobody writes to between calls), but
 /// two thirds of the time for those that it has not, as in copies that are lent.
 const STORED_BYTES: usize = 1 << 10;
-
-/// Where another rank has what this one is to work on.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Start {
-    /// In memory that is mapped here: the array itself, or (`is_copy`) a copy that is lent in its place.
-    Mapped { start: *mut u8, is_copy: bool },
-    /// In memory that only the kernel copies from and to.
-    Elsewhere(u64),
-}
 
 /// What each rank works on in a meeting, in all buffers, and what others do with this rank's.
 #[derive(Debug, Clone, Copy)]

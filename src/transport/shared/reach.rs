@@ -1,6 +1,5 @@
 //! How a rank gets at the memory of the ranks that it shares a board with.
 
-use super::open::Start;
 use crate::error::Result;
 use crate::registered::Location;
 use crate::transport::Target;
@@ -13,6 +12,15 @@ pub(in crate::transport) use processes::{ByKernel, Processes, can_read, is_kerne
 
 /// How much the kernel copies at a time of what is then worked on: it stays in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
+
+/// Where another rank has what this one is to work on.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Start {
+    /// In memory that is mapped here: the array itself, or (`is_copy`) a copy that is lent in its place.
+    Mapped { start: *mut u8, is_copy: bool },
+    /// In memory that only the kernel copies from and to.
+    Elsewhere(u64),
+}
 
 /// How a rank gets at the memory of the others.
 #[derive(Debug)]

@@ -2,18 +2,29 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use mpi::ffi;
-use unisono_collectives::{Rank, VendorCall};
+use unisono_collectives::{Group, Rank, VendorCall};
 
 use super::{Comm, Request, check};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::reduce::ReduceOp;
-use crate::transport::mpi::InGroup;
 
 /// Groups are made on a communicator of ours that sees no other tags like this.
 const GROUP_TAG: c_int = 3;
+
+/// A phase that MPI carries out on a buffer of this rank, among the ranks of a group.
+#[derive(Debug)]
+pub(crate) struct InGroup<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) call: &'a VendorCall,
+    /// The bytes of each position's part, where there are parts.
+    pub(crate) parts: Vec<Range<usize>>,
+    pub(crate) dtype: DType,
+    pub(crate) op: ReduceOp,
+}
 
 impl Comm {
     /// A communicator of these ranks of this one. Called by all of them, and by no others; blocks until all have.

@@ -1,0 +1,46 @@
+//! What a model is given: samples of a batch, in numbers.
+
+/// What samples are gathered for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// Learning: samples vary from epoch to epoch, as follows from the seed (the windows of a text move, images are
+    /// augmented).
+    Training {
+        /// Where all randomness comes from.
+        seed: u64,
+        /// The epoch.
+        epoch: u64,
+    },
+    /// Measuring: samples are always the same.
+    Evaluation,
+}
+
+/// Samples ready for a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    /// What the model sees.
+    pub inputs: Inputs,
+    /// What it should say: one class per image or row, or one token per input token.
+    pub targets: Vec<u32>,
+    /// Number of samples (images, rows or windows).
+    pub samples: usize,
+}
+
+/// What a model sees of a batch, row-major.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Inputs {
+    /// Normalised grey levels, `samples x height*width`; or a table's features, `samples x features`.
+    Pixels(Vec<f32>),
+    /// Tokens, `samples x context`.
+    Tokens(Vec<u32>),
+}
+
+/// Mean and standard deviation of MNIST's grey levels in 0..=1: the customary normalisation,
+/// and close enough for any grey image.
+pub(super) const GREY: (f32, f32) = (0.1307, 0.3081);
+
+/// A grey level as a model sees it.
+pub(super) fn normalise(grey: u8) -> f32 {
+    let (mean, deviation) = GREY;
+    (f32::from(grey) / 255.0 - mean) / deviation
+}

@@ -1,0 +1,142 @@
+//! Exchanges that go on while a rank does something else.
+//!
+//! What is sent lies in memory of the communicator, and what arrives stays there until it is asked for: so MPI never has the
+//! caller's memory, and the caller may work on the rest of an array meanwhile. A copy costs little beside a network.
+
+use unisono_collectives::Rank;
+
+use super::Mpi;
+use super::exchange::Messages;
+use super::flight::{Flight, Flights, Ticket};
+use super::overheard::Listening;
+use super::sys::Comm;
+use crate::status::Roll;
+use crate::transport::half::{Half, complete};
+use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
+
+impl Mpi {
+    /// An exchange in this node, while others are under way between nodes.
+    pub(super) fn exchange_beside(
+        &mut self,
+        header: &Header,
+        outgoing: Option<Outgoing<'_>>,
+        incoming: Option<Incoming<'_>>,
+        patience: &Patience,
+    ) -> Result<(), Failure> {
+        self.check_thread();
+        let node = self.node.as_mut().expect("the exchange is in this node");
+        let (mut sending, receiving, around) = node.halves(header, outgoing, incoming);
+        sending.progress()?;
+        let mut receiving = Beside { half: receiving, flights: &mut self.messages.flights };
+        let waiting = Waiting::new(self.spins, patience, &self.roll).for_long();
+        complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
+    }
+
+    /// Begins to exchange messages with a rank of another node: what is sent may change again at once, and is answered by
+    /// `size_bytes`. Two ranks begin the exchanges between them in the same order.
+    pub(crate) fn depart(
+        &mut self,
+        header: &Header,
+        outgoing: &Outgoing<'_>,
+        size_bytes: usize,
+        patience: &Patience,
+    ) -> Result<Ticket, Failure> {
+        self.check_thread();
+        self.messages.depart((self.comm, &self.roll), header, outgoing, size_bytes, patience)
+    }
+
+    /// Waits for an exchange that was begun, and takes in what it brought.
+    pub(crate) fn arrive(
+        &mut self,
+        header: &Header,
+        ticket: Ticket,
+        target: &mut Target<'_>,
+        patience: &Patience,
+    ) -> Result<(), Failure> {
+        self.check_thread();
+        self.messages.arrive((self.comm, &self.roll), header, ticket, target, patience)
+    }
+}
+
+impl Messages {
+    /// Begins to exchange messages with a rank of another node: what is sent may change again at once. What comes back is as long
+    /// as what is sent, or as `size_bytes` says.
+    ///
+    /// The messages of two ranks arrive in the order in which both begin to exchange them.
+    pub(super) fn depart(
+        &mut self,
+        (comm, roll): (Comm, &Roll),
+        header: &Header,
+        outgoing: &Outgoing<'_>,
+        size_bytes: usize,
+        patience: &Patience,
+    ) -> Result<Ticket, Failure> {
+        let mut waiting = Waiting::new(self.spins, patience, roll);
+        let Outgoing { to: with, bytes } = *outgoing;
+        let segment = self.link(comm, with).segment;
+        let mut listening =
+            Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
+        let overheard = listening.recall(with, &mut waiting)?;
+        let flights = &mut self.flights;
+        flights.begun += 1;
+        let mut flight = flights.landed.pop().unwrap_or_default();
+        (flight.number, flight.with) = (flights.begun, with);
+        flight.expected = Some((header.of_size(size_bytes), roll.clone()));
+        flight.received_bytes = size_bytes;
+        // It is kept before MPI is given any of its memory, and so it stays, whatever fails.
+        flights.flying.push_back(flight);
+        let flight = flights.flying.back_mut().expect("it was just put there");
+        flight.ask(comm, segment, overheard)?;
+        flight.give(comm, segment, header, bytes).map_err(Failure::Error)?;
+        Ok(Ticket(flight.number))
+    }
+
+    /// Waits for an exchange that was begun, and takes in what it brought.
+    pub(super) fn arrive(
+        &mut self,
+        (comm, roll): (Comm, &Roll),
+        header: &Header,
+        ticket: Ticket,
+        target: &mut Target<'_>,
+        patience: &Patience,
+    ) -> Result<(), Failure> {
+        let flights = &mut self.flights;
+        let place = flights.flying.iter().position(|flight| flight.number == ticket.0);
+        let place = place.expect("an exchange is waited for once");
+        let mut listening =
+            Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
+        let waiting = Waiting::new(self.spins, patience, roll).for_long();
+        let flight = &mut flights.flying[place];
+        complete(&mut None::<Flight>, flight, waiting, |other, waiting| {
+            listening.look_around(other, waiting)
+        })?;
+        target.accept(0, flight.received.take(flight.received_bytes));
+        let landed = flights.flying.remove(place).expect("it is there");
+        flights.landed.push(landed);
+        Ok(())
+    }
+}
+
+/// A half of an exchange inside of a node, which lets MPI work on what is under way while it has nothing to do itself.
+struct Beside<'a, H> {
+    half: H,
+    flights: &'a mut Flights,
+}
+
+impl<H: Half> Half for Beside<'_, H> {
+    fn other(&self) -> Rank {
+        self.half.other()
+    }
+
+    fn is_done(&self) -> bool {
+        self.half.is_done()
+    }
+
+    fn progress(&mut self) -> Result<bool, Failure> {
+        if self.half.progress()? {
+            return Ok(true);
+        }
+        self.flights.progress()?;
+        Ok(false)
+    }
+}
