@@ -1,0 +1,145 @@
+//! The floors of the house: which rooms of `src/` may name which, and what must never be in some of them.
+//!
+//! What only tests have is left out.
+
+mod files;
+mod graph;
+mod never;
+mod reader;
+
+use std::path::Path;
+
+use files::files;
+use graph::{Arrows, Graph, arrow, circle, told};
+
+/// The house, from the ground up. A room names rooms of its own floor and of those below it, and no circle leads back to it.
+const FLOORS: [(&str, &[&str]); 17] = [
+    ("words", &["size", "system", "dtype", "record", "error"]),
+    ("kernels", &["reduce"]),
+    ("calls", &["means", "call", "codes"]),
+    ("settings", &["config"]),
+    ("memory", &["memory", "registered", "scratch"]),
+    ("status", &["status"]),
+    ("links", &["transport"]),
+    ("executor", &["executor"]),
+    ("GPUs", &["gpu", "nccl", "device"]),
+    ("which method", &["select", "tuning"]),
+    ("communicator", &["collective", "pending", "communicator"]),
+    ("watchdog", &["watchdog"]),
+    ("worlds", &["world", "run"]),
+    ("measuring", &["bench", "doctor"]),
+    ("data", &["data"]),
+    ("training", &["train"]),
+    // `lib` is what the library shows, `internals` what it shows to its own benches.
+    ("outside", &["lib", "internals", "cli", "main"]),
+];
+
+/// Arrows that go down the floors, and still must not be.
+const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 6] = [
+    ("data", &["*"]),
+    ("watchdog", &["transport", "executor", "collective", "communicator"]),
+    ("train", &["transport", "executor", "collective", "watchdog"]),
+    ("tuning", &["select"]),
+    ("select", &["tuning", "transport", "executor"]),
+    ("pending", &["call", "reduce", "transport"]),
+];
+
+fn library() -> Graph {
+    let sources = files("src");
+    Graph::new(sources.iter().map(|(path, text)| (path.as_path(), text.as_str())))
+}
+
+/// What goes upwards, or to where it must not.
+fn wrong(arrows: &Arrows) -> Vec<String> {
+    let floor = |room: &str| {
+        let floor = FLOORS.iter().position(|(_, rooms)| rooms.contains(&room));
+        floor.unwrap_or_else(|| {
+            panic!("`{room}` is on no floor: give it its place in FLOORS, and in ARCHITECTURE.md")
+        })
+    };
+    let is_forbidden = |from: &str, to: &str| {
+        let rule = NOT_EVEN_DOWNWARDS.iter().find(|(room, _)| *room == from);
+        rule.is_some_and(|(_, never)| never.contains(&to) || never.contains(&"*"))
+    };
+    let all = arrows.iter().flat_map(|(from, tos)| tos.keys().map(move |to| (from, to)));
+    let wrong = all.filter(|(from, to)| floor(from) < floor(to) || is_forbidden(from, to));
+    wrong.map(|(from, to)| arrow(arrows, from, to)).collect()
+}
+
+#[test]
+fn rooms_name_what_is_below_them() {
+    let arrows = library().below(&[]);
+    let wrong = wrong(&arrows);
+    assert!(wrong.is_empty(), "these go upwards, or to where they must not:\n{}", wrong.concat());
+    for (_, rooms) in FLOORS {
+        rooms.iter().for_each(|room| assert!(arrows.contains_key(*room), "there is no `{room}` any more"));
+    }
+}
+
+#[test]
+fn no_circle_leads_through_rooms() {
+    let graph = library();
+    let circles = graph.parents().into_iter().filter_map(|parent| {
+        let arrows = graph.below(parent);
+        let circle = circle(&arrows)?;
+        let path = [&["crate".to_owned()], parent].concat().join("::");
+        Some(format!("in {path}, {} make a circle:\n{}", circle.join(", "), told(&arrows, &circle)))
+    });
+    let circles: Vec<_> = circles.collect();
+    assert!(circles.is_empty(), "{}", circles.join("\n"));
+}
+
+/// The graph of three files.
+fn small(one: &str, two: &str, lib: &str) -> Graph {
+    Graph::new([(Path::new("one.rs"), one), (Path::new("two/deep.rs"), two), (Path::new("lib.rs"), lib)])
+}
+
+#[test]
+fn a_circle_is_found_however_it_is_written() {
+    let (lib, up) = ("pub use one::One;", "fn f() -> crate::One { x!(crate::One) }");
+    let circles = |one: &str, two: &str| circle(&small(one, two, lib).below(&[]));
+    for down in [
+        "use crate::two::deep::Two;",
+        "use crate::{two::{deep::{self, Two}}};",
+        "use super::two;\nfn f() { two::deep::f() }",
+        "struct S { two: crate::two::deep::Two }",
+        "mod inner { use super::super::two::deep::Two; }",
+        "m! { crate::two::deep::f() }",
+    ] {
+        assert_eq!(circles(down, up), Some(vec!["one".to_owned(), "two".to_owned()]), "{down}");
+        assert_eq!(circles(down, "// crate::One\nconst S: &str = \"crate::One\";"), None, "{down}");
+    }
+    for nothing in [
+        "#[cfg(test)] mod tests { use crate::two::deep::Two; }",
+        "use other::two::deep;",
+        "fn f() { x.two::<T>() }",
+    ] {
+        assert_eq!(circles(nothing, up), None, "{nothing}");
+    }
+}
+
+#[test]
+fn a_circle_is_told_by_its_lines() {
+    let arrows =
+        small("\nuse crate::two::deep;", "use super::super::one::{\n    A,\n    B,\n};", "").below(&[]);
+    let lines = "one -> two\n    one.rs:2: crate::two::deep\ntwo -> one\n    two/deep.rs:2: super::super::one::A\n    \
+                 two/deep.rs:3: super::super::one::B\n";
+    assert_eq!(told(&arrows, &circle(&arrows).unwrap()), lines);
+}
+
+#[test]
+fn an_arrow_upwards_is_found() {
+    let graph = Graph::new([
+        (Path::new("error.rs"), "use crate::status::Roll;"),
+        (Path::new("status.rs"), "use crate::error::Error;"),
+        (Path::new("data.rs"), "use crate::error::Error;"),
+    ]);
+    let wrong = wrong(&graph.below(&[]));
+    assert_eq!(
+        wrong,
+        [
+            "data -> error\n    data.rs:1: crate::error::Error\n",
+            "error -> status\n    error.rs:1: crate::status::Roll\n"
+        ]
+    );
+}

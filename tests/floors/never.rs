@@ -1,0 +1,80 @@
+//! What must never be in a room, where that is a word: the last column of ARCHITECTURE.md's table.
+
+use std::path::Path;
+
+use super::files::files;
+use super::reader::read_all;
+
+/// Rooms, by the beginnings of their files' paths, and the words that their code never says.
+const NEVER: [(&str, &[&str], &[&str]); 18] = [
+    ("collectives/src/", &["model"], &["Algorithm"]),
+    (
+        "collectives/src/",
+        &["clock"],
+        &["Ring", "Tree", "Butterfly", "RecursiveDoubling", "HierarchicalCopy", "Rail"],
+    ),
+    ("src/", &["reduce"], &["Rank", "rank", "Step"]),
+    ("src/", &["memory", "registered", "scratch"], &["Rank", "rank", "ranks"]),
+    // It returns facts, and ends nothing.
+    ("src/", &["status"], &["exit", "abort", "spawn", "set_hook", "signal_hook", "TcpStream", "TcpListener"]),
+    ("src/", &["transport"], &["Schedule", "Plan", "Step"]),
+    ("src/", &["transport/shared"], &["mpi", "Mpi"]),
+    (
+        "src/",
+        &["executor.rs", "executor/agreement", "executor/copies", "executor/format", "executor/one_pass"],
+        &["mpi"],
+    ),
+    ("src/", &["nccl"], &["Plan", "Schedule", "Step"]),
+    ("src/", &["gpu", "device"], &["Step", "candle_core"]),
+    ("src/", &["bench"], &["print", "println", "eprint", "eprintln"]),
+    ("src/", &["data"], &["candle_core", "Communicator"]),
+    ("src/", &["data/pipeline"], &["Split", "Batch", "Inputs", "Schema"]),
+    ("src/", &["train/checkpoint"], &["Communicator"]),
+    ("src/", &["train/model"], &["Buckets", "buckets"]),
+    ("src/", &["train/candle"], &["model"]),
+    ("src/", &["cli/supervise"], &["mpi", "unisono"]),
+    ("benches/", &["duel"], &["internals"]),
+];
+
+#[test]
+fn rooms_do_not_say_what_is_not_theirs() {
+    for root in ["src/", "collectives/src/", "benches/"] {
+        let sources = files(root);
+        let files = read_all(sources.iter().map(|(path, text)| (path.as_path(), text.as_str())));
+        for (_, rooms, never) in NEVER.iter().filter(|(of, _, _)| *of == root) {
+            for room in *rooms {
+                let here: Vec<_> = files.iter().filter(|file| file.path.starts_with(room)).collect();
+                assert!(!here.is_empty(), "there is no {root}{room} any more");
+                for file in here {
+                    for (word, line) in &file.source.words {
+                        assert!(!never.contains(&&**word), "{root}{}:{line} says {word}", file.path);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_word_is_heard_where_it_is_code() {
+    let said = |text: &str| {
+        let files = read_all([(Path::new("one.rs"), text)]);
+        files[0].source.words.iter().any(|(word, _)| word == "exit")
+    };
+    for code in [
+        "use std::process::{self, exit};",
+        "fn f() { std::process::exit(1) }",
+        "fn f() { g!(x.exit()) }",
+        "mod exit {}",
+    ] {
+        assert!(said(code), "{code}");
+    }
+    for other in [
+        "// exit",
+        "const S: &str = \"exit\";",
+        "#[cfg(test)] mod tests { fn f() { exit() } }",
+        "fn exits() {}",
+    ] {
+        assert!(!said(other), "{other}");
+    }
+}
