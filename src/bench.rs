@@ -5,7 +5,7 @@ use crate::Communicator;
 use crate::call::{Call, Memory};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::reduce::{ReduceOp, for_dtype};
+use crate::kernels::{ReduceOp, for_dtype};
 use crate::select::Choice;
 use half::{bf16, f16};
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use unisono_collectives::{Chunks, Operation, Rank, named, partition};
 
 use crate::dtype::DType;
-use crate::reduce::ReduceOp;
+use crate::kernels::ReduceOp;
 
 mod why;
 

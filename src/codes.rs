@@ -5,9 +5,9 @@ use unisono_collectives::{Algorithm, Operation, Rank};
 
 use crate::call::Call;
 use crate::dtype::DType;
+use crate::kernels::ReduceOp;
 use crate::means::Means;
 use crate::record::BARRIER_NAME;
-use crate::reduce::ReduceOp;
 
 /// All of a call but its count, and what carries it out: from the lowest bits, the root in 32, and the operation, the reduction,
 /// the type and the means in 8 each. All ones stand for none.

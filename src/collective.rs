@@ -15,10 +15,10 @@ use crate::codes::Codes;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::executor::{EagerSteps, Executor, Prepared, Task, agreement};
+#[cfg(feature = "mpi")]
+use crate::kernels::{ReduceOp, Widening};
 use crate::means::{Means, Vendor};
 use crate::record::FIRST_OF_SETUP;
-#[cfg(feature = "mpi")]
-use crate::reduce::{ReduceOp, Widening};
 use crate::select::{Choice, Selection, Selector};
 use crate::status::{Roll, dump_failed, panicked};
 use crate::transport::{Calls, Patience, Transport};
@@ -386,7 +386,7 @@ impl Collective for MpiOwn<'_> {
         self.mpi.vendor(call, buffer)?;
         if call.op == Some(ReduceOp::Mean) {
             let sums = call.bytes_of(call.result_on(self.mpi.rank(), self.ranks));
-            crate::reduce::divide(call.dtype, &mut buffer[sums], self.ranks);
+            crate::kernels::divide(call.dtype, &mut buffer[sums], self.ranks);
         }
         Ok(Ran { algorithm: "mpi", why: crate::Why::AskedFor })
     }

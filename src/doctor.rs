@@ -5,7 +5,7 @@ use std::fmt;
 use crate::Communicator;
 use crate::config::Launcher;
 use crate::error::Result;
-use crate::reduce::ReduceOp;
+use crate::kernels::ReduceOp;
 
 mod launch;
 mod machine;

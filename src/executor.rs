@@ -15,10 +15,10 @@ use unisono_collectives::{
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Error, Place, Result};
+use crate::kernels::ReduceOp;
 use crate::means::Means;
 #[cfg(feature = "mpi")]
 use crate::means::Vendor;
-use crate::reduce::ReduceOp;
 use crate::registered::Registry;
 use crate::scratch::Scratch;
 use crate::transport::{EAGER_BYTES, Failure, Header, Incoming, Outgoing, Patience, Transport};

@@ -46,6 +46,7 @@ mod error;
 mod executor;
 #[cfg(feature = "nccl")]
 mod gpu;
+mod kernels;
 mod means;
 #[allow(unsafe_code, reason = "memory comes from the system")]
 mod memory;
@@ -54,7 +55,6 @@ mod memory;
 pub mod nccl;
 mod pending;
 mod record;
-mod reduce;
 #[allow(unsafe_code, reason = "memory that other ranks write to")]
 mod registered;
 mod run;
@@ -79,9 +79,9 @@ pub use communicator::DevicePending;
 pub use communicator::{Communicator, Lateness, Times};
 pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
+pub use kernels::ReduceOp;
 pub use means::Vendor;
 pub use pending::Pending;
-pub use reduce::ReduceOp;
 pub use registered::Registered;
 pub use run::run_threads;
 #[cfg(feature = "mpi")]
@@ -102,7 +102,7 @@ pub use mpi;
 pub mod internals {
     #[cfg(feature = "nccl")]
     pub use crate::bench::parts::{Alone, Way, copy_in_pieces, nccl_all_reduce};
-    pub use crate::reduce::{Joint, Kernel, Widening, joint, kernel};
+    pub use crate::kernels::{Joint, Kernel, Widening, joint, kernel};
 }
 
 /// Initialises MPI and takes part in the world that `mpirun` launched: [`Communicator::init`].

@@ -11,7 +11,7 @@ use unisono_collectives::{Rank, Topology};
 
 use crate::config::Chaos;
 use crate::error::{Error, Place};
-use crate::reduce::Kernel;
+use crate::kernels::Kernel;
 use crate::registered::Registry;
 use crate::status::{FailureReport, Roll};
 

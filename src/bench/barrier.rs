@@ -8,7 +8,7 @@ use crate::Communicator;
 use crate::call::{Call, Ran, Why};
 use crate::collective::Collective as _;
 use crate::error::Result;
-use crate::reduce::ReduceOp;
+use crate::kernels::ReduceOp;
 use crate::select::Choice;
 
 /// When a rank came to a barrier, and when it left, in nanoseconds of the node's clock.

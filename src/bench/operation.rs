@@ -4,7 +4,7 @@ use unisono_collectives::{Operation as Collective, named};
 
 use crate::call::Call;
 use crate::dtype::DType;
-use crate::reduce::ReduceOp;
+use crate::kernels::ReduceOp;
 
 /// A collective operation, or a barrier. Those that have a root have rank 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -10,8 +10,8 @@ pub use crate::device::Way;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::gpu::lend;
+use crate::kernels::ReduceOp;
 use crate::nccl::{self, UniqueId};
-use crate::reduce::ReduceOp;
 
 /// How long the only rank of a communicator waits for NCCL.
 const ALONE: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use unisono_collectives::{Chunks, Operation, Rank, partition};
 
 use crate::call::Call;
 use crate::dtype::{DType, Element};
-use crate::reduce::{self, ReduceOp};
+use crate::kernels::{self, ReduceOp};
 
 /// What a rank brings and what it must end with. Both repeat along the array with a short period.
 pub(super) struct Pattern<T> {
@@ -160,7 +160,7 @@ impl Inputs {
             }
         };
         if self.op == Some(ReduceOp::Mean) {
-            reduce::divide(T::DTYPE, bytemuck::cast_slice_mut(&mut result), self.ranks);
+            kernels::divide(T::DTYPE, bytemuck::cast_slice_mut(&mut result), self.ranks);
         }
         result[0]
     }

@@ -13,8 +13,8 @@ use crate::device::{self, Gpu};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::gpu::{self, cuda, lend};
+use crate::kernels::ReduceOp;
 use crate::pending::Pending;
-use crate::reduce::ReduceOp;
 use crate::select::Choice;
 
 impl Communicator {

@@ -8,8 +8,8 @@ use super::Communicator;
 use crate::call::Call;
 use crate::dtype::Element;
 use crate::error::Result;
+use crate::kernels::ReduceOp;
 use crate::pending::Pending;
-use crate::reduce::ReduceOp;
 
 impl Communicator {
     /// Begins an all-reduce that goes on beside what this thread does next, on the communication thread.

@@ -7,7 +7,7 @@ use crate::call::{Call, Ran};
 use crate::collective::Collective as _;
 use crate::dtype::Element;
 use crate::error::Result;
-use crate::reduce::ReduceOp;
+use crate::kernels::ReduceOp;
 use crate::select::Choice;
 
 impl Communicator {

@@ -16,7 +16,7 @@ use crate::call::Call;
 use crate::error::Result;
 use crate::executor::{Executor, Task};
 use crate::gpu::{Span, cuda};
-use crate::reduce::ReduceOp;
+use crate::kernels::ReduceOp;
 use crate::transport::Transport;
 
 /// An all-reduce in pieces.

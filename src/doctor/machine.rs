@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::Finding;
-use crate::reduce::Level;
+use crate::kernels::Level;
 use crate::system::{self, MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
 
 /// A node, for a world of `ranks` ranks on `nodes` nodes of which it has `local_ranks`.

@@ -12,8 +12,8 @@ use super::{Prepared, error_at};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::kernels::{self, ReduceOp};
 use crate::means::Means;
-use crate::reduce::{self, ReduceOp};
 use crate::transport::{EAGER_BYTES, Header, Incoming, Outgoing, Patience, Transport};
 
 /// What one rank does in all calls that are alike, in bytes of the caller's buffer.
@@ -99,7 +99,7 @@ impl EagerSteps {
             })?;
         }
         if let Some((dtype, sums)) = &self.sums {
-            reduce::divide(*dtype, &mut buffer[sums.clone()], self.ranks);
+            kernels::divide(*dtype, &mut buffer[sums.clone()], self.ranks);
         }
         Ok(())
     }

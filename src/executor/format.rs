@@ -6,7 +6,7 @@ use unisono_collectives::{Chunks, Combine};
 
 use super::{Run, scaled};
 use crate::dtype::DType;
-use crate::reduce::{self, Kernel, ReduceOp, Widening};
+use crate::kernels::{self, Kernel, ReduceOp, Widening};
 use crate::transport::Target;
 
 /// How elements are held while a collective runs, and how they travel.
@@ -24,7 +24,7 @@ impl Format {
     pub(super) fn of(dtype: DType, op: Option<ReduceOp>) -> Self {
         let widening = op.and_then(|op| Widening::of(dtype, op));
         let wire_size_bytes = dtype.size_bytes();
-        let kernel = op.map(|op| reduce::kernel(dtype, op));
+        let kernel = op.map(|op| kernels::kernel(dtype, op));
         Self {
             held_size_bytes: widening.map_or(wire_size_bytes, |_| size_of::<f32>()),
             wire_size_bytes,
@@ -73,7 +73,7 @@ impl<'a> Run<'a> {
             self.round(&elements, held);
             if is_mean {
                 let results = scaled(overlap(&elements, &self.result), held_size_bytes);
-                reduce::divide(dtype, &mut held[results], task.topology.ranks());
+                kernels::divide(dtype, &mut held[results], task.topology.ranks());
                 self.round(&elements, held);
             }
         }

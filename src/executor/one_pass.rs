@@ -7,7 +7,7 @@ use unisono_collectives::Direct;
 use super::{Task, scaled};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::reduce::{self, Kernel, ReduceOp, Widening};
+use crate::kernels::{self, Kernel, ReduceOp, Widening};
 use crate::scratch::Scratch;
 use crate::transport::{Open, Shares, Transport};
 
@@ -57,10 +57,10 @@ impl OnePass<'_> {
             && self.op != ReduceOp::Mean
             && let Some((held, theirs)) = open.at_hand(other, 0..size_bytes)
         {
-            reduce::joint(dtype, self.op)(held, theirs);
+            kernels::joint(dtype, self.op)(held, theirs);
             return Ok(());
         }
-        let (kernel, block_bytes) = (reduce::kernel(dtype, self.op), open.block_bytes(BLOCK));
+        let (kernel, block_bytes) = (kernels::kernel(dtype, self.op), open.block_bytes(BLOCK));
         for start in (0..size_bytes).step_by(block_bytes) {
             let block = start..size_bytes.min(start + block_bytes);
             // A sum of two is rounded once in either way.
@@ -81,7 +81,7 @@ impl OnePass<'_> {
             kernel(held, theirs);
         }
         if self.op == ReduceOp::Mean {
-            reduce::divide(self.task.call.dtype, &mut open.own()[block.clone()], self.task.topology.ranks());
+            kernels::divide(self.task.call.dtype, &mut open.own()[block.clone()], self.task.topology.ranks());
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ impl OnePass<'_> {
         }
         (widening.round)(held, &mut open.own()[block.clone()]);
         if self.op == ReduceOp::Mean {
-            reduce::divide(DType::F32, held, self.task.topology.ranks());
+            kernels::divide(DType::F32, held, self.task.topology.ranks());
             (widening.round)(held, &mut open.own()[block.clone()]);
         }
         Ok(())

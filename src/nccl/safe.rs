@@ -15,7 +15,7 @@ use super::unique_id::UniqueId;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::gpu::Span;
-use crate::reduce::ReduceOp;
+use crate::kernels::ReduceOp;
 
 mod calls;
 mod checks;

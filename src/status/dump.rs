@@ -163,9 +163,9 @@ mod tests {
     use crate::call::Call;
     use crate::codes::Codes;
     use crate::dtype::DType;
+    use crate::kernels::ReduceOp;
     use crate::means::Means;
     use crate::record::{Stage, State};
-    use crate::reduce::ReduceOp;
 
     /// Two ranks, of which the first is in a call that the other has not come to.
     fn rolls(folder: &Path) -> Vec<Roll> {

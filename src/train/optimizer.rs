@@ -27,7 +27,7 @@ use std::ops::Range;
 
 use unisono_collectives::named;
 
-use crate::reduce::Level;
+use crate::kernels::Level;
 use crate::registered::{Registered, Registry};
 
 use passes::{Adam, AdamStep, AdamW, LANES, Sgd, SgdStep, SquareSum};

@@ -182,8 +182,8 @@ mod tests {
     use super::*;
     use crate::call::Call;
     use crate::dtype::DType;
+    use crate::kernels::ReduceOp;
     use crate::means::Means;
-    use crate::reduce::ReduceOp;
 
     const RING: Means = Means::Algorithm(Algorithm::Ring);
 

@@ -13,7 +13,7 @@ const NEVER: [(&str, &[&str], &[&str]); 18] = [
         &["clock"],
         &["Ring", "Tree", "Butterfly", "RecursiveDoubling", "HierarchicalCopy", "Rail"],
     ),
-    ("src/", &["reduce"], &["Rank", "rank", "Step"]),
+    ("src/", &["kernels"], &["Rank", "rank", "Step"]),
     ("src/", &["memory", "registered", "scratch"], &["Rank", "rank", "ranks"]),
     // It returns facts, and ends nothing.
     ("src/", &["status"], &["exit", "abort", "spawn", "set_hook", "signal_hook", "TcpStream", "TcpListener"]),

@@ -5,8 +5,8 @@ use unisono_collectives::{Algorithm, Topology};
 use crate::call::{Call, Why};
 use crate::device::Inside;
 use crate::error::{Error, Result};
+use crate::kernels::ReduceOp;
 use crate::means::{Means, Vendor, is_for_vendors};
-use crate::reduce::ReduceOp;
 use crate::select::Choice;
 
 /// Up to this size the number of messages between nodes decides, and beyond it how many ranks share the network.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::kernels::ReduceOp;
 use crate::nccl::sys;
 use crate::nccl::version::Version;
-use crate::reduce::ReduceOp;
 
 /// How many elements there are in so many bytes.
 ///

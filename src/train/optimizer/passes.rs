@@ -1,7 +1,7 @@
 //! The loops, compiled for every level of instructions. All levels give the same bits.
 
 use super::OptimizerSettings;
-use crate::reduce::{Lanes, Pass};
+use crate::kernels::{Lanes, Pass};
 
 /// A step of SGD: the values are the array of the pass.
 ///

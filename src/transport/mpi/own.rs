@@ -7,7 +7,7 @@ use super::sys::{Comm, InGroup};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::reduce::ReduceOp;
+use crate::kernels::ReduceOp;
 use crate::transport::{Failure, Patience, Waiting};
 
 /// A communicator of the ranks of a group, made when the group first needs it.

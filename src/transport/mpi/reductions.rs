@@ -4,7 +4,7 @@
 use super::sys::{Comm, library_version, reduce_local};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::reduce::{ReduceOp, kernel};
+use crate::kernels::{ReduceOp, kernel};
 
 /// Those that MPI knows: a mean is its sum.
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];

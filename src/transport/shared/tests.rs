@@ -12,8 +12,8 @@ use crate::call::Call;
 use crate::codes::Codes;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::kernels::ReduceOp;
 use crate::means::Means;
-use crate::reduce::ReduceOp;
 use crate::transport::{Calls, Failure, Patience};
 
 const LONG: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use unisono_collectives::{Group, Rank, VendorCall};
 use super::{Comm, Request, check};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::reduce::ReduceOp;
+use crate::kernels::ReduceOp;
 
 /// Groups are made on a communicator of ours that sees no other tags like this.
 const GROUP_TAG: c_int = 3;
