@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use unisono::internals::{Widening, joint, kernel};
+use unisono::internals::{Accumulator, joint, kernel};
 use unisono::{DType, ReduceOp};
 
 /// One that stays in the caches of a core, and one that goes through memory.
@@ -100,7 +100,7 @@ fn widenings(criterion: &mut Criterion) {
     for (size_bytes, name) in SIZES_BYTES {
         let mut group = group(criterion, name, size_bytes);
         for dtype in [DType::F16, DType::BF16] {
-            let widening = Widening::of(dtype, ReduceOp::Sum).expect("half formats are widened");
+            let accumulator = Accumulator::of(dtype, ReduceOp::Sum).expect("half formats are widened");
             let mut held = Array::of(&constant(DType::F32, true), 2 * size_bytes);
             let mut arrived = Array::of(&constant(dtype, false), size_bytes);
             let mut run = |name: &str, pass: &dyn Fn(&mut [u8], &mut [u8])| {
@@ -108,9 +108,9 @@ fn widenings(criterion: &mut Criterion) {
                     bencher.iter(|| pass(held.bytes(), arrived.bytes()));
                 });
             };
-            run("widened: replace", &|held, arrived| (widening.replace)(held, arrived));
-            run("widened: reduce", &|held, arrived| (widening.reduce)(held, arrived));
-            run("widened: round", &|held, arrived| (widening.round)(held, arrived));
+            run("widened: replace", &|held, arrived| (accumulator.replace)(held, arrived));
+            run("widened: reduce", &|held, arrived| (accumulator.reduce)(held, arrived));
+            run("widened: round", &|held, arrived| (accumulator.round)(held, arrived));
         }
     }
 }

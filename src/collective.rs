@@ -16,7 +16,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::executor::{EagerSteps, Executor, Prepared, Task, agreement};
 #[cfg(feature = "mpi")]
-use crate::kernels::{ReduceOp, Widening};
+use crate::kernels::{Accumulator, ReduceOp};
 use crate::means::{Means, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
@@ -228,7 +228,7 @@ impl Engine {
     fn check_vendor(&mut self, means: Means, call: &Call) -> Result<()> {
         let widening = |op| match means {
             // Half formats that are added up are held as `f32`.
-            Means::InNodes(_, Vendor::Mpi) => Some(Widening::of(call.dtype, op).is_some()),
+            Means::InNodes(_, Vendor::Mpi) => Some(Accumulator::of(call.dtype, op).is_some()),
             Means::Vendor(Vendor::Mpi) => Some(false),
             _ => None,
         };

@@ -216,7 +216,8 @@ impl Executor {
         if let (Some(direct), Some(op)) = (&task.prepared.direct, op)
             && transport.is_shared_by(task.topology.ranks())
         {
-            return OnePass { task, direct, op, widening: format.widening }.run(buffer, widened, transport);
+            return OnePass { task, direct, op, accumulator: format.accumulator }
+                .run(buffer, widened, transport);
         }
         // A shorter message is copied anyway, and a meeting would have ranks wait for each other twice.
         if op.is_none()
@@ -227,7 +228,7 @@ impl Executor {
             return Copies { task }.run(buffer, transport);
         }
         let original = if task.prepared.sends_original { original.copy_of(buffer) } else { &mut [] };
-        let (held, narrow) = match format.widening {
+        let (held, narrow) = match format.accumulator {
             Some(_) => (widened.take(count * format.held_size_bytes), buffer),
             None => (buffer, &mut [][..]),
         };
@@ -343,7 +344,7 @@ impl Run<'_> {
     /// the transport copies a message anyway, and the sender does not wait.
     fn sent_ahead(&self, phase: &Phase, step: &Step, transport: &Transport) -> Option<(Rank, Range<usize>)> {
         let (send, receive) = (step.send?, step.receive?);
-        let in_place = send.source == Source::Current && self.format.widening.is_none();
+        let in_place = send.source == Source::Current && self.format.accumulator.is_none();
         let (to, sends) = (phase.group.member(send.to), self.held_range(send.chunks));
         let ahead =
             in_place && send.chunks.overlaps(receive.chunks) && transport.takes_a_copy(to, sends.len());
@@ -364,10 +365,10 @@ impl Run<'_> {
             let bytes = scaled(self.elements(send.chunks), self.format.wire_size_bytes);
             return (&self.original[bytes], &mut held[received]);
         }
-        if let Some(widening) = self.format.widening {
+        if let Some(accumulator) = self.format.accumulator {
             let size_bytes = sends.len() / self.format.held_size_bytes * self.format.wire_size_bytes;
             let rounded = self.outgoing.take(size_bytes);
-            (widening.round)(&mut held[sends], rounded);
+            (accumulator.round)(&mut held[sends], rounded);
             return (rounded, &mut held[received]);
         }
         if sends.end <= received.start {

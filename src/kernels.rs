@@ -9,6 +9,7 @@ use unisono_collectives::named;
 
 use crate::dtype::DType;
 
+mod accumulator;
 mod halves;
 #[allow(unsafe_code, reason = "instructions that not every processor has")]
 mod lanes;
@@ -16,8 +17,8 @@ mod lanes;
 mod level;
 mod number;
 mod passes;
-mod widening;
 
+pub use accumulator::Accumulator;
 #[cfg(feature = "train")]
 pub(crate) use lanes::Lanes;
 pub(crate) use level::Level;
@@ -25,7 +26,6 @@ pub(crate) use level::Level;
 pub(crate) use level::Pass;
 use number::{Larger, Number, Product, Smaller, Sum};
 use passes::{Arithmetic, Divide, Join, Reduce};
-pub use widening::Widening;
 
 /// What a reduction does to two values.
 ///

@@ -102,7 +102,7 @@ pub use mpi;
 pub mod internals {
     #[cfg(feature = "nccl")]
     pub use crate::bench::parts::{Alone, Way, copy_in_pieces, nccl_all_reduce};
-    pub use crate::kernels::{Joint, Kernel, Widening, joint, kernel};
+    pub use crate::kernels::{Accumulator, Joint, Kernel, joint, kernel};
 }
 
 /// Initialises MPI and takes part in the world that `mpirun` launched: [`Communicator::init`].

@@ -16,7 +16,7 @@ impl Run<'_> {
         held: &mut [u8],
         transport: &mut Transport,
     ) -> Result<(), Failure> {
-        let dtype = self.format.widening.map_or(self.task.call.dtype, |_| DType::F32);
+        let dtype = self.format.accumulator.map_or(self.task.call.dtype, |_| DType::F32);
         let parts = match call {
             VendorCall::ReduceScatter { parts } | VendorCall::AllGather { parts } => {
                 parts.iter().map(|&part| scaled(self.elements(part), dtype.size_bytes())).collect()

@@ -54,7 +54,7 @@ impl EagerSteps {
         let in_one_pass = prepared.direct.is_some() && call.op.is_some();
         let has_vendor = !matches!(means, Means::Algorithm(_));
         let is_eager = call.size_bytes() <= EAGER_BYTES && transport.is_shared_by(ranks);
-        if in_one_pass || format.widening.is_some() || has_vendor || !is_eager {
+        if in_one_pass || format.accumulator.is_some() || has_vendor || !is_eager {
             return None;
         }
         let rank = transport.rank();

@@ -6,7 +6,7 @@ use unisono_collectives::{Chunks, Combine};
 
 use super::{Run, scaled};
 use crate::dtype::DType;
-use crate::kernels::{self, Kernel, ReduceOp, Widening};
+use crate::kernels::{self, Accumulator, Kernel, ReduceOp};
 use crate::transport::Target;
 
 /// How elements are held while a collective runs, and how they travel.
@@ -17,25 +17,25 @@ pub(super) struct Format {
     /// The reduction, where the operation reduces.
     reduce: Option<Kernel>,
     /// Set where elements are held in a wider format than they travel in.
-    pub(super) widening: Option<Widening>,
+    pub(super) accumulator: Option<Accumulator>,
 }
 
 impl Format {
     pub(super) fn of(dtype: DType, op: Option<ReduceOp>) -> Self {
-        let widening = op.and_then(|op| Widening::of(dtype, op));
+        let accumulator = op.and_then(|op| Accumulator::of(dtype, op));
         let wire_size_bytes = dtype.size_bytes();
         let kernel = op.map(|op| kernels::kernel(dtype, op));
         Self {
-            held_size_bytes: widening.map_or(wire_size_bytes, |_| size_of::<f32>()),
+            held_size_bytes: accumulator.map_or(wire_size_bytes, |_| size_of::<f32>()),
             wire_size_bytes,
-            reduce: widening.map(|widening| widening.reduce).or(kernel),
-            widening,
+            reduce: accumulator.map(|accumulator| accumulator.reduce).or(kernel),
+            accumulator,
         }
     }
 
     /// What becomes of elements that arrive.
     pub(super) fn target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
-        let replace = self.widening.map(|widening| widening.replace);
+        let replace = self.accumulator.map(|accumulator| accumulator.replace);
         let kernel = match combine {
             Combine::Replace => replace,
             Combine::Reduce => Some(self.reduce.expect("an operation that reduces has a reduction")),
@@ -53,21 +53,21 @@ impl Format {
 impl<'a> Run<'a> {
     /// Takes the elements of this block from the user's buffer, where they are held in a wider format.
     pub(super) fn take_up_block(&mut self, held: &mut [u8]) {
-        let Some(widening) = self.format.widening else { return };
+        let Some(accumulator) = self.format.accumulator else { return };
         for elements in self.block_by_chunks() {
             let narrow = &self.narrow[scaled(elements.clone(), self.format.wire_size_bytes)];
-            (widening.replace)(&mut held[scaled(elements, self.format.held_size_bytes)], narrow);
+            (accumulator.replace)(&mut held[scaled(elements, self.format.held_size_bytes)], narrow);
         }
     }
 
     /// Makes means of the sums in this block, and gives them back to the user's buffer.
     pub(super) fn hand_over_block(&mut self, held: &mut [u8]) {
-        let Self { task, format: Format { widening, held_size_bytes, .. }, .. } = *self;
+        let Self { task, format: Format { accumulator, held_size_bytes, .. }, .. } = *self;
         let is_mean = task.call.op == Some(ReduceOp::Mean);
-        if widening.is_none() && !is_mean {
+        if accumulator.is_none() && !is_mean {
             return;
         }
-        let dtype = widening.map_or(task.call.dtype, |_| DType::F32);
+        let dtype = accumulator.map_or(task.call.dtype, |_| DType::F32);
         for elements in self.block_by_chunks() {
             // Who has sent its sum holds it rounded already, and others may not: all ranks divide the same.
             self.round(&elements, held);
@@ -81,10 +81,10 @@ impl<'a> Run<'a> {
 
     /// Rounds elements that are held in a wider format, in the user's buffer and where they are held.
     fn round(&mut self, elements: &Range<usize>, held: &mut [u8]) {
-        let Format { widening, held_size_bytes, wire_size_bytes, .. } = self.format;
-        let Some(widening) = widening else { return };
+        let Format { accumulator, held_size_bytes, wire_size_bytes, .. } = self.format;
+        let Some(accumulator) = accumulator else { return };
         let narrow = &mut self.narrow[scaled(elements.clone(), wire_size_bytes)];
-        (widening.round)(&mut held[scaled(elements.clone(), held_size_bytes)], narrow);
+        (accumulator.round)(&mut held[scaled(elements.clone(), held_size_bytes)], narrow);
     }
 
     /// The elements of this block: it has a part of each chunk.

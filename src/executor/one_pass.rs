@@ -7,7 +7,7 @@ use unisono_collectives::Direct;
 use super::{Task, scaled};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernels::{self, Kernel, ReduceOp, Widening};
+use crate::kernels::{self, Accumulator, Kernel, ReduceOp};
 use crate::scratch::Scratch;
 use crate::transport::{Open, Shares, Transport};
 
@@ -22,7 +22,7 @@ pub(super) struct OnePass<'a> {
     pub(super) task: &'a Task<'a>,
     pub(super) direct: &'a Direct,
     pub(super) op: ReduceOp,
-    pub(super) widening: Option<Widening>,
+    pub(super) accumulator: Option<Accumulator>,
 }
 
 impl OnePass<'_> {
@@ -64,9 +64,9 @@ impl OnePass<'_> {
         for start in (0..size_bytes).step_by(block_bytes) {
             let block = start..size_bytes.min(start + block_bytes);
             // A sum of two is rounded once in either way.
-            match self.widening.filter(|_| self.direct.from.len() > 1) {
+            match self.accumulator.filter(|_| self.direct.from.len() > 1) {
                 None => self.reduce(kernel, open, &block)?,
-                Some(widening) => self.reduce_widened(widening, open, &block, widened)?,
+                Some(accumulator) => self.reduce_widened(accumulator, open, &block, widened)?,
             }
             for &other in &self.direct.from {
                 open.give(other, block.clone())?;
@@ -89,21 +89,21 @@ impl OnePass<'_> {
     /// The same bits as if messages were sent: one rounding of the sum, and one more of the mean.
     fn reduce_widened(
         &self,
-        widening: Widening,
+        accumulator: Accumulator,
         open: &mut Open<'_>,
         block: &Range<usize>,
         widened: &mut Scratch,
     ) -> Result<()> {
         let held = widened.take(block.len() / self.task.call.dtype.size_bytes() * size_of::<f32>());
-        (widening.replace)(held, &open.own()[block.clone()]);
+        (accumulator.replace)(held, &open.own()[block.clone()]);
         for &other in &self.direct.from {
             let (_, theirs) = open.both(other, block.clone())?;
-            (widening.reduce)(held, theirs);
+            (accumulator.reduce)(held, theirs);
         }
-        (widening.round)(held, &mut open.own()[block.clone()]);
+        (accumulator.round)(held, &mut open.own()[block.clone()]);
         if self.op == ReduceOp::Mean {
             kernels::divide(DType::F32, held, self.task.topology.ranks());
-            (widening.round)(held, &mut open.own()[block.clone()]);
+            (accumulator.round)(held, &mut open.own()[block.clone()]);
         }
         Ok(())
     }

@@ -4,10 +4,10 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
+use super::accumulator::{Halves, Reading, Writing};
 use super::lanes::Lanes;
 use super::level::Pass;
 use super::number::{Number, Operator};
-use super::widening::{Halves, Reading, Writing};
 
 /// The passes of sums and products: half formats go through `f32` for them.
 pub(super) trait Arithmetic: Number {

@@ -166,15 +166,15 @@ fn widened_halves_are_the_same_at_every_level() {
             let arrived = elements(dtype, count, 5);
             let results: Vec<_> = Level::available()
                 .filter_map(|level| {
-                    let widening = Widening::at_level(level, dtype, op)?;
+                    let accumulator = Accumulator::at_level(level, dtype, op)?;
                     let mut held = Placed::new(&wide, 4);
                     let mut halves = Placed::new(&arrived, offset_bytes);
-                    (widening.reduce)(held.bytes(), halves.bytes());
+                    (accumulator.reduce)(held.bytes(), halves.bytes());
                     let reduced = without_payloads(DType::F32, held.bytes());
-                    (widening.replace)(held.bytes(), halves.bytes());
+                    (accumulator.replace)(held.bytes(), halves.bytes());
                     let replaced = held.bytes().to_vec();
                     let mut held = Placed::new(&wide, 4);
-                    (widening.round)(held.bytes(), halves.bytes());
+                    (accumulator.round)(held.bytes(), halves.bytes());
                     Some((reduced, replaced, held.bytes().to_vec(), halves.bytes().to_vec()))
                 })
                 .collect();
@@ -268,15 +268,15 @@ fn an_integer_mean_is_rounded_towards_zero() {
 
 #[test]
 fn widened_halves_are_rounded_once() {
-    let widening = Widening::of(DType::BF16, ReduceOp::Sum).unwrap();
+    let accumulator = Accumulator::of(DType::BF16, ReduceOp::Sum).unwrap();
     let tiny = [bf16::from_f32(1.0 / 512.0)];
     let mut held = [1.0_f32];
     for _ in 0..4 {
-        (widening.reduce)(cast_slice_mut(&mut held), cast_slice(&tiny));
+        (accumulator.reduce)(cast_slice_mut(&mut held), cast_slice(&tiny));
     }
     // One at a time they would all be lost: 1 + 1/512 rounds to 1.
     let mut rounded = [bf16::ZERO];
-    (widening.round)(cast_slice_mut(&mut held), cast_slice_mut(&mut rounded));
+    (accumulator.round)(cast_slice_mut(&mut held), cast_slice_mut(&mut rounded));
     assert_eq!(rounded[0].to_f32(), 1.0 + 1.0 / 128.0);
     assert_eq!(held[0], rounded[0].to_f32());
 }

@@ -11,9 +11,9 @@ use super::number::{Operator, Product, Sum};
 use super::{Kernel, ReduceOp};
 use crate::dtype::DType;
 
-/// Half formats held in `f32`, so that they are rounded when they travel and not at every addition.
+/// Accumulates a half format in `f32`: values are rounded when they travel, and not at every addition.
 #[derive(Debug, Clone, Copy)]
-pub struct Widening {
+pub struct Accumulator {
     /// `f32` elements take the place of what was held.
     pub replace: Kernel,
     /// Half elements are reduced into `f32` elements.
@@ -23,7 +23,7 @@ pub struct Widening {
     pub round: fn(held: &mut [u8], rounded: &mut [u8]),
 }
 
-impl Widening {
+impl Accumulator {
     /// The conversions of one half format; `None` for other types, and for operations that never round.
     pub fn of(dtype: DType, op: ReduceOp) -> Option<Self> {
         Self::at_level(Level::best(), dtype, op)
