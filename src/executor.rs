@@ -19,8 +19,7 @@ use crate::kernels::ReduceOp;
 use crate::means::Means;
 #[cfg(feature = "mpi")]
 use crate::means::Vendor;
-use crate::registered::Registry;
-use crate::scratch::Scratch;
+use crate::memory::{Registry, Scratch};
 use crate::transport::{EAGER_BYTES, Failure, Header, Incoming, Outgoing, Patience, Transport};
 
 mod agreement;

@@ -48,17 +48,13 @@ mod executor;
 mod gpu;
 mod kernels;
 mod means;
-#[allow(unsafe_code, reason = "memory comes from the system")]
 mod memory;
 #[cfg(feature = "nccl")]
 #[allow(unsafe_code, reason = "a library of C's, on memory of CUDA's")]
 pub mod nccl;
 mod pending;
 mod record;
-#[allow(unsafe_code, reason = "memory that other ranks write to")]
-mod registered;
 mod run;
-mod scratch;
 pub mod select;
 pub mod size;
 pub mod status;
@@ -81,8 +77,8 @@ pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
 pub use kernels::ReduceOp;
 pub use means::Vendor;
+pub use memory::Registered;
 pub use pending::Pending;
-pub use registered::Registered;
 pub use run::run_threads;
 #[cfg(feature = "mpi")]
 pub use run::{refuse, run};

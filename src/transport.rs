@@ -12,7 +12,7 @@ use unisono_collectives::{Rank, Topology};
 use crate::config::Chaos;
 use crate::error::{Error, Place};
 use crate::kernels::Kernel;
-use crate::registered::Registry;
+use crate::memory::Registry;
 use crate::status::{FailureReport, Roll};
 
 mod faulty;

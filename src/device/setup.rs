@@ -14,8 +14,8 @@ use super::slot::Slot;
 use crate::config;
 use crate::error::Result;
 use crate::gpu::cuda;
+use crate::memory::Registry;
 use crate::nccl::{self, UniqueId};
-use crate::registered::Registry;
 
 /// What a rank knows of the others when they all set up their GPUs.
 pub(crate) struct Ranks<'a> {

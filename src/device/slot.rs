@@ -10,7 +10,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 
 use crate::error::Result;
 use crate::gpu::{Span, cuda};
-use crate::registered::{Registered, Registry};
+use crate::memory::{Registered, Registry};
 
 /// Any of the process' contexts may copy to and from the memory.
 const PORTABLE: u32 = 1;

@@ -8,7 +8,7 @@ use super::{Task, scaled};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::{self, Accumulator, Kernel, ReduceOp};
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::transport::{Open, Shares, Transport};
 
 /// How much is reduced at a time, before it is handed out: this rank's and another's fit the first-level cache

@@ -28,7 +28,7 @@ use std::ops::Range;
 use unisono_collectives::named;
 
 use crate::kernels::Level;
-use crate::registered::{Registered, Registry};
+use crate::memory::{Registered, Registry};
 
 use passes::{Adam, AdamStep, AdamW, LANES, Sgd, SgdStep, SquareSum};
 pub use state::StateError;

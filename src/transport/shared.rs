@@ -13,8 +13,7 @@ use unisono_collectives::Rank;
 use super::half::{Half as _, Sight, complete};
 use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
 use crate::error::Error;
-use crate::registered::Registry;
-use crate::scratch::Scratch;
+use crate::memory::{Registry, Scratch};
 use crate::status::{FailureReport, Roll, panicked};
 
 pub(super) mod board;

@@ -18,7 +18,7 @@ const FLOORS: [(&str, &[&str]); 17] = [
     ("kernels", &["kernels"]),
     ("calls", &["means", "call", "codes"]),
     ("settings", &["config"]),
-    ("memory", &["memory", "registered", "scratch"]),
+    ("memory", &["memory"]),
     ("status", &["status"]),
     ("links", &["transport"]),
     ("executor", &["executor"]),

@@ -14,7 +14,7 @@ const NEVER: [(&str, &[&str], &[&str]); 18] = [
         &["Ring", "Tree", "Butterfly", "RecursiveDoubling", "HierarchicalCopy", "Rail"],
     ),
     ("src/", &["kernels"], &["Rank", "rank", "Step"]),
-    ("src/", &["memory", "registered", "scratch"], &["Rank", "rank", "ranks"]),
+    ("src/", &["memory"], &["Rank", "rank", "ranks"]),
     // It returns facts, and ends nothing.
     ("src/", &["status"], &["exit", "abort", "spawn", "set_hook", "signal_hook", "TcpStream", "TcpListener"]),
     ("src/", &["transport"], &["Schedule", "Plan", "Step"]),

@@ -18,7 +18,7 @@ use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
 use super::wire::{FIRST, FIRST_TAG, SEGMENT_TAG};
 use crate::error::Result;
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::status::{FailureReport, Roll, panicked};
 use crate::transport::half::{Half, complete};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};

@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use super::sys::{Comm, Request};
 use super::wire::{FIRST, FIRST_TAG, SEGMENT_TAG};
 use crate::error::Result;
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::status::Roll;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header};

@@ -11,7 +11,7 @@ use unisono_collectives::Rank;
 
 use super::sys::{Comm, Request};
 use super::wire::{FIRST, FIRST_TAG};
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 use crate::status::Roll;
 use crate::transport::half::Sight;
 use crate::transport::{Failure, Header, Waiting};

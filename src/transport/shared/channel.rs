@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use unisono_collectives::SENDS_AHEAD;
 
-use crate::registered::Location;
+use crate::memory::Location;
 use crate::transport::Header;
 
 /// How many messages may lie in a channel.

@@ -9,8 +9,7 @@ use super::open::{Open, Shares};
 use super::reach::Start;
 use super::{Around, Shared};
 use crate::error::Result;
-use crate::registered::Location;
-use crate::scratch::Scratch;
+use crate::memory::{Location, Scratch};
 use crate::transport::half::Sight;
 use crate::transport::{Failure, Header, Patience, Waiting};
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::reach::{KERNEL_BLOCK_BYTES, Reach, Start};
 use crate::error::Result;
-use crate::scratch::Scratch;
+use crate::memory::Scratch;
 
 /// How much is copied at a time to an array that another rank will write again itself: so little that `memcpy` stores it
 /// line by line, and not by the processor's string instruction. That takes three times as long for lines that this

@@ -1,7 +1,7 @@
 //! How a rank gets at the memory of the ranks that it shares a board with.
 
 use crate::error::Result;
-use crate::registered::Location;
+use crate::memory::Location;
 use crate::transport::Target;
 
 #[cfg(feature = "mpi")]

@@ -5,7 +5,7 @@ use unisono_collectives::Rank;
 use super::board::{Board, PIECE};
 use super::channel::{Channel, Message, SHORT};
 use super::reach::Reach;
-use crate::registered::Location;
+use crate::memory::Location;
 use crate::status::Roll;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Incoming, Target};

@@ -5,7 +5,7 @@ use unisono_collectives::Rank;
 use super::Outbox;
 use super::board::{Board, Lent, PIECE, PIECES};
 use super::channel::{Channel, SHORT};
-use crate::registered::{Location, Registry};
+use crate::memory::{Location, Registry};
 use crate::status::Roll;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};

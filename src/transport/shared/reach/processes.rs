@@ -10,9 +10,7 @@ use rustix::io::Errno;
 
 use super::KERNEL_BLOCK_BYTES;
 use crate::error::{Error, Result};
-use crate::memory::Pages;
-use crate::registered::Location;
-use crate::scratch::Scratch;
+use crate::memory::{Location, Pages, Scratch};
 use crate::transport::Target;
 
 /// How many segments of one rank stay mapped: more than most programs register.
@@ -272,10 +270,10 @@ mod tests {
 
     #[test]
     fn segments_that_are_dropped_do_not_stay_mapped() {
-        let registry = crate::registered::Registry::of_processes();
+        let registry = crate::memory::Registry::of_processes();
         let mut processes = Processes::new(vec![std::process::id() as i32], ByKernel::Nothing);
         let mut kept = registry.allocate(100).unwrap();
-        let mut reach = |block: &mut crate::registered::Block| {
+        let mut reach = |block: &mut crate::memory::Block| {
             let location = registry.locate(block.as_mut_slice()).unwrap();
             // SAFETY: the byte is in the block, and nobody else uses it.
             unsafe { *processes.pointer(0, location, 1).unwrap() = 7 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::registered::{Block, Registry};
+use super::registered::{Block, Registry};
 
 /// Bytes that begin at a page. They grow to the largest size asked for and stay.
 ///

@@ -8,9 +8,9 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::fd::{AsRawFd as _, OwnedFd};
 
+use super::pages::Pages;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use crate::memory::Pages;
 
 /// An array that the other ranks of the node reach without a copy: what [`crate::Communicator::alloc`] gives.
 ///

@@ -1,0 +1,165 @@
+//! Memory straight from the system: whole pages, touched before they are used.
+//!
+//! A fresh page costs more than a sum over it, so pages are touched once, when they are made, in huge pages
+//! where the system allows, and stay until the end.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::MemfdFlags;
+use rustix::io::{Errno, Result};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::system::MemoryLimit;
+
+/// The step in which pages are touched: no page is smaller.
+const SMALLEST_PAGE: usize = 4096;
+
+/// Mapped memory. It begins at a page, and is zero at first.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    address: NonNull<u8>,
+    size_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the process and not to a thread; what may be read and written when is
+// decided by those who hold the pointer.
+unsafe impl Send for Pages {}
+
+// SAFETY: as for `Send`; the methods here only tell where the memory is.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// How the link to a file that [`Pages::shared`] made begins.
+    #[cfg(feature = "mpi")]
+    pub(crate) const LINK: &[u8] = b"/memfd:unisono";
+
+    /// Memory of this process that is not touched yet: pages that are never used cost nothing.
+    pub(crate) fn untouched(size_bytes: usize) -> Result<Self> {
+        let size_bytes = whole_pages(size_bytes);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe {
+            let (access, flags) =
+                (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), size_bytes, access, flags)?
+        };
+        Ok(Self::new(address, size_bytes))
+    }
+
+    /// Memory of this process, touched.
+    pub(crate) fn private(size_bytes: usize) -> Result<Self> {
+        check_room(size_bytes)?;
+        let pages = Self::untouched(size_bytes)?;
+        pages.prefer_huge();
+        pages.touch()?;
+        Ok(pages)
+    }
+
+    /// Memory that other processes can map too, as long as they are given the file. It has no name in any
+    /// directory, and ends with the last process that has it.
+    pub(crate) fn shared(size_bytes: usize) -> Result<(OwnedFd, Self)> {
+        check_room(size_bytes)?;
+        let size_bytes = whole_pages(size_bytes);
+        let file = rustix::fs::memfd_create("unisono", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, size_bytes as u64)?;
+        let pages = Self::of_file(&file)?;
+        Ok((file, pages))
+    }
+
+    /// The memory behind a file that [`Pages::shared`] made, perhaps in another process.
+    pub(crate) fn of_file(file: impl AsFd) -> Result<Self> {
+        let size_bytes = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap(std::ptr::null_mut(), size_bytes, access, MapFlags::SHARED, file, 0)?
+        };
+        let pages = Self::new(address, size_bytes);
+        pages.prefer_huge();
+        Ok(pages)
+    }
+
+    fn new(address: *mut std::ffi::c_void, size_bytes: usize) -> Self {
+        let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address 0");
+        Self { address, size_bytes }
+    }
+
+    /// Where the memory begins.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    /// How much there is: whole pages.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    fn prefer_huge(&self) {
+        // SAFETY: advice changes nothing that the memory holds. A system without huge pages refuses, and
+        // that is as well.
+        let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxHugepage) };
+    }
+
+    /// Has every page made now, and not at its first use.
+    pub(crate) fn touch(&self) -> Result<()> {
+        self.touch_part(0..self.size_bytes)
+    }
+
+    /// Has the pages made now that a part of the memory lies in.
+    pub(crate) fn touch_part(&self, part: Range<usize>) -> Result<()> {
+        assert!(part.end <= self.size_bytes);
+        let start = part.start / rustix::param::page_size() * rustix::param::page_size();
+        let advice = Advice::LinuxPopulateWrite;
+        // SAFETY: inside the mapping; pages that are made hold what they would hold if they were made later.
+        match unsafe { rustix::mm::madvise(self.as_ptr().add(start).cast(), part.end - start, advice) } {
+            // A kernel before 5.14.
+            Err(Errno::INVAL) => {
+                for offset in (start..part.end).step_by(SMALLEST_PAGE) {
+                    // SAFETY: the byte is inside the mapping. An addition of nothing changes no byte that
+                    // another process may be writing.
+                    unsafe { &*self.as_ptr().add(offset).cast::<std::sync::atomic::AtomicU8>() }
+                        .fetch_add(0, std::sync::atomic::Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            // The pages are not to be had: whoever used one would be killed by SIGBUS.
+            Err(Errno::FAULT) => Err(Errno::NOMEM),
+            touched => touched,
+        }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever has the pointer has given up its use.
+        let unmapped = unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.size_bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+/// Refuses what the machine, or the container or job that this process is in, has no room for. The kernel would give the addresses, and when the pages are made
+/// end some process, perhaps another.
+fn check_room(size_bytes: usize) -> Result<()> {
+    let system = rustix::system::sysinfo();
+    let room = (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
+    let in_group = MemoryLimit::of_this_process().map_or(u64::MAX, |limit| limit.free_bytes());
+    if size_bytes as u128 > room.min(u128::from(in_group)) { Err(Errno::NOMEM) } else { Ok(()) }
+}
+
+fn whole_pages(size_bytes: usize) -> usize {
+    size_bytes.max(1).next_multiple_of(rustix::param::page_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_had_is_an_error_and_no_signal() {
+        assert!(Pages::private(1 << 60).is_err() && Pages::shared(1 << 60).is_err());
+        let (file, pages) = Pages::shared(1 << 20).unwrap();
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        assert!(pages.touch().is_err());
+    }
+}
