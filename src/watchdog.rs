@@ -1,4 +1,4 @@
-//! The lookout: a thread beside each process, or each world of threads, which sees what ranks that wait, compute or are
+//! The watchdog: a thread beside each process, or each world of threads, which sees what ranks that wait, compute or are
 //! dead cannot say themselves.
 //!
 //! It sleeps until something happens, or for a moment: so it costs a few microseconds twenty times a second. It calls
@@ -23,12 +23,12 @@ mod bell;
 mod card;
 mod disagreement;
 mod hub;
-mod last_words;
 mod link;
 mod message;
 mod nodes;
 mod panics;
 mod processes;
+mod report;
 mod signals;
 mod star;
 mod warning;
@@ -37,9 +37,9 @@ use bell::Bell;
 pub(crate) use card::{Card, Cards};
 use disagreement::disagreement;
 pub(crate) use hub::Hub;
-use last_words::{LATER, LastWords};
 use nodes::Nodes;
 use processes::Processes;
+use report::{LATER, Report};
 use signals::Signals;
 use warning::Warnings;
 
@@ -55,7 +55,7 @@ const SAME_END: Duration = Duration::from_millis(100);
 /// Who is to be watched, and what is done about it.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The rolls of the ranks of this process; the first is that of the lookout.
+    /// The rolls of the ranks of this process; the first is that of the watchdog.
     pub(crate) rolls: Vec<Roll>,
     pub(crate) cards: Cards,
     /// Where the leaders of other nodes connect.
@@ -65,7 +65,7 @@ pub(crate) struct Watched {
     pub(crate) kind: Kind,
 }
 
-/// What kind of ranks a lookout watches.
+/// What kind of ranks a watchdog watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Ranks that are processes: when one fails, all end.
@@ -75,30 +75,30 @@ pub(crate) enum Kind {
     Threads,
 }
 
-/// A running lookout. It ends when this is dropped.
+/// A running watchdog. It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Lookout {
+pub(crate) struct Watchdog {
     bell: Arc<Bell>,
-    words: Vec<Arc<LastWords>>,
+    reports: Vec<Arc<Report>>,
     is_program: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Lookout {
-    /// Starts a lookout.
+impl Watchdog {
+    /// Starts a watchdog.
     ///
     /// # Errors
     /// [`Error::Launch`] if the system gives no thread, or no file for it.
     pub(crate) fn start(watched: Watched) -> Result<Self> {
-        let failed = |cause: std::io::Error| Error::Launch(format!("there can be no lookout: {cause}"));
+        let failed = |cause: std::io::Error| Error::Launch(format!("there can be no watchdog: {cause}"));
         let Watched { rolls, cards, hub, warn_after, kind } = watched;
         let (bell, cards) = (Arc::new(Bell::new().map_err(failed)?), Arc::new(cards));
         let is_program = Arc::new(AtomicBool::new(kind == Kind::Processes));
-        let words = |roll: &Roll| {
+        let report = |roll: &Roll| {
             let (cards, bell) = (Arc::clone(&cards), Arc::clone(&bell));
-            Arc::new(LastWords::new(roll.clone(), cards, Arc::clone(&is_program), bell))
+            Arc::new(Report::new(roll.clone(), cards, Arc::clone(&is_program), bell))
         };
-        let words: Vec<_> = rolls.iter().map(words).collect();
+        let reports: Vec<_> = rolls.iter().map(report).collect();
         let roll = rolls.into_iter().next().expect("a process has a rank");
         if kind == Kind::Processes {
             panics::keep();
@@ -116,33 +116,33 @@ impl Lookout {
             warnings: (roll.rank() == 0).then(|| Warnings::new(warn_after)),
             roll,
             cards,
-            words: words.clone(),
+            reports: reports.clone(),
             bell: Arc::clone(&bell),
             failed_at: None,
             told_to_end: None,
         };
-        let thread = std::thread::Builder::new().name("lookout".into()).spawn(move || rounds.run());
-        Ok(Self { bell, words, is_program, thread: Some(thread.map_err(failed)?) })
+        let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || rounds.run());
+        Ok(Self { bell, reports, is_program, thread: Some(thread.map_err(failed)?) })
     }
 
     /// What the ranks of this process say of a failure, in the order of their rolls.
-    pub(crate) fn words(&self) -> &[Arc<LastWords>] {
-        &self.words
+    pub(crate) fn reports(&self) -> &[Arc<Report>] {
+        &self.reports
     }
 }
 
-impl Guard for Lookout {
+impl Guard for Watchdog {
     fn end_program_on_failure(&self) {
         panics::keep();
         self.is_program.store(true, Ordering::Relaxed);
     }
 }
 
-impl Drop for Lookout {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         self.bell.ring_to_end();
         let ended = self.thread.take().map(JoinHandle::join);
-        debug_assert!(matches!(ended, Some(Ok(()))), "a lookout does not panic");
+        debug_assert!(matches!(ended, Some(Ok(()))), "a watchdog does not panic");
     }
 }
 
@@ -154,13 +154,13 @@ struct Rounds {
     is_program: Arc<AtomicBool>,
     roll: Roll,
     cards: Arc<Cards>,
-    words: Vec<Arc<LastWords>>,
+    reports: Vec<Arc<Report>>,
     bell: Arc<Bell>,
     signals: Signals,
     processes: Processes,
     nodes: Option<Nodes>,
     warnings: Option<Warnings>,
-    /// When this lookout saw that a rank had failed.
+    /// When this watchdog saw that a rank had failed.
     failed_at: Option<Instant>,
     /// When this process was told to end, and by which signal.
     told_to_end: Option<(Instant, i32)>,
@@ -209,7 +209,7 @@ impl Rounds {
         self.look_at_processes();
         let is_same_end = self.is_same_end() && self.is_ended_from_outside();
         if let Some(nodes) = self.nodes.as_mut().filter(|_| !is_same_end) {
-            nodes.round(&self.words[0]);
+            nodes.round(&self.reports[0]);
         }
         if self.roll.failed().is_some() {
             self.failed();
@@ -238,10 +238,10 @@ impl Rounds {
             if self.is_ended_from_outside() {
                 signals::end_by(signal);
             }
-            self.words[0].fail(&format!("it was ended by {}", signals::name(signal)));
+            self.reports[0].fail(&format!("it was ended by {}", signals::name(signal)));
         } else if passed > TERMINATION + 2 * LATER {
             // The others have spoken: they may not outlive this process by much.
-            self.words.iter().for_each(|words| words.aborted());
+            self.reports.iter().for_each(|report| report.aborted());
             signals::end_by(signal);
         }
     }
@@ -249,7 +249,7 @@ impl Rounds {
     fn look_at_processes(&mut self) {
         for rank in self.processes.ended() {
             if !self.roll.has_left(rank) && !self.is_same_end() {
-                self.words[0].died(rank, "its process was killed, has crashed or called exit", None);
+                self.reports[0].died(rank, "its process was killed, has crashed or called exit", None);
             }
         }
     }
@@ -260,7 +260,7 @@ impl Rounds {
         let is_over = self.is_program.load(Ordering::Relaxed) && at.elapsed() > GRACE;
         // Ranks that are threads speak for themselves, as long as they come to a call.
         if is_over || self.kind == Kind::Processes && at.elapsed() > LATER {
-            self.words.iter().for_each(|words| words.aborted());
+            self.reports.iter().for_each(|report| report.aborted());
         }
         if is_over {
             signal_hook::low_level::exit(FAILED);
@@ -289,7 +289,7 @@ impl Rounds {
         let elsewhere = self.nodes.iter().flat_map(Nodes::doings);
         let ranks: Vec<_> = here.chain(elsewhere).collect();
         if let Some(cause) = disagreement(&ranks) {
-            return self.words[0].seen(&cause);
+            return self.reports[0].seen(&cause);
         }
         if let Some(warning) = warnings.due(&ranks, &self.cards) {
             say(&warning);

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::transport::Transport;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
-use crate::watchdog::{Card, Cards, Kind, Lookout, Watched};
+use crate::watchdog::{Card, Cards, Kind, Watchdog, Watched};
 
 impl Communicator {
     /// Initialises MPI and takes part in the world that `mpirun` launched; a world of one without `mpirun`.
@@ -57,15 +57,15 @@ impl Communicator {
     }
 }
 
-/// The ends of a world of threads, with one lookout over all of them.
+/// The ends of a world of threads, with one watchdog over all of them.
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
     let rolls: Vec<_> = world.iter().map(|comm| comm.roll().clone()).collect();
     let cards = Cards(vec![Card::of_this_process(0); rolls.len()]);
     let warn_after = config.warn;
-    let lookout = Lookout::start(Watched { rolls, cards, hub: None, warn_after, kind: Kind::Threads })?;
-    let lookout = Arc::new(lookout);
-    for (comm, words) in world.iter_mut().zip(lookout.words()) {
-        comm.guard(lookout.clone(), words.clone());
+    let watchdog = Watchdog::start(Watched { rolls, cards, hub: None, warn_after, kind: Kind::Threads })?;
+    let watchdog = Arc::new(watchdog);
+    for (comm, report) in world.iter_mut().zip(watchdog.reports()) {
+        comm.guard(watchdog.clone(), report.clone());
     }
     Ok(world)
 }
@@ -121,7 +121,7 @@ mod over_processes {
 
     use unisono_collectives::{Algorithm, Operation};
 
-    use super::{Card, Cards, Communicator, Config, Error, Kind, Lookout, Mpi, Result, Transport, Watched};
+    use super::{Card, Cards, Communicator, Config, Error, Kind, Mpi, Result, Transport, Watchdog, Watched};
     use crate::call::Call;
     use crate::collective::Collective as _;
     use crate::config::Network;
@@ -130,7 +130,7 @@ mod over_processes {
     use crate::system::say;
     use crate::watchdog::Hub;
 
-    /// One end of a world of processes, with the lookout of this one. Called by all ranks.
+    /// One end of a world of processes, with the watchdog of this one. Called by all ranks.
     pub(super) fn watched(mpi: Mpi, config: &Config) -> Result<Communicator> {
         let mut comm = Communicator::agreed(Transport::Mpi(Box::new(mpi)), config)?;
         let roll = comm.roll().clone();
@@ -145,9 +145,9 @@ mod over_processes {
         });
         let cards = gathered(&mut comm, &card)?;
         let (rolls, warn_after, kind) = (vec![roll], config.warn, Kind::Processes);
-        let lookout = Arc::new(Lookout::start(Watched { rolls, cards, hub, warn_after, kind })?);
-        let words = lookout.words()[0].clone();
-        comm.guard(lookout, words);
+        let watchdog = Arc::new(Watchdog::start(Watched { rolls, cards, hub, warn_after, kind })?);
+        let report = watchdog.reports()[0].clone();
+        comm.guard(watchdog, report);
         comm.begin();
         Ok(comm)
     }

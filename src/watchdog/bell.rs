@@ -1,11 +1,11 @@
-//! How a lookout is woken.
+//! How a watchdog is woken.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Wakes a lookout, and tells it to end.
+/// Wakes a watchdog, and tells it to end.
 #[derive(Debug)]
 pub(super) struct Bell {
     event: OwnedFd,

@@ -9,9 +9,9 @@ use unisono_collectives::Rank;
 
 use super::card::Cards;
 use super::hub::Hub;
-use super::last_words::LastWords;
 use super::link::{CUT_AFTER, Lost};
 use super::message::Message;
+use super::report::Report;
 use super::star::{Event, Star};
 use crate::record::{Doing, State};
 use crate::status::Roll;
@@ -78,11 +78,11 @@ impl Nodes {
     }
 
     /// Takes in what the others say, and says what is new here.
-    pub(super) fn round(&mut self, words: &LastWords) {
+    pub(super) fn round(&mut self, report: &Report) {
         for event in self.star.progress() {
             match event {
                 Event::Told(from, message) => self.told(from, message),
-                Event::Lost(rank, over, lost) => self.lost(rank, over, lost, words),
+                Event::Lost(rank, over, lost) => self.lost(rank, over, lost, report),
                 Event::Unreached(ranks) => self.unreached(&ranks),
                 Event::Stranger => self.stranger(),
             }
@@ -161,7 +161,7 @@ impl Nodes {
         }
     }
 
-    fn lost(&mut self, rank: Rank, over: IpAddr, lost: Lost, words: &LastWords) {
+    fn lost(&mut self, rank: Rank, over: IpAddr, lost: Lost, report: &Report) {
         let (own, other) = (self.cards.host_name(self.roll.rank()), self.cards.host_name(rank));
         match lost {
             Lost::Goodbye => {}
@@ -169,11 +169,11 @@ impl Nodes {
             Lost::Closed => {
                 let known = self.reports.get(&rank).map(|(doing, _)| doing);
                 let cause = "its process was killed, has crashed or called exit (its connection is closed)";
-                words.died(rank, cause, known);
+                report.died(rank, cause, known);
             }
             Lost::Cut => {
                 let seconds = CUT_AFTER.as_secs();
-                words.seen(&format!(
+                report.seen(&format!(
                     "the link between {own} and {other} over {over} is cut: nothing acknowledged for {seconds} s"
                 ));
             }

@@ -1,4 +1,4 @@
-//! Signals that a lookout heeds: it is asked for records, or the process is told to end.
+//! Signals that a watchdog heeds: it is asked for records, or the process is told to end.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -7,7 +7,7 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
-/// What a lookout has been told by signals.
+/// What a watchdog has been told by signals.
 #[derive(Debug)]
 pub(super) struct Signals {
     asked: Arc<AtomicBool>,
@@ -35,7 +35,7 @@ impl Signals {
                 registered.extend(flag::register_usize(*signal, Arc::clone(&told_to_end), *signal as usize));
             }
         }
-        heeded.iter().for_each(|unheeded| unheeded.count(|lookouts| lookouts + 1));
+        heeded.iter().for_each(|unheeded| unheeded.count(|watchdogs| watchdogs + 1));
         Self { asked, told_to_end, registered, heeded }
     }
 
@@ -52,18 +52,18 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        self.heeded.iter().for_each(|unheeded| unheeded.count(|lookouts| lookouts - 1));
+        self.heeded.iter().for_each(|unheeded| unheeded.count(|watchdogs| watchdogs - 1));
         for id in self.registered.drain(..) {
             signal_hook::low_level::unregister(id);
         }
     }
 }
 
-/// A signal that does what it does by default as long as no lookout heeds it: once a signal has a handler, it keeps one.
+/// A signal that does what it does by default as long as no watchdog heeds it: once a signal has a handler, it keeps one.
 #[derive(Debug)]
 struct Unheeded {
     is: Arc<AtomicBool>,
-    lookouts: Mutex<usize>,
+    watchdogs: Mutex<usize>,
 }
 
 impl Unheeded {
@@ -73,13 +73,13 @@ impl Unheeded {
         let free = is_free(signal)
             .then(|| flag::register_conditional_default(signal, Arc::clone(&is)).ok())
             .flatten();
-        free.map(|_| Self { is, lookouts: Mutex::new(0) })
+        free.map(|_| Self { is, watchdogs: Mutex::new(0) })
     }
 
     fn count(&self, change: impl FnOnce(usize) -> usize) {
-        let mut lookouts = self.lookouts.lock().unwrap_or_else(PoisonError::into_inner);
-        *lookouts = change(*lookouts);
-        self.is.store(*lookouts == 0, Ordering::Relaxed);
+        let mut watchdogs = self.watchdogs.lock().unwrap_or_else(PoisonError::into_inner);
+        *watchdogs = change(*watchdogs);
+        self.is.store(*watchdogs == 0, Ordering::Relaxed);
     }
 }
 

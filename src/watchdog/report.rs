@@ -16,19 +16,19 @@ use crate::system::say;
 /// is to arrive there in this order.
 pub(super) const LATER: Duration = Duration::from_millis(100);
 
-/// What one rank says, once.
+/// What one rank says of a failure, once.
 #[derive(Debug)]
-pub(crate) struct LastWords {
+pub(crate) struct Report {
     roll: Roll,
     cards: Arc<Cards>,
     /// Whether there is anything to be said: of a program that does other things too, the library says nothing.
     speaks: Arc<AtomicBool>,
     said: AtomicBool,
-    /// Wakes the lookout, which tells the other nodes.
+    /// Wakes the watchdog, which tells the other nodes.
     bell: Arc<Bell>,
 }
 
-impl LastWords {
+impl Report {
     pub(super) fn new(roll: Roll, cards: Arc<Cards>, speaks: Arc<AtomicBool>, bell: Arc<Bell>) -> Self {
         Self { roll, cards, speaks, said: AtomicBool::new(false), bell }
     }
@@ -51,7 +51,7 @@ impl LastWords {
         }
     }
 
-    /// This rank's lookout has seen that the world cannot go on: a link is cut, or ranks disagree.
+    /// This rank's watchdog has seen that the world cannot go on: a link is cut, or ranks disagree.
     pub(super) fn seen(&self, cause: &str) {
         let rank = self.roll.rank();
         if self.roll.fail(rank, cause) {
@@ -71,7 +71,7 @@ impl LastWords {
     }
 }
 
-impl FailureReport for LastWords {
+impl FailureReport for Report {
     /// This rank cannot go on: says why, and then lets the others know. If another has failed before, it says that, a
     /// little later.
     fn fail(&self, cause: &str) {
