@@ -24,8 +24,8 @@ pub(crate) struct EagerSteps {
     format: Format,
     /// The sums of which means are made in the end.
     sums: Option<(DType, Range<usize>)>,
-    /// Room for what the buffer held before the first step, if this rank needs it itself.
-    original: Option<Vec<u8>>,
+    /// Room for what the buffer held before the first step, if this rank needs it itself; aligned for every type.
+    original: Option<Vec<u64>>,
     ranks: usize,
     algorithm: &'static str,
 }
@@ -62,7 +62,7 @@ impl EagerSteps {
         let sums = (call.op == Some(ReduceOp::Mean)).then(|| (call.dtype, result()));
         let halves = halves(&prepared.plan, call, rank)?;
         let needs_original = halves.iter().any(|(half, _)| matches!(half, Half::Original { .. }));
-        let original = needs_original.then(|| vec![0; call.size_bytes()]);
+        let original = needs_original.then(|| vec![0; call.size_bytes().div_ceil(size_of::<u64>())]);
         Some(Self { halves, format, sums, original, ranks, algorithm: means.name() })
     }
 
@@ -76,7 +76,7 @@ impl EagerSteps {
         patience: &Patience,
     ) -> Result<()> {
         if let Some(original) = &mut self.original {
-            original.copy_from_slice(buffer);
+            bytemuck::cast_slice_mut(original)[..buffer.len()].copy_from_slice(buffer);
         }
         for (half, (phase_name, phase, number)) in &self.halves {
             let (outgoing, incoming) = match half {
@@ -90,7 +90,8 @@ impl EagerSteps {
                 }
                 Half::Original { from, to, combine } => {
                     let original = self.original.as_ref().expect("it is there where it is needed");
-                    self.format.target(&mut buffer[to.clone()], *combine).accept(0, &original[from.clone()]);
+                    let from = &bytemuck::cast_slice(original)[from.clone()];
+                    self.format.target(&mut buffer[to.clone()], *combine).accept(0, from);
                     continue;
                 }
             };
