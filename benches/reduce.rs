@@ -96,7 +96,7 @@ fn joints(criterion: &mut Criterion) {
 }
 
 /// What a half format goes through while it is held in `f32`. The bytes are those of the half format.
-fn widenings(criterion: &mut Criterion) {
+fn accumulators(criterion: &mut Criterion) {
     for (size_bytes, name) in SIZES_BYTES {
         let mut group = group(criterion, name, size_bytes);
         for dtype in [DType::F16, DType::BF16] {
@@ -115,5 +115,5 @@ fn widenings(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, kernels, joints, widenings);
+criterion_group!(benches, kernels, joints, accumulators);
 criterion_main!(benches);

@@ -52,8 +52,7 @@ impl Call {
 
     /// Where in the buffer some of its elements are.
     pub(crate) fn bytes_of(&self, elements: Range<usize>) -> Range<usize> {
-        let size_bytes = self.dtype.size_bytes();
-        elements.start * size_bytes..elements.end * size_bytes
+        scaled(elements, self.dtype.size_bytes())
     }
 
     /// The size of the buffer.
@@ -91,6 +90,11 @@ impl Memory {
 }
 
 named!(Memory, "kind of memory");
+
+/// A range of elements of so many bytes as a range of bytes.
+pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> {
+    elements.start * size_bytes..elements.end * size_bytes
+}
 
 /// What carried out a call.
 #[derive(Debug, Clone, Copy, PartialEq)]

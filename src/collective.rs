@@ -226,7 +226,7 @@ impl Engine {
     /// [`Error::Unsupported`] if MPI is to reduce what it does not reduce as we do.
     #[cfg(feature = "mpi")]
     fn check_vendor(&mut self, means: Means, call: &Call) -> Result<()> {
-        let widening = |op| match means {
+        let accumulates = |op| match means {
             // Half formats that are added up are held as `f32`.
             Means::InNodes(_, Vendor::Mpi) => Some(Accumulator::of(call.dtype, op).is_some()),
             Means::Vendor(Vendor::Mpi) => Some(false),
@@ -234,9 +234,11 @@ impl Engine {
         };
         // A barrier reduces nothing.
         let reduces = call.op.filter(|_| call.count > 0);
-        let Some((op, is_widened)) = reduces.and_then(|op| Some((op, widening(op)?))) else { return Ok(()) };
+        let Some((op, accumulates)) = reduces.and_then(|op| Some((op, accumulates(op)?))) else {
+            return Ok(());
+        };
         let Transport::Mpi(mpi) = self.transport.sound() else { return Ok(()) };
-        mpi.check_reduction(if is_widened { DType::F32 } else { call.dtype }, op)
+        mpi.check_reduction(if accumulates { DType::F32 } else { call.dtype }, op)
     }
 
     /// How long the next call may wait for other ranks.

@@ -1,6 +1,5 @@
 //! What a user holds: one rank's end of a world.
 
-use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 #[cfg(feature = "nccl")]
@@ -308,7 +307,7 @@ impl Communicator {
     pub fn collective(&mut self, choice: Choice) -> Result<impl Collective + '_> {
         self.seat.engine().check_alive()?;
         self.check_choice(&choice)?;
-        Ok(Chosen { engine: self.labelled_engine(), choice })
+        Ok(Chosen { engine: self.labelled().1, choice })
     }
 
     /// Says that this rank cannot go on. Ranks that are threads learn of it at once; under MPI the job ends
@@ -327,9 +326,8 @@ impl Communicator {
             assert!(root < self.ranks(), "root {root} is not in a world of {} ranks", self.ranks());
         }
         let call = Call { operation, op, dtype: T::DTYPE, count: buffer.len() };
-        let engine = self.seat.engine();
-        engine.label = take(&mut self.label);
-        engine.run(self.choice.on_host(operation), &call, bytemuck::cast_slice_mut(buffer))
+        let (choice, engine) = self.labelled();
+        engine.run(choice.on_host(operation), &call, bytemuck::cast_slice_mut(buffer))
     }
 }
 

@@ -12,7 +12,7 @@ use unisono_collectives::{
     moves_directly, partition,
 };
 
-use crate::call::Call;
+use crate::call::{Call, scaled};
 use crate::dtype::DType;
 use crate::error::{Error, Place, Result};
 use crate::kernels::ReduceOp;
@@ -390,9 +390,4 @@ impl Run<'_> {
     fn elements(&self, chunks: Chunks) -> Range<usize> {
         self.task.elements_of_block(chunks, self.block, self.blocks)
     }
-}
-
-/// A range of elements as a range of bytes.
-fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> {
-    elements.start * size_bytes..elements.end * size_bytes
 }

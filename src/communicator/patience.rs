@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Communicator;
 use crate::collective::Engine;
 use crate::error::{Error, Result};
+use crate::select::Choice;
 use crate::status::{Roll, panicked};
 
 /// How much of why rank 0 failed the others are told.
@@ -61,13 +62,12 @@ impl Communicator {
         self
     }
 
-    /// The engine, which knows the label of the next call.
+    /// What the choice is for all calls, and the engine, which knows the label of the next one.
     #[inline]
-    pub(super) fn labelled_engine(&mut self) -> &mut Engine {
-        let label = take(&mut self.label);
+    pub(super) fn labelled(&mut self) -> (&Choice, &mut Engine) {
         let engine = self.seat.engine();
-        engine.label = label;
-        engine
+        engine.label = take(&mut self.label);
+        (&self.choice, engine)
     }
 
     /// Does something that may take long, such as a validation or a checkpoint: as long as any rank is in such a section, nobody

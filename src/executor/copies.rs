@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use unisono_collectives::{Chunks, Operation, Rank, partition};
 
-use super::{BLOCK_BYTES, Task, scaled};
+use super::{BLOCK_BYTES, Task};
 use crate::error::Result;
 use crate::transport::{Open, Shares, Transport};
 
@@ -33,7 +33,7 @@ impl Copies<'_> {
             let ranges = |rank: Rank| {
                 let all = partition::elements(call.count, ranks, Chunks::one(rank));
                 let part = partition::elements(all.len(), blocks, Chunks::one(block));
-                scaled(all.start + part.start..all.start + part.end, call.dtype.size_bytes())
+                call.bytes_of(all.start + part.start..all.start + part.end)
             };
             if block > 0 {
                 transport.roll().at_step(0, block);

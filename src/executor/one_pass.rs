@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use unisono_collectives::Direct;
 
-use super::{Task, scaled};
+use super::Task;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::{self, Accumulator, Kernel, ReduceOp};
@@ -37,7 +37,7 @@ impl OnePass<'_> {
         for block in 0..blocks {
             let range = |rank: usize| {
                 let elements = self.task.elements_of_block(self.direct.owned[rank], block, blocks);
-                scaled(elements, call.dtype.size_bytes())
+                call.bytes_of(elements)
             };
             if block > 0 {
                 transport.roll().at_step(0, block);

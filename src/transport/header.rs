@@ -72,7 +72,7 @@ impl Header {
         text + &format!(", by {}", codes.means())
     }
 
-    /// What stands for all of it where a message has no room for more: two headers of the same digest are the same.
+    /// What stands for all of it where a message has no room for more: two headers that differ have the same digest once in 2^64.
     #[inline]
     pub(super) fn digest(&self) -> u64 {
         // Each word times an odd number of its own, so that no two of them can make up for each other; all at once, since a

@@ -29,7 +29,7 @@ mod tests;
 
 use board::{Board, PIECES};
 pub(crate) use channel::SHORT;
-use channel::{Channel, SLOTS};
+use channel::{SLOTS, Stamp};
 pub(crate) use open::{Open, Shares};
 use reach::{Reach, Start};
 pub(super) use receiving::Receiving;
@@ -83,14 +83,16 @@ struct Outbox {
 }
 
 impl Outbox {
-    /// The number of the next message to a position, if there is a free slot for it.
+    /// The stamp of the next message to a position, if there is a free slot for it.
     #[inline]
-    fn next_number(&mut self, to: usize, channel: &Channel) -> Option<u64> {
+    fn next(&mut self, board: &Board, (from, to): (usize, usize)) -> Option<Stamp> {
         let number = self.sent[to] + 1;
         if number > self.taken[to] + SLOTS {
-            self.taken[to] = channel.taken();
+            self.taken[to] = board.channel(from, to).taken();
         }
-        (number <= self.taken[to] + SLOTS).then_some(number)
+        // What this rank has taken is in its core's cache, as long as the other rank need not look.
+        let stamp = || Stamp { number, acknowledged: board.channel(to, from).taken() };
+        (number <= self.taken[to] + SLOTS).then(stamp)
     }
 
     /// Sends a short message, if there is a free slot for it.
@@ -102,12 +104,9 @@ impl Outbox {
         header: &Header,
         payload: &[u8],
     ) -> bool {
-        let channel = board.channel(from, to);
-        let Some(number) = self.next_number(to, channel) else { return false };
-        // In this core's cache, as long as the other rank need not look.
-        let acknowledged = board.channel(to, from).taken();
-        channel.send_short(number, acknowledged, header, payload);
-        self.sent[to] = number;
+        let Some(stamp) = self.next(board, (from, to)) else { return false };
+        board.channel(from, to).send_short(stamp, header, payload);
+        self.sent[to] = stamp.number;
         true
     }
 

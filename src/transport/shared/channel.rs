@@ -3,10 +3,11 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use unisono_collectives::SENDS_AHEAD;
+use unisono_collectives::{Rank, SENDS_AHEAD};
 
 use crate::memory::Location;
-use crate::transport::Header;
+use crate::status::Roll;
+use crate::transport::{Failure, Header};
 
 /// How many messages may lie in a channel.
 pub(super) const SLOTS: u64 = SENDS_AHEAD as u64;
@@ -91,7 +92,7 @@ fn copy_inline(to: &mut [u8], from: &[u8]) {
 #[repr(C)]
 pub(super) struct Message {
     /// [`Header::digest`].
-    pub(super) digest: u64,
+    digest: u64,
     /// How many messages of the receiver's the sender had taken: who hears it so need not fetch the line where it is written.
     pub(super) acknowledged: u64,
     /// The payload, or where it is.
@@ -103,6 +104,14 @@ impl Message {
     pub(super) fn location(&self) -> Location {
         bytemuck::pod_read_unaligned(&self.inline[..size_of::<Location>()])
     }
+}
+
+/// Which message it is that a rank sends, and what it says of those that came the other way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stamp {
+    pub(super) number: u64,
+    /// [`Message::acknowledged`].
+    pub(super) acknowledged: u64,
 }
 
 /// A place for one message. Its number is written last; who has seen it may read the rest.
@@ -142,29 +151,29 @@ impl Channel {
         self.taken.load(Ordering::Acquire)
     }
 
-    /// Sends message `number` with its payload, and acknowledges messages that came the other way. Only the sender of this channel
-    /// calls it, for each number once and in order, when fewer than [`SLOTS`] messages are not taken.
+    /// Sends a message with its payload. Only the sender of this channel calls it, for each number once and in order, when fewer than
+    /// [`SLOTS`] messages are not taken.
     #[inline]
-    pub(super) fn send_short(&self, number: u64, acknowledged: u64, header: &Header, payload: &[u8]) {
-        let slot = self.slot(number);
+    pub(super) fn send_short(&self, stamp: Stamp, header: &Header, payload: &[u8]) {
         if payload.len() <= INLINE {
-            self.post(number, acknowledged, header, payload);
+            self.post(stamp, header, payload);
             return;
         }
+        let slot = self.slot(stamp.number);
         // SAFETY: the slot is free, so only the sender, this thread, touches it; the source is no slot.
         unsafe { (&mut *slot.payload.get())[..payload.len()].copy_from_slice(payload) };
-        self.post(number, acknowledged, header, &[]);
+        self.post(stamp, header, &[]);
     }
 
-    /// Sends message `number`, whose payload is elsewhere. Called as [`Channel::send_short`].
-    pub(super) fn send_long(&self, number: u64, acknowledged: u64, header: &Header, location: Location) {
-        self.post(number, acknowledged, header, bytemuck::bytes_of(&location));
+    /// Sends a message whose payload is elsewhere. Called as [`Channel::send_short`].
+    pub(super) fn send_long(&self, stamp: Stamp, header: &Header, location: Location) {
+        self.post(stamp, header, bytemuck::bytes_of(&location));
     }
 
     /// Everything is written where it stays: copied once more, it would be read in other words than it was written in, for which a
     /// processor stalls.
     #[inline]
-    fn post(&self, number: u64, acknowledged: u64, header: &Header, inline: &[u8]) {
+    fn post(&self, Stamp { number, acknowledged }: Stamp, header: &Header, inline: &[u8]) {
         let slot = self.slot(number);
         // SAFETY: the slot is free, so only the sender, this thread, touches it and the header that belongs to it.
         let (message, kept) =
@@ -188,6 +197,22 @@ impl Channel {
     pub(super) fn header(&self, number: u64) -> &Header {
         // SAFETY: the message has arrived and is not taken, so nobody writes to its header.
         unsafe { &*self.headers[(number % SLOTS) as usize].get() }
+    }
+
+    /// Holds message `number` of rank `other`, which has arrived and is not taken, against the header that is expected of it.
+    #[inline]
+    pub(super) fn check(
+        &self,
+        number: u64,
+        message: &Message,
+        expected: &Header,
+        other: Rank,
+        roll: &Roll,
+    ) -> Result<(), Failure> {
+        if message.digest == expected.digest() {
+            return Ok(());
+        }
+        expected.check(self.header(number), other, roll)
     }
 
     /// The short payload of message `number`, which has arrived and is not taken.

@@ -85,9 +85,7 @@ impl<'a> Receiving<'a> {
 
     #[inline]
     fn take(&mut self, number: u64, message: &Message) -> Result<bool, Failure> {
-        if message.digest != self.expected.digest() {
-            self.expected.check(self.channel.header(number), self.other, self.roll)?;
-        }
+        self.channel.check(number, message, &self.expected, self.other, self.roll)?;
         let before = self.taken;
         if self.size_bytes <= SHORT {
             self.target.accept(0, self.channel.payload(number, message, self.size_bytes));

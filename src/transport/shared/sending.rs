@@ -73,17 +73,12 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// How many of the other rank's messages this one has taken.
-    fn acknowledged(&self) -> u64 {
-        self.board.channel(self.to, self.from).taken()
-    }
-
     fn progress_whole(&mut self, location: Location) -> bool {
         if self.given == 0 {
-            let Some(number) = self.outbox.next_number(self.to, self.channel) else { return false };
+            let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
             self.way = Way::Whole(location, Some(Lent::by(self.board, self.roll, self.from)));
-            self.channel.send_long(number, self.acknowledged(), &self.header, location);
-            self.outbox.sent[self.to] = number;
+            self.channel.send_long(stamp, &self.header, location);
+            self.outbox.sent[self.to] = stamp.number;
             self.given = self.bytes.len();
             return true;
         }
@@ -103,15 +98,15 @@ impl<'a> Sending<'a> {
         {
             return false;
         }
-        let Some(number) = self.outbox.next_number(self.to, self.channel) else { return false };
+        let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
         let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + PIECE)];
         // SAFETY: the piece is this rank's, and whoever was to read it has taken its message; a piece has room for
         // so much, and is no part of the source.
         unsafe { self.board.piece(self.from, piece).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         let location = Location { segment: Location::STAGING, offset: piece as u64 };
-        self.channel.send_long(number, self.acknowledged(), &self.header, location);
-        self.outbox.sent[self.to] = number;
-        self.outbox.staged[piece] = Some((self.to, number));
+        self.channel.send_long(stamp, &self.header, location);
+        self.outbox.sent[self.to] = stamp.number;
+        self.outbox.staged[piece] = Some((self.to, stamp.number));
         self.outbox.next_piece = (piece + 1) % PIECES;
         self.given += bytes.len();
         // The pieces are the communicator's: nothing of the caller's is lent.

@@ -39,10 +39,7 @@ impl Shared {
         // Who has no core to itself looks once.
         for _ in 0..(*spins).clamp(1, LOOKS) {
             let Some(message) = channel.arrived(number) else { continue };
-            let expected = header.of_size(size_bytes);
-            if message.digest != expected.digest() {
-                expected.check(channel.header(number), *other, roll)?;
-            }
+            channel.check(number, message, &header.of_size(size_bytes), *other, roll)?;
             target.accept(0, channel.payload(number, message, size_bytes));
             outbox.acknowledged(from, message.acknowledged);
             channel.take(number);
