@@ -40,7 +40,7 @@ pub(super) struct Acts {
 
 impl Acts {
     /// The steps of all ranks of one node. Each message has two words: that it is there, and that it is taken. `earliest` tells when a
-    /// rank sends ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)) where the whole array is eager.
+    /// rank sends ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)) where ranks share memory and the whole array is eager.
     pub(super) fn of_steps(
         world: &World<'_>,
         machine: &Machine,
@@ -60,7 +60,8 @@ impl Acts {
                 words += 2;
             }
         }
-        let is_eager = world.count * element_size_bytes <= machine.eager_bytes;
+        // Only over memory that ranks share are sends eager enough for that: there is one pass, too.
+        let is_eager = machine.one_pass.is_some() && world.count * element_size_bytes <= machine.eager_bytes;
         let mut word = 0;
         let mut of_ranks = Vec::with_capacity(ranks);
         for (rank, steps) in world.played.iter().enumerate() {
