@@ -14,18 +14,19 @@ use crate::codes::Codes;
 #[cfg(feature = "mpi")]
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::executor::{EagerSteps, Executor, Prepared, Task, agreement};
+use crate::executor::{CompiledPlan, EagerSteps, Executor, Task, agreement};
 #[cfg(feature = "mpi")]
 use crate::kernels::{Accumulator, ReduceOp};
-use crate::means::{Means, Vendor};
+use crate::method::{Method, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
-use crate::status::{Roll, dump_failed, panicked};
-use crate::transport::{Calls, Patience, Transport};
+use crate::status::{StatusBoard, dump_failed, panicked};
+use crate::transport::{Calls, Deadlines, Transport};
 use crate::tuning::Tuning;
 
 #[cfg(feature = "nccl")]
 mod device;
+mod messages;
 
 /// Something that can carry out collective calls for one rank.
 ///
@@ -55,7 +56,7 @@ pub(crate) struct Engine {
     pub(crate) transport: Transport,
     pub(crate) topology: Topology,
     /// What this rank and those of its node know of each other.
-    pub(crate) roll: Roll,
+    pub(crate) status: StatusBoard,
     pub(crate) limits: Limits,
     /// What stands for the label of the next call; 0 if it has none.
     pub(crate) label: u64,
@@ -63,7 +64,7 @@ pub(crate) struct Engine {
     /// How all ranks see that they are in the same call, where vendors do not look.
     pub(crate) agreement: Schedule,
     /// A program makes few different calls, many times. `None` for what an algorithm does not offer.
-    plans: HashMap<(Algorithm, Operation), Option<Arc<Prepared>>>,
+    plans: HashMap<(Algorithm, Operation), Option<Arc<CompiledPlan>>>,
     /// Calls before, and what carried them out: most calls are like one of the last few.
     recent: Vec<Recent>,
     /// Which of those was the last call.
@@ -80,9 +81,9 @@ pub(crate) struct Engine {
 /// How long calls may wait for other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    pub(crate) usual: Patience,
+    pub(crate) usual: Deadlines,
     /// Before ranks have met in a call of the user's: some may still be starting.
-    pub(crate) first: Patience,
+    pub(crate) first: Deadlines,
 }
 
 impl Limits {
@@ -92,7 +93,7 @@ impl Limits {
     }
 
     #[inline]
-    pub(crate) fn of(&self, sequence: u64) -> &Patience {
+    pub(crate) fn of(&self, sequence: u64) -> &Deadlines {
         if (1..FIRST_OF_SETUP).contains(&sequence) { &self.usual } else { &self.first }
     }
 }
@@ -105,9 +106,9 @@ struct Recent {
     choice: Choice,
     call: Call,
     ran: Ran,
-    means: Means,
+    method: Method,
     codes: Codes,
-    prepared: Arc<Prepared>,
+    compiled: Arc<CompiledPlan>,
     eager: Option<EagerSteps>,
 }
 
@@ -117,7 +118,7 @@ impl Engine {
         let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
         let agreement = agreement(transport.rank(), topology.ranks());
         Self {
-            roll: transport.roll().clone(),
+            status: transport.status().clone(),
             transport,
             topology,
             limits,
@@ -190,16 +191,17 @@ impl Engine {
         check_size(call, buffer);
         let place = self.choose(choice, call);
         #[cfg(feature = "mpi")]
-        self.check_vendor(self.recent[place].means, call)?;
-        let Self { transport, topology, roll, limits, label, executor, agreement, recent, calls, .. } = self;
-        let Recent { means, codes, prepared, eager, .. } = &mut recent[place];
+        self.check_vendor(self.recent[place].method, call)?;
+        let Self { transport, topology, status, limits, label, executor, agreement, recent, calls, .. } =
+            self;
+        let Recent { method, codes, compiled, eager, .. } = &mut recent[place];
         let header = calls.next(1, call.count, *codes, take(label));
-        let (means, patience) = (*means, limits.of(header.sequence()));
-        let recording = header.note(roll, buffer.len());
+        let (method, deadlines) = (*method, limits.of(header.sequence()));
+        let recording = header.note(status, buffer.len());
         let done = match eager {
-            Some(steps) => steps.run(&header, buffer, transport, patience),
+            Some(steps) => steps.run(&header, buffer, transport, deadlines),
             None => {
-                let task = Task { call, header, means, prepared, topology, agreement, patience };
+                let task = Task { call, header, method, compiled, topology, agreement, deadlines };
                 executor.run(&task, buffer, transport)
             }
         };
@@ -210,10 +212,10 @@ impl Engine {
     /// MPI's own collectives.
     #[cfg(feature = "mpi")]
     fn run_by_mpi(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        self.check_vendor(Means::Vendor(Vendor::Mpi), call)?;
-        let codes = Codes::new(call, Means::Vendor(Vendor::Mpi));
+        self.check_vendor(Method::Vendor(Vendor::Mpi), call)?;
+        let codes = Codes::new(call, Method::Vendor(Vendor::Mpi));
         let header = self.calls.next(1, call.count, codes, take(&mut self.label));
-        let recording = header.note(&self.roll, buffer.len());
+        let recording = header.note(&self.status, buffer.len());
         let Transport::Mpi(mpi) = self.transport.sound() else {
             unreachable!("it was seen when it was asked for")
         };
@@ -225,11 +227,11 @@ impl Engine {
     /// # Errors
     /// [`Error::Unsupported`] if MPI is to reduce what it does not reduce as we do.
     #[cfg(feature = "mpi")]
-    fn check_vendor(&mut self, means: Means, call: &Call) -> Result<()> {
-        let accumulates = |op| match means {
+    fn check_vendor(&mut self, method: Method, call: &Call) -> Result<()> {
+        let accumulates = |op| match method {
             // Half formats that are added up are held as `f32`.
-            Means::InNodes(_, Vendor::Mpi) => Some(Accumulator::of(call.dtype, op).is_some()),
-            Means::Vendor(Vendor::Mpi) => Some(false),
+            Method::InNodes(_, Vendor::Mpi) => Some(Accumulator::of(call.dtype, op).is_some()),
+            Method::Vendor(Vendor::Mpi) => Some(false),
             _ => None,
         };
         // A barrier reduces nothing.
@@ -242,8 +244,7 @@ impl Engine {
     }
 
     /// How long the next call may wait for other ranks.
-    #[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "asked by what is on GPUs"))]
-    pub(crate) fn patience(&self) -> &Patience {
+    pub(crate) fn deadlines(&self) -> &Deadlines {
         self.limits.of(self.calls.sequence)
     }
 
@@ -261,7 +262,7 @@ impl Engine {
         if self.failure.is_none() {
             self.failure = Some(cause.to_owned());
             self.transport.fail(cause);
-            dump_failed(&self.roll, cause);
+            dump_failed(&self.status, cause);
             self.transport.end_if_stranded();
         }
         let (rank, cause) = (self.transport.rank(), self.failure.clone().unwrap_or_default());
@@ -282,11 +283,11 @@ impl Engine {
     }
 
     /// This rank's plan, if the algorithm offers the operation.
-    pub(crate) fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<Prepared>> {
+    pub(crate) fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<CompiledPlan>> {
         let (rank, topology) = (self.transport.rank(), &self.topology);
         let make = || {
             let plan = algorithm.plan(operation, topology, rank)?;
-            Some(Arc::new(Prepared::new(plan, algorithm, operation, rank, topology.ranks())))
+            Some(Arc::new(CompiledPlan::new(plan, algorithm, operation, rank, topology.ranks())))
         };
         self.plans.entry((algorithm, operation)).or_insert_with(make).clone()
     }
@@ -308,17 +309,17 @@ impl Engine {
         if let Some(place) = self.recent.iter().position(|recent| recent.is_of(choice, call)) {
             return place;
         }
-        let (selection, prepared) = self.look_up(choice, call);
-        let means = match *choice {
+        let (selection, compiled) = self.look_up(choice, call);
+        let method = match *choice {
             Choice::InNodes(algorithm, vendor) if algorithm == selection.algorithm => {
-                Means::InNodes(algorithm, vendor)
+                Method::InNodes(algorithm, vendor)
             }
-            _ => Means::Algorithm(selection.algorithm),
+            _ => Method::Algorithm(selection.algorithm),
         };
-        let ran = Ran { algorithm: means.name(), why: selection.why };
-        let codes = Codes::new(call, means);
-        let eager = EagerSteps::new(&prepared, call, means, self.topology.ranks(), &self.transport);
-        let recent = Recent { choice: choice.clone(), call: *call, ran, means, codes, prepared, eager };
+        let ran = Ran { algorithm: method.name(), why: selection.why };
+        let codes = Codes::new(call, method);
+        let eager = EagerSteps::new(&compiled, call, method, self.topology.ranks(), &self.transport);
+        let recent = Recent { choice: choice.clone(), call: *call, ran, method, codes, compiled, eager };
         if self.recent.len() < MOST_RECENT {
             self.recent.push(recent);
             return self.recent.len() - 1;
@@ -329,7 +330,7 @@ impl Engine {
         place
     }
 
-    fn look_up(&mut self, choice: &Choice, call: &Call) -> (Selection, Arc<Prepared>) {
+    fn look_up(&mut self, choice: &Choice, call: &Call) -> (Selection, Arc<CompiledPlan>) {
         if let Some((algorithm, why)) = choice.wished(call.size_bytes())
             && let Some(plan) = self.plan(algorithm, call.operation)
         {

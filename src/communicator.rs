@@ -10,26 +10,30 @@ use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partitio
 use crate::call::{Call, Memory, Ran, Why};
 use crate::codes::OF_BARRIER;
 use crate::collective::{Collective, Engine};
+use crate::config::Config;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::means::{Means, Vendor, is_for_vendors};
 use crate::memory::{Registered, Registry};
-use crate::pending::Seat;
+use crate::method::{Method, Vendor, is_for_vendors};
+use crate::request::Seat;
 use crate::select::Choice;
-use crate::status::{Guard, Roll};
+use crate::status::{FailureReport, Guard, StatusBoard};
 use crate::transport::Transport;
+use crate::tuning::Tuning;
 
+mod deadlines;
 #[cfg(feature = "nccl")]
 mod device;
+mod groups;
 mod in_flight;
 mod lateness;
 mod own;
-mod patience;
+mod point_to_point;
 mod setup;
 
 #[cfg(feature = "nccl")]
-pub use device::DevicePending;
+pub use device::DeviceRequest;
 use lateness::Asked;
 pub use lateness::{Lateness, Times};
 
@@ -62,16 +66,22 @@ pub struct Communicator {
     rank: Rank,
     topology: Topology,
     transport: &'static str,
+    has_mpi: bool,
     turns: f64,
     registry: Arc<Registry>,
     /// What this rank and those of its node know of each other.
-    roll: Roll,
+    status: StatusBoard,
     /// What stands for the label of the next call; 0 if it has none.
     label: u64,
     /// When all ranks were asked how long they were busy.
     asked: Asked,
-    /// It comes after the seat: it still watches while MPI is finalised, which waits for others.
-    guard: Option<Arc<dyn Guard>>,
+    /// It comes after the seat: it still watches while MPI is finalised, which waits for others. And what speaks for this rank.
+    guard: Option<(Arc<dyn Guard>, Arc<dyn FailureReport>)>,
+    /// What groups of these ranks go by too.
+    config: Config,
+    constants: (Tuning, usize),
+    /// How many groups were made of them.
+    groups: u64,
     #[cfg(feature = "nccl")]
     local_rank: Rank,
     #[cfg(feature = "nccl")]
@@ -100,6 +110,11 @@ impl Communicator {
         self.transport
     }
 
+    /// Whether MPI carries messages between nodes, and its own collectives can be chosen.
+    pub fn has_mpi(&self) -> bool {
+        self.has_mpi
+    }
+
     /// Whether this node has more ranks than cores, so that they take turns.
     pub fn is_oversubscribed(&self) -> bool {
         self.turns > 1.0
@@ -115,8 +130,8 @@ impl Communicator {
     }
 
     /// What this rank and those of its node know of each other.
-    pub(crate) fn roll(&self) -> &Roll {
-        &self.roll
+    pub(crate) fn status(&self) -> &StatusBoard {
+        &self.status
     }
 
     /// What the constants say of a call.
@@ -142,15 +157,15 @@ impl Communicator {
     }
 
     fn check_choice(&self, choice: &Choice) -> Result<()> {
-        match (choice, self.transport()) {
-            (Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi), "threads") => {
-                Err(Error::Unsupported(
-                    "MPI's own collectives need ranks under mpirun; these are threads".to_owned(),
-                ))
+        match choice {
+            Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi) if !self.has_mpi => {
+                let these =
+                    if self.transport == "threads" { "these are threads" } else { "these have no MPI" };
+                Err(Error::Unsupported(format!("MPI's own collectives need ranks under mpirun; {these}")))
             }
-            (Choice::InNodes(algorithm, _), _) if !is_for_vendors(*algorithm) => Err(Error::Unsupported(
-                format!("{algorithm} has no phases inside of nodes; hierarchical-copy and rail have"),
-            )),
+            Choice::InNodes(algorithm, _) if !is_for_vendors(*algorithm) => Err(Error::Unsupported(format!(
+                "{algorithm} has no phases inside of nodes; hierarchical-copy and rail have"
+            ))),
             _ => Ok(()),
         }
     }
@@ -158,7 +173,7 @@ impl Communicator {
     /// What would carry out a call now, and why.
     pub fn selection(&mut self, call: &Call) -> Ran {
         match self.choice.on_host(call.operation) {
-            Choice::Vendor(vendor) => Ran { algorithm: Means::Vendor(*vendor).name(), why: Why::AskedFor },
+            Choice::Vendor(vendor) => Ran { algorithm: Method::Vendor(*vendor).name(), why: Why::AskedFor },
             choice => self.seat.engine().selection(choice, call),
         }
     }
@@ -283,8 +298,6 @@ impl Communicator {
     /// # Panics
     /// If the length of the buffer is not a multiple of the number of ranks.
     pub fn all_to_all<T: Element>(&mut self, buffer: &mut [T]) -> Result<Ran> {
-        let (count, ranks) = (buffer.len(), self.ranks());
-        assert!(count.is_multiple_of(ranks), "{count} elements are not {ranks} blocks of equal size");
         self.call(Operation::AllToAll, None, buffer)
     }
 
@@ -322,12 +335,25 @@ impl Communicator {
         op: Option<ReduceOp>,
         buffer: &mut [T],
     ) -> Result<Ran> {
-        if let Some(root) = operation.root() {
-            assert!(root < self.ranks(), "root {root} is not in a world of {} ranks", self.ranks());
-        }
-        let call = Call { operation, op, dtype: T::DTYPE, count: buffer.len() };
+        let call = self.checked::<T>(operation, op, buffer.len());
         let (choice, engine) = self.labelled();
         engine.run(choice.on_host(operation), &call, bytemuck::cast_slice_mut(buffer))
+    }
+
+    /// A call on a buffer of `count` elements, blocking or in flight.
+    ///
+    /// # Panics
+    /// If there is no such root, or if an all-to-all has no blocks of equal size.
+    #[inline]
+    fn checked<T: Element>(&self, operation: Operation, op: Option<ReduceOp>, count: usize) -> Call {
+        let ranks = self.ranks();
+        if let Some(root) = operation.root() {
+            assert!(root < ranks, "root {root} is not in a world of {ranks} ranks");
+        }
+        if operation == Operation::AllToAll {
+            assert!(count.is_multiple_of(ranks), "{count} elements are not {ranks} blocks of equal size");
+        }
+        Call { operation, op, dtype: T::DTYPE, count }
     }
 }
 

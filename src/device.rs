@@ -1,8 +1,8 @@
 //! Arrays in the memory of GPUs: NCCL in the nodes where it can, the host between nodes and where it cannot.
 
 use crate::error::{Error, Result};
-use crate::status::Roll;
-use crate::transport::{Hopeless, Patience, Waiting};
+use crate::status::StatusBoard;
+use crate::transport::{Deadlines, Hopeless, Waiting};
 
 mod copies;
 mod facts;
@@ -23,15 +23,17 @@ pub(crate) use staged::Pipeline;
 pub(crate) fn wait_for(
     mut is_over: impl FnMut() -> Result<bool>,
     what: &'static str,
-    (patience, roll): (&Patience, &Roll),
+    (deadlines, status): (&Deadlines, &StatusBoard),
     mut look: impl FnMut() -> Result<()>,
 ) -> Result<()> {
-    let mut waiting = Waiting::new(0, patience, roll);
+    let mut waiting = Waiting::new(0, deadlines, status);
     while !is_over()? {
         match waiting.pause() {
             Ok(false) => {}
             Ok(true) => look()?,
-            Err(Hopeless::Overdue(waited)) => return Err(Error::Overdue { rank: roll.rank(), what, waited }),
+            Err(Hopeless::Overdue(waited)) => {
+                return Err(Error::Overdue { rank: status.rank(), what, waited });
+            }
             Err(Hopeless::Failed(error)) => return Err(error),
         }
     }

@@ -4,7 +4,7 @@
 //! It sleeps until something happens, or for a moment: so it costs a few microseconds twenty times a second. It calls
 //! nothing of MPI's, which may hang.
 //!
-//! What one rank sees is written on the [`Roll`], where those that wait look. The leaders of nodes tell each other
+//! What one rank sees is written on the [`StatusBoard`], where those that wait look. The leaders of nodes tell each other
 //! over connections of their own.
 
 use std::os::fd::AsFd as _;
@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::config::OnFailure;
 use crate::error::{Error, Result};
-use crate::status::{FailureReport as _, Guard, Roll, dump, dump_all};
+use crate::status::{FailureReport as _, Guard, StatusBoard, dump, dump_all};
 use crate::system::{FAILED, say};
 
 mod bell;
@@ -55,23 +56,24 @@ const SAME_END: Duration = Duration::from_millis(100);
 /// Who is to be watched, and what is done about it.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The rolls of the ranks of this process; the first is that of the watchdog.
-    pub(crate) rolls: Vec<Roll>,
+    /// The status boards of the ranks of this process; the first is that of the watchdog.
+    pub(crate) statuses: Vec<StatusBoard>,
     pub(crate) cards: Cards,
     /// Where the leaders of other nodes connect.
     pub(crate) hub: Option<Hub>,
     /// After how long a wait is warned of, on rank 0.
     pub(crate) warn_after: Duration,
     pub(crate) kind: Kind,
+    /// What becomes of this program when a rank fails, unless [it says](Guard::end_program_on_failure) otherwise later.
+    pub(crate) on_failure: OnFailure,
 }
 
 /// What kind of ranks a watchdog watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Ranks that are processes: when one fails, all end.
+    /// Each is a process.
     Processes,
-    /// Ranks that are threads. A program that does other things too learns of failures by what they return; unless
-    /// [it says](Guard::end_program_on_failure) that they are all that it does.
+    /// Threads of this process.
     Threads,
 }
 
@@ -81,6 +83,8 @@ pub(crate) struct Watchdog {
     bell: Arc<Bell>,
     reports: Vec<Arc<Report>>,
     is_program: Arc<AtomicBool>,
+    /// The status board of a rank that is this process.
+    of_process: Option<StatusBoard>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -91,41 +95,43 @@ impl Watchdog {
     /// [`Error::Launch`] if the system gives no thread, or no file for it.
     pub(crate) fn start(watched: Watched) -> Result<Self> {
         let failed = |cause: std::io::Error| Error::Launch(format!("there can be no watchdog: {cause}"));
-        let Watched { rolls, cards, hub, warn_after, kind } = watched;
+        let Watched { statuses, cards, hub, warn_after, kind, on_failure } = watched;
         let (bell, cards) = (Arc::new(Bell::new().map_err(failed)?), Arc::new(cards));
-        let is_program = Arc::new(AtomicBool::new(kind == Kind::Processes));
-        let report = |roll: &Roll| {
+        let is_program = Arc::new(AtomicBool::new(false));
+        let report = |status: &StatusBoard| {
             let (cards, bell) = (Arc::clone(&cards), Arc::clone(&bell));
-            Arc::new(Report::new(roll.clone(), cards, Arc::clone(&is_program), bell))
+            Arc::new(Report::new(status.clone(), cards, Arc::clone(&is_program), bell))
         };
-        let reports: Vec<_> = rolls.iter().map(report).collect();
-        let roll = rolls.into_iter().next().expect("a process has a rank");
-        if kind == Kind::Processes {
-            panics::keep();
-        }
+        let reports: Vec<_> = statuses.iter().map(report).collect();
+        let status = statuses.into_iter().next().expect("a process has a rank");
+        let of_process = (kind == Kind::Processes).then(|| status.clone());
         let processes = match kind {
-            Kind::Processes => Processes::on(&roll, &cards),
+            Kind::Processes => Processes::on(&status, &cards),
             Kind::Threads => Processes::default(),
         };
         let mut rounds = Rounds {
             kind,
             is_program: Arc::clone(&is_program),
-            signals: Signals::heed(kind == Kind::Processes),
+            signals: None,
             processes,
-            nodes: Nodes::new(&roll, &cards, hub, warn_after),
-            warnings: (roll.rank() == 0).then(|| Warnings::new(warn_after)),
-            roll,
+            nodes: Nodes::new(&status, &cards, hub, warn_after),
+            warnings: (status.rank() == 0).then(|| Warnings::new(warn_after)),
+            status,
             cards,
             reports: reports.clone(),
             bell: Arc::clone(&bell),
             failed_at: None,
             told_to_end: None,
         };
+        if on_failure == OnFailure::EndJob {
+            end_program(&is_program);
+            rounds.heed_signals();
+        }
         let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || rounds.run());
-        Ok(Self { bell, reports, is_program, thread: Some(thread.map_err(failed)?) })
+        Ok(Self { bell, reports, is_program, of_process, thread: Some(thread.map_err(failed)?) })
     }
 
-    /// What the ranks of this process say of a failure, in the order of their rolls.
+    /// What the ranks of this process say of a failure, in the order of their status boards.
     pub(crate) fn reports(&self) -> &[Arc<Report>] {
         &self.reports
     }
@@ -133,9 +139,15 @@ impl Watchdog {
 
 impl Guard for Watchdog {
     fn end_program_on_failure(&self) {
-        panics::keep();
-        self.is_program.store(true, Ordering::Relaxed);
+        end_program(&self.is_program);
+        self.bell.ring();
     }
+}
+
+/// From now on the ranks are all that this process does.
+fn end_program(is_program: &AtomicBool) {
+    panics::keep();
+    is_program.store(true, Ordering::Relaxed);
 }
 
 impl Drop for Watchdog {
@@ -143,6 +155,12 @@ impl Drop for Watchdog {
         self.bell.ring_to_end();
         let ended = self.thread.take().map(JoinHandle::join);
         debug_assert!(matches!(ended, Some(Ok(()))), "a watchdog does not panic");
+        // The job ends, whatever this process would do next.
+        let has_failed = self.of_process.as_ref().is_some_and(|status| status.failed().is_some());
+        if has_failed && self.is_program.load(Ordering::Relaxed) {
+            self.reports.iter().for_each(|report| report.aborted());
+            signal_hook::low_level::exit(FAILED);
+        }
     }
 }
 
@@ -152,11 +170,12 @@ struct Rounds {
     kind: Kind,
     /// Whether the ranks are all that this process does, so that it ends with them.
     is_program: Arc<AtomicBool>,
-    roll: Roll,
+    status: StatusBoard,
     cards: Arc<Cards>,
     reports: Vec<Arc<Report>>,
     bell: Arc<Bell>,
-    signals: Signals,
+    /// Heeded where the ranks are all that this process does.
+    signals: Option<Signals>,
     processes: Processes,
     nodes: Option<Nodes>,
     warnings: Option<Warnings>,
@@ -198,20 +217,24 @@ impl Rounds {
     }
 
     fn round(&mut self) {
-        self.roll.tick();
-        if self.signals.asked() {
+        self.status.tick();
+        self.heed_signals();
+        let signals = self.signals.as_ref();
+        let (asked, told_to_end) =
+            (signals.is_some_and(Signals::asked), signals.and_then(Signals::told_to_end));
+        if asked {
             self.asked();
         }
-        if let Some(signal) = self.signals.told_to_end().filter(|_| self.told_to_end.is_none()) {
+        if let Some(signal) = told_to_end.filter(|_| self.told_to_end.is_none()) {
             self.told_to_end = Some((Instant::now(), signal));
-            self.roll.tell_to_end();
+            self.status.tell_to_end();
         }
         self.look_at_processes();
         let is_same_end = self.is_same_end() && self.is_ended_from_outside();
         if let Some(nodes) = self.nodes.as_mut().filter(|_| !is_same_end) {
             nodes.round(&self.reports[0]);
         }
-        if self.roll.failed().is_some() {
+        if self.status.failed().is_some() {
             self.failed();
         } else {
             self.look_at_all();
@@ -219,10 +242,16 @@ impl Rounds {
         self.end_if_told();
     }
 
+    fn heed_signals(&mut self) {
+        if self.signals.is_none() && self.is_program.load(Ordering::Relaxed) {
+            self.signals = Some(Signals::heed(self.kind == Kind::Processes));
+        }
+    }
+
     /// Whether somebody ends the whole world, which is no failure of it. A rank that is alone on its node cannot know.
     fn is_ended_from_outside(&self) -> bool {
-        let members = self.roll.members().len();
-        self.roll.all_are_told_to_end() && (members > 1 || members == self.roll.ranks())
+        let members = self.status.members().len();
+        self.status.all_are_told_to_end() && (members > 1 || members == self.status.ranks())
     }
 
     /// Whether what becomes of other processes now has the same reason as the end of this one.
@@ -234,7 +263,7 @@ impl Rounds {
     fn end_if_told(&self) {
         let Some((at, signal)) = self.told_to_end else { return };
         let passed = at.elapsed();
-        if passed > TERMINATION && self.roll.failed().is_none() {
+        if passed > TERMINATION && self.status.failed().is_none() {
             if self.is_ended_from_outside() {
                 signals::end_by(signal);
             }
@@ -248,7 +277,7 @@ impl Rounds {
 
     fn look_at_processes(&mut self) {
         for rank in self.processes.ended() {
-            if !self.roll.has_left(rank) && !self.is_same_end() {
+            if !self.status.has_left(rank) && !self.is_same_end() {
                 self.reports[0].died(rank, "its process was killed, has crashed or called exit", None);
             }
         }
@@ -270,9 +299,9 @@ impl Rounds {
     /// Somebody wants to know what the ranks of this process did last. (Processes are asked one by one.)
     fn asked(&self) {
         match self.kind {
-            Kind::Threads => dump_all(&self.roll, "SIGUSR1"),
+            Kind::Threads => dump_all(&self.status, "SIGUSR1"),
             Kind::Processes => {
-                if let Err(error) = dump(&self.roll, self.roll.position(), "SIGUSR1") {
+                if let Err(error) = dump(&self.status, self.status.position(), "SIGUSR1") {
                     say(&format!("unisono: {error}\n"));
                 }
             }
@@ -281,11 +310,11 @@ impl Rounds {
 
     /// On rank 0: looks at what all ranks do, for waits that take long and ranks that will never meet.
     fn look_at_all(&mut self) {
-        let Some(warnings) = self.warnings.as_mut().filter(|_| !self.roll.is_quiet()) else { return };
+        let Some(warnings) = self.warnings.as_mut().filter(|_| !self.status.is_quiet()) else { return };
         if !warnings.is_time() {
             return;
         }
-        let here = (0..self.roll.members().len()).map(|position| (self.roll.doing(position), None));
+        let here = (0..self.status.members().len()).map(|position| (self.status.doing(position), None));
         let elsewhere = self.nodes.iter().flat_map(Nodes::doings);
         let ranks: Vec<_> = here.chain(elsewhere).collect();
         if let Some(cause) = disagreement(&ranks) {

@@ -111,6 +111,20 @@ impl Topology {
         Self { local_rank, nodes: nodes.into_iter().map(Group::new).collect(), world, leaders, node_of }
     }
 
+    /// Where these ranks are, in a world of their own in which they are numbered in this order.
+    ///
+    /// # Panics
+    /// If there are none.
+    #[must_use]
+    pub fn among(&self, ranks: &[Rank]) -> Self {
+        let mut nodes: Vec<_> = ranks.iter().map(|&rank| self.node_of[rank]).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let number =
+            |rank: &Rank| nodes.binary_search(&self.node_of[*rank]).expect("the node of one of them");
+        Self::from_node_of(ranks.iter().map(number).collect())
+    }
+
     /// How many ranks the world has.
     pub fn ranks(&self) -> usize {
         self.node_of.len()

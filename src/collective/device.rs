@@ -11,9 +11,9 @@ use crate::codes::Codes;
 use crate::device::{Gpu, Pipeline, Ranks, Staged, pieces};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::executor::{Executor, Prepared, Task};
+use crate::executor::{CompiledPlan, Executor, Task};
 use crate::gpu::{Span, cuda};
-use crate::means::{Means, Vendor};
+use crate::method::{Method, Vendor};
 use crate::select::Choice;
 use crate::transport::Transport;
 
@@ -81,25 +81,25 @@ impl Engine {
     ) -> Result<Ran> {
         assert_eq!(span.size_bytes(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
         check_context(span.context(), stream.context())?;
-        let (means, why) = match choose::choose(choice, call, &gpu.inside, &self.topology)? {
+        let (method, why) = match choose::choose(choice, call, &gpu.inside, &self.topology)? {
             Some(chosen) => chosen,
             None => self.on_host(choice, call),
         };
-        let done = match means {
+        let done = match method {
             // Any reduction of one array is that array.
             _ if self.topology.ranks() == 1 => Ok(()),
-            Means::Vendor(_) => self.by_nccl(gpu, call, span, stream),
-            Means::Algorithm(algorithm) => self.in_pieces(gpu, algorithm, None, call, span, stream),
-            Means::InNodes(algorithm, vendor) => {
+            Method::Vendor(_) => self.by_nccl(gpu, call, span, stream),
+            Method::Algorithm(algorithm) => self.in_pieces(gpu, algorithm, None, call, span, stream),
+            Method::InNodes(algorithm, vendor) => {
                 self.in_pieces(gpu, algorithm, Some(vendor), call, span, stream)
             }
         };
         // The part of it that the host has, which may be over before the GPU's.
         if self.topology.ranks() > 1 {
-            self.roll.end(done.is_ok());
+            self.status.end(done.is_ok());
         }
         done?;
-        Ok(Ran { algorithm: means.name(), why })
+        Ok(Ran { algorithm: method.name(), why })
     }
 
     fn by_nccl(
@@ -110,9 +110,9 @@ impl Engine {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         // No step of this plan is taken.
-        let prepared = self.plan(Algorithm::RecursiveDoubling, Operation::AllReduce);
-        let prepared = prepared.expect("every algorithm offers all-reduce");
-        let (task, _, transport) = self.task(call, Means::Vendor(Vendor::Nccl), &prepared, 1);
+        let compiled = self.plan(Algorithm::RecursiveDoubling, Operation::AllReduce);
+        let compiled = compiled.expect("every algorithm offers all-reduce");
+        let (task, _, transport) = self.task(call, Method::Vendor(Vendor::Nccl), &compiled, 1);
         task.agree(transport)?;
         let op = call.op.expect("an all-reduce reduces");
         gpu.nccl().all_reduce(span, call.dtype, op, stream)
@@ -127,21 +127,21 @@ impl Engine {
         span: &mut Span<'_>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let prepared = self.plan(algorithm, Operation::AllReduce).expect("every algorithm offers all-reduce");
+        let compiled = self.plan(algorithm, Operation::AllReduce).expect("every algorithm offers all-reduce");
         let staged = Arc::clone(gpu.plans.entry((algorithm, vendor.is_some())).or_insert_with(|| {
             Arc::new(match vendor {
-                Some(_) => Staged::with_vendor(prepared.plan(), algorithm),
-                None => Staged::on_host(Arc::clone(&prepared)),
+                Some(_) => Staged::with_vendor(compiled.plan(), algorithm),
+                None => Staged::on_host(Arc::clone(&compiled)),
             })
         }));
-        let means = vendor.map_or(Means::Algorithm(algorithm), |vendor| Means::InNodes(algorithm, vendor));
+        let method = vendor.map_or(Method::Algorithm(algorithm), |vendor| Method::InNodes(algorithm, vendor));
         // What one rank has on the host: with a vendor, a rail's is a shard.
         let shards = match (algorithm, vendor) {
             (Algorithm::Rail, Some(_)) => self.topology.ranks_of_largest_node(),
             _ => 1,
         };
         let pieces = pieces::count_for(call.size_bytes() / shards);
-        let (task, executor, transport) = self.task(call, means, &prepared, pieces as u64);
+        let (task, executor, transport) = self.task(call, method, &compiled, pieces as u64);
         if vendor.is_some() {
             task.agree(transport)?;
         }
@@ -149,26 +149,26 @@ impl Engine {
     }
 
     /// What the host's algorithm for an array of its own would be.
-    fn on_host(&mut self, choice: &Choice, call: &Call) -> (Means, Why) {
+    fn on_host(&mut self, choice: &Choice, call: &Call) -> (Method, Why) {
         let selection = self.selection(choice, call);
-        let means = selection.algorithm.parse().expect("what is selected has a name");
-        (means, selection.why)
+        let method = selection.algorithm.parse().expect("what is selected has a name");
+        (method, selection.why)
     }
 
     /// The next call, which takes so many numbers.
     fn task<'a>(
         &'a mut self,
         call: &'a Call,
-        means: Means,
-        prepared: &'a Prepared,
+        method: Method,
+        compiled: &'a CompiledPlan,
         numbers: u64,
     ) -> (Task<'a>, &'a mut Executor, &'a mut Transport) {
-        let Self { topology, agreement, roll, limits, label, calls, executor, transport, .. } = self;
-        let header = calls.next(numbers, call.count, Codes::new(call, means), std::mem::take(label));
+        let Self { topology, agreement, status, limits, label, calls, executor, transport, .. } = self;
+        let header = calls.next(numbers, call.count, Codes::new(call, method), std::mem::take(label));
         // Its end is written down when the host has done its part.
-        let _ = header.note(roll, call.size_bytes());
-        let patience = limits.of(header.sequence());
-        let task = Task { call, header, means, prepared, topology, agreement, patience };
+        let _ = header.note(status, call.size_bytes());
+        let deadlines = limits.of(header.sequence());
+        let task = Task { call, header, method, compiled, topology, agreement, deadlines };
         (task, executor, transport)
     }
 }

@@ -14,7 +14,7 @@ use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::gpu::{self, cuda, lend};
 use crate::kernels::ReduceOp;
-use crate::pending::Pending;
+use crate::request::Request;
 use crate::select::Choice;
 
 impl Communicator {
@@ -99,18 +99,18 @@ impl Communicator {
     }
 
     /// Begins an all-reduce of an array on a GPU that goes on beside what this thread and `stream` do next: after what is on `stream`
-    /// now, on the communication thread and on a stream of its own. The array comes back from [`DevicePending::wait`]. As for
+    /// now, on the communication thread and on a stream of its own. The array comes back from [`DeviceRequest::wait`]. As for
     /// [`Communicator::all_reduce_async`], several may be in flight.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`]; [`Error::Cuda`](crate::Error::Cuda) if the GPU cannot be used. What goes wrong later,
-    /// [`DevicePending::wait`] says.
+    /// [`DeviceRequest::wait`] says.
     pub fn all_reduce_device_async<T: Element, B>(
         &mut self,
         buffer: B,
         op: ReduceOp,
         stream: &Arc<CudaStream>,
-    ) -> Result<DevicePending<B>>
+    ) -> Result<DeviceRequest<B>>
     where
         B: DevicePtrMut<T> + Send + 'static,
     {
@@ -121,7 +121,7 @@ impl Communicator {
         let done = Arc::new(context.new_event(None).map_err(cuda("an event"))?);
         let event = Arc::clone(&done);
         let label = std::mem::take(&mut self.label);
-        let pending = self.seat.send(buffer, move |engine, buffer| {
+        let request = self.seat.send(buffer, move |engine, buffer| {
             engine.with_gpu(&context, |engine, gpu| {
                 engine.label = label;
                 let aside = gpu.aside();
@@ -132,7 +132,7 @@ impl Communicator {
                 ran.and(ordered.map_err(cuda("order of streams")))
             })
         })?;
-        Ok(DevicePending { pending, done })
+        Ok(DeviceRequest { request, done })
     }
 
     /// Waits until all that is on a stream now is done.
@@ -144,8 +144,8 @@ impl Communicator {
         self.on_gpu(stream.context(), |engine, gpu| {
             let reached = gpu::moment(stream)?;
             let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));
-            let (what, patience) = ("what is queued on the GPU", engine.patience());
-            device::wait_for(is_over, what, (patience, &engine.roll), || gpu.check_nccl())
+            let (what, deadlines) = ("what is queued on the GPU", engine.deadlines());
+            device::wait_for(is_over, what, (deadlines, &engine.status), || gpu.check_nccl())
         })
     }
 
@@ -182,16 +182,19 @@ impl Communicator {
 
 /// An all-reduce of an array on a GPU in flight, which owns the array until it is done. To drop it is to give up the array: the
 /// collective goes on all the same.
+///
+/// It is a type of its own beside [`Request`] since its wait is another: it orders a stream, and the host comes back while the
+/// GPU may still work.
 #[derive(Debug)]
-pub struct DevicePending<B> {
-    pending: Pending<B>,
+pub struct DeviceRequest<B> {
+    request: Request<B>,
     done: Arc<CudaEvent>,
 }
 
-impl<B> DevicePending<B> {
-    /// The part that this rank's threads have in it: [`Pending::flight`] says when that was.
-    pub fn on_host(&self) -> &Pending<B> {
-        &self.pending
+impl<B> DeviceRequest<B> {
+    /// The part that this rank's threads have in it: [`Request::flight`] says when that was.
+    pub fn on_host(&self) -> &Request<B> {
+        &self.request
     }
 
     /// Has `stream` go on after the all-reduce, and gives back the array. The host waits until its part is done, the GPU may still
@@ -200,7 +203,7 @@ impl<B> DevicePending<B> {
     /// # Errors
     /// As [`Communicator::all_reduce_device`]; the array is then lost, like the communicator.
     pub fn wait(self, stream: &Arc<CudaStream>) -> Result<B> {
-        let buffer = self.pending.wait()?;
+        let buffer = self.request.wait()?;
         stream.wait(&self.done).map_err(cuda("order of streams"))?;
         Ok(buffer)
     }

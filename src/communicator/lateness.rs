@@ -91,7 +91,7 @@ impl Communicator {
     pub fn lateness(&mut self) -> Result<Lateness> {
         // What is in flight is waited for first, so that it is counted.
         self.seat.engine();
-        let (now, waited_so_far) = (Instant::now(), self.roll.waited());
+        let (now, waited_so_far) = (Instant::now(), self.status.waited());
         let passed = now - self.asked.at;
         let waited = waited_so_far.saturating_sub(self.asked.waited).min(passed);
         self.asked = Asked { at: now, waited: waited_so_far };

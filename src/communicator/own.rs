@@ -1,6 +1,6 @@
 //! What the library itself wants to know of all ranks.
 
-use unisono_collectives::Operation;
+use unisono_collectives::{Algorithm, Operation};
 
 use super::Communicator;
 use crate::call::{Call, Ran};
@@ -11,6 +11,35 @@ use crate::kernels::ReduceOp;
 use crate::select::Choice;
 
 impl Communicator {
+    /// The bytes of every rank, rank 0 first; ranks may give different numbers of them. Called by all ranks.
+    pub(super) fn gather_bytes(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let sizes = self.gather_words(&[own.len() as u64])?;
+        let room = sizes.iter().map(|size| size[0] as usize).max().unwrap_or(0);
+        let mut padded = own.to_vec();
+        padded.resize(room, 0);
+        let all = self.gather_alike(&padded)?;
+        Ok(sizes
+            .iter()
+            .enumerate()
+            .map(|(rank, size)| all[rank * room..][..size[0] as usize].to_vec())
+            .collect())
+    }
+
+    /// As many words of every rank, rank 0 first. Called by all ranks.
+    pub(crate) fn gather_words(&mut self, own: &[u64]) -> Result<Vec<Vec<u64>>> {
+        Ok(self.gather_alike(own)?.chunks(own.len()).map(<[u64]>::to_vec).collect())
+    }
+
+    /// As many elements of every rank, one after the other, by an algorithm that needs no choice.
+    fn gather_alike<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
+        let mut all = vec![T::zeroed(); own.len() * self.ranks()];
+        all[self.rank() * own.len()..][..own.len()].copy_from_slice(own);
+        let call = Call { operation: Operation::AllGather, op: None, dtype: T::DTYPE, count: all.len() };
+        self.collective(Choice::Algorithm(Algorithm::Butterfly))?
+            .run(&call, bytemuck::cast_slice_mut(&mut all))?;
+        Ok(all)
+    }
+
     /// An all-reduce by our own algorithms, whatever was chosen for the program's: a vendor may have none of this type and
     /// reduction.
     pub(crate) fn all_reduce_by_ours<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {

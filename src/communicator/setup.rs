@@ -11,12 +11,11 @@ use super::lateness::Asked;
 use crate::collective::{Engine, Limits};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::pending::Seat;
-#[cfg(feature = "mpi")]
 use crate::record::FIRST_OF_SETUP;
+use crate::request::Seat;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard};
-use crate::transport::{Patience, Transport};
+use crate::transport::{Deadlines, Transport};
 use crate::tuning::Tuning;
 
 impl Communicator {
@@ -26,7 +25,7 @@ impl Communicator {
         let tuning = config.tuning.as_deref().map(|file| parsed(file, &read(file)?)).transpose()?;
         let end = |end| {
             let mut comm = Self::new(end, config)?;
-            comm.roll.set_flight_dir(config.flight_dir(job));
+            comm.status.set_flight_dir(config.flight_dir(job));
             if let Some(tuning) = &tuning {
                 comm.set_tuning(tuning);
             }
@@ -35,17 +34,13 @@ impl Communicator {
         ends.into_iter().map(end).collect()
     }
 
-    fn new(transport: Transport, config: &Config) -> Result<Self> {
+    /// One end of a world, whoever watches over it.
+    pub(super) fn new(transport: Transport, config: &Config) -> Result<Self> {
         let transport = transport.with_faults(config.chaos);
         let mut topology = transport.topology();
-        if let Some(sizes) = &config.node_sizes {
-            let (ranks, declared) = (topology.ranks(), sizes.iter().sum::<usize>());
-            if ranks != declared {
-                return Err(Error::Setting(format!(
-                    "UNISONO_NODES declares nodes of {sizes:?} ranks, which are {declared}, in a world of {ranks}"
-                )));
-            }
-            topology = Topology::from_node_sizes(sizes);
+        if let Some(declared) = &config.nodes {
+            check_declared(declared, topology.ranks())?;
+            topology = declared.clone();
         }
         let choice = match &config.algorithm {
             Some(name) => name.parse().map_err(|error| {
@@ -57,15 +52,19 @@ impl Communicator {
             choice,
             rank: transport.rank(),
             transport: transport.name(),
+            has_mpi: transport.has_mpi(),
             turns: (transport.local_ranks() as f64 / transport.node_cores() as f64).max(1.0),
             registry: transport.registry(),
             guard: None,
+            config: config.clone(),
+            constants: (Tuning::default(), transport.node_cores()),
+            groups: 0,
             #[cfg(feature = "nccl")]
             local_rank: transport.topology().local_rank(transport.rank()),
             #[cfg(feature = "nccl")]
             device: std::sync::OnceLock::new(),
             topology: topology.clone(),
-            roll: transport.roll().clone(),
+            status: transport.status().clone(),
             label: 0,
             asked: Asked::never(),
             seat: Seat::new(Engine::new(transport, topology, limits(config))),
@@ -76,8 +75,8 @@ impl Communicator {
 
     /// From now on, and until it is dropped, `guard` watches over this rank, and `report` speaks for it when it fails.
     pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>, report: Arc<dyn FailureReport>) {
-        self.seat.engine().transport.set_failure_report(report);
-        self.guard = Some(guard);
+        self.seat.engine().transport.set_failure_report(Arc::clone(&report));
+        self.guard = Some((guard, report));
     }
 
     /// From now on the failure of a rank of this world of threads ends the program, as it ends the processes of a world under
@@ -87,28 +86,44 @@ impl Communicator {
     /// Without it, a program that has a world of threads for a part of its work learns of a failure by what the ranks
     /// return.
     pub fn end_program_on_failure(&self) {
-        if let Some(guard) = &self.guard {
+        if let Some((guard, _)) = &self.guard {
             guard.end_program_on_failure();
         }
     }
 
     /// Goes by these constants in all calls to come. All ranks go by the same.
     pub fn set_tuning(&mut self, tuning: &Tuning) {
-        let engine = self.seat.engine();
-        engine.set_tuning(tuning, engine.transport.node_cores());
+        let cores = self.seat.engine().transport.node_cores();
+        self.set_constants((tuning.clone(), cores));
     }
+
+    /// The same, for nodes of so many cores.
+    pub(super) fn set_constants(&mut self, constants: (Tuning, usize)) {
+        self.seat.engine().set_tuning(&constants.0, constants.1);
+        self.constants = constants;
+    }
+}
+
+fn check_declared(declared: &Topology, ranks: usize) -> Result<()> {
+    let sizes: Vec<_> = (0..declared.nodes()).map(|node| declared.node(node).ranks()).collect();
+    let declared = declared.ranks();
+    if ranks == declared {
+        return Ok(());
+    }
+    Err(Error::Setting(format!(
+        "UNISONO_NODES declares nodes of {sizes:?} ranks, which are {declared}, in a world of {ranks}"
+    )))
 }
 
 /// How long calls may wait where the program says nothing.
 fn limits(config: &Config) -> Limits {
     let quiet = config.quiet_timeout;
     Limits {
-        usual: Patience { timeout: config.timeout, quiet },
-        first: Patience { timeout: config.first_timeout, quiet },
+        usual: Deadlines { timeout: config.timeout, quiet },
+        first: Deadlines { timeout: config.first_timeout, quiet },
     }
 }
 
-#[cfg(feature = "mpi")]
 impl Communicator {
     /// One end of a world of processes. The ranks go by the tuning file that rank 0 names, and by the cores of its
     /// node: all must choose the same algorithms, and files differ between nodes.
@@ -142,7 +157,7 @@ impl Communicator {
             (0, text) => parsed(config.tuning.as_deref().unwrap_or(Path::new("rank 0's file")), text)?,
             (_, text) => return Err(Error::Setting(text.to_owned())),
         };
-        comm.seat.engine().set_tuning(&tuning, cores as usize);
+        comm.set_constants((tuning, cores as usize));
         Ok(comm)
     }
 

@@ -6,8 +6,8 @@ use super::pieces::{AHEAD, Piece, SLOTS, count_for};
 use super::{Gpu, wait_for};
 use crate::error::Result;
 use crate::gpu::{Span, cuda, moment};
-use crate::status::Roll;
-use crate::transport::Patience;
+use crate::status::StatusBoard;
+use crate::transport::Deadlines;
 
 /// Which copies an array takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Gpu {
         span: &mut Span<'_>,
         stream: &CudaStream,
         way: Way,
-        waits: (&Patience, &Roll),
+        waits: (&Deadlines, &StatusBoard),
     ) -> Result<()> {
         let count = span.size_bytes();
         let of = count_for(count);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use unisono_collectives::{Algorithm, Chunks, Plan, VendorCall};
 
-use crate::executor::Prepared;
+use crate::executor::CompiledPlan;
 
 /// What a rank does to each piece of an array.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ pub(crate) struct Staged {
 #[derive(Debug)]
 pub(super) struct OnHost {
     pub(super) chunks: Chunks,
-    pub(super) prepared: Arc<Prepared>,
+    pub(super) compiled: Arc<CompiledPlan>,
 }
 
 impl Staged {
     /// All of a plan by the host.
-    pub(crate) fn on_host(prepared: Arc<Prepared>) -> Self {
-        let chunk_count = prepared.plan().chunk_count();
-        let host = OnHost { chunks: Chunks::new(0, chunk_count), prepared };
+    pub(crate) fn on_host(compiled: Arc<CompiledPlan>) -> Self {
+        let chunk_count = compiled.plan().chunk_count();
+        let host = OnHost { chunks: Chunks::new(0, chunk_count), compiled };
         Self { chunk_count, in_whole_pieces: false, inward: None, host: Some(host), outward: None }
     }
 
@@ -44,7 +44,7 @@ impl Staged {
         };
         let host = plan
             .without_vendors()
-            .map(|(chunks, rest)| OnHost { chunks, prepared: Arc::new(Prepared::part(rest, algorithm)) });
+            .map(|(chunks, rest)| OnHost { chunks, compiled: Arc::new(CompiledPlan::part(rest, algorithm)) });
         let (inward, outward) = (by_vendor(true), by_vendor(false));
         Self { chunk_count: plan.chunk_count(), in_whole_pieces: true, inward, host, outward }
     }

@@ -98,11 +98,11 @@ impl Pipeline<'_> {
         let Self { gpu, task, executor, transport, .. } = self;
         let (place, what) = (number % SLOTS, "an array's piece from the GPU");
         let (slot, nccl) = (&mut gpu.slots[place], &gpu.nccl);
-        wait_for(|| slot.is_fetched(), what, (task.patience, transport.roll()), || check(nccl.as_ref()))?;
+        wait_for(|| slot.is_fetched(), what, (task.deadlines, transport.status()), || check(nccl.as_ref()))?;
         let size_bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         let call = Call { count: size_bytes / task.call.dtype.size_bytes(), ..*task.call };
         let header = task.header.later(number as u64);
-        let piece = Task { call: &call, header, prepared: &host.prepared, ..*task };
+        let piece = Task { call: &call, header, compiled: &host.compiled, ..*task };
         executor.run(&piece, slot.bytes(), transport)
     }
 

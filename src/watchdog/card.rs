@@ -14,7 +14,7 @@ const HOST: usize = 64;
 pub(crate) struct Card {
     pub(crate) host: String,
     pub(crate) process_id: u32,
-    /// The first of the ranks with which it shares a roll.
+    /// The first of the ranks with which it shares a status board.
     pub(crate) leader: Rank,
     /// Where it listens, if it is the hub of the leaders.
     pub(crate) addresses: Vec<SocketAddr>,
@@ -83,7 +83,7 @@ impl Cards {
         format!("host {} (rank {rank})", self.0[rank].host)
     }
 
-    /// The leaders of all rolls; the first is that of rank 0.
+    /// The leaders of all status boards; the first is that of rank 0.
     pub(crate) fn leaders(&self) -> Vec<Rank> {
         let mut leaders: Vec<_> = self.0.iter().map(|card| card.leader).collect();
         leaders.sort_unstable();

@@ -63,10 +63,10 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::Roll;
+    use crate::status::StatusBoard;
 
     fn messages() -> Vec<Message> {
-        let roll = &Roll::of_threads(2).unwrap()[0];
+        let status = &StatusBoard::of_threads(2).unwrap()[0];
         vec![
             Message::Hello { token: u64::MAX, rank: 3 },
             Message::Welcome,
@@ -75,7 +75,7 @@ mod tests {
             Message::Left { rank: 2 },
             Message::Quiet { label: None },
             Message::Quiet { label: Some("validation".into()) },
-            Message::Doing(vec![roll.doing(0), roll.doing(1)]),
+            Message::Doing(vec![status.doing(0), status.doing(1)]),
             Message::Goodbye,
         ]
     }

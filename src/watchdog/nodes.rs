@@ -14,7 +14,7 @@ use super::message::Message;
 use super::report::Report;
 use super::star::{Event, Star};
 use crate::record::{Doing, State};
-use crate::status::Roll;
+use crate::status::StatusBoard;
 use crate::system::say;
 
 /// How often, at least and at most, the hub is told what ranks do.
@@ -23,7 +23,7 @@ const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2
 /// A leader's view of the other nodes.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    roll: Roll,
+    status: StatusBoard,
     cards: Cards,
     star: Star,
     /// The leaders that have been told what is below.
@@ -40,12 +40,17 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// `None` for a rank that is not a leader, and where all ranks share a roll.
-    pub(super) fn new(roll: &Roll, cards: &Cards, hub: Option<Hub>, warn_after: Duration) -> Option<Self> {
-        let star = Star::new(roll.rank(), cards, hub)?;
+    /// `None` for a rank that is not a leader, and where all ranks share a status board.
+    pub(super) fn new(
+        status: &StatusBoard,
+        cards: &Cards,
+        hub: Option<Hub>,
+        warn_after: Duration,
+    ) -> Option<Self> {
+        let star = Star::new(status.rank(), cards, hub)?;
         let (told, told_quiet, quiet, reports) = Default::default();
         Some(Self {
-            roll: roll.clone(),
+            status: status.clone(),
             cards: cards.clone(),
             star,
             told,
@@ -95,12 +100,12 @@ impl Nodes {
     fn told(&mut self, from: Rank, message: Message) {
         let is_rank = |rank: Rank| rank < self.cards.ranks();
         match message {
-            Message::Failed { by, cause } if is_rank(by) => drop(self.roll.fail(by, &cause)),
-            Message::Left { rank } if is_rank(rank) => self.roll.leave(rank),
+            Message::Failed { by, cause } if is_rank(by) => drop(self.status.fail(by, &cause)),
+            Message::Left { rank } if is_rank(rank) => self.status.leave(rank),
             Message::Quiet { label } => {
                 self.quiet.insert(from, label);
                 let elsewhere = self.quiet.values().flatten().next();
-                self.roll.set_quiet_elsewhere(elsewhere.map(String::as_str));
+                self.status.set_quiet_elsewhere(elsewhere.map(String::as_str));
             }
             Message::Doing(ranks) => {
                 let (now, ranks) = (Instant::now(), ranks.into_iter().filter(|doing| is_rank(doing.rank)));
@@ -122,12 +127,12 @@ impl Nodes {
         if self.told.is_empty() {
             return;
         }
-        if let Some((by, cause)) = self.roll.failed().filter(|_| !self.told_failed) {
+        if let Some((by, cause)) = self.status.failed().filter(|_| !self.told_failed) {
             self.told_failed = true;
             self.star.send(&Message::Failed { by, cause });
         }
         for rank in 0..self.told_left.len() {
-            if !self.told_left[rank] && self.roll.has_left(rank) {
+            if !self.told_left[rank] && self.status.has_left(rank) {
                 self.told_left[rank] = true;
                 self.star.send(&Message::Left { rank });
             }
@@ -140,12 +145,12 @@ impl Nodes {
     }
 
     fn here(&self) -> impl Iterator<Item = Doing> {
-        (0..self.roll.members().len()).map(|position| self.roll.doing(position))
+        (0..self.status.members().len()).map(|position| self.status.doing(position))
     }
 
     /// Tells each leader of a section that may take long anywhere but on its own node.
     fn tell_of_quiet(&mut self) {
-        if !self.roll.is_quiet() && self.told_quiet.values().all(Option::is_none) {
+        if !self.status.is_quiet() && self.told_quiet.values().all(Option::is_none) {
             return;
         }
         let is_quiet = |doing: &Doing| doing.state == State::Quiet || doing.quiet.is_some();
@@ -162,10 +167,10 @@ impl Nodes {
     }
 
     fn lost(&mut self, rank: Rank, over: IpAddr, lost: Lost, report: &Report) {
-        let (own, other) = (self.cards.host_name(self.roll.rank()), self.cards.host_name(rank));
+        let (own, other) = (self.cards.host_name(self.status.rank()), self.cards.host_name(rank));
         match lost {
             Lost::Goodbye => {}
-            Lost::Closed if self.roll.has_left(rank) => {}
+            Lost::Closed if self.status.has_left(rank) => {}
             Lost::Closed => {
                 let known = self.reports.get(&rank).map(|(doing, _)| doing);
                 let cause = "its process was killed, has crashed or called exit (its connection is closed)";
@@ -193,7 +198,7 @@ impl Nodes {
                  there are seen by deadlines alone\n",
                 ranks.len(),
                 self.cards.leaders().len() - 1,
-                self.cards.host_name(self.roll.rank()),
+                self.cards.host_name(self.status.rank()),
                 hosts.join(", "),
             ));
         }
@@ -203,7 +208,7 @@ impl Nodes {
         if !std::mem::replace(&mut self.met_stranger, true) {
             say(&format!(
                 "unisono: {}: somebody has connected who is not of this job, and was turned away\n",
-                self.cards.host_name(self.roll.rank())
+                self.cards.host_name(self.status.rank())
             ));
         }
     }

@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use unisono_collectives::Rank;
 
 use super::card::Cards;
-use crate::status::Roll;
+use crate::status::StatusBoard;
 use crate::system::say;
 
 /// The processes that live, as far as is known. (A file for each, which becomes readable when it ends.)
@@ -20,10 +20,10 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Those of the other ranks on a roll, which have the same table of processes: they have found its memory there.
-    pub(super) fn on(roll: &Roll, cards: &Cards) -> Self {
+    /// Those of the other ranks on a status board, which have the same table of processes: they have found its memory there.
+    pub(super) fn on(status: &StatusBoard, cards: &Cards) -> Self {
         let mut processes = Self::default();
-        for &rank in roll.members().iter().filter(|&&rank| rank != roll.rank()) {
+        for &rank in status.members().iter().filter(|&&rank| rank != status.rank()) {
             let Some(process) = Pid::from_raw(cards.0[rank].process_id as i32) else { continue };
             match pidfd_open(process, PidfdFlags::empty()) {
                 Ok(file) => processes.living.push((rank, file)),
@@ -32,7 +32,7 @@ impl Processes {
                     say(&format!(
                         "unisono: rank {} cannot watch other processes (pidfd_open: {error}): that one of them is \
                          killed is seen by deadlines alone\n",
-                        roll.rank()
+                        status.rank()
                     ));
                     break;
                 }

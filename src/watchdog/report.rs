@@ -9,7 +9,7 @@ use unisono_collectives::Rank;
 use super::bell::Bell;
 use super::card::Cards;
 use crate::record::{Doing, Stage};
-use crate::status::{FailureReport, Roll, dump_all};
+use crate::status::{FailureReport, StatusBoard, dump_all};
 use crate::system::say;
 
 /// How much later than the first cause the others speak: what ranks write goes its own way to the launcher, and
@@ -19,7 +19,7 @@ pub(super) const LATER: Duration = Duration::from_millis(100);
 /// What one rank says of a failure, once.
 #[derive(Debug)]
 pub(crate) struct Report {
-    roll: Roll,
+    status: StatusBoard,
     cards: Arc<Cards>,
     /// Whether there is anything to be said: of a program that does other things too, the library says nothing.
     speaks: Arc<AtomicBool>,
@@ -29,8 +29,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(roll: Roll, cards: Arc<Cards>, speaks: Arc<AtomicBool>, bell: Arc<Bell>) -> Self {
-        Self { roll, cards, speaks, said: AtomicBool::new(false), bell }
+    pub(super) fn new(
+        status: StatusBoard,
+        cards: Arc<Cards>,
+        speaks: Arc<AtomicBool>,
+        bell: Arc<Bell>,
+    ) -> Self {
+        Self { status, cards, speaks, said: AtomicBool::new(false), bell }
     }
 
     /// Whether it is this rank's turn to say something: it says one thing only.
@@ -41,28 +46,29 @@ impl Report {
     /// Another rank's process is no more. Whoever notices it first says so, and writes down what that rank did. Of a rank of
     /// another node it is `known` what it did a moment ago, if anything.
     pub(super) fn died(&self, rank: Rank, cause: &str, known: Option<&Doing>) {
-        if self.roll.fail(rank, cause) {
-            let position = self.roll.position_of(rank);
-            let doing = position.map(|position| self.roll.doing(position));
-            say(&first_line(&self.cards, "has died", doing.as_ref().or(known), rank, cause));
+        if self.status.fail(rank, cause) {
+            let position = self.status.position_of(rank);
+            let doing = position.map(|position| self.status.doing(position));
+            if self.speaks.load(Ordering::Relaxed) {
+                say(&first_line(&self.cards, "has died", doing.as_ref().or(known), rank, cause));
+            }
             if position.is_some() {
-                dump_all(&self.roll, &format!("rank {rank} has died"));
+                dump_all(&self.status, &format!("rank {rank} has died"));
             }
         }
     }
 
     /// This rank's watchdog has seen that the world cannot go on: a link is cut, or ranks disagree.
     pub(super) fn seen(&self, cause: &str) {
-        let rank = self.roll.rank();
-        if self.roll.fail(rank, cause) {
-            self.said.store(true, Ordering::Relaxed);
+        let rank = self.status.rank();
+        if self.status.fail(rank, cause) && self.may_speak() {
             say(&format!("unisono: {}: {cause}\n", self.cards.whole_name(rank)));
         }
     }
 
     /// Says that this rank ends because another has failed.
     pub(super) fn aborted(&self) {
-        let (own, failed) = (self.roll.rank(), self.roll.failed());
+        let (own, failed) = (self.status.rank(), self.status.failed());
         if let Some((by, cause)) = failed.filter(|(by, _)| *by != own)
             && self.may_speak()
         {
@@ -75,8 +81,8 @@ impl FailureReport for Report {
     /// This rank cannot go on: says why, and then lets the others know. If another has failed before, it says that, a
     /// little later.
     fn fail(&self, cause: &str) {
-        let rank = self.roll.rank();
-        if self.roll.failed().is_some_and(|(by, _)| by != rank) {
+        let rank = self.status.rank();
+        if self.status.failed().is_some_and(|(by, _)| by != rank) {
             if self.speaks.load(Ordering::Relaxed) {
                 std::thread::sleep(LATER);
                 self.aborted();
@@ -84,10 +90,10 @@ impl FailureReport for Report {
             return;
         }
         if self.may_speak() {
-            let doing = self.roll.doing(self.roll.position());
+            let doing = self.status.doing(self.status.position());
             say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
         }
-        self.roll.fail(rank, cause);
+        self.status.fail(rank, cause);
         self.bell.ring();
     }
 

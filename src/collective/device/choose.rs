@@ -6,7 +6,7 @@ use crate::call::{Call, Why};
 use crate::device::Inside;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::means::{Means, Vendor, is_for_vendors};
+use crate::method::{Method, Vendor, is_for_vendors};
 use crate::select::Choice;
 
 /// Up to this size the number of messages between nodes decides, and beyond it how many ranks share the network.
@@ -21,7 +21,7 @@ pub(super) fn choose(
     call: &Call,
     inside: &Inside,
     topology: &Topology,
-) -> Result<Option<(Means, Why)>> {
+) -> Result<Option<(Method, Why)>> {
     let by_nccl = can_all_be_nccl(call, topology).and_then(|()| has_nccl(inside));
     let in_nodes = can_be_in_nodes(call, topology).and_then(|()| has_nccl(inside));
     let refused = |why: String| Err(Error::Unsupported(format!("{choice} cannot reduce this: {why}")));
@@ -30,16 +30,16 @@ pub(super) fn choose(
             refused("MPI's own collectives are for arrays in the host's memory".to_owned())
         }
         Choice::Vendor(Vendor::Nccl) => match by_nccl {
-            Ok(()) => Ok(Some((Means::Vendor(Vendor::Nccl), Why::AskedFor))),
+            Ok(()) => Ok(Some((Method::Vendor(Vendor::Nccl), Why::AskedFor))),
             Err(why) => refused(why),
         },
         Choice::InNodes(algorithm, Vendor::Nccl) => match in_nodes {
-            Ok(()) => Ok(Some((Means::InNodes(*algorithm, Vendor::Nccl), Why::AskedFor))),
+            Ok(()) => Ok(Some((Method::InNodes(*algorithm, Vendor::Nccl), Why::AskedFor))),
             Err(why) => refused(why),
         },
         Choice::Algorithm(_) | Choice::Rules(_) | Choice::Auto => match choice.wished(call.size_bytes()) {
             Some((algorithm, why)) if is_for_vendors(algorithm) && in_nodes.is_ok() => {
-                Ok(Some((Means::InNodes(algorithm, Vendor::Nccl), why)))
+                Ok(Some((Method::InNodes(algorithm, Vendor::Nccl), why)))
             }
             Some(_) => Ok(None),
             None => Ok(usual(call, by_nccl.is_ok(), in_nodes.is_ok())),
@@ -48,10 +48,10 @@ pub(super) fn choose(
 }
 
 /// What is usually fastest.
-fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Means, Why)> {
-    let nccl_in = |algorithm| Means::InNodes(algorithm, Vendor::Nccl);
+fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Method, Why)> {
+    let nccl_in = |algorithm| Method::InNodes(algorithm, Vendor::Nccl);
     if by_nccl {
-        Some((Means::Vendor(Vendor::Nccl), Why::Usual("one node, a GPU for each rank")))
+        Some((Method::Vendor(Vendor::Nccl), Why::Usual("one node, a GPU for each rank")))
     } else if !in_nodes {
         None
     } else if call.size_bytes() <= SMALL_BYTES {
@@ -97,7 +97,7 @@ mod tests {
 
     fn name(choice: &str, call: &Call, inside: &Inside, topology: &Topology) -> String {
         match choose(&choice.parse().unwrap(), call, inside, topology) {
-            Ok(Some((means, _))) => means.to_string(),
+            Ok(Some((method, _))) => method.to_string(),
             Ok(None) => "host".to_owned(),
             Err(error) => error.to_string(),
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{IN_TREE, Way};
-use crate::{Choice, Communicator, Element, Error, Pending, ReduceOp, Registered};
+use crate::{Choice, Communicator, Element, Error, ReduceOp, Registered, Request};
 
 /// When a bucket travelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(in crate::train) struct Parcel<T: Element> {
     bucket: Option<usize>,
     label: String,
     here: Option<Registered<T>>,
-    pending: Option<Pending<Registered<T>>>,
+    request: Option<Request<Registered<T>>>,
     /// The last flight, if nobody has asked yet.
     flight: Option<Flight>,
 }
@@ -36,7 +36,7 @@ impl<T: Element> Parcel<T> {
         count: usize,
     ) -> Result<Self, Error> {
         let label = bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
-        Ok(Self { bucket, label, here: Some(comm.alloc(count)?), pending: None, flight: None })
+        Ok(Self { bucket, label, here: Some(comm.alloc(count)?), request: None, flight: None })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -59,7 +59,7 @@ impl<T: Element> Parcel<T> {
         let mut values = self.here.take().expect("the parcel is back");
         comm.label(&self.label);
         if way.is_beside {
-            self.pending = Some(comm.all_reduce_async(values, ReduceOp::Sum)?);
+            self.request = Some(comm.all_reduce_async(values, ReduceOp::Sum)?);
         } else {
             let began = Instant::now();
             comm.all_reduce(&mut values, ReduceOp::Sum)?;
@@ -72,12 +72,12 @@ impl<T: Element> Parcel<T> {
 
     /// Waits until it is back.
     pub(in crate::train) fn land(&mut self) -> Result<Option<Flight>, Error> {
-        if let Some(pending) = self.pending.take() {
+        if let Some(request) = self.request.take() {
             let waits_since = Instant::now();
-            pending.wait_until_done();
+            request.wait_until_done();
             let (bucket, exposed) = (self.bucket, waits_since.elapsed());
-            self.flight = pending.flight().map(|(began, ended)| Flight { bucket, began, ended, exposed });
-            self.here = Some(pending.wait()?);
+            self.flight = request.flight().map(|(began, ended)| Flight { bucket, began, ended, exposed });
+            self.here = Some(request.wait()?);
         }
         Ok(self.flight.take())
     }

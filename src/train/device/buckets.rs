@@ -12,7 +12,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use crate::train::buckets::{BucketSettings, Parcel, Pass, Place, Plan, Sums, Way};
 use crate::train::error::TrainError;
 use crate::train::replica::{Fill, Gradients, Parameter, Tally};
-use crate::{Communicator, DevicePending, Error, ReduceOp};
+use crate::{Communicator, DeviceRequest, Error, ReduceOp};
 
 /// The buckets of one rank's GPU: what [`Buckets`](crate::train::Buckets) are on the host.
 pub(super) struct DeviceBuckets {
@@ -35,7 +35,7 @@ pub(super) struct DeviceBuckets {
 /// Some gradients, one after the other: here, or in an all-reduce.
 struct Bucket {
     here: Option<CudaSlice<f32>>,
-    pending: Option<DevicePending<CudaSlice<f32>>>,
+    request: Option<DeviceRequest<CudaSlice<f32>>>,
     /// How many gradients are not yet whole.
     missing: usize,
 }
@@ -69,7 +69,7 @@ impl DeviceBuckets {
             let memory = comm.alloc_device::<f32>(count)?;
             // Whichever stream it is filled with zeros on: candle's may write to it from now on.
             comm.synchronize(memory.stream())?;
-            buckets.push(Bucket { here: Some(memory), pending: None, missing: 0 });
+            buckets.push(Bucket { here: Some(memory), request: None, missing: 0 });
         }
         Ok(Self {
             device: device.clone(),
@@ -126,8 +126,8 @@ impl DeviceBuckets {
     /// As [`Communicator::all_reduce`].
     pub(super) fn gradients(&mut self, comm: &mut Communicator) -> Result<Vec<(usize, Tensor)>, TrainError> {
         for bucket in &mut self.buckets {
-            if let Some(pending) = bucket.pending.take() {
-                bucket.here = Some(pending.wait(&self.stream)?);
+            if let Some(request) = bucket.request.take() {
+                bucket.here = Some(request.wait(&self.stream)?);
             }
         }
         // Here, and not where candle waits for a number: this wait has a deadline, if another rank does not come.
@@ -175,7 +175,7 @@ impl DeviceBuckets {
         while let Some(bucket) = self.buckets.get_mut(self.launched).filter(|bucket| bucket.missing == 0) {
             if self.has_others {
                 let memory = bucket.here.take().expect("the bucket is not yet launched");
-                bucket.pending = Some(comm.all_reduce_device_async(memory, ReduceOp::Sum, &self.stream)?);
+                bucket.request = Some(comm.all_reduce_device_async(memory, ReduceOp::Sum, &self.stream)?);
             }
             self.launched += 1;
         }

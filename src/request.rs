@@ -18,7 +18,7 @@ const YIELDS: usize = 200;
 /// To drop it is to give up the result: the collective goes on all the same, since the other ranks need it, and
 /// the buffer is freed when it is done.
 #[derive(Debug)]
-pub struct Pending<B> {
+pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
 }
 
@@ -38,13 +38,13 @@ impl<B> Outcome<B> {
     }
 }
 
-impl<B> Pending<B> {
+impl<B> Request<B> {
     fn new() -> Self {
         let (is_done, flight, result, done) = Default::default();
         Self { outcome: Arc::new(Outcome { is_done, flight, result, done }) }
     }
 
-    /// Whether it is done, so that [`Pending::wait`] would not wait.
+    /// Whether it is done, so that [`Request::wait`] would not wait.
     pub fn is_done(&self) -> bool {
         self.outcome.is_done.load(Ordering::Acquire)
     }
@@ -122,13 +122,13 @@ impl Seat {
         &mut self,
         mut buffer: B,
         call: impl FnOnce(&mut Engine, &mut B) -> Result<()> + Send + 'static,
-    ) -> Result<Pending<B>> {
+    ) -> Result<Request<B>> {
         let background = match &mut self.background {
             Some(background) => background,
             none => none.insert(Background::start()?),
         };
-        let pending = Pending::new();
-        let outcome = Arc::clone(&pending.outcome);
+        let request = Request::new();
+        let outcome = Arc::clone(&request.outcome);
         let job: Job = Box::new(move |engine| {
             let began = Instant::now();
             let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
@@ -143,7 +143,7 @@ impl Seat {
         }
         state.jobs.push_back(job);
         background.common.changed.notify_all();
-        Ok(pending)
+        Ok(request)
     }
 }
 

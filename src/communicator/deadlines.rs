@@ -8,7 +8,7 @@ use super::Communicator;
 use crate::collective::Engine;
 use crate::error::{Error, Result};
 use crate::select::Choice;
-use crate::status::{Roll, panicked};
+use crate::status::{StatusBoard, panicked};
 
 /// How much of why rank 0 failed the others are told.
 const CAUSE: usize = 500;
@@ -58,7 +58,7 @@ impl Communicator {
     /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     pub fn label(&mut self, label: &str) -> &mut Self {
-        self.label = self.roll.know(label);
+        self.label = self.status.know(label);
         self
     }
 
@@ -87,8 +87,8 @@ impl Communicator {
     /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     pub fn quiet<R>(&mut self, label: &str, section: impl FnOnce(&mut Self) -> R) -> R {
-        let roll = self.roll.clone();
-        let _quiet = Quiet::begin(&roll, label);
+        let status = self.status.clone();
+        let _quiet = Quiet::begin(&status, label);
         section(self)
     }
 
@@ -105,7 +105,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Aborted`] on all ranks if rank 0 did not succeed, with what it says; the communicator is then as good as
+    /// [`Error::OnRank0`] on all ranks if rank 0 did not succeed, with what it says; the communicator is then as good as
     /// before. Otherwise as [`Communicator::all_reduce`].
     pub fn on_rank0<T, E: Display>(
         &mut self,
@@ -128,7 +128,7 @@ impl Communicator {
             (None, _) => Ok(None),
             (Some(length), _) => {
                 let cause = String::from_utf8_lossy(&cause[..length as usize]).into_owned();
-                Err(Error::Aborted { rank: self.rank, by: 0, cause: format!("{label}: {cause}") })
+                Err(Error::OnRank0 { label: label.to_owned(), cause })
             }
         }
     }
@@ -138,25 +138,25 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Before what is in flight is waited for: others wait for this rank.
-            self.roll.fail(self.rank, &panicked());
+            self.status.fail(self.rank, &panicked());
         }
     }
 }
 
 /// As long as this lives, this rank is in a section that may take long.
 struct Quiet<'a> {
-    roll: &'a Roll,
+    status: &'a StatusBoard,
 }
 
 impl<'a> Quiet<'a> {
-    fn begin(roll: &'a Roll, label: &str) -> Self {
-        roll.begin_quiet(label);
-        Self { roll }
+    fn begin(status: &'a StatusBoard, label: &str) -> Self {
+        status.begin_quiet(label);
+        Self { status }
     }
 }
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        self.roll.end_quiet();
+        self.status.end_quiet();
     }
 }

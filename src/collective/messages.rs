@@ -1,0 +1,80 @@
+//! Messages from one rank to another that the program sends.
+//!
+//! They are not written into the flight recorder, which holds what all ranks number alike: what a rank waits for in one, only the
+//! error says that ends it.
+
+use std::mem::take;
+
+use unisono_collectives::Rank;
+
+use super::Engine;
+use crate::codes::Codes;
+use crate::dtype::DType;
+use crate::error::{Place, Result};
+use crate::record::{FIRST_OF_MESSAGES, POINT_TO_POINT};
+use crate::transport::{Failure, Headers, Incoming, Messages, Outgoing, Target};
+
+impl Engine {
+    /// Sends and receives at most one message each, of elements of one type. An error is the end, as of a collective.
+    pub(crate) fn messages(
+        &mut self,
+        dtype: DType,
+        outgoing: Option<(&[u8], Rank)>,
+        incoming: Option<(&mut [u8], Rank)>,
+    ) -> Result<()> {
+        self.check_alive()?;
+        let (label, codes, deadlines) = (take(&mut self.label), Codes::of_message(dtype), *self.deadlines());
+        let count = |size_bytes| size_bytes / dtype.size_bytes();
+        let outgoing = outgoing.map(|(bytes, to)| {
+            let header = self.calls.messages.to(to, count(bytes.len()), codes, label);
+            (header, Outgoing { to, bytes })
+        });
+        let incoming = incoming.map(|(place, from)| {
+            let header = self.calls.messages.from(from, count(place.len()), codes, label);
+            (header, Incoming { from, target: Target::Place(place) })
+        });
+        let transport = &mut self.transport;
+        let (operation, header, done) = match (outgoing, incoming) {
+            (Some((sent, outgoing)), Some((awaited, incoming))) => {
+                let headers = Headers { sent: &sent, awaited: &awaited };
+                ("exchange", awaited, transport.exchange_two(headers, outgoing, incoming, &deadlines))
+            }
+            (Some((sent, outgoing)), None) => {
+                ("send", sent, transport.exchange(&sent, Some(outgoing), None, &deadlines))
+            }
+            (None, Some((awaited, incoming))) => {
+                ("receive", awaited, transport.exchange(&awaited, None, Some(incoming), &deadlines))
+            }
+            (None, None) => return Ok(()),
+        };
+        self.ended(done, operation, header.sequence() - FIRST_OF_MESSAGES)
+    }
+
+    /// Receives a message from whichever other rank's is there first, and says whose it is.
+    pub(crate) fn receive_any(&mut self, dtype: DType, place: &mut [u8]) -> Result<Rank> {
+        self.check_alive()?;
+        let (deadlines, (received, last_from)) = (*self.deadlines(), self.calls.messages.received());
+        let any = Messages::any(Codes::of_message(dtype));
+        let found = self.transport.any_sender(&any, last_from, &deadlines);
+        let from = self.ended(found, "receive-any", received)?;
+        self.messages(dtype, None, Some((place, from)))?;
+        Ok(from)
+    }
+
+    /// What has become of message `number` on this rank.
+    fn ended<R>(&mut self, done: Result<R, Failure>, operation: &'static str, number: u64) -> Result<R> {
+        let ended = done.map_err(|failure| {
+            let at = Place {
+                rank: self.transport.rank(),
+                operation,
+                sequence: number,
+                algorithm: POINT_TO_POINT,
+                phase: POINT_TO_POINT,
+                step: 0,
+            };
+            failure.at(at, &self.status)
+        });
+        self.note(&ended);
+        ended
+    }
+}

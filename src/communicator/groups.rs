@@ -1,0 +1,164 @@
+//! Groups: communicators of some of the ranks of another.
+
+use std::sync::Arc;
+
+use unisono_collectives::Rank;
+
+use super::Communicator;
+use crate::config::{Config, Inside, OnFailure};
+use crate::error::{Error, Place, Result};
+use crate::status::{FailureReport, StatusBoard};
+use crate::transport::{Bootstrap, Transport};
+
+impl Communicator {
+    /// Divides the ranks: all that say the same color are a communicator of their own, numbered by their keys, and by their ranks
+    /// here where keys are alike (`MPI_Comm_split`). Who says no color is in none, and gets `None`. Called by all ranks.
+    ///
+    /// The new communicator has the settings of this one: its choice of algorithms, timeouts, constants. It may be used on another
+    /// thread at the same time as this one, and dropped before or after it. (Not while MPI's own collectives run: these block.) A
+    /// rank that fails ends all groups that it is in; one that ends for an error of its own says so by [`Communicator::fail`] before
+    /// it drops a group, or the others know only that it has left.
+    ///
+    /// ```
+    /// use unisono::ReduceOp;
+    ///
+    /// let ended = unisono::threads(4, |mut comm| -> unisono::Result<()> {
+    ///     // Two pairs: ranks 0 and 2, and ranks 1 and 3.
+    ///     let color = comm.rank() % 2;
+    ///     let mut pair = comm.split(Some(color), 0)?.expect("every rank says a color");
+    ///     let mut sum = [comm.rank() as u64];
+    ///     pair.all_reduce(&mut sum, ReduceOp::Sum)?;
+    ///     assert_eq!(sum, [[2], [4]][color]);
+    ///     Ok(())
+    /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`], and [`Error::Memory`](crate::Error::Memory) if the system has not enough for it.
+    pub fn split(&mut self, color: Option<usize>, key: i64) -> Result<Option<Self>> {
+        let own = [u64::from(color.is_some()), color.unwrap_or(0) as u64, key as u64];
+        let all = self.gather_words(&own)?;
+        let mut members: Vec<_> = (0..self.ranks()).filter(|&rank| all[rank][..2] == own[..2]).collect();
+        members.sort_by_key(|&rank| all[rank][2] as i64);
+        let group = self.of_members(members)?;
+        Ok(color.is_some().then_some(group))
+    }
+
+    /// A communicator of these ranks, numbered in this order (`MPI_Comm_create`); `None` for the others. Called by all ranks, with
+    /// the same list.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`]; [`Error::Mismatch`](crate::Error::Mismatch) if ranks say different lists.
+    ///
+    /// # Panics
+    /// If a rank is not in this world, or twice in the list.
+    pub fn group(&mut self, ranks: &[Rank]) -> Result<Option<Self>> {
+        for (place, &rank) in ranks.iter().enumerate() {
+            assert!(rank < self.ranks(), "rank {rank} is not in a world of {} ranks", self.ranks());
+            assert!(!ranks[..place].contains(&rank), "rank {rank} is twice in {ranks:?}");
+        }
+        let place = ranks.iter().position(|&rank| rank == self.rank());
+        self.check_alike(ranks)?;
+        self.split(place.map(|_| 0), place.unwrap_or(0) as i64)
+    }
+
+    /// # Errors
+    /// If another rank's group has other members.
+    fn check_alike(&mut self, ranks: &[Rank]) -> Result<()> {
+        let all = self.gather_bytes(format!("{ranks:?}").as_bytes())?;
+        let Some(other) = (0..all.len()).find(|&other| all[other] != all[self.rank()]) else { return Ok(()) };
+        let called = |rank: Rank| format!("group of {}", String::from_utf8_lossy(&all[rank]));
+        let (rank, operation, algorithm) = (self.rank(), "group", "comparison");
+        let at = Place { rank, operation, sequence: self.groups, algorithm, phase: algorithm, step: 0 };
+        let error = Error::Mismatch { at: Box::new(at), ours: called(rank), other, theirs: called(other) };
+        self.fail(&error.to_string());
+        Err(error)
+    }
+
+    /// A communicator of this rank and those that name the same members. Called by all ranks.
+    fn of_members(&mut self, members: Vec<Rank>) -> Result<Self> {
+        let config = self.config_of_group(&members);
+        let (transport, config) = match self.seat.engine().transport.group(&members, &config) {
+            Some(group) => (group?, config),
+            None => Transport::processes(&mut Among { world: &mut *self, members: &members }, Ok(config))?,
+        };
+        let mut group = Self::new(transport, &config)?;
+        group.choice = self.choice.clone();
+        group.set_constants(self.constants.clone());
+        group.seat.engine().limits = self.seat.engine().limits;
+        group.watched_as_part_of(self, members.into());
+        Ok(group)
+    }
+
+    /// What a group goes by: nobody says twice what is odd about a machine.
+    fn config_of_group(&mut self, members: &[Rank]) -> Config {
+        self.groups += 1;
+        let nodes = self.config.nodes.as_ref().map(|nodes| nodes.among(members));
+        let name = format!("group-{}-of-rank-{}", self.groups, members[0]);
+        let flight_dir = Some(self.status.flight_dir().join(name));
+        // Threads share memory whatever is asked for of processes.
+        let inside = if self.has_mpi { self.config.inside } else { Inside::SharedMemory };
+        let (algorithm, tuning, warnings) = (None, None, false);
+        Config { nodes, algorithm, tuning, warnings, flight_dir, inside, ..self.config.clone() }
+    }
+
+    /// Who watches over the world watches over its groups.
+    fn watched_as_part_of(&mut self, world: &Self, ranks: Box<[Rank]>) {
+        self.status.set_parent(world.status.clone(), ranks);
+        #[cfg(feature = "nccl")]
+        {
+            (self.local_rank, self.device) = (world.local_rank, world.device.clone());
+        }
+        if let Some((guard, of_world)) = &world.guard {
+            let ends_job = world.config.on_failure == OnFailure::EndJob;
+            let of_world = ends_job.then(|| Arc::clone(of_world));
+            self.guard(Arc::clone(guard), Arc::new(OfGroup { status: self.status.clone(), of_world }));
+        }
+    }
+}
+
+/// What a rank of a group says when it fails: the same as in the world, where that ends the job.
+#[derive(Debug)]
+struct OfGroup {
+    status: StatusBoard,
+    of_world: Option<Arc<dyn FailureReport>>,
+}
+
+impl FailureReport for OfGroup {
+    fn fail(&self, cause: &str) {
+        if let Some(of_world) = &self.of_world {
+            of_world.fail(cause);
+        }
+        self.status.fail(self.status.rank(), cause);
+    }
+
+    #[cfg(feature = "mpi")]
+    fn hurry(&self) {
+        if let Some(of_world) = &self.of_world {
+            of_world.hurry();
+        }
+    }
+}
+
+/// The members of a group find each other by collectives of the world, of which all ranks make as many: each is in some group.
+struct Among<'a> {
+    world: &'a mut Communicator,
+    members: &'a [Rank],
+}
+
+impl Bootstrap for Among<'_> {
+    fn rank(&self) -> Rank {
+        let own = self.world.rank();
+        self.members.iter().position(|&rank| rank == own).expect("a rank is in its group")
+    }
+
+    fn ranks(&self) -> usize {
+        self.members.len()
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut all = self.world.gather_bytes(own)?;
+        Ok(self.members.iter().map(|&rank| std::mem::take(&mut all[rank])).collect())
+    }
+}
