@@ -21,7 +21,9 @@ mod doctor;
 #[cfg(feature = "candle")]
 mod evaluate;
 mod explain;
+mod family;
 mod hang_report;
+mod launch;
 mod plot;
 #[cfg(feature = "candle")]
 mod predict;
@@ -83,6 +85,8 @@ enum Command {
     Explain(explain::Args),
     /// Say what happened, from the flight recorders of ranks
     HangReport(hang_report::Args),
+    /// Start a command as the ranks of a world, on this machine and without MPI
+    Launch(launch::Args),
     /// Draw what bench measured, as SVG
     Plot(plot::Args),
     /// Prove algorithms right, for every rank of many worlds
@@ -158,6 +162,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => return doctor::run(&args),
         Command::Explain(args) => explain::run(&args)?,
         Command::HangReport(args) => hang_report::run(&args)?,
+        Command::Launch(args) => return launch::run(&args),
         Command::Plot(args) => plot::run(&args)?,
         Command::Verify(args) => return Ok(verify::run(&args)),
         Command::Tune(args) => tune::run(&args)?,
@@ -213,17 +218,11 @@ fn refused(why: String) -> Failure {
 }
 
 /// Tells all ranks; what each of them then says, if they could be told.
-#[cfg(feature = "mpi")]
 fn told_to_all(why: &str) -> Option<String> {
     match unisono::refuse(why) {
         unisono::Error::Setting(why) => Some(why),
         _ => None,
     }
-}
-
-#[cfg(not(feature = "mpi"))]
-fn told_to_all(_: &str) -> Option<String> {
-    None
 }
 
 /// Whether this process is the one that talks before ranks know each other: the launcher's rank 0, or the

@@ -11,13 +11,12 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::values::whole;
+use super::family::{self, Member, POLL, TO_END, code};
+use super::values::{LONGEST_S, whole};
 use super::{BAD_INPUT, STOPPED};
 
-mod family;
 mod plan;
 
-use family::Family;
 use plan::Plan;
 
 /// What is started again, and how often.
@@ -37,14 +36,8 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
-/// A year: nobody means to wait for longer.
-const LONGEST_S: u64 = 365 * 24 * 3600;
-/// How often the command and signals are looked at.
-const POLL: Duration = Duration::from_millis(20);
 /// The longest wait before a restart, unless a longer one is asked for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// How long a launcher has, once it is told to end, to end its ranks.
-const TO_END: Duration = Duration::from_secs(10);
 
 /// How one run of the command ended.
 struct Ended {
@@ -79,14 +72,14 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
     let mut newest = plan.newest_of_run();
     let mut in_a_row = 0;
     loop {
-        let family = match Family::start(plan.command()) {
-            Ok(family) => family,
+        let command = match Member::start(plan.command()) {
+            Ok(command) => command,
             Err(error) => {
                 say(&format!("cannot start {}: {error}", plan.program().display()));
                 return Ok(ExitCode::from(BAD_INPUT));
             }
         };
-        let Ended { status, was_asked } = watch(family, &mut signals, Duration::from_secs(args.grace_s))?;
+        let Ended { status, was_asked } = watch(command, &mut signals, Duration::from_secs(args.grace_s))?;
         if status.success() {
             return Ok(ExitCode::SUCCESS);
         }
@@ -146,18 +139,8 @@ fn stopped(what: &str, plan: &Plan) -> ExitCode {
     ExitCode::from(STOPPED)
 }
 
-/// The exit code, as a shell has it: 128 and the signal for a command that was killed.
-fn code(status: ExitStatus) -> u8 {
-    use std::os::unix::process::ExitStatusExt as _;
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
-}
-
 fn how(status: ExitStatus) -> String {
-    match status.code() {
-        Some(code) => format!("the command failed with exit code {code}"),
-        None => format!("the command was killed ({status})"),
-    }
+    format!("the command {}", family::how(status))
 }
 
 /// What is done next for a command that is to stop, when its time is over.
@@ -171,10 +154,10 @@ enum Asked {
 
 /// Waits for the command to end, and has it stop if this process is told to: first it is asked to save, which a launcher passes on
 /// to all ranks, then to end; at last it is killed, with all that it has started. Another signal means: now.
-fn watch(mut family: Family, signals: &mut Signals, grace: Duration) -> io::Result<Ended> {
+fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Result<Ended> {
     let (mut asked, mut deadline) = (Asked::No, None);
     let status = loop {
-        if let Some(status) = family.poll()? {
+        if let Some(status) = command.poll()? {
             break status;
         }
         let is_told = signals.pending().next().is_some();
@@ -182,24 +165,24 @@ fn watch(mut family: Family, signals: &mut Signals, grace: Duration) -> io::Resu
         match asked {
             Asked::No if is_told => {
                 say(&format!("has the command save and end, within {} s", grace.as_secs()));
-                family.signal(Signal::USR1);
+                command.signal(Signal::USR1);
                 (asked, deadline) = (Asked::ToSave, Some(Instant::now() + grace));
             }
             Asked::ToSave if is_told || is_over => {
                 say("the command has not ended: has it end without saving");
-                family.signal(Signal::TERM);
+                command.signal(Signal::TERM);
                 (asked, deadline) = (Asked::ToEnd, Some(Instant::now() + TO_END));
             }
             Asked::ToEnd if is_told || is_over => {
                 say("the command has not ended: kills it");
-                family.signal(Signal::KILL);
+                command.signal(Signal::KILL);
                 deadline = Some(Instant::now() + TO_END);
             }
             _ => {}
         }
         thread::sleep(POLL);
     };
-    let left = family.end()?;
+    let left = family::end()?;
     if left > 0 {
         say(&format!("ended {left} processes that the command left behind"));
     }

@@ -1,4 +1,4 @@
-//! `unisono tune`: what messages and meetings cost here, into a file.
+//! `unisono tune`: what messages and single passes cost here, into a file.
 
 use std::fs;
 use std::io::ErrorKind;

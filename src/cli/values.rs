@@ -7,6 +7,9 @@ use std::str::FromStr;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command, Error};
 
+/// A year, in seconds: nobody means to wait for longer.
+pub(super) const LONGEST_S: u64 = 365 * 24 * 3600;
+
 /// A whole number of a range.
 pub(super) fn whole<N>(
     least: N,

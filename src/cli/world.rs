@@ -1,4 +1,4 @@
-//! Where the ranks of a command come from: mpirun, or threads.
+//! Where the ranks of a command come from: a launcher, or threads.
 
 use clap::Args;
 use unisono::Communicator;
@@ -10,7 +10,7 @@ use super::{Failure, refused, speaks};
 /// How many ranks, and of what kind.
 #[derive(Debug, Args)]
 pub(super) struct World {
-    /// Run N ranks as threads of this process, without MPI
+    /// Run N ranks as threads of this process
     #[arg(long, value_name = "N", value_parser = whole(1, 1024_usize))]
     threads: Option<usize>,
 }
@@ -63,14 +63,7 @@ fn guarded(
     })
 }
 
-#[cfg(feature = "mpi")]
 fn launched() -> Result<Communicator, Failure> {
     unisono::init()
         .map_err(|error| if speaks() { Failure::BadInput(error.to_string()) } else { Failure::SaidElsewhere })
-}
-
-#[cfg(not(feature = "mpi"))]
-fn launched() -> Result<Communicator, Failure> {
-    let without = "this program was built without MPI: say --threads N to run N ranks in this process";
-    Err(if speaks() { Failure::BadInput(without.to_owned()) } else { Failure::SaidElsewhere })
 }

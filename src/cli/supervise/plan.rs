@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 const DIRECTORY: &str = "--checkpoint-dir";
@@ -37,9 +37,10 @@ impl Plan {
         &self.words[0]
     }
 
+    /// The command. It reads nothing: what is typed would go to one run and not to the next.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]);
+        command.args(&self.words[1..]).stdin(Stdio::null());
         command
     }
 

@@ -1,0 +1,168 @@
+//! Commands, and all processes that come of them: none outlives them.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
+};
+use signal_hook::low_level::signal_name;
+
+/// How often commands and signals are looked at.
+pub(super) const POLL: Duration = Duration::from_millis(20);
+/// How long a command has, once it is told to end, to end what it has started.
+pub(super) const TO_END: Duration = Duration::from_secs(10);
+/// How long processes may take to end once they are killed: long enough for one that writes to a slow disk.
+const TO_DIE: Duration = Duration::from_secs(30);
+
+/// Has the system make this process the parent of whatever its descendants leave behind, wherever they put themselves: ranks of a
+/// launcher that was killed, say, which would go on beside those of the next run.
+pub(super) fn adopt_orphans() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(getpid()))?)
+}
+
+/// A command that runs, in a process group of its own: what is typed at a terminal comes to it by this process alone.
+#[derive(Debug)]
+pub(super) struct Member {
+    child: Child,
+    pid: Pid,
+}
+
+impl Member {
+    /// Starts it.
+    pub(super) fn start(mut command: Command) -> io::Result<Self> {
+        let child = command.process_group(0).spawn()?;
+        let pid = Pid::from_child(&child);
+        Ok(Self { child, pid })
+    }
+
+    /// The number of its process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How the command ended, if it has.
+    pub(super) fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Sends a signal to the command itself, and to no other process: a launcher passes it on as it sees fit. It has not been
+    /// waited for, so the number is still its own; if it has just ended, nobody minds.
+    pub(super) fn signal(&self, signal: Signal) {
+        let _ = kill_process(self.pid, signal);
+    }
+
+    /// The same to all processes of its group, as a terminal does: the command may be a script around the program that is meant.
+    pub(super) fn signal_group(&self, signal: Signal) {
+        let _ = kill_process_group(self.pid, signal);
+    }
+}
+
+/// Once all commands have ended, or are to: ends what they have left behind, and says how many processes these were.
+///
+/// # Errors
+/// If they are still there after a time.
+pub(super) fn end() -> io::Result<usize> {
+    let (began, mut killed) = (Instant::now(), HashSet::new());
+    loop {
+        // Those that have ended and are ours by now.
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        let left = descendants()?;
+        if left.is_empty() {
+            return Ok(killed.len());
+        }
+        if began.elapsed() > TO_DIE {
+            let what = format!("processes {left:?} of the command do not end, though they were killed");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+        }
+        for pid in left.iter().filter(|process| process.runs).filter_map(|process| Pid::from_raw(process.pid))
+        {
+            if kill_process(pid, Signal::KILL).is_ok() {
+                killed.insert(pid);
+            }
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The exit code, as a shell has it: 128 and the signal for a command that was killed.
+pub(super) fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// How a command ended that did not succeed, in words.
+pub(super) fn how(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("failed with exit code {code}"),
+        (None, Some(signal)) => match signal_name(signal) {
+            Some(name) => format!("was killed by {name}"),
+            None => format!("was killed by signal {signal}"),
+        },
+        (None, None) => format!("ended with {status}"),
+    }
+}
+
+/// A process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    /// Whether it has not ended and only waits to be waited for.
+    runs: bool,
+}
+
+/// All processes that come of this one, as the system knows them now.
+fn descendants() -> io::Result<Vec<Process>> {
+    let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that has ended meanwhile has no parent.
+        let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        if let Some(process) = process(pid, &status) {
+            children.entry(process.parent).or_default().push(process);
+        }
+    }
+    let mut found = Vec::new();
+    let mut next = vec![getpid().as_raw_nonzero().get()];
+    while let Some(parent) = next.pop() {
+        let of_parent = children.remove(&parent).unwrap_or_default();
+        next.extend(of_parent.iter().map(|process| process.pid));
+        found.extend(of_parent);
+    }
+    Ok(found)
+}
+
+/// What `/proc/PID/stat` says: `PID (NAME) STATE PARENT …`, where the name may hold anything.
+fn process(pid: i32, status: &str) -> Option<Process> {
+    let mut fields = status.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    Some(Process { pid, parent: fields.next()?.parse().ok()?, runs: !matches!(state, "Z" | "X") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_as_a_shell_has_it() {
+        for (raw, expected) in [(3 << 8, (3, "failed with exit code 3")), (9, (137, "was killed by SIGKILL"))]
+        {
+            let status = ExitStatus::from_raw(raw);
+            assert_eq!((code(status), how(status).as_str()), expected);
+        }
+    }
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        assert_eq!(process(7, "7 (a b) c) S 42 7 7 0"), Some(Process { pid: 7, parent: 42, runs: true }));
+        assert_eq!(process(7, "7 (a) Z 42 7 7 0"), Some(Process { pid: 7, parent: 42, runs: false }));
+        assert_eq!(process(7, ""), None);
+        assert_eq!(process(7, "7 (a"), None);
+    }
+}

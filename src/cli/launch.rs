@@ -1,0 +1,109 @@
+//! `unisono launch`: the ranks of a world as processes of this machine, without MPI.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+use unisono::config::Launcher;
+
+use super::family;
+use super::values::{LONGEST_S, whole};
+use super::{BAD_INPUT, Failure, speaks};
+
+mod bootstrap_dir;
+mod ranks;
+
+use bootstrap_dir::BootstrapDir;
+use ranks::Ranks;
+
+/// What is started, and how often.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// How many processes to start: the ranks
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole(1, MOST_RANKS))]
+    ranks: usize,
+    /// How long the other ranks may take to end by themselves, when one has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole(0, LONGEST_S))]
+    grace_s: u64,
+    /// The command that every rank runs, after --; only rank 0 reads what is piped in
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// As many as `--threads` takes.
+const MOST_RANKS: usize = 1024;
+
+/// Runs a process for each rank until all have ended. The exit code is that of the rank that failed first; 75 if ranks were asked
+/// to stop and none failed.
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if let Some(ranks @ 2..) = Launcher::detect().ranks {
+        // All of them find the same.
+        let why = format!("launch starts a world, and cannot be itself one of {ranks} ranks: start it alone");
+        return Err(if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere });
+    }
+    Ok(launch(args).unwrap_or_else(|error| {
+        say(&error.to_string());
+        ExitCode::FAILURE
+    }))
+}
+
+fn say(what: &str) {
+    eprintln!("launch: {what}");
+}
+
+fn launch(args: &Args) -> io::Result<ExitCode> {
+    let mut signals = Signals::new(heeded())?;
+    family::adopt_orphans()?;
+    let bootstrap_dir = BootstrapDir::new()?;
+    let mut ranks = match Ranks::start(&args.command, args.ranks, bootstrap_dir.path()) {
+        Ok(ranks) => ranks,
+        Err(error) => {
+            // Those that were started wait for the others.
+            family::end()?;
+            say(&format!("cannot start {}: {error}", args.command[0].display()));
+            return Ok(ExitCode::from(BAD_INPUT));
+        }
+    };
+    let watched = ranks.watch(&mut signals, Duration::from_secs(args.grace_s));
+    let left = family::end()?;
+    watched?;
+    if left > 0 {
+        say(&format!("ended {left} processes that the ranks left behind"));
+    }
+    Ok(ExitCode::from(ranks.code()))
+}
+
+/// The signals that ranks are told of. A terminal that goes away is one, but where that is ignored, as under `nohup`.
+fn heeded() -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut heeded = vec![SIGTERM, SIGINT, SIGUSR1];
+    if !ignores(&status, SIGHUP) {
+        heeded.push(SIGHUP);
+    }
+    heeded
+}
+
+/// Whether a process ignores a signal, by what `/proc/PID/status` says.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| (mask >> (signal - 1)) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_read() {
+        let status =
+            "Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
+        assert_eq!([1, 2, 13, 15].map(|signal| ignores(status, signal)), [true, false, true, false]);
+        assert!(!ignores("", SIGHUP));
+    }
+}
