@@ -6,8 +6,8 @@ use unisono_collectives::{Algorithm, Operation, Rank};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::kernels::ReduceOp;
-use crate::means::Means;
-use crate::record::BARRIER_NAME;
+use crate::method::Method;
+use crate::record::{BARRIER_NAME, MESSAGE_NAME};
 
 /// All of a call but its count, and what carries it out: from the lowest bits, the root in 32, and the operation, the reduction,
 /// the type and the means in 8 each. All ones stand for none.
@@ -16,13 +16,19 @@ use crate::record::BARRIER_NAME;
 pub(crate) struct Codes(u64);
 
 impl Codes {
-    pub(crate) fn new(call: &Call, means: Means) -> Self {
+    pub(crate) fn new(call: &Call, method: Method) -> Self {
         let root = call.operation.root().map_or(u32::MAX, |root| root as u32);
         let op = call.op.map_or(u8::MAX, |op| op as u8);
-        let is_barrier = *call == Call::barrier() && means == Means::Algorithm(OF_BARRIER);
+        let is_barrier = *call == Call::barrier() && method == Method::Algorithm(OF_BARRIER);
         let operation = if is_barrier { BARRIER } else { operation_code(call.operation) };
-        let bytes = [operation, op, call.dtype as u8, means.code()];
+        let bytes = [operation, op, call.dtype as u8, method.code()];
         Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root))
+    }
+
+    /// Those of a message from one rank to another, which has neither a reduction nor a root, and is carried out by nothing.
+    pub(crate) fn of_message(dtype: DType) -> Self {
+        let bytes = [MESSAGE, u8::MAX, dtype as u8, u8::MAX];
+        Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(u32::MAX))
     }
 
     /// The same as one number.
@@ -38,10 +44,11 @@ impl Codes {
         (self.0 >> (32 + 8 * place)) as u8
     }
 
-    /// The name of the operation, or `barrier`; `?` for a number that no operation has.
+    /// The name of the operation, `barrier`, or `message`; `?` for a number that no operation has.
     pub(crate) fn operation(self) -> &'static str {
         match self.byte(0) {
             BARRIER => BARRIER_NAME,
+            MESSAGE => MESSAGE_NAME,
             code => name(&Operation::all(0).map(Operation::name), code),
         }
     }
@@ -51,13 +58,18 @@ impl Codes {
         self.byte(0) == BARRIER
     }
 
+    /// Whether it is no collective call but a message from one rank to another.
+    pub(crate) fn is_message(self) -> bool {
+        self.byte(0) == MESSAGE
+    }
+
     pub(crate) fn dtype(self) -> &'static str {
         name(&DType::ALL.map(DType::name), self.byte(2))
     }
 
     /// The name of what carries it out.
-    pub(crate) fn means(self) -> &'static str {
-        name(&Means::ALL.map(Means::name), self.byte(3))
+    pub(crate) fn method(self) -> &'static str {
+        name(&Method::ALL.map(Method::name), self.byte(3))
     }
 
     pub(crate) fn op(self) -> Option<&'static str> {
@@ -72,6 +84,8 @@ impl Codes {
 
 /// What stands for [`BARRIER_NAME`].
 const BARRIER: u8 = 8;
+/// What stands for [`MESSAGE_NAME`].
+const MESSAGE: u8 = 9;
 /// What carries it out.
 pub(crate) const OF_BARRIER: Algorithm = Algorithm::RecursiveDoubling;
 
@@ -106,14 +120,20 @@ mod tests {
                     && Codes::of_bits((code as u64) << 32).operation() == operation.name()
             );
         }
-        let codes = Codes::new(&Call::barrier(), Means::Algorithm(OF_BARRIER));
+        let codes = Codes::new(&Call::barrier(), Method::Algorithm(OF_BARRIER));
         assert!(codes.is_barrier() && codes.operation() == "barrier");
+        let codes = Codes::of_message(DType::BF16);
+        assert!(codes.is_message() && !codes.is_barrier());
+        assert_eq!(
+            (codes.operation(), codes.dtype(), codes.op(), codes.root()),
+            ("message", "bf16", None, None)
+        );
     }
 
     #[test]
     fn codes_of_nothing_have_no_names() {
         let codes = Codes::of_bits(u64::MAX);
-        assert_eq!((codes.operation(), codes.dtype(), codes.means()), ("?", "?", "?"));
+        assert_eq!((codes.operation(), codes.dtype(), codes.method()), ("?", "?", "?"));
         assert_eq!((codes.op(), codes.root()), (None, None));
     }
 }

@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use unisono_collectives::Topology;
+
 use crate::error::{Error, Result};
 
+mod bootstrap;
 #[cfg(feature = "candle")]
 mod cores;
 mod launcher;
@@ -14,6 +17,7 @@ mod launcher;
 mod network;
 mod variables;
 
+pub(crate) use bootstrap::{bootstrap_folder, job};
 #[cfg(feature = "candle")]
 pub use cores::share_cores;
 pub use launcher::{Launcher, Starter};
@@ -47,6 +51,8 @@ const ALGORITHM: &str = "UNISONO_ALGORITHM";
 const WARNINGS: &str = "UNISONO_WARNINGS";
 /// Faults on purpose: `seed=7,delay_us=200,lose=0.001`.
 const CHAOS: &str = "UNISONO_CHAOS";
+/// The variable that names the folder in which processes find each other that were launched without MPI.
+pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
 /// A file of constants that `unisono tune` wrote.
 const TUNING: &str = "UNISONO_TUNING";
 
@@ -115,7 +121,19 @@ impl Chaos {
     }
 }
 
-/// Settings from the environment.
+/// What becomes of a program when a rank of its world fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFailure {
+    /// Calls return errors, and nothing ends: what a library does that is a part of somebody's program. No signal is heeded, no
+    /// panic hook set, no port opened. What is said on standard error are warnings, and where flight recorders were written to.
+    #[default]
+    ReturnError,
+    /// The ranks are all that the program does: who failed, where and why is said on standard error, the other ranks are told
+    /// at once, wherever they are, and all processes end within ten seconds.
+    EndJob,
+}
+
+/// Settings from the environment, and of the program.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
     pub(crate) warn: Duration,
@@ -124,17 +142,18 @@ pub(crate) struct Config {
     pub(crate) first_timeout: Duration,
     pub(crate) quiet_timeout: Duration,
     pub(crate) flight_dir: Option<PathBuf>,
-    pub(crate) node_sizes: Option<Vec<usize>>,
+    /// The nodes that the world is divided into for a trial, whatever it really runs on.
+    pub(crate) nodes: Option<Topology>,
     pub(crate) algorithm: Option<String>,
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
-    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "asked by processes"))]
     pub(crate) kernel_copies: KernelCopies,
     /// Whether the nodes have connections of their own to tell each other of failures.
     pub(crate) lookout: bool,
     pub(crate) tuning: Option<PathBuf>,
     pub(crate) warnings: bool,
     pub(crate) chaos: Option<Chaos>,
+    pub(crate) on_failure: OnFailure,
 }
 
 impl Default for Config {
@@ -145,7 +164,7 @@ impl Default for Config {
             first_timeout: DEFAULT_FIRST_TIMEOUT,
             quiet_timeout: DEFAULT_QUIET_TIMEOUT,
             flight_dir: None,
-            node_sizes: None,
+            nodes: None,
             algorithm: None,
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             inside: Inside::default(),
@@ -154,6 +173,7 @@ impl Default for Config {
             tuning: None,
             warnings: true,
             chaos: None,
+            on_failure: OnFailure::default(),
         }
     }
 }
@@ -194,7 +214,8 @@ impl Config {
         if let Some(text) = value(NODES, expected)? {
             let sizes: Option<Vec<usize>> =
                 text.split(',').map(|size| size.trim().parse().ok().filter(|&size| size > 0)).collect();
-            config.node_sizes = Some(sizes.ok_or_else(|| wrong(NODES, &text, expected))?);
+            let sizes = sizes.ok_or_else(|| wrong(NODES, &text, expected))?;
+            config.nodes = Some(Topology::from_node_sizes(&sizes));
         }
         let expected = "a multiple of 64 above 0 and below 2^31";
         if let Some(text) = value(SEGMENT_BYTES, expected)? {
@@ -247,7 +268,6 @@ impl Config {
 
     /// What would make ranks wait for each other for ever, or send what the others do not expect, if they had it
     /// otherwise.
-    #[cfg(feature = "mpi")]
     pub(crate) fn alike(&self) -> Vec<(&'static str, String)> {
         let inside = if self.inside == Inside::Messages { "mpi" } else { "auto" };
         let copies = match self.kernel_copies {
@@ -255,11 +275,14 @@ impl Config {
             KernelCopies::On => "on",
             KernelCopies::Off => "off",
         };
-        let sizes = |sizes: &Vec<usize>| sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let nodes = |nodes: &Topology| {
+            let sizes = (0..nodes.nodes()).map(|node| nodes.node(node).ranks().to_string());
+            sizes.collect::<Vec<_>>().join(",")
+        };
         vec![
             (TRANSPORT, inside.to_owned()),
             (KERNEL_COPIES, copies.to_owned()),
-            (NODES, self.node_sizes.as_ref().map_or_else(String::new, sizes)),
+            (NODES, self.nodes.as_ref().map_or_else(String::new, nodes)),
             (SEGMENT_BYTES, self.segment_bytes.to_string()),
             (ALGORITHM, self.algorithm.clone().unwrap_or_default()),
         ]
@@ -336,7 +359,7 @@ mod tests {
     fn settings_are_read() {
         let config = read(&[(TIMEOUT, "1.5"), (NODES, "3, 1"), (ALGORITHM, "ring")]).unwrap();
         assert_eq!(config.timeout, Duration::from_millis(1500));
-        assert_eq!(config.node_sizes, Some(vec![3, 1]));
+        assert_eq!(config.nodes, Some(Topology::from_node_sizes(&[3, 1])));
         assert_eq!(config.algorithm.as_deref(), Some("ring"));
         let chaos = read(&[(CHAOS, "seed=7,lose=0.5")]).unwrap().chaos;
         assert_eq!(chaos, Some(Chaos { seed: 7, delay_us: 0, lose: 0.5 }));

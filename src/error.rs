@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use crate::record::{Doing, Seconds};
+use crate::record::{Doing, POINT_TO_POINT, Seconds};
 
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -13,7 +13,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An operating error. (A programmer's error, such as a root that does not exist, is a panic with the
 /// numbers in it.)
 ///
-/// After an error a communicator is unusable: every later call fails with [`Error::Aborted`]. What a failed
+/// After an error a communicator is unusable: every later call fails with [`Error::Aborted`]. (Not after
+/// [`Error::Unsupported`] and [`Error::OnRank0`], nor after the [`Error::Memory`] of an `alloc`.) What a failed
 /// collective leaves in the buffer is undefined.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -63,6 +64,16 @@ pub enum Error {
         /// The rank that failed first.
         by: Rank,
         /// What it said.
+        cause: String,
+    },
+
+    /// What [`on_rank0`](crate::Communicator::on_rank0) was to do did not succeed. All ranks know it, and the communicator is as good
+    /// as before.
+    #[error("rank 0 did not succeed in what the others wait for: {label}: {cause}")]
+    OnRank0 {
+        /// What it was.
+        label: String,
+        /// What rank 0 said, or the beginning of it.
         cause: String,
     },
 
@@ -162,11 +173,12 @@ fn because(rank: Rank, by: Rank) -> String {
 pub struct Place {
     /// The rank.
     pub rank: Rank,
-    /// The operation: "all-reduce".
+    /// The operation: "all-reduce"; "send", "receive", "receive-any" or "exchange" of a message from one rank to another.
     pub operation: &'static str,
-    /// How many collectives came before this one.
+    /// How many collectives came before this one; of a message, how many came before it the same way between the two ranks, and of
+    /// one from any rank, how many were received.
     pub sequence: u64,
-    /// The algorithm.
+    /// The algorithm; "point-to-point" of a message.
     pub algorithm: &'static str,
     /// The phase of the plan.
     pub phase: &'static str,
@@ -177,6 +189,9 @@ pub struct Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, operation, sequence, algorithm, phase, step } = self;
+        if *algorithm == POINT_TO_POINT {
+            return write!(f, "rank {rank}, {operation} #{sequence}");
+        }
         write!(f, "rank {rank}, {operation} #{sequence} by {algorithm}, step {step}")?;
         if phase != algorithm { write!(f, " of {phase:?}") } else { Ok(()) }
     }

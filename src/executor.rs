@@ -16,11 +16,11 @@ use crate::call::{Call, scaled};
 use crate::dtype::DType;
 use crate::error::{Error, Place, Result};
 use crate::kernels::ReduceOp;
-use crate::means::Means;
-#[cfg(feature = "mpi")]
-use crate::means::Vendor;
 use crate::memory::{Registry, Scratch};
-use crate::transport::{EAGER_BYTES, Failure, Header, Incoming, Outgoing, Patience, Transport};
+use crate::method::Method;
+#[cfg(feature = "mpi")]
+use crate::method::Vendor;
+use crate::transport::{Deadlines, EAGER_BYTES, Failure, Header, Incoming, Outgoing, Transport};
 
 mod agreement;
 #[cfg(feature = "mpi")]
@@ -43,7 +43,7 @@ const BLOCK_BYTES: usize = 512 << 10;
 
 /// A plan, and what the executor needs to know of it.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct CompiledPlan {
     plan: Plan,
     algorithm: Algorithm,
     /// Set where ranks that reach each other's buffers can do it all in one pass.
@@ -60,7 +60,7 @@ pub(crate) struct Prepared {
     far_steps: OnceLock<Option<usize>>,
 }
 
-impl Prepared {
+impl CompiledPlan {
     pub(crate) fn new(
         plan: Plan,
         algorithm: Algorithm,
@@ -142,8 +142,8 @@ pub(crate) struct Task<'a> {
     pub(crate) call: &'a Call,
     /// What ranks tell each other of it: the call as all make it, of which `call` may be a part.
     pub(crate) header: Header,
-    pub(crate) means: Means,
-    pub(crate) prepared: &'a Prepared,
+    pub(crate) method: Method,
+    pub(crate) compiled: &'a CompiledPlan,
     pub(crate) topology: &'a Topology,
     #[cfg_attr(
         not(any(feature = "mpi", feature = "nccl")),
@@ -152,19 +152,19 @@ pub(crate) struct Task<'a> {
     /// A way for all ranks to see that they are in the same call, in chunks that nobody needs.
     pub(crate) agreement: &'a Schedule,
     /// How long a step may wait for another rank.
-    pub(crate) patience: &'a Patience,
+    pub(crate) deadlines: &'a Deadlines,
 }
 
 impl Task<'_> {
     /// What went wrong, with the step where it did.
     #[cold]
     fn error(&self, failure: Failure, transport: &Transport, phase: &'static str, step: usize) -> Error {
-        error_at(failure, (&self.header, self.means.name()), transport, phase, step)
+        error_at(failure, (&self.header, self.method.name()), transport, phase, step)
     }
 
     /// The elements of a range of chunks, as far as they are in one of `blocks` blocks.
     fn elements_of_block(&self, chunks: Chunks, block: usize, blocks: usize) -> Range<usize> {
-        let all = partition::elements(self.call.count, self.prepared.chunk_count, chunks);
+        let all = partition::elements(self.call.count, self.compiled.chunk_count, chunks);
         if blocks == 1 {
             return all;
         }
@@ -181,8 +181,8 @@ fn error_at(
     phase: &'static str,
     step: usize,
 ) -> Error {
-    let (operation, sequence, roll) = (header.operation(), header.sequence(), transport.roll());
-    failure.at(Place { rank: roll.rank(), operation, sequence, algorithm, phase, step }, roll)
+    let (operation, sequence, status) = (header.operation(), header.sequence(), transport.status());
+    failure.at(Place { rank: status.rank(), operation, sequence, algorithm, phase, step }, status)
 }
 
 /// Carries out tasks. It keeps its memory, so that the next task does not pay for it.
@@ -212,21 +212,21 @@ impl Executor {
         let Call { op, dtype, count, .. } = *task.call;
         let format = self.format(dtype, op);
         let Self { widened, original, outgoing, .. } = self;
-        if let (Some(direct), Some(op)) = (&task.prepared.direct, op)
+        if let (Some(direct), Some(op)) = (&task.compiled.direct, op)
             && transport.is_shared_by(task.topology.ranks())
         {
             return OnePass { task, direct, op, accumulator: format.accumulator }
                 .run(buffer, widened, transport);
         }
-        // A shorter message is copied anyway, and a meeting would have ranks wait for each other twice.
+        // A shorter message is copied anyway, and a single pass would have ranks wait for each other twice.
         if op.is_none()
             && transport.is_shared_by(task.topology.ranks())
-            && task.call.size_bytes() / task.prepared.chunk_count > EAGER_BYTES
-            && task.prepared.only_moves(task)
+            && task.call.size_bytes() / task.compiled.chunk_count > EAGER_BYTES
+            && task.compiled.only_moves(task)
         {
             return Copies { task }.run(buffer, transport);
         }
-        let original = if task.prepared.sends_original { original.copy_of(buffer) } else { &mut [] };
+        let original = if task.compiled.sends_original { original.copy_of(buffer) } else { &mut [] };
         let (held, narrow) = match format.accumulator {
             Some(_) => (widened.take(count * format.held_size_bytes), buffer),
             None => (buffer, &mut [][..]),
@@ -265,34 +265,34 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn all_steps(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
-        let Task { prepared, topology, .. } = *self.task;
-        let vendor = self.task.means.in_nodes();
+        let Task { compiled, topology, .. } = *self.task;
+        let vendor = self.task.method.in_nodes();
         #[cfg(feature = "mpi")]
         if vendor == Some(Vendor::Mpi) {
             self.task.agree(transport)?;
         }
         #[cfg(feature = "mpi")]
         if transport.has_lanes(topology.ranks())
-            && let Some(lanes) = prepared.lanes(self.task)
+            && let Some(lanes) = compiled.lanes(self.task)
         {
             return self.in_lanes(lanes, held, transport);
         }
         let in_blocks = vendor.is_none() && transport.is_shared_by(topology.ranks());
-        self.blocks = if in_blocks { prepared.blocks(self.task) } else { 1 };
+        self.blocks = if in_blocks { compiled.blocks(self.task) } else { 1 };
         for block in 0..self.blocks {
             self.block = block;
             self.take_up_block(held);
-            for (of_phase, phase) in prepared.plan.phases().iter().enumerate() {
+            for (of_phase, phase) in compiled.plan.phases().iter().enumerate() {
                 #[cfg(feature = "mpi")]
                 if let (Some(call), Some(Vendor::Mpi)) = (&phase.vendor, vendor) {
-                    transport.roll().at_step(of_phase, 0);
+                    transport.status().at_step(of_phase, 0);
                     self.by_mpi(phase, call, held, transport)
                         .map_err(|failure| self.task.error(failure, transport, phase.name, 0))?;
                     continue;
                 }
                 for (number, step) in phase.schedule.steps().iter().enumerate() {
                     if block + of_phase + number > 0 {
-                        transport.roll().at_step(of_phase, number);
+                        transport.status().at_step(of_phase, number);
                     }
                     self.step(phase, step, held, transport)
                         .map_err(|failure| self.task.error(failure, transport, phase.name, number))?;
@@ -310,16 +310,16 @@ impl Run<'_> {
         held: &mut [u8],
         transport: &mut Transport,
     ) -> Result<(), Failure> {
-        let (format, header, patience) = (self.format, self.header, self.task.patience);
+        let (format, header, deadlines) = (self.format, self.header, self.task.deadlines);
         let receives = step.receive.map(|receive| self.held_range(receive.chunks));
         let mut send = step.send;
         if let Some((to, sends)) = self.sent_ahead(phase, step, transport) {
             let outgoing = Outgoing { to, bytes: &held[sends] };
-            transport.exchange(&header, Some(outgoing), None, patience)?;
+            transport.exchange(&header, Some(outgoing), None, deadlines)?;
             send = None;
         }
         let (bytes, held) = match &send {
-            Some(send) => self.prepare(send, held, receives),
+            Some(send) => self.compile(send, held, receives),
             None => (&[][..], receives.map_or(&mut [][..], |range| &mut held[range])),
         };
         let outgoing = send.map(|send| Outgoing { to: phase.group.member(send.to), bytes });
@@ -336,7 +336,7 @@ impl Run<'_> {
             from_self.target.accept(0, to_self.bytes);
             return Ok(());
         }
-        transport.exchange(&header, outgoing, incoming, patience)
+        transport.exchange(&header, outgoing, incoming, deadlines)
     }
 
     /// To whom a step can send what before it receives, so that what arrives may be reduced into what was sent: where
@@ -352,7 +352,7 @@ impl Run<'_> {
 
     /// The bytes to send, and the part of the buffer that is received into, such that neither touches the
     /// other.
-    fn prepare<'b>(
+    fn compile<'b>(
         &'b mut self,
         send: &Send,
         held: &'b mut [u8],

@@ -18,8 +18,8 @@
 //! [`unisono_collectives`]; the most used of its names are repeated here.
 //!
 //! # Features
-//! - `mpi`: ranks that are processes under `mpirun` (needs an MPI at build time). Without it, ranks are
-//!   threads.
+//! - `mpi`: ranks on several machines, and under `mpirun` (needs an MPI at build time). Without it, ranks are threads, or
+//!   processes of one machine.
 //! - `nccl`: arrays in the memory of GPUs. NCCL and CUDA's driver are loaded when they are asked for, and neither is needed
 //!   to build.
 //! - `train`: the mirrored trainer and its input pipeline, for any framework.
@@ -47,13 +47,13 @@ mod executor;
 #[cfg(feature = "nccl")]
 mod gpu;
 mod kernels;
-mod means;
 mod memory;
+mod method;
 #[cfg(feature = "nccl")]
 #[allow(unsafe_code, reason = "a library of C's, on memory of CUDA's")]
 pub mod nccl;
-mod pending;
 mod record;
+mod request;
 mod run;
 pub mod select;
 pub mod size;
@@ -64,27 +64,26 @@ pub mod train;
 #[allow(unsafe_code, reason = "memory is shared with other threads and with MPI")]
 mod transport;
 pub mod tuning;
-#[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "threads need less of it"))]
 mod watchdog;
 mod world;
 
 pub use call::{Call, Memory, Ran, Why};
 pub use collective::Collective;
 #[cfg(feature = "nccl")]
-pub use communicator::DevicePending;
+pub use communicator::DeviceRequest;
 pub use communicator::{Communicator, Lateness, Times};
+pub use config::OnFailure;
 pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
 pub use kernels::ReduceOp;
-pub use means::Vendor;
 pub use memory::Registered;
-pub use pending::Pending;
-pub use run::run_threads;
-#[cfg(feature = "mpi")]
-pub use run::{refuse, run};
+pub use method::Vendor;
+pub use request::Request;
+pub use run::{refuse, run, run_threads};
 pub use select::Choice;
+pub use transport::Bootstrap;
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
-pub use world::{threads, try_threads};
+pub use world::{Builder, Unisono, threads, try_threads};
 
 #[cfg(feature = "nccl")]
 pub use cudarc;
@@ -101,13 +100,12 @@ pub mod internals {
     pub use crate::kernels::{Accumulator, Joint, Kernel, joint, kernel};
 }
 
-/// Initialises MPI and takes part in the world that `mpirun` launched: [`Communicator::init`].
+/// Takes part in the world that was launched: [`Communicator::init`].
 ///
 /// Where a rank may fail by itself, [`run`](run()) is better: what it failed of is then told to all.
 ///
 /// # Errors
 /// As [`Communicator::init`].
-#[cfg(feature = "mpi")]
 pub fn init() -> Result<Communicator> {
     Communicator::init()
 }

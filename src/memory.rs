@@ -7,7 +7,7 @@ mod registered;
 mod scratch;
 
 pub(crate) use pages::Pages;
-#[cfg(all(test, feature = "mpi"))]
+#[cfg(test)]
 pub(crate) use registered::Block;
 pub use registered::Registered;
 pub(crate) use registered::{Location, Registry};

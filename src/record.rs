@@ -8,6 +8,15 @@ use unisono_collectives::Rank;
 /// The calls that ranks make before the user's first one have numbers that no user's call reaches.
 pub(crate) const FIRST_OF_SETUP: u64 = u64::MAX / 2;
 
+/// Messages from one rank to another have numbers that no collective's reaches: for each two ranks, and each way, from here on.
+pub(crate) const FIRST_OF_MESSAGES: u64 = u64::MAX / 4;
+
+/// What such a message is called.
+pub(crate) const MESSAGE_NAME: &str = "message";
+
+/// What stands in the place of an algorithm in them.
+pub(crate) const POINT_TO_POINT: &str = "point-to-point";
+
 /// A barrier is an all-reduce of nothing, and is called a barrier.
 pub(crate) const BARRIER_NAME: &str = "barrier";
 

@@ -4,15 +4,12 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 use crate::communicator::Communicator;
-#[cfg(feature = "mpi")]
 use crate::error::Error;
-#[cfg(feature = "mpi")]
 use crate::system::say;
-#[cfg(feature = "mpi")]
-use crate::transport::mpi::Mpi;
-use crate::world::threads;
+use crate::world::{Unisono, threads};
 
-/// Runs a program under `mpirun`: takes part in the world that was launched, and runs `main` with it.
+/// Runs a program whose ranks are all that it does: takes part in the world that was launched ([`Communicator::init`]), and runs
+/// `main` with it.
 ///
 /// If `main` fails, so does the rank, whatever the error is: it says which rank that was, where, and why, the other ranks are
 /// told at once, wherever they are, and all processes end within ten seconds. An error that a `main` of yours returns by
@@ -33,7 +30,6 @@ use crate::world::threads;
 /// ```
 ///
 /// The exit code is 0 if `main` succeeds, and 1 if it does not, or if there is no world to take part in.
-#[cfg(feature = "mpi")]
 pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) -> ExitCode {
     match Communicator::init() {
         Ok(mut comm) => ExitCode::from(u8::from(!guarded(&mut comm, main))),
@@ -56,10 +52,8 @@ pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) ->
 ///     std::process::exit(2);
 /// }
 /// ```
-#[cfg(feature = "mpi")]
 pub fn refuse(why: &str) -> Error {
-    let refusal = Error::Setting(why.to_owned());
-    Mpi::init(Err(refusal)).expect_err("ranks of which one refuses do not agree")
+    Unisono::builder().refuse(why).detect().expect_err("ranks of which one refuses do not agree")
 }
 
 /// Runs a program of `ranks` threads: `main` on each, with its end of a world. Otherwise as `unisono::run`: if one fails, the

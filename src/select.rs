@@ -11,7 +11,7 @@ use unisono_collectives::names::UnknownName;
 use unisono_collectives::{Algorithm, Operation, Topology};
 
 use crate::call::Why;
-use crate::means::{Means, Vendor};
+use crate::method::{Method, Vendor};
 
 mod rules;
 
@@ -60,7 +60,7 @@ impl Choice {
 
     /// The names that a choice may have; rules by size are choices too.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        [AUTO].into_iter().chain(Means::ALL.map(Means::name))
+        [AUTO].into_iter().chain(Method::ALL.map(Method::name))
     }
 
     /// What the caller wants for an array of this size, if anything.
@@ -79,8 +79,8 @@ impl fmt::Display for Choice {
             Self::Auto => f.pad(AUTO),
             Self::Algorithm(algorithm) => algorithm.fmt(f),
             Self::Rules(rules) => rules.fmt(f),
-            Self::InNodes(algorithm, vendor) => Means::InNodes(*algorithm, *vendor).fmt(f),
-            Self::Vendor(vendor) => Means::Vendor(*vendor).fmt(f),
+            Self::InNodes(algorithm, vendor) => Method::InNodes(*algorithm, *vendor).fmt(f),
+            Self::Vendor(vendor) => Method::Vendor(*vendor).fmt(f),
         }
     }
 }
@@ -93,9 +93,9 @@ impl FromStr for Choice {
             AUTO => Ok(Self::Auto),
             _ if text.contains(':') => Ok(Self::Rules(Arc::new(text.parse()?))),
             name => match name.parse() {
-                Ok(Means::Algorithm(algorithm)) => Ok(Self::Algorithm(algorithm)),
-                Ok(Means::InNodes(algorithm, vendor)) => Ok(Self::InNodes(algorithm, vendor)),
-                Ok(Means::Vendor(vendor)) => Ok(Self::Vendor(vendor)),
+                Ok(Method::Algorithm(algorithm)) => Ok(Self::Algorithm(algorithm)),
+                Ok(Method::InNodes(algorithm, vendor)) => Ok(Self::InNodes(algorithm, vendor)),
+                Ok(Method::Vendor(vendor)) => Ok(Self::Vendor(vendor)),
                 Err(mut unknown @ UnknownName { .. }) => {
                     unknown.known.push(AUTO);
                     Err(unknown.into())

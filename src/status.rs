@@ -6,20 +6,20 @@
 //! Here are facts only: nothing in here ends a rank, a process or a wait.
 
 mod alone;
+mod board;
 mod dump;
 mod failure;
 mod report;
 mod ring;
-mod roll;
 #[allow(unsafe_code, reason = "memory is shared with other processes")]
 mod sheet;
 mod time;
 
+pub(crate) use board::{Recording, StatusBoard};
 pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump, dump_all, dump_failed};
 pub(crate) use failure::{FailureReport, Guard, keep_panic, panicked};
 pub use report::{Flight, FlightError};
 pub(crate) use ring::RECORDS;
-pub(crate) use roll::{Recording, Roll};
 
 pub use crate::record::{Doing, Record, Stage, State};

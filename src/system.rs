@@ -10,7 +10,7 @@ mod memory;
 mod process;
 
 pub(crate) use memory::{AvailableMemory, MemoryLimit};
-pub(crate) use process::{FAILED, say};
+pub(crate) use process::{FAILED, Process, machine, private_folder, say};
 
 /// Where the MPIs keep their own messages between the ranks of a node.
 pub(crate) const SHARED_FOLDER: &str = "/dev/shm";
@@ -21,7 +21,6 @@ const FILES_OF_ONE: u64 = 96;
 /// What an MPI opens for each other rank of the world, at most.
 const FILES_FOR_A_RANK: u64 = 2;
 /// More than these are never asked for: some programs go through all numbers that a file may have.
-#[cfg(feature = "mpi")]
 const ENOUGH_FILES: u64 = 65_536;
 
 /// How many files this process may have open; `None` if there is no limit.
@@ -35,7 +34,6 @@ pub(crate) fn least_open_files(ranks: usize) -> u64 {
 }
 
 /// Lets this process have as many open files as it may allow itself: each registered array is one.
-#[cfg(feature = "mpi")]
 pub(crate) fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.map_or(ENOUGH_FILES, |most| most.min(ENOUGH_FILES));

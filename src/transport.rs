@@ -9,83 +9,41 @@ use std::time::Duration;
 
 use unisono_collectives::{Rank, Topology};
 
-use crate::config::Chaos;
+use crate::config::{Chaos, Config};
 use crate::error::{Error, Place};
-use crate::kernels::Kernel;
 use crate::memory::Registry;
-use crate::status::{FailureReport, Roll};
+use crate::status::{FailureReport, StatusBoard};
 
+mod agreement;
+mod bootstrap;
 mod faulty;
 mod half;
 mod header;
+mod message;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
+mod node;
+mod point_to_point;
+mod processes;
 mod shared;
 mod waiting;
+mod warnings;
 
+#[cfg(not(feature = "mpi"))]
+pub(crate) use bootstrap::Alone;
+pub use bootstrap::Bootstrap;
+pub(crate) use bootstrap::Directory;
 use faulty::Faulty;
-pub(crate) use header::{Calls, Header};
+pub(crate) use header::{Calls, Header, Messages};
+pub(crate) use message::{Headers, Incoming, Outgoing, Target};
 /// The longest message that is eager between ranks that share memory: it is copied at once, and its sender goes on.
 pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
 pub(crate) use shared::{Open, Shares};
 #[cfg(feature = "nccl")]
 pub(crate) use waiting::Hopeless;
-pub(crate) use waiting::{Patience, Waiting};
+pub(crate) use waiting::{Deadlines, Waiting};
 use waiting::{spins, usable_cores};
-
-/// Bytes for another rank.
-#[derive(Debug)]
-pub(crate) struct Outgoing<'a> {
-    pub(crate) to: Rank,
-    pub(crate) bytes: &'a [u8],
-}
-
-/// Where bytes from another rank go.
-#[derive(Debug)]
-pub(crate) struct Incoming<'a> {
-    pub(crate) from: Rank,
-    pub(crate) target: Target<'a>,
-}
-
-/// What happens to bytes that arrive. They may arrive in several pieces of whole elements.
-#[derive(Debug)]
-pub(crate) enum Target<'a> {
-    /// They take the place of what is here, as they are.
-    Place(&'a mut [u8]),
-    /// A kernel works them into what is held.
-    Apply {
-        held: &'a mut [u8],
-        /// The size of an element that is held.
-        held_size_bytes: usize,
-        /// The size of an element that arrives.
-        wire_size_bytes: usize,
-        kernel: Kernel,
-    },
-}
-
-impl Target<'_> {
-    /// How many bytes must arrive.
-    pub(crate) fn size_bytes(&self) -> usize {
-        match self {
-            Self::Place(place) => place.len(),
-            Self::Apply { held, held_size_bytes, wire_size_bytes, .. } => {
-                held.len() / held_size_bytes * wire_size_bytes
-            }
-        }
-    }
-
-    /// Takes in the piece that begins `offset_bytes` after the first byte.
-    pub(crate) fn accept(&mut self, offset_bytes: usize, piece: &[u8]) {
-        match self {
-            Self::Place(place) => place[offset_bytes..offset_bytes + piece.len()].copy_from_slice(piece),
-            Self::Apply { held, held_size_bytes, wire_size_bytes, kernel } => {
-                let held_at = |wire_bytes: usize| wire_bytes / *wire_size_bytes * *held_size_bytes;
-                kernel(&mut held[held_at(offset_bytes)..held_at(offset_bytes + piece.len())], piece);
-            }
-        }
-    }
-}
 
 /// Why an exchange did not succeed; the executor knows where that was.
 #[derive(Debug)]
@@ -97,12 +55,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The same as an error, with the place where it happened, and what the roll says of a rank that did not come.
-    pub(crate) fn at(self, at: Place, roll: &Roll) -> Error {
+    /// The same as an error, with the place where it happened, and what the status board says of a rank that did not come.
+    pub(crate) fn at(self, at: Place, status: &StatusBoard) -> Error {
         let at = Box::new(at);
         match self {
             Self::Timeout { other, waited } => {
-                let doing = roll.position_of(other).map(|position| Box::new(roll.doing(position)));
+                let doing = status.position_of(other).map(|position| Box::new(status.doing(position)));
                 Error::Timeout { at, other, waited, doing }
             }
             Self::Mismatch { ours, other, theirs } => Error::Mismatch { at, ours, other, theirs },
@@ -115,8 +73,8 @@ impl Failure {
 /// The transport of a communicator.
 #[derive(Debug)]
 pub(crate) enum Transport {
-    /// Ranks that are threads of one process.
-    Threads(Box<Shared>),
+    /// Ranks that share memory: threads of one process, or processes of one node.
+    Shared(Box<Shared>),
     /// Ranks that are processes under an MPI launcher; those of a node share memory where they can.
     #[cfg(feature = "mpi")]
     Mpi(Box<mpi::Mpi>),
@@ -131,8 +89,47 @@ impl Transport {
     /// If the world is to have no rank.
     pub(crate) fn threads(ranks: usize) -> crate::error::Result<Vec<Self>> {
         assert!(ranks > 0, "a world has at least one rank");
-        let ends = Shared::world_of_threads(ranks, spins(ranks, usable_cores()))?;
-        Ok(ends.into_iter().map(|end| Self::Threads(Box::new(end))).collect())
+        let cores = usable_cores();
+        let ends = Shared::world_of_threads(ranks, (spins(ranks, cores), cores))?;
+        Ok(ends.into_iter().map(|end| Self::Shared(Box::new(end))).collect())
+    }
+
+    /// One end of a world of processes of this machine, which need no MPI; and the settings that all of them have. Called by all
+    /// ranks, also by one whose settings make no sense: the others would wait for it.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if they are on several machines or cannot share memory, and what the bootstrap says;
+    /// [`Error::Setting`], on all ranks, for settings that differ or make no sense.
+    pub(crate) fn processes(
+        bootstrap: &mut dyn Bootstrap,
+        config: crate::error::Result<Config>,
+    ) -> crate::error::Result<(Self, Config)> {
+        let (shared, config) = processes::begin(bootstrap, config)?;
+        Ok((Self::Shared(Box::new(shared)), config))
+    }
+
+    /// The same of some of its ranks, where MPI brings them together; otherwise a bootstrap does. Called by all of them.
+    #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
+    pub(crate) fn group(&mut self, members: &[Rank], config: &Config) -> Option<crate::error::Result<Self>> {
+        match self {
+            Self::Shared(_) => {
+                let _ = (members, config);
+                None
+            }
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => Some(mpi.group(members, config).map(|group| Self::Mpi(Box::new(group)))),
+            Self::Faulty(faulty) => faulty.inner.group(members, config),
+        }
+    }
+
+    /// Whether there is an MPI under it.
+    pub(crate) fn has_mpi(&self) -> bool {
+        match self {
+            Self::Shared(_) => false,
+            #[cfg(feature = "mpi")]
+            Self::Mpi(_) => true,
+            Self::Faulty(faulty) => faulty.inner.has_mpi(),
+        }
     }
 
     /// The same with the faults that were asked for.
@@ -154,7 +151,7 @@ impl Transport {
     /// The name in every table.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Threads(_) => "threads",
+            Self::Shared(shared) => shared.name(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.name(),
             Self::Faulty(faulty) => faulty.inner.name(),
@@ -164,7 +161,7 @@ impl Transport {
     #[inline]
     pub(crate) fn rank(&self) -> Rank {
         match self {
-            Self::Threads(threads) => threads.rank(),
+            Self::Shared(shared) => shared.rank(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.rank(),
             Self::Faulty(faulty) => faulty.inner.rank(),
@@ -174,7 +171,7 @@ impl Transport {
     /// How many ranks really share this node, whatever nodes were declared.
     pub(crate) fn local_ranks(&self) -> usize {
         match self {
-            Self::Threads(threads) => threads.members().len(),
+            Self::Shared(shared) => shared.members().len(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.topology().node(mpi.topology().node_of(mpi.rank())).ranks(),
             Self::Faulty(faulty) => faulty.inner.local_ranks(),
@@ -187,7 +184,7 @@ impl Transport {
     /// [`Error::Unsupported`] if MPI forbids it; what to do.
     pub(crate) fn check_other_threads(&self) -> crate::error::Result<()> {
         match self {
-            Self::Threads(_) => Ok(()),
+            Self::Shared(_) => Ok(()),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.check_other_threads(),
             Self::Faulty(faulty) => faulty.inner.check_other_threads(),
@@ -200,7 +197,7 @@ impl Transport {
         let threads = self.local_ranks() * if alone { 1 } else { 2 };
         let spins = spins(threads, self.node_cores());
         match self {
-            Self::Threads(threads) => threads.set_spins(spins),
+            Self::Shared(shared) => shared.set_spins(spins),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.set_spins(spins),
             Self::Faulty(faulty) => faulty.inner.has_core_to_itself(alone),
@@ -210,7 +207,7 @@ impl Transport {
     /// How many cores all ranks of this node may use together.
     pub(crate) fn node_cores(&self) -> usize {
         match self {
-            Self::Threads(_) => usable_cores(),
+            Self::Shared(shared) => shared.cores(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.node_cores(),
             Self::Faulty(faulty) => faulty.inner.node_cores(),
@@ -220,7 +217,7 @@ impl Transport {
     /// Where the ranks live, as far as this transport can see.
     pub(crate) fn topology(&self) -> Topology {
         match self {
-            Self::Threads(threads) => Topology::single_node(threads.members().len()),
+            Self::Shared(shared) => Topology::single_node(shared.members().len()),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.topology().clone(),
             Self::Faulty(faulty) => faulty.inner.topology(),
@@ -237,19 +234,19 @@ impl Transport {
 
     /// What the ranks of this node know of each other beside their messages.
     #[inline]
-    pub(crate) fn roll(&self) -> &Roll {
+    pub(crate) fn status(&self) -> &StatusBoard {
         match self {
-            Self::Threads(threads) => threads.roll(),
+            Self::Shared(shared) => shared.status(),
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.roll(),
-            Self::Faulty(faulty) => faulty.inner.roll(),
+            Self::Mpi(mpi) => mpi.status(),
+            Self::Faulty(faulty) => faulty.inner.status(),
         }
     }
 
     /// The ranks that share memory with this one, and how.
     fn shared(&self) -> Option<&Shared> {
         match self {
-            Self::Threads(threads) => Some(threads),
+            Self::Shared(shared) => Some(shared),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared(),
             Self::Faulty(faulty) => faulty.inner.shared(),
@@ -263,16 +260,16 @@ impl Transport {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         match self {
-            Self::Threads(threads) => threads.exchange(header, outgoing, incoming, patience),
+            Self::Shared(shared) => shared.exchange(header, outgoing, incoming, deadlines),
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, patience),
+            Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, deadlines),
             Self::Faulty(faulty) => {
                 faulty.delay();
                 let outgoing = faulty.sent(outgoing);
-                faulty.inner.exchange(header, outgoing, incoming, patience)
+                faulty.inner.exchange(header, outgoing, incoming, deadlines)
             }
         }
     }
@@ -285,9 +282,9 @@ impl Transport {
     /// Whether the kernel copies between processes of this node; `None` where none share memory.
     pub(crate) fn asks_kernel(&self) -> Option<bool> {
         match self {
-            Self::Threads(_) => None,
+            Self::Shared(shared) => shared.asks_kernel(),
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.shared().map(Shared::asks_kernel),
+            Self::Mpi(mpi) => mpi.shared().and_then(Shared::asks_kernel),
             Self::Faulty(faulty) => faulty.inner.asks_kernel(),
         }
     }
@@ -302,31 +299,33 @@ impl Transport {
     ///
     /// All ranks of a world that [shares memory](Self::is_shared_by) call it with buffers of the same size, and with
     /// the same ranges of all ranks, which are parts of a partition.
-    pub(crate) fn meet(
+    pub(crate) fn single_pass(
         &mut self,
         header: &Header,
         buffer: &mut [u8],
         shares: Shares<impl Fn(Rank) -> Range<usize>>,
-        patience: &Patience,
+        deadlines: &Deadlines,
         work: impl FnOnce(&mut Open<'_>) -> crate::error::Result<()>,
     ) -> Result<(), Failure> {
         let shared = match self {
-            Self::Threads(threads) => Some(&mut **threads),
+            Self::Shared(shared) => Some(&mut **shared),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared_mut(),
             Self::Faulty(faulty) => {
                 faulty.delay();
-                return faulty.inner.meet(header, buffer, shares, patience, work);
+                return faulty.inner.single_pass(header, buffer, shares, deadlines, work);
             }
         };
-        shared.expect("ranks that meet share memory").meet(header, buffer, shares, patience, work)
+        shared
+            .expect("ranks of a single pass share memory")
+            .single_pass(header, buffer, shares, deadlines, work)
     }
 
     #[cfg(feature = "mpi")]
     /// Whether an exchange can go on between nodes while a rank does something else. All of the `ranks` ranks say the same.
     pub(crate) fn has_lanes(&self, ranks: usize) -> bool {
         match self {
-            Self::Threads(_) => false,
+            Self::Shared(_) => false,
             Self::Mpi(_) => !self.is_shared_by(ranks),
             Self::Faulty(faulty) => faulty.inner.has_lanes(ranks),
         }
@@ -336,7 +335,7 @@ impl Transport {
     /// What reaches other nodes, where it has lanes.
     pub(crate) fn between_nodes(&mut self) -> &mut mpi::Mpi {
         match self {
-            Self::Threads(_) => unreachable!("threads are in one process"),
+            Self::Shared(_) => unreachable!("ranks that all share memory are on one node"),
             Self::Mpi(mpi) => mpi,
             Self::Faulty(faulty) => {
                 faulty.delay();
@@ -351,16 +350,16 @@ impl Transport {
         &mut self,
         task: &mpi::InGroup<'_>,
         held: &mut [u8],
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         match self {
-            Self::Threads(_) => {
-                unreachable!("threads have no MPI, as was seen when the algorithm was chosen")
+            Self::Shared(_) => {
+                unreachable!("there is no MPI, as was seen when the algorithm was chosen")
             }
-            Self::Mpi(mpi) => mpi.in_group(task, held, patience),
+            Self::Mpi(mpi) => mpi.in_group(task, held, deadlines),
             Self::Faulty(faulty) => {
                 faulty.delay();
-                faulty.inner.by_mpi(task, held, patience)
+                faulty.inner.by_mpi(task, held, deadlines)
             }
         }
     }
@@ -368,7 +367,7 @@ impl Transport {
     /// From now on this says why this rank ends.
     pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
         match self {
-            Self::Threads(threads) => threads.set_failure_report(report),
+            Self::Shared(shared) => shared.set_failure_report(report),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.set_failure_report(report),
             Self::Faulty(faulty) => faulty.inner.set_failure_report(report),
@@ -378,7 +377,7 @@ impl Transport {
     /// Says that this rank cannot go on, and tells the other ranks.
     pub(crate) fn fail(&mut self, cause: &str) {
         match self {
-            Self::Threads(threads) => threads.fail(cause),
+            Self::Shared(shared) => shared.fail(cause),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.fail(cause),
             Self::Faulty(faulty) => faulty.inner.fail(cause),
@@ -388,7 +387,7 @@ impl Transport {
     /// Ends the job if MPI still has memory of a caller's who is about to get it back.
     pub(crate) fn end_if_stranded(&self) {
         match self {
-            Self::Threads(_) => {}
+            Self::Shared(_) => {}
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.end_if_stranded(),
             Self::Faulty(faulty) => faulty.inner.end_if_stranded(),

@@ -1,4 +1,4 @@
-//! What messages and meetings cost on this machine: the constants that `auto` and every prediction go by.
+//! What messages and single passes cost on this machine: the constants that `auto` and every prediction go by.
 //!
 //! There are constants by default. `unisono tune` measures them; the file that it writes is used where
 //! `UNISONO_TUNING` names it.

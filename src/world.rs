@@ -1,44 +1,41 @@
-//! How a world begins: of processes that MPI brings together, or of threads, and with a watchdog over them.
+//! How a world begins: of processes that MPI or a bootstrap brings together, or of threads, and with a watchdog over them.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::thread::{Builder, ScopedJoinHandle};
+use std::thread::{Builder as ThreadBuilder, ScopedJoinHandle};
 
 use crate::communicator::Communicator;
-use crate::config::Config;
+use crate::config::{Config, OnFailure};
 use crate::error::{Error, Result};
 use crate::transport::Transport;
-#[cfg(feature = "mpi")]
-use crate::transport::mpi::Mpi;
-use crate::watchdog::{Card, Cards, Kind, Watchdog, Watched};
+use crate::watchdog::{Card, Cards, Hub, Kind, Watchdog, Watched};
+
+mod builder;
+
+pub use builder::{Builder, Unisono};
 
 impl Communicator {
-    /// Initialises MPI and takes part in the world that `mpirun` launched; a world of one without `mpirun`.
+    /// Takes part in the world that was launched, by `mpirun`, `unisono launch`, `torchrun` or whatever else says `RANK` and
+    /// `WORLD_SIZE`; a world of one where nothing has launched this process. The ranks are all that the program does: all
+    /// processes end when one fails ([`OnFailure::EndJob`]).
     ///
     /// Called once, by the main thread of every process.
     ///
     /// # Errors
-    /// [`Error::Launch`] if MPI is already initialised, the launcher belongs to another MPI than the program, or
-    /// ranks are different programs; [`Error::Setting`], on all ranks, for a variable of the environment that makes
-    /// no sense, or differs between ranks where it must not; [`Error::Mpi`] if MPI fails.
-    #[cfg(feature = "mpi")]
+    /// As [`Builder::detect`].
     pub fn init() -> Result<Self> {
-        let (mpi, config) = Mpi::init(Config::from_environment())?;
-        over_processes::watched(mpi, &config)
+        Unisono::builder().on_failure(OnFailure::EndJob).detect()
     }
 
-    /// Takes part in a communicator of an MPI that the program has initialised itself.
-    ///
-    /// It is duplicated, so that no message of ours meets one of yours, and MPI is never finalised here.
-    /// Called by all ranks of the communicator. Drop the result before MPI is finalised.
+    /// Takes part in a communicator of an MPI that the program has initialised itself. A failure is an error of the calls that it
+    /// concerns ([`OnFailure::ReturnError`]).
     ///
     /// # Errors
-    /// [`Error::Launch`] if MPI is not up; otherwise as [`Communicator::init`].
+    /// As [`Builder::attach`], which says more.
     #[cfg(feature = "mpi")]
     pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
-        let (mpi, config) = Mpi::attach(communicator.as_raw(), Config::from_environment())?;
-        over_processes::watched(mpi, &config)
+        Unisono::builder().attach(communicator)
     }
 
     /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its
@@ -52,17 +49,17 @@ impl Communicator {
     /// # Panics
     /// If `ranks` is 0.
     pub fn threads(ranks: usize) -> Result<Vec<Self>> {
-        let config = Config::from_environment()?;
-        over_threads(Self::of_threads(Transport::threads(ranks)?, &config)?, &config)
+        Unisono::builder().threads(ranks)
     }
 }
 
 /// The ends of a world of threads, with one watchdog over all of them.
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
-    let rolls: Vec<_> = world.iter().map(|comm| comm.roll().clone()).collect();
-    let cards = Cards(vec![Card::of_this_process(0); rolls.len()]);
+    let statuses: Vec<_> = world.iter().map(|comm| comm.status().clone()).collect();
+    let cards = Cards(vec![Card::of_this_process(0); statuses.len()]);
     let warn_after = config.warn;
-    let watchdog = Watchdog::start(Watched { rolls, cards, hub: None, warn_after, kind: Kind::Threads })?;
+    let (kind, on_failure) = (Kind::Threads, config.on_failure);
+    let watchdog = Watchdog::start(Watched { statuses, cards, hub: None, warn_after, kind, on_failure })?;
     let watchdog = Arc::new(watchdog);
     for (comm, report) in world.iter_mut().zip(watchdog.reports()) {
         comm.guard(watchdog.clone(), report.clone());
@@ -95,7 +92,7 @@ pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Syn
             let (given, comm) = channel();
             // If another thread cannot be started, nothing is given, and no rank begins.
             let run = move || comm.recv().ok().map(main);
-            let thread = Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)?;
+            let thread = ThreadBuilder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)?;
             Ok((given, thread))
         };
         let started: Result<Vec<_>, io::Error> = (0..ranks).map(start).collect();
@@ -115,54 +112,47 @@ pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Syn
     })
 }
 
+/// One end of a world of processes, with the watchdog of this one. Called by all ranks.
+fn over_processes(transport: Transport, config: &Config) -> Result<Communicator> {
+    let mut comm = Communicator::agreed(transport, config)?;
+    let status = comm.status().clone();
+    let mut card = Card::of_this_process(status.members()[0]);
+    let hub = hub(&comm, config, &mut card);
+    let cards = gathered(&mut comm, &card)?;
+    let (statuses, warn_after) = (vec![status], config.warn);
+    let (kind, on_failure) = (Kind::Processes, config.on_failure);
+    let watchdog = Arc::new(Watchdog::start(Watched { statuses, cards, hub, warn_after, kind, on_failure })?);
+    let report = watchdog.reports()[0].clone();
+    comm.guard(watchdog, report);
+    comm.begin();
+    Ok(comm)
+}
+
+/// Where the other nodes reach rank 0, if there are any, and the program is one that ends when a rank fails: nobody else opens a port.
 #[cfg(feature = "mpi")]
-mod over_processes {
-    use std::sync::Arc;
+fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
+    let has_nodes = comm.status().members().len() < comm.ranks();
+    let is_hub = config.lookout && config.on_failure == OnFailure::EndJob && comm.rank() == 0 && has_nodes;
+    let hub = is_hub.then(|| Hub::open(card, &crate::config::Network::from_environment()));
+    hub.transpose().unwrap_or_else(|error| {
+        crate::system::say(&format!(
+            "unisono: rank 0 cannot listen for the other nodes ({error}): failures there are seen by deadlines \
+             alone\n"
+        ));
+        None
+    })
+}
 
-    use unisono_collectives::{Algorithm, Operation};
+/// There are no other nodes.
+#[cfg(not(feature = "mpi"))]
+fn hub(_: &Communicator, _: &Config, _: &mut Card) -> Option<Hub> {
+    None
+}
 
-    use super::{Card, Cards, Communicator, Config, Error, Kind, Mpi, Result, Transport, Watchdog, Watched};
-    use crate::call::Call;
-    use crate::collective::Collective as _;
-    use crate::config::Network;
-    use crate::dtype::DType;
-    use crate::select::Choice;
-    use crate::system::say;
-    use crate::watchdog::Hub;
-
-    /// One end of a world of processes, with the watchdog of this one. Called by all ranks.
-    pub(super) fn watched(mpi: Mpi, config: &Config) -> Result<Communicator> {
-        let mut comm = Communicator::agreed(Transport::Mpi(Box::new(mpi)), config)?;
-        let roll = comm.roll().clone();
-        let mut card = Card::of_this_process(roll.members()[0]);
-        let is_hub = config.lookout && comm.rank() == 0 && roll.members().len() < comm.ranks();
-        let hub = is_hub.then(|| Hub::open(&mut card, &Network::from_environment())).transpose().unwrap_or_else(|error| {
-            say(&format!(
-                "unisono: rank 0 cannot listen for the other nodes ({error}): failures there are seen by deadlines \
-                 alone\n"
-            ));
-            None
-        });
-        let cards = gathered(&mut comm, &card)?;
-        let (rolls, warn_after, kind) = (vec![roll], config.warn, Kind::Processes);
-        let watchdog = Arc::new(Watchdog::start(Watched { rolls, cards, hub, warn_after, kind })?);
-        let report = watchdog.reports()[0].clone();
-        comm.guard(watchdog, report);
-        comm.begin();
-        Ok(comm)
-    }
-
-    /// The cards of all ranks.
-    fn gathered(comm: &mut Communicator, card: &Card) -> Result<Cards> {
-        let (rank, ranks) = (comm.rank(), comm.ranks());
-        let mut words = vec![0_u64; ranks * Card::WORDS];
-        words[rank * Card::WORDS..][..Card::WORDS].copy_from_slice(&card.to_words());
-        let call = Call { operation: Operation::AllGather, op: None, dtype: DType::U64, count: words.len() };
-        // By an algorithm that all know before they know any constants.
-        let choice = Choice::Algorithm(Algorithm::Butterfly);
-        comm.collective(choice)?.run(&call, bytemuck::cast_slice_mut(&mut words))?;
-        let cards = words.chunks(Card::WORDS).map(Card::from_words).collect::<Option<_>>();
-        let other = || Error::Launch("ranks of different versions of unisono are in one world".to_owned());
-        cards.map(Cards).ok_or_else(other)
-    }
+/// The cards of all ranks.
+fn gathered(comm: &mut Communicator, card: &Card) -> Result<Cards> {
+    let words = comm.gather_words(&card.to_words())?;
+    let cards = words.iter().map(|words| Card::from_words(words)).collect::<Option<_>>();
+    let other = || Error::Launch("ranks of different versions of unisono are in one world".to_owned());
+    cards.map(Cards).ok_or_else(other)
 }

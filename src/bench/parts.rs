@@ -32,7 +32,7 @@ pub fn copy_in_pieces(
     way: Way,
 ) -> Result<()> {
     comm.on_gpu(stream.context(), |engine, gpu| {
-        let waits = (engine.patience(), &engine.roll);
+        let waits = (engine.deadlines(), &engine.status);
         lend(array, stream, |span| gpu.copy_in_pieces(span, stream, way, waits))
     })
 }

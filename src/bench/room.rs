@@ -3,7 +3,7 @@
 
 use super::{Operation, Settings};
 use crate::call::Memory;
-use crate::means::Vendor;
+use crate::method::Vendor;
 use crate::select::Choice;
 use crate::system::{self, AvailableMemory};
 use crate::{Algorithm, Communicator, ReduceOp, Result};

@@ -11,6 +11,8 @@ pub enum Starter {
     Mpich,
     /// Slurm's `srun`.
     Slurm,
+    /// `unisono launch`, `torchrun`, or whatever else says `RANK` and `WORLD_SIZE`.
+    Variables,
     /// Another one, that speaks PMI or PMIx.
     Other,
 }
@@ -22,6 +24,7 @@ impl Starter {
             Self::OpenMpi => "Open MPI's mpirun",
             Self::Mpich => "the mpirun of MPICH or one of its children",
             Self::Slurm => "srun",
+            Self::Variables => "a launcher that sets RANK and WORLD_SIZE",
             Self::Other => "a launcher",
         }
     }
@@ -45,7 +48,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// What Open MPI, MPICH and its children, and Slurm leave in the environment of the processes that they launch.
+    /// What Open MPI, MPICH and its children, Slurm, and launchers that know no MPI leave in the environment of the processes that
+    /// they launch.
     pub fn detect() -> Self {
         // Read once, and by `init` before MPI begins: Open MPI then writes there too, also without a launcher.
         static FIRST: LazyLock<Launcher> = LazyLock::new(|| Launcher::read(|name| std::env::var(name).ok()));
@@ -55,17 +59,28 @@ impl Launcher {
     fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let number = |names: &[&str]| names.iter().find_map(|name| variable(name)?.parse().ok());
         let has = |name: &str| variable(name).is_some();
-        // A launcher inside of a Slurm job is started by srun itself: what is further in comes first.
+        // A launcher inside of a Slurm job is started by srun itself: what is further in comes first. Of two that may be inside of
+        // each other, an mpirun comes first: RANK is a name that people use for other things too.
         let starter = if has("OMPI_COMM_WORLD_SIZE") {
             Some(Starter::OpenMpi)
         } else if has("PMI_SIZE") && (has("MPI_LOCALNRANKS") || has("HYDI_CONTROL_FD")) {
             Some(Starter::Mpich)
+        } else if has("RANK") && has("WORLD_SIZE") {
+            Some(Starter::Variables)
         } else if has("SLURM_STEP_NUM_TASKS") {
             Some(Starter::Slurm)
         } else {
             (has("PMI_SIZE") || has("PMIX_RANK")).then_some(Starter::Other)
         };
         // The script of a batch job is a task of number 0 that nobody launched.
+        let job_tasks = number(&["SLURM_NTASKS", "SLURM_NPROCS"]);
+        if starter == Some(Starter::Variables) {
+            let (rank, ranks) = (number(&["RANK"]), number(&["WORLD_SIZE"]));
+            // Without MPI all ranks are on one machine.
+            let (local_rank, local_ranks) = (number(&["LOCAL_RANK"]), number(&["LOCAL_WORLD_SIZE"]));
+            let (local_rank, local_ranks) = (local_rank.or(rank), local_ranks.or(ranks));
+            return Self { starter, rank, ranks, local_rank, local_ranks, job_tasks };
+        }
         let rank = number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]);
         Self {
             starter,
@@ -73,7 +88,7 @@ impl Launcher {
             ranks: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]),
             local_rank: number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"]),
             local_ranks: number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"]),
-            job_tasks: number(&["SLURM_NTASKS", "SLURM_NPROCS"]),
+            job_tasks,
         }
     }
 }
@@ -100,6 +115,16 @@ mod tests {
         assert_eq!(by_mpirun.ranks, Some(8));
         let inside = [("PMI_SIZE", "8"), ("PMI_RANK", "5"), ("MPI_LOCALNRANKS", "4")];
         assert_eq!(launched(&[&srun[..], &inside].concat()).starter, Some(Starter::Mpich));
+        let by_torchrun =
+            [("RANK", "3"), ("WORLD_SIZE", "6"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
+        let without_mpi = launched(&[&srun[..], &by_torchrun].concat());
+        assert_eq!(without_mpi.starter, Some(Starter::Variables));
+        assert_eq!((without_mpi.rank, without_mpi.ranks), (Some(3), Some(6)));
+        assert_eq!((without_mpi.local_rank, without_mpi.local_ranks), (Some(1), Some(2)));
+        let by_loop = launched(&[("RANK", "1"), ("WORLD_SIZE", "2")]);
+        assert_eq!((by_loop.local_rank, by_loop.local_ranks), (Some(1), Some(2)));
+        let under_mpirun = launched(&[&by_torchrun[..], &[("OMPI_COMM_WORLD_SIZE", "8")]].concat());
+        assert_eq!(under_mpirun.starter, Some(Starter::OpenMpi));
         let script = launched(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")]);
         assert_eq!(script, Launcher { job_tasks: Some(8), ..Launcher::default() });
     }

@@ -10,8 +10,9 @@ pub(super) const PREFIX: &str = "UNISONO_";
 const OF_TESTS: &str = "UNISONO_TEST_";
 
 /// Those that the library reads, and its tests.
-const KNOWN: [&str; 18] = [
+const KNOWN: [&str; 19] = [
     super::ALGORITHM,
+    super::BOOTSTRAP_DIR,
     super::CHAOS,
     super::FIRST_TIMEOUT,
     super::FLIGHT_DIR,

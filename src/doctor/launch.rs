@@ -8,7 +8,7 @@ use crate::system;
 
 pub(super) fn findings(comm: &mut Communicator) -> Result<Vec<Finding>> {
     let mut findings = vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION")), mpi(comm)];
-    findings.extend(library().filter(|_| comm.transport() != "threads"));
+    findings.extend(library().filter(|_| comm.has_mpi()));
     findings.extend(launcher(comm));
     findings.extend([world(comm), cores(comm)]);
     findings.extend(sharing(comm));
@@ -32,8 +32,9 @@ pub(super) fn findings_without_world(why: &str) -> Vec<Finding> {
 #[cfg(feature = "mpi")]
 fn mpi(comm: &mut Communicator) -> Finding {
     let version = crate::transport::mpi::library_version();
-    if comm.transport() == "threads" {
-        return Finding::note("MPI", format!("{version}, which these ranks do not use: they are threads"));
+    if !comm.has_mpi() {
+        let these = if comm.transport() == "threads" { ": they are threads" } else { "" };
+        return Finding::note("MPI", format!("{version}, which these ranks do not use{these}"));
     }
     match comm.transport_of_engine().check_other_threads() {
         Ok(()) => Finding::fine("MPI", format!("{version}; any thread may call it")),
@@ -43,7 +44,7 @@ fn mpi(comm: &mut Communicator) -> Finding {
 
 #[cfg(not(feature = "mpi"))]
 fn mpi(_: &mut Communicator) -> Finding {
-    Finding::note("MPI", "this program was built without it: ranks are threads")
+    Finding::note("MPI", "this program was built without it: its ranks are on one machine")
 }
 
 /// Whether MPI's library is the one that the program was compiled for, where it is not.
@@ -71,7 +72,8 @@ fn launcher(comm: &Communicator) -> Option<Finding> {
         return Some(Finding::note("launcher", alone));
     }
     let starter = launcher.starter?;
-    Some(Finding::fine("launcher", format!("{}, which fits this program's MPI", starter.name())))
+    let fits = if comm.has_mpi() { ", which fits this program's MPI" } else { "" };
+    Some(Finding::fine("launcher", format!("{}{fits}", starter.name())))
 }
 
 fn world(comm: &Communicator) -> Finding {

@@ -24,7 +24,7 @@ impl Task<'_> {
             let incoming =
                 step.receive.map(|receive| Incoming { from: receive.from, target: Target::Place(&mut []) });
             transport
-                .exchange(&header, outgoing, incoming, self.patience)
+                .exchange(&header, outgoing, incoming, self.deadlines)
                 .map_err(|failure| self.error(failure, transport, "agreement", number))?;
         }
         Ok(())

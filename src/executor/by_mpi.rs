@@ -24,6 +24,6 @@ impl Run<'_> {
             VendorCall::Reduce { .. } | VendorCall::Broadcast { .. } => Vec::new(),
         };
         let op = self.task.call.op.expect("an operation with phases for vendors reduces");
-        transport.by_mpi(&InGroup { group: &phase.group, call, parts, dtype, op }, held, self.task.patience)
+        transport.by_mpi(&InGroup { group: &phase.group, call, parts, dtype, op }, held, self.task.deadlines)
     }
 }

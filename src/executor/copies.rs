@@ -19,7 +19,7 @@ pub(super) struct Copies<'a> {
 
 impl Copies<'_> {
     pub(super) fn run(&self, buffer: &mut [u8], transport: &mut Transport) -> Result<()> {
-        let Task { call, header, topology, patience, .. } = *self.task;
+        let Task { call, header, topology, deadlines, .. } = *self.task;
         let (rank, ranks) = (transport.rank(), topology.ranks());
         let blocks = (call.size_bytes() / ranks).div_ceil(BLOCK_BYTES).max(1);
         let (read, written) = match call.operation {
@@ -36,11 +36,11 @@ impl Copies<'_> {
                 call.bytes_of(all.start + part.start..all.start + part.end)
             };
             if block > 0 {
-                transport.roll().at_step(0, block);
+                transport.status().at_step(0, block);
             }
             let shares = Shares { ranges, read, written };
             transport
-                .meet(&header, buffer, shares, patience, |open| self.work(open, rank, ranges))
+                .single_pass(&header, buffer, shares, deadlines, |open| self.work(open, rank, ranges))
                 .map_err(|failure| self.task.error(failure, transport, "one pass", block))?;
         }
         Ok(())

@@ -8,13 +8,13 @@ use std::ops::Range;
 use unisono_collectives::{Combine, Plan, Rank, Receive, Source, Step, partition};
 
 use super::format::Format;
-use super::{Prepared, error_at};
+use super::{CompiledPlan, error_at};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::{self, ReduceOp};
-use crate::means::Means;
-use crate::transport::{EAGER_BYTES, Header, Incoming, Outgoing, Patience, Transport};
+use crate::method::Method;
+use crate::transport::{Deadlines, EAGER_BYTES, Header, Incoming, Outgoing, Transport};
 
 /// What one rank does in all calls that are alike, in bytes of the caller's buffer.
 #[derive(Debug)]
@@ -44,15 +44,15 @@ type Place = (&'static str, usize, usize);
 impl EagerSteps {
     /// The steps of a call, where they can be carried out so.
     pub(crate) fn new(
-        prepared: &Prepared,
+        compiled: &CompiledPlan,
         call: &Call,
-        means: Means,
+        method: Method,
         ranks: usize,
         transport: &Transport,
     ) -> Option<Self> {
         let format = Format::of(call.dtype, call.op);
-        let in_one_pass = prepared.direct.is_some() && call.op.is_some();
-        let has_vendor = !matches!(means, Means::Algorithm(_));
+        let in_one_pass = compiled.direct.is_some() && call.op.is_some();
+        let has_vendor = !matches!(method, Method::Algorithm(_));
         let is_eager = call.size_bytes() <= EAGER_BYTES && transport.is_shared_by(ranks);
         if in_one_pass || format.accumulator.is_some() || has_vendor || !is_eager {
             return None;
@@ -60,10 +60,10 @@ impl EagerSteps {
         let rank = transport.rank();
         let result = || call.bytes_of(call.result_on(rank, ranks));
         let sums = (call.op == Some(ReduceOp::Mean)).then(|| (call.dtype, result()));
-        let halves = halves(&prepared.plan, call, rank)?;
+        let halves = halves(&compiled.plan, call, rank)?;
         let needs_original = halves.iter().any(|(half, _)| matches!(half, Half::Original { .. }));
         let original = needs_original.then(|| vec![0; call.size_bytes().div_ceil(size_of::<u64>())]);
-        Some(Self { halves, format, sums, original, ranks, algorithm: means.name() })
+        Some(Self { halves, format, sums, original, ranks, algorithm: method.name() })
     }
 
     /// Carries out a call of this kind.
@@ -73,7 +73,7 @@ impl EagerSteps {
         header: &Header,
         buffer: &mut [u8],
         transport: &mut Transport,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<()> {
         if let Some(original) = &mut self.original {
             bytemuck::cast_slice_mut(original)[..buffer.len()].copy_from_slice(buffer);
@@ -83,7 +83,7 @@ impl EagerSteps {
                 Half::Send { to, bytes } => (Some(Outgoing { to: *to, bytes: &buffer[bytes.clone()] }), None),
                 Half::Receive { from, bytes, combine } => {
                     if phase + number > 0 {
-                        transport.roll().at_step(*phase, *number);
+                        transport.status().at_step(*phase, *number);
                     }
                     let target = self.format.target(&mut buffer[bytes.clone()], *combine);
                     (None, Some(Incoming { from: *from, target }))
@@ -95,7 +95,7 @@ impl EagerSteps {
                     continue;
                 }
             };
-            transport.exchange(header, outgoing, incoming, patience).map_err(|failure| {
+            transport.exchange(header, outgoing, incoming, deadlines).map_err(|failure| {
                 error_at(failure, (header, self.algorithm), transport, phase_name, *number)
             })?;
         }

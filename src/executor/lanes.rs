@@ -18,7 +18,7 @@ use unisono_collectives::{
     Algorithm, Chunks, Combine, Operation, Phase, Plan, Rank, Receive, Send, Source, Step, Topology,
 };
 
-use super::{Prepared, Run, Task, scaled};
+use super::{CompiledPlan, Run, Task, scaled};
 use crate::error::Result;
 use crate::transport::mpi::{FAR_SEGMENT, Ticket};
 use crate::transport::{Outgoing, Transport};
@@ -31,7 +31,7 @@ const DEPTH: usize = 2;
 const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 32 << 10..=1 << 20;
 const BLOCKS: usize = 32;
 
-impl Prepared {
+impl CompiledPlan {
     /// In how many blocks the plan is best run where some ranks do not share memory, and with how many steps between nodes; `None` if
     /// not in lanes. All ranks come to the same answer.
     pub(super) fn lanes(&self, task: &Task<'_>) -> Option<Lanes> {
@@ -40,7 +40,7 @@ impl Prepared {
             whole_segments((chunk_bytes / BLOCKS).clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end()));
         let blocks = chunk_bytes.div_ceil(block_bytes);
         let has_levels = matches!(self.algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail);
-        if blocks < 2 || !has_levels || task.means.in_nodes().is_some() {
+        if blocks < 2 || !has_levels || task.method.in_nodes().is_some() {
             return None;
         }
         let find = || far_steps(self.algorithm, task.call.operation, task.topology);
@@ -168,19 +168,19 @@ impl Run<'_> {
         held: &mut [u8],
         transport: &mut Transport,
     ) -> Result<()> {
-        let phases = self.task.prepared.plan.phases().iter().enumerate();
+        let phases = self.task.compiled.plan.phases().iter().enumerate();
         for (of_phase, phase) in phases.filter(|(_, phase)| !is_near(phase)) {
-            transport.roll().at_step(of_phase, number);
+            transport.status().at_step(of_phase, number);
             let step = phase.schedule.steps()[number];
             let (send, receive) = step.send.zip(step.receive).expect("an exchange of two");
             for (out, into) in each(send.chunks).zip(each(receive.chunks)) {
                 let size_bytes = scaled(self.elements(into), self.format.wire_size_bytes).len();
-                let (header, patience) = (self.header, self.task.patience);
-                let (bytes, _) = self.prepare(&Send { chunks: out, ..send }, held, None);
+                let (header, deadlines) = (self.header, self.task.deadlines);
+                let (bytes, _) = self.compile(&Send { chunks: out, ..send }, held, None);
                 let outgoing = Outgoing { to: phase.group.member(send.to), bytes };
                 let ticket = transport
                     .between_nodes()
-                    .depart(&header, &outgoing, size_bytes, patience)
+                    .depart(&header, &outgoing, size_bytes, deadlines)
                     .map_err(|failure| self.task.error(failure, transport, phase.name, number))?;
                 let (block, combine, phase) = (self.block, receive.combine, phase.name);
                 departed.push_back(Departed { ticket, due, block, into, combine, phase, step: number });
@@ -193,17 +193,18 @@ impl Run<'_> {
         let Departed { ticket, block, into, combine, phase, step, .. } = departed;
         self.block = block;
         let mut target = self.format.target(&mut held[self.held_range(into)], combine);
-        let arrived = transport.between_nodes().arrive(&self.header, ticket, &mut target, self.task.patience);
+        let arrived =
+            transport.between_nodes().arrive(&self.header, ticket, &mut target, self.task.deadlines);
         arrived.map_err(|failure| self.task.error(failure, transport, phase, step))
     }
 
     /// All steps of a block in this node, on the way inward or outward. A block is a part of each chunk, so chunks travel one by one.
     fn in_node(&mut self, inward: bool, held: &mut [u8], transport: &mut Transport) -> Result<()> {
         let is_now = |phase: &Phase| phase.vendor.as_ref().is_some_and(|call| call.is_inward() == inward);
-        let phases = self.task.prepared.plan.phases().iter().enumerate();
+        let phases = self.task.compiled.plan.phases().iter().enumerate();
         for (of_phase, phase) in phases.filter(|(_, phase)| is_now(phase)) {
             for (number, step) in phase.schedule.steps().iter().enumerate() {
-                transport.roll().at_step(of_phase, number);
+                transport.status().at_step(of_phase, number);
                 let mut sends = step.send.into_iter().flat_map(|send| each(send.chunks));
                 let mut receives = step.receive.into_iter().flat_map(|receive| each(receive.chunks));
                 loop {

@@ -32,19 +32,19 @@ impl OnePass<'_> {
         widened: &mut Scratch,
         transport: &mut Transport,
     ) -> Result<()> {
-        let Task { call, header, prepared, patience, .. } = *self.task;
-        let blocks = prepared.blocks(self.task);
+        let Task { call, header, compiled, deadlines, .. } = *self.task;
+        let blocks = compiled.blocks(self.task);
         for block in 0..blocks {
             let range = |rank: usize| {
                 let elements = self.task.elements_of_block(self.direct.owned[rank], block, blocks);
                 call.bytes_of(elements)
             };
             if block > 0 {
-                transport.roll().at_step(0, block);
+                transport.status().at_step(0, block);
             }
             let shares = Shares { ranges: range, read: true, written: true };
             transport
-                .meet(&header, buffer, shares, patience, |open| self.work(open, widened))
+                .single_pass(&header, buffer, shares, deadlines, |open| self.work(open, widened))
                 .map_err(|failure| self.task.error(failure, transport, "one pass", block))?;
         }
         Ok(())

@@ -32,7 +32,6 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     /// How the link to a file that [`Pages::shared`] made begins.
-    #[cfg(feature = "mpi")]
     pub(crate) const LINK: &[u8] = b"/memfd:unisono";
 
     /// Memory of this process that is not touched yet: pages that are never used cost nothing.

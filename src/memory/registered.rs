@@ -99,7 +99,6 @@ impl Location {
     }
 
     /// The file that a segment is behind, in the process that made it.
-    #[cfg(any(test, feature = "mpi"))]
     pub(crate) fn file(self) -> u64 {
         self.segment & u64::from(u32::MAX)
     }
@@ -128,7 +127,6 @@ impl Registry {
     }
 
     /// Of a rank whose mates are processes of the same node.
-    #[cfg(feature = "mpi")]
     pub(crate) fn of_processes() -> Arc<Self> {
         Arc::new(Self::new(true))
     }

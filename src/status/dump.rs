@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::roll::Roll;
+use super::board::StatusBoard;
 use crate::record::{Doing, Record};
 use crate::system::{host, say};
 
@@ -46,17 +46,17 @@ pub struct Failed {
 }
 
 impl Dump {
-    /// What the rank at a position of a roll does and did last.
-    pub(crate) fn of(roll: &Roll, position: usize, why: &str) -> Self {
+    /// What the rank at a position of a status board does and did last.
+    pub(crate) fn of(status: &StatusBoard, position: usize, why: &str) -> Self {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self {
-            rank: roll.members()[position],
-            ranks: roll.ranks(),
+            rank: status.members()[position],
+            ranks: status.ranks(),
             why: why.to_owned(),
             at_unix_s: since_1970.as_secs_f64(),
-            failed: roll.failed().map(|(rank, cause)| Failed { rank, cause }),
-            doing: roll.doing(position),
-            records: roll.records(position),
+            failed: status.failed().map(|(rank, cause)| Failed { rank, cause }),
+            doing: status.doing(position),
+            records: status.records(position),
         }
     }
 
@@ -105,14 +105,14 @@ impl Dump {
     }
 }
 
-/// Writes down what the rank at a position of a roll does and did last, whichever process that is; the file.
+/// Writes down what the rank at a position of a status board does and did last, whichever process that is; the file.
 ///
 /// # Errors
 /// That it cannot be written, and where.
-pub(crate) fn dump(roll: &Roll, position: usize, why: &str) -> Result<PathBuf> {
-    let folder = roll.flight_dir();
-    Dump::of(roll, position, why).write(&folder).map_err(|error| {
-        let rank = roll.members()[position];
+pub(crate) fn dump(status: &StatusBoard, position: usize, why: &str) -> Result<PathBuf> {
+    let folder = status.flight_dir();
+    Dump::of(status, position, why).write(&folder).map_err(|error| {
+        let rank = status.members()[position];
         Error::other(format!(
             "the flight recorder of rank {rank} cannot be written to {}: {error}",
             folder.display()
@@ -120,30 +120,30 @@ pub(crate) fn dump(roll: &Roll, position: usize, why: &str) -> Result<PathBuf> {
     })
 }
 
-/// Writes down what this rank did, because it failed. If it was the first to do so, it does so for all ranks of its roll: some
+/// Writes down what this rank did, because it failed. If it was the first to do so, it does so for all ranks of its status board: some
 /// may never come to do it themselves. And it says where.
-pub(crate) fn dump_failed(roll: &Roll, why: &str) {
-    let is_first = roll.failed().is_some_and(|(by, _)| by == roll.rank());
-    let own = dump(roll, roll.position(), why);
+pub(crate) fn dump_failed(status: &StatusBoard, why: &str) {
+    let is_first = status.failed().is_some_and(|(by, _)| by == status.rank());
+    let own = dump(status, status.position(), why);
     if is_first {
-        let others = (0..roll.members().len()).filter(|&position| position != roll.position());
-        let why = format!("rank {} failed: {why}", roll.rank());
-        tell(roll, others.fold(own, |all, position| all.and(dump(roll, position, &why))));
+        let others = (0..status.members().len()).filter(|&position| position != status.position());
+        let why = format!("rank {} failed: {why}", status.rank());
+        tell(status, others.fold(own, |all, position| all.and(dump(status, position, &why))));
     }
 }
 
-/// Writes down what all ranks of a roll did, and says where.
-pub(crate) fn dump_all(roll: &Roll, why: &str) {
-    let all = (1..roll.members().len()).map(|position| dump(roll, position, why));
-    tell(roll, all.fold(dump(roll, 0, why), Result::and));
+/// Writes down what all ranks of a status board did, and says where.
+pub(crate) fn dump_all(status: &StatusBoard, why: &str) {
+    let all = (1..status.members().len()).map(|position| dump(status, position, why));
+    tell(status, all.fold(dump(status, 0, why), Result::and));
 }
 
 /// Says where what was written down is.
-fn tell(roll: &Roll, all: Result<PathBuf>) {
+fn tell(status: &StatusBoard, all: Result<PathBuf>) {
     // In one piece: other ranks may be saying something at the same moment.
     let line = match all {
         Ok(_) => {
-            let folder = roll.flight_dir();
+            let folder = status.flight_dir();
             let folder = folder.display();
             format!(
                 "unisono: what each rank did last is in {folder} on {}; `unisono hang-report {folder}` says what happened\n",
@@ -164,35 +164,35 @@ mod tests {
     use crate::codes::Codes;
     use crate::dtype::DType;
     use crate::kernels::ReduceOp;
-    use crate::means::Means;
+    use crate::method::Method;
     use crate::record::{Stage, State};
 
     /// Two ranks, of which the first is in a call that the other has not come to.
-    fn rolls(folder: &Path) -> Vec<Roll> {
-        let rolls = Roll::of_threads(2).unwrap();
-        rolls[0].set_flight_dir(folder.to_owned());
+    fn statuses(folder: &Path) -> Vec<StatusBoard> {
+        let statuses = StatusBoard::of_threads(2).unwrap();
+        statuses[0].set_flight_dir(folder.to_owned());
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
-        let means = Means::Algorithm(unisono_collectives::Algorithm::Ring);
-        let begin = |roll: &Roll, sequence| {
-            let codes = Codes::new(&call, means);
-            let _ = roll.begin(sequence, 10, codes, roll.know("bucket 2"), call.size_bytes());
+        let method = Method::Algorithm(unisono_collectives::Algorithm::Ring);
+        let begin = |status: &StatusBoard, sequence| {
+            let codes = Codes::new(&call, method);
+            let _ = status.begin(sequence, 10, codes, status.know("bucket 2"), call.size_bytes());
         };
-        rolls.iter().for_each(|roll| {
-            begin(roll, 0);
-            roll.end(true);
+        statuses.iter().for_each(|status| {
+            begin(status, 0);
+            status.end(true);
         });
-        begin(&rolls[0], 1);
-        rolls[0].at_step(1, 5);
-        rolls
+        begin(&statuses[0], 1);
+        statuses[0].at_step(1, 5);
+        statuses
     }
 
     #[test]
-    fn any_rank_of_a_roll_is_dumped_and_read_back() {
+    fn any_rank_of_a_status_board_is_dumped_and_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("new");
-        let rolls = rolls(&folder);
-        rolls[0].fail(1, "it panicked");
-        let file = dump(&rolls[1], 0, "asked for").unwrap();
+        let statuses = statuses(&folder);
+        statuses[0].fail(1, "it panicked");
+        let file = dump(&statuses[1], 0, "asked for").unwrap();
         assert_eq!(file, folder.join("rank-0.json"));
         let read = Dump::from_json(&std::fs::read(file).unwrap()).unwrap();
         assert_eq!((read.rank, read.ranks, read.why.as_str()), (0, 2, "asked for"));
@@ -211,12 +211,12 @@ mod tests {
     #[test]
     fn who_fails_first_dumps_all_and_the_others_themselves() {
         let folder = tempfile::tempdir().unwrap();
-        let rolls = rolls(folder.path());
+        let statuses = statuses(folder.path());
         let file = |rank| folder.path().join(Dump::file_name(rank));
-        rolls[0].fail(0, "it is late");
-        dump_failed(&rolls[1], "because of rank 0");
+        statuses[0].fail(0, "it is late");
+        dump_failed(&statuses[1], "because of rank 0");
         assert!(file(1).exists() && !file(0).exists());
-        dump_failed(&rolls[0], "it is late");
+        dump_failed(&statuses[0], "it is late");
         let why = |rank| Dump::from_json(&std::fs::read(file(rank)).unwrap()).unwrap().why;
         assert_eq!((why(0).as_str(), why(1).as_str()), ("it is late", "rank 0 failed: it is late"));
     }
@@ -226,13 +226,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "in the way").unwrap();
-        let error = dump(&rolls(&file)[0], 0, "asked for").unwrap_err().to_string();
+        let error = dump(&statuses(&file)[0], 0, "asked for").unwrap_err().to_string();
         assert!(error.contains("rank 0") && error.contains(file.to_str().unwrap()), "{error}");
     }
 
     #[test]
     fn what_is_no_dump_is_refused() {
-        let good = serde_json::to_value(Dump::of(&rolls(Path::new("/"))[1], 1, "asked for")).unwrap();
+        let good = serde_json::to_value(Dump::of(&statuses(Path::new("/"))[1], 1, "asked for")).unwrap();
         let refused = |key: &str, value: serde_json::Value| {
             let mut bad = good.clone();
             bad[key] = value;

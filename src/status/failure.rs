@@ -5,10 +5,10 @@ use std::fmt::Debug;
 
 /// Speaks for a rank that cannot go on, before the other ranks are told. A floor above this one may give a rank such a report.
 pub(crate) trait FailureReport: Debug + Send + Sync {
-    /// Says why this rank fails, and writes it on the roll.
+    /// Says why this rank fails, and writes it on the status board.
     fn fail(&self, cause: &str);
 
-    /// Lets the other nodes know at once what is on the roll.
+    /// Lets the other nodes know at once what is on the status board.
     #[cfg(feature = "mpi")]
     fn hurry(&self);
 }

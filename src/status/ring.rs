@@ -105,7 +105,7 @@ impl Noted {
             count,
             op: codes.op().map(str::to_owned),
             root: codes.root(),
-            algorithm: codes.means().to_owned(),
+            algorithm: codes.method().to_owned(),
             label: (self.label != 0).then(|| label(self.label)).flatten(),
             phase: usize::from(progress.phase),
             step: usize::from(progress.step),
@@ -242,7 +242,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::status::roll::Roll;
+    use crate::status::board::StatusBoard;
 
     #[test]
     fn progress_goes_round() {
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn the_last_calls_are_kept_in_order() {
-        let roll = Roll::of_one();
-        let ring = roll.ring();
+        let status = StatusBoard::of_one();
+        let ring = status.ring();
         assert_eq!((ring.last(), ring.all()), (None, vec![]));
         for call in 0..1000 {
             ring.begin(call, 8, 0, 0, (50, false)).end(true, |is_timed| {
@@ -285,8 +285,8 @@ mod tests {
 
     #[test]
     fn a_call_is_found_by_its_place_in_the_order() {
-        let roll = Roll::of_one();
-        let ring = roll.ring();
+        let status = StatusBoard::of_one();
+        let ring = status.ring();
         (0..1000).for_each(|call| ring.begin(call, 8, 0, 0, (50, false)).end(true, |_| 51));
         assert!(ring.all().iter().all(|noted| ring.of_sequence(noted.sequence) == Some(*noted)));
         assert_eq!((ring.of_sequence(999 - RECORDS as u64), ring.of_sequence(1000)), (None, None));
@@ -294,8 +294,8 @@ mod tests {
 
     #[test]
     fn a_call_that_was_timed_keeps_its_beginning() {
-        let roll = Roll::of_one();
-        let ring = roll.ring();
+        let status = StatusBoard::of_one();
+        let ring = status.ring();
         let slot = ring.begin(0, 8, 0, 0, (50, true));
         ring.waits_for(3, 90);
         let last = ring.last().unwrap();
@@ -309,8 +309,8 @@ mod tests {
     /// Everything in a record follows from its number; a mixture of two would show.
     #[test]
     fn a_reader_sees_whole_records_while_the_writer_laps_it() {
-        let roll = Roll::of_one();
-        let (ring, ends) = (roll.ring(), AtomicBool::new(false));
+        let status = StatusBoard::of_one();
+        let (ring, ends) = (status.ring(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut call = 0;

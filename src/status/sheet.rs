@@ -1,4 +1,4 @@
-//! The memory of a roll, and where everything is in it.
+//! The memory of a status board, and where everything is in it.
 //!
 //! Everything is made of atomics, and zero is how everything begins: new pages are zero.
 
@@ -56,16 +56,16 @@ impl<const MOST: usize> Text<MOST> {
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Head {
-    /// The number of the roll, so that another memory is not taken for it.
+    /// The number of the status board, so that another memory is not taken for it.
     pub(super) number: AtomicU64,
     /// The rank that failed first, plus one; 0 as long as all is well.
     pub(super) failed: AtomicU32,
-    /// How many processes of this roll were told to end.
+    /// How many processes of this status board were told to end.
     pub(super) told_to_end: AtomicU32,
-    /// How many quiet sections ranks of this roll are in.
+    /// How many quiet sections ranks of this status board are in.
     pub(super) quiet: AtomicU32,
     pub(super) cause: Text<CAUSE>,
-    /// The label of a quiet section of a rank that does not share this roll, if one is in such a section.
+    /// The label of a quiet section of a rank that does not share this status board, if one is in such a section.
     pub(super) elsewhere: Text<LABEL>,
     /// About what time it is, in microseconds.
     pub(super) tick: Alone<AtomicU64>,
@@ -135,7 +135,7 @@ impl Named {
     }
 }
 
-/// The memory of a roll: a head, for each rank of the world whether it has left, and a row for each rank that shares it.
+/// The memory of a status board: a head, for each rank of the world whether it has left, and a row for each rank that shares it.
 #[derive(Debug)]
 pub(super) struct Sheet {
     pages: Pages,

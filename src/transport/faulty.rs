@@ -4,7 +4,7 @@
 //! `UNISONO_CHAOS` asks for it (`seed=7,delay_us=200,lose=0.001`). Where nothing is asked for it is not there.
 //!
 //! A link keeps messages in order, as shared memory and MPI do. So one that loses a message loses all that would come after
-//! it, as a link that is cut: its sender goes on, and its receiver runs into the deadline. Meetings in shared memory, what MPI
+//! it, as a link that is cut: its sender goes on, and its receiver runs into the deadline. Single passes over shared memory, what MPI
 //! does itself, and what travels in lanes between nodes, are only delayed.
 
 use std::time::Duration;

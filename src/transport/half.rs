@@ -33,11 +33,11 @@ impl<H: Half> Half for Option<H> {
 }
 
 /// What a rank sees when it looks around in the middle of a wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Sight {
     Nothing,
-    /// The rank that is waited for has left. What it did before counts.
-    Gone,
+    /// The rank that is waited for will not come. What it did before counts.
+    Hopeless(Failure),
 }
 
 /// Polls both halves until they are done. From time to time it looks around, for what may be wrong with the rank
@@ -72,10 +72,10 @@ pub(super) fn complete(
             paused => paused?,
         };
         if due
-            && look_around(other, &waiting)? == Sight::Gone
+            && let Sight::Hopeless(failure) = look_around(other, &waiting)?
             && !(receiving.progress()? || sending.progress()?)
         {
-            return Err(Failure::Left { other });
+            return Err(failure);
         }
     }
 }

@@ -5,7 +5,12 @@ use unisono_collectives::Rank;
 
 use super::Failure;
 use crate::codes::Codes;
-use crate::status::{RECORDS, Recording, Roll};
+use crate::record::FIRST_OF_MESSAGES;
+use crate::status::{RECORDS, Recording, StatusBoard};
+
+mod messages;
+
+pub(crate) use messages::Messages;
 
 /// What every message begins with: which collective it belongs to, in the eyes of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
@@ -29,6 +34,11 @@ impl Header {
         self.sequence
     }
 
+    /// Whether it is of a message from one rank to another, and not of a collective.
+    pub(super) fn is_message(&self) -> bool {
+        self.codes.is_message()
+    }
+
     /// The name of the operation.
     pub(crate) fn operation(&self) -> &'static str {
         self.codes.operation()
@@ -36,8 +46,8 @@ impl Header {
 
     /// Writes down in this rank's flight recorder that the call begins.
     #[inline]
-    pub(crate) fn note<'a>(&self, roll: &'a Roll, size_bytes: usize) -> Recording<'a> {
-        roll.begin(self.sequence, self.count, self.codes, self.label.into(), size_bytes)
+    pub(crate) fn note<'a>(&self, status: &'a StatusBoard, size_bytes: usize) -> Recording<'a> {
+        status.begin(self.sequence, self.count, self.codes, self.label.into(), size_bytes)
     }
 
     /// The same of a later one of the numbers that the call takes.
@@ -50,12 +60,13 @@ impl Header {
         Self { size_bytes: size_bytes as u64, ..self }
     }
 
-    /// What the sender called, in words; the roll knows the names of labels.
-    fn describe(&self, roll: &Roll) -> String {
+    /// What the sender called, in words; the status board knows the names of labels.
+    fn describe(&self, status: &StatusBoard) -> String {
         let Self { sequence, count, codes, label, .. } = self;
-        let mut text = format!("{} #{sequence}", codes.operation());
+        let number = if self.is_message() { sequence.wrapping_sub(FIRST_OF_MESSAGES) } else { *sequence };
+        let mut text = format!("{} #{number}", codes.operation());
         if *label != 0 {
-            text += &roll
+            text += &status
                 .label((*label).into())
                 .map_or(" with another label".to_owned(), |name| format!(" {name:?}"));
         }
@@ -63,13 +74,16 @@ impl Header {
             return text;
         }
         text += &format!(" of {count} {}", codes.dtype());
+        if self.is_message() {
+            return text;
+        }
         if let Some(op) = codes.op() {
             text += &format!(", {op}");
         }
         if let Some(root) = codes.root() {
             text += &format!(", root {root}");
         }
-        text + &format!(", by {}", codes.means())
+        text + &format!(", by {}", codes.method())
     }
 
     /// What stands for all of it where a message has no room for more: two headers that differ have the same digest once in 2^64.
@@ -93,26 +107,26 @@ impl Header {
 
     /// Holds the header of a message from rank `other` against what is expected of it.
     #[inline]
-    pub(super) fn check(&self, theirs: &Self, other: Rank, roll: &Roll) -> Result<(), Failure> {
+    pub(super) fn check(&self, theirs: &Self, other: Rank, status: &StatusBoard) -> Result<(), Failure> {
         // Word by word in registers: a comparison of arrays calls `memcmp`.
         let words = bytemuck::cast_ref::<Self, [u64; 5]>;
         let differences =
             words(theirs).iter().zip(words(self)).fold(0, |all, (one, other)| all | (one ^ other));
-        if differences == 0 { Ok(()) } else { Err(self.mismatch(theirs, other, roll)) }
+        if differences == 0 { Ok(()) } else { Err(self.mismatch(theirs, other, status)) }
     }
 
     #[cold]
-    fn mismatch(&self, theirs: &Self, other: Rank, roll: &Roll) -> Failure {
-        let apart = if self.history == theirs.history { None } else { self.first_apart(other, roll) };
+    fn mismatch(&self, theirs: &Self, other: Rank, status: &StatusBoard) -> Failure {
+        let apart = if self.history == theirs.history { None } else { self.first_apart(other, status) };
         let (one, another) = apart.as_ref().map_or((self, theirs), |(one, another)| (one, another));
-        let (mut ours, mut theirs_called) = (one.describe(roll), another.describe(roll));
+        let (mut ours, mut theirs_called) = (one.describe(status), another.describe(status));
         let look_alike = ours == theirs_called || !ours.is_ascii() && !theirs_called.is_ascii();
         if one.label != another.label && look_alike {
             ours += &format!(" (its label is {:08x})", one.label);
             theirs_called += &format!(" (its label is {:08x})", another.label);
         } else if ours == theirs_called && self.history != theirs.history {
-            let before = self.in_place(self.sequence.wrapping_sub(1), roll.rank(), roll);
-            ours += &before.map_or(String::new(), |before| format!(" (after {})", before.describe(roll)));
+            let before = self.in_place(self.sequence.wrapping_sub(1), status.rank(), status);
+            ours += &before.map_or(String::new(), |before| format!(" (after {})", before.describe(status)));
             theirs_called += " after other calls";
         } else if ours == theirs_called {
             ours += &format!(" (a message of {} bytes)", self.size_bytes);
@@ -122,32 +136,43 @@ impl Header {
     }
 
     /// The first call before this one in which this rank and another disagree, if both are still known here.
-    fn first_apart(&self, other: Rank, roll: &Roll) -> Option<(Self, Self)> {
+    fn first_apart(&self, other: Rank, status: &StatusBoard) -> Option<(Self, Self)> {
         let both = |sequence| {
-            let called = |rank| self.in_place(sequence, rank, roll);
-            called(roll.rank()).zip(called(other)).filter(|(ours, theirs)| ours != theirs)
+            let called = |rank| self.in_place(sequence, rank, status);
+            called(status.rank()).zip(called(other)).filter(|(ours, theirs)| ours != theirs)
         };
         (self.sequence.saturating_sub(RECORDS as u64)..self.sequence).find_map(both)
     }
 
     /// What a rank has called in a place of the order of calls, if that is known here.
-    fn in_place(&self, sequence: u64, rank: Rank, roll: &Roll) -> Option<Self> {
-        let (count, codes, label) = roll.called(rank, sequence)?;
+    fn in_place(&self, sequence: u64, rank: Rank, status: &StatusBoard) -> Option<Self> {
+        let (count, codes, label) = status.called(rank, sequence)?;
         Some(Self { sequence, count, codes, label: label as u32, ..*self })
     }
 
     /// Looks at the header of a message that is not awaited now, but tells what rank `other` is doing: two
     /// ranks that are in the same place of the order of calls and call different things may otherwise wait
     /// for each other for ever.
-    pub(super) fn check_overheard(&self, theirs: &Self, other: Rank, roll: &Roll) -> Result<(), Failure> {
+    pub(super) fn check_overheard(
+        &self,
+        theirs: &Self,
+        other: Rank,
+        status: &StatusBoard,
+    ) -> Result<(), Failure> {
         let same_size = theirs.of_size(self.size_bytes as usize);
-        if theirs.sequence == self.sequence { self.check(&same_size, other, roll) } else { Ok(()) }
+        // Messages from one rank to another have no place in that order, and those of different pairs have the same numbers.
+        if theirs.sequence == self.sequence && !self.is_message() {
+            self.check(&same_size, other, status)
+        } else {
+            Ok(())
+        }
     }
 
     /// Looks at what rank `other`, for which this one waits, has called in the same place of the order of calls: it may never send
     /// what is waited for, nor anything else, and wait itself, or be through with its call.
-    pub(super) fn check_called(&self, other: Rank, roll: &Roll) -> Result<(), Failure> {
-        self.in_place(self.sequence, other, roll).map_or(Ok(()), |theirs| self.check(&theirs, other, roll))
+    pub(super) fn check_called(&self, other: Rank, status: &StatusBoard) -> Result<(), Failure> {
+        self.in_place(self.sequence, other, status)
+            .map_or(Ok(()), |theirs| self.check(&theirs, other, status))
     }
 }
 
@@ -158,13 +183,15 @@ pub(crate) struct Calls {
     /// The number of the next call.
     pub(crate) sequence: u64,
     history: u64,
+    /// The messages from one rank to another, which have numbers of their own.
+    pub(crate) messages: Messages,
 }
 
 impl Calls {
     /// The next call, which takes so many numbers.
     #[inline]
     pub(crate) fn next(&mut self, numbers: u64, count: usize, codes: Codes, label: u64) -> Header {
-        let Self { sequence, history } = *self;
+        let Self { sequence, history, .. } = *self;
         let (count, label) = (count as u64, label as u32);
         let header = Header { sequence, count, size_bytes: 0, label, history: (history >> 32) as u32, codes };
         self.sequence += numbers;
@@ -183,9 +210,9 @@ mod tests {
     use crate::call::Call;
     use crate::dtype::DType;
     use crate::kernels::ReduceOp;
-    use crate::means::Means;
+    use crate::method::Method;
 
-    const RING: Means = Means::Algorithm(Algorithm::Ring);
+    const RING: Method = Method::Algorithm(Algorithm::Ring);
 
     fn header(sequence: u64, count: usize) -> Header {
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, count);
@@ -198,22 +225,23 @@ mod tests {
             operation: Operation::Reduce { root: 3 },
             ..Call::all_reduce(DType::I64, ReduceOp::Max, 5)
         };
-        let codes = Codes::new(&call, Means::Algorithm(Algorithm::Tree));
-        let text = Calls { sequence: 7, ..Calls::default() }.next(1, 5, codes, 0).describe(&Roll::of_one());
+        let codes = Codes::new(&call, Method::Algorithm(Algorithm::Tree));
+        let text =
+            Calls { sequence: 7, ..Calls::default() }.next(1, 5, codes, 0).describe(&StatusBoard::of_one());
         assert_eq!(text, "reduce #7 of 5 i64, max, root 3, by tree");
     }
 
     #[test]
     fn a_mismatch_names_both_sides() {
         let Err(Failure::Mismatch { ours, other, theirs }) =
-            header(0, 10).check(&header(0, 11), 4, &Roll::of_one())
+            header(0, 10).check(&header(0, 11), 4, &StatusBoard::of_one())
         else {
             panic!("a mismatch");
         };
         assert_eq!(ours, "all-reduce #0 of 10 bf16, mean, by ring");
         assert_eq!((other, theirs.as_str()), (4, "all-reduce #0 of 11 bf16, mean, by ring"));
         let Err(Failure::Mismatch { ours, .. }) =
-            header(0, 10).of_size(8).check(&header(0, 10).of_size(4), 4, &Roll::of_one())
+            header(0, 10).of_size(8).check(&header(0, 10).of_size(4), 4, &StatusBoard::of_one())
         else {
             panic!("a mismatch");
         };
@@ -222,32 +250,32 @@ mod tests {
 
     #[test]
     fn labels_that_differ_are_named_where_they_are_known() {
-        let roll = Roll::of_one();
+        let status = StatusBoard::of_one();
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
         let labelled =
             |label| Calls { sequence: 5, ..Calls::default() }.next(1, 10, Codes::new(&call, RING), label);
-        let known = roll.know("bucket 2");
-        assert!(labelled(known).check(&labelled(known), 1, &roll).is_ok());
-        let Err(Failure::Mismatch { ours, theirs, .. }) = labelled(known).check(&labelled(99), 1, &roll)
+        let known = status.know("bucket 2");
+        assert!(labelled(known).check(&labelled(known), 1, &status).is_ok());
+        let Err(Failure::Mismatch { ours, theirs, .. }) = labelled(known).check(&labelled(99), 1, &status)
         else {
             panic!("a mismatch");
         };
         assert_eq!(ours, "all-reduce #5 \"bucket 2\" of 10 bf16, mean, by ring");
         assert_eq!(theirs, "all-reduce #5 with another label of 10 bf16, mean, by ring");
-        assert!(labelled(known).check(&labelled(0), 1, &roll).is_err(), "one has none");
+        assert!(labelled(known).check(&labelled(0), 1, &status).is_err(), "one has none");
     }
 
     #[test]
     fn labels_that_differ_look_different() {
-        let roll = Roll::of_one();
+        let status = StatusBoard::of_one();
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
-        let labelled = |name: &str| Calls::default().next(1, 10, Codes::new(&call, RING), roll.know(name));
+        let labelled = |name: &str| Calls::default().next(1, 10, Codes::new(&call, RING), status.know(name));
         let long = "the gradients of the layer transformer.blocks.12.attention.";
         for (one, other) in
             [(format!("{long}query"), format!("{long}value")), ("é".into(), "e\u{301}".into())]
         {
             let (one, other) = (labelled(&one), labelled(&other));
-            let Err(Failure::Mismatch { ours, theirs, .. }) = one.check(&other, 1, &roll) else {
+            let Err(Failure::Mismatch { ours, theirs, .. }) = one.check(&other, 1, &status) else {
                 panic!("a mismatch");
             };
             let plain = |text: &str| text.replace("e\u{301}", "é");
@@ -255,7 +283,7 @@ mod tests {
         }
         // Neither is known here.
         let unknown = |label| Calls::default().next(1, 10, Codes::new(&call, RING), label);
-        let Err(Failure::Mismatch { ours, theirs, .. }) = unknown(7).check(&unknown(8), 1, &roll) else {
+        let Err(Failure::Mismatch { ours, theirs, .. }) = unknown(7).check(&unknown(8), 1, &status) else {
             panic!("a mismatch");
         };
         assert!(ours.ends_with("(its label is 00000007)") && theirs.ends_with("(its label is 00000008)"));
@@ -263,31 +291,31 @@ mod tests {
 
     #[test]
     fn a_barrier_is_called_a_barrier() {
-        let roll = Roll::of_one();
-        let codes = Codes::new(&Call::barrier(), Means::Algorithm(Algorithm::RecursiveDoubling));
+        let status = StatusBoard::of_one();
+        let codes = Codes::new(&Call::barrier(), Method::Algorithm(Algorithm::RecursiveDoubling));
         let barrier = Calls { sequence: 3, ..Calls::default() }.next(1, 0, codes, 0);
-        assert_eq!(barrier.describe(&roll), "barrier #3");
-        let _ = barrier.note(&roll, 0);
-        assert_eq!(roll.records(0)[0].to_string(), "barrier #3");
+        assert_eq!(barrier.describe(&status), "barrier #3");
+        let _ = barrier.note(&status, 0);
+        assert_eq!(status.records(0)[0].to_string(), "barrier #3");
         assert_eq!(size_of::<Header>(), 40);
     }
 
     #[test]
     fn what_is_overheard_of_another_call_in_the_order_is_no_mismatch() {
-        let roll = Roll::of_one();
-        assert!(header(3, 10).check_overheard(&header(4, 99), 1, &roll).is_ok());
-        assert!(header(3, 10).check_overheard(&header(3, 10).of_size(4), 1, &roll).is_ok());
-        assert!(header(3, 10).check_overheard(&header(3, 99), 1, &roll).is_err());
+        let status = StatusBoard::of_one();
+        assert!(header(3, 10).check_overheard(&header(4, 99), 1, &status).is_ok());
+        assert!(header(3, 10).check_overheard(&header(3, 10).of_size(4), 1, &status).is_ok());
+        assert!(header(3, 10).check_overheard(&header(3, 99), 1, &status).is_err());
     }
 
     #[test]
     fn what_a_rank_called_is_seen_though_it_sends_nothing() {
-        let rolls = Roll::of_threads(2).unwrap();
-        let _ = header(3, 10).note(&rolls[1], 0);
-        assert!(header(3, 10).of_size(8).check_called(1, &rolls[0]).is_ok());
-        assert!(header(4, 99).check_called(1, &rolls[0]).is_ok(), "it is not there yet");
-        let _ = header(4, 10).note(&rolls[1], 0);
-        let Err(Failure::Mismatch { ours, theirs, .. }) = header(3, 99).check_called(1, &rolls[0]) else {
+        let statuses = StatusBoard::of_threads(2).unwrap();
+        let _ = header(3, 10).note(&statuses[1], 0);
+        assert!(header(3, 10).of_size(8).check_called(1, &statuses[0]).is_ok());
+        assert!(header(4, 99).check_called(1, &statuses[0]).is_ok(), "it is not there yet");
+        let _ = header(4, 10).note(&statuses[1], 0);
+        let Err(Failure::Mismatch { ours, theirs, .. }) = header(3, 99).check_called(1, &statuses[0]) else {
             panic!("a mismatch, though the other is in a later call");
         };
         assert!(ours.contains("#3 of 99 ") && theirs.contains("#3 of 10 "), "{ours} {theirs}");
@@ -295,26 +323,26 @@ mod tests {
 
     #[test]
     fn ranks_that_are_done_with_what_they_disagreed_in_see_it_when_they_meet() {
-        let rolls = Roll::of_threads(2).unwrap();
+        let statuses = StatusBoard::of_threads(2).unwrap();
         let mut all_calls = [Calls::default(), Calls::default()];
         let mut call = |rank: usize, count| {
             let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, count);
             let header = all_calls[rank].next(1, count, Codes::new(&call, RING), 0);
-            let _ = header.note(&rolls[rank], 0);
+            let _ = header.note(&statuses[rank], 0);
             header
         };
         let same = [10, 20].map(|count| (call(0, count), call(1, count)));
-        assert!(same.iter().all(|(one, other)| one.check(other, 1, &rolls[0]).is_ok()));
+        assert!(same.iter().all(|(one, other)| one.check(other, 1, &statuses[0]).is_ok()));
         let _ = (call(0, 5), call(1, 6));
         let (one, other) = (call(0, 30), call(1, 30));
-        let told = |roll| match one.check(&other, 1, roll) {
+        let told = |status| match one.check(&other, 1, status) {
             Err(Failure::Mismatch { ours, theirs, .. }) => (ours, theirs),
             _ => panic!("a mismatch"),
         };
-        let (ours, theirs) = told(&rolls[0]);
+        let (ours, theirs) = told(&statuses[0]);
         assert!(ours.contains("#2 of 5 ") && theirs.contains("#2 of 6 "), "{ours} {theirs}");
-        // Of a rank that shares no roll, less is known.
-        let (ours, theirs) = told(&Roll::of_one());
+        // Of a rank that shares no status board, less is known.
+        let (ours, theirs) = told(&StatusBoard::of_one());
         assert!(ours.contains("#3 of 30 ") && theirs.ends_with(" after other calls"), "{ours} {theirs}");
     }
 }

@@ -4,38 +4,43 @@
 //! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up,
 //! finalising, and MPI's own collectives (a baseline) block inside MPI.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
 use unisono_collectives::{Rank, Topology};
 
+use super::agreement::agree;
 use super::half::{Half as _, complete};
+use super::node::Sharing;
+use super::processes::{Joined, join};
 use super::shared::Shared;
-use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
-use crate::config::{Config, Inside};
+use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Waiting};
+use crate::config::{Config, Launcher, OnFailure};
 use crate::error::{Error, Result};
-use crate::status::{FailureReport, Roll, panicked};
+use crate::status::{FailureReport, StatusBoard, panicked};
 
 mod beside;
+mod bootstrap;
 mod ending;
 mod exchange;
 mod flight;
 mod launch;
-mod node;
 mod overheard;
 mod own;
+mod point_to_point;
 mod reductions;
 mod sys;
 mod wire;
 
+use bootstrap::OfComm;
 use ending::{end_job, last_words};
 pub(crate) use exchange::FAR_SEGMENT;
 use exchange::Messages;
 pub(crate) use flight::Ticket;
 pub(crate) use launch::{alone_in_job, library_fits};
+pub(super) use overheard::STRAGGLING;
 use reductions::Reductions;
-use sys::{Comm, State};
+use sys::{Comm, State, User};
 pub(crate) use sys::{InGroup, library_version};
 
 /// Why there can be no communicator any more.
@@ -51,7 +56,7 @@ pub(crate) struct Mpi {
     node_cores: usize,
     /// The ranks of this node, where they share memory.
     node: Option<Shared>,
-    roll: Roll,
+    status: StatusBoard,
     /// What says why this rank ends, if anything does.
     report: Option<Arc<dyn FailureReport>>,
     name: &'static str,
@@ -67,6 +72,9 @@ pub(crate) struct Mpi {
     only_thread: Option<ThreadId>,
     /// What this rank failed of.
     cause: Option<String>,
+    /// What then becomes of the job.
+    on_failure: OnFailure,
+    _user: User,
 }
 
 impl Mpi {
@@ -107,36 +115,44 @@ impl Mpi {
 
     fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Self, Config)> {
         launch::check_world()?;
-        let comm = parent.duplicate()?;
-        let (config, odd) = match launch::agree(comm, config) {
+        Self::over(parent.duplicate()?, owns_mpi, config)
+    }
+
+    /// A world of some of its ranks. Called by all of them, and by no others.
+    pub(crate) fn group(&self, members: &[Rank], config: &Config) -> Result<Self> {
+        self.check_thread();
+        let comm = self.comm.of_group(members)?;
+        Self::over(comm, false, Ok(config.clone())).map(|(group, _)| group)
+    }
+
+    /// Takes part in a communicator that is ours.
+    fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Self, Config)> {
+        let user = User::new();
+        let mut bootstrap = OfComm::new(comm)?;
+        let (config, odd) = match agree(&mut bootstrap, config, &library_version()) {
             Ok(agreed) => agreed,
             Err(error) => {
                 comm.free()?;
                 return Err(error);
             }
         };
-        let real_node = comm.node()?;
-        let (rank, local_ranks) = (comm.rank()?, real_node.ranks()?);
-        // A node is known by the rank in the world of its local rank 0.
-        let leader = real_node.all_gather(rank as u64)?[0];
-        let node_cores = node_cores(real_node)?;
-        let ranks = comm.ranks()?;
-        let roll = match config.inside {
-            Inside::SharedMemory => node::roll(real_node, rank, ranks)?,
-            Inside::Messages => Roll::alone(rank, ranks)?,
-        };
-        real_node.free()?;
-        let job = comm.all_gather(RandomState::new().hash_one(0))?[0];
-        roll.set_flight_dir(config.flight_dir(job));
-        let topology = topology(&comm.all_gather(leader)?);
-        launch::say_what_is_odd(comm, &topology, node_cores, &config, odd)?;
+        let (rank, topology) = (comm.rank()?, topology(&leaders(comm)?));
+        let odd = odd.into_iter().chain(alone_in_job(topology.ranks(), Launcher::detect())).collect();
+        let declared = config.nodes.as_ref().filter(|declared| declared.ranks() == topology.ranks());
+        let Joined { node_cores, spins, status, sharing } =
+            join(&mut bootstrap, (&topology, declared), &config, odd)?;
         let only_thread = (!sys::any_thread_may_call()?).then(|| std::thread::current().id());
-        let spins = super::spins(local_ranks, node_cores);
         let far = (0..topology.ranks()).map(|other| topology.node_of(other) != topology.node_of(rank));
         let messages = Messages::new(spins, config.segment_bytes, far.collect());
-        let node = match config.inside {
-            Inside::SharedMemory => node::share(comm, &topology, &config, spins, &roll)?,
-            Inside::Messages => None,
+        let node = match sharing {
+            Sharing::Done(node) => Some(*node),
+            Sharing::Alone => None,
+            Sharing::Cannot(why) => {
+                if topology.local_rank(rank) == 0 {
+                    launch::say(&format!("{why}: their messages go through MPI"));
+                }
+                None
+            }
         };
         // A rank may be alone on its node, and the others not.
         let sharing = comm.all_gather(node.as_ref().map_or(1, |node| node.members().len()) as u64)?;
@@ -148,7 +164,7 @@ impl Mpi {
             topology,
             node_cores,
             node,
-            roll,
+            status,
             report: None,
             name,
             messages,
@@ -159,6 +175,8 @@ impl Mpi {
             owns_mpi,
             only_thread,
             cause,
+            on_failure: config.on_failure,
+            _user: user,
         };
         Ok((own, config))
     }
@@ -190,8 +208,8 @@ impl Mpi {
     }
 
     /// What the ranks of this node know of each other.
-    pub(crate) fn roll(&self) -> &Roll {
-        &self.roll
+    pub(crate) fn status(&self) -> &StatusBoard {
+        &self.status
     }
 
     /// The ranks that share memory with this one.
@@ -220,7 +238,7 @@ impl Mpi {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let is_near = |rank| self.node.as_ref().is_some_and(|node| node.has(rank));
         let to_near = outgoing.as_ref().map(|outgoing| is_near(outgoing.to));
@@ -228,16 +246,16 @@ impl Mpi {
         match (to_near, from_near, &mut self.node) {
             (Some(true), Some(true) | None, Some(node)) | (None, Some(true), Some(node)) => {
                 if !self.messages.flights.are_none() {
-                    return self.exchange_beside(header, outgoing, incoming, patience);
+                    return self.exchange_beside(header, outgoing, incoming, deadlines);
                 }
-                node.exchange(header, outgoing, incoming, patience)
+                node.exchange(header, outgoing, incoming, deadlines)
             }
             (Some(to_near), Some(from_near), Some(_)) if to_near != from_near => {
-                self.exchange_with_both(header, (outgoing, to_near), incoming, patience)
+                self.exchange_with_both(header.into(), (outgoing, to_near), incoming, deadlines)
             }
             _ => {
                 self.check_thread();
-                self.messages.exchange((self.comm, &self.roll), header, outgoing, incoming, patience)
+                self.messages.exchange((self.comm, &self.status), header, outgoing, incoming, deadlines)
             }
         }
     }
@@ -245,20 +263,20 @@ impl Mpi {
     /// An exchange with one rank of this node and one of another.
     fn exchange_with_both(
         &mut self,
-        header: &Header,
+        headers: Headers<'_>,
         (outgoing, to_near): (Option<Outgoing<'_>>, bool),
         incoming: Option<Incoming<'_>>,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         self.check_thread();
         let node = self.node.as_mut().expect("one of the two is near");
         let (near, far) =
             if to_near { ((outgoing, None), (None, incoming)) } else { ((None, incoming), (outgoing, None)) };
-        let (mut near_send, mut near_receive, around) = node.halves(header, near.0, near.1);
-        let mut waiting = Waiting::new(self.spins, patience, &self.roll);
+        let (mut near_send, mut near_receive, around) = node.halves(headers, near.0, near.1);
+        let mut waiting = Waiting::new(self.spins, deadlines, &self.status);
         self.messages.halves(
-            (self.comm, &self.roll),
-            header,
+            (self.comm, &self.status),
+            headers,
             far.0,
             far.1,
             |far_send, far_receive, mut listening| {
@@ -288,14 +306,14 @@ impl Mpi {
     pub(crate) fn fail(&mut self, cause: &str) {
         if self.cause.is_none() {
             self.cause = Some(cause.to_owned());
-            last_words(self.report.as_deref(), &self.roll, cause);
+            last_words(self.report.as_deref(), &self.status, cause);
         }
     }
 
     /// Ends the job if MPI still has memory of a caller's who is about to get it back.
     pub(crate) fn end_if_stranded(&self) {
         if self.stranded || self.messages.are_stranded() {
-            end_job(&self.roll);
+            end_job(&self.status);
         }
     }
 
@@ -326,17 +344,12 @@ fn topology(leaders: &[u64]) -> Topology {
     Topology::from_node_of(leaders.iter().map(node).collect())
 }
 
-/// How many cores the ranks of a node may use together. Each may be bound to some of its own, so no rank
-/// knows by itself.
-fn node_cores(node: Comm) -> Result<usize> {
-    let Ok(own) = rustix::thread::sched_getaffinity(None) else { return Ok(super::usable_cores()) };
-    let mut cores = 0;
-    for first in (0..rustix::thread::CpuSet::MAX_CPU).step_by(64) {
-        let word = (0..64).filter(|bit| own.is_set(first + bit)).map(|bit| 1 << bit).sum();
-        let any = node.all_gather(word)?.into_iter().fold(0, |any, word| any | word);
-        cores += any.count_ones() as usize;
-    }
-    Ok(cores)
+/// For every rank, the leader of its node: the rank in the world of its local rank 0. Called by all ranks.
+fn leaders(comm: Comm) -> Result<Vec<u64>> {
+    let node = comm.node()?;
+    let leader = node.all_gather(comm.rank()? as u64)?[0];
+    node.free()?;
+    comm.all_gather(leader)
 }
 
 impl Drop for Mpi {
@@ -346,16 +359,19 @@ impl Drop for Mpi {
         } else if !self.messages.flights.are_none() {
             self.fail("it left a collective in the middle of it");
         }
-        // To finalise would be to wait for ranks that wait for this one.
+        // To finalise, or to free a communicator, would be to wait for ranks that wait for this one.
         if self.cause.is_some() {
-            end_job(&self.roll);
+            match self.on_failure {
+                OnFailure::EndJob => end_job(&self.status),
+                OnFailure::ReturnError => return self.leave_behind(),
+            }
         }
         if !matches!(sys::state(), Ok(State::Up)) {
             return;
         }
         // Its last rank to go takes the memory with it.
         self.node = None;
-        self.roll.leave(self.rank);
+        self.status.leave(self.rank);
         if self.owns_mpi {
             self.wait_for_all();
         }

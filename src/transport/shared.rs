@@ -11,19 +11,19 @@ use std::sync::Arc;
 use unisono_collectives::Rank;
 
 use super::half::{Half as _, Sight, complete};
-use super::{Failure, Header, Incoming, Outgoing, Patience, Waiting};
+use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Waiting};
 use crate::error::Error;
 use crate::memory::{Registry, Scratch};
-use crate::status::{FailureReport, Roll, panicked};
+use crate::status::{FailureReport, StatusBoard, panicked};
 
 pub(super) mod board;
 mod channel;
-mod meeting;
 mod open;
 pub(super) mod reach;
 mod receiving;
 mod sending;
 mod short;
+mod single_pass;
 #[cfg(test)]
 mod tests;
 
@@ -45,17 +45,19 @@ pub(crate) struct Shared {
     /// The position of each rank of the world, where it has one.
     positions: Vec<Option<usize>>,
     board: Board,
-    roll: Roll,
+    status: StatusBoard,
     report: Option<Arc<dyn FailureReport>>,
     reach: Reach,
     registry: Arc<Registry>,
     spins: u32,
+    /// How many cores these ranks may use together.
+    cores: usize,
     outbox: Outbox,
     /// How many messages were received from each position.
     received: Vec<u64>,
     /// How many buffers were opened to all.
-    meetings: u64,
-    /// Where, in the present meeting, each position has what is this rank's to work on.
+    passes: u64,
+    /// Where, in the present pass, each position has what is this rank's to work on.
     starts: Vec<Start>,
     /// What is lent in the place of a buffer that is not registered.
     dealt: Scratch,
@@ -121,10 +123,10 @@ impl Shared {
     pub(super) fn new(
         position: usize,
         members: Vec<Rank>,
-        (board, roll): (Board, Roll),
+        (board, status): (Board, StatusBoard),
         reach: Reach,
         registry: Arc<Registry>,
-        spins: u32,
+        (spins, cores): (u32, usize),
     ) -> Self {
         let ranks = members.len();
         assert_eq!(board.ranks(), ranks, "a board for these ranks");
@@ -139,14 +141,15 @@ impl Shared {
             members,
             positions,
             board,
-            roll,
+            status,
             report: None,
             reach,
             registry,
             spins,
+            cores,
             outbox,
             received,
-            meetings: 0,
+            passes: 0,
             starts,
             dealt,
             copy: Scratch::default(),
@@ -154,16 +157,25 @@ impl Shared {
     }
 
     /// All ends of a new world of threads.
-    pub(super) fn world_of_threads(ranks: usize, spins: u32) -> crate::error::Result<Vec<Self>> {
+    pub(super) fn world_of_threads(ranks: usize, waits: (u32, usize)) -> crate::error::Result<Vec<Self>> {
+        Self::of_process(StatusBoard::of_threads(ranks)?, waits)
+    }
+
+    /// The ends of the ranks of a process that is a world of its own, by the status boards of each.
+    pub(super) fn of_process(
+        statuses: Vec<StatusBoard>,
+        waits: (u32, usize),
+    ) -> crate::error::Result<Vec<Self>> {
+        let ranks = statuses.len();
         let size_bytes = Board::size_bytes(ranks);
         let pages = crate::memory::Pages::untouched(size_bytes)
             .map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
         let board = Board::new(pages, ranks, 0);
-        let end = |(position, roll)| {
+        let end = |(position, status)| {
             let (members, registry) = ((0..ranks).collect(), Registry::of_threads());
-            Self::new(position, members, (board.clone(), roll), Reach::Threads, registry, spins)
+            Self::new(position, members, (board.clone(), status), Reach::Threads, registry, waits)
         };
-        Ok(Roll::of_threads(ranks)?.into_iter().enumerate().map(end).collect())
+        Ok(statuses.into_iter().enumerate().map(end).collect())
     }
 
     /// This rank's number in the world.
@@ -177,19 +189,39 @@ impl Shared {
     }
 
     /// What all ranks of the node know of each other.
-    pub(super) fn roll(&self) -> &Roll {
-        &self.roll
+    pub(super) fn status(&self) -> &StatusBoard {
+        &self.status
     }
 
-    /// Whether the kernel copies from memory of the others that is not registered.
-    #[cfg(feature = "mpi")]
-    pub(super) fn asks_kernel(&self) -> bool {
-        self.reach.can_ask_kernel()
+    /// Whether the kernel copies from memory of the others that is not registered; `None` where it need not.
+    pub(super) fn asks_kernel(&self) -> Option<bool> {
+        match &self.reach {
+            Reach::Threads => None,
+            Reach::Processes(_) => Some(self.reach.can_ask_kernel()),
+        }
+    }
+
+    /// How messages travel, in every table.
+    pub(super) fn name(&self) -> &'static str {
+        match self.reach {
+            Reach::Threads => "threads",
+            Reach::Processes(_) => "shm",
+        }
+    }
+
+    /// How many cores these ranks may use together.
+    pub(super) fn cores(&self) -> usize {
+        self.cores
     }
 
     /// How often this rank looks before it gives way.
     pub(super) fn set_spins(&mut self, spins: u32) {
         self.spins = spins;
+    }
+
+    /// The same, as it is now.
+    pub(super) fn spins(&self) -> u32 {
+        self.spins
     }
 
     /// The registered memory of this rank.
@@ -206,6 +238,11 @@ impl Shared {
         self.positions[rank].expect("a rank of the same node")
     }
 
+    /// What the next message from a rank says, if it is here.
+    pub(super) fn ahead(&self, from: Rank) -> Option<&Header> {
+        self.board.channel(self.position_of(from), self.position).ahead()
+    }
+
     /// Sends and receives at most one message each. When it returns, no other rank reads the bytes sent.
     #[inline]
     pub(super) fn exchange(
@@ -213,27 +250,27 @@ impl Shared {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         mut incoming: Option<Incoming<'_>>,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let outgoing = outgoing.filter(|outgoing| !self.sends_short(header, outgoing));
         if outgoing.is_none() && self.takes_short(header, &mut incoming)? {
             return Ok(());
         }
-        self.exchange_any(header, outgoing, incoming, patience)
+        self.exchange_any(header.into(), outgoing, incoming, deadlines)
     }
 
     /// The same for messages of any size, and waits of any length.
     #[inline(never)]
-    fn exchange_any(
+    pub(super) fn exchange_any(
         &mut self,
-        header: &Header,
+        headers: Headers<'_>,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let spins = self.spins;
-        let (mut sending, mut receiving, around) = self.halves(header, outgoing, incoming);
-        let waiting = Waiting::new(spins, patience, around.roll);
+        let (mut sending, mut receiving, around) = self.halves(headers, outgoing, incoming);
+        let waiting = Waiting::new(spins, deadlines, around.status);
         sending.progress()?;
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
@@ -243,22 +280,23 @@ impl Shared {
     #[inline]
     pub(super) fn halves<'a>(
         &'a mut self,
-        header: &'a Header,
+        headers: impl Into<Headers<'a>>,
         outgoing: Option<Outgoing<'a>>,
         incoming: Option<Incoming<'a>>,
     ) -> (Option<Sending<'a>>, Option<Receiving<'a>>, Around<'a>) {
+        let Headers { sent, awaited: header } = headers.into();
         let to = outgoing.as_ref().map(|outgoing| self.position_of(outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.position_of(incoming.from));
-        let Self { position, members, board, roll, reach, registry, outbox, received, meetings, .. } = self;
-        let (board, roll) = (&*board, &*roll);
+        let Self { position, members, board, status, reach, registry, outbox, received, passes, .. } = self;
+        let (board, status) = (&*board, &*status);
         let sending = outgoing.zip(to).map(|(outgoing, to)| {
             let can_ask_kernel = reach.can_ask_kernel();
-            Sending::new((board, roll), (*position, to), header, outgoing, outbox, registry, can_ask_kernel)
+            Sending::new((board, status), (*position, to), sent, outgoing, outbox, registry, can_ask_kernel)
         });
         // What was received before this exchange: the number of the message that is awaited may change in it.
-        let around = Around { position: *position, members, board, roll, header, meetings: *meetings };
+        let around = Around { position: *position, members, board, status, header, passes: *passes };
         let receiving = incoming.zip(from).map(|(incoming, from)| {
-            Receiving::new((board, roll), (from, *position), header, incoming, &mut received[from], reach)
+            Receiving::new((board, status), (from, *position), header, incoming, &mut received[from], reach)
         });
         (sending, receiving, around)
     }
@@ -267,7 +305,7 @@ impl Shared {
     pub(super) fn fail(&self, cause: &str) {
         match &self.report {
             Some(report) => report.fail(cause),
-            None => drop(self.roll.fail(self.rank(), cause)),
+            None => drop(self.status.fail(self.rank(), cause)),
         }
     }
 
@@ -283,9 +321,9 @@ pub(super) struct Around<'a> {
     position: usize,
     members: &'a [Rank],
     board: &'a Board,
-    roll: &'a Roll,
+    status: &'a StatusBoard,
     header: &'a Header,
-    meetings: u64,
+    passes: u64,
 }
 
 impl Around<'_> {
@@ -297,22 +335,22 @@ impl Around<'_> {
 
     #[cold]
     pub(super) fn look(&self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
-        if waiting.is_patient() {
+        if waiting.is_long() {
             self.overhear()?;
-            self.header.check_called(other, self.roll)?;
+            self.header.check_called(other, self.status)?;
         }
-        Ok(if self.roll.has_left(other) { Sight::Gone } else { Sight::Nothing })
+        let hopeless = self.header.hopeless(other, self.status, waiting.is_long());
+        Ok(hopeless.map_or(Sight::Nothing, Sight::Hopeless))
     }
 
     /// Looks at what other ranks have sent or opened that this one does not wait for.
     fn overhear(&self) -> Result<(), Failure> {
         (0..self.members.len()).filter(|&other| other != self.position).try_for_each(|other| {
-            let channel = self.board.channel(other, self.position);
-            let next = channel.taken() + 1;
-            let sent = channel.arrived(next).map(|_| channel.header(next));
-            let opened = self.board.condition(other).opened.read(self.meetings + 1);
+            let sent = self.board.channel(other, self.position).ahead();
+            let opened = self.board.condition(other).opened.read(self.passes + 1);
             let mut posted = sent.into_iter().chain(opened.map(|content| &content.header));
-            posted.try_for_each(|header| self.header.check_overheard(header, self.members[other], self.roll))
+            posted
+                .try_for_each(|header| self.header.check_overheard(header, self.members[other], self.status))
         })
     }
 }
@@ -322,6 +360,6 @@ impl Drop for Shared {
         if std::thread::panicking() {
             self.fail(&panicked());
         }
-        self.roll.leave(self.rank());
+        self.status.leave(self.rank());
     }
 }

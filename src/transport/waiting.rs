@@ -6,7 +6,7 @@ use unisono_collectives::Rank;
 
 use super::Failure;
 use crate::error::Error;
-use crate::status::Roll;
+use crate::status::StatusBoard;
 
 /// How often the clock is read: a look at it costs as much as a look at a message's place.
 const LOOKS_BETWEEN_CLOCKS: u32 = 256;
@@ -23,7 +23,7 @@ const EAGER_SPINS: u32 = 200;
 
 /// How long a rank waits for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Patience {
+pub(crate) struct Deadlines {
     pub(crate) timeout: Duration,
     /// The same while a rank of the world is in a section that may take long.
     pub(crate) quiet: Duration,
@@ -50,8 +50,8 @@ pub(crate) struct Waiting<'a> {
     patient: bool,
     /// After so many looks a rank sleeps between them.
     looks_awake: u32,
-    patience: &'a Patience,
-    roll: &'a Roll,
+    deadlines: &'a Deadlines,
+    status: &'a StatusBoard,
 }
 
 /// A wait, once it is long enough for a look at the clock.
@@ -67,8 +67,8 @@ struct Times {
 
 impl<'a> Waiting<'a> {
     /// `spins` looks without giving way.
-    pub(crate) fn new(spins: u32, patience: &'a Patience, roll: &'a Roll) -> Self {
-        Self { looks: 0, spins, times: None, patient: false, looks_awake: u32::MAX, patience, roll }
+    pub(crate) fn new(spins: u32, deadlines: &'a Deadlines, status: &'a StatusBoard) -> Self {
+        Self { looks: 0, spins, times: None, patient: false, looks_awake: u32::MAX, deadlines, status }
     }
 
     /// A wait for something that takes a while, such as a large message between nodes: it soon sleeps between looks. Others that
@@ -99,7 +99,7 @@ impl<'a> Waiting<'a> {
             Ok(false) => Ok(false),
             Ok(true) => {
                 let more = self.times.map_or(Duration::ZERO, |times| times.waited - times.before);
-                self.roll.waits_for(other, more);
+                self.status.waits_for(other, more);
                 Ok(true)
             }
             Err(Hopeless::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
@@ -108,7 +108,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Whether the wait is already much longer than a message takes.
-    pub(super) fn is_patient(&self) -> bool {
+    pub(super) fn is_long(&self) -> bool {
         self.patient
     }
 
@@ -127,17 +127,17 @@ impl<'a> Waiting<'a> {
             self.times.get_or_insert(Times { started: now, resumed: now, waited: nothing, before: nothing });
         times.before = times.waited;
         times.waited = now - times.started;
-        if self.roll.is_quiet() {
+        if self.status.is_quiet() {
             times.resumed = now;
         }
         self.patient = times.waited > AWAKE;
         if sleeps {
             std::thread::sleep(NAP);
         }
-        if let Some((by, cause)) = self.roll.failed() {
-            return Err(Hopeless::Failed(Error::Aborted { rank: self.roll.rank(), by, cause }));
+        if let Some((by, cause)) = self.status.failed() {
+            return Err(Hopeless::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }
-        let Patience { timeout, quiet } = *self.patience;
+        let Deadlines { timeout, quiet } = *self.deadlines;
         let is_over = now - times.resumed > timeout || times.waited > timeout.max(quiet);
         if is_over { Err(Hopeless::Overdue(times.waited)) } else { Ok(true) }
     }
@@ -158,9 +158,9 @@ mod tests {
     use super::*;
 
     /// How long a wait takes in which nothing happens but what `on_look` does.
-    fn waited(patience: Patience, roll: &Roll, mut on_look: impl FnMut(Duration)) -> Duration {
+    fn waited(deadlines: Deadlines, status: &StatusBoard, mut on_look: impl FnMut(Duration)) -> Duration {
         let started = Instant::now();
-        let mut waiting = Waiting::new(10, &patience, roll);
+        let mut waiting = Waiting::new(10, &deadlines, status);
         loop {
             on_look(started.elapsed());
             match waiting.pause() {
@@ -179,26 +179,26 @@ mod tests {
 
     #[test]
     fn a_wait_ends_at_its_deadline_and_not_before() {
-        let roll = Roll::of_one();
-        let waited = waited(Patience { timeout: SHORT, quiet: LONG }, &roll, |_| {});
+        let status = StatusBoard::of_one();
+        let waited = waited(Deadlines { timeout: SHORT, quiet: LONG }, &status, |_| {});
         assert!(waited > SHORT);
     }
 
     #[test]
     fn a_quiet_section_has_a_deadline_of_its_own() {
-        let roll = Roll::of_one();
-        roll.begin_quiet("validation");
-        assert!(waited(Patience { timeout: SHORT, quiet: LONG }, &roll, |_| {}) > LONG);
+        let status = StatusBoard::of_one();
+        status.begin_quiet("validation");
+        assert!(waited(Deadlines { timeout: SHORT, quiet: LONG }, &status, |_| {}) > LONG);
     }
 
     #[test]
     fn after_a_quiet_section_the_deadline_begins_again() {
-        let roll = Roll::of_one();
-        roll.begin_quiet("validation");
+        let status = StatusBoard::of_one();
+        status.begin_quiet("validation");
         let mut is_quiet = true;
-        let waited = waited(Patience { timeout: 2 * SHORT, quiet: 10 * LONG }, &roll, |passed| {
+        let waited = waited(Deadlines { timeout: 2 * SHORT, quiet: 10 * LONG }, &status, |passed| {
             if is_quiet && passed > LONG {
-                roll.end_quiet();
+                status.end_quiet();
                 is_quiet = false;
             }
         });

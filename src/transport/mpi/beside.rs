@@ -10,9 +10,9 @@ use super::exchange::Messages;
 use super::flight::{Flight, Flights, Ticket};
 use super::overheard::Listening;
 use super::sys::Comm;
-use crate::status::Roll;
+use crate::status::StatusBoard;
 use crate::transport::half::{Half, complete};
-use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
+use crate::transport::{Deadlines, Failure, Header, Incoming, Outgoing, Target, Waiting};
 
 impl Mpi {
     /// An exchange in this node, while others are under way between nodes.
@@ -21,14 +21,14 @@ impl Mpi {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         self.check_thread();
         let node = self.node.as_mut().expect("the exchange is in this node");
         let (mut sending, receiving, around) = node.halves(header, outgoing, incoming);
         sending.progress()?;
         let mut receiving = Beside { half: receiving, flights: &mut self.messages.flights };
-        let waiting = Waiting::new(self.spins, patience, &self.roll).for_long();
+        let waiting = Waiting::new(self.spins, deadlines, &self.status).for_long();
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
 
@@ -39,10 +39,10 @@ impl Mpi {
         header: &Header,
         outgoing: &Outgoing<'_>,
         size_bytes: usize,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<Ticket, Failure> {
         self.check_thread();
-        self.messages.depart((self.comm, &self.roll), header, outgoing, size_bytes, patience)
+        self.messages.depart((self.comm, &self.status), header, outgoing, size_bytes, deadlines)
     }
 
     /// Waits for an exchange that was begun, and takes in what it brought.
@@ -51,10 +51,10 @@ impl Mpi {
         header: &Header,
         ticket: Ticket,
         target: &mut Target<'_>,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         self.check_thread();
-        self.messages.arrive((self.comm, &self.roll), header, ticket, target, patience)
+        self.messages.arrive((self.comm, &self.status), header, ticket, target, deadlines)
     }
 }
 
@@ -65,23 +65,23 @@ impl Messages {
     /// The messages of two ranks arrive in the order in which both begin to exchange them.
     pub(super) fn depart(
         &mut self,
-        (comm, roll): (Comm, &Roll),
+        (comm, status): (Comm, &StatusBoard),
         header: &Header,
         outgoing: &Outgoing<'_>,
         size_bytes: usize,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<Ticket, Failure> {
-        let mut waiting = Waiting::new(self.spins, patience, roll);
+        let mut waiting = Waiting::new(self.spins, deadlines, status);
         let Outgoing { to: with, bytes } = *outgoing;
         let segment = self.link(comm, with).segment;
         let mut listening =
-            Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
+            Listening { comm, status, header, overheard: &mut self.overheard, gone_since: None };
         let overheard = listening.recall(with, &mut waiting)?;
         let flights = &mut self.flights;
         flights.begun += 1;
         let mut flight = flights.landed.pop().unwrap_or_default();
         (flight.number, flight.with) = (flights.begun, with);
-        flight.expected = Some((header.of_size(size_bytes), roll.clone()));
+        flight.expected = Some((header.of_size(size_bytes), status.clone()));
         flight.received_bytes = size_bytes;
         // It is kept before MPI is given any of its memory, and so it stays, whatever fails.
         flights.flying.push_back(flight);
@@ -94,18 +94,18 @@ impl Messages {
     /// Waits for an exchange that was begun, and takes in what it brought.
     pub(super) fn arrive(
         &mut self,
-        (comm, roll): (Comm, &Roll),
+        (comm, status): (Comm, &StatusBoard),
         header: &Header,
         ticket: Ticket,
         target: &mut Target<'_>,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let flights = &mut self.flights;
         let place = flights.flying.iter().position(|flight| flight.number == ticket.0);
         let place = place.expect("an exchange is waited for once");
         let mut listening =
-            Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
-        let waiting = Waiting::new(self.spins, patience, roll).for_long();
+            Listening { comm, status, header, overheard: &mut self.overheard, gone_since: None };
+        let waiting = Waiting::new(self.spins, deadlines, status).for_long();
         let flight = &mut flights.flying[place];
         complete(&mut None::<Flight>, flight, waiting, |other, waiting| {
             listening.look_around(other, waiting)

@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 
 use super::Mpi;
 use super::sys::Comm;
-use crate::status::{FailureReport, Roll};
+use crate::status::{FailureReport, StatusBoard};
 use crate::system::{FAILED, say};
 
 /// How long a rank waits before it ends the job: the others are to speak too, and its launcher, which passes on what ranks
@@ -26,17 +26,17 @@ const NAP: Duration = Duration::from_millis(1);
 const NO_TAG: c_int = 7;
 
 /// Says why a rank cannot go on, and lets the others know.
-pub(super) fn last_words(report: Option<&dyn FailureReport>, roll: &Roll, cause: &str) {
+pub(super) fn last_words(report: Option<&dyn FailureReport>, status: &StatusBoard, cause: &str) {
     if let Some(report) = report {
         return report.fail(cause);
     }
-    say(&format!("unisono: rank {} ends the job: {cause}\n", roll.rank()));
-    roll.fail(roll.rank(), cause);
+    say(&format!("unisono: rank {} ends the job: {cause}\n", status.rank()));
+    status.fail(status.rank(), cause);
 }
 
 /// Ends all processes that were launched together. The rank that failed first has MPI do so, and the others wait for that:
 /// where several do it at once while another finalises, Open MPI 4's mpirun may wait for itself for ever.
-pub(super) fn end_job(roll: &Roll) -> ! {
+pub(super) fn end_job(status: &StatusBoard) -> ! {
     let deadline = std::thread::Builder::new().name("deadline".into()).spawn(|| {
         std::thread::sleep(LAST_WORDS + ABORT);
         signal_hook::low_level::exit(FAILED)
@@ -45,27 +45,34 @@ pub(super) fn end_job(roll: &Roll) -> ! {
     if deadline.is_err() {
         signal_hook::low_level::exit(FAILED);
     }
-    if roll.failed().is_some_and(|(by, _)| by != roll.rank()) {
+    if status.failed().is_some_and(|(by, _)| by != status.rank()) {
         std::thread::sleep(ABORT);
     }
     Comm::world().abort(FAILED)
 }
 
 impl Mpi {
+    /// After a failure in a program that goes on: what MPI may still write to stays where it is, and what others would have to
+    /// take part in is not done.
+    pub(super) fn leave_behind(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.messages.flights));
+        self.status.leave(self.rank);
+    }
+
     /// Waits until all ranks have left: to finalise is to wait where no deadline is, and where Open MPI 4's mpirun may wait for
     /// itself for ever if a rank that has not come ends the job.
     pub(super) fn wait_for_all(&self) {
         let Some(report) = &self.report else { return };
         report.hurry();
         let (began, ranks) = (Instant::now(), self.topology.ranks());
-        let near = |rank: &Rank| self.roll.members().contains(rank);
-        while !(0..ranks).all(|rank| self.roll.has_left(rank)) {
-            let only_far = (0..ranks).filter(near).all(|rank| self.roll.has_left(rank));
+        let near = |rank: &Rank| self.status.members().contains(rank);
+        while !(0..ranks).all(|rank| self.status.has_left(rank)) {
+            let only_far = (0..ranks).filter(near).all(|rank| self.status.has_left(rank));
             if only_far && began.elapsed() > FAR {
                 return;
             }
-            if self.roll.failed().is_some() {
-                end_job(&self.roll);
+            if self.status.failed().is_some() {
+                end_job(&self.status);
             }
             // What was sent before may still be on its way. No message has this tag.
             let progress = self.comm.probe(NO_TAG);

@@ -19,9 +19,9 @@ use super::sys::{Comm, Request};
 use super::wire::{FIRST, FIRST_TAG, SEGMENT_TAG};
 use crate::error::Result;
 use crate::memory::Scratch;
-use crate::status::{FailureReport, Roll, panicked};
+use crate::status::{FailureReport, StatusBoard, panicked};
 use crate::transport::half::{Half, complete};
-use crate::transport::{Failure, Header, Incoming, Outgoing, Patience, Target, Waiting};
+use crate::transport::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Target, Waiting};
 
 /// How much of a payload travels with its header.
 const SHORT: usize = FIRST - size_of::<Header>();
@@ -83,26 +83,32 @@ impl Messages {
     }
 
     /// Sends and receives one message each, at most. When it succeeds, MPI needs neither buffer any more.
-    pub(super) fn exchange(
+    pub(super) fn exchange<'a>(
         &mut self,
-        (comm, roll): (Comm, &Roll),
-        header: &Header,
+        (comm, status): (Comm, &StatusBoard),
+        headers: impl Into<Headers<'a>>,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
-        let mut waiting = Waiting::new(self.spins, patience, roll);
-        self.halves((comm, roll), header, outgoing, incoming, |sending, receiving, mut listening| {
-            begin(sending, receiving, &mut listening, &mut waiting)?;
-            complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
-        })
+        let mut waiting = Waiting::new(self.spins, deadlines, status);
+        self.halves(
+            (comm, status),
+            headers.into(),
+            outgoing,
+            incoming,
+            |sending, receiving, mut listening| {
+                begin(sending, receiving, &mut listening, &mut waiting)?;
+                complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
+            },
+        )
     }
 
     /// Lets `exchange` carry out both halves, and sees to it that MPI keeps no memory that it should not.
     pub(super) fn halves(
         &mut self,
-        (comm, roll): (Comm, &Roll),
-        header: &Header,
+        (comm, status): (Comm, &StatusBoard),
+        Headers { sent, awaited: header }: Headers<'_>,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
         exchange: impl FnOnce(
@@ -111,15 +117,15 @@ impl Messages {
             Listening<'_>,
         ) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let guard = AbortOnPanic { report: self.report.as_deref(), roll };
+        let guard = AbortOnPanic { report: self.report.as_deref(), status };
         let to = outgoing.as_ref().map(|outgoing| self.link(comm, outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.link(comm, incoming.from));
         let mut sending =
-            outgoing.zip(to).map(|(outgoing, link)| Sending::new(link, header, outgoing, &mut self.sent));
+            outgoing.zip(to).map(|(outgoing, link)| Sending::new(link, sent, outgoing, &mut self.sent));
         let mut receiving = incoming.zip(from).map(|(incoming, link)| {
-            Receiving::new((link, roll), header, incoming, &mut self.received, &mut self.staging)
+            Receiving::new((link, status), header, incoming, &mut self.received, &mut self.staging)
         });
-        let listening = Listening { comm, roll, header, overheard: &mut self.overheard, gone_since: None };
+        let listening = Listening { comm, status, header, overheard: &mut self.overheard, gone_since: None };
         let done = exchange(&mut sending, &mut receiving, listening);
         self.stranded = done.is_err()
             && (sending.is_some_and(|sending| sending.lends_memory())
@@ -149,13 +155,13 @@ pub(super) fn begin(
 /// A panic must not free memory that MPI still reads or writes.
 struct AbortOnPanic<'a> {
     report: Option<&'a dyn FailureReport>,
-    roll: &'a Roll,
+    status: &'a StatusBoard,
 }
 
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
-        last_words(self.report, self.roll, &panicked());
-        end_job(self.roll);
+        last_words(self.report, self.status, &panicked());
+        end_job(self.status);
     }
 }
 
@@ -255,7 +261,7 @@ impl Half for Sending<'_> {
 /// The receiving half.
 pub(super) struct Receiving<'a> {
     link: Link,
-    roll: &'a Roll,
+    status: &'a StatusBoard,
     from: Rank,
     expected: Header,
     target: Target<'a>,
@@ -271,7 +277,7 @@ pub(super) struct Receiving<'a> {
 
 impl<'a> Receiving<'a> {
     fn new(
-        (link, roll): (Link, &'a Roll),
+        (link, status): (Link, &'a StatusBoard),
         header: &Header,
         incoming: Incoming<'a>,
         first: &'a mut Scratch,
@@ -281,7 +287,7 @@ impl<'a> Receiving<'a> {
         let size_bytes = target.size_bytes();
         Self {
             link,
-            roll,
+            status,
             from,
             expected: header.of_size(size_bytes),
             target,
@@ -313,7 +319,7 @@ impl<'a> Receiving<'a> {
     /// Checks that the sender is in the same collective, and takes in a short payload.
     fn take_first(&mut self) -> Result<(), Failure> {
         let (header, payload) = self.first.split_at(size_of::<Header>());
-        self.expected.check(bytemuck::from_bytes(header), self.from, self.roll)?;
+        self.expected.check(bytemuck::from_bytes(header), self.from, self.status)?;
         if self.size_bytes <= SHORT {
             self.target.accept(0, &payload[..self.size_bytes]);
             (self.asked, self.taken) = (self.size_bytes, self.size_bytes);

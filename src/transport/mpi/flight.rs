@@ -9,7 +9,7 @@ use super::sys::{Comm, Request};
 use super::wire::{FIRST, FIRST_TAG, SEGMENT_TAG};
 use crate::error::Result;
 use crate::memory::Scratch;
-use crate::status::Roll;
+use crate::status::StatusBoard;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header};
 
@@ -32,7 +32,7 @@ pub(super) struct Flight {
     pub(super) number: u64,
     pub(super) with: Rank,
     /// What the first message must say, and where labels have their names.
-    pub(super) expected: Option<(Header, Roll)>,
+    pub(super) expected: Option<(Header, StatusBoard)>,
     /// The first messages: a header, and nothing else.
     first_sent: Scratch,
     first_received: Scratch,
@@ -100,9 +100,9 @@ impl Flight {
 
     /// Checks that the other rank is in the same collective.
     fn check(&mut self) -> Result<(), Failure> {
-        let Some((expected, roll)) = self.expected.take() else { return Ok(()) };
+        let Some((expected, status)) = self.expected.take() else { return Ok(()) };
         let theirs = self.first_received.take(size_of::<Header>());
-        expected.check(bytemuck::from_bytes(theirs), self.with, &roll)
+        expected.check(bytemuck::from_bytes(theirs), self.with, &status)
     }
 }
 

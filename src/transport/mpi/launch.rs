@@ -3,17 +3,13 @@
 
 use std::path::Path;
 
-use unisono_collectives::Topology;
-
 use super::sys::{Comm, header_version, library_version};
-use crate::config::{Config, Launcher, Starter, warn_of_unread_settings};
+use crate::config::{Config, Launcher, OnFailure, Starter};
 use crate::error::{Error, Result};
 use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
 
-mod agreement;
 mod watch;
 
-pub(super) use agreement::agree;
 use watch::Watch;
 
 /// Says a line.
@@ -30,7 +26,9 @@ pub(super) fn say(line: &str) {
 pub(super) fn before_mpi(config: &Result<Config>) -> Result<Watch> {
     let default = Config::default();
     let (config, launcher) = (config.as_ref().unwrap_or(&default), Launcher::detect());
-    system::raise_open_files();
+    if config.on_failure == OnFailure::EndJob {
+        system::raise_open_files();
+    }
     let unfit = check_library(&header_version(), &library_version())?;
     if config.warnings {
         if let Some(unfit) = unfit.filter(|_| launcher.rank.is_none_or(|rank| rank == 0)) {
@@ -115,7 +113,10 @@ pub(super) fn check_world() -> Result<()> {
 }
 
 fn check_launch(rank: usize, ranks: usize, launcher: Launcher, library: &str) -> Result<()> {
-    let Some(starter) = launcher.starter else { return Ok(()) };
+    // Of a program that attaches, somebody else may have set RANK and WORLD_SIZE.
+    let Some(starter) = launcher.starter.filter(|&starter| starter != Starter::Variables) else {
+        return Ok(());
+    };
     // Several steps of Slurm's may be one world, and each says how many are in it.
     let is_all = matches!(starter, Starter::OpenMpi | Starter::Mpich);
     let fits = |launched: usize| launched == ranks || (!is_all && launched < ranks);
@@ -161,70 +162,6 @@ fn alone(ranks: usize, launcher: Launcher, library: &str) -> Option<String> {
     Some(format!(
         "this Slurm job has {tasks} tasks, but this process is a world of one: if all were meant, start it by `{srun}` or mpirun"
     ))
-}
-
-/// Ranks that take turns on the cores of their node.
-fn turns(ranks: usize, cores: usize) -> Option<String> {
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let online = count_of_list(online.trim());
-    let bound = match online {
-        Some(online) if online > cores => {
-            format!(
-                " of the {online} that it has (see `mpirun --report-bindings`, and --bind-to none, or Slurm's --cpus-per-task)"
-            )
-        }
-        _ => String::new(),
-    };
-    (ranks > cores).then(|| {
-        format!("{ranks} ranks on {} take turns on {cores} cores{bound}: everything is slow", system::host())
-    })
-}
-
-/// How many numbers are in a list of the kernel's: "0-3,8".
-fn count_of_list(list: &str) -> Option<usize> {
-    list.split(',')
-        .map(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
-        })
-        .sum()
-}
-
-/// Says what is odd about a world that can work all the same, each line by one rank, unless it is told not to.
-/// Called by all ranks.
-pub(super) fn say_what_is_odd(
-    comm: Comm,
-    topology: &Topology,
-    node_cores: usize,
-    config: &Config,
-    odd: Option<String>,
-) -> Result<()> {
-    let (rank, ranks) = (comm.rank()?, comm.ranks()?);
-    let local_ranks = |rank| topology.node(topology.node_of(rank)).ranks();
-    let files = system::open_files();
-    let too_few = files.is_some_and(|files| files < system::least_open_files(ranks));
-    // Of all ranks that see something, the first says it.
-    let seen = u64::from(local_ranks(rank) > node_cores) | u64::from(too_few) << 1;
-    let seen = if config.warnings { seen } else { 0 };
-    let seen_by_all = comm.all_gather(seen)?;
-    let first = |bit: u64| seen_by_all.iter().position(|seen| seen >> bit & 1 == 1) == Some(rank);
-    if first(0) {
-        turns(local_ranks(rank), node_cores).iter().for_each(|line| say(line));
-    }
-    if let Some(files) = files.filter(|_| first(1)) {
-        say(&format!(
-            "a process may have {files} files open on {}, and a rank of {ranks} should be allowed {} and one for each registered \
-             array: raise `ulimit -n` (containers: --ulimit nofile=N)",
-            system::host(),
-            system::least_open_files(ranks)
-        ));
-    }
-    if rank == 0 && config.warnings {
-        warn_of_unread_settings();
-        let alone = alone_in_job(ranks, Launcher::detect());
-        odd.into_iter().chain(alone).for_each(|line| say(&line));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -280,10 +217,5 @@ mod tests {
         assert!(check_library(MPICH, "Intel(R) MPI Library 2021.8").unwrap().is_some());
         let refused = check_library(OPEN_MPI, MPICH).unwrap_err().to_string();
         assert!(refused.contains(OPEN_MPI) && refused.contains(MPICH), "{refused}");
-    }
-
-    #[test]
-    fn lists_of_the_kernel_are_counted() {
-        assert_eq!((count_of_list("0-3,8"), count_of_list("0"), count_of_list("")), (Some(5), Some(1), None));
     }
 }

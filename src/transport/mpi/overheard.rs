@@ -12,12 +12,13 @@ use unisono_collectives::Rank;
 use super::sys::{Comm, Request};
 use super::wire::{FIRST, FIRST_TAG};
 use crate::memory::Scratch;
-use crate::status::Roll;
+use crate::status::StatusBoard;
 use crate::transport::half::Sight;
 use crate::transport::{Failure, Header, Waiting};
 
-/// More than a message needs that was sent by a rank before it left: that it has left, the others may learn on a shorter way.
-const STRAGGLING: Duration = Duration::from_secs(3);
+/// More than a message needs that was sent by a rank before it left, or went on to something else: that, the others may learn on a
+/// shorter way.
+pub(in crate::transport) const STRAGGLING: Duration = Duration::from_secs(3);
 
 /// What was overheard and is still to be received, oldest first.
 #[derive(Debug, Default)]
@@ -27,13 +28,22 @@ pub(super) struct Overheard {
     arriving: Option<Request>,
 }
 
+impl Overheard {
+    /// What the oldest message from this rank says, if one was overheard and is here.
+    pub(super) fn oldest(&mut self, from: Rank) -> Option<Header> {
+        let here = self.messages.len() - usize::from(self.arriving.is_some());
+        let (_, message) = self.messages.iter_mut().take(here).find(|(sender, _)| *sender == from)?;
+        Some(*bytemuck::from_bytes(message.take(size_of::<Header>())))
+    }
+}
+
 /// Listening in one exchange.
 pub(super) struct Listening<'a> {
     pub(super) comm: Comm,
-    pub(super) roll: &'a Roll,
+    pub(super) status: &'a StatusBoard,
     pub(super) header: &'a Header,
     pub(super) overheard: &'a mut Overheard,
-    /// Since when the rank that is waited for is known to have left.
+    /// Since when it is known that the rank that is waited for will not come.
     pub(super) gone_since: Option<Instant>,
 }
 
@@ -54,19 +64,18 @@ impl Listening<'_> {
 
     /// What a rank does that has waited for a while.
     pub(super) fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
-        if waiting.is_patient() {
+        if waiting.is_long() {
             self.listen()?;
-            self.header.check_called(other, self.roll)?;
+            self.header.check_called(other, self.status)?;
         }
-        if !self.roll.has_left(other) {
-            return Ok(Sight::Nothing);
-        }
+        let hopeless = self.header.hopeless(other, self.status, waiting.is_long());
+        let Some(failure) = hopeless else { return Ok(Sight::Nothing) };
         let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
-        Ok(if gone_since.elapsed() > STRAGGLING { Sight::Gone } else { Sight::Nothing })
+        Ok(if gone_since.elapsed() > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
     }
 
     /// Takes in one message more, if there is one, and checks that its sender is in the same collective.
-    fn listen(&mut self) -> Result<(), Failure> {
+    pub(super) fn listen(&mut self) -> Result<(), Failure> {
         if !self.has_arrived()? {
             return Ok(());
         }
@@ -91,7 +100,7 @@ impl Listening<'_> {
         *arriving = None;
         let (from, message) = messages.back_mut().expect("what arrives has a place");
         let theirs: Header = *bytemuck::from_bytes(message.take(size_of::<Header>()));
-        self.header.check_overheard(&theirs, *from, self.roll)?;
+        self.header.check_overheard(&theirs, *from, self.status)?;
         Ok(true)
     }
 }

@@ -8,7 +8,7 @@ use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::transport::{Failure, Patience, Waiting};
+use crate::transport::{Deadlines, Failure, Waiting};
 
 /// A communicator of the ranks of a group, made when the group first needs it.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Mpi {
         &mut self,
         task: &InGroup<'_>,
         held: &mut [u8],
-        patience: &Patience,
+        deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         self.check_thread();
         if held.is_empty() {
@@ -48,7 +48,7 @@ impl Mpi {
         let begun = unsafe { comm.begin(task, held) };
         let mut begun = begun.map_err(Failure::Error)?;
         self.stranded = true;
-        let mut waiting = Waiting::new(self.spins, patience, &self.roll);
+        let mut waiting = Waiting::new(self.spins, deadlines, &self.status);
         while !begun.is_done().map_err(Failure::Error)? {
             // Which of them is late, MPI does not say; the one that most others wait for is the first.
             let other = task.group.member(usize::from(position == 0));

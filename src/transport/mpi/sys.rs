@@ -10,9 +10,12 @@ use crate::error::{Error, Result};
 
 mod blocking;
 mod own;
+mod turn;
 
 pub(crate) use own::InGroup;
 pub(super) use own::reduce_local;
+pub(super) use turn::User;
+use turn::turn;
 
 /// The error for a return code that is not success.
 fn check(call: &'static str, code: c_int) -> Result<()> {
@@ -149,6 +152,7 @@ impl Comm {
 
     /// A communicator of the same ranks whose messages meet no others, and whose errors are returned.
     pub(super) fn duplicate(self) -> Result<Self> {
+        let _turn = turn();
         let mut copy = self;
         // SAFETY: the handle is valid; all ranks of the communicator do the same.
         check("MPI_Comm_dup", unsafe { ffi::MPI_Comm_dup(self.0, &raw mut copy.0) })?;
@@ -157,6 +161,7 @@ impl Comm {
 
     /// The communicator of those ranks that share memory with this one.
     pub(super) fn node(self) -> Result<Self> {
+        let _turn = turn();
         let mut node = self;
         // SAFETY: the handle is valid; all ranks of the communicator do the same.
         let code = unsafe {
@@ -165,14 +170,6 @@ impl Comm {
         };
         check("MPI_Comm_split_type", code)?;
         node.return_errors()
-    }
-
-    /// The communicator of those ranks that say the same colour.
-    pub(super) fn split(self, color: usize) -> Result<Self> {
-        let mut part = self;
-        // SAFETY: the handle is valid; all ranks of the communicator do the same.
-        check("MPI_Comm_split", unsafe { ffi::MPI_Comm_split(self.0, color as c_int, 0, &raw mut part.0) })?;
-        part.return_errors()
     }
 
     fn return_errors(self) -> Result<Self> {
@@ -200,6 +197,7 @@ impl Comm {
     /// What every rank gives, rank 0 first. Blocks: for setting up only.
     pub(super) fn all_gather(self, value: u64) -> Result<Vec<u64>> {
         let mut values = vec![0_u64; self.ranks()?];
+        let _turn = turn();
         // SAFETY: one element is sent, and there is room for one from each rank.
         let code = unsafe {
             let (kind, sent) = (ffi::RSMPI_UINT64_T, (&raw const value).cast::<c_void>());
@@ -209,23 +207,23 @@ impl Comm {
         Ok(values)
     }
 
-    /// The text of every rank, rank 0 first. Blocks: for setting up only.
-    pub(super) fn all_gather_texts(self, own: &str) -> Result<Vec<String>> {
+    /// The bytes of every rank, rank 0 first. Blocks: for setting up only.
+    pub(super) fn all_gather_bytes(self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let sizes = self.all_gather(own.len() as u64)?;
         let room = sizes.iter().max().map_or(0, |&most| most as usize).max(1);
-        let mut sent = own.as_bytes().to_vec();
+        let mut sent = own.to_vec();
         sent.resize(room, 0);
-        let mut texts = vec![0_u8; room * sizes.len()];
+        let mut all = vec![0_u8; room * sizes.len()];
+        let _turn = turn();
         // SAFETY: `room` bytes are sent, and there is room for as many from each rank.
         let code = unsafe {
             let (kind, count) = (ffi::RSMPI_UINT8_T, room as c_int);
-            let (from, into) = (sent.as_ptr().cast::<c_void>(), texts.as_mut_ptr().cast());
+            let (from, into) = (sent.as_ptr().cast::<c_void>(), all.as_mut_ptr().cast());
             ffi::MPI_Allgather(from, count, kind, into, count, kind, self.0)
         };
         check("MPI_Allgather", code)?;
-        let text =
-            |(bytes, size): (&[u8], u64)| String::from_utf8_lossy(&bytes[..size as usize]).into_owned();
-        Ok(texts.chunks(room).zip(sizes).map(text).collect())
+        let of_rank = |(bytes, size): (&[u8], u64)| bytes[..size as usize].to_vec();
+        Ok(all.chunks(room).zip(sizes).map(of_rank).collect())
     }
 
     /// Ends all processes of the communicator.
@@ -237,6 +235,7 @@ impl Comm {
     }
 
     pub(super) fn free(mut self) -> Result<()> {
+        let _turn = turn();
         // SAFETY: the handle is valid and not used again.
         check("MPI_Comm_free", unsafe { ffi::MPI_Comm_free(&raw mut self.0) })
     }
@@ -252,6 +251,7 @@ impl Comm {
         to: Rank,
         tag: c_int,
     ) -> Result<Request> {
+        let _turn = turn();
         let mut request = MaybeUninit::uninit();
         // SAFETY: the caller keeps the bytes; the other arguments are values.
         let code = unsafe {
@@ -274,6 +274,7 @@ impl Comm {
         from: Rank,
         tag: c_int,
     ) -> Result<Request> {
+        let _turn = turn();
         let mut request = MaybeUninit::uninit();
         // SAFETY: the caller keeps the bytes; the other arguments are values.
         let code = unsafe {
@@ -289,6 +290,7 @@ impl Comm {
 impl Comm {
     /// A message from any rank that has arrived and that no receive has taken.
     pub(super) fn probe(self, tag: c_int) -> Result<Option<Probed>> {
+        let _turn = turn();
         let (mut found, mut message, mut status) =
             (0, MaybeUninit::uninit(), MaybeUninit::<ffi::MPI_Status>::uninit());
         // SAFETY: everything that is written to lives to the end of the call.
@@ -319,6 +321,7 @@ impl Probed {
     /// # Safety
     /// As for [`Comm::begin_receive`].
     pub(super) unsafe fn begin_receive(mut self, bytes: *mut u8, size: c_int) -> Result<Request> {
+        let _turn = turn();
         let mut request = MaybeUninit::uninit();
         // SAFETY: the caller keeps the bytes; the message was found and is received once.
         let code = unsafe {
@@ -341,6 +344,7 @@ unsafe impl Send for Request {}
 impl Request {
     /// Whether it is done; if so, the memory is the caller's again. Makes MPI progress.
     pub(super) fn is_done(&mut self) -> Result<bool> {
+        let _turn = turn();
         let mut done = 0;
         // SAFETY: the request was begun and is not done; MPI makes it null when it is, and then a test
         // succeeds at once.

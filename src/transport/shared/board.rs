@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::channel::{Channel, OwnLine, Post};
 use crate::memory::Pages;
-use crate::status::{Roll, panicked};
+use crate::status::{StatusBoard, panicked};
 
 /// How much of a long message is staged at a time, and how many such pieces a rank has.
 pub(super) const PIECE: usize = 16 << 10;
@@ -64,7 +64,6 @@ impl Board {
     }
 
     /// The board with this number that another rank made on this memory, if it did.
-    #[cfg(feature = "mpi")]
     pub(in crate::transport) fn existing(pages: Pages, ranks: usize, number: u64) -> Option<Self> {
         let fits = Self::size_bytes(ranks) <= pages.size_bytes();
         let board = Self { pages: Arc::new(pages), ranks };
@@ -89,7 +88,6 @@ impl Board {
     }
 
     /// Has the pages made that every rank uses if ranks are processes.
-    #[cfg(feature = "mpi")]
     pub(in crate::transport) fn touch(&self) -> rustix::io::Result<()> {
         self.pages.touch_part(0..Self::channels_at(self.ranks))?;
         self.pages.touch_part(Self::staging_at(self.ranks, 0)..Self::size_bytes(self.ranks))
@@ -185,13 +183,13 @@ impl Drop for Inside<'_> {
 #[derive(Debug)]
 pub(super) struct Lent<'a> {
     board: &'a Board,
-    roll: &'a Roll,
+    status: &'a StatusBoard,
     rank: usize,
 }
 
 impl<'a> Lent<'a> {
-    pub(super) fn by(board: &'a Board, roll: &'a Roll, rank: usize) -> Self {
-        Self { board, roll, rank }
+    pub(super) fn by(board: &'a Board, status: &'a StatusBoard, rank: usize) -> Self {
+        Self { board, status, rank }
     }
 
     /// All others have said that they are done.
@@ -204,7 +202,7 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Whoever catches the panic may keep the communicator; nobody is to wait for the memory.
-            self.roll.fail(self.roll.rank(), &panicked());
+            self.status.fail(self.status.rank(), &panicked());
         }
         self.board.withdraw(self.rank);
     }

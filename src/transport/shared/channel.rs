@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use unisono_collectives::{Rank, SENDS_AHEAD};
 
 use crate::memory::Location;
-use crate::status::Roll;
+use crate::status::StatusBoard;
 use crate::transport::{Failure, Header};
 
 /// How many messages may lie in a channel.
@@ -199,6 +199,12 @@ impl Channel {
         unsafe { &*self.headers[(number % SLOTS) as usize].get() }
     }
 
+    /// The header of the next message, if it has arrived. Only the receiver calls it.
+    pub(super) fn ahead(&self) -> Option<&Header> {
+        let next = self.taken() + 1;
+        self.arrived(next).map(|_| self.header(next))
+    }
+
     /// Holds message `number` of rank `other`, which has arrived and is not taken, against the header that is expected of it.
     #[inline]
     pub(super) fn check(
@@ -207,12 +213,12 @@ impl Channel {
         message: &Message,
         expected: &Header,
         other: Rank,
-        roll: &Roll,
+        status: &StatusBoard,
     ) -> Result<(), Failure> {
         if message.digest == expected.digest() {
             return Ok(());
         }
-        expected.check(self.header(number), other, roll)
+        expected.check(self.header(number), other, status)
     }
 
     /// The short payload of message `number`, which has arrived and is not taken.

@@ -1,4 +1,4 @@
-//! What a rank has in a meeting: its own range of the buffers of all ranks.
+//! What a rank has in a single pass: its own range of the buffers of all ranks.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::memory::Scratch;
 /// two thirds of the time for those that it has not, as in copies that are lent.
 const STORED_BYTES: usize = 1 << 10;
 
-/// What each rank works on in a meeting, in all buffers, and what others do with this rank's.
+/// What each rank works on in a single pass, in all buffers, and what others do with this rank's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares<F> {
     /// The range of each rank, in bytes: the ranges of all ranks are parts of a partition.

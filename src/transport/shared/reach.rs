@@ -4,10 +4,8 @@ use crate::error::Result;
 use crate::memory::Location;
 use crate::transport::Target;
 
-#[cfg(feature = "mpi")]
 mod processes;
 
-#[cfg(feature = "mpi")]
 pub(in crate::transport) use processes::{ByKernel, Processes, can_read, is_kernel_fast, map_untouched};
 
 /// How much the kernel copies at a time of what is then worked on: it stays in the core's cache.
@@ -28,7 +26,6 @@ pub(in crate::transport) enum Reach {
     /// They are threads of the same process: an address is all.
     Threads,
     /// They are processes: registered memory is mapped, and other memory copied by the kernel.
-    #[cfg(feature = "mpi")]
     Processes(Processes),
 }
 
@@ -37,7 +34,6 @@ impl Reach {
     pub(super) fn can_ask_kernel(&self) -> bool {
         match self {
             Self::Threads => false,
-            #[cfg(feature = "mpi")]
             Self::Processes(processes) => processes.can_ask_kernel(),
         }
     }
@@ -46,7 +42,6 @@ impl Reach {
     pub(super) fn opens_to_kernel(&self) -> bool {
         match self {
             Self::Threads => false,
-            #[cfg(feature = "mpi")]
             Self::Processes(processes) => processes.opens_to_kernel(),
         }
     }
@@ -59,7 +54,6 @@ impl Reach {
         size_bytes: usize,
         target: &mut Target<'_>,
     ) -> Result<()> {
-        #[cfg(feature = "mpi")]
         if let Self::Processes(processes) = self
             && location.segment == Location::ADDRESS
         {
@@ -80,7 +74,6 @@ impl Reach {
         is_copy: bool,
     ) -> Result<Start> {
         match self {
-            #[cfg(feature = "mpi")]
             Self::Processes(_) if location.segment == Location::ADDRESS => {
                 Ok(Start::Elsewhere(location.offset))
             }
@@ -92,7 +85,6 @@ impl Reach {
     pub(super) fn fetch(&self, of: usize, address: u64, into: &mut [u8]) -> Result<()> {
         match self {
             Self::Threads => unreachable!("threads reach all memory: {of}, {address}, {}", into.len()),
-            #[cfg(feature = "mpi")]
             Self::Processes(processes) => processes.fetch(of, address, into),
         }
     }
@@ -101,7 +93,6 @@ impl Reach {
     pub(super) fn store(&self, of: usize, address: u64, from: &[u8]) -> Result<()> {
         match self {
             Self::Threads => unreachable!("threads reach all memory: {of}, {address}, {}", from.len()),
-            #[cfg(feature = "mpi")]
             Self::Processes(processes) => processes.store(of, address, from),
         }
     }
@@ -113,7 +104,6 @@ impl Reach {
                 let _ = (of, size_bytes);
                 Ok(location.offset as *mut u8)
             }
-            #[cfg(feature = "mpi")]
             Self::Processes(processes) => processes.pointer(of, location, size_bytes),
         }
     }

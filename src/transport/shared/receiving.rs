@@ -6,7 +6,7 @@ use super::board::{Board, PIECE};
 use super::channel::{Channel, Message, SHORT};
 use super::reach::Reach;
 use crate::memory::Location;
-use crate::status::Roll;
+use crate::status::StatusBoard;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Incoming, Target};
 
@@ -14,7 +14,7 @@ use crate::transport::{Failure, Header, Incoming, Target};
 #[derive(Debug)]
 pub(in crate::transport) struct Receiving<'a> {
     board: &'a Board,
-    roll: &'a Roll,
+    status: &'a StatusBoard,
     channel: &'a Channel,
     from: usize,
     to: usize,
@@ -33,7 +33,7 @@ pub(in crate::transport) struct Receiving<'a> {
 impl<'a> Receiving<'a> {
     #[inline]
     pub(super) fn new(
-        (board, roll): (&'a Board, &'a Roll),
+        (board, status): (&'a Board, &'a StatusBoard),
         (from, to): (usize, usize),
         header: &Header,
         incoming: Incoming<'a>,
@@ -48,7 +48,7 @@ impl<'a> Receiving<'a> {
         let expected = header.of_size(size_bytes);
         Self {
             board,
-            roll,
+            status,
             channel,
             from,
             to,
@@ -85,7 +85,7 @@ impl<'a> Receiving<'a> {
 
     #[inline]
     fn take(&mut self, number: u64, message: &Message) -> Result<bool, Failure> {
-        self.channel.check(number, message, &self.expected, self.other, self.roll)?;
+        self.channel.check(number, message, &self.expected, self.other, self.status)?;
         let before = self.taken;
         if self.size_bytes <= SHORT {
             self.target.accept(0, self.channel.payload(number, message, self.size_bytes));

@@ -6,7 +6,7 @@ use super::Outbox;
 use super::board::{Board, Lent, PIECE, PIECES};
 use super::channel::{Channel, SHORT};
 use crate::memory::{Location, Registry};
-use crate::status::Roll;
+use crate::status::StatusBoard;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};
 
@@ -28,7 +28,7 @@ enum Way<'a> {
 #[derive(Debug)]
 pub(in crate::transport) struct Sending<'a> {
     board: &'a Board,
-    roll: &'a Roll,
+    status: &'a StatusBoard,
     channel: &'a Channel,
     from: usize,
     to: usize,
@@ -45,7 +45,7 @@ pub(in crate::transport) struct Sending<'a> {
 impl<'a> Sending<'a> {
     #[inline]
     pub(super) fn new(
-        (board, roll): (&'a Board, &'a Roll),
+        (board, status): (&'a Board, &'a StatusBoard),
         (from, to): (usize, usize),
         header: &Header,
         outgoing: Outgoing<'a>,
@@ -60,7 +60,7 @@ impl<'a> Sending<'a> {
         let way =
             if bytes.len() <= SHORT { Way::Short } else { Self::long_way(bytes, registry, can_ask_kernel) };
         let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
-        Self { board, roll, channel, from, to, other, header, bytes, way, outbox, given: 0, done: false }
+        Self { board, status, channel, from, to, other, header, bytes, way, outbox, given: 0, done: false }
     }
 
     fn long_way(bytes: &[u8], registry: &Registry, can_ask_kernel: bool) -> Way<'a> {
@@ -76,7 +76,7 @@ impl<'a> Sending<'a> {
     fn progress_whole(&mut self, location: Location) -> bool {
         if self.given == 0 {
             let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
-            self.way = Way::Whole(location, Some(Lent::by(self.board, self.roll, self.from)));
+            self.way = Way::Whole(location, Some(Lent::by(self.board, self.status, self.from)));
             self.channel.send_long(stamp, &self.header, location);
             self.outbox.sent[self.to] = stamp.number;
             self.given = self.bytes.len();

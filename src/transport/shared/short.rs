@@ -30,7 +30,7 @@ impl Shared {
     ) -> Result<bool, Failure> {
         let Some(Incoming { from: other, target }) = incoming else { return Ok(true) };
         let (size_bytes, from) = (target.size_bytes(), self.position_of(*other));
-        let Self { position, board, roll, outbox, received, spins, .. } = self;
+        let Self { position, board, status, outbox, received, spins, .. } = self;
         let number = received[from] + 1;
         if size_bytes > SHORT || number == 1 {
             return Ok(false);
@@ -39,7 +39,7 @@ impl Shared {
         // Who has no core to itself looks once.
         for _ in 0..(*spins).clamp(1, LOOKS) {
             let Some(message) = channel.arrived(number) else { continue };
-            channel.check(number, message, &header.of_size(size_bytes), *other, roll)?;
+            channel.check(number, message, &header.of_size(size_bytes), *other, status)?;
             target.accept(0, channel.payload(number, message, size_bytes));
             outbox.acknowledged(from, message.acknowledged);
             channel.take(number);

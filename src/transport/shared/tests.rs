@@ -13,22 +13,22 @@ use crate::codes::Codes;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::means::Means;
-use crate::transport::{Calls, Failure, Patience};
+use crate::method::Method;
+use crate::transport::{Calls, Deadlines, Failure};
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// A rank that meets the other of two, with 64 bytes.
-fn meet(
+/// A single pass with the other of two, with 64 bytes.
+fn pass(
     end: &mut Shared,
     timeout: Duration,
     work: impl FnOnce(&mut Open<'_>) -> Result<()>,
 ) -> Result<(), Failure> {
     let call = Call::all_reduce(DType::U8, ReduceOp::Sum, 64);
-    let header = Calls::default().next(1, 64, Codes::new(&call, Means::Algorithm(Algorithm::AllToAll)), 0);
-    let patience = Patience { timeout, quiet: timeout };
+    let header = Calls::default().next(1, 64, Codes::new(&call, Method::Algorithm(Algorithm::AllToAll)), 0);
+    let deadlines = Deadlines { timeout, quiet: timeout };
     let shares = Shares { ranges: |rank| 32 * rank..32 * (rank + 1), read: true, written: true };
-    end.meet(&header, &mut [0; 64], shares, &patience, work)
+    end.single_pass(&header, &mut [0; 64], shares, &deadlines, work)
 }
 
 /// Two ranks, each on a thread of its own.
@@ -36,7 +36,7 @@ fn two<A: Send, B: Send>(
     first: impl FnOnce(&mut Shared) -> A + Send,
     second: impl FnOnce(&mut Shared) -> B + Send,
 ) -> (A, B) {
-    let mut world = Shared::world_of_threads(2, 0).unwrap();
+    let mut world = Shared::world_of_threads(2, (0, 2)).unwrap();
     let (mut one, mut zero) = (world.pop().unwrap(), world.pop().unwrap());
     std::thread::scope(|scope| {
         let second = scope.spawn(move || second(&mut one));
@@ -58,10 +58,10 @@ fn visit(both: &Barrier, gone: &AtomicBool, open: &mut Open<'_>) -> Result<()> {
 fn a_panic_waits_for_those_inside_and_is_told() {
     let (both, gone) = (Barrier::new(2), AtomicBool::new(false));
     let (visited, ()) = two(
-        |end| meet(end, LONG, |open| visit(&both, &gone, open)),
+        |end| pass(end, LONG, |open| visit(&both, &gone, open)),
         |end| {
             let panicked = catch_unwind(AssertUnwindSafe(|| {
-                meet(end, LONG, |_| {
+                pass(end, LONG, |_| {
                     both.wait();
                     panic!("on purpose")
                 })
@@ -78,15 +78,15 @@ fn a_panic_waits_for_those_inside_and_is_told() {
 fn a_deadline_waits_for_those_inside() {
     let (both, gone) = (Barrier::new(2), AtomicBool::new(false));
     let (_, timed_out) = two(
-        |end| meet(end, LONG, |open| visit(&both, &gone, open)),
+        |end| pass(end, LONG, |open| visit(&both, &gone, open)),
         |end| {
-            let met = meet(end, Duration::from_millis(50), |_| {
+            let passed = pass(end, Duration::from_millis(50), |_| {
                 both.wait();
                 Ok(())
             });
             assert!(gone.load(Ordering::Acquire));
             end.fail("late");
-            met
+            passed
         },
     );
     assert!(matches!(timed_out, Err(Failure::Timeout { other: 0, .. })), "{timed_out:?}");
@@ -97,14 +97,14 @@ fn who_comes_after_a_deadline_gets_no_memory() {
     let failed = Barrier::new(2);
     let (timed_out, late) = two(
         |end| {
-            let met = meet(end, Duration::from_millis(50), |_| unreachable!("the other is late"));
+            let passed = pass(end, Duration::from_millis(50), |_| unreachable!("the other is late"));
             end.fail("late");
             failed.wait();
-            met
+            passed
         },
         |end| {
             failed.wait();
-            meet(end, LONG, |_| unreachable!("the other has gone"))
+            pass(end, LONG, |_| unreachable!("the other has gone"))
         },
     );
     assert!(matches!(timed_out, Err(Failure::Timeout { other: 1, .. })), "{timed_out:?}");
@@ -113,8 +113,8 @@ fn who_comes_after_a_deadline_gets_no_memory() {
 
 #[test]
 fn who_has_left_is_named() {
-    let mut world = Shared::world_of_threads(2, 0).unwrap();
+    let mut world = Shared::world_of_threads(2, (0, 2)).unwrap();
     drop(world.pop());
-    let met = meet(&mut world[0], LONG, |_| unreachable!("nobody else is there"));
-    assert!(matches!(met, Err(Failure::Left { other: 1 })), "{met:?}");
+    let passed = pass(&mut world[0], LONG, |_| unreachable!("nobody else is there"));
+    assert!(matches!(passed, Err(Failure::Left { other: 1 })), "{passed:?}");
 }

@@ -23,14 +23,14 @@ impl Watch {
     pub(in crate::transport::mpi) fn start(launcher: Launcher, timeout: Duration) -> Self {
         let (timeout, (done, ended)) = (timeout.max(LEAST), channel());
         let watch = move || {
-            let patience = PATIENCE.min(timeout / 2);
-            if ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout) {
+            let deadlines = PATIENCE.min(timeout / 2);
+            if ended.recv_timeout(deadlines) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
             if launcher.rank.is_none_or(|rank| rank == 0) {
-                say(&not_begun(launcher, patience));
+                say(&not_begun(launcher, deadlines));
             }
-            if ended.recv_timeout(timeout.saturating_sub(patience)) != Err(RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(timeout.saturating_sub(deadlines)) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
             say(&format!("{}; this process gives up", not_begun(launcher, timeout)));

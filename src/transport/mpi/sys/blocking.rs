@@ -7,6 +7,7 @@ use mpi::ffi;
 use unisono_collectives::{Chunks, Operation, partition};
 
 use super::own::{datatype, int, moved, reduction, unisono_mpi_in_place};
+use super::turn::turn;
 use super::{Comm, check};
 use crate::call::Call;
 use crate::error::Result;
@@ -39,6 +40,7 @@ impl Comm {
     /// If the buffer does not hold the elements of the call.
     pub(in super::super) fn run(self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         assert_eq!(buffer.len(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
+        let _turn = turn();
         if buffer.is_empty() {
             // An empty slice may lie at address 1, which is Open MPI's `MPI_IN_PLACE`, and refused. What is left of the call is that
             // nobody is done before all have begun.

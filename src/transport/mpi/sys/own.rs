@@ -7,7 +7,7 @@ use std::ops::Range;
 use mpi::ffi;
 use unisono_collectives::{Group, Rank, VendorCall};
 
-use super::{Comm, Request, check};
+use super::{Comm, Request, check, turn};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
@@ -29,6 +29,7 @@ pub(crate) struct InGroup<'a> {
 impl Comm {
     /// A communicator of these ranks of this one. Called by all of them, and by no others; blocks until all have.
     pub(in super::super) fn of_group(self, members: &[Rank]) -> Result<Self> {
+        let _turn = turn();
         let members: Vec<_> = members.iter().map(|&rank| rank as c_int).collect();
         let (mut all, mut some, mut part) = (MaybeUninit::uninit(), MaybeUninit::uninit(), self);
         // SAFETY: the handle is valid, every call writes its result if it succeeds, and the groups are used no more.
@@ -56,6 +57,7 @@ impl Comm {
         let starts: Vec<_> = parts.iter().map(|part| int(part.start / size_bytes)).collect::<Result<_>>()?;
         let (held, in_place): (*mut c_void, _) = (held.as_mut_ptr().cast(), unisono_mpi_in_place());
         let (op, mut request) = (reduction(op), MaybeUninit::uninit());
+        let _turn = turn();
         // SAFETY: `held` has `count` elements of this type, which the caller keeps; `counts` and `starts`, one for each rank of
         // the communicator and inside of `held`, are kept with the request.
         let (name, code) = unsafe {

@@ -13,7 +13,7 @@ pub enum Vendor {
 
 /// What carries out a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Means {
+pub(crate) enum Method {
     /// The schedules of an algorithm.
     Algorithm(Algorithm),
     /// An algorithm whose phases in a node a vendor carries out.
@@ -22,7 +22,7 @@ pub(crate) enum Means {
     Vendor(Vendor),
 }
 
-impl Means {
+impl Method {
     /// All of them. A position in this list is what ranks tell each other.
     pub(crate) const ALL: [Self; Algorithm::ALL.len() + 6] = {
         let mut all = [Self::Vendor(Vendor::Mpi); Algorithm::ALL.len() + 6];
@@ -74,7 +74,7 @@ impl Means {
     }
 }
 
-named!(Means, "algorithm");
+named!(Method, "algorithm");
 
 /// Whether an algorithm has phases in a node that a vendor may carry out.
 pub(crate) fn is_for_vendors(algorithm: Algorithm) -> bool {
@@ -87,9 +87,9 @@ mod tests {
 
     #[test]
     fn every_means_has_a_name_and_a_code() {
-        for (code, means) in Means::ALL.into_iter().enumerate() {
-            assert_eq!(usize::from(means.code()), code);
-            assert_eq!(means.name().parse(), Ok(means));
+        for (code, method) in Method::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(method.code()), code);
+            assert_eq!(method.name().parse(), Ok(method));
         }
     }
 }

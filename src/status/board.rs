@@ -1,4 +1,4 @@
-//! The roll: memory that all ranks of a node have in common, in which each writes how it is and what it does.
+//! The status board: memory that all ranks of a node have in common, in which each writes how it is and what it does.
 //!
 //! It is there whether or not messages go through shared memory, so that ranks that wait for a message know more of each
 //! other than that it does not come. Who is alone on a node, or cannot share memory, has one of its own.
@@ -21,21 +21,31 @@ use crate::system;
 
 /// From this size on, a call takes so long that a look at the clock does not matter.
 const LONG_BYTES: usize = 16 << 10;
-/// How exact [`Roll::about_now`] need be.
+/// How exact [`StatusBoard::about_now`] need be.
 const TICK_US: u64 = 1000;
 
-/// One rank's view of a roll. Clones are of the same rank.
+/// One rank's view of a status board. Clones are of the same rank.
 #[derive(Debug, Clone)]
-pub(crate) struct Roll {
+pub(crate) struct StatusBoard {
     sheet: Arc<Sheet>,
     members: Arc<[Rank]>,
     position: usize,
     /// Where flight recorders are written to.
     flight_dir: Arc<OnceLock<PathBuf>>,
+    /// The world that this status board's ranks are a group of.
+    parent: Arc<OnceLock<Parent>>,
 }
 
-impl Roll {
-    /// How much memory a roll needs that `members` of `ranks` ranks share.
+/// The status board of the world that a group was made of.
+#[derive(Debug)]
+struct Parent {
+    status: StatusBoard,
+    /// What the world calls each rank of the group.
+    ranks: Box<[Rank]>,
+}
+
+impl StatusBoard {
+    /// How much memory a status board needs that `members` of `ranks` ranks share.
     pub(crate) fn size_bytes(ranks: usize, members: usize) -> usize {
         Sheet::size_bytes(ranks, members)
     }
@@ -48,16 +58,15 @@ impl Roll {
         Self::of_members(ranks, (0..ranks).collect())
     }
 
-    /// A roll of this rank's own, in a world of `ranks` ranks.
+    /// A status board of this rank's own, in a world of `ranks` ranks.
     ///
     /// # Errors
     /// [`Error::Memory`] if the system has not that much.
-    #[cfg(feature = "mpi")]
     pub(crate) fn alone(rank: Rank, ranks: usize) -> Result<Self> {
         Ok(Self::of_members(ranks, vec![rank])?.remove(0))
     }
 
-    /// A roll for a test.
+    /// A status board for a test.
     #[cfg(test)]
     pub(crate) fn of_one() -> Self {
         Self::of_threads(1).expect("there is memory").remove(0)
@@ -68,19 +77,18 @@ impl Roll {
         let memory = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
         let pages = Pages::untouched(size_bytes).map_err(memory)?;
         let sheet = Sheet::new(pages, ranks, members.len()).expect("it was asked how much it needs");
-        let (sheet, members, flight_dir) = (Arc::new(sheet), members.into(), Arc::default());
-        let first = Self { sheet, members, position: 0, flight_dir };
+        let (sheet, members) = (Arc::new(sheet), members.into());
+        let first = Self { sheet, members, position: 0, flight_dir: Arc::default(), parent: Arc::default() };
         let view = |position| {
-            let roll = Self { position, ..first.clone() };
-            roll.enter().map_err(memory)?;
-            Ok(roll)
+            let status = Self { position, parent: Arc::default(), ..first.clone() };
+            status.enter().map_err(memory)?;
+            Ok(status)
         };
         (0..first.members.len()).map(view).collect()
     }
 
-    /// The roll with this number, on memory that all `members` have mapped, and that was zero; `None` if it is another's, or
+    /// The status board with this number, on memory that all `members` have mapped, and that was zero; `None` if it is another's, or
     /// cannot be had. The first of the members calls it first.
-    #[cfg(feature = "mpi")]
     pub(crate) fn shared(
         pages: Pages,
         number: u64,
@@ -94,9 +102,9 @@ impl Roll {
         } else if sheet.head().number.load(Ordering::Acquire) != number {
             return None;
         }
-        let (sheet, members, flight_dir) = (Arc::new(sheet), members.into(), Arc::default());
-        let roll = Self { sheet, members, position, flight_dir };
-        roll.enter().ok().map(|()| roll)
+        let (sheet, members) = (Arc::new(sheet), members.into());
+        let status = Self { sheet, members, position, flight_dir: Arc::default(), parent: Arc::default() };
+        status.enter().ok().map(|()| status)
     }
 
     /// Writes this rank's row for the first time.
@@ -108,7 +116,13 @@ impl Roll {
         Ok(())
     }
 
-    /// The ranks of the world that share this roll, by position.
+    /// Says, once, that these ranks are a group of the world that another status board is of, which calls them so: what ends one of them
+    /// there ends the group, and a section there that may take long is one here.
+    pub(crate) fn set_parent(&self, status: Self, ranks: Box<[Rank]>) {
+        let _ = self.parent.set(Parent { status, ranks });
+    }
+
+    /// The ranks of the world that share this status board, by position.
     pub(crate) fn members(&self) -> &[Rank] {
         &self.members
     }
@@ -129,7 +143,7 @@ impl Roll {
     }
 
     /// Where flight recorders are written to.
-    pub(super) fn flight_dir(&self) -> PathBuf {
+    pub(crate) fn flight_dir(&self) -> PathBuf {
         self.flight_dir.get().cloned().unwrap_or_else(|| PathBuf::from("."))
     }
 
@@ -157,8 +171,10 @@ impl Roll {
     /// The rank that failed first, and what it said, if one did.
     pub(crate) fn failed(&self) -> Option<(Rank, String)> {
         let head = self.sheet.head();
-        let by = head.failed.load(Ordering::Acquire).checked_sub(1)?;
-        Some((by as Rank, head.cause.get()?))
+        match head.failed.load(Ordering::Acquire).checked_sub(1) {
+            Some(by) => Some((by as Rank, head.cause.get()?)),
+            None => self.parent.get()?.failed(),
+        }
     }
 
     /// Says that this process was told to end.
@@ -166,7 +182,7 @@ impl Roll {
         self.sheet.head().told_to_end.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether all processes of this roll were told to end.
+    /// Whether all processes of this status board were told to end.
     pub(crate) fn all_are_told_to_end(&self) -> bool {
         self.sheet.head().told_to_end.load(Ordering::Acquire) as usize == self.members.len()
     }
@@ -203,7 +219,7 @@ impl Roll {
         self.sheet.head().quiet.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Says what quiet section a rank is in that does not share this roll, or that none is.
+    /// Says what quiet section a rank is in that does not share this status board, or that none is.
     pub(crate) fn set_quiet_elsewhere(&self, label: Option<&str>) {
         let elsewhere = &self.sheet.head().elsewhere;
         label.map_or_else(|| elsewhere.clear(), |label| elsewhere.set(label));
@@ -212,10 +228,11 @@ impl Roll {
     /// Whether a rank of the world is in a section that may take long, as far as is known here.
     pub(crate) fn is_quiet(&self) -> bool {
         let head = self.sheet.head();
-        head.quiet.load(Ordering::Acquire) > 0 || head.elsewhere.is_set()
+        let of_world = || self.parent.get().is_some_and(|parent| parent.status.is_quiet());
+        head.quiet.load(Ordering::Acquire) > 0 || head.elsewhere.is_set() || of_world()
     }
 
-    /// Reads the clock for all who look at [`Roll::about_now`]; microseconds.
+    /// Reads the clock for all who look at [`StatusBoard::about_now`]; microseconds.
     pub(crate) fn tick(&self) -> u64 {
         let (now, tick) = (now_us(), &self.sheet.head().tick.0);
         // The line is in the caches of all ranks, and is to stay there.
@@ -225,7 +242,7 @@ impl Roll {
         now
     }
 
-    /// What time it was when a rank of this roll last read the clock: a look costs a nanosecond.
+    /// What time it was when a rank of this status board last read the clock: a look costs a nanosecond.
     #[inline]
     pub(crate) fn about_now(&self) -> u64 {
         self.sheet.head().tick.0.load(Ordering::Relaxed)
@@ -270,7 +287,7 @@ impl Roll {
         row.ring.all().iter().map(|noted| noted.record(now, |hash| self.label_of(row, hash))).collect()
     }
 
-    /// The name of a label, if a rank of this roll has used it of late.
+    /// The name of a label, if a rank of this status board has used it of late.
     pub(crate) fn label(&self, hash: u64) -> Option<String> {
         self.label_of(self.own(), hash)
     }
@@ -281,7 +298,7 @@ impl Roll {
         row.label(hash).or_else(others)
     }
 
-    /// What stands for a label in messages, whose name is then known to all of this roll.
+    /// What stands for a label in messages, whose name is then known to all of this status board.
     pub(crate) fn know(&self, label: &str) -> u64 {
         let hash = hash(label);
         self.own().name(hash, label);
@@ -301,7 +318,7 @@ impl Roll {
         let is_long = size_bytes >= LONG_BYTES;
         let now = if is_long { self.tick() } else { self.about_now() };
         let slot = self.ring().begin(sequence, count, codes.bits(), label, (now, is_long));
-        Recording { roll: self, slot }
+        Recording { status: self, slot }
     }
 
     /// Writes down which step the call has come to.
@@ -320,7 +337,7 @@ impl Roll {
     /// Writes down how the call that was begun last has ended.
     #[cfg(any(test, feature = "nccl"))]
     pub(crate) fn end(&self, is_done: bool) {
-        Recording { roll: self, slot: self.ring().newest() }.end(is_done);
+        Recording { status: self, slot: self.ring().newest() }.end(is_done);
     }
 
     /// How long this rank has waited for others so far, but for the first moments of each wait.
@@ -340,11 +357,19 @@ impl Roll {
     }
 }
 
+impl Parent {
+    /// The rank of the group that failed first in the world, as the group calls it.
+    fn failed(&self) -> Option<(Rank, String)> {
+        let (by, cause) = self.status.failed()?;
+        self.ranks.iter().position(|&rank| rank == by).map(|by| (by, cause))
+    }
+}
+
 /// A call that is being written down.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Recording<'a> {
-    roll: &'a Roll,
+    status: &'a StatusBoard,
     slot: &'a Slot,
 }
 
@@ -352,48 +377,10 @@ impl Recording<'_> {
     /// Writes down how the call has ended.
     #[inline]
     pub(crate) fn end(self, is_done: bool) {
-        self.slot.end(is_done, |is_timed| if is_timed { self.roll.tick() } else { self.roll.about_now() });
+        self.slot
+            .end(is_done, |is_timed| if is_timed { self.status.tick() } else { self.status.about_now() });
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_cause_stays() {
-        let rolls = Roll::of_threads(3).unwrap();
-        assert_eq!(rolls[0].failed(), None);
-        assert!(rolls[2].fail(7, "the disk is full"));
-        assert!(!rolls[1].fail(1, "because of rank 7"));
-        assert_eq!(rolls[0].failed(), Some((7, "the disk is full".to_owned())));
-    }
-
-    #[test]
-    fn who_has_left_is_known_to_all() {
-        let rolls = Roll::of_threads(2).unwrap();
-        assert!(!rolls[0].has_left(1));
-        rolls[1].leave(1);
-        assert!(rolls[0].has_left(1) && !rolls[0].has_left(0));
-        assert_eq!(rolls[0].doing(1).state, State::Left);
-    }
-
-    #[test]
-    fn quiet_sections_of_all_ranks_count() {
-        let rolls = Roll::of_threads(2).unwrap();
-        assert!(!rolls[0].is_quiet());
-        rolls[1].begin_quiet("validation");
-        rolls[1].begin_quiet("inner");
-        rolls[1].end_quiet();
-        assert!(rolls[0].is_quiet());
-        let doing = rolls[0].doing(1);
-        assert_eq!((doing.state, doing.quiet.as_deref()), (State::Quiet, Some("validation")));
-        rolls[1].end_quiet();
-        assert!(!rolls[0].is_quiet());
-        assert_eq!(rolls[0].doing(1).state, State::NotYet);
-        rolls[0].set_quiet_elsewhere(Some("on another node"));
-        assert!(rolls[1].is_quiet());
-        rolls[0].set_quiet_elsewhere(None);
-        assert!(!rolls[1].is_quiet());
-    }
-}
+mod tests;

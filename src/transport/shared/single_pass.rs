@@ -1,4 +1,4 @@
-//! A meeting: all ranks open their buffers to each other, each works on a range of its own of all of them, and they part.
+//! A single pass over memory: all ranks open their buffers to each other, each works on a range of its own of all of them, and they part.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use super::{Around, Shared};
 use crate::error::Result;
 use crate::memory::{Location, Scratch};
 use crate::transport::half::Sight;
-use crate::transport::{Failure, Header, Patience, Waiting};
+use crate::transport::{Deadlines, Failure, Header, Waiting};
 
 /// From this size of a range on, the copies of a kernel that copies fast cost less than ours of what is not registered.
 const KERNEL_BYTES: usize = 512 << 10;
@@ -22,37 +22,37 @@ impl Shared {
     ///
     /// All ranks call it with buffers of the same size and the same ranges. What is not registered is lent as a copy, or to the
     /// kernel.
-    pub(in crate::transport) fn meet(
+    pub(in crate::transport) fn single_pass(
         &mut self,
         header: &Header,
         buffer: &mut [u8],
         Shares { ranges, read, written }: Shares<impl Fn(usize) -> Range<usize>>,
-        patience: &Patience,
+        deadlines: &Deadlines,
         work: impl FnOnce(&mut Open<'_>) -> Result<()>,
     ) -> Result<(), Failure> {
         let Self {
             position,
             members,
             board,
-            roll,
+            status,
             reach,
             registry,
             spins,
-            meetings,
+            passes,
             starts,
             dealt,
             copy,
             ..
         } = self;
-        let (own, board, roll) = (*position, &*board, &*roll);
+        let (own, board, status) = (*position, &*board, &*status);
         let header = header.of_size(buffer.len());
-        let around = Around { position: own, members, board, roll, header: &header, meetings: *meetings };
+        let around = Around { position: own, members, board, status, header: &header, passes: *passes };
         let others = (0..members.len()).filter(|&other| other != own);
         let range = ranges(own);
         // Asked for only where something is not registered.
         let share_bytes = || share_bytes(members.len(), &ranges);
-        let number = *meetings + 1;
-        *meetings = number;
+        let number = *passes + 1;
+        *passes = number;
 
         let lent_buffer: *mut [u8] = buffer;
         let (location, is_copy) = match registry.locate(lent_buffer) {
@@ -68,19 +68,19 @@ impl Shared {
                 (registry.locate(copy).expect("scratch is registered").dealt(), true)
             }
         };
-        let lent = Lent::by(board, roll, own);
+        let lent = Lent::by(board, status, own);
         // SAFETY: only this rank posts here, and all have read the post before, since they have closed that
-        // meeting.
+        // pass.
         unsafe { board.condition(own).opened.post(number, Content { header, location }) };
         for other in others.clone() {
             let opened = || board.condition(other).opened.read(number);
-            let theirs = wait(around, other, Waiting::new(*spins, patience, roll), opened)?;
-            header.check(&theirs.header, members[other], roll)?;
+            let theirs = wait(around, other, Waiting::new(*spins, deadlines, status), opened)?;
+            header.check(&theirs.header, members[other], status)?;
         }
         // Whoever finds a rank that has failed waits here for what it says. What is said of places holds only
         // inside: a rank that has failed may have given back its memory, and its file's number to another file.
         let enter = || board.enter(own, others.clone());
-        let inside = wait(around, own, Waiting::new(*spins, patience, roll), enter)?;
+        let inside = wait(around, own, Waiting::new(*spins, deadlines, status), enter)?;
         let mut took_copies = false;
         // Who has nothing to work on looks at nothing: where no bytes are says nothing of whose memory that is.
         if !range.is_empty() {
@@ -98,7 +98,7 @@ impl Shared {
         board.condition(own).closed.store(number, Ordering::Release);
         for other in others.clone() {
             let closed = || (board.condition(other).closed.load(Ordering::Acquire) >= number).then_some(());
-            wait(around, other, Waiting::new(*spins, patience, roll), closed)?;
+            wait(around, other, Waiting::new(*spins, deadlines, status), closed)?;
         }
         lent.take_back();
         if is_copy && written {
@@ -164,8 +164,8 @@ fn wait<R>(
             }
             paused => paused?,
         };
-        if due && around.look(other, &waiting)? == Sight::Gone {
-            return look().ok_or(Failure::Left { other });
+        if due && let Sight::Hopeless(failure) = around.look(other, &waiting)? {
+            return look().ok_or(failure);
         }
     }
 }

@@ -2,19 +2,20 @@
 
 use unisono_collectives::Operation;
 
+use super::bootstrap::{Bootstrap, gather, gather_bytes};
+use super::header::Header;
+use super::shared::board::Board;
 use crate::config::Config;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::means::Means;
+use crate::method::Method;
 use crate::record::BARRIER_NAME;
 use crate::system;
-use crate::transport::Header;
-use crate::transport::mpi::sys::{Comm, library_version};
-use crate::transport::shared::board::Board;
 
 /// What a rank is: the crate, and how its messages look.
 const PROGRAM: &str = "unisono";
+/// What carries the messages between nodes.
 const LIBRARY: &str = "MPI";
 /// What is wrong with the settings of one rank.
 const ERROR: &str = "error";
@@ -22,24 +23,27 @@ const ERROR: &str = "error";
 const MOST_NAMED: usize = 8;
 
 /// Holds what all ranks are against each other; the settings that all of them have, and what is odd though no harm.
-/// Called by all ranks of the communicator, also by one whose settings make no sense: the others would wait for it.
+/// Called by all ranks, also by one whose settings make no sense: the others would wait for it. `library` is the version of
+/// MPI, if these ranks have one.
 ///
 /// If all are alike, it costs one all-gather of a number.
 ///
 /// # Errors
 /// On all ranks: [`Error::Setting`] for settings that differ or make no sense, [`Error::Launch`] for programs
 /// that differ.
-pub(in crate::transport::mpi) fn agree(
-    comm: Comm,
+pub(super) fn agree(
+    bootstrap: &mut dyn Bootstrap,
     config: Result<Config>,
+    library: &str,
 ) -> Result<(Config, Option<String>)> {
-    let mut own = Facts::own(&config);
-    let digests = comm.all_gather(own.digest())?;
+    let mut own = Facts::own(&config, library);
+    let digests = gather(bootstrap, [own.digest()])?;
     if digests.iter().all(|&digest| digest == digests[0]) {
         return config.map(|config| (config, None));
     }
     own.host = system::host();
-    let all: Vec<_> = comm.all_gather_texts(&own.to_text())?.iter().map(|text| Facts::read(text)).collect();
+    let all = gather_bytes(bootstrap, own.to_text().as_bytes())?;
+    let all: Vec<_> = all.iter().map(|text| Facts::read(&String::from_utf8_lossy(text))).collect();
     let odd = judge(&all)?;
     config.map(|config| (config, odd))
 }
@@ -72,9 +76,9 @@ struct Facts {
 }
 
 impl Facts {
-    fn own(config: &Result<Config>) -> Self {
+    fn own(config: &Result<Config>, library: &str) -> Self {
         let program = format!("{} (messages {:08x})", env!("CARGO_PKG_VERSION"), protocol() as u32);
-        let mut values = vec![(PROGRAM.to_owned(), program), (LIBRARY.to_owned(), library_version())];
+        let mut values = vec![(PROGRAM.to_owned(), program), (LIBRARY.to_owned(), library.to_owned())];
         match config {
             Ok(config) => {
                 let settings = config.alike().into_iter();
@@ -159,8 +163,9 @@ fn who(all: &[Facts], is_one: impl Fn(&Facts) -> bool) -> String {
 /// A number that changes when ranks would not understand each other: with the shape of a message, of the board, or of
 /// what their codes mean.
 fn protocol() -> u64 {
-    let means = Means::ALL.map(Means::name);
-    let names = DType::ALL.map(DType::name).into_iter().chain(ReduceOp::ALL.map(ReduceOp::name)).chain(means);
+    let method = Method::ALL.map(Method::name);
+    let names =
+        DType::ALL.map(DType::name).into_iter().chain(ReduceOp::ALL.map(ReduceOp::name)).chain(method);
     let operations = Operation::all(0).map(Operation::name);
     let names: Vec<_> = names.chain(operations).chain([BARRIER_NAME]).collect();
     let sizes = [size_of::<Header>(), Board::size_bytes(2), Board::size_bytes(3), size_of::<usize>()];
@@ -180,7 +185,7 @@ mod tests {
 
     fn facts(host: &str, transport: &str) -> Facts {
         let config = Config { algorithm: Some("ring".into()), ..Config::default() };
-        let mut facts = Facts::own(&Ok(config));
+        let mut facts = Facts::own(&Ok(config), "MPI of today");
         facts.host = host.to_owned();
         let value = facts.values.iter_mut().find(|(name, _)| name == "UNISONO_TRANSPORT").unwrap();
         value.1 = transport.to_owned();
@@ -224,7 +229,7 @@ mod tests {
     #[test]
     fn equal_ranks_have_equal_digests() {
         let (one, other) = (Config::default(), Config { segment_bytes: 64, ..Config::default() });
-        let digest = |config: &Config| Facts::own(&Ok(config.clone())).digest();
+        let digest = |config: &Config| Facts::own(&Ok(config.clone()), "").digest();
         assert_eq!(digest(&one), digest(&one));
         assert_ne!(digest(&one), digest(&other));
     }

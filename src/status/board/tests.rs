@@ -1,0 +1,62 @@
+//! What ranks know of each other by the status board.
+
+use super::*;
+
+#[test]
+fn the_first_cause_stays() {
+    let statuses = StatusBoard::of_threads(3).unwrap();
+    assert_eq!(statuses[0].failed(), None);
+    assert!(statuses[2].fail(7, "the disk is full"));
+    assert!(!statuses[1].fail(1, "because of rank 7"));
+    assert_eq!(statuses[0].failed(), Some((7, "the disk is full".to_owned())));
+}
+
+#[test]
+fn who_has_left_is_known_to_all() {
+    let statuses = StatusBoard::of_threads(2).unwrap();
+    assert!(!statuses[0].has_left(1));
+    statuses[1].leave(1);
+    assert!(statuses[0].has_left(1) && !statuses[0].has_left(0));
+    assert_eq!(statuses[0].doing(1).state, State::Left);
+}
+
+#[test]
+fn quiet_sections_of_all_ranks_count() {
+    let statuses = StatusBoard::of_threads(2).unwrap();
+    assert!(!statuses[0].is_quiet());
+    statuses[1].begin_quiet("validation");
+    statuses[1].begin_quiet("inner");
+    statuses[1].end_quiet();
+    assert!(statuses[0].is_quiet());
+    let doing = statuses[0].doing(1);
+    assert_eq!((doing.state, doing.quiet.as_deref()), (State::Quiet, Some("validation")));
+    statuses[1].end_quiet();
+    assert!(!statuses[0].is_quiet());
+    assert_eq!(statuses[0].doing(1).state, State::NotYet);
+    statuses[0].set_quiet_elsewhere(Some("on another node"));
+    assert!(statuses[1].is_quiet());
+    statuses[0].set_quiet_elsewhere(None);
+    assert!(!statuses[1].is_quiet());
+}
+
+#[test]
+fn a_group_ends_with_its_members_and_with_nobody_else() {
+    let of = |position: usize, world: &[StatusBoard]| {
+        let group = StatusBoard::of_threads(2).unwrap().remove(position);
+        group.set_parent(world[2 * position + 1].clone(), [1, 3].into());
+        group
+    };
+    let world = StatusBoard::of_threads(4).unwrap();
+    let (first, second) = (of(0, &world), of(1, &world));
+    assert!(!first.is_quiet() && first.failed().is_none());
+    world[2].begin_quiet("validation");
+    assert!(second.is_quiet());
+    world[0].fail(2, "it is none of the group's");
+    assert_eq!(first.failed(), None);
+
+    let world = StatusBoard::of_threads(4).unwrap();
+    let group = of(0, &world);
+    world[0].fail(3, "its process was killed");
+    assert_eq!(group.failed(), Some((1, "its process was killed".to_owned())));
+    assert!(group.fail(0, "of its own") && group.failed().unwrap().0 == 0, "its own cause comes first");
+}

@@ -1,0 +1,223 @@
+//! How the ranks of a node come to share memory.
+//!
+//! All ranks of the world make the same all-gathers, whatever becomes of each node: a bootstrap knows no others.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::AtomicU64;
+
+use rustix::fd::AsRawFd as _;
+use rustix::io::Errno;
+use unisono_collectives::{Rank, Topology};
+
+use super::bootstrap::{Bootstrap, gather};
+use super::shared::Shared;
+use super::shared::board::Board;
+use super::shared::reach::{ByKernel, Processes, Reach, can_read, is_kernel_fast, map_untouched};
+use crate::config::KernelCopies;
+use crate::error::Result;
+use crate::memory::{Pages, Registry};
+use crate::status::StatusBoard;
+use crate::system;
+
+/// Ranks that may come to share memory, in order, with the processes that they are; and which of them this rank is.
+#[derive(Debug, Clone)]
+pub(super) struct LocalRanks {
+    members: Vec<Rank>,
+    process_ids: Vec<i32>,
+    position: usize,
+}
+
+impl LocalRanks {
+    /// The ranks of this rank's node. Called by all ranks.
+    pub(super) fn of_node(bootstrap: &mut dyn Bootstrap, topology: &Topology) -> Result<Self> {
+        let process_ids = gather(bootstrap, [u64::from(std::process::id())])?;
+        let process_ids = process_ids.into_iter().map(|[id]| id as i32).collect();
+        let all = Self { members: (0..topology.ranks()).collect(), process_ids, position: bootstrap.rank() };
+        Ok(all.on_node_of(topology))
+    }
+
+    /// Those of them that are on this rank's node in a topology.
+    pub(super) fn on_node_of(&self, topology: &Topology) -> Self {
+        let own = topology.node_of(self.rank());
+        let places: Vec<_> =
+            (0..self.len()).filter(|&place| topology.node_of(self.members[place]) == own).collect();
+        Self {
+            members: places.iter().map(|&place| self.members[place]).collect(),
+            process_ids: places.iter().map(|&place| self.process_ids[place]).collect(),
+            position: places.iter().position(|&place| place == self.position).expect("a rank is on its node"),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    fn rank(&self) -> Rank {
+        self.members[self.position]
+    }
+
+    /// Whether they are threads of one process, which reach all of each other's memory.
+    fn are_one_process(&self) -> bool {
+        self.process_ids.iter().all(|&id| id == self.process_ids[0])
+    }
+
+    /// What each of them gives, in order. Called by all ranks of the world.
+    pub(super) fn gather<const N: usize>(
+        &self,
+        bootstrap: &mut dyn Bootstrap,
+        own: [u64; N],
+    ) -> Result<Vec<[u64; N]>> {
+        let all = gather(bootstrap, own)?;
+        Ok(self.members.iter().map(|&rank| all[rank]).collect())
+    }
+}
+
+/// The status board of the ranks of a node; one of this rank's own where they cannot share memory (of which [`share`] speaks).
+/// Called by all ranks with the local ranks of their real node, whatever nodes are declared.
+pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<StatusBoard> {
+    let ranks = bootstrap.ranks();
+    let size_bytes = StatusBoard::size_bytes(ranks, local_ranks.len());
+    let shared = common(bootstrap, local_ranks, size_bytes, |pages, number| {
+        StatusBoard::shared(pages, number, ranks, &local_ranks.members, local_ranks.position)
+            .ok_or(Errno::NOENT)
+    })?;
+    shared.or_else(|_| StatusBoard::alone(local_ranks.rank(), ranks))
+}
+
+/// What becomes of sharing memory with the other ranks of a node.
+#[derive(Debug)]
+pub(super) enum Sharing {
+    Done(Box<Shared>),
+    /// There are no others.
+    Alone,
+    /// The system does not let processes share memory: why, the same for all ranks of the node.
+    Cannot(String),
+}
+
+/// Shares memory with the other ranks of this node. Called by all ranks.
+pub(super) fn share(
+    bootstrap: &mut dyn Bootstrap,
+    local_ranks: &LocalRanks,
+    copies: KernelCopies,
+    (spins, cores): (u32, usize),
+    status: &StatusBoard,
+) -> Result<Sharing> {
+    let (position, ranks) = (local_ranks.position, local_ranks.len());
+
+    let size_bytes = Board::size_bytes(ranks);
+    let board = common(bootstrap, local_ranks, size_bytes, |pages, number| {
+        let board = match position {
+            0 => Board::new(pages, ranks, number),
+            _ => Board::existing(pages, ranks, number).ok_or(Errno::NOENT)?,
+        };
+        // A rank that is alone sends no messages over it.
+        if ranks > 1 { board.touch().map(|()| board) } else { Ok(board) }
+    })?;
+    let by_kernel = by_kernel(bootstrap, local_ranks, copies)?;
+    if ranks == 1 {
+        return Ok(Sharing::Alone);
+    }
+    let board = match board {
+        Ok(board) => board,
+        Err(cause) => return Ok(Sharing::Cannot(cannot_share(cause, size_bytes))),
+    };
+    let (reach, registry) = if local_ranks.are_one_process() {
+        (Reach::Threads, Registry::of_threads())
+    } else {
+        let processes = Processes::new(local_ranks.process_ids.clone(), by_kernel);
+        (Reach::Processes(processes), Registry::of_processes())
+    };
+    let members = local_ranks.members.clone();
+    let shared = Shared::new(position, members, (board, status.clone()), reach, registry, (spins, cores));
+    Ok(Sharing::Done(Box::new(shared)))
+}
+
+/// What the kernel copies between the ranks of a node. All of them find the same, and one says what cannot be.
+fn by_kernel(
+    bootstrap: &mut dyn Bootstrap,
+    local_ranks: &LocalRanks,
+    copies: KernelCopies,
+) -> Result<ByKernel> {
+    // All ranks have the same setting.
+    if copies == KernelCopies::Off {
+        return Ok(ByKernel::Nothing);
+    }
+    let needs_no_kernel = local_ranks.are_one_process();
+    // It stays until all have read it.
+    let readable = Box::new(AtomicU64::new(readable_by(local_ranks.position)));
+    let can_read = can_read_next(bootstrap, local_ranks, &readable)? || needs_no_kernel;
+    let is_slow = can_read && !needs_no_kernel && copies == KernelCopies::Auto && !is_kernel_fast();
+    let found = local_ranks.gather(bootstrap, [u64::from(!can_read), u64::from(is_slow)])?;
+    if let Some(first) = found.iter().position(|[refused, _]| *refused == 1) {
+        if first == local_ranks.position {
+            system::say(&format!(
+                "unisono: the kernel does not let processes of {} read each other's memory (process_vm_readv): {}; arrays that are \
+                 not registered are copied twice\n",
+                system::host(),
+                system::why_no_copies()
+            ));
+        }
+        return Ok(ByKernel::Nothing);
+    }
+    Ok(if found.iter().any(|[_, slow]| *slow == 1) { ByKernel::Messages } else { ByKernel::Everything })
+}
+
+/// Whether this rank can read memory of the next one: what that rank has there is known.
+fn can_read_next(
+    bootstrap: &mut dyn Bootstrap,
+    local_ranks: &LocalRanks,
+    readable: &AtomicU64,
+) -> Result<bool> {
+    // Some systems let only a parent read, unless the process says otherwise.
+    let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
+    let addresses = local_ranks.gather(bootstrap, [readable.as_ptr() as u64])?;
+    let next = (local_ranks.position + 1) % local_ranks.len();
+    let [address] = addresses[next];
+    Ok(can_read(local_ranks.process_ids[next], address, readable_by(next)))
+}
+
+/// What the rank at a position has for others to read.
+fn readable_by(position: usize) -> u64 {
+    0x756e_6973_6f6e_6f00 + position as u64
+}
+
+/// Memory that all local ranks have in common, and what each makes of it, knowing its number; why not, where one of them
+/// cannot have it: of several reasons that of the first rank, since what it has not the others do not find.
+fn common<T>(
+    bootstrap: &mut dyn Bootstrap,
+    local_ranks: &LocalRanks,
+    size_bytes: usize,
+    make: impl Fn(Pages, u64) -> rustix::io::Result<T>,
+) -> Result<rustix::io::Result<T>> {
+    // It has no name that could be left behind.
+    let number = RandomState::new().hash_one(0);
+    let (file, own) = match (local_ranks.position == 0).then(|| Pages::shared(size_bytes)) {
+        Some(Ok((file, pages))) => (Some(file), Some(make(pages, number))),
+        Some(Err(error)) => (None, Some(Err(error))),
+        None => (None, None),
+    };
+    let file_number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
+    let [file_number, number] = local_ranks.gather(bootstrap, [file_number, number])?[0];
+    let common = own.unwrap_or_else(|| make(map_untouched(local_ranks.process_ids[0], file_number)?, number));
+    // The file stays open until all have mapped it.
+    let errors = common.as_ref().map_or_else(|error| error.raw_os_error() as u64, |_| 0);
+    let errors = local_ranks.gather(bootstrap, [errors])?;
+    let first = errors.into_iter().find(|[error]| *error != 0);
+    Ok(first.map_or(common, |[error]| Err(Errno::from_raw_os_error(error as i32))))
+}
+
+/// What is said where ranks of a node have no board in common.
+fn cannot_share(cause: Errno, size_bytes: usize) -> String {
+    let cause = std::io::Error::from(cause);
+    let advice = match system::advice(&cause) {
+        advice if advice.is_empty() => {
+            "; is /proc there, and are they of one user and in one container?".to_owned()
+        }
+        advice => advice,
+    };
+    format!(
+        "processes of {} cannot share memory ({} between them): {cause}{advice}",
+        system::host(),
+        system::text(size_bytes as u64)
+    )
+}

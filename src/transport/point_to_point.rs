@@ -1,0 +1,151 @@
+//! Messages from one rank to another that the program sends.
+
+use std::time::{Duration, Instant};
+
+use unisono_collectives::Rank;
+
+use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Transport, Waiting};
+use crate::status::StatusBoard;
+
+impl Transport {
+    /// As [`Transport::exchange`], of two messages that say different things.
+    pub(crate) fn exchange_two(
+        &mut self,
+        headers: Headers<'_>,
+        outgoing: Outgoing<'_>,
+        incoming: Incoming<'_>,
+        deadlines: &Deadlines,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Shared(shared) => shared.exchange_any(headers, Some(outgoing), Some(incoming), deadlines),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.exchange_two(headers, outgoing, incoming, deadlines),
+            Self::Faulty(faulty) => {
+                faulty.delay();
+                match faulty.sent(Some(outgoing)) {
+                    Some(outgoing) => faulty.inner.exchange_two(headers, outgoing, incoming, deadlines),
+                    None => faulty.inner.exchange(headers.awaited, None, Some(incoming), deadlines),
+                }
+            }
+        }
+    }
+
+    /// Waits until a message is the next thing that another rank has sent, and says which rank's. Those after rank `after` are looked at
+    /// first. `awaited` is a message that this rank may wait for.
+    ///
+    /// If none can come any more, since all others are in a collective first, it says one of those: who receives from it sees what
+    /// that is.
+    pub(crate) fn any_sender(
+        &mut self,
+        awaited: &Header,
+        after: Rank,
+        deadlines: &Deadlines,
+    ) -> Result<Rank, Failure> {
+        if let Self::Faulty(faulty) = self {
+            faulty.delay();
+            return faulty.inner.any_sender(awaited, after, deadlines);
+        }
+        let status = self.status().clone();
+        let (rank, ranks) = (status.rank(), status.ranks());
+        let others = || (1..=ranks).map(|places| (after + places) % ranks).filter(|&other| other != rank);
+        let mut waiting = Waiting::new(self.spins(), deadlines, &status);
+        let mut gone = Gone { since: None, straggling: self.straggling() };
+        let mut last = None;
+        loop {
+            for other in others() {
+                if self.ahead(other, awaited)?.is_some_and(|header| header.is_message()) {
+                    return Ok(other);
+                }
+            }
+            if let Some(ended) = last {
+                return ended;
+            }
+            let named = others().find(|&other| !status.has_left(other)).or_else(|| others().next());
+            match waiting.pause_for(named.expect("there is another rank")) {
+                Ok(false) => {}
+                // What was sent before a rank left, or before the deadline, counts: there is one more look.
+                Ok(true) => last = self.cannot_come(others(), (awaited, &status), &waiting, &mut gone)?,
+                Err(late @ Failure::Timeout { .. }) => last = Some(Err(late)),
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// What comes of it if no message can come any more.
+    fn cannot_come(
+        &mut self,
+        others: impl Iterator<Item = Rank>,
+        (awaited, status): (&Header, &StatusBoard),
+        waiting: &Waiting<'_>,
+        gone: &mut Gone,
+    ) -> Result<Option<Result<Rank, Failure>>, Failure> {
+        let (mut in_collective, mut left) = (None, None);
+        for other in others {
+            let is_apart = || waiting.is_long() && awaited.apart(other, status).is_some();
+            if self.ahead(other, awaited)?.is_some() || is_apart() {
+                in_collective = in_collective.or(Some(other));
+            } else if status.has_left(other) {
+                left = left.or(Some(other));
+            } else {
+                return Ok(None);
+            }
+        }
+        Ok(match (in_collective, left) {
+            (_, Some(_)) if !gone.are_silent() => None,
+            (Some(other), _) => Some(Ok(other)),
+            (None, Some(other)) => Some(Err(Failure::Left { other })),
+            (None, None) => None,
+        })
+    }
+
+    /// What the next message from a rank says, if it is here.
+    #[cfg_attr(
+        not(feature = "mpi"),
+        allow(
+            clippy::only_used_in_recursion,
+            reason = "what this rank waits for is asked for by MPI's messages"
+        )
+    )]
+    fn ahead(&mut self, from: Rank, awaited: &Header) -> Result<Option<Header>, Failure> {
+        match self {
+            Self::Shared(shared) => Ok(shared.ahead(from).copied()),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.ahead(from, awaited),
+            Self::Faulty(faulty) => faulty.inner.ahead(from, awaited),
+        }
+    }
+
+    /// How often this rank looks before it gives way.
+    fn spins(&self) -> u32 {
+        match self {
+            Self::Shared(shared) => shared.spins(),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.spins(),
+            Self::Faulty(faulty) => faulty.inner.spins(),
+        }
+    }
+
+    /// More than a message needs that was sent by a rank before it left.
+    fn straggling(&self) -> Duration {
+        match self {
+            Self::Shared(_) => Duration::ZERO,
+            #[cfg(feature = "mpi")]
+            Self::Mpi(_) => super::mpi::STRAGGLING,
+            Self::Faulty(faulty) => faulty.inner.straggling(),
+        }
+    }
+}
+
+/// Ranks that have left, and of which nothing is here.
+struct Gone {
+    /// Since when that is known of all that matter.
+    since: Option<Instant>,
+    straggling: Duration,
+}
+
+impl Gone {
+    /// Whether nothing that they have sent can still be on its way.
+    fn are_silent(&mut self) -> bool {
+        self.since.get_or_insert_with(Instant::now).elapsed() >= self.straggling
+    }
+}

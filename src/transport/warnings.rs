@@ -1,0 +1,82 @@
+//! What is odd about a world that can work all the same.
+
+use super::bootstrap::{Bootstrap, gather};
+use crate::config::{Config, warn_of_unread_settings};
+use crate::error::Result;
+use crate::system;
+
+/// Says what is odd, each line by one rank, unless it is told not to: of what rank 0 knows, rank 0. `node` is how many ranks this one's
+/// has, and how many cores. Called by all ranks.
+pub(super) fn say_what_is_odd(
+    bootstrap: &mut dyn Bootstrap,
+    node: (usize, usize),
+    config: &Config,
+    odd: Vec<String>,
+) -> Result<()> {
+    let (rank, ranks) = (bootstrap.rank(), bootstrap.ranks());
+    let files = system::open_files();
+    let too_few = files.is_some_and(|files| files < system::least_open_files(ranks));
+    // Of all ranks that see something, the first says it.
+    let seen = u64::from(node.0 > node.1) | u64::from(too_few) << 1;
+    let seen = if config.warnings { seen } else { 0 };
+    let seen_by_all = gather(bootstrap, [seen])?;
+    let first = |bit: u64| seen_by_all.iter().position(|[seen]| seen >> bit & 1 == 1) == Some(rank);
+    if first(0) {
+        turns(node.0, node.1).iter().for_each(|line| say(line));
+    }
+    if let Some(files) = files.filter(|_| first(1)) {
+        say(&format!(
+            "a process may have {files} files open on {}, and a rank of {ranks} should be allowed {} and one for each registered \
+             array: raise `ulimit -n` (containers: --ulimit nofile=N)",
+            system::host(),
+            system::least_open_files(ranks)
+        ));
+    }
+    if rank == 0 && config.warnings {
+        warn_of_unread_settings();
+        odd.iter().for_each(|line| say(line));
+    }
+    Ok(())
+}
+
+/// Says a line.
+fn say(line: &str) {
+    system::say(&format!("unisono: {line}\n"));
+}
+
+/// Ranks that take turns on the cores of their node.
+fn turns(ranks: usize, cores: usize) -> Option<String> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let online = count_of_list(online.trim());
+    let bound = match online {
+        Some(online) if online > cores => {
+            format!(
+                " of the {online} that it has (see `mpirun --report-bindings`, and --bind-to none, or Slurm's --cpus-per-task)"
+            )
+        }
+        _ => String::new(),
+    };
+    (ranks > cores).then(|| {
+        format!("{ranks} ranks on {} take turns on {cores} cores{bound}: everything is slow", system::host())
+    })
+}
+
+/// How many numbers are in a list of the kernel's: "0-3,8".
+fn count_of_list(list: &str) -> Option<usize> {
+    list.split(',')
+        .map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_the_kernel_are_counted() {
+        assert_eq!((count_of_list("0-3,8"), count_of_list("0"), count_of_list("")), (Some(5), Some(1), None));
+    }
+}
