@@ -4,7 +4,7 @@
 //! their way, the next ones are computed. The buckets are registered memory, which other ranks of the node
 //! read where it lies.
 
-use unisono::{Communicator, Pending, ReduceOp, Registered};
+use unisono::{Communicator, ReduceOp, Registered, Request};
 
 const LAYERS: usize = 6;
 const PARAMETERS: usize = 200_000;
@@ -20,14 +20,14 @@ fn train(comm: &mut Communicator) -> unisono::Result<()> {
         buckets.push(comm.alloc::<f32>(PARAMETERS)?);
     }
     for step in 0..STEPS {
-        let mut in_flight: Vec<Pending<Registered<f32>>> = Vec::new();
+        let mut in_flight: Vec<Request<Registered<f32>>> = Vec::new();
         for (layer, mut bucket) in buckets.drain(..).enumerate().rev() {
             compute_gradients(comm, step, layer, &mut bucket);
             in_flight.push(comm.all_reduce_async(bucket, ReduceOp::Mean)?);
         }
         // They come back in the order in which they were sent, and their memory is used again.
-        for pending in in_flight {
-            buckets.insert(0, pending.wait()?);
+        for request in in_flight {
+            buckets.insert(0, request.wait()?);
         }
         for (layer, bucket) in buckets.iter().enumerate() {
             let mean = (step + layer) as f32 + (comm.ranks() - 1) as f32 / 2.0;

@@ -64,9 +64,10 @@ fn trials() -> Vec<Trial> {
     };
     vec![
         trial("faults over threads", |name| faults(name, Over::Threads, 60)),
-        trial("faults over shm", |name| faults(name, Over::Processes(&[]), 8)),
-        trial("faults over mpi", |name| faults(name, Over::Processes(&[("UNISONO_TRANSPORT", "mpi")]), 8)),
-        trial("faults over shm+mpi", |name| faults(name, Over::Processes(&[("UNISONO_NODES", "2,2")]), 4)),
+        trial("faults over processes without MPI", |name| faults(name, Over::Processes, 8)),
+        trial("faults over shm", |name| faults(name, Over::Mpi(&[]), 8)),
+        trial("faults over mpi", |name| faults(name, Over::Mpi(&[("UNISONO_TRANSPORT", "mpi")]), 8)),
+        trial("faults over shm+mpi", |name| faults(name, Over::Mpi(&[("UNISONO_NODES", "2,2")]), 4)),
         trial("stopped ranks over shm", |name| stops(name, &[])),
         trial("stopped ranks over mpi", |name| stops(name, &[("UNISONO_TRANSPORT", "mpi")])),
     ]
@@ -76,7 +77,9 @@ fn trials() -> Vec<Trial> {
 #[derive(Debug, Clone, Copy)]
 enum Over {
     Threads,
-    Processes(&'static [(&'static str, &'static str)]),
+    /// Without MPI.
+    Processes,
+    Mpi(&'static [(&'static str, &'static str)]),
 }
 
 fn ranks(case: u64) -> usize {
@@ -89,12 +92,14 @@ fn job(over: Over, ranks: usize, role: &str) -> Command {
     let program = program.to_str().expect("a path in UTF-8");
     let mut command = match over {
         Over::Threads => Command::new(program),
-        Over::Processes(_) => launch::mpirun(ranks, program),
+        Over::Processes => launch::processes(ranks, program),
+        Over::Mpi(_) => launch::mpirun(ranks, program),
     };
-    if let Over::Processes(settings) = over {
+    if let Over::Mpi(settings) = over {
         command.envs(settings.iter().copied());
     }
-    command.env(ROLE, role);
+    // Several worlds begin in this session at once.
+    command.env(ROLE, role).env("MASTER_PORT", role);
     command
 }
 
@@ -108,7 +113,7 @@ fn faults(name: &str, over: Over, short: u64) {
         let delay_us = random.one_of(&[0, 50, 500]);
         let lose = random.one_of(&["0", "0.0005", "0.005", "0.05"]);
         let chaos = format!("seed={},delay_us={delay_us},lose={lose}", random.bits());
-        let is_two_and_two = matches!(over, Over::Processes([("UNISONO_NODES", _)]));
+        let is_two_and_two = matches!(over, Over::Mpi([("UNISONO_NODES", _)]));
         let ranks = if is_two_and_two { 4 } else { ranks(case) };
         let mut command =
             job(over, ranks, &format!("{} {case}", if lanes == 8 { "threads" } else { "faulty" }));
@@ -149,7 +154,7 @@ fn judge(ended: &Ended, ranks: usize, chaos: &str, over: Over) -> bool {
     assert!(errors == 0 || through == 0, "a rank is through, and another is not: {said}");
     match over {
         Over::Threads => assert_eq!(through + right + errors, ranks, "{said}"),
-        Over::Processes(_) => assert!(!ended.status.success(), "{said}"),
+        Over::Processes | Over::Mpi(_) => assert!(!ended.status.success(), "{said}"),
     }
     false
 }
@@ -183,7 +188,7 @@ fn stops(name: &str, settings: &'static [(&'static str, &'static str)]) {
     cases.make(1, |case| {
         let folder = tempfile::tempdir().unwrap();
         let ranks = ranks(case + 1);
-        let mut command = job(Over::Processes(settings), ranks, &format!("stopped {case}"));
+        let mut command = job(Over::Mpi(settings), ranks, &format!("stopped {case}"));
         command.env(PROCESSES, folder.path());
         let ended = AtomicBool::new(false);
         let job = std::thread::scope(|scope| {

@@ -17,6 +17,8 @@ use common::left;
 const ROLE: &str = "UNISONO_TEST_ROLE";
 /// Tells a process that it is all ranks.
 const THREADS: &str = "UNISONO_TEST_THREADS";
+/// Tells ranks to do it in a group of all of them.
+const IN_GROUP: &str = "UNISONO_TEST_IN_GROUP";
 /// How long the longest of these may take: what they do before one fails, ten seconds, and what a launcher takes to clean up.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How long ranks may live after one has failed.
@@ -28,6 +30,11 @@ const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/two-nodes"
 fn main() -> ExitCode {
     match std::env::var(ROLE) {
         Ok(role) if std::env::var(THREADS).is_ok() => unisono::run_threads(RANKS, |comm| play(&role, comm)),
+        Ok(role) if std::env::var(IN_GROUP).is_ok() => unisono::run(|comm| {
+            let mut group = comm.group(&[2, 1, 0])?.expect("all are in it");
+            // The group would be gone before the world hears of it.
+            play(&role, &mut group).inspect_err(|error| group.fail(&error.to_string()))
+        }),
         Ok(role) => unisono::run(|comm| play(&role, comm)),
         Err(_) => libtest_mimic::run(&arguments(), trials()).exit_code(),
     }
@@ -112,6 +119,10 @@ fn compute() {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum World {
     Threads,
+    /// Processes that no MPI has launched.
+    Processes,
+    /// A group of such processes.
+    Group,
     SharedMemory,
     Messages,
 }
@@ -120,11 +131,15 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
     let program = std::env::current_exe().expect("a program knows its path");
     let mut command = match world {
         World::Threads => Command::new(program),
+        World::Processes | World::Group => {
+            launch::processes(RANKS, program.to_str().expect("a path in UTF-8"))
+        }
         _ => launch::mpirun(RANKS, program.to_str().expect("a path in UTF-8")),
     };
     match world {
         World::Threads => command.env(THREADS, ""),
-        World::SharedMemory => &mut command,
+        World::Group => command.env(IN_GROUP, ""),
+        World::Processes | World::SharedMemory => &mut command,
         World::Messages => command.env("UNISONO_TRANSPORT", "mpi"),
     };
     // What is odd about the launch would come before the first cause.
@@ -156,7 +171,7 @@ fn trials() -> Vec<Trial> {
         };
         trials.push(Trial::test(name, test).with_ignored_flag(why.is_some()));
     };
-    for world in [World::Threads, World::SharedMemory, World::Messages] {
+    for world in [World::Threads, World::Processes, World::SharedMemory, World::Messages] {
         for (role, cause) in [
             ("panic", "panicked"),
             ("error", "the disk of this rank is full"),
@@ -168,10 +183,19 @@ fn trials() -> Vec<Trial> {
         trial(format!("a rank that is late, over {world:?}"), Box::new(move || late(world)));
         trial(format!("a rank that is asked what it did, over {world:?}"), Box::new(move || asked(world)));
     }
+    for (role, cause) in [
+        ("panic", "panicked"),
+        ("error", "the disk of this rank is full"),
+        ("fail", "it does not like the data"),
+        ("killed", "its process was killed"),
+        ("killed beside one that computes", "its process was killed"),
+    ] {
+        trial(format!("{role}, over {:?}", World::Group), Box::new(move || fails(World::Group, role, cause)));
+    }
     for (name, test) in [("a link that is cut", cut as fn()), ("killed, on another node", killed_elsewhere)] {
         trial(name.to_owned(), Box::new(test));
     }
-    for world in [World::SharedMemory, World::Messages] {
+    for world in [World::Processes, World::SharedMemory, World::Messages] {
         for (role, cause) in [
             ("killed", "its process was killed"),
             ("killed by SIGTERM", "it was ended by SIGTERM"),
@@ -204,7 +228,7 @@ fn fails(world: World, role: &str, cause: &str) {
         // That a rank has left, both others may see at the same moment.
         let see = said.iter().filter(|line| role == "leaves" && is_cause(line) && !is_told(line)).count();
         assert!(speak + see >= 2, "{told}");
-    } else if launch::is_open_mpi() {
+    } else if matches!(world, World::Processes | World::Group) || launch::is_open_mpi() {
         // It sees that too, and may pass on what the ranks write in another order.
         assert!(place.is_some() && speak == 2, "{told}");
     } else {

@@ -57,16 +57,21 @@ fn play(role: &str) -> ExitCode {
             common::bits::agree_in_blocks(&mut comm, Memory::Slices);
             common::bits::agree_in_blocks(&mut comm, Memory::Mixed);
         }
+        "groups" => common::groups::conformance(&mut comm),
+        "groups conform" => common::groups::inside(&mut comm),
         "stress" => common::stress::calls(&mut comm, 300),
         "vendors" => common::vendors::agree(&mut comm),
         "in flight" => common::in_flight::conformance(&mut comm),
+        "point to point" => common::point_to_point::conformance(&mut comm),
         "transport" => println!("transport: {}", comm.transport()),
         "drops" => drops(comm),
         "killed" => killed(&mut comm),
         "long" => long_messages(&mut comm),
-        "patience" => patience(&mut comm),
+        "deadlines" => deadlines(&mut comm),
         "nodes" => assert_eq!(comm.topology().nodes(), 2),
-        "count" | "dtype" | "op" | "algorithm" | "vendor" | "order" | "label" => disagree(role, &mut comm),
+        "count" | "dtype" | "op" | "algorithm" | "vendor" | "order" | "label" | "message" => {
+            disagree(role, &mut comm);
+        }
         "panic" => {
             assert_ne!(comm.rank(), 1, "on purpose");
             let _ = comm.all_reduce(&mut vec![1_u8; 1 << 20], ReduceOp::Sum);
@@ -84,7 +89,7 @@ fn play(role: &str) -> ExitCode {
 }
 
 /// A rank is in a quiet section for longer than others wait, and rank 0 does something for all.
-fn patience(comm: &mut Communicator) {
+fn deadlines(comm: &mut Communicator) {
     // Once all have begun.
     comm.barrier().unwrap();
     comm.set_timeout(Duration::from_millis(500));
@@ -130,6 +135,11 @@ fn disagree(role: &str, comm: &mut Communicator) {
         "label" => mismatched(comm, |comm, buffer| {
             let label = if comm.rank() == 1 { "bucket 2" } else { "bucket 1" };
             comm.label(label).all_reduce(buffer, ReduceOp::Sum).map(drop)
+        }),
+        "message" => mismatched(comm, |comm, buffer| match comm.rank() {
+            0 => comm.send(&buffer[1..], 1),
+            1 => comm.receive(buffer, 0),
+            _ => Ok(()),
         }),
         "order" => mismatched(comm, |comm, buffer| {
             if comm.rank() == 0 {
@@ -232,13 +242,14 @@ fn launch(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {
 }
 
 /// What a rank does that the others do not, and what an error must say of both.
-const DISAGREEMENTS: [(&str, &str, &str); 6] = [
+const DISAGREEMENTS: [(&str, &str, &str); 7] = [
     ("count", "of 100000 f32", "of 99999 f32"),
     ("dtype", "of 100000 f32", "of 100000 u32"),
     ("op", "f32, mean", "f32, sum"),
     ("algorithm", "by tree", "by butterfly"),
     ("vendor", "of 100000 f32, sum, by rail+mpi", "of 99999 f32, sum, by rail+mpi"),
     ("order", "all-reduce #0", "broadcast #0"),
+    ("message", "rank 1 called message #0 of 100000 f32", "rank 0 called message #0 of 99999 f32"),
 ];
 
 /// The same for labels, over shared memory and over messages: ranks that share no memory know the name of their own label alone,
@@ -247,6 +258,22 @@ const OTHER_LABELS: [(&str, &str, &str); 2] = [
     ("label", "#0 \"bucket 1\" of 100000 f32", "#0 \"bucket 2\" of 100000 f32"),
     ("label", "called all-reduce #0 \"bucket ", "called all-reduce #0 with another label of 100000 f32"),
 ];
+
+/// What a world is called, its sizes and settings, and what its ranks do.
+type World = (&'static str, RangeInclusive<usize>, Settings, &'static [&'static str]);
+type Settings = &'static [(&'static str, &'static str)];
+
+/// Where messages go from one rank to another, and where ranks make groups.
+const WITH_MESSAGES_AND_GROUPS: [World; 7] = [
+    ("shared memory", 2..=4, &[], &["point to point"]),
+    ("memory that is not copied", 2..=2, NOT_COPIED, &["point to point"]),
+    ("messages", 2..=4, &[("UNISONO_TRANSPORT", "mpi")], &["point to point"]),
+    ("two and two", 4..=4, &[("UNISONO_NODES", "2,2")], &["point to point"]),
+    ("messages", 4..=4, &[("UNISONO_TRANSPORT", "mpi")], &["groups", "groups conform"]),
+    ("two and two", 4..=4, &[("UNISONO_NODES", "2,2")], &["groups"]),
+    ("one and two that are late", 3..=3, LATE, &["point to point"]),
+];
+const LATE: Settings = &[("UNISONO_NODES", "1,2"), ("UNISONO_CHAOS", "seed=7,delay_us=300")];
 
 /// Whatever the trial at the start says of how fast this kernel copies.
 const COPIED: &[(&str, &str)] = &[("UNISONO_KERNEL_COPIES", "on")];
@@ -276,7 +303,7 @@ fn trials() -> Vec<Trial> {
         ("two and two", 4..=4, even, &["conformance", "bits", "stress", "in flight", "vendors"]),
         ("three and one", 4..=4, uneven, &["conformance", "bits", "blocks", "stress"]),
     ];
-    for (world, sizes, settings, roles) in worlds {
+    for (world, sizes, settings, roles) in worlds.into_iter().chain(WITH_MESSAGES_AND_GROUPS) {
         for ranks in sizes {
             for role in roles {
                 let test = move || drop(launch(ranks, role, settings).expect_success());
@@ -318,8 +345,8 @@ fn trials() -> Vec<Trial> {
         Box::new(move || drop(failure("left", shared, "rank 0 has left the world"))),
     );
     for (world, settings) in [("shared memory", shared), ("two and two", even)] {
-        let test = move || drop(launch(4, "patience", settings).expect_success());
-        trial(format!("patience over {world}"), Box::new(test));
+        let test = move || drop(launch(4, "deadlines", settings).expect_success());
+        trial(format!("deadlines over {world}"), Box::new(test));
     }
     trial("flight recorders of all ranks at a deadline".into(), Box::new(flight_recorders));
     trial("a rank that is killed leaves nothing behind".into(), Box::new(nothing_is_left));

@@ -53,6 +53,37 @@ fn calls_at_random() {
 }
 
 #[test]
+fn groups() {
+    for ranks in 1..=5 {
+        unisono::threads(ranks, |mut comm| common::groups::members(&mut comm));
+    }
+    unisono::threads(4, |mut comm| common::groups::inside(&mut comm));
+    unisono::threads(3, |mut comm| common::groups::conformance(&mut comm));
+}
+
+#[test]
+fn a_group_that_fails_is_no_end_of_its_world() {
+    let errors = unisono::threads(3, |mut comm| {
+        let error = common::groups::disagree(&mut comm).to_string();
+        comm.barrier().unwrap();
+        error
+    });
+    let names = |error: &String| error.contains("of 10 f32") && error.contains("of 11 f32");
+    assert!(errors.iter().any(names), "{errors:?}");
+}
+
+#[test]
+fn ranks_that_name_other_groups_are_told() {
+    let errors = unisono::threads(3, |mut comm| {
+        let list = if comm.rank() == 1 { [0, 2] } else { [0, 1] };
+        comm.group(&list).unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("group of [0, 1]") && error.contains("group of [0, 2]"), "{error}");
+    }
+}
+
+#[test]
 fn a_large_world_begins_and_ends() {
     let sums = unisono::threads(1024, |mut comm| {
         let mut one = [1_u32];

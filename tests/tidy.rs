@@ -65,6 +65,7 @@ fn only_config_reads_the_environment() {
         &["env::var", "env::set_var"],
         &[
             "src/config.rs",
+            "src/config/bootstrap.rs",
             "src/config/cores.rs",
             "src/config/launcher.rs",
             "src/config/network.rs",

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
-use unisono::{Communicator, DevicePending, ReduceOp};
+use unisono::{Communicator, DeviceRequest, ReduceOp};
 
 use crate::correct::without_nccl;
 use crate::report::{Failure, Figures, Outcome};
@@ -158,13 +158,13 @@ fn all_in_flight(
     lanes: &mut [Lane],
     after: &Arc<CudaStream>,
 ) -> Result<(), Failure> {
-    let mut in_flight: Vec<DevicePending<CudaSlice<f32>>> = Vec::new();
+    let mut in_flight: Vec<DeviceRequest<CudaSlice<f32>>> = Vec::new();
     for lane in &mut *lanes {
         let array = lane.queue_before()?;
         in_flight.push(comm.all_reduce_device_async(array, ReduceOp::Sum, &lane.stream)?);
     }
-    for (pending, lane) in in_flight.into_iter().zip(lanes) {
-        let array = pending.wait(after)?;
+    for (request, lane) in in_flight.into_iter().zip(lanes) {
+        let array = request.wait(after)?;
         lane.queue_after(array, after)?;
     }
     Ok(())

@@ -48,7 +48,7 @@ pub fn agree(comm: &mut Communicator, memory: Memory) {
     }
 }
 
-/// Means are made of sums that some ranks have sent, and rounded, and others have not: of numbers that are inexact, so large that sums
+/// Method are made of sums that some ranks have sent, and rounded, and others have not: of numbers that are inexact, so large that sums
 /// overflow, or too small for a normal number.
 fn mean_is_same_on_all_ranks<T: Element + Into<f64>>(
     comm: &mut Communicator,
@@ -56,15 +56,15 @@ fn mean_is_same_on_all_ranks<T: Element + Into<f64>>(
     algorithm: Algorithm,
     element: impl Fn(f64) -> T,
 ) {
-    let means = reduced(comm, memory, (algorithm, ReduceOp::Mean), COUNT, element);
-    let mut first = means.clone();
+    let method = reduced(comm, memory, (algorithm, ReduceOp::Mean), COUNT, element);
+    let mut first = method.clone();
     comm.broadcast(&mut first, 0).unwrap();
     let same = |one: T, other: T| {
         let (one_wide, other_wide): (f64, f64) = (one.into(), other.into());
         bytemuck::bytes_of(&one) == bytemuck::bytes_of(&other) || one_wide.is_nan() && other_wide.is_nan()
     };
-    let differs = (0..COUNT).find(|&index| !same(means[index], first[index]));
-    let what = differs.map(|index| (index, means[index], first[index]));
+    let differs = (0..COUNT).find(|&index| !same(method[index], first[index]));
+    let what = differs.map(|index| (index, method[index], first[index]));
     assert!(what.is_none(), "mean of {} by {algorithm}, rank {} and rank 0: {what:?}", T::DTYPE, comm.rank());
 }
 
@@ -85,7 +85,7 @@ pub fn agree_in_blocks(comm: &mut Communicator, memory: Memory) {
     }
 }
 
-/// Means of the same inputs are these sums, divided once.
+/// Method of the same inputs are these sums, divided once.
 fn are_divided<T: Element + Into<f64>>(
     comm: &mut Communicator,
     memory: Memory,
@@ -93,10 +93,10 @@ fn are_divided<T: Element + Into<f64>>(
     sums: &[T],
     element: impl Fn(f64) -> T,
 ) {
-    let means = reduced(comm, memory, (algorithm, ReduceOp::Mean), sums.len(), element);
+    let method = reduced(comm, memory, (algorithm, ReduceOp::Mean), sums.len(), element);
     let ranks = comm.ranks() as f64;
     let differs = (0..sums.len()).find(|&index| {
-        let (sum, mean): (f64, f64) = (sums[index].into(), means[index].into());
+        let (sum, mean): (f64, f64) = (sums[index].into(), method[index].into());
         (mean * ranks - sum).abs() > sum.abs() / 64.0
     });
     assert!(differs.is_none(), "{algorithm} over {}, means, element {differs:?}", comm.transport());

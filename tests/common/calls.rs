@@ -1,6 +1,8 @@
 //! A collective call as a value: drawn at random, made on a communicator, and held against what must come of it.
 
-use unisono::{Choice, Communicator, DType, Operation, ReduceOp};
+use std::ops::{DerefMut, Range};
+
+use unisono::{Choice, Communicator, DType, Element, Operation, ReduceOp, Request};
 
 use super::memory::Memory;
 use super::{Exact, assert_reduced, inputs};
@@ -22,7 +24,6 @@ pub struct Made {
 #[derive(Debug, Clone, Copy)]
 pub struct Own {
     pub memory: Memory,
-    /// Only all-reduces can be.
     pub in_flight: bool,
 }
 
@@ -103,23 +104,59 @@ impl Made {
             comm.label(self.label);
         }
         let mut array = memory.array(comm, inputs::<T>(op, comm.rank(), number, self.count));
-        match self.operation {
-            Operation::AllReduce if in_flight => array = comm.all_reduce_async(array, op)?.wait()?,
-            Operation::AllReduce => drop(comm.all_reduce(&mut array, op)?),
-            Operation::ReduceScatter => drop(comm.reduce_scatter(&mut array, op)?),
-            Operation::AllGather => drop(comm.all_gather(&mut array)?),
-            Operation::Broadcast { root } => drop(comm.broadcast(&mut array, root)?),
-            Operation::Reduce { root } => drop(comm.reduce(&mut array, op, root)?),
-            Operation::Gather { root } => drop(comm.gather(&mut array, root)?),
-            Operation::Scatter { root } => drop(comm.scatter(&mut array, root)?),
-            Operation::AllToAll => drop(comm.all_to_all(&mut array)?),
+        if in_flight {
+            array = self.begin(comm, array)?.wait()?;
+        } else {
+            self.block(comm, &mut array)?;
         }
         self.check(comm, &array, number, ranks);
         Ok(())
     }
 
+    /// Makes the blocking call, by what is chosen.
+    pub fn block<T: Element>(&self, comm: &mut Communicator, array: &mut [T]) -> unisono::Result<()> {
+        let op = self.op;
+        match self.operation {
+            Operation::AllReduce => comm.all_reduce(array, op).map(drop),
+            Operation::ReduceScatter => comm.reduce_scatter(array, op).map(drop),
+            Operation::AllGather => comm.all_gather(array).map(drop),
+            Operation::Broadcast { root } => comm.broadcast(array, root).map(drop),
+            Operation::Reduce { root } => comm.reduce(array, op, root).map(drop),
+            Operation::Gather { root } => comm.gather(array, root).map(drop),
+            Operation::Scatter { root } => comm.scatter(array, root).map(drop),
+            Operation::AllToAll => comm.all_to_all(array).map(drop),
+        }
+    }
+
+    /// Makes the same call without waiting for it.
+    pub fn begin<T: Element, B>(&self, comm: &mut Communicator, array: B) -> unisono::Result<Request<B>>
+    where
+        B: DerefMut<Target = [T]> + Send + 'static,
+    {
+        let op = self.op;
+        match self.operation {
+            Operation::AllReduce => comm.all_reduce_async(array, op),
+            Operation::ReduceScatter => comm.reduce_scatter_async(array, op),
+            Operation::AllGather => comm.all_gather_async(array),
+            Operation::Broadcast { root } => comm.broadcast_async(array, root),
+            Operation::Reduce { root } => comm.reduce_async(array, op, root),
+            Operation::Gather { root } => comm.gather_async(array, root),
+            Operation::Scatter { root } => comm.scatter_async(array, root),
+            Operation::AllToAll => comm.all_to_all_async(array),
+        }
+    }
+
+    /// The elements that are defined on a rank when the call is done.
+    pub fn defined_on(&self, comm: &Communicator) -> Range<usize> {
+        match self.operation {
+            Operation::ReduceScatter | Operation::Scatter { .. } => comm.own_part(self.count),
+            Operation::Reduce { root } | Operation::Gather { root } if root != comm.rank() => 0..0,
+            _ => 0..self.count,
+        }
+    }
+
     /// Whether this rank has a result that needs something of every rank.
-    fn needs_all(&self, rank: usize) -> bool {
+    pub fn needs_all(&self, rank: usize) -> bool {
         match self.operation {
             Operation::Broadcast { .. } | Operation::Scatter { .. } => false,
             Operation::Reduce { root } | Operation::Gather { root } => rank == root,
@@ -127,7 +164,11 @@ impl Made {
         }
     }
 
-    fn check<T: Exact>(&self, comm: &Communicator, result: &[T], number: usize, agree: Ranks) {
+    /// Holds this rank's result against what must come of the call.
+    ///
+    /// # Panics
+    /// If it is wrong.
+    pub fn check<T: Exact>(&self, comm: &Communicator, result: &[T], number: usize, agree: Ranks) {
         let (rank, ranks, op, count) = (comm.rank(), comm.ranks(), self.op, self.count);
         let what = format!("rank {rank} of {ranks}, {} over {}", self.describe(0), comm.transport());
         assert!(
@@ -135,9 +176,7 @@ impl Made {
             "a result of what the ranks disagree on: {what}"
         );
         let own = comm.own_part(count);
-        let of = |from: usize, range: std::ops::Range<usize>| {
-            inputs::<T>(op, from, number + range.start, range.len())
-        };
+        let of = |from: usize, range: Range<usize>| inputs::<T>(op, from, number + range.start, range.len());
         match self.operation {
             Operation::AllReduce => assert_reduced(result, op, ranks, number, &what),
             Operation::Reduce { root } if root == rank => assert_reduced(result, op, ranks, number, &what),

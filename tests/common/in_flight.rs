@@ -1,55 +1,117 @@
-//! Collectives in flight, over any transport.
+//! Collectives in flight, over any transport: all of them are what their blocking forms are.
 
 use std::time::Duration;
 
-use unisono::{Communicator, Error, ReduceOp};
+use unisono::{Algorithm, Choice, Communicator, DType, Error, Operation, ReduceOp, Request};
 
-const COUNT: usize = 50_000;
+use super::calls::{Made, Ranks};
+use super::inputs;
 
-/// What rank `rank` brings to call `call`.
-fn input(rank: usize, call: usize) -> Vec<f64> {
-    (0..COUNT + call).map(|index| (rank + call * 10 + index % 7) as f64).collect()
-}
+const LARGE: usize = 50_003;
 
-fn is_sum(ranks: usize, call: usize, sums: &[f64]) -> bool {
-    let all: f64 = (0..ranks).map(|rank| (rank + call * 10) as f64).sum();
-    sums.len() == COUNT + call
-        && sums.iter().enumerate().all(|(index, &sum)| sum == all + (ranks * (index % 7)) as f64)
-}
-
-/// Several calls in flight, vectors and registered memory, waited for in any order, with blocking calls between.
+/// Several calls in flight, waited for in any order, with blocking calls between.
 pub fn conformance(comm: &mut Communicator) {
-    let (rank, ranks) = (comm.rank(), comm.ranks());
-    for round in 0..5 {
-        let vectors: Vec<_> =
-            (0..4).map(|call| comm.all_reduce_async(input(rank, call), ReduceOp::Sum).unwrap()).collect();
-        let mut registered = comm.alloc::<f64>(COUNT).unwrap();
-        registered.copy_from_slice(&input(rank, 0));
-        let registered = comm.all_reduce_async(registered, ReduceOp::Sum).unwrap();
-        assert!(is_sum(ranks, 0, &registered.wait().unwrap()));
-
-        if round % 2 == 1 {
-            let mut blocking = input(rank, 1);
-            comm.all_reduce(&mut blocking, ReduceOp::Sum).unwrap();
-            assert!(is_sum(ranks, 1, &blocking));
+    for choice in [Choice::Auto, Choice::Algorithm(Algorithm::Ring)] {
+        comm.set_choice(choice).unwrap();
+        for count in [0, 1, comm.ranks(), comm.ranks() + 1, LARGE] {
+            same_bits(comm, count);
         }
-        for (call, pending) in vectors.into_iter().enumerate().rev() {
-            assert!(is_sum(ranks, call, &pending.wait().unwrap()), "call {call} of round {round}");
-        }
+        mixed(comm);
+        registered(comm);
     }
     // Nobody waits for this one, and the next call still comes after it.
-    drop(comm.all_reduce_async(input(rank, 3), ReduceOp::Max).unwrap());
+    drop(comm.all_reduce_async(vec![1.0_f64; LARGE], ReduceOp::Max).unwrap());
     comm.barrier().unwrap();
     // The communicator ends with a call in flight.
-    drop(comm.all_reduce_async(input(rank, 3), ReduceOp::Min).unwrap());
+    drop(comm.all_reduce_async(vec![1.0_f64; LARGE], ReduceOp::Min).unwrap());
 }
 
-/// Ranks that disagree in flight: the wait says it, and so does every later call.
-pub fn mismatch(comm: &mut Communicator) -> Vec<Error> {
+/// Every operation on an array of so many elements, or of as many as make blocks.
+pub fn every_operation(ranks: usize, root: usize, count: usize) -> [Made; 8] {
+    Operation::all(root).map(|operation| {
+        let count = if operation == Operation::AllToAll { count / ranks * ranks } else { count };
+        Made { operation, choice: Choice::Auto, dtype: DType::F64, op: ReduceOp::Sum, count, label: "" }
+    })
+}
+
+/// Every operation in flight, all at once, and its blocking form on the same numbers, whose sums show in which order they are
+/// added.
+fn same_bits(comm: &mut Communicator, count: usize) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let calls = every_operation(ranks, (count + 1) % ranks, count);
+    let input = |call: &Made| -> Vec<f64> {
+        (0..call.count).map(|index| 1.0 / (1 + rank * 3 + index % 97) as f64).collect()
+    };
+    let begun: Vec<_> = calls.iter().map(|call| call.begin(comm, input(call)).unwrap()).collect();
+    let barrier = comm.barrier_async().unwrap();
+    for (call, request) in calls.iter().zip(begun).rev() {
+        let what = format!("rank {rank} of {ranks}, {} over {}", call.describe(0), comm.transport());
+        let mut blocking = input(call);
+        call.block(comm, &mut blocking).unwrap();
+        assert!(request.is_done() && barrier.is_done(), "a blocking call waits for all in flight: {what}");
+        let in_flight = request.wait().unwrap();
+        assert_eq!(in_flight.len(), call.count, "the whole buffer comes back: {what}");
+        let bits = |array: &[f64]| -> Vec<u64> {
+            array[call.defined_on(comm)].iter().map(|element| element.to_bits()).collect()
+        };
+        assert!(bits(&in_flight) == bits(&blocking), "in flight it is something else: {what}");
+    }
+    barrier.wait().unwrap();
+}
+
+/// All operations one after the other, barriers too: in each call every other rank blocks, and up to five are in flight.
+fn mixed(comm: &mut Communicator) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let mut in_flight: Vec<(Made, usize, Request<Vec<f64>>)> = Vec::new();
+    for round in 0..4 {
+        for (place, mut call) in every_operation(ranks, round % ranks, 1009 * round).into_iter().enumerate() {
+            let number = round * 8 + place;
+            call.label = ["", "of all"][number / 3 % 2];
+            let mut array = inputs::<f64>(call.op, rank, number, call.count);
+            let is_named = !call.label.is_empty();
+            let comm = if is_named { comm.label(call.label) } else { &mut *comm };
+            // In twos, so that something stays in flight.
+            if (rank + number / 2) % 2 == 0 {
+                call.block(comm, &mut array).unwrap();
+                call.check(comm, &array, number, Ranks::Agree);
+            } else {
+                let request = call.begin(comm, array).unwrap();
+                in_flight.push((call, number, request));
+            }
+            while in_flight.len() > 5 {
+                let (call, number, request) = in_flight.swap_remove(number % in_flight.len());
+                call.check(comm, &request.wait().unwrap(), number, Ranks::Agree);
+            }
+        }
+        let comm = comm.label("between rounds");
+        if (rank + round) % 2 == 0 { comm.barrier() } else { comm.barrier_async().unwrap().wait() }.unwrap();
+    }
+    for (call, number, request) in in_flight {
+        call.check(comm, &request.wait().unwrap(), number, Ranks::Agree);
+    }
+}
+
+/// Registered memory in flight comes back as such.
+fn registered(comm: &mut Communicator) {
+    for (number, call) in every_operation(comm.ranks(), 0, LARGE).into_iter().enumerate() {
+        let mut array = comm.alloc::<f64>(call.count).unwrap();
+        array.copy_from_slice(&inputs::<f64>(call.op, comm.rank(), number, call.count));
+        let array = call.begin(comm, array).unwrap().wait().unwrap();
+        call.check(comm, &array, number, Ranks::Agree);
+    }
+}
+
+/// Ranks that disagree in flight on how many elements there are: what the wait says, and then the next call's, and a blocking
+/// one. A rank that needs nothing of the others may be done before it can know.
+pub fn mismatch(comm: &mut Communicator, operation: Operation) -> [Option<Error>; 3] {
     comm.set_timeout(Duration::from_secs(30));
-    let count = if comm.rank() == 1 { 999 } else { 1000 };
-    let first = comm.all_reduce_async(vec![1.0_f32; count], ReduceOp::Sum).unwrap();
+    let count = if comm.rank() == 1 { 9998 } else { 10_000 };
+    let mut call = every_operation(comm.ranks(), 0, count)[0].clone();
+    call.operation = operation;
+    let first = call.begin(comm, vec![1.0_f64; count]).unwrap();
     let second = comm.all_reduce_async(vec![1.0_f32; 10], ReduceOp::Sum);
-    let errors = [first.wait().err(), second.and_then(unisono::Pending::wait).err(), comm.barrier().err()];
-    errors.into_iter().map(|error| error.expect("nothing succeeds")).collect()
+    let errors = [first.wait().err(), second.and_then(Request::wait).err(), comm.barrier().err()];
+    let is_told = errors[0].is_some() || !call.needs_all(comm.rank());
+    assert!(is_told, "rank {} has a result of what the ranks disagree on: {operation:?}", comm.rank());
+    errors
 }

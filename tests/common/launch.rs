@@ -50,6 +50,18 @@ pub fn mpirun(ranks: usize, program: &str) -> Command {
     command
 }
 
+/// A loop of a shell's that starts a program once for each rank, without MPI, and fails if one of them does.
+pub fn processes(ranks: usize, program: &str) -> Command {
+    let mut command = Command::new("sh");
+    let numbers = (0..ranks).map(|rank| rank.to_string()).collect::<Vec<_>>().join(" ");
+    let script = format!(
+        "for rank in {numbers}; do RANK=$rank WORLD_SIZE={ranks} \"$0\" & started=\"$started $!\"; done; \
+         for process in $started; do wait \"$process\" || failed=$?; done; exit \"${{failed:-0}}\""
+    );
+    command.args(["-c", &script, program]);
+    command
+}
+
 /// Runs a command to its end; ends it, and all that it started, if it takes longer.
 pub fn run(command: Command, deadline: Duration) -> Ended {
     run_and(command, deadline, |_, _| ())

@@ -10,10 +10,12 @@ use unisono::{
 
 pub mod bits;
 pub mod calls;
+pub mod groups;
 pub mod in_flight;
 pub mod launch;
 pub mod left;
 pub mod memory;
+pub mod point_to_point;
 pub mod random;
 pub mod small;
 pub mod soak;
@@ -132,11 +134,11 @@ pub fn conformance(comm: &mut Communicator, memory: Memory) {
 fn choices(comm: &Communicator, dtype: DType) -> Vec<Choice> {
     let mut choices: Vec<_> = Algorithm::ALL.into_iter().map(Choice::Algorithm).collect();
     choices.push(Choice::Auto);
-    if comm.transport() != "threads" {
+    if comm.has_mpi() {
         choices.push(Choice::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi));
         choices.push(Choice::InNodes(Algorithm::Rail, Vendor::Mpi));
     }
-    if comm.transport() != "threads" && !dtype.is_half() {
+    if comm.has_mpi() && !dtype.is_half() {
         choices.push(Choice::Vendor(Vendor::Mpi));
     }
     choices

@@ -72,9 +72,9 @@ impl Call<'_> {
         let mut array = memory.array(comm, inputs::<T>(op, rank, number, count));
         let what = format!("call {number} of {count} by {}, {memory:?}, rank {rank}", comm.choice());
         if own.once_in(3) {
-            let pending = comm.all_reduce_async(array, op).unwrap();
+            let request = comm.all_reduce_async(array, op).unwrap();
             in_flight.push(Box::new(move || {
-                assert_reduced(&pending.wait().unwrap(), op, ranks, number, &format!("{what}, in flight"));
+                assert_reduced(&request.wait().unwrap(), op, ranks, number, &format!("{what}, in flight"));
             }));
         } else {
             comm.all_reduce(&mut array, op).unwrap();

@@ -215,9 +215,9 @@ fn in_flight(comm: &mut Communicator) {
                 (comm.all_reduce_device_async(array, ReduceOp::Sum, &stream).unwrap(), number)
             })
             .collect();
-        for (pending, number) in begun {
+        for (request, number) in begun {
             let other = comm.device().unwrap().new_stream().unwrap();
-            let array = pending.wait(&other).unwrap();
+            let array = request.wait(&other).unwrap();
             let reduced = other.clone_dtoh(&array).unwrap();
             comm.synchronize(&other).unwrap();
             assert_reduced(

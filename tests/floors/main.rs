@@ -16,7 +16,7 @@ use graph::{Arrows, Graph, arrow, circle, told};
 const FLOORS: [(&str, &[&str]); 17] = [
     ("words", &["size", "system", "dtype", "record", "error"]),
     ("kernels", &["kernels"]),
-    ("calls", &["means", "call", "codes"]),
+    ("calls", &["method", "call", "codes"]),
     ("settings", &["config"]),
     ("memory", &["memory"]),
     ("status", &["status"]),
@@ -24,7 +24,7 @@ const FLOORS: [(&str, &[&str]); 17] = [
     ("executor", &["executor"]),
     ("GPUs", &["gpu", "nccl", "device"]),
     ("which method", &["select", "tuning"]),
-    ("communicator", &["collective", "pending", "communicator"]),
+    ("communicator", &["collective", "request", "communicator"]),
     ("watchdog", &["watchdog"]),
     ("worlds", &["world", "run"]),
     ("measuring", &["bench", "doctor"]),
@@ -41,7 +41,7 @@ const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 6] = [
     ("train", &["transport", "executor", "collective", "watchdog"]),
     ("tuning", &["select"]),
     ("select", &["tuning", "transport", "executor"]),
-    ("pending", &["call", "kernels", "transport"]),
+    ("request", &["call", "kernels", "transport"]),
 ];
 
 fn library() -> Graph {
@@ -130,7 +130,7 @@ fn a_circle_is_told_by_its_lines() {
 #[test]
 fn an_arrow_upwards_is_found() {
     let graph = Graph::new([
-        (Path::new("error.rs"), "use crate::status::Roll;"),
+        (Path::new("error.rs"), "use crate::status::StatusBoard;"),
         (Path::new("status.rs"), "use crate::error::Error;"),
         (Path::new("data.rs"), "use crate::error::Error;"),
     ]);
@@ -139,7 +139,7 @@ fn an_arrow_upwards_is_found() {
         wrong,
         [
             "data -> error\n    data.rs:1: crate::error::Error\n",
-            "error -> status\n    error.rs:1: crate::status::Roll\n"
+            "error -> status\n    error.rs:1: crate::status::StatusBoard\n"
         ]
     );
 }

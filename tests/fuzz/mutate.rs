@@ -27,7 +27,7 @@ const NUMBERS: [u64; 14] = [
 
 /// The most that is kept.
 const MOST: usize = 512;
-/// The longest input: what is repeated without end tests nothing but patience.
+/// The longest input: what is repeated without end tests nothing but deadlines.
 const LONGEST_BYTES: usize = 64 << 10;
 
 /// What inputs are made from.

@@ -101,7 +101,7 @@ impl Case {
         let mut random = Random::of(seed, number);
         let topology =
             if world == "shm+mpi" { Topology::uniform(2, 2) } else { Topology::single_node(ranks) };
-        let draw = Draw { topology, has_mpi: world != "threads" };
+        let draw = Draw { topology, has_mpi: !matches!(world, "threads" | "processes") };
         let kind = kind(number);
         let (most, few) = draw.orders(kind, &mut random);
         let before: Vec<_> = (0..random.below(3)).map(|_| draw.call(&mut random)).collect();
@@ -112,7 +112,7 @@ impl Case {
         let few_ranks = 1 + random.below(ranks / 2);
         (0..few_ranks).for_each(|_| is_of_few[random.below(ranks)] = true);
         let (most, few) = (whole(most), whole(few));
-        let share_memory = matches!(world, "threads" | "shm");
+        let share_memory = matches!(world, "threads" | "processes" | "shm");
         Self { ranks, kind, most, few, is_of_few, share_memory, own: random }
     }
 

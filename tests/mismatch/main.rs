@@ -2,7 +2,7 @@
 //!
 //! Launches itself under mpirun, as tests/mpi.rs does.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use common::soak::Soak;
 
 /// Tells a process that it is a rank, and which case it makes.
 const ROLE: &str = "UNISONO_TEST_ROLE";
+/// Tells ranks to make it in a group of all of them.
+const IN_GROUP: &str = "UNISONO_TEST_IN_GROUP";
 /// A job that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Worlds at a time: most of what they do is to wait.
@@ -41,6 +43,8 @@ fn trials() -> Vec<Trial> {
     };
     vec![
         trial("mismatches over threads", over_threads),
+        trial("mismatches over processes without MPI", over_processes),
+        trial("mismatches in a group of processes", in_group),
         trial("mismatches over shm", over_shared_memory),
         trial("mismatches over mpi", over_messages),
         trial("mismatches over shm+mpi", over_both),
@@ -93,25 +97,37 @@ fn over_threads(name: &str) {
     cases.tell(name, &counts.of_ranks());
 }
 
+fn over_processes(name: &str) {
+    in_jobs(name, "processes", launch::processes, &[]);
+}
+
+fn in_group(name: &str) {
+    in_jobs(name, "processes", launch::processes, &[(IN_GROUP, "")]);
+}
+
 fn over_shared_memory(name: &str) {
-    in_jobs(name, "shm", &[]);
+    in_jobs(name, "shm", launch::mpirun, &[]);
 }
 
 fn over_messages(name: &str) {
-    in_jobs(name, "mpi", &[("UNISONO_TRANSPORT", "mpi")]);
+    in_jobs(name, "mpi", launch::mpirun, &[("UNISONO_TRANSPORT", "mpi")]);
 }
 
 fn over_both(name: &str) {
-    in_jobs(name, "shm+mpi", &[("UNISONO_NODES", "2,2")]);
+    in_jobs(name, "shm+mpi", launch::mpirun, &[("UNISONO_NODES", "2,2")]);
 }
 
+/// A command that starts so many ranks of a program.
+type Launcher = fn(usize, &str) -> Command;
+
 /// A rank that fails ends the job, and with it the ranks that could not know: a job for each case.
-fn in_jobs(name: &str, world: &'static str, settings: &[(&str, &str)]) {
+fn in_jobs(name: &str, world: &'static str, launcher: Launcher, settings: &[(&str, &str)]) {
     let soak = Soak::from_environment();
-    let (cases, counts) = (soak.cases(if world == "shm" { 40 } else { 20 }), Counts::default());
+    let (cases, counts) =
+        (soak.cases(if matches!(world, "processes" | "shm") { 40 } else { 20 }), Counts::default());
     cases.make(2, |number| {
         let case = Case::new(soak.seed, number, world);
-        let ended = launched(case.ranks, &number.to_string(), settings);
+        let ended = launched(launcher, case.ranks, &number.to_string(), settings);
         let said = format!("{case:?}\n{}\n{}", ended.stdout, ended.stderr);
         assert!(!ended.status.success(), "{said}");
         assert!(!ended.stderr.contains("panicked"), "{said}");
@@ -123,15 +139,21 @@ fn in_jobs(name: &str, world: &'static str, settings: &[(&str, &str)]) {
     cases.tell(name, &counts.of_ranks());
 }
 
-fn launched(ranks: usize, role: &str, settings: &[(&str, &str)]) -> launch::Ended {
+fn launched(launcher: Launcher, ranks: usize, role: &str, settings: &[(&str, &str)]) -> launch::Ended {
     let program = std::env::current_exe().expect("a program knows its path");
-    let mut command = launch::mpirun(ranks, program.to_str().expect("a path in UTF-8"));
-    command.env(ROLE, role).envs(settings.iter().copied());
+    let mut command = launcher(ranks, program.to_str().expect("a path in UTF-8"));
+    // Several worlds begin in this session at once.
+    command.env(ROLE, role).env("MASTER_PORT", role).envs(settings.iter().copied());
     launch::run(command, DEADLINE)
 }
 
 fn one(number: u64) {
     let mut comm = unisono::init().unwrap();
-    let world = comm.transport();
-    Case::new(Soak::from_environment().seed, number, world).play(&mut comm).tell();
+    let world = if comm.has_mpi() { comm.transport() } else { "processes" };
+    let case = Case::new(Soak::from_environment().seed, number, world);
+    if std::env::var(IN_GROUP).is_ok() {
+        let mut group = comm.split(Some(0), 0).unwrap().expect("all are in it");
+        return case.play(&mut group).tell();
+    }
+    case.play(&mut comm).tell();
 }

@@ -1,0 +1,277 @@
+//! Worlds of processes without MPI: whatever sets RANK and WORLD_SIZE starts them. This program launches itself: without a role it
+//! is the test runner, with one it is a rank.
+
+use std::fs;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Trial};
+use unisono::{Communicator, Error, OnFailure, ReduceOp, Unisono};
+
+mod common;
+
+use common::launch::{self, Ended};
+use common::left;
+use common::memory::Memory;
+
+/// Tells a process that it is a rank, and what it does.
+const ROLE: &str = "UNISONO_TEST_ROLE";
+const DEADLINE: Duration = Duration::from_secs(120);
+/// How long ranks may take to see that another has ended.
+const SOON: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    match std::env::var(ROLE) {
+        Ok(role) => play(&role),
+        Err(_) => {
+            // Each has more ranks than there are cores.
+            let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+            libtest_mimic::run(&arguments, trials()).exit_code()
+        }
+    }
+}
+
+fn play(role: &str) -> ExitCode {
+    match role {
+        "embedded" => return embedded(),
+        "killed" => return unisono::run(killed),
+        _ => {}
+    }
+    let mut comm = match unisono::init() {
+        Ok(comm) => comm,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(3);
+        }
+    };
+    match role {
+        "conformance" => common::conformance(&mut comm, Memory::Slices),
+        "registered" => [Memory::Registered, Memory::Parts]
+            .into_iter()
+            .for_each(|memory| common::conformance(&mut comm, memory)),
+        "bits" => common::bits::agree(&mut comm, Memory::Mixed),
+        "in flight" => common::in_flight::conformance(&mut comm),
+        "groups" => common::groups::conformance(&mut comm),
+        "groups conform" => common::groups::inside(&mut comm),
+        "point to point" => common::point_to_point::conformance(&mut comm),
+        "stress" => common::stress::calls(&mut comm, 200),
+        "world" => println!("{} of {} over {}", comm.rank(), comm.ranks(), comm.transport()),
+        _ => panic!("no such role: {role}"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let mut trial = |name: String, test: Box<dyn FnOnce() + Send>| {
+        trials.push(Trial::test(name, move || {
+            test();
+            Ok(())
+        }));
+    };
+    for (role, sizes) in [
+        ("conformance", 1..=4),
+        ("registered", 2..=3),
+        ("bits", 2..=3),
+        ("in flight", 2..=3),
+        ("point to point", 2..=4),
+        ("stress", 3..=3),
+        ("groups", 1..=4),
+        ("groups conform", 4..=4),
+    ] {
+        for ranks in sizes {
+            let test = move || drop(launch(ranks, role, &[]).expect_success());
+            trial(format!("{role} at {ranks} ranks"), Box::new(test));
+        }
+    }
+    for (name, test) in [
+        ("ranks of a session find each other, again and again", again as fn()),
+        ("ranks that name a folder find each other there", in_folder),
+        ("settings that differ are refused with both", settings),
+        ("worlds of different sizes are refused with both", sizes),
+        ("numbers that are none are refused", numbers),
+        ("ranks on other machines are not waited for", machines),
+        ("a rank that is killed is an error for the others, whose program goes on", killed_beside_embedded),
+        ("a rank that is killed ends the job, and leaves nothing", killed_ends_all),
+    ] {
+        trial(name.to_owned(), Box::new(test));
+    }
+    trials
+}
+
+fn program() -> String {
+    std::env::current_exe().expect("a program knows its path").to_str().expect("a path in UTF-8").to_owned()
+}
+
+fn launch(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {
+    let mut command = launch::processes(ranks, &program());
+    command.env(ROLE, role).env("UNISONO_WARNINGS", "off").envs(settings.iter().copied());
+    launch::run(command, DEADLINE)
+}
+
+/// A process for each of these environments, all at once.
+fn each(role: &str, all: &[&[(&str, &str)]]) -> Vec<Ended> {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(program());
+        command.env(ROLE, role).env("UNISONO_BOOTSTRAP_DIR", folder.path());
+        command.envs(variables.iter().copied());
+        launch::run(command, DEADLINE)
+    };
+    std::thread::scope(|scope| {
+        let started: Vec<_> = all.iter().map(|variables| scope.spawn(|| start(variables))).collect();
+        started.into_iter().map(|ended| ended.join().unwrap()).collect()
+    })
+}
+
+fn expect_world(ended: Ended) {
+    let Ended { stdout, stderr, .. } = ended.expect_success();
+    for rank in 0..3 {
+        assert!(stdout.contains(&format!("{rank} of 3 over shm\n")), "{stdout}{stderr}");
+    }
+    assert_eq!(stderr, "");
+}
+
+fn again() {
+    for _ in 0..3 {
+        expect_world(launch(3, "world", &[]));
+    }
+}
+
+fn in_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let meeting = folder.path().join("new/one");
+    for _ in 0..2 {
+        expect_world(launch(3, "world", &[("UNISONO_BOOTSTRAP_DIR", meeting.to_str().unwrap())]));
+        assert_eq!(fs::read_dir(&meeting).unwrap().count(), 0, "nothing stays there");
+    }
+}
+
+/// All ranks say the same, and fail.
+fn expect_refusals(all: &[Ended], said: &[&str]) {
+    for Ended { status, stderr, stdout } in all {
+        assert_eq!(status.code(), Some(3), "{stdout}{stderr}");
+        assert!(said.iter().any(|said| stderr.contains(said)), "{stderr}");
+    }
+}
+
+fn settings() {
+    let of = |rank, size| [("RANK", rank), ("WORLD_SIZE", "2"), ("UNISONO_SEGMENT_BYTES", size)];
+    let all = each("world", &[&of("0", "64"), &of("1", "128")]);
+    expect_refusals(&all, &["UNISONO_SEGMENT_BYTES is 64 on rank 0 ("]);
+    assert!(all.iter().all(|ended| ended.stderr.contains("and 128 on rank 1 (")));
+    // A rank whose settings make no sense does not let the others wait.
+    let all = each("world", &[&of("0", "64"), &of("1", "65")]);
+    expect_refusals(&all, &["on rank 1 ("]);
+}
+
+fn sizes() {
+    let all = each(
+        "world",
+        &[
+            &[("RANK", "0"), ("WORLD_SIZE", "2")],
+            &[("RANK", "1"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")],
+        ],
+    );
+    let said = [
+        "rank 0 is in a world of 2 ranks, but rank 1 in one of 3",
+        "rank 1 is in a world of 3 ranks, but rank 0 in one of 2",
+    ];
+    // Whoever sees it first ends, and the other may see that.
+    expect_refusals(&all, &[said[0], said[1], "has ended before the world began"]);
+    assert!(all.iter().any(|ended| said.iter().any(|said| ended.stderr.contains(said))));
+}
+
+fn numbers() {
+    for (rank, ranks) in [("2", "2"), ("first", "2"), ("0", "0")] {
+        let all = each("world", &[&[("RANK", rank), ("WORLD_SIZE", ranks)]]);
+        expect_refusals(&all, &["RANK and WORLD_SIZE say nothing of a world"]);
+    }
+}
+
+fn machines() {
+    let all = each("world", &[&[("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2")]]);
+    expect_refusals(&all, &["rank 0 is one of 4, of which 2 are on this machine"]);
+}
+
+/// The signals that this process has handlers for, but for those of the C library's own, above 31.
+fn handlers() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() as u32 & (u32::MAX >> 1)
+}
+
+fn sockets() -> usize {
+    let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// A program that has a communicator for a part of its work: nothing of it changes, and it outlives the ranks that fail.
+fn embedded() -> ExitCode {
+    let before = (handlers(), sockets());
+    let mut comm = Unisono::builder().on_failure(OnFailure::ReturnError).processes().unwrap();
+    let mut array = vec![1.0_f32; 100_000];
+    comm.all_reduce(&mut array, ReduceOp::Max).unwrap();
+    assert_eq!((handlers(), sockets()), before);
+    if comm.rank() == 1 {
+        kill_this_process();
+    }
+    let began = Instant::now();
+    let error = loop {
+        if let Err(error) = comm.all_reduce(&mut array, ReduceOp::Max) {
+            break error;
+        }
+    };
+    assert!(began.elapsed() < SOON);
+    assert!(matches!(error, Error::Aborted { by: 1, .. }), "{error}");
+    assert!(comm.all_reduce(&mut array, ReduceOp::Max).is_err());
+    drop(comm);
+    // Longer than a watchdog that ends programs would let it.
+    std::thread::sleep(Duration::from_secs(3));
+    println!("goes on after: {error}");
+    ExitCode::SUCCESS
+}
+
+fn kill_this_process() {
+    let process = std::process::id().to_string();
+    Command::new("kill").args(["-KILL", &process]).status().expect("kill starts");
+    std::thread::sleep(DEADLINE);
+}
+
+fn killed_beside_embedded() {
+    let ended = launch(3, "embedded", &[]);
+    assert_eq!(ended.status.code(), Some(128 + 9), "{}\n{}", ended.stdout, ended.stderr);
+    let goes_on = "goes on after: rank ";
+    assert_eq!(ended.stdout.matches(goes_on).count(), 2, "{}\n{}", ended.stdout, ended.stderr);
+    assert_eq!(ended.stdout.matches("its process was killed").count(), 2, "{}", ended.stdout);
+    assert!(!ended.stderr.contains("unisono: rank"), "{}", ended.stderr);
+}
+
+/// Works without end, until rank 1 is killed.
+fn killed(comm: &mut Communicator) -> unisono::Result<()> {
+    println!("process {}", std::process::id());
+    let mut array = comm.alloc::<f32>(1 << 20)?;
+    for call in 0.. {
+        comm.all_reduce(&mut array, ReduceOp::Max)?;
+        if comm.rank() == 1 && call == 10 {
+            kill_this_process();
+        }
+    }
+    Ok(())
+}
+
+fn killed_ends_all() {
+    let before = left::shared_files();
+    let began = Instant::now();
+    let ended = launch(3, "killed", &[]);
+    let told = format!("{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
+    assert!(!ended.status.success() && began.elapsed() < SOON, "{told}");
+    assert!(ended.stderr.contains("unisono: rank 1 (host ") && ended.stderr.contains("has died"), "{told}");
+    assert_eq!(
+        ended.stderr.matches("aborted because rank 1 failed: its process was killed").count(),
+        2,
+        "{told}"
+    );
+    left::nothing(ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")), 3, &before);
+}
