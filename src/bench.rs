@@ -43,8 +43,7 @@ pub struct Settings {
 }
 
 /// Times of a set of iterations, each that of the slowest rank.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[expect(missing_docs, reason = "the names of order statistics say all")]
 pub struct Times {
     pub min: f64,
@@ -64,8 +63,7 @@ impl Times {
 }
 
 /// One contender at one size.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Row {
     /// What was asked for.
     pub algorithm: String,

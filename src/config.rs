@@ -10,7 +10,6 @@ use unisono_collectives::Topology;
 use crate::error::{Error, Result};
 
 mod bootstrap;
-#[cfg(feature = "candle")]
 mod cores;
 mod launcher;
 #[cfg(feature = "mpi")]
@@ -18,7 +17,6 @@ mod network;
 mod variables;
 
 pub(crate) use bootstrap::{bootstrap_folder, job};
-#[cfg(feature = "candle")]
 pub use cores::share_cores;
 pub use launcher::{Launcher, Starter};
 #[cfg(feature = "mpi")]

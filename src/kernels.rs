@@ -19,11 +19,8 @@ mod number;
 mod passes;
 
 pub use accumulator::Accumulator;
-#[cfg(feature = "train")]
-pub(crate) use lanes::Lanes;
-pub(crate) use level::Level;
-#[cfg(feature = "train")]
-pub(crate) use level::Pass;
+pub use lanes::Lanes;
+pub use level::{Level, Pass};
 use number::{Larger, Number, Product, Smaller, Sum};
 use passes::{Arithmetic, Divide, Join, Reduce};
 

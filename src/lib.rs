@@ -22,11 +22,10 @@
 //!   processes of one machine.
 //! - `nccl`: arrays in the memory of GPUs. NCCL and CUDA's driver are loaded when they are asked for, and neither is needed
 //!   to build.
-//! - `train`: the mirrored trainer and its input pipeline, for any framework.
-//! - `candle`: models of candle's under the trainer, and the ones that we ship.
-//! - `cuda`: the same on GPUs; needs nvcc at build time, and CUDA's driver to start (`docs/gpu.md`).
-//! - `cli`: the command `unisono`.
+//! - `cuda`: for a program that is linked with CUDA's driver, which is then not looked for.
 //! - `tuning`: files of measured constants; without it, the defaults apply.
+//!
+//! The mirrored trainer is the crate `unisono-train`, its input pipeline `unisono-data`, and the command `unisono-cli`.
 
 #![deny(unsafe_code)]
 
@@ -36,8 +35,6 @@ mod codes;
 mod collective;
 mod communicator;
 pub mod config;
-#[cfg(feature = "train")]
-pub mod data;
 #[cfg(feature = "nccl")]
 mod device;
 pub mod doctor;
@@ -59,8 +56,6 @@ pub mod select;
 pub mod size;
 pub mod status;
 mod system;
-#[cfg(feature = "train")]
-pub mod train;
 #[allow(unsafe_code, reason = "memory is shared with other threads and with MPI")]
 mod transport;
 pub mod tuning;
@@ -92,12 +87,13 @@ pub use half;
 #[cfg(feature = "mpi")]
 pub use mpi;
 
-/// What the benches of this crate and its check on a GPU measure; nothing that a user may rely on.
+/// What the benches and the other crates of this workspace use of this one; nothing that a user may rely on.
 #[doc(hidden)]
 pub mod internals {
     #[cfg(feature = "nccl")]
     pub use crate::bench::parts::{Alone, Way, copy_in_pieces, nccl_all_reduce};
-    pub use crate::kernels::{Accumulator, Joint, Kernel, joint, kernel};
+    pub use crate::kernels::{Accumulator, Joint, Kernel, Lanes, Level, Pass, joint, kernel};
+    pub use crate::system::{AvailableMemory, host, text};
 }
 
 /// Takes part in the world that was launched: [`Communicator::init`].

@@ -9,7 +9,8 @@ use rustix::process::{Resource, getrlimit};
 mod memory;
 mod process;
 
-pub(crate) use memory::{AvailableMemory, MemoryLimit};
+pub use memory::AvailableMemory;
+pub(crate) use memory::MemoryLimit;
 pub(crate) use process::{FAILED, Process, machine, private_folder, say};
 
 /// Where the MPIs keep their own messages between the ranks of a node.
@@ -50,7 +51,7 @@ pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
 }
 
 /// The name of this machine.
-pub(crate) fn host() -> String {
+pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
@@ -100,7 +101,7 @@ fn why(ptrace_scope: &str, status: &str) -> String {
 }
 
 /// About so many bytes, for a person.
-pub(crate) fn text(bytes: u64) -> String {
+pub fn text(bytes: u64) -> String {
     match bytes {
         0..0x40_0000 => format!("{} KiB", bytes >> 10),
         0x40_0000..0x1_0000_0000 => format!("{} MiB", bytes >> 20),

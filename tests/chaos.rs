@@ -13,11 +13,11 @@ use unisono::{Algorithm, Choice, Communicator, DType, Operation, ReduceOp};
 mod common;
 
 use common::calls::{Made, Own, Ranks};
-use common::launch::{self, Ended};
 use common::memory::Memory;
-use common::random::Random;
 use common::small;
-use common::soak::Soak;
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::random::Random;
+use unisono_testing::soak::Soak;
 
 /// Tells a process that it is a rank, or a world of threads: `threads 7`, `faulty 7`, `stopped 7`.
 const ROLE: &str = "UNISONO_TEST_ROLE";

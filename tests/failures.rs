@@ -10,8 +10,8 @@ use unisono::{Communicator, ReduceOp};
 
 mod common;
 
-use common::launch::{self, Ended};
-use common::left;
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::left;
 
 /// Tells a process that it is a rank, and what it does.
 const ROLE: &str = "UNISONO_TEST_ROLE";
@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(10);
 const RANKS: usize = 3;
 /// Makes two nodes of this machine.
-const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/two-nodes");
+const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/two-nodes");
 
 fn main() -> ExitCode {
     match std::env::var(ROLE) {
@@ -152,7 +152,7 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
 /// Why there cannot be two nodes here, if there cannot.
 fn no_nodes() -> Option<String> {
     if !launch::is_open_mpi() {
-        return Some("scripts/two-nodes gives a launcher a network of its own for Open MPI alone".to_owned());
+        return Some("tools/two-nodes gives a launcher a network of its own for Open MPI alone".to_owned());
     }
     let check = Command::new(TWO_NODES).arg("--check").output().expect("the script starts");
     (!check.status.success()).then(|| String::from_utf8_lossy(&check.stderr).trim().to_owned())

@@ -11,9 +11,9 @@ use unisono::{Algorithm, Choice, Communicator, ReduceOp, Vendor};
 
 mod common;
 
-use common::launch::{self, Ended};
-use common::left;
 use common::memory::Memory;
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::left;
 
 /// Tells a process that it is a rank, and what it does.
 const ROLE: &str = "UNISONO_TEST_ROLE";

@@ -15,7 +15,7 @@ mod common;
 #[path = "nccl/header.rs"]
 mod header;
 
-use common::launch;
+use unisono_testing::launch;
 
 /// What `scripts/setup --tests` installs.
 const WHEEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/nccl/nvidia/nccl");

@@ -10,9 +10,9 @@ use unisono::{Communicator, Error, OnFailure, ReduceOp, Unisono};
 
 mod common;
 
-use common::launch::{self, Ended};
-use common::left;
 use common::memory::Memory;
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::left;
 
 /// Tells a process that it is a rank, and what it does.
 const ROLE: &str = "UNISONO_TEST_ROLE";

@@ -12,9 +12,9 @@ use unisono::mpi::Threading;
 
 mod common;
 
-use common::launch;
 use common::small::{Held, all_reduces};
-use common::soak::Soak;
+use unisono_testing::launch;
+use unisono_testing::soak::Soak;
 
 /// Tells a process that it is a rank, and which worlds it is in: `0 20`, from the first on, so many.
 const ROLE: &str = "UNISONO_TEST_ROLE";

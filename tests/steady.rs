@@ -13,8 +13,8 @@ use unisono::{Algorithm, Choice, Communicator, ReduceOp};
 
 mod common;
 
-use common::launch;
 use common::memory::Memory;
+use unisono_testing::launch;
 
 /// Tells a process that it is a rank.
 const ROLE: &str = "UNISONO_TEST_ROLE";

@@ -1,4 +1,4 @@
-//! Worlds over several nodes, as scripts/two-nodes makes them of one machine: ranks that MPI sees on different hosts, with nothing but
+//! Worlds over several nodes, as tools/two-nodes makes them of one machine: ranks that MPI sees on different hosts, with nothing but
 //! a network between them. Where the kernel does not allow it, these tests are ignored, and say why.
 //!
 //! This program launches itself: without a role it is the test runner, with one it is a rank.
@@ -11,13 +11,13 @@ use unisono::{Algorithm, Call, Communicator, DType, ReduceOp};
 
 mod common;
 
-use common::launch::{self, Ended};
 use common::memory::Memory;
-use common::soak::Soak;
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::soak::Soak;
 
 /// Tells a process that it is a rank, and what it does.
 const ROLE: &str = "UNISONO_TEST_ROLE";
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/two-nodes");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/two-nodes");
 const DEADLINE: Duration = Duration::from_secs(180);
 /// The script's, where the kernel does not allow it, or something is not installed.
 const UNABLE: [i32; 2] = [77, 78];

@@ -18,9 +18,6 @@ use unisono::size::bytes;
 mod arena;
 mod case;
 mod floor;
-#[path = "../../tests/common/launch.rs"]
-#[allow(dead_code, unreachable_pub, reason = "tests use more of it")]
-mod launch;
 mod measure;
 mod report;
 mod shared;
@@ -29,6 +26,7 @@ mod vendor;
 use arena::Arena;
 use case::{Case, Operation, Place, State};
 use report::Format;
+use unisono_testing::launch;
 
 /// Measures Unisono beside the MPI's own collectives, and beside bare loops, in one process and in turns
 #[derive(Debug, Parser)]

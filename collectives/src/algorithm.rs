@@ -1,6 +1,6 @@
 //! The menu: every algorithm by name, and the plan that it makes for one rank.
 
-use crate::named;
+use crate::names::named;
 use crate::operation::Operation;
 use crate::plan::Plan;
 use crate::schedule::Schedule;

@@ -83,3 +83,4 @@ macro_rules! named {
         }
     };
 }
+pub(crate) use named;

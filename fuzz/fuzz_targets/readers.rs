@@ -1,9 +1,9 @@
-//! One of the readers of `tests/fuzz`, given what covers more of its code than what came before:
+//! One of the readers of `train/tests/fuzz`, given what covers more of its code than what came before:
 //!
 //! `UNISONO_FUZZ=tables cargo fuzz run --sanitizer none readers fuzz/corpus/tables -- -dict=fuzz/corpus/tables.dict -timeout=20`
 //!
 //! The files that are right are written into its corpus, and the words of the format into its dictionary, when it starts.
-//! `./scripts/soak coverage` runs all of them.
+//! `./tools/soak coverage` runs all of them.
 
 #![no_main]
 #![allow(dead_code, reason = "the test uses the rest of what it shares with us")]
@@ -14,21 +14,19 @@ use std::{env, fs};
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../tests/fuzz/files.rs"]
+#[path = "../../train/tests/fuzz/files.rs"]
 mod files;
-#[path = "../../tests/fuzz/flights.rs"]
+#[path = "../../train/tests/fuzz/flights.rs"]
 mod flights;
-#[path = "../../tests/fuzz/guard.rs"]
+#[path = "../../train/tests/fuzz/guard.rs"]
 mod guard;
-#[path = "../../tests/fuzz/mutate.rs"]
+#[path = "../../train/tests/fuzz/mutate.rs"]
 mod mutate;
-#[path = "../../tests/common/random.rs"]
-mod random;
-#[path = "../../tests/fuzz/reader.rs"]
+#[path = "../../train/tests/fuzz/reader.rs"]
 mod reader;
-#[path = "../../tests/fuzz/seeds.rs"]
+#[path = "../../train/tests/fuzz/seeds.rs"]
 mod seeds;
-#[path = "../../tests/fuzz/texts.rs"]
+#[path = "../../train/tests/fuzz/texts.rs"]
 mod texts;
 
 use reader::Reader;

@@ -42,7 +42,11 @@ impl Communicator {
 
     /// An all-reduce by our own algorithms, whatever was chosen for the program's: a vendor may have none of this type and
     /// reduction.
-    pub(crate) fn all_reduce_by_ours<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    #[doc(hidden)]
+    pub fn all_reduce_by_ours<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
         let choice = match self.choice.on_host(Operation::AllReduce) {
             Choice::Vendor(_) => Choice::Auto,
             Choice::InNodes(algorithm, _) => Choice::Algorithm(*algorithm),

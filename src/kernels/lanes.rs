@@ -12,7 +12,7 @@ use half::f16;
 pub(super) const LANES: usize = 16;
 
 /// Converts so many elements of a half format at once.
-pub(crate) trait Convert<H, const N: usize>: Copy {
+pub trait Convert<H, const N: usize>: Copy {
     fn widen(self, halves: [H; N]) -> [f32; N];
     fn round(self, wide: [f32; N]) -> [H; N];
 }
@@ -20,7 +20,7 @@ pub(crate) trait Convert<H, const N: usize>: Copy {
 /// What a level has beyond what the compiler finds by itself.
 ///
 /// A value of a type that implements this is the proof that the processor has the level's instructions.
-pub(crate) trait Lanes: Convert<f16, LANES> {
+pub trait Lanes: Convert<f16, LANES> {
     /// Whether there are instructions that convert `f16`.
     const CONVERTS_F16: bool;
 }

@@ -11,7 +11,7 @@ use super::lanes::{Lanes, Portable};
 ///
 /// There is no way to make one but to look: that is what makes [`Level::compiled`] sound.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Level(Instructions);
+pub struct Level(Instructions);
 
 #[derive(Debug, Clone, Copy)]
 enum Instructions {
@@ -24,7 +24,7 @@ enum Instructions {
 }
 
 /// One loop over an array, with something beside it.
-pub(crate) trait Pass {
+pub trait Pass {
     /// What is beside it: another array, to be read or written too, or a number.
     type Beside<'a>;
 
@@ -34,11 +34,11 @@ pub(crate) trait Pass {
 }
 
 /// A pass, compiled.
-pub(crate) type Compiled<P> = for<'a, 'b> fn(array: &'a mut [u8], beside: <P as Pass>::Beside<'b>);
+pub(super) type Compiled<P> = for<'a, 'b> fn(array: &'a mut [u8], beside: <P as Pass>::Beside<'b>);
 
 impl Level {
     /// Its name, for a person.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self.0 {
             Instructions::Baseline => "no wide vector instructions that reductions could use",
             #[cfg(target_arch = "x86_64")]
@@ -49,12 +49,12 @@ impl Level {
     }
 
     /// The best one.
-    pub(crate) fn best() -> Self {
+    pub fn best() -> Self {
         Self::available().next_back().expect("every processor has the baseline")
     }
 
     /// All of them, the best one last.
-    pub(crate) fn available() -> impl DoubleEndedIterator<Item = Self> {
+    pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         // The standard library looks once, and remembers.
         #[cfg(target_arch = "x86_64")]
         let wide = {
@@ -72,7 +72,7 @@ impl Level {
     }
 
     /// The pass in the instructions of this level.
-    pub(crate) fn compiled<P: Pass>(self) -> Compiled<P> {
+    pub fn compiled<P: Pass>(self) -> Compiled<P> {
         match self.0 {
             Instructions::Baseline => |array, beside| P::run(Portable, array, beside),
             #[cfg(target_arch = "x86_64")]

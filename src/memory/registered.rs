@@ -23,6 +23,24 @@ pub struct Registered<T> {
 }
 
 impl<T: Element> Registered<T> {
+    /// The same for this rank alone: no other reaches it, and a collective on it costs as much as on any slice. It is there at once,
+    /// in huge pages where the system has them.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system has not enough.
+    ///
+    /// # Panics
+    /// If `count` elements are more than memory can be.
+    ///
+    /// ```
+    /// let moments = unisono::Registered::<f32>::local(1 << 16)?;
+    /// assert_eq!(moments[..2], [0.0, 0.0]);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn local(count: usize) -> Result<Self> {
+        Self::new(&Registry::of_threads(), count)
+    }
+
     pub(crate) fn new(registry: &Arc<Registry>, count: usize) -> Result<Self> {
         let size_bytes = count.checked_mul(size_of::<T>()).filter(|&size| size <= isize::MAX as usize);
         let size_bytes =

@@ -9,7 +9,7 @@ use super::text;
 
 /// How much memory the processes of this node can still be given, before the kernel has to swap or to end one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AvailableMemory {
+pub struct AvailableMemory {
     /// How much, for all of them together.
     pub(crate) available_bytes: u64,
     /// The limit that leaves no more, where it is not the machine.
@@ -18,14 +18,14 @@ pub(crate) struct AvailableMemory {
 
 impl AvailableMemory {
     /// As it is now; `None` where the system does not say.
-    pub(crate) fn now() -> Option<Self> {
+    pub fn now() -> Option<Self> {
         let machine = fs::read_to_string("/proc/meminfo").ok()?;
         Self::of(&machine, MemoryLimit::of_this_process())
     }
 
     /// Why there is not as much as `needed_bytes`, for all ranks of this node together, as the end of a sentence; `None` if
     /// there is, or nobody knows.
-    pub(crate) fn shortage(needed_bytes: u64) -> Option<String> {
+    pub fn shortage(needed_bytes: u64) -> Option<String> {
         Self::now().filter(|memory| needed_bytes > memory.available_bytes).map(|memory| memory.to_string())
     }
 

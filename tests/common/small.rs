@@ -4,8 +4,8 @@
 use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp};
 
 use super::memory::Memory;
-use super::random::Random;
 use super::{Exact, assert_reduced, inputs};
+use unisono_testing::random::Random;
 
 /// What is in flight, to be waited for and held against what it must be.
 type InFlight = Box<dyn FnOnce()>;

@@ -1,4 +1,4 @@
-//! Builds the stand-ins for CUDA's driver and NCCL (`stand-ins/`), and says how a program comes to use them.
+//! Builds the stand-ins for CUDA's driver and NCCL (`tools/stand-ins/`), and says how a program comes to use them.
 //!
 //! They must be found when a program starts. So a test launches a process, itself or another, with
 //! [`environment`]; what they can be asked for by further variables is said in their `lib.rs`.

@@ -4,8 +4,8 @@ use half::bf16;
 use unisono::{Algorithm, Choice, Communicator, ReduceOp};
 
 use super::memory::Memory;
-use super::random::Random;
 use super::{Exact, assert_reduced, inputs};
+use unisono_testing::random::Random;
 
 /// So many calls, of which all ranks know what they are, and each for itself where its array is and
 /// when it comes.

@@ -1,4 +1,4 @@
-//! Arrays on GPUs, over stand-ins for CUDA's driver and NCCL (`stand-ins/`), which are as asynchronous as a GPU: worlds of
+//! Arrays on GPUs, over stand-ins for CUDA's driver and NCCL (`tools/stand-ins/`), which are as asynchronous as a GPU: worlds of
 //! processes under mpirun, and of threads. This program launches itself.
 
 use std::process::{Command, ExitCode};
@@ -13,7 +13,7 @@ mod ranks;
 #[allow(unreachable_pub, reason = "other tests use it too")]
 mod stand_ins;
 
-use common::launch::{self, Ended};
+use unisono_testing::launch::{self, Ended};
 
 /// Tells a process that it is a rank, and what it does.
 const ROLE: &str = "UNISONO_TEST_ROLE";

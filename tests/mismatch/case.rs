@@ -8,8 +8,8 @@ use unisono::{Algorithm, Choice, Communicator, DType, Error, Operation, ReduceOp
 
 use crate::common::calls::{Made, Own, Ranks};
 use crate::common::memory::Memory;
-use crate::common::random::Random;
 use crate::common::vendors;
+use unisono_testing::random::Random;
 
 /// A rank that has no error after so long hangs.
 pub const DEADLINE: Duration = Duration::from_secs(40);

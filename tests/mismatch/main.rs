@@ -13,8 +13,8 @@ mod case;
 mod common;
 
 use case::{Case, Found};
-use common::launch;
-use common::soak::Soak;
+use unisono_testing::launch;
+use unisono_testing::soak::Soak;
 
 /// Tells a process that it is a rank, and which case it makes.
 const ROLE: &str = "UNISONO_TEST_ROLE";

@@ -5,11 +5,9 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use unisono_testing::launch;
 
 mod cuda;
-#[path = "../common/launch.rs"]
-#[allow(dead_code, unreachable_pub, reason = "nothing is started under mpirun")]
-mod launch;
 mod library;
 mod nccl;
 mod ranks;

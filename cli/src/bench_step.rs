@@ -1,0 +1,164 @@
+//! `unisono bench-step`: how long a mirrored step takes, and where its time goes.
+
+use std::time::{Duration, Instant};
+
+use candle_core::Device;
+use clap::Args as ClapArgs;
+use serde::Serialize;
+use unisono::config::share_cores;
+use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vendor};
+use unisono_data::{Batch, Inputs, Kind};
+use unisono_train::model::{self, ModelKind};
+use unisono_train::{
+    BucketSettings, Mirror, Needs, OptimizerKind, OptimizerSettings, Overlap, Replica, Share, Times,
+    TrainError, Wire,
+};
+
+use super::train::bad_input;
+use super::values::{count, named};
+use super::world::World;
+use super::{Failure, Figures};
+
+/// What is measured.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// How many outputs each hidden layer of the MLP has
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1024,1024", value_parser = count)]
+    hidden: Vec<usize>,
+    /// How many samples each rank takes in a step
+    #[arg(long, value_name = "PER_RANK", default_value_t = 128, value_parser = count)]
+    batch_size: usize,
+    /// How many steps are measured, after a few that are not
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = count)]
+    steps: usize,
+    /// Whether gradients travel beside the backward pass: auto, beside or in-turn
+    #[arg(long, default_value = "auto")]
+    overlap: Overlap,
+    /// The format in which gradients are sent: f32, bf16 or f16
+    #[arg(long, default_value = "f32")]
+    wire: Wire,
+    /// The all-reduce algorithm, as for train
+    #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
+    algorithm: Option<Choice>,
+    /// How the figures are told
+    #[arg(long, default_value = "human")]
+    format: Figures,
+    #[command(flatten)]
+    world: World,
+}
+
+/// Steps before measuring.
+const WARM_UP: usize = 5;
+
+/// Medians over steps, of the slowest rank of each.
+#[derive(Debug, Serialize)]
+struct Row {
+    framework: &'static str,
+    parameters: usize,
+    ranks: usize,
+    transport: &'static str,
+    ms_per_step: f64,
+    compute_ms: f64,
+    hidden_communication_ms: f64,
+    exposed_communication_ms: f64,
+    update_ms: f64,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    // SAFETY: the command line was read, and nothing has started a thread yet.
+    unsafe { share_cores(args.world.local_ranks()) };
+    args.world.run(|comm| {
+        let row = measure(comm, args).map_err(|error| match error {
+            error if error.is_bad_input() => bad_input(comm.rank(), error.to_string()),
+            error => Failure::Error(error.to_string()),
+        })?;
+        if comm.rank() == 0 {
+            tell(&row, args.format);
+        }
+        Ok(())
+    })
+}
+
+fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
+    if args.batch_size == 0 || args.steps == 0 || args.hidden.contains(&0) {
+        return Err(TrainError::Setting(
+            "the batch size, the steps and all layers must be at least 1".to_owned(),
+        ));
+    }
+    if let Some(choice @ (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl))) = &args.algorithm
+    {
+        return Err(TrainError::Setting(format!(
+            "{choice} works in the memory of GPUs, and steps are measured on the CPU: choose another algorithm"
+        )));
+    }
+    if let Some(choice) = args.algorithm.clone() {
+        comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
+    }
+    let kind = Kind::Images { height: 28, width: 28, classes: 10 };
+    let size = model::size(ModelKind::Mlp, Some(&args.hidden), &kind).expect("it learns from images");
+    Needs::of(&size, args.batch_size, OptimizerKind::Sgd, args.wire).check(comm)?;
+    let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), &kind, 0, &Device::Cpu)?;
+    let parameters = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
+    let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
+    let buckets = BucketSettings { overlap: args.overlap, wire: args.wire, ..BucketSettings::default() };
+    let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
+    let batch = [Some(batch(args.batch_size))];
+    let mut columns: [Vec<f64>; 5] = Default::default();
+    for step in 0..WARM_UP + args.steps {
+        comm.barrier()?;
+        let began = Instant::now();
+        let share = Share::of(&batch);
+        let report = mirror.step(comm, share, 1e-3, |_| true)?;
+        let Times { compute, hidden, exposed, update, .. } = report.times;
+        let mut times = [began.elapsed(), compute, hidden, exposed, update]
+            .map(|time: Duration| 1e3 * time.as_secs_f64());
+        // By our own algorithms, whatever is measured: not every MPI has this reduction.
+        let call = Call::all_reduce(DType::F64, ReduceOp::Max, times.len());
+        comm.collective(Choice::Auto)?.run(&call, bytemuck::cast_slice_mut(&mut times))?;
+        if step >= WARM_UP {
+            columns.iter_mut().zip(times).for_each(|(column, time)| column.push(time));
+        }
+    }
+    let [ms_per_step, compute_ms, hidden_communication_ms, exposed_communication_ms, update_ms] = columns
+        .map(|mut column| {
+            column.sort_by(f64::total_cmp);
+            column[column.len() / 2]
+        });
+    let (ranks, transport) = (comm.ranks(), comm.transport());
+    Ok(Row {
+        framework: "unisono",
+        parameters,
+        ranks,
+        transport,
+        ms_per_step,
+        compute_ms,
+        hidden_communication_ms,
+        exposed_communication_ms,
+        update_ms,
+    })
+}
+
+/// Images of no meaning: what a step costs does not depend on them.
+fn batch(samples: usize) -> Batch {
+    let pixels = (0..samples * 28 * 28).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
+    let targets = (0..samples).map(|at| (at % 10) as u32).collect();
+    Batch { inputs: Inputs::Pixels(pixels), targets, samples }
+}
+
+fn tell(row: &Row, format: Figures) {
+    match format {
+        Figures::Json => println!("{}", serde_json::to_string(row).expect("figures are plain")),
+        Figures::Human => println!(
+            "{} parameters, {} ranks over {}: {:.2} ms per step; computing {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
+             updating {:.2}",
+            row.parameters,
+            row.ranks,
+            row.transport,
+            row.ms_per_step,
+            row.compute_ms,
+            row.hidden_communication_ms,
+            row.exposed_communication_ms,
+            row.update_ms
+        ),
+    }
+}

@@ -1,0 +1,104 @@
+//! `unisono evaluate`: how good a saved model is.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use serde::Serialize;
+use unisono::Communicator;
+use unisono::config::{Launcher, share_cores};
+use unisono_data::Source;
+use unisono_train::{Part, Saved, TrainError};
+
+use super::world::World;
+use super::{Failure, Figures, train};
+
+/// What is measured, and on what.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// A checkpoint, or the directory that train saves them to, of which the newest is taken
+    #[arg(long, value_name = "DIR")]
+    checkpoint: PathBuf,
+    /// Data as for train; by default what the model was trained on
+    #[arg(long)]
+    data: Option<Source>,
+    /// Which samples: test (held out) or train
+    #[arg(long, default_value = "test")]
+    split: Part,
+    /// How the figures are told
+    #[arg(long, default_value = "human")]
+    format: Figures,
+    #[command(flatten)]
+    world: World,
+}
+
+/// What was found; the same at any number of ranks.
+#[derive(Debug, Serialize)]
+struct Line {
+    event: &'static str,
+    /// Mean over targets, in nats.
+    loss: f64,
+    /// The share of targets that the model puts first, 0 to 1.
+    accuracy: f64,
+    targets: u64,
+    step: u64,
+    parameters_hash: String,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    // SAFETY: the command line was read, and nothing has started a thread yet.
+    unsafe { share_cores(args.world.local_ranks()) };
+    let on_rank = |comm: &mut Communicator| measure(comm, args).map_err(train::failure);
+    if Launcher::detect().rank.is_none() && args.world.local_ranks() == 1 {
+        // One process that nobody launched needs no MPI.
+        return unisono::threads(1, |mut comm| on_rank(&mut comm)).swap_remove(0);
+    }
+    args.world.run(on_rank)
+}
+
+fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
+    let saved = Saved::open_on_all(comm, &args.checkpoint)?;
+    if comm.rank() == 0 {
+        warn(&saved, args.data.as_ref());
+    }
+    let tally = saved.evaluate(comm, args.data.as_ref(), args.split)?;
+    if comm.rank() != 0 {
+        return Ok(());
+    }
+    let line = Line {
+        event: "evaluated",
+        loss: tally.mean_loss(),
+        accuracy: tally.accuracy(),
+        targets: tally.targets as u64,
+        step: saved.progress.step,
+        parameters_hash: saved.parameters_hash()?,
+    };
+    match args.format {
+        Figures::Json => println!("{}", serde_json::to_string(&line).expect("figures are plain")),
+        Figures::Human => println!(
+            "{} after {} steps, {}, on {} ({}): loss {:.4}, accuracy {:.2} % of {} targets",
+            saved.model,
+            line.step,
+            line.parameters_hash,
+            args.data.as_ref().unwrap_or(&saved.source),
+            args.split,
+            line.loss,
+            100.0 * line.accuracy,
+            line.targets
+        ),
+    }
+    Ok(())
+}
+
+/// Says what a person should know of the figures that follow.
+pub(super) fn warn(saved: &Saved, data: Option<&Source>) {
+    for passed in &saved.passed_over {
+        eprintln!("unisono: passed over {}: {}", passed.path.display(), passed.why);
+    }
+    if let (None, Source::Csv(_) | Source::Images(_)) = (&saved.schema, data.unwrap_or(&saved.source)) {
+        eprintln!(
+            "unisono: `{}` was saved before names were kept: columns are taken in their order and standardised by their own \
+             rows, and classes are numbered by the order of the names that are there now",
+            saved.path.display()
+        );
+    }
+}

@@ -1,0 +1,280 @@
+//! `unisono predict`: what a saved model says.
+
+use std::fmt;
+use std::io::{self, BufWriter, Stdout, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use serde::Serialize;
+use unisono_data::{Kind, Pass, Pipeline, Source, Threads};
+use unisono_train::{Guess, Part, Predictor, Sampling, Saved, TrainError};
+
+use super::Failure;
+use super::evaluate::warn;
+use super::train::failure;
+
+/// Which model is asked, and what.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// A checkpoint, or the directory that train saves them to, of which the newest is taken
+    #[arg(long, value_name = "DIR")]
+    checkpoint: PathBuf,
+    #[command(flatten)]
+    asked: Asked,
+    /// Which samples of the data; by default test, and all where none is held out, or a table says no classes
+    #[arg(long, conflicts_with_all = ["image", "prompt"])]
+    split: Option<Samples>,
+    /// At most so many samples
+    #[arg(long, value_name = "N", conflicts_with_all = ["image", "prompt"])]
+    limit: Option<usize>,
+    /// How many characters to go on
+    #[arg(long, value_name = "N", conflicts_with_all = ["data", "image"], default_value_t = 200)]
+    length: usize,
+    /// How boldly characters are drawn: 1 as the model finds them probable, 0 always the most probable
+    #[arg(long, value_name = "T", conflicts_with_all = ["data", "image"], default_value_t = 1.0)]
+    temperature: f64,
+    /// Where the randomness of the characters comes from
+    #[arg(long, value_name = "N", conflicts_with_all = ["data", "image"], default_value_t = 0)]
+    seed: u64,
+    /// How answers are told
+    #[arg(long, default_value = "human")]
+    format: Format,
+}
+
+#[derive(Debug, ClapArgs)]
+#[group(required = true, multiple = false)]
+struct Asked {
+    /// For models of images or tables: the samples of a data set, as for train
+    #[arg(long)]
+    data: Option<Source>,
+    /// For models of images: PNG or JPEG files
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    image: Option<Vec<PathBuf>>,
+    /// For the transformer: a text that it continues
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Samples {
+    /// Those held out
+    Test,
+    /// Those to train on
+    Train,
+    /// First those held out, then those to train on
+    All,
+}
+
+impl Samples {
+    fn parts(self) -> &'static [Part] {
+        match self {
+            Self::Test => &[Part::Test],
+            Self::Train => &[Part::Train],
+            Self::All => &Part::ALL,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For a person
+    Human,
+    /// A JSON object a line
+    Json,
+    /// A table with a header
+    Csv,
+}
+
+/// How many samples the model sees at a time: as many as evaluation takes, so that nothing differs by a bit.
+const BATCH: usize = 64;
+
+/// What is said of a sample.
+#[derive(Serialize)]
+struct Sample {
+    split: &'static str,
+    index: usize,
+    class: u32,
+    probability: f64,
+    /// None where the data do not say.
+    label: Option<u32>,
+    class_name: String,
+    label_name: Option<String>,
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { split, index, class, probability, label, class_name, label_name } = self;
+        let percent = 100.0 * probability;
+        write!(f, "{split:>5} {index:>7}  class {class_name:>3}  {percent:>6.2} %")?;
+        let Some(name) = label_name else { return Ok(()) };
+        let mark = if Some(*class) == *label { "" } else { "  wrong" };
+        write!(f, "  label {name:>3}{mark}")
+    }
+}
+
+/// What is said of an image.
+#[derive(Serialize)]
+struct Image {
+    image: String,
+    class: u32,
+    probability: f64,
+    class_name: String,
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}  class {:>3}  {:>6.2} %", self.image, self.class_name, 100.0 * self.probability)
+    }
+}
+
+/// How a text goes on.
+#[derive(Serialize)]
+struct Continuation<'a> {
+    prompt: &'a str,
+    continuation: String,
+}
+
+impl fmt::Display for Continuation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.prompt, self.continuation)
+    }
+}
+
+/// Why not all was said.
+enum Stopped {
+    Train(TrainError),
+    Output(io::Error),
+}
+
+impl<E: Into<TrainError>> From<E> for Stopped {
+    fn from(error: E) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let mut rows = Rows::new(args.format);
+    match answer(args, &mut rows).and_then(|()| rows.end()) {
+        Ok(()) => Ok(()),
+        // Whoever reads has read enough.
+        Err(Stopped::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(Stopped::Output(error)) => {
+            Err(Failure::Error(format!("cannot write to standard output: {error}")))
+        }
+        Err(Stopped::Train(error)) => {
+            // What was said before stands.
+            let _ = rows.end();
+            Err(failure(error))
+        }
+    }
+}
+
+fn answer(args: &Args, rows: &mut Rows) -> Result<(), Stopped> {
+    let saved = Saved::open(&args.checkpoint)?;
+    let predictor = saved.predictor()?;
+    warn(&saved, args.asked.data.as_ref());
+    let Asked { data, image, prompt } = &args.asked;
+    if let Some(source) = data {
+        return classify(&saved, &predictor, source, args, rows);
+    }
+    if let Some(files) = image {
+        for files in files.chunks(BATCH) {
+            let guesses = predictor.classify(&saved.images(files)?)?;
+            for (file, Guess { class, probability }) in files.iter().zip(guesses) {
+                let (image, class_name) = (file.display().to_string(), saved.class_name(class));
+                rows.say(&Image { image, class, probability, class_name })?;
+            }
+        }
+    }
+    if let Some(prompt) = prompt {
+        let sampling = Sampling { temperature: args.temperature, seed: args.seed };
+        let continuation = predictor.continued(prompt, args.length, sampling)?;
+        rows.say(&Continuation { prompt, continuation })?;
+    }
+    Ok(())
+}
+
+/// Tells the class of each sample.
+fn classify(
+    saved: &Saved,
+    predictor: &Predictor,
+    source: &Source,
+    args: &Args,
+    rows: &mut Rows,
+) -> Result<(), Stopped> {
+    let dataset = Arc::new(saved.dataset(Some(source))?);
+    let is_split = !dataset.test.is_empty();
+    if args.split == Some(Samples::Test) && !is_split {
+        let why = format!("no sample of {source} is held out: ask for all, with --split all");
+        return Err(TrainError::Setting(why).into());
+    }
+    let samples = args.split.unwrap_or(if is_split { Samples::Test } else { Samples::All });
+    let has_labels = dataset.schema.label.is_some() || !matches!(dataset.kind, Kind::Table { .. });
+    let mut left = args.limit.unwrap_or(usize::MAX);
+    for &part in samples.parts() {
+        let count = part.of(&dataset).len().min(left);
+        left -= count;
+        let dataset = Arc::clone(&dataset);
+        let starts = (0..count).step_by(BATCH);
+        // Images are decoded on threads.
+        let batches = Pipeline::of(starts).map(Threads::Auto, move |start| {
+            let own: Vec<_> = (start..count.min(start + BATCH)).collect();
+            part.of(&dataset).batch(&own, Pass::Evaluation)
+        });
+        let mut index = 0;
+        for batch in batches {
+            let batch = batch?;
+            for (Guess { class, probability }, &label) in
+                predictor.classify(&batch)?.into_iter().zip(&batch.targets)
+            {
+                let label = has_labels.then_some(label);
+                rows.say(&Sample {
+                    split: if is_split { part.name() } else { "all" },
+                    index,
+                    class,
+                    probability,
+                    label,
+                    class_name: saved.class_name(class),
+                    label_name: label.map(|label| saved.class_name(label)),
+                })?;
+                index += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Answers on their way to standard output.
+enum Rows {
+    Human(BufWriter<Stdout>),
+    Json(BufWriter<Stdout>),
+    Csv(Box<csv::Writer<Stdout>>),
+}
+
+impl Rows {
+    fn new(format: Format) -> Self {
+        match format {
+            Format::Human => Self::Human(BufWriter::new(io::stdout())),
+            Format::Json => Self::Json(BufWriter::new(io::stdout())),
+            Format::Csv => Self::Csv(Box::new(csv::Writer::from_writer(io::stdout()))),
+        }
+    }
+
+    fn say(&mut self, row: &(impl Serialize + fmt::Display)) -> Result<(), Stopped> {
+        let said = match self {
+            Self::Human(out) => writeln!(out, "{row}"),
+            Self::Json(out) => writeln!(out, "{}", serde_json::to_string(row).expect("answers are plain")),
+            Self::Csv(out) => out.serialize(row).map_err(io::Error::from),
+        };
+        said.map_err(Stopped::Output)
+    }
+
+    fn end(&mut self) -> Result<(), Stopped> {
+        let flushed = match self {
+            Self::Human(out) | Self::Json(out) => out.flush(),
+            Self::Csv(out) => out.flush(),
+        };
+        flushed.map_err(Stopped::Output)
+    }
+}

@@ -1,0 +1,110 @@
+//! `unisono train`: a model, trained by all ranks together.
+
+use std::time::Instant;
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::flag;
+use unisono::Communicator;
+use unisono::config::{Launcher, share_cores};
+use unisono_data::Batch;
+use unisono_train::{Feed, Replica, Settings, Stop, Summary, TrainError, Trainer};
+
+use super::{Failure, Figures};
+
+mod args;
+mod tell;
+
+pub(super) use args::Args;
+use tell::Teller;
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let settings = args.settings();
+    heed_signals(&settings.stop)?;
+    // SAFETY: the command line was read, and nothing has started a thread yet.
+    unsafe { share_cores(args.world.local_ranks()) };
+    args.world.run(|comm| on_rank(comm, args, &settings))
+}
+
+/// Has signals ask the run to stop. Before anything else, for until then they end this process. A launcher passes them on to
+/// ranks, and one rank that is asked is enough.
+fn heed_signals(stop: &Stop) -> Result<(), Failure> {
+    let unheeded = |error| Failure::Error(format!("signals cannot be heeded: {error}"));
+    for signal in [SIGTERM, SIGUSR1] {
+        let registered = flag::register(signal, stop.flag());
+        registered.map_err(unheeded)?;
+    }
+    if Launcher::detect().rank.is_none() {
+        // Ctrl-C, which a launcher would turn into one of the others. Whoever presses it again does not want to wait: then the
+        // flag is set already, and the signal does what it does by default.
+        flag::register_conditional_default(SIGINT, stop.flag()).map_err(unheeded)?;
+        flag::register(SIGINT, stop.flag()).map_err(unheeded)?;
+    }
+    Ok(())
+}
+
+fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {
+    if let Some(why) = args.without_effect(settings) {
+        return Err(bad_input(comm.rank(), why));
+    }
+    if let Some(choice) = args.algorithm() {
+        let chosen = comm.set_choice(choice);
+        chosen.map_err(|error| bad_input(comm.rank(), error.to_string()))?;
+    }
+    let summary = train(comm, args.format, settings).map_err(failure)?;
+    if summary.stopped.is_some() { Err(Failure::Stopped) } else { Ok(()) }
+}
+
+/// How a command fails if the trainer does.
+pub(super) fn failure(error: TrainError) -> Failure {
+    match error {
+        TrainError::Elsewhere { .. } => Failure::SaidElsewhere,
+        error if error.is_bad_input() => Failure::BadInput(error.to_string()),
+        error => Failure::Error(error.to_string()),
+    }
+}
+
+/// What every rank finds wrong, said by one of them.
+pub(super) fn bad_input(rank: usize, message: String) -> Failure {
+    if rank == 0 { Failure::BadInput(message) } else { Failure::SaidElsewhere }
+}
+
+/// Trains; rank 0 tells how it goes.
+fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Result<Summary, TrainError> {
+    let (rank, ranks, transport) = (comm.rank(), comm.ranks(), comm.transport());
+    let mut trainer = settings.trainer(comm)?;
+    if rank != 0 {
+        return trainer.run(|_| ());
+    }
+    if format == Figures::Human {
+        let ran = trainer.all_reduce();
+        println!("{}", opening(&mut trainer, settings));
+        if let Some(computes) = trainer.computes() {
+            println!("{computes}");
+        }
+        let by = match ran {
+            Some(ran) => format!("by {}: {}", ran.algorithm, ran.why),
+            None => "in the memory of their GPUs".to_owned(),
+        };
+        println!("{ranks} ranks over {transport}, all-reduce {by}");
+    }
+    let started = Instant::now();
+    let mut teller = Teller::new(format, settings.epochs);
+    let summary = trainer.run(|event| teller.tell(&event))?;
+    teller.done(&summary, started.elapsed().as_secs_f64());
+    Ok(summary)
+}
+
+fn opening<R: Replica<Batch = Batch>, F: Feed<Batch = Batch>>(
+    trainer: &mut Trainer<'_, R, F>,
+    settings: &Settings,
+) -> String {
+    let Settings { source, model, optimizer, .. } = settings;
+    let samples = trainer.sample_count().map_or(String::new(), |samples| format!("{samples} samples in "));
+    format!(
+        "{model} of {} parameters on {source}, {samples}batches of {}; {} at up to {:.3e}",
+        trainer.parameter_count(),
+        trainer.global_batch(),
+        optimizer.kind,
+        trainer.rate().peak()
+    )
+}

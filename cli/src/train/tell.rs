@@ -1,0 +1,121 @@
+//! How a run is told: to a person or to a program.
+
+use indicatif::ProgressBar;
+use serde::Serialize;
+use unisono_train::{EpochReport, Event, StepEvent, Stopped, Straggler, StragglerReport, Summary};
+
+use super::super::{Figures, progress};
+
+/// Tells a person or a program how it goes.
+pub(super) struct Teller {
+    format: Figures,
+    epochs: usize,
+    bar: ProgressBar,
+}
+
+/// Where a run goes on.
+#[derive(Serialize)]
+struct Resumed {
+    step: u64,
+    epoch: usize,
+}
+
+/// A line of JSON: what happened, and the figures.
+#[derive(Serialize)]
+struct Line<'a, T> {
+    event: &'static str,
+    #[serde(flatten)]
+    figures: &'a T,
+}
+
+impl Teller {
+    /// A bar, if it is for a person.
+    pub(super) fn new(format: Figures, epochs: usize) -> Self {
+        let bar = match format {
+            Figures::Human => progress::bar(),
+            Figures::Json => ProgressBar::hidden(),
+        };
+        Self { format, epochs, bar }
+    }
+
+    pub(super) fn tell(&mut self, event: &Event) {
+        match event {
+            Event::Step(StepEvent { epoch, step, steps, loss, .. }) => {
+                self.bar.set_length(steps.unwrap_or(*step) as u64);
+                self.bar.set_prefix(format!("epoch {epoch:>2}/{}", self.epochs));
+                self.bar.set_message(format!("loss {loss:.4}"));
+                self.bar.set_position(*step as u64);
+            }
+            Event::Resumed { step, epoch } => match self.format {
+                Figures::Human => println!("goes on after step {step}, in epoch {epoch}"),
+                Figures::Json => print_json("resumed", &Resumed { step: *step, epoch: *epoch }),
+            },
+            // Standard output is for figures.
+            Event::Notice(notice) => self.bar.suspend(|| eprintln!("unisono: {notice}")),
+            Event::Stragglers(report) => match (self.format, &report.slowest) {
+                (Figures::Json, _) => print_json("stragglers", report),
+                (Figures::Human, Some(slowest)) => {
+                    self.bar.suspend(|| eprintln!("unisono: {}", straggler(report, slowest)));
+                }
+                (Figures::Human, None) => {}
+            },
+            Event::Epoch(report) => {
+                self.bar.reset();
+                match self.format {
+                    Figures::Human => self.bar.suspend(|| println!("{}", self.epoch(report))),
+                    Figures::Json => print_json("epoch", report),
+                }
+            }
+        }
+    }
+
+    fn epoch(&self, report: &EpochReport) -> String {
+        format!(
+            "epoch {:>2}/{}  loss {:.4}  test {:.4}, {:.2} %  {:>6.0} samples/s  waits {:>4.1} %",
+            report.epoch,
+            self.epochs,
+            report.loss,
+            report.test_loss,
+            100.0 * report.test_accuracy,
+            report.samples_per_s,
+            report.exposed_communication_percent
+        )
+    }
+
+    pub(super) fn done(&self, summary: &Summary, seconds: f64) {
+        self.bar.finish_and_clear();
+        let Summary { ranks, parameters_hash, stopped, .. } = summary;
+        match (self.format, stopped) {
+            (Figures::Json, None) => print_json("done", summary),
+            (Figures::Json, Some(_)) => print_json("stopped", summary),
+            (Figures::Human, None) => println!(
+                "trained in {seconds:.1} s; all {ranks} ranks hold the same parameters, {parameters_hash}"
+            ),
+            (Figures::Human, Some(Stopped { step, is_saved })) => {
+                let saved = match is_saved {
+                    true => "which is saved: go on with --resume",
+                    false => "and nothing was saved, for lack of a --checkpoint-dir",
+                };
+                println!("asked to stop, after step {step}, {saved}; parameters {parameters_hash}");
+            }
+        }
+    }
+}
+
+fn straggler(report: &StragglerReport, slowest: &Straggler) -> String {
+    let Straggler { rank, host, busy_s, others_busy_s, lateness_s } = slowest;
+    let StragglerReport { step, steps, .. } = *report;
+    let ms = |seconds: &f64| 1e3 * seconds / steps as f64;
+    format!(
+        "up to step {step}: rank {rank} on {host} is slow: busy for {:.1} ms a step, and the others for {:.1} ms ({:+.0} %); they \
+         waited up to {:.1} ms a step for it",
+        ms(busy_s),
+        ms(others_busy_s),
+        100.0 * (busy_s / others_busy_s - 1.0),
+        ms(lateness_s)
+    )
+}
+
+fn print_json<T: Serialize>(event: &'static str, figures: &T) {
+    println!("{}", serde_json::to_string(&Line { event, figures }).expect("figures are plain"));
+}

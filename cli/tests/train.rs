@@ -1,0 +1,211 @@
+//! Training: the same on any number of ranks, and good enough on real data.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Trial};
+use unisono_data::Source;
+use unisono_train::model::ModelKind;
+use unisono_train::{EpochReport, Event, Settings};
+
+use unisono_testing::launch::{self, Ended};
+
+/// How far the losses of runs with the same global batch may be apart, relative to the loss: gradients are
+/// added up in another order, and after hundreds of steps rounding differences have grown to this.
+const TOLERANCE: f64 = 0.02;
+
+fn main() -> ExitCode {
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let trial = |name: &str, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let with_data =
+        |name: &str, data: &str, test: fn()| trial(name, test).with_ignored_flag(!shared(data).exists());
+    let trials = vec![
+        trial("the same global batch gives the same losses", same_losses),
+        trial("mpirun and threads give the same parameters", same_parameters),
+        trial("a world-invariant run gives the same parameters on 1, 2 and 4 ranks", world_invariant),
+        trial("a run that is killed goes on bit for bit, on other ranks too", killed),
+        trial("logs and traces are written", logs),
+        trial("digits are learnt under mpirun", digits),
+        with_data("handwritten digits are learnt (needs shared data)", MNIST, mnist),
+        with_data("a text is learnt (needs shared data)", TEXT, text),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+const MNIST: &str = "mnist";
+const TEXT: &str = "tinyshakespeare.txt";
+
+/// Real data beside the project, where there is any.
+fn shared(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name)
+}
+
+/// The reports of a run on so many threads, as rank 0 sees them.
+fn run(ranks: usize, settings: &Settings) -> Vec<EpochReport> {
+    let reports = unisono::threads(ranks, |mut comm| {
+        let mut reports = Vec::new();
+        let trainer = settings.trainer(&mut comm).unwrap();
+        trainer
+            .run(|event| {
+                if let Event::Epoch(report) = event {
+                    reports.push(report);
+                }
+            })
+            .unwrap();
+        reports
+    });
+    reports.into_iter().next().unwrap()
+}
+
+fn same_losses() {
+    let settings = Settings { epochs: 2, ..Settings::new(Source::Digits, ModelKind::Mlp) };
+    let with_ranks = |ranks| run(ranks, &Settings { batch_size: 120 / ranks, ..settings.clone() });
+    let alone = with_ranks(1);
+    for ranks in [2, 3, 4] {
+        let together = with_ranks(ranks);
+        assert_eq!((alone.len(), together.len()), (settings.epochs, settings.epochs));
+        for (one, several) in alone.iter().zip(together) {
+            let apart = (one.loss - several.loss).abs() / one.loss;
+            assert!(
+                apart < TOLERANCE,
+                "{ranks} ranks, epoch {}: {} and {}",
+                one.epoch,
+                one.loss,
+                several.loss
+            );
+        }
+    }
+}
+
+fn launched(ranks: usize, arguments: &[&str]) -> Ended {
+    let mut command = launch::mpirun(ranks, env!("CARGO_BIN_EXE_unisono"));
+    command.args(["train", "--format", "json"]).args(arguments);
+    launch::run(command, Duration::from_secs(600)).expect_success()
+}
+
+fn events(ended: &Ended) -> Vec<serde_json::Value> {
+    ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
+fn last(ended: &Ended) -> serde_json::Value {
+    let last = events(ended).pop().expect("a run says at least that it is done");
+    assert_eq!(last["event"], "done");
+    last
+}
+
+fn same_parameters() {
+    let arguments = ["--epochs", "1", "--seed", "5", "--algorithm", "ring"];
+    let processes = last(&launched(3, &arguments));
+    let threads = threads(3, &arguments);
+    assert_eq!(processes["parameters_hash"], threads["parameters_hash"]);
+    assert_eq!(processes["ranks"], 3);
+}
+
+/// A run in threads of one process; what it says last.
+fn threads(ranks: usize, arguments: &[&str]) -> serde_json::Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args(["train", "--format", "json", "--threads", &ranks.to_string()]).args(arguments);
+    last(&launch::run(command, Duration::from_secs(120)).expect_success())
+}
+
+fn world_invariant() {
+    let arguments =
+        ["--epochs", "1", "--order", "world-invariant", "--global-batch", "192", "--clip-norm", "5"];
+    let alone = threads(1, &arguments);
+    assert!(alone["test_accuracy"].as_f64().unwrap() > 0.8, "{alone}");
+    for several in [threads(2, &arguments), threads(4, &arguments), last(&launched(2, &arguments))] {
+        for figure in ["parameters_hash", "loss", "test_loss", "test_accuracy"] {
+            assert_eq!(several[figure], alone[figure], "{figure}");
+        }
+    }
+}
+
+fn killed() {
+    let common =
+        ["--epochs", "2", "--global-batch", "128", "--order", "world-invariant", "--optimizer", "adamw"];
+    let rate = ["--learning-rate", "0.001"];
+    let undisturbed = threads(2, &[&common[..], &rate].concat());
+    for ranks in [2, 4] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().to_str().unwrap();
+        let saving = ["--checkpoint-dir", place, "--checkpoint-every", "5", "--keep", "2", "--resume"];
+        let arguments = [&common[..], &rate, &saving].concat();
+        for _ in 0..3 {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+            command.args(["train", "--format", "json", "--threads", "2"]).args(&arguments);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            let mut run = command.spawn().unwrap();
+            // Until it has saved something new; then, in the midst of it, kill -9.
+            let before = checkpoints(directory.path());
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while checkpoints(directory.path()) == before && run.try_wait().unwrap().is_none() {
+                assert!(Instant::now() < deadline, "no checkpoint in a minute");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            run.kill().unwrap();
+            run.wait().unwrap();
+        }
+        let resumed = threads(ranks, &arguments);
+        for figure in ["parameters_hash", "loss", "test_loss", "test_accuracy"] {
+            assert_eq!(resumed[figure], undisturbed[figure], "{figure}, on {ranks} ranks");
+        }
+    }
+}
+
+/// The names of the checkpoints in a directory, in order.
+fn checkpoints(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with("step-")).collect();
+    names.sort();
+    names
+}
+
+fn logs() {
+    let directory = tempfile::tempdir().unwrap();
+    let (curves, trace) = (directory.path().join("curves"), directory.path().join("trace.json"));
+    let arguments =
+        ["--epochs", "1", "--log-dir", curves.to_str().unwrap(), "--trace", trace.to_str().unwrap()];
+    launched(2, &arguments);
+    assert_eq!(std::fs::read_dir(&curves).unwrap().count(), 1, "rank 0 writes, and nobody else");
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().or(trace.as_array()).expect("a list of events");
+    for rank in [0, 1] {
+        for name in ["forward", "backward", "bucket 0", "input"] {
+            let found = events.iter().any(|event| event["pid"] == rank && event["name"] == name);
+            assert!(found, "{name} of rank {rank}");
+        }
+    }
+}
+
+fn digits() {
+    let ended = launched(2, &[]);
+    let events = events(&ended);
+    assert!(events.len() > 2, "some epochs, and the end: {}", ended.stdout);
+    for (epoch, event) in (1..).zip(&events[..events.len() - 1]) {
+        assert_eq!((event["event"].as_str(), event["epoch"].as_u64()), (Some("epoch"), Some(epoch)));
+        for key in ["loss", "test_accuracy", "samples_per_s", "exposed_communication_percent"] {
+            assert!(event[key].is_number(), "{key} in {event}");
+        }
+    }
+    assert!(last(&ended)["test_accuracy"].as_f64().unwrap() > 0.97, "{}", ended.stdout);
+}
+
+fn mnist() {
+    let source = format!("idx:{}", shared(MNIST).display());
+    let last = last(&launched(2, &["--data", &source, "--model", "cnn"]));
+    assert!(last["test_accuracy"].as_f64().unwrap() > 0.97, "{last}");
+}
+
+/// One epoch is enough to see it learn; the usual two take minutes.
+fn text() {
+    let source = format!("text:{}", shared(TEXT).display());
+    let last = last(&launched(2, &["--data", &source, "--epochs", "1"]));
+    assert!(last["test_loss"].as_f64().unwrap() < 2.0, "{last}");
+}

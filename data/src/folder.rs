@@ -1,0 +1,145 @@
+//! Images in folders, one folder for each class.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::encoded::{EncodedImages, Store};
+use super::schema::list;
+use super::split::nine_to_one;
+use crate::dataset::{Dataset, Kind};
+use crate::error::DataError;
+use crate::schema::Schema;
+use crate::source::Options;
+use crate::split::Split;
+
+/// Finds the images in `directory`; reads the first of them, for its size. Classes have the numbers that they have in `known`,
+/// of so many classes, or else those of their place in the order of the names.
+///
+/// Files that are not called `.png`, `.jpg` or `.jpeg` are none of ours.
+///
+/// # Errors
+///
+/// If there are no classes, a class without images or one that is not known, or too few images to test on; if a directory or the first image
+/// is unreadable.
+pub(super) fn read(
+    directory: &Path,
+    options: &Options,
+    known: Option<(&Schema, usize)>,
+) -> Result<Dataset, DataError> {
+    let (to_train, to_test) = (directory.join("train"), directory.join("test"));
+    let root = if to_train.is_dir() { &to_train } else { directory };
+    let is_split = to_train.is_dir() && to_test.is_dir();
+    let folders = classes(root)?;
+    let (labels, classes, schema) = match known {
+        Some((schema, classes)) => (known_labels(root, &folders, schema, classes)?, classes, schema.clone()),
+        None => {
+            let names = folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
+            (
+                (0..).take(folders.len()).collect(),
+                folders.len(),
+                Schema { classes: names, ..Schema::default() },
+            )
+        }
+    };
+    let mut images = vec![];
+    let (mut train, mut test) = (vec![], vec![]);
+    for (&label, class) in labels.iter().zip(&folders) {
+        let first = images.len();
+        images.extend(files(&root.join(class))?.into_iter().map(|file| (file, label)));
+        let of_class: Vec<_> = (first..images.len()).collect();
+        if is_split {
+            train.extend(of_class);
+        } else {
+            let (more, held_out) = nine_to_one(of_class.len());
+            train.extend(more.into_iter().map(|index| of_class[index]));
+            test.extend(held_out.into_iter().map(|index| of_class[index]));
+        }
+    }
+    if is_split {
+        for class in self::classes(&to_test)? {
+            let path = to_test.join(&class);
+            let Ok(place) = folders.binary_search(&class) else {
+                let problem = format!("is no class of `{}`: expected the same ones", to_train.display());
+                return Err(DataError::Image { path, problem });
+            };
+            let first = images.len();
+            images.extend(files(&path)?.into_iter().map(|file| (file, labels[place])));
+            test.extend(first..images.len());
+        }
+    }
+    if test.is_empty() {
+        let found = images.len();
+        let what = "images, and no class has every tenth to test on";
+        return Err(DataError::TooShort { path: directory.into(), what, found, expected: 10 });
+    }
+    let (train, test, size) = EncodedImages::both(Store::Files(images), (train, test), options.augmentation)?;
+    let kind = Kind::Images { height: size.height, width: size.width, classes };
+    Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema })
+}
+
+/// The numbers that a model knows these classes by.
+fn known_labels(
+    root: &Path,
+    folders: &[PathBuf],
+    schema: &Schema,
+    classes: usize,
+) -> Result<Vec<u32>, DataError> {
+    let number = |folder: &PathBuf| {
+        schema.number(&folder.to_string_lossy(), classes).ok_or_else(|| {
+            let known = match schema.classes.is_empty() {
+                true => format!("the numbers from 0 to {}", classes.saturating_sub(1)),
+                false => list(schema.classes.iter().map(String::as_str)),
+            };
+            let problem = format!("is no class that the model knows: expected {known}");
+            DataError::Image { path: root.join(folder), problem }
+        })
+    };
+    folders.iter().map(number).collect()
+}
+
+/// What is in a directory, in the order of the names, as far as it is wanted.
+fn entries(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, DataError> {
+    let unreadable = |error| DataError::Read { path: directory.into(), error };
+    let mut entries = vec![];
+    for entry in fs::read_dir(directory).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if is_wanted(&path) {
+            entries.push(path);
+        }
+    }
+    entries.sort();
+    Ok(entries)
+}
+
+/// The names of the classes, in order.
+fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let folders = entries(root, Path::is_dir)?;
+    let names: Vec<PathBuf> =
+        folders.iter().filter_map(|folder| folder.file_name()).map(Into::into).collect();
+    if names.is_empty() {
+        return Err(DataError::Empty {
+            path: root.into(),
+            expected: "directory: expected one for each class",
+        });
+    }
+    Ok(names)
+}
+
+/// The images of a class, of which there must be one.
+fn files(class: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let is_image = |path: &Path| {
+        let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+        ["png", "jpg", "jpeg"].iter().any(|known| extension == *known) && path.is_file()
+    };
+    let files = entries(class, is_image)?;
+    if files.is_empty() {
+        return Err(DataError::Empty {
+            path: class.into(),
+            expected: "image: expected .png, .jpg or .jpeg files",
+        });
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

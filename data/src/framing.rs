@@ -1,0 +1,55 @@
+//! The frame that TensorFlow puts around records: in files of samples, and in TensorBoard's event files.
+//!
+//! A record is its length (8 bytes, little-endian), a checksum of the length, its bytes, and a checksum of the
+//! bytes. A checksum is CRC-32C, rotated and shifted so that a checksum of data that holds checksums is no
+//! special case.
+
+use std::io::{self, Write};
+
+/// Bytes before a record: its length, and the length's checksum.
+pub const HEADER_BYTES: usize = 12;
+/// Bytes after a record: its checksum.
+pub const FOOTER_BYTES: usize = 4;
+
+/// The checksum of `bytes` as a frame holds it.
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// Writes `record` in its frame.
+pub fn write(target: &mut impl Write, record: &[u8]) -> io::Result<()> {
+    let length = (record.len() as u64).to_le_bytes();
+    target.write_all(&length)?;
+    target.write_all(&checksum(&length).to_le_bytes())?;
+    target.write_all(record)?;
+    target.write_all(&checksum(record).to_le_bytes())
+}
+
+/// How many bytes the record behind this header has; nothing, if the header's checksum is wrong.
+pub fn length(header: [u8; HEADER_BYTES]) -> Option<u64> {
+    let (length, sum) = header.split_at(8);
+    let is_right = checksum(length).to_le_bytes() == sum;
+    is_right.then(|| u64::from_le_bytes(length.try_into().expect("eight bytes")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_those_of_other_programs() {
+        // RFC 3720, B.4: the CRC-32C of 32 zeros is 0x8a9136aa.
+        assert_eq!(checksum(&[0; 32]), 0x8a91_36aa_u32.rotate_right(15).wrapping_add(0xa282_ead8));
+    }
+
+    #[test]
+    fn a_header_tells_the_length_or_that_it_is_broken() {
+        let mut file = Vec::new();
+        write(&mut file, b"record").unwrap();
+        assert_eq!(file.len(), HEADER_BYTES + 6 + FOOTER_BYTES);
+        let mut header: [u8; HEADER_BYTES] = file[..HEADER_BYTES].try_into().unwrap();
+        assert_eq!(length(header), Some(6));
+        header[0] ^= 1;
+        assert_eq!(length(header), None);
+    }
+}

@@ -1,0 +1,63 @@
+//! Data sets: where they come from, how they are split, how a batch is made, and the [pipeline] that makes batches
+//! ahead of time.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use unisono_data::{DataError, Options, Pass, Pipeline, Source, Threads};
+//!
+//! let options = Options { train_samples: 100, test_samples: 10, ..Options::default() };
+//! let dataset = Arc::new(unisono_data::load(&Source::Digits, &options)?);
+//! let (seed, epoch) = (1, 0);
+//! let order = dataset.train.order(seed, epoch);
+//! let batches: Vec<_> = order.chunks(32).map(<[usize]>::to_vec).collect();
+//! // On as many threads as help, ahead of the loop below.
+//! let on_threads = Arc::clone(&dataset);
+//! let pass = Pass::Training { seed, epoch };
+//! let input = Pipeline::of(batches).map(Threads::Auto, move |own| on_threads.train.batch(&own, pass));
+//! let mut samples = 0;
+//! for batch in input {
+//!     samples += batch?.samples;
+//! }
+//! assert_eq!(samples, 100);
+//! # Ok::<(), DataError>(())
+//! ```
+//!
+//! Everything here is plain Rust. A rank that knows the source, the seed and the epoch knows
+//! every batch of every other rank, so ranks never talk to each other about data.
+
+#![forbid(unsafe_code)]
+
+mod augment;
+mod batch;
+mod dataset;
+mod decoding;
+mod digits;
+mod encoded;
+mod error;
+mod example;
+mod folder;
+pub mod framing;
+mod idx;
+mod load;
+pub mod pipeline;
+mod random;
+mod records;
+mod schema;
+mod source;
+mod split;
+mod table;
+#[cfg(test)]
+mod testing;
+mod text;
+mod tfrecord;
+
+pub use augment::Augmentation;
+pub use batch::{Batch, Inputs, Pass};
+pub use dataset::{Dataset, Kind};
+pub use encoded::EncodedImages;
+pub use error::DataError;
+pub use load::{load, load_as};
+pub use pipeline::{Depth, Pipeline, Threads};
+pub use schema::{Column, Schema};
+pub use source::{Options, Source};
+pub use split::Split;

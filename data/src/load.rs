@@ -1,0 +1,45 @@
+//! Every source has a reader of its own.
+
+use crate::dataset::{Dataset, Kind};
+use crate::error::DataError;
+use crate::schema::Schema;
+use crate::source::{Options, Source};
+use crate::{digits, folder, idx, table, text, tfrecord};
+
+/// Reads or draws a data set.
+///
+/// # Errors
+///
+/// If a file is missing, unreadable or not what it should be, or if the options leave a split
+/// without samples.
+pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
+    match source {
+        Source::Digits => digits::draw(options),
+        Source::Idx(directory) => idx::read(directory),
+        Source::Text(file) => text::read(file, options.context),
+        Source::Csv(file) => table::read(file),
+        Source::TfRecord(path) => tfrecord::read(path, options),
+        Source::Images(directory) => folder::read(directory, options, None),
+    }
+}
+
+/// The same for a model that was trained on such data: classes have the numbers that they have in `schema`, whatever order
+/// they come in, and the columns of a table are found by their names, and standardised as there.
+///
+/// # Errors
+///
+/// As [`load`]; and if a class or a column is not what `schema` says.
+pub fn load_as(
+    source: &Source,
+    options: &Options,
+    kind: &Kind,
+    schema: &Schema,
+) -> Result<Dataset, DataError> {
+    match (source, kind) {
+        (Source::Csv(file), &Kind::Table { classes, .. }) => table::read_as(file, schema, classes),
+        (Source::Images(directory), &Kind::Images { classes, .. }) => {
+            folder::read(directory, options, Some((schema, classes)))
+        }
+        _ => load(source, options),
+    }
+}

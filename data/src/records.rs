@@ -1,0 +1,128 @@
+//! Records of TensorFlow's in files. Only their frames are read when they are found; a record's bytes, and whether they are
+//! undamaged, when a sample is made of it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use image::GrayImage;
+use rayon::prelude::*;
+
+use super::example::Example;
+use super::framing::{self, FOOTER_BYTES, HEADER_BYTES};
+use crate::error::DataError;
+
+/// Records in files, by their index over all files.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    files: Vec<(PathBuf, File)>,
+    places: Vec<Place>,
+    classes: usize,
+}
+
+/// Where a record is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    file: usize,
+    /// Its index in the file.
+    record: usize,
+    /// The offset of its first byte.
+    offset: u64,
+    /// How many bytes it has.
+    length: usize,
+}
+
+impl Records {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// From now on, a label that is none of so many classes is refused.
+    pub(super) fn set_classes(&mut self, classes: usize) {
+        self.classes = classes;
+    }
+
+    /// Finds the records of another file, and returns their indices.
+    pub(super) fn add(&mut self, path: PathBuf) -> Result<std::ops::Range<usize>, DataError> {
+        let unreadable = |error| DataError::Read { path: path.clone(), error };
+        let file = File::open(&path).map_err(unreadable)?;
+        let end = file.metadata().map_err(unreadable)?.len();
+        let first = self.places.len();
+        let mut start = 0;
+        while start < end {
+            let record = self.places.len() - first;
+            let damaged =
+                |problem: &str| DataError::Record { path: path.clone(), record, problem: problem.into() };
+            let cut_off = || damaged("the file ends within it; fetch it again");
+            if end - start < (HEADER_BYTES + FOOTER_BYTES) as u64 {
+                return Err(cut_off());
+            }
+            let mut header = [0; HEADER_BYTES];
+            file.read_exact_at(&mut header, start).map_err(unreadable)?;
+            let length = framing::length(header).ok_or_else(|| {
+                damaged("its header's checksum is wrong: the file is damaged, or is none of TFRecords")
+            })?;
+            let offset = start + HEADER_BYTES as u64;
+            if length > end - offset - FOOTER_BYTES as u64 {
+                return Err(cut_off());
+            }
+            self.places.push(Place { file: self.files.len(), record, offset, length: length as usize });
+            start = offset + length + FOOTER_BYTES as u64;
+        }
+        self.files.push((path, file));
+        Ok(first..self.places.len())
+    }
+
+    /// One more than the highest label.
+    pub(super) fn count_classes(&self) -> Result<usize, DataError> {
+        let labels: Vec<_> = (0..self.places.len()).into_par_iter().map(|index| self.label(index)).collect();
+        let most = labels.into_iter().try_fold(0, |most, label| Ok(label?.max(most)))?;
+        Ok(most as usize + 1)
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        self.example(index)?.label().map_err(|problem| self.damaged(index, problem))
+    }
+
+    /// The image and the class in a record.
+    pub(super) fn image(&self, index: usize) -> Result<(GrayImage, u32), DataError> {
+        let damaged = |problem| self.damaged(index, problem);
+        let example = self.example(index)?;
+        let (image, label) = (example.image().map_err(damaged)?, example.label().map_err(damaged)?);
+        if label as usize >= self.classes {
+            let highest = self.classes - 1;
+            return Err(damaged(format!("has the label {label}: expected one from 0 to {highest}")));
+        }
+        Ok((image, label))
+    }
+
+    fn example(&self, index: usize) -> Result<Example, DataError> {
+        let place = self.places[index];
+        let (path, file) = &self.files[place.file];
+        let mut bytes = vec![0; place.length + FOOTER_BYTES];
+        file.read_exact_at(&mut bytes, place.offset)
+            .map_err(|error| DataError::Read { path: path.clone(), error })?;
+        let (record, sum) = bytes.split_at(place.length);
+        if framing::checksum(record).to_le_bytes() != sum {
+            let problem = "its checksum is wrong: the file is damaged; fetch it again".into();
+            return Err(self.damaged(index, problem));
+        }
+        Example::read(record).map_err(|problem| self.damaged(index, problem))
+    }
+
+    /// The checksum that a record bears; whether it is right is not looked at.
+    pub(super) fn stored_checksum(&self, index: usize) -> Result<[u8; FOOTER_BYTES], DataError> {
+        let place = self.places[index];
+        let (path, file) = &self.files[place.file];
+        let mut sum = [0; FOOTER_BYTES];
+        file.read_exact_at(&mut sum, place.offset + place.length as u64)
+            .map_err(|error| DataError::Read { path: path.clone(), error })?;
+        Ok(sum)
+    }
+
+    fn damaged(&self, index: usize, problem: String) -> DataError {
+        let place = self.places[index];
+        DataError::Record { path: self.files[place.file].0.clone(), record: place.record, problem }
+    }
+}

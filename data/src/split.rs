@@ -1,0 +1,196 @@
+//! One half of a data set, and how a batch of it is made.
+
+use rand::RngExt;
+use rand::seq::SliceRandom;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::batch::{Batch, Inputs, Pass, normalise};
+use super::encoded::EncodedImages;
+use crate::error::DataError;
+use crate::random::{ORDER, SHIFT, keyed_rng};
+
+/// One half of a data set, in the compact form it is stored in.
+///
+/// Threads share it: what is on disk stays there, and is read when a batch is made of it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Split {
+    /// Images of equal size, one after the other, with one label each.
+    Images {
+        /// Grey levels, `samples x height*width`.
+        pixels: Vec<u8>,
+        /// Classes, `samples`.
+        labels: Vec<u8>,
+    },
+    /// A text that is cut into windows which do not overlap.
+    Windows {
+        /// The whole text as tokens.
+        tokens: Vec<u32>,
+        /// Tokens in a window.
+        context: usize,
+    },
+    /// Rows of numbers, with one label each.
+    Table {
+        /// Features, standardised, `samples x features`.
+        values: Vec<f32>,
+        /// Classes, `samples`.
+        labels: Vec<u32>,
+    },
+    /// Images in files, decoded when a batch is made.
+    Encoded(EncodedImages),
+}
+
+impl Split {
+    /// Number of samples.
+    ///
+    /// A text holds back the length of one window, so that the windows may start at any
+    /// [`shift`](Self::shift) without changing their number.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Images { labels, .. } => labels.len(),
+            Self::Windows { tokens, context } => (tokens.len() / context).saturating_sub(1),
+            Self::Table { labels, .. } => labels.len(),
+            Self::Encoded(images) => images.len(),
+        }
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds what the samples are to a hash; of images in files, what is known without decoding them.
+    pub(super) fn hash(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
+        match self {
+            Self::Images { pixels, labels } => {
+                hasher.update(pixels);
+                hasher.update(labels);
+            }
+            Self::Windows { tokens, .. } => hasher.update(bytemuck::cast_slice(tokens)),
+            Self::Table { values, labels } => {
+                hasher.update(bytemuck::cast_slice(values));
+                hasher.update(bytemuck::cast_slice(labels));
+            }
+            Self::Encoded(images) => images.hash(hasher)?,
+        }
+        Ok(())
+    }
+
+    /// How far the windows of a text move in `epoch`, in `0..context`; 0 for anything else.
+    ///
+    /// Without it, no model would ever see the characters before a window's edge in context.
+    pub fn shift(&self, seed: u64, epoch: u64) -> usize {
+        match self {
+            Self::Windows { context, .. } => keyed_rng(seed, SHIFT, epoch).random_range(0..*context),
+            Self::Images { .. } | Self::Table { .. } | Self::Encoded(_) => 0,
+        }
+    }
+
+    /// The order in which `epoch` goes through the samples: a shuffle that follows from the seed alone, so
+    /// that every rank knows which samples every other rank takes.
+    pub fn order(&self, seed: u64, epoch: u64) -> Vec<usize> {
+        let mut order: Vec<_> = (0..self.len()).collect();
+        order.shuffle(&mut keyed_rng(seed, ORDER, epoch));
+        order
+    }
+
+    /// Gathers `samples`, given by their index, in that order.
+    ///
+    /// Images in files are read and decoded here: call it on the threads of a [`Pipeline`](super::Pipeline).
+    ///
+    /// # Errors
+    ///
+    /// If a sample is in a file that is unreadable, damaged, or not what it was when the data set was loaded.
+    ///
+    /// # Panics
+    ///
+    /// If an index is not below [`len`](Self::len).
+    pub fn batch(&self, samples: &[usize], pass: Pass) -> Result<Batch, DataError> {
+        let (inputs, targets) = match self {
+            Self::Images { pixels, labels } => {
+                let size = pixels.len() / labels.len().max(1);
+                let image = |&i: &usize| pixels[i * size..][..size].iter().map(|&grey| normalise(grey));
+                let targets = samples.iter().map(|&i| u32::from(labels[i])).collect();
+                (Inputs::Pixels(samples.iter().flat_map(image).collect()), targets)
+            }
+            Self::Windows { tokens, context } => {
+                let shift = match pass {
+                    Pass::Training { seed, epoch } => self.shift(seed, epoch),
+                    Pass::Evaluation => 0,
+                };
+                gather_windows(tokens, *context, samples, shift)
+            }
+            Self::Table { values, labels } => {
+                let size = values.len() / labels.len().max(1);
+                let row = |&i: &usize| values[i * size..][..size].iter().copied();
+                let targets = samples.iter().map(|&i| labels[i]).collect();
+                (Inputs::Pixels(samples.iter().flat_map(row).collect()), targets)
+            }
+            Self::Encoded(images) => images.gather(samples, pass)?,
+        };
+        Ok(Batch { inputs, targets, samples: samples.len() })
+    }
+}
+
+fn gather_windows(tokens: &[u32], context: usize, samples: &[usize], shift: usize) -> (Inputs, Vec<u32>) {
+    let windows = |ahead: usize| {
+        let window = |&i: &usize| &tokens[shift + i * context + ahead..][..context];
+        samples.iter().flat_map(window).copied().collect()
+    };
+    (Inputs::Tokens(windows(0)), windows(1))
+}
+
+/// Every tenth of so many samples is held out: whatever they are sorted by, there is some of everything in both
+/// parts. The indices to train on, and those to test on.
+pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
+    (0..samples).partition(|index| index % 10 != 9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::GREY;
+    use super::*;
+
+    #[test]
+    fn images_are_gathered_in_the_order_asked_for() {
+        let split = Split::Images { pixels: vec![0, 255, 51, 102, 153, 204], labels: vec![7, 8, 9] };
+        let batch = split.batch(&[2, 0], Pass::Evaluation).unwrap();
+        let Inputs::Pixels(pixels) = batch.inputs else { panic!("not pixels") };
+        let back = pixels.iter().map(|grey| (grey * GREY.1 + GREY.0) * 255.0);
+        assert_eq!(back.map(f32::round).collect::<Vec<_>>(), [153.0, 204.0, 0.0, 255.0]);
+        assert_eq!(batch.targets, [9, 7]);
+        assert_eq!(batch.samples, 2);
+    }
+
+    #[test]
+    fn rows_are_gathered_in_the_order_asked_for() {
+        let split = Split::Table { values: vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0], labels: vec![7, 300, 9] };
+        let batch = split.batch(&[1, 1, 0], Pass::Evaluation).unwrap();
+        assert_eq!(batch.inputs, Inputs::Pixels(vec![2.0, 3.0, 2.0, 3.0, 0.0, 1.0]));
+        assert_eq!(batch.targets, [300, 300, 7]);
+    }
+
+    #[test]
+    fn every_epoch_sees_every_sample_once_in_an_order_of_its_own() {
+        let split = Split::Images { pixels: vec![0; 50], labels: vec![0; 50] };
+        let (first, second) = (split.order(1, 0), split.order(1, 1));
+        assert_ne!(first, second);
+        assert_eq!(first, split.order(1, 0));
+        for mut order in [first, second] {
+            order.sort_unstable();
+            assert!(order.into_iter().eq(0..50));
+        }
+    }
+
+    #[test]
+    fn windows_move_when_a_model_learns_and_stay_when_it_is_measured() {
+        let split = Split::Windows { tokens: (0..100).collect(), context: 8 };
+        for epoch in 0..20 {
+            let first = split.shift(3, epoch) as u32;
+            let batch = split.batch(&[0], Pass::Training { seed: 3, epoch }).unwrap();
+            assert_eq!(batch.inputs, Inputs::Tokens((first..first + 8).collect()));
+            assert_eq!(batch.targets, (first + 1..first + 9).collect::<Vec<_>>());
+        }
+        let batch = split.batch(&[0], Pass::Evaluation).unwrap();
+        assert_eq!(batch.inputs, Inputs::Tokens((0..8).collect()));
+    }
+}

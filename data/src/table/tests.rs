@@ -1,0 +1,165 @@
+//! Tables that are right, and every way for one to be wrong.
+
+use super::super::testing::TestDirectory;
+use super::*;
+use crate::batch::{Inputs, Pass};
+
+/// What reading this file says.
+fn refusal(text: &str) -> String {
+    let directory = TestDirectory::new();
+    read(&directory.file("table.csv", text)).unwrap_err().to_string()
+}
+
+fn rows(count: u32, row: impl Fn(u32) -> String) -> String {
+    (0..count).map(row).collect()
+}
+
+#[test]
+fn the_label_is_where_the_header_says() {
+    let directory = TestDirectory::new();
+    let in_front = rows(20, |row| format!("{}, {row}, 7\n", ["cat", "ant", "dog"][row as usize % 3]));
+    let data = read(&directory.file("front.csv", format!("label,size,same\n{in_front}"))).unwrap();
+    assert_eq!(data.kind, Kind::Table { features: 2, classes: 3 });
+    assert_eq!((data.train.len(), data.test.len()), (18, 2));
+    let batch = data.test.batch(&[0, 1], Pass::Evaluation).unwrap();
+    // Rows 9 and 19: cat and ant.
+    assert_eq!(batch.targets, [1, 0]);
+
+    let behind = rows(20, |row| format!("{row},7,{}\n", ["cat", "ant", "dog"][row as usize % 3]));
+    let mut same = read(&directory.file("behind.csv", format!("size,same,kind\n{behind}"))).unwrap();
+    assert_eq!(same.schema.label.replace("label".to_owned()).as_deref(), Some("kind"));
+    assert_eq!(data, same);
+    // As some programs mark UTF-8.
+    let marked = read(&directory.file("marked.csv", format!("\u{feff}label,size,same\n{in_front}"))).unwrap();
+    assert_eq!(data, marked);
+}
+
+#[test]
+fn features_are_standardised_by_what_is_trained_on() {
+    let directory = TestDirectory::new();
+    // Were the rows to test on counted, the mean would be far off.
+    let rows = rows(30, |row| {
+        let value = if row % 10 == 9 { 1e6 } else { f64::from(row % 2) * 4.0 + 100.0 };
+        format!("{value},5,{}\n", row % 2)
+    });
+    let data = read(&directory.file("table.csv", format!("a,b,label\n{rows}"))).unwrap();
+    let all: Vec<_> = (0..27).collect();
+    let Inputs::Pixels(values) = data.train.batch(&all, Pass::Evaluation).unwrap().inputs else {
+        panic!("not numbers")
+    };
+    let first: Vec<_> = values.iter().step_by(2).map(|&value| f64::from(value)).collect();
+    let mean = first.iter().sum::<f64>() / 27.0;
+    let square = first.iter().map(|value| value * value).sum::<f64>() / 27.0;
+    assert!(mean.abs() < 1e-6 && (square - 1.0).abs() < 1e-6, "{mean} {square}");
+    // A constant column says nothing, and is not divided by 0.
+    assert!(values.iter().skip(1).step_by(2).all(|&value| value == 0.0));
+}
+
+#[test]
+fn whole_numbers_are_classes_in_their_order() {
+    let classes = |labels: &[&str]| {
+        let (names, places) = number(&labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>());
+        (names.join(" "), places)
+    };
+    assert_eq!(classes(&["2", "10", "1", "2"]), ("1 2 10".to_owned(), vec![1, 2, 0, 1]));
+    assert_eq!(classes(&["0", "01", "2"]), ("0 1 2".to_owned(), vec![0, 1, 2]));
+    // As words, 10 comes before 2.
+    assert_eq!(classes(&["2", "10", "x"]), ("10 2 x".to_owned(), vec![1, 0, 2]));
+}
+
+#[test]
+fn what_is_wrong_is_named_by_line_and_column() {
+    let header = "a,b,label\n1,2,x\n";
+    let cases = [
+        ("1,two,x\n", "line 3, column `b`: `two` is no finite number"),
+        ("\n1,NaN,x\n", "line 4, column `b`: `NaN` is no finite number"),
+        (",2,x\n", "line 3, column `a`: `` is no finite number"),
+        ("1,2,\n", "line 3, column `label`: `` is no label"),
+        ("1,2\n", "line 3: has 2 cells: expected 3"),
+        ("1,2,x,y\n", "line 3: has 4 cells: expected 3"),
+        ("1,2,x\n", "2 rows, expected at least 10"),
+    ];
+    for (row, expected) in cases {
+        let message = refusal(&format!("{header}{row}"));
+        assert!(message.contains("table.csv`") && message.contains(expected), "{message}, not {expected}");
+        let other_ends = refusal(&format!("{header}{row}").replace('\n', "\r\n"));
+        assert!(other_ends.contains(expected), "{other_ends}, not {expected}");
+    }
+    assert!(refusal("label\n1\n").contains("line 1: has 1 columns"));
+    assert!(refusal("").contains("line 1: has 0 columns"));
+    let directory = TestDirectory::new();
+    let broken = read(&directory.file("table.csv", b"a,label\n1,x\n2,\xff\n")).unwrap_err().to_string();
+    assert!(broken.contains("line 3: is not UTF-8"), "{broken}");
+    assert!(matches!(read(&directory.path().join("none")), Err(DataError::Read { .. })));
+}
+
+#[test]
+fn a_header_that_is_a_row_is_seen() {
+    let rows = |row: &str| row.repeat(12);
+    for headless in ["5.1,3.5,setosa\n4.9,3.0,virginica\n", "1,0,1\n0,1,0\n"] {
+        let message = refusal(&rows(headless));
+        assert!(message.contains("line 1: is a row of numbers, and no header"), "{message}");
+    }
+    // Names that are numbers are names nevertheless.
+    let directory = TestDirectory::new();
+    for header in ["0,1,2", "0,1,label", "2019,2020,kind"] {
+        let text = format!("{header}\n{}", rows("5,3,1\n4,3,0\n"));
+        assert!(read(&directory.file("table.csv", text)).is_ok(), "{header}");
+    }
+    let message = refusal(&format!("a,a,label\n{}", rows("5,3,1\n4,3,0\n")));
+    assert!(message.contains("line 1: has two columns called `a`"), "{message}");
+}
+
+#[test]
+fn labels_that_are_no_classes_are_refused() {
+    let table = |label: &dyn Fn(u32) -> String| {
+        format!("size,price\n{}", rows(400, |row| format!("{row},{}\n", label(row))))
+    };
+    let amounts = refusal(&table(&|row| format!("{}.5", row * 7)));
+    assert!(amounts.contains("column `price`: the label has 400 different numbers in 400 rows"), "{amounts}");
+    let rounded = refusal(&table(&|row| format!("{:.1}", f64::from(row % 150) / 7.0)));
+    assert!(rounded.contains("different numbers in 400 rows, as amounts have"), "{rounded}");
+    let one = refusal(&table(&|_| "yes".to_owned()));
+    assert!(
+        one.contains("column `price`: the label is `yes` in all 400 rows: expected at least two"),
+        "{one}"
+    );
+    let directory = TestDirectory::new();
+    for label in
+        [&|row| format!("{}.5", row % 5), &|row| format!("{}", row % 199)] as [&dyn Fn(u32) -> String; 2]
+    {
+        assert!(read(&directory.file("table.csv", table(label))).is_ok(), "{}", label(1));
+    }
+}
+
+/// Columns in another order, and one more; then a row by itself, of no known class.
+#[test]
+fn another_table_is_read_by_the_names_of_the_first() {
+    let directory = TestDirectory::new();
+    let kinds = ["cat", "ant", "dog"];
+    let known = rows(30, |row| format!("{row},{},{}\n", row * row, kinds[row as usize % 3]));
+    let known = read(&directory.file("known.csv", format!("a,b,label\n{known}"))).unwrap();
+    let other = rows(30, |row| format!("{},{},x,{row}\n", kinds[row as usize % 3], row * row));
+    let other = directory.file("other.csv", format!("label,b,note,a\n{other}"));
+    assert_eq!(read_as(&other, &known.schema, 3).unwrap(), known);
+
+    let row = read_as(&directory.file("row.csv", "b,a\n49,7\n"), &known.schema, 3).unwrap();
+    assert_eq!((row.train.len(), row.test.len(), row.schema.label), (1, 0, None));
+    let batch = |split: &Split, row| split.batch(&[row], Pass::Evaluation).unwrap().inputs;
+    assert_eq!(batch(&row.train, 0), batch(&known.train, 7));
+
+    for (text, said) in [
+        (
+            "a,c,label\n1,2,cat\n",
+            "line 1: has no column `b`: the model was trained on `a`, `b`, and the columns are `a`, `c`, `label`",
+        ),
+        (
+            "a,b,label\n1,2,cow\n",
+            "column `label`: `cow` is no class that the model knows: expected `ant`, `cat`, `dog`",
+        ),
+        ("a,b,label\n", "0 rows, expected at least 1"),
+    ] {
+        let message = read_as(&directory.file("wrong.csv", text), &known.schema, 3).unwrap_err().to_string();
+        assert!(message.contains(said), "{message}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Records that are right, and every way for one to be wrong.
+
+use std::io::Cursor;
+
+use image::{GrayImage, ImageFormat, Luma};
+use prost::Message;
+
+use super::super::batch::normalise;
+use super::super::example::{BytesList, Example, Feature, Features, Int64List, Values};
+use super::super::framing::{self, HEADER_BYTES};
+use super::super::testing::TestDirectory;
+use super::*;
+use crate::batch::{Inputs, Pass};
+
+fn bytes(bytes: &[u8]) -> Values {
+    Values::Bytes(BytesList { value: vec![bytes.to_vec()] })
+}
+
+fn integer(number: i64) -> Values {
+    Values::Integers(Int64List { value: vec![number] })
+}
+
+/// A record of these features.
+fn example<const N: usize>(features: [(&str, Values); N]) -> Vec<u8> {
+    let feature = features.map(|(name, values)| (name.to_owned(), Feature { values: Some(values) }));
+    Example { features: Some(Features { feature: feature.into() }) }.encode_to_vec()
+}
+
+/// A record of a plain image of 2x2 raw grey levels.
+fn plain(grey: u8, label: i64) -> Vec<u8> {
+    example([("image", bytes(&[grey; 4])), ("label", integer(label))])
+}
+
+fn frames(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    let mut file = vec![];
+    for record in records {
+        framing::write(&mut file, &record).unwrap();
+    }
+    file
+}
+
+/// Twenty plain images of three classes; sample i of those to train on is image i + i / 9.
+fn twenty() -> Vec<u8> {
+    frames((0..20).map(|number| plain(number, i64::from(number % 3))))
+}
+
+fn load(file: impl AsRef<[u8]>, options: &Options) -> Result<Dataset, DataError> {
+    let directory = TestDirectory::new();
+    read(&directory.file("some.tfrecord", file), options)
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let data = load(twenty(), &Options::default()).unwrap();
+    assert_eq!(data.kind, Kind::Images { height: 2, width: 2, classes: 3 });
+    assert_eq!((data.train.len(), data.test.len()), (18, 2));
+    let batch = data.train.batch(&[17, 0, 9], Pass::Evaluation).unwrap();
+    assert_eq!(batch.targets, [0, 0, 1]);
+    let expected = [18, 0, 10].into_iter().flat_map(|grey| [normalise(grey); 4]).collect();
+    assert_eq!(batch.inputs, Inputs::Pixels(expected));
+    assert_eq!(data.test.batch(&[0, 1], Pass::Evaluation).unwrap().targets, [0, 1]);
+}
+
+#[test]
+fn files_of_a_directory_are_trained_or_tested_on() {
+    let directory = TestDirectory::new();
+    directory.file("x-train.tfrecord-00001-of-00002", frames([plain(3, 0)]));
+    directory.file("x-train.tfrecord-00000-of-00002", frames([plain(1, 1), plain(2, 2)]));
+    directory.file("x-test.tfrecord-00000-of-00001", frames([plain(4, 3)]));
+    directory.file("features.json", "{}");
+    let data = read(directory.path(), &Options::default()).unwrap();
+    assert_eq!(data.train.batch(&[0, 1, 2], Pass::Evaluation).unwrap().targets, [1, 2, 0]);
+    assert_eq!(data.test.batch(&[0], Pass::Evaluation).unwrap().targets, [3]);
+    assert!(matches!(data.kind, Kind::Images { classes: 4, .. }));
+
+    let empty = TestDirectory::new();
+    let message = read(empty.path(), &Options::default()).unwrap_err().to_string();
+    assert!(message.contains("holds no file with `tfrec` in its name"), "{message}");
+}
+
+#[test]
+fn images_are_decoded_or_raw() {
+    let mut png = Cursor::new(vec![]);
+    GrayImage::from_fn(3, 2, |x, y| Luma([(10 * x + y) as u8])).write_to(&mut png, ImageFormat::Png).unwrap();
+    let encoded = example([("image/encoded", bytes(png.get_ref())), ("image/class/label", integer(1))]);
+    let sized = example([
+        ("image", bytes(&[0, 10, 20, 1, 11, 21])),
+        ("height", integer(2)),
+        ("width", integer(3)),
+        ("label", integer(0)),
+    ]);
+    let data = load(frames([encoded, sized].into_iter().cycle().take(10)), &Options::default()).unwrap();
+    assert!(matches!(data.kind, Kind::Images { height: 2, width: 3, .. }));
+    let batch = data.train.batch(&[0, 1], Pass::Evaluation).unwrap();
+    let image = [0, 10, 20, 1, 11, 21].map(normalise);
+    assert_eq!(batch.inputs, Inputs::Pixels([image, image].concat()));
+    assert_eq!(batch.targets, [1, 0]);
+}
+
+#[test]
+fn a_flipped_byte_is_named_by_its_record() {
+    let frame = frames([plain(0, 0)]).len();
+    let with_flip = |at: usize| {
+        let mut file = twenty();
+        file[at] ^= 1;
+        file
+    };
+    // In a record: seen when it is read, and nowhere else.
+    let classes = Options { classes: Some(3), ..Options::default() };
+    let data = load(with_flip(4 * frame + HEADER_BYTES + 9), &classes).unwrap();
+    let message = data.train.batch(&[3, 4], Pass::Evaluation).unwrap_err().to_string();
+    assert!(message.contains("some.tfrecord`, record 4: its checksum is wrong"), "{message}");
+    assert!(data.train.batch(&[3, 5], Pass::Evaluation).is_ok());
+    // All records are read if nobody says how many classes there are.
+    let message = load(with_flip(4 * frame + HEADER_BYTES + 9), &Options::default()).unwrap_err().to_string();
+    assert!(message.contains("record 4: its checksum"), "{message}");
+    let message = load(with_flip(7 * frame), &classes).unwrap_err().to_string();
+    assert!(message.contains("record 7: its header's checksum is wrong"), "{message}");
+    for cut in [1, frame - 1] {
+        let message = load(&twenty()[..20 * frame - cut], &classes).unwrap_err().to_string();
+        assert!(message.contains("record 19: the file ends within it"), "{message}");
+    }
+}
+
+#[test]
+fn what_a_record_lacks_is_named() {
+    let refusal = |record: Vec<u8>| {
+        let records = [plain(0, 0), plain(0, 0), record].into_iter().chain(vec![plain(0, 1); 9]);
+        let data = load(frames(records), &Options { classes: Some(2), ..Options::default() }).unwrap();
+        data.train.batch(&[2], Pass::Evaluation).unwrap_err().to_string()
+    };
+    let cases = [
+        (example([("label", integer(0))]), "no feature `image/encoded` or `image` of bytes"),
+        (example([("image", bytes(&[0; 4]))]), "no feature `image/class/label` or `label` of int64"),
+        (example([("image", integer(0)), ("label", integer(0))]), r#"there are ["image", "label"]"#),
+        (example([("image", bytes(&[0; 5])), ("label", integer(0))]), "an image of 5 bytes: expected PNG"),
+        (example([("image", bytes(&[])), ("label", integer(0))]), "an image of 0 bytes"),
+        (example([("image", bytes(b"\x89PNG\r\n\x1a\nxx")), ("label", integer(0))]), "cannot be decoded"),
+        (plain(0, 2), "has the label 2: expected one from 0 to 1"),
+        (plain(0, -1), "has the label -1"),
+        (vec![0xff; 9], "holds no `tf.train.Example`"),
+    ];
+    for (record, expected) in cases {
+        let message = refusal(record);
+        assert!(message.contains("record 2: ") && message.contains(expected), "{message}, not {expected}");
+    }
+}
+
+#[test]
+fn too_few_records_are_refused() {
+    for file in [vec![], frames([plain(0, 0)])] {
+        let message = load(file, &Options::default()).unwrap_err().to_string();
+        assert!(message.contains("records, expected at least 10"), "{message}");
+    }
+    let none = Options { classes: Some(0), ..Options::default() };
+    assert!(matches!(load(twenty(), &none), Err(DataError::Zero { .. })));
+}

@@ -1,0 +1,159 @@
+//! Starts programs under mpirun, with a deadline: nothing that a test starts outlives it.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// With which exit code, or by which signal.
+    pub status: ExitStatus,
+    /// All that it wrote to standard output.
+    pub stdout: String,
+    /// All that it wrote to standard error.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// The same, if it succeeded.
+    pub fn expect_success(self) -> Self {
+        assert!(self.status.success(), "{}\n{}\n{}", self.status, self.stdout, self.stderr);
+        self
+    }
+}
+
+/// The launcher: `mpirun`, or what `UNISONO_TEST_MPIRUN` names, for a build with another MPI than the
+/// default one.
+pub fn launcher() -> String {
+    std::env::var("UNISONO_TEST_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
+}
+
+/// Whether the launcher is Open MPI's.
+pub fn is_open_mpi() -> bool {
+    static OPEN_MPI: LazyLock<bool> = LazyLock::new(|| {
+        let version = Command::new(launcher()).arg("--version").output().expect("the launcher starts");
+        String::from_utf8_lossy(&version.stdout).contains("Open MPI")
+    });
+    *OPEN_MPI
+}
+
+/// `mpirun -n ranks program`, for more ranks than cores too, and as root.
+pub fn mpirun(ranks: usize, program: &str) -> Command {
+    let mut command = Command::new(launcher());
+    command.args(["-n", &ranks.to_string()]);
+    if is_open_mpi() {
+        command.arg("--oversubscribe");
+        command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    }
+    command.arg(program);
+    command
+}
+
+/// A loop of a shell's that starts a program once for each rank, without MPI, and fails if one of them does.
+pub fn processes(ranks: usize, program: &str) -> Command {
+    let mut command = Command::new("sh");
+    let numbers = (0..ranks).map(|rank| rank.to_string()).collect::<Vec<_>>().join(" ");
+    let script = format!(
+        "for rank in {numbers}; do RANK=$rank WORLD_SIZE={ranks} \"$0\" & started=\"$started $!\"; done; \
+         for process in $started; do wait \"$process\" || failed=$?; done; exit \"${{failed:-0}}\""
+    );
+    command.args(["-c", &script, program]);
+    command
+}
+
+/// What an example of a crate says on so many ranks, under mpirun.
+///
+/// # Panics
+/// If it is not built, fails, or takes longer than a minute.
+pub fn example(name: &str, ranks: usize) -> String {
+    let test = std::env::current_exe().expect("a program knows its path");
+    let profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
+    let program = profile.join("examples").join(name);
+    assert!(
+        program.exists(),
+        "{} is not built: run `cargo build --examples` first, in the same profile",
+        program.display()
+    );
+    let command = mpirun(ranks, program.to_str().expect("a path in UTF-8"));
+    run(command, Duration::from_secs(60)).expect_success().stdout
+}
+
+/// Runs a command to its end; ends it, and all that it started, if it takes longer.
+pub fn run(command: Command, deadline: Duration) -> Ended {
+    run_and(command, deadline, |_, _| ())
+}
+
+/// The same; as soon as it has written something to standard output, it and what it started are interrupted, as from a terminal.
+pub fn run_and_interrupt(command: Command, deadline: Duration) -> Ended {
+    run_and(command, deadline, |child, has_spoken| {
+        if has_spoken.recv_timeout(deadline).is_ok() {
+            signal_all(child, "-INT");
+        }
+    })
+}
+
+fn run_and(mut command: Command, deadline: Duration, meanwhile: impl FnOnce(&Child, &Receiver<()>)) -> Ended {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (speaks, has_spoken) = channel();
+    let stdout = drain(child.stdout.take().unwrap(), move || {
+        let _ = speaks.send(());
+    });
+    let stderr = drain(child.stderr.take().unwrap(), || ());
+    meanwhile(&child, &has_spoken);
+    let status = wait(&mut child, deadline);
+    let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
+    let status =
+        status.unwrap_or_else(|| panic!("{command:?} took more than {deadline:?}\n{stdout}\n{stderr}"));
+    Ended { status, stdout, stderr }
+}
+
+/// Reads what comes, and tells when it begins to.
+fn drain(
+    mut pipe: impl Read + Send + 'static,
+    begins: impl FnOnce() + Send + 'static,
+) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = vec![0; 1];
+        let first = pipe.read(&mut text).expect("a pipe is read");
+        text.truncate(first);
+        begins();
+        pipe.read_to_end(&mut text).expect("a pipe is read");
+        String::from_utf8_lossy(&text).into_owned()
+    })
+}
+
+fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
+    if let Some(status) = poll(child, deadline) {
+        return Some(status);
+    }
+    // A launcher that is asked ends its ranks, which are in process groups of their own.
+    for signal in ["-TERM", "-KILL"] {
+        signal_all(child, signal);
+        if poll(child, Duration::from_secs(5)).is_some() {
+            break;
+        }
+    }
+    None
+}
+
+/// Sends a signal to the child and what it has started in its process group.
+fn signal_all(child: &Child, signal: &str) {
+    let group = format!("-{}", child.id());
+    Command::new("kill").args([signal, "--", &group]).status().expect("kill starts");
+}
+
+fn poll(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
+    let started = Instant::now();
+    while started.elapsed() < deadline {
+        if let Some(status) = child.try_wait().expect("the child is ours") {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}

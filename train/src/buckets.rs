@@ -1,0 +1,358 @@
+//! Gradients in buckets: a backward pass fills them, from the model's end to its beginning, and each is all-reduced as
+//! soon as it is full, while the pass goes on.
+//!
+//! They are what a training loop of one's own takes from the trainer: see [`Buckets`].
+//!
+//! **Source**: Li et al., "PyTorch distributed: experiences on accelerating data parallel training", VLDB 2020,
+//! section 3.2.3; that the first bucket is small, so that the network has something to do early, too.
+
+use std::time::Duration;
+
+use super::replica::{Parameter, Tally};
+use unisono::{Algorithm, Communicator, DType, Error, Ran, ReduceOp, Why};
+
+mod filling;
+mod parcel;
+mod plan;
+mod sums;
+mod wire;
+
+pub use filling::{Filling, Pass};
+pub use parcel::Flight;
+pub use sums::Sums;
+pub use wire::Wire;
+
+pub(super) use parcel::Parcel;
+pub(super) use plan::{Place, Plan};
+use sums::Tree;
+use wire::Narrow;
+
+/// What goes on over ranks with a tree of additions: it adds at distances 1, 2, 4, ….
+pub(super) const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
+
+/// How gradients travel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BucketSettings {
+    /// How many bytes of gradients the first bucket holds at most, if more than one gradient is in it.
+    pub first_bucket_bytes: usize,
+    /// The same for every other bucket.
+    pub bucket_bytes: usize,
+    /// The format in which gradients are sent.
+    pub wire: Wire,
+    /// Whether buckets travel beside the backward pass.
+    pub overlap: Overlap,
+    /// How the gradients of several passes are added up.
+    pub order: Order,
+    /// By what gradients are multiplied while they are on the way as `f16`, whose greatest value is 65504: a power of
+    /// two, the same on all ranks.
+    pub f16_scale: f32,
+}
+
+impl Default for BucketSettings {
+    fn default() -> Self {
+        Self {
+            first_bucket_bytes: 1 << 20,
+            bucket_bytes: 25 << 20,
+            wire: Wire::F32,
+            overlap: Overlap::Auto,
+            order: Order::Free,
+            f16_scale: 1.0,
+        }
+    }
+}
+
+/// Whether buckets travel beside the backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overlap {
+    /// Beside it between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and
+    /// add by themselves, on the cores that compute.
+    Auto,
+    /// On the communication thread.
+    Beside,
+    /// On the thread that computes, which waits.
+    InTurn,
+}
+
+unisono_collectives::named!(Overlap, "way to overlap");
+
+impl Overlap {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Beside, Self::InTurn];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Beside => "beside",
+            Self::InTurn => "in-turn",
+        }
+    }
+
+    fn is_beside(self, comm: &Communicator) -> bool {
+        match self {
+            Self::Auto => comm.topology().nodes() > 1,
+            Self::Beside => true,
+            Self::InTurn => false,
+        }
+    }
+}
+
+/// How the gradients of several passes are added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// One after the other, then over ranks in the order of whatever algorithm is fastest.
+    Free,
+    /// In a balanced binary tree over all passes of all ranks, so that the bits do not depend on how many ranks share
+    /// the passes. The number of passes of a step must be a power of two on each rank, and so must the number of ranks.
+    ///
+    /// It costs memory for as many copies of all gradients as the tree has levels on a rank, a further pass over them
+    /// for every pass but the first, and binds the all-reduce to recursive doubling.
+    Tree,
+}
+
+/// The buckets of one rank.
+///
+/// ```
+/// use unisono_train::{Buckets, BucketSettings, Fill, Gradients, Parameter, Pass, Tally};
+///
+/// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+///     let parameters = [Parameter::new("weight", [2, 3]), Parameter::new("bias", [3])];
+///     let mut buckets = Buckets::new(&mut comm, &parameters, &BucketSettings::default())?;
+///     // The backward pass of your framework; one pass a step, the first and the last.
+///     let mut filling = buckets.fill(&mut comm, Pass::ONLY);
+///     filling.weigh(Tally { targets: 4.0, loss: 2.0, correct: 0.0 });
+///     filling.put(1, &mut |gradient, fill| fill.write(gradient, &[1.0; 3]));
+///     filling.put(0, &mut |gradient, fill| fill.write(gradient, &[0.5; 6]));
+///     filling.end()?;
+///     let sums = buckets.sums()?;
+///     assert_eq!(sums.tally.targets, 8.0);
+///     assert_eq!(buckets.gradient(1)?, [2.0; 3]);
+///     Ok(())
+/// });
+/// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+/// ```
+#[derive(Debug)]
+pub struct Buckets {
+    names: Vec<String>,
+    plan: Plan,
+    buckets: Vec<Bucket>,
+    /// The sums, where they cannot travel with the gradients since these are rounded.
+    aside: Option<Parcel<f32>>,
+    tree: Option<Tree>,
+    f16_scale: f32,
+    has_others: bool,
+    way: Way,
+    /// How many buckets are on their way or back.
+    launched: usize,
+    own: Sums,
+    /// Whether a gradient is there that was put in an earlier pass of this step.
+    is_filled: Vec<bool>,
+    flights: Vec<Flight>,
+}
+
+/// Some gradients, one after the other.
+#[derive(Debug)]
+struct Bucket {
+    gradients: Parcel<f32>,
+    narrow: Narrow,
+    /// How many gradients are not yet whole.
+    missing: usize,
+    is_back: bool,
+}
+
+impl Buckets {
+    /// Buckets for the gradients of these parameters. Called by all ranks with the same ones.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system has not that much; [`Error::Unsupported`] if the gradients are to be added up in a
+    /// tree and the number of ranks is no power of two.
+    pub fn new(
+        comm: &mut Communicator,
+        parameters: &[Parameter],
+        settings: &BucketSettings,
+    ) -> Result<Self, Error> {
+        let plan = Plan::new(parameters, settings.first_bucket_bytes, settings.bucket_bytes);
+        let rides_along = settings.wire == Wire::F32;
+        let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
+        let buckets = (0..).zip(&plan.counts).map(|(bucket, &count)| {
+            Ok(Bucket {
+                gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
+                narrow: Narrow::new(comm, settings.wire, bucket, count)?,
+                missing: 0,
+                is_back: true,
+            })
+        });
+        let ranks = comm.ranks();
+        if settings.order == Order::Tree && !ranks.is_power_of_two() {
+            return Err(Error::Unsupported(format!(
+                "an order of additions that does not depend on the number of ranks needs 1, 2, 4, 8, … ranks, and there \
+                 are {ranks}"
+            )));
+        }
+        Ok(Self {
+            buckets: buckets.collect::<Result<_, Error>>()?,
+            aside: if rides_along { None } else { Some(Parcel::new(comm, None, Sums::COUNT)?) },
+            tree: (settings.order == Order::Tree).then(Tree::default),
+            f16_scale: settings.f16_scale,
+            has_others: ranks > 1,
+            way: Way { is_beside: settings.overlap.is_beside(comm), in_tree: settings.order == Order::Tree },
+            launched: plan.counts.len(),
+            own: Sums::default(),
+            is_filled: vec![false; parameters.len()],
+            flights: Vec::new(),
+            names: parameters.iter().map(|parameter| parameter.name.clone()).collect(),
+            plan,
+        })
+    }
+
+    /// How many buckets there are.
+    pub fn len(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Whether nothing is trained.
+    pub fn is_empty(&self) -> bool {
+        self.buckets.is_empty()
+    }
+
+    /// Whether buckets travel beside the backward pass.
+    pub fn is_beside(&self) -> bool {
+        self.way.is_beside
+    }
+
+    /// What will carry out the all-reduce of the largest bucket, and why.
+    pub fn ran(&self, comm: &mut Communicator) -> Ran {
+        if self.way.in_tree {
+            let why = Why::Usual("the order of additions does not depend on the number of ranks");
+            return Ran { algorithm: IN_TREE.name(), why };
+        }
+        let largest = self.buckets.iter().map(|bucket| bucket.gradients.count()).max().unwrap_or(0);
+        let dtype = self.buckets.first().map_or(DType::F32, |bucket| bucket.narrow.dtype());
+        comm.selection(&unisono::Call::all_reduce(dtype, ReduceOp::Sum, largest))
+    }
+
+    /// The indices of the parameters in each bucket, in the order in which buckets are launched.
+    pub fn parameters(&self) -> impl Iterator<Item = &[usize]> {
+        self.plan.members.iter().map(Vec::as_slice)
+    }
+
+    /// Lets a pass fill the buckets. In the last pass of a step they are all-reduced, so all ranks have one, even if it is
+    /// empty; what passes before it give stays here and adds up.
+    ///
+    /// # Panics
+    /// If the buckets of the step before are still on their way.
+    pub fn fill<'a>(&'a mut self, comm: &'a mut Communicator, pass: Pass) -> Filling<'a> {
+        Filling::new(self, comm, pass)
+    }
+
+    /// What all ranks have added up besides gradients. Waits for the first bucket.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn sums(&mut self) -> Result<Sums, Error> {
+        if let Some(aside) = &mut self.aside {
+            self.flights.extend(aside.land()?);
+            return Ok(Sums::read(aside.values()));
+        }
+        match self.plan.counts.first() {
+            Some(&count) => {
+                self.land(0)?;
+                Ok(Sums::read(&self.buckets[0].gradients.values()[count..]))
+            }
+            None => Ok(self.own),
+        }
+    }
+
+    /// What this rank has added up by itself in this step.
+    pub fn own_tally(&self) -> Tally {
+        self.own.tally
+    }
+
+    /// The gradient of a parameter, summed over all ranks. Waits for its bucket.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// # Panics
+    /// If that parameter is not trained.
+    pub fn gradient(&mut self, index: usize) -> Result<&[f32], Error> {
+        let Place { bucket, ref range } = *self.plan.place(index, &self.names);
+        let range = range.clone();
+        self.land(bucket)?;
+        Ok(&self.buckets[bucket].gradients.values()[range])
+    }
+
+    /// When each bucket of the last step travelled, in the order in which they came back, and how long this thread
+    /// waited for it.
+    pub fn flights(&self) -> &[Flight] {
+        &self.flights
+    }
+
+    /// How long the buckets of the last step travelled while this thread computed, and how long it waited for them.
+    pub fn hidden_and_exposed(&self) -> (Duration, Duration) {
+        let exposed = self.flights.iter().map(|flight| flight.exposed).sum();
+        let travelled: Duration = self.flights.iter().map(|flight| flight.ended - flight.began).sum();
+        (travelled.saturating_sub(exposed), exposed)
+    }
+
+    /// Waits for all buckets.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn land_all(&mut self) -> Result<(), Error> {
+        (0..self.len()).try_for_each(|bucket| self.land(bucket))
+    }
+
+    /// Waits for a bucket.
+    fn land(&mut self, bucket: usize) -> Result<(), Error> {
+        assert!(bucket < self.launched, "bucket {bucket} is not on its way: the last pass has not ended");
+        let bucket = &mut self.buckets[bucket];
+        if bucket.is_back {
+            return Ok(());
+        }
+        let flight = match &mut bucket.narrow {
+            Narrow::No => bucket.gradients.land()?,
+            narrow => narrow.land(bucket.gradients.values_mut(), self.f16_scale)?,
+        };
+        self.flights.extend(flight);
+        bucket.is_back = true;
+        Ok(())
+    }
+
+    /// Sends what is added up besides gradients, or puts it where the first bucket will take it along.
+    fn send_sums(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        match (&mut self.aside, self.plan.counts.first()) {
+            (Some(aside), _) => {
+                self.own.write(aside.values_mut());
+                if self.has_others { aside.launch(comm, self.way) } else { Ok(()) }
+            }
+            (None, Some(&count)) => {
+                self.own.write(&mut self.buckets[0].gradients.values_mut()[count..]);
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Launches all buckets, in their order, that are whole and not yet launched.
+    fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        while let Some(bucket) = self.buckets.get_mut(self.launched).filter(|bucket| bucket.missing == 0) {
+            if self.has_others {
+                match &mut bucket.narrow {
+                    Narrow::No => bucket.gradients.launch(comm, self.way)?,
+                    narrow => narrow.launch(comm, self.way, bucket.gradients.values(), self.f16_scale)?,
+                }
+                bucket.is_back = false;
+            }
+            self.launched += 1;
+        }
+        Ok(())
+    }
+}
+
+/// How a bucket is all-reduced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    pub(super) is_beside: bool,
+    pub(super) in_tree: bool,
+}

@@ -1,0 +1,80 @@
+//! An array on its way.
+
+use std::time::{Duration, Instant};
+
+use super::{IN_TREE, Way};
+use unisono::{Choice, Communicator, Element, Error, ReduceOp, Registered, Request};
+
+/// When a bucket travelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flight {
+    /// Which bucket; none if it is what is added up besides gradients.
+    pub bucket: Option<usize>,
+    /// When its all-reduce began, of this rank.
+    pub began: Instant,
+    /// When it was done.
+    pub ended: Instant,
+    /// For how long of this the thread that computes has waited.
+    pub exposed: Duration,
+}
+
+/// Registered memory that is here, or in an all-reduce.
+#[derive(Debug)]
+pub(crate) struct Parcel<T: Element> {
+    bucket: Option<usize>,
+    label: String,
+    here: Option<Registered<T>>,
+    request: Option<Request<Registered<T>>>,
+    /// The last flight, if nobody has asked yet.
+    flight: Option<Flight>,
+}
+
+impl<T: Element> Parcel<T> {
+    pub(crate) fn new(comm: &Communicator, bucket: Option<usize>, count: usize) -> Result<Self, Error> {
+        let label = bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
+        Ok(Self { bucket, label, here: Some(comm.alloc(count)?), request: None, flight: None })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.here.as_ref().map_or(0, |values| values.len())
+    }
+
+    pub(crate) fn values(&self) -> &[T] {
+        self.here.as_ref().expect("the parcel is back")
+    }
+
+    pub(crate) fn values_mut(&mut self) -> &mut [T] {
+        self.here.as_mut().expect("the parcel is back")
+    }
+
+    pub(crate) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
+        let usual = way.in_tree.then(|| comm.choice().clone());
+        if way.in_tree {
+            comm.set_choice(Choice::Algorithm(IN_TREE))?;
+        }
+        let mut values = self.here.take().expect("the parcel is back");
+        comm.label(&self.label);
+        if way.is_beside {
+            self.request = Some(comm.all_reduce_async(values, ReduceOp::Sum)?);
+        } else {
+            let began = Instant::now();
+            comm.all_reduce(&mut values, ReduceOp::Sum)?;
+            let ended = Instant::now();
+            self.flight = Some(Flight { bucket: self.bucket, began, ended, exposed: ended - began });
+            self.here = Some(values);
+        }
+        usual.map_or(Ok(()), |usual| comm.set_choice(usual))
+    }
+
+    /// Waits until it is back.
+    pub(crate) fn land(&mut self) -> Result<Option<Flight>, Error> {
+        if let Some(request) = self.request.take() {
+            let waits_since = Instant::now();
+            request.wait_until_done();
+            let (bucket, exposed) = (self.bucket, waits_since.elapsed());
+            self.flight = request.flight().map(|(began, ended)| Flight { bucket, began, ended, exposed });
+            self.here = Some(request.wait()?);
+        }
+        Ok(self.flight.take())
+    }
+}

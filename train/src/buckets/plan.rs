@@ -1,0 +1,83 @@
+//! Which gradient lies where.
+
+use std::ops::Range;
+
+use crate::replica::Parameter;
+
+/// Gradients begin at cache lines: a product writes to them directly.
+const ALIGNMENT: usize = 16;
+
+/// Where a gradient lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) bucket: usize,
+    /// In elements of the bucket.
+    pub(crate) range: Range<usize>,
+}
+
+/// Which gradient lies in which bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// By the index of the parameter; nothing for those that are not trained.
+    places: Vec<Option<Place>>,
+    /// How many elements each bucket has.
+    pub(crate) counts: Vec<usize>,
+    /// The indices of the parameters in each bucket.
+    pub(crate) members: Vec<Vec<usize>>,
+}
+
+impl Plan {
+    /// Goes from the last parameter to the first, as a backward pass does, and begins a new bucket where one would become
+    /// too large.
+    pub(crate) fn new(parameters: &[Parameter], first_bytes: usize, bucket_bytes: usize) -> Self {
+        let mut plan = Self { places: vec![None; parameters.len()], counts: Vec::new(), members: Vec::new() };
+        for (index, parameter) in parameters.iter().enumerate().rev().filter(|(_, found)| found.is_trained) {
+            let limit = if plan.counts.len() <= 1 { first_bytes } else { bucket_bytes } / size_of::<f32>();
+            let padded = parameter.count().next_multiple_of(ALIGNMENT);
+            if plan.counts.last().is_none_or(|&count| count > 0 && count + padded > limit) {
+                plan.counts.push(0);
+                plan.members.push(Vec::new());
+            }
+            let bucket = plan.counts.len() - 1;
+            let start = plan.counts[bucket];
+            plan.places[index] = Some(Place { bucket, range: start..start + parameter.count() });
+            plan.counts[bucket] += padded;
+            plan.members[bucket].push(index);
+        }
+        plan
+    }
+
+    /// # Panics
+    /// If the parameter is not trained.
+    pub(crate) fn place(&self, index: usize, names: &[String]) -> &Place {
+        self.places[index]
+            .as_ref()
+            .unwrap_or_else(|| panic!("{} has no gradient: it is not trained", names[index]))
+    }
+
+    /// The indices of all parameters that are trained.
+    pub(crate) fn trained(&self) -> impl Iterator<Item = usize> {
+        (0..self.places.len()).filter(|&index| self.places[index].is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_filled_from_the_last_parameter_to_the_first() {
+        let mut parameters = [10, 30, 20, 64, 3, 5].map(|count| Parameter::new(format!("{count}"), [count]));
+        parameters[4].is_trained = false;
+        let plan = Plan::new(&parameters, 64, 256);
+        assert_eq!(plan.members, [vec![5], vec![3], vec![2, 1], vec![0]]);
+        assert_eq!(plan.counts, [16, 64, 64, 16]);
+        assert_eq!(plan.place(1, &[]), &Place { bucket: 2, range: 32..62 });
+        assert!(plan.trained().eq([0, 1, 2, 3, 5]));
+    }
+
+    #[test]
+    fn a_model_without_parameters_has_no_bucket() {
+        assert!(Plan::new(&[], 64, 64).counts.is_empty());
+    }
+}

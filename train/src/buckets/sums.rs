@@ -1,0 +1,106 @@
+//! What is added up besides gradients, and the order of additions.
+
+use crate::replica::{Fill, Tally};
+
+/// What all ranks add up besides gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sums {
+    /// The loss, and over how many targets.
+    pub tally: Tally,
+    /// How many ranks had no more data for this step.
+    pub ranks_out_of_data: f64,
+    /// How many ranks were asked to stop.
+    pub ranks_to_stop: f64,
+}
+
+impl Sums {
+    /// How many numbers they are on the way.
+    pub(crate) const COUNT: usize = 5;
+
+    pub(crate) fn read(sums: &[f32]) -> Self {
+        let [targets, loss, correct, ranks_out_of_data, ranks_to_stop] =
+            std::array::from_fn(|index| f64::from(sums[index]));
+        Self { tally: Tally { targets, loss, correct }, ranks_out_of_data, ranks_to_stop }
+    }
+
+    pub(crate) fn write(self, target: &mut [f32]) {
+        let Tally { targets, loss, correct } = self.tally;
+        let sums = [targets, loss, correct, self.ranks_out_of_data, self.ranks_to_stop];
+        target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum as f32);
+    }
+
+    /// Both together, as `f32` adds them up: so it does not matter which are added before they travel.
+    fn rounded_sum(self, other: Self) -> Self {
+        let [mut sums, mut others] = [[0.0; Self::COUNT]; 2];
+        self.write(&mut sums);
+        other.write(&mut others);
+        Fill::Add.write(&mut sums, &others);
+        Self::read(&sums)
+    }
+}
+
+/// Sums of 1, 2, 4, … passes that wait for as many further ones, like the digits of a binary counter: pass by pass
+/// they make a balanced tree.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    /// For each level, the gradients by the index of their parameter.
+    gradients: Vec<Vec<Vec<f32>>>,
+    sums: Vec<Sums>,
+}
+
+impl Tree {
+    /// How many waiting sums the pass with this number, from 0, is added to.
+    fn carries(pass: usize) -> usize {
+        pass.trailing_ones() as usize
+    }
+
+    /// Where the gradient of a parameter goes in a pass that is not the last of its step.
+    pub(super) fn waiting(&mut self, pass: usize, parameter: usize, count: usize) -> &mut Vec<f32> {
+        let level = Self::carries(pass);
+        if self.gradients.len() <= level {
+            self.gradients.resize_with(level + 1, Vec::new);
+        }
+        let gradients = &mut self.gradients[level];
+        if gradients.len() <= parameter {
+            gradients.resize_with(parameter + 1, Vec::new);
+        }
+        gradients[parameter].resize(count, 0.0);
+        &mut gradients[parameter]
+    }
+
+    /// Adds to the gradient of a pass what waits for it.
+    pub(super) fn carry(&self, pass: usize, parameter: usize, gradient: &mut [f32]) {
+        for level in 0..Self::carries(pass) {
+            Fill::Add.write(gradient, &self.gradients[level][parameter]);
+        }
+    }
+
+    /// Takes the sums of a pass; what they are together with those that waited.
+    pub(super) fn carry_sums(&mut self, pass: usize, sums: Sums) -> Sums {
+        let level = Self::carries(pass);
+        let carried = self.sums[..level].iter().fold(sums, |carried, &waiting| carried.rounded_sum(waiting));
+        self.sums.resize(self.sums.len().max(level + 1), Sums::default());
+        self.sums[level] = carried;
+        carried
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_are_added_up_in_a_balanced_tree() {
+        let values = [0.1_f32, 1e8, -3.3, 7.7e-3, 2.0, -1e8, 5.5, 0.3];
+        let mut tree = Tree::default();
+        let mut total = Vec::new();
+        for (pass, value) in values.into_iter().enumerate() {
+            let mut gradient = vec![value];
+            tree.carry(pass, 0, &mut gradient);
+            *tree.waiting(pass, 0, 1) = gradient.clone();
+            total = gradient;
+        }
+        let pairs = values.chunks(2).map(|pair| pair[1] + pair[0]).collect::<Vec<_>>();
+        assert_eq!(total[0].to_bits(), ((pairs[3] + pairs[2]) + (pairs[1] + pairs[0])).to_bits());
+    }
+}

@@ -1,0 +1,151 @@
+//! Models of [candle](candle_core)'s under the trainer.
+//!
+//! Model code stays as it is: it asks [`Parameters::var_builder`] for its variables, as any model of `candle_nn` does. What
+//! it gets are tensors whose gradient is reported as soon as the backward pass knows it.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
+
+use super::replica::{Gradients, Parameter, Replica, ReplicaError, Tally};
+
+mod fused;
+mod linear;
+mod loss;
+mod parameters;
+#[allow(unsafe_code, reason = "the product takes addresses")]
+mod product;
+
+pub use fused::{Function, apply};
+pub use linear::Linear;
+pub use loss::cross_entropy;
+pub use parameters::Parameters;
+
+/// What a forward pass says of a batch.
+#[derive(Debug)]
+pub struct Loss {
+    /// The sum of the losses of all targets: what is differentiated.
+    pub sum: Tensor,
+    /// What it is over.
+    pub tally: Tally,
+}
+
+/// A model of candle's as a [`Replica`]: its parameters, and what computes the loss of a batch with them.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_nn::Module;
+/// use unisono_train::candle::{Loss, Network, Parameters, cross_entropy};
+/// use unisono_train::{BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Share, Tally};
+///
+/// let losses = unisono::threads(2, |mut comm| -> Result<f64, unisono_train::TrainError> {
+///     // A model as candle's users write it.
+///     let parameters = Parameters::new(7);
+///     let layer = candle_nn::linear(4, 3, parameters.var_builder()).unwrap();
+///     let replica = Network::new(&parameters, move |(inputs, targets): &(Tensor, Tensor)| {
+///         let logits = layer.forward(inputs)?;
+///         let sum = cross_entropy(&logits, targets)?;
+///         let loss = f64::from(sum.to_scalar::<f32>()?);
+///         let tally = Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 };
+///         Ok(Loss { sum, tally })
+///     });
+///
+///     let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
+///     let mut mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
+///     let inputs = Tensor::ones((2, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
+///     let targets = Tensor::new(&[0_u32, 2], &Device::Cpu).unwrap();
+///     let share = [Some((inputs, targets))];
+///     let mut loss = f64::NAN;
+///     for _ in 0..5 {
+///         let share = Share::of(&share);
+///         loss = mirror.step(&mut comm, share, 0.1, |_| true)?.sums.tally.mean_loss();
+///     }
+///     Ok(loss)
+/// });
+/// let losses: Vec<f64> = losses.into_iter().collect::<Result<_, _>>().unwrap();
+/// assert!(losses[0] == losses[1] && losses[0] < 1.2);
+/// ```
+pub struct Network<B, F> {
+    described: Vec<Parameter>,
+    tensors: Vec<Tensor>,
+    loss: F,
+    batch: std::marker::PhantomData<fn(&B)>,
+}
+
+impl<B, F> fmt::Debug for Network<B, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").field("parameters", &self.described).finish_non_exhaustive()
+    }
+}
+
+impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
+    /// A model that was built from these parameters, all of which exist now.
+    pub fn new(parameters: &Parameters, loss: F) -> Self {
+        let (described, tensors) = parameters.all();
+        Self { described, tensors, loss, batch: std::marker::PhantomData }
+    }
+}
+
+impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Network<B, F> {
+    type Batch = B;
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.described
+    }
+
+    fn pass(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        let Loss { sum, tally } = (self.loss)(batch)?;
+        gradients.weigh(tally);
+        parameters::reporting_to(gradients, || sum.backward())?;
+        Ok(())
+    }
+
+    fn evaluate(&mut self, batch: &B) -> Result<Tally, ReplicaError> {
+        Ok((self.loss)(batch)?.tally)
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        let tensor = &self.tensors[index];
+        if tensor.device().is_cpu() {
+            return Ok(tensor.inplace_op1(&See(RefCell::new(see)))?);
+        }
+        let mut values = tensor.flatten_all()?.to_vec1()?;
+        see(&mut values);
+        Ok(overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_device(&self) -> Option<&[Tensor]> {
+        self.tensors.first().filter(|tensor| tensor.device().is_cuda()).map(|_| &self.tensors[..])
+    }
+}
+
+/// Gives a contiguous tensor, where it lies, the values of another one of its shape.
+pub(super) fn overwrite(tensor: &Tensor, values: &Tensor) -> candle_core::Result<()> {
+    // Flat: a number by itself has no dimension to write along. Detached: it is no step of a derivative.
+    tensor.detach().flatten_all()?.slice_set(&values.detach().flatten_all()?, 0, 0)
+}
+
+/// Shows the values of a tensor where they lie.
+struct See<'a>(RefCell<Seer<'a>>);
+
+type Seer<'a> = &'a mut dyn FnMut(&mut [f32]);
+
+impl InplaceOp1 for See<'_> {
+    fn name(&self) -> &'static str {
+        "see"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let CpuStorage::F32(values) = storage else { candle_core::bail!("a parameter that is not f32") };
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("a parameter with gaps")
+        };
+        (self.0.borrow_mut())(&mut values[start..end]);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

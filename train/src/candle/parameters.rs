@@ -1,0 +1,280 @@
+//! Parameters with reproducible initial values, and gradients that are reported.
+//!
+//! Candle has no hooks. But what an operation of one's own does in the backward pass is one's own: a parameter here is the
+//! result of an operation without an input of any size, made once. Its values are changed where they lie, so a
+//! step copies nothing; and candle calls its derivative when all uses of the parameter have added to the gradient.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::backprop::GradStore;
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var, bail};
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, backend::BackendStorage};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use scoped_tls_hkt::scoped_thread_local;
+
+use super::fused::with_values;
+use crate::replica::{Fill, Gradients, Parameter};
+
+scoped_thread_local!(
+    /// Where the backward pass that runs on this thread reports to.
+    static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
+);
+
+/// Runs a backward pass whose gradients go to `gradients`.
+pub(super) fn reporting_to(
+    gradients: &mut dyn Gradients,
+    backward: impl FnOnce() -> Result<GradStore>,
+) -> Result<GradStore> {
+    GRADIENTS.set(gradients, backward)
+}
+
+/// Reports the gradient of a parameter to whoever runs the backward pass; to nobody, if that is a program of the user's
+/// own.
+pub(super) fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+    if GRADIENTS.is_set() {
+        GRADIENTS.with(|gradients| gradients.put(index, write));
+    }
+}
+
+/// The same for a gradient on a GPU.
+#[cfg(feature = "cuda")]
+fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
+    if GRADIENTS.is_set() {
+        GRADIENTS.with(|gradients| gradients.put_tensor(index, gradient))
+    } else {
+        Ok(())
+    }
+}
+
+/// The parameters of a model under construction, in the order in which it asks for them.
+///
+/// Candle's own store draws initial values from a generator that cannot be seeded, and lists parameters in random order.
+/// Here each parameter has a random stream keyed by the seed and its name, so that ranks agree on every value without
+/// telling each other.
+#[derive(Debug, Clone)]
+pub struct Parameters {
+    seed: u64,
+    made: Arc<Mutex<Vec<(Parameter, Tensor)>>>,
+    /// What every operation that reports gradients has as an input, so that candle looks for derivatives there.
+    anchor: Var,
+    has_loops: bool,
+}
+
+impl Parameters {
+    /// None yet, on the CPU. Called by all ranks with the same seed.
+    pub fn new(seed: u64) -> Self {
+        Self::on(&Device::Cpu, seed).expect("one number is a tensor")
+    }
+
+    /// None yet, on a device. Called by all ranks with the same seed.
+    ///
+    /// # Errors
+    /// If the device has no memory for a number.
+    pub fn on(device: &Device, seed: u64) -> Result<Self> {
+        let anchor = Var::from_vec(vec![0.0_f32], 1, device)?;
+        Ok(Self { seed, made: Arc::default(), anchor, has_loops: device.is_cpu() })
+    }
+
+    /// Where they are, and so where a model computes.
+    pub fn device(&self) -> &Device {
+        self.anchor.device()
+    }
+
+    /// Whether operations of our own compute gradients, and write them where they are reduced: on the CPU. Elsewhere, layers are
+    /// composed of candle's operations.
+    pub(super) fn are_written_by_loops(&self) -> bool {
+        self.has_loops
+    }
+
+    /// On the CPU, what a GPU would compute.
+    #[cfg(test)]
+    pub(crate) fn composed(seed: u64) -> Self {
+        Self { has_loops: false, ..Self::new(seed) }
+    }
+
+    /// What a model of `candle_nn` takes its variables from. Their type is `f32`.
+    pub fn var_builder(&self) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(Backend(self.clone())), DType::F32, self.device().clone())
+    }
+
+    /// Adds a parameter, drawn evenly from both sides of 0 with a standard deviation of `deviation`.
+    ///
+    /// # Errors
+    /// If there is one of this name already.
+    pub fn add(&self, name: impl Into<String>, shape: impl Into<Shape>, deviation: f64) -> Result<Tensor> {
+        let (name, shape) = (name.into(), shape.into());
+        let values = self.even(&name, shape.elem_count(), deviation);
+        self.report_whole(&name, shape, values)
+    }
+
+    /// All there are, and their values.
+    pub(super) fn all(&self) -> (Vec<Parameter>, Vec<Tensor>) {
+        self.lock().iter().cloned().unzip()
+    }
+
+    /// The input of an operation that reports gradients.
+    pub(super) fn anchor(&self) -> &Tensor {
+        self.anchor.as_tensor()
+    }
+
+    /// Values drawn evenly from both sides of 0.
+    pub(super) fn even(&self, name: &str, count: usize, deviation: f64) -> Vec<f32> {
+        let mut rng = self.stream(name);
+        let bound = (deviation * 3_f64.sqrt()) as f32;
+        (0..count).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect()
+    }
+
+    /// Values from a normal distribution (Box and Muller, 1958).
+    fn normal(&self, name: &str, count: usize, mean: f64, deviation: f64) -> Vec<f32> {
+        let mut rng = self.stream(name);
+        let mut draw = || {
+            let (radius, angle) = (1.0 - rng.random::<f64>(), rng.random::<f64>());
+            (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+        };
+        (0..count).map(|_| (mean + deviation * draw()) as f32).collect()
+    }
+
+    /// Adds a parameter of a layer, which reports its gradient by itself if that is written by loops; its index, and its values.
+    pub(super) fn add_plain(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<(usize, Tensor)> {
+        if !self.has_loops {
+            let index = self.lock().len();
+            return Ok((index, self.report_whole(name, shape, values)?));
+        }
+        let tensor = Tensor::from_vec(values, shape.clone(), &Device::Cpu)?;
+        Ok((self.register(name, &shape, tensor.clone())?, tensor))
+    }
+
+    /// Adds a parameter whose gradient is reported when candle knows all of it.
+    fn report_whole(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<Tensor> {
+        let index = self.lock().len();
+        let made = Made { index, shape: shape.clone(), values: Mutex::new(values) };
+        let tensor = self.anchor.as_tensor().apply_op1(made)?;
+        self.register(name, &shape, tensor.clone())?;
+        Ok(tensor)
+    }
+
+    fn register(&self, name: &str, shape: &Shape, tensor: Tensor) -> Result<usize> {
+        let mut made = self.lock();
+        if made.iter().any(|(parameter, _)| parameter.name == name) {
+            bail!("there are two parameters called {name}");
+        }
+        made.push((Parameter::new(name, shape.dims()), tensor));
+        Ok(made.len() - 1)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Parameter, Tensor)>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stream(&self, name: &str) -> ChaCha8Rng {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        // FNV-1a: the standard library's hashes may change from release to release.
+        rng.set_stream(name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        }));
+        rng
+    }
+}
+
+/// The operation that makes a parameter.
+struct Made {
+    index: usize,
+    shape: Shape,
+    /// Taken by the only forward pass there is.
+    values: Mutex<Vec<f32>>,
+}
+
+impl CustomOp1 for Made {
+    fn name(&self) -> &'static str {
+        "parameter"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        let values = std::mem::take(&mut *self.values.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok((CpuStorage::F32(values), self.shape.clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, anchor: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        let values = std::mem::take(&mut *self.values.lock().unwrap_or_else(PoisonError::into_inner));
+        let device = anchor.device().clone();
+        let values = device.clone_htod(&values)?;
+        Ok((CudaStorage::wrap_cuda_slice(values, device), self.shape.clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if gradient.device().is_cuda() {
+            report_on_device(self.index, &gradient.contiguous()?)?;
+            return Ok(None);
+        }
+        with_values(&gradient.contiguous()?, |values| {
+            report(self.index, &mut |target, fill| fill.write(target, values));
+        })?;
+        Ok(None)
+    }
+}
+
+/// Parameters as `candle_nn` asks for them.
+struct Backend(Parameters);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("parameters that report their gradients")
+    }
+}
+
+impl SimpleBackend for Backend {
+    fn get(&self, shape: Shape, name: &str, init: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+        let own = self.0.device();
+        if dtype != DType::F32 || !device.same_device(own) {
+            bail!(
+                "parameter {name} is asked for as {dtype:?} on {:?}: only f32 on {:?} is trained",
+                device.location(),
+                own.location()
+            );
+        }
+        if let Some((parameter, tensor)) = self.0.lock().iter().find(|(parameter, _)| parameter.name == name)
+        {
+            // Layers that share a weight ask for it twice.
+            if parameter.shape != shape.dims() {
+                bail!(
+                    "parameter {name} is asked for with shape {shape:?}, and there is one of {:?}",
+                    parameter.shape
+                );
+            }
+            return Ok(tensor.clone());
+        }
+        let count = shape.elem_count();
+        let values = match init {
+            Init::Const(value) => vec![value as f32; count],
+            Init::Uniform { lo, up } => {
+                let deviation = (up - lo) / 12_f64.sqrt();
+                let middle = ((up + lo) / 2.0) as f32;
+                self.0.even(name, count, deviation).into_iter().map(|value| value + middle).collect()
+            }
+            Init::Randn { mean, stdev } => self.0.normal(name, count, mean, stdev),
+            Init::Kaiming { dist, fan, non_linearity } => {
+                let deviation = non_linearity.gain() / (fan.for_shape(&shape) as f64).sqrt();
+                match dist {
+                    candle_nn::init::NormalOrUniform::Uniform => self.0.even(name, count, deviation),
+                    candle_nn::init::NormalOrUniform::Normal => self.0.normal(name, count, 0.0, deviation),
+                }
+            }
+        };
+        self.0.report_whole(name, shape, values)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("parameter {name} is asked for without a shape")
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.lock().iter().any(|(parameter, _)| parameter.name == name)
+    }
+}

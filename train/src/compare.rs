@@ -1,0 +1,160 @@
+//! Whether all ranks hold the same.
+
+use unisono_collectives::Rank;
+
+use super::replica::{Parameter, Replica, ReplicaError};
+use crate::error::TrainError;
+use unisono::{Communicator, ReduceOp};
+
+/// How many differences between two models are told: more are counted.
+const MOST_TOLD: usize = 8;
+
+/// Holds this rank's parameters against rank 0's. Called by all ranks.
+///
+/// # Errors
+/// [`TrainError::ModelsDiffer`] on every rank, with the differences of the lowest rank that has some.
+pub(super) fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
+    let described: Vec<Described> = own.iter().map(describe).collect();
+    let text = described.iter().map(|(name, rest)| format!("{name}\n{rest}\n")).collect();
+    let theirs = broadcast(comm, text)?;
+    let theirs: Vec<&str> = theirs.lines().collect();
+    let theirs: Vec<Described> = theirs.chunks(2).map(|pair| (pair[0].into(), pair[1].into())).collect();
+    let ranks = all_where(comm, described != theirs)?;
+    let Some(&lowest) = ranks.first() else { return Ok(()) };
+    let message = broadcast_from(comm, differences(&theirs, &described, comm.rank()), lowest)?;
+    Err(TrainError::ModelsDiffer { ranks, message })
+}
+
+/// A parameter's name, and what else it is.
+type Described = (String, String);
+
+fn describe(parameter: &Parameter) -> Described {
+    let Parameter { name, shape, is_trained } = parameter;
+    let trained = if *is_trained { "" } else { ", not trained" };
+    (name.replace('\n', " "), format!("{shape:?} f32{trained}"))
+}
+
+/// What is not the same in rank 0's model and this rank's, by name.
+fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
+    let find = |all: &[Described], name: &str| all.iter().find(|(other, _)| other == name).cloned();
+    let missing = theirs.iter().filter(|(name, _)| find(own, name).is_none());
+    let missing = missing.map(|(name, rest)| format!("rank {rank} lacks {name} {rest}, which rank 0 has"));
+    let others = own.iter().filter_map(|(name, rest)| match find(theirs, name) {
+        None => Some(format!("rank {rank} has {name} {rest}, which rank 0 lacks")),
+        Some((_, other)) if other != *rest => {
+            Some(format!("{name} is {other} on rank 0, and {rest} on rank {rank}"))
+        }
+        Some(_) => None,
+    });
+    let mut told: Vec<String> = missing.chain(others).collect();
+    if told.is_empty() {
+        // The same ones, and some name twice, or in another place.
+        let pairs = theirs.iter().zip(own).find(|(theirs, own)| theirs != own);
+        let place = pairs.map(|((theirs, _), (own, _))| {
+            format!("where rank 0 has {theirs}, rank {rank} has {own}: the same parameters, in another order")
+        });
+        told.push(place.unwrap_or_else(|| "a name occurs more than once".to_owned()));
+    }
+    let more = told.len().saturating_sub(MOST_TOLD);
+    told.truncate(MOST_TOLD);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    told.join("; ") + &more
+}
+
+/// The hash of each parameter's values.
+fn hash_each(replica: &mut impl Replica) -> Result<Vec<u64>, ReplicaError> {
+    let mut hashes = vec![0; replica.parameters().len()];
+    for (index, hash) in hashes.iter_mut().enumerate() {
+        replica.with_values(index, &mut |values| {
+            *hash = xxhash_rust::xxh3::xxh3_64(bytemuck::cast_slice(values));
+        })?;
+    }
+    Ok(hashes)
+}
+
+/// The hash of all values of a replica.
+///
+/// # Errors
+/// What the framework objects to.
+pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
+    let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+    for index in 0..replica.parameters().len() {
+        replica.with_values(index, &mut |values| hasher.update(bytemuck::cast_slice(values)))?;
+    }
+    Ok(hasher.digest())
+}
+
+/// Holds the values of this rank's replica against those of all others; their hash. Called by all ranks, after so many steps.
+///
+/// # Errors
+/// [`TrainError::ReplicasDiffer`] on every rank, which names the ranks of the minority, and where they begin to differ.
+pub(super) fn replicas(
+    comm: &mut Communicator,
+    replica: &mut impl Replica,
+    step: u64,
+) -> Result<u64, TrainError> {
+    let own = hash(replica)?;
+    let mut hashes = vec![0; comm.ranks()];
+    hashes[comm.rank()] = own;
+    comm.all_reduce_by_ours(&mut hashes, ReduceOp::Max)?;
+    let count = |hash: u64| hashes.iter().filter(|&&other| other == hash).count();
+    let usual = hashes.iter().copied().max_by_key(|&hash| (count(hash), hash == hashes[0])).unwrap_or(own);
+    let ranks: Vec<Rank> = (0..hashes.len()).filter(|&rank| hashes[rank] != usual).collect();
+    if ranks.is_empty() {
+        return Ok(own);
+    }
+    // What one of the majority has, parameter by parameter.
+    let root = hashes.iter().position(|&hash| hash == usual).unwrap_or(0);
+    let own_each = hash_each(replica)?;
+    let mut each = own_each.clone();
+    comm.broadcast(&mut each, root)?;
+    let differs = own_each.iter().zip(&each).position(|(own, usual)| own != usual).unwrap_or(0);
+    let mut places = vec![0; comm.ranks()];
+    places[comm.rank()] = differs as u64;
+    comm.all_reduce_by_ours(&mut places, ReduceOp::Max)?;
+    let name = |&rank: &Rank| replica.parameters()[places[rank] as usize].name.clone();
+    let parameters = ranks.iter().map(name).collect();
+    Err(TrainError::ReplicasDiffer { step, ranks, parameters })
+}
+
+/// All ranks for which something is so. Called by all ranks.
+pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank>, TrainError> {
+    let mut found = vec![0_u8; comm.ranks()];
+    found[comm.rank()] = u8::from(is_so);
+    comm.all_reduce_by_ours(&mut found, ReduceOp::Max)?;
+    Ok((0..found.len()).filter(|&rank| found[rank] == 1).collect())
+}
+
+/// The lowest rank for which something is so.
+pub(super) fn lowest(comm: &mut Communicator, is_so: bool) -> Result<Option<Rank>, TrainError> {
+    let mut lowest = [if is_so { comm.rank() as u64 } else { u64::MAX }];
+    comm.all_reduce_by_ours(&mut lowest, ReduceOp::Min)?;
+    Ok((lowest[0] != u64::MAX).then_some(lowest[0] as Rank))
+}
+
+/// Rank 0's text.
+pub(super) fn broadcast(comm: &mut Communicator, text: String) -> Result<String, TrainError> {
+    broadcast_from(comm, text, 0)
+}
+
+/// The text of one rank.
+pub(super) fn broadcast_from(
+    comm: &mut Communicator,
+    text: String,
+    root: Rank,
+) -> Result<String, TrainError> {
+    let mut size = [text.len() as u64];
+    comm.broadcast(&mut size, root)?;
+    let mut bytes = text.into_bytes();
+    bytes.resize(size[0] as usize, 0);
+    comm.broadcast(&mut bytes, root)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Lets all ranks know whether each of them succeeded.
+pub(crate) fn agree<T>(comm: &mut Communicator, result: Result<T, TrainError>) -> Result<T, TrainError> {
+    match lowest(comm, result.is_err())? {
+        Some(rank) if rank != comm.rank() => Err(TrainError::Elsewhere { rank }),
+        _ => result,
+    }
+}

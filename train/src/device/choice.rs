@@ -1,0 +1,150 @@
+//! Which device a rank's model is on.
+
+use candle_core::Device;
+use unisono_collectives::named;
+
+use crate::compare;
+use crate::compare::agree;
+use crate::error::TrainError;
+use unisono::Communicator;
+
+/// Where models compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// On GPUs if every rank finds one and the run asks for nothing that they do not do, and on the CPU otherwise.
+    Auto,
+    /// On the CPU.
+    Cpu,
+    /// On GPUs: each rank on its own. It needs the feature `cuda`.
+    Cuda,
+}
+
+impl DeviceKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Cpu, Self::Cuda];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        }
+    }
+
+    /// This rank's device, the same kind on all ranks, and what is to be told of it. `refused` is what the run asks for and a GPU
+    /// does not do. Called by all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if GPUs are asked for and cannot be had.
+    pub(crate) fn choose(
+        self,
+        comm: &mut Communicator,
+        refused: Option<String>,
+    ) -> Result<(Device, String), TrainError> {
+        let on_cpu = |why: &str| Ok((Device::Cpu, format!("on the CPU: {why}")));
+        if self == Self::Cpu {
+            return on_cpu("asked for");
+        }
+        let found = match refused {
+            None => find(comm),
+            Some(why) => Err(NoGpu { why, advice: "leave it out" }),
+        };
+        if self == Self::Cuda {
+            let refuse = |NoGpu { why, advice }| {
+                TrainError::Setting(format!("cannot train on GPUs: {why}; {advice}, or train on the CPU"))
+            };
+            let (device, name) = agree(comm, found.map_err(refuse))?;
+            return Ok((device, format!("on GPUs, rank 0 on {name}: asked for")));
+        }
+        match (compare::lowest(comm, found.is_err())?, found) {
+            (None, Ok((device, name))) => {
+                Ok((device, format!("on GPUs, rank 0 on {name}: every rank has found one")))
+            }
+            (_, Err(NoGpu { why, .. })) => on_cpu(&why),
+            (rank, Ok(_)) => on_cpu(&format!("rank {} finds no GPU", rank.unwrap_or_default())),
+        }
+    }
+}
+
+named!(DeviceKind, "device");
+
+/// Why a rank has no GPU to train on, and what to do.
+struct NoGpu {
+    why: String,
+    advice: &'static str,
+}
+
+/// This rank's GPU, and its name.
+#[cfg(feature = "cuda")]
+fn find(comm: &Communicator) -> Result<(Device, String), NoGpu> {
+    let found = comm.device().map_err(TrainError::from).and_then(|context| {
+        let ordinal = context.ordinal();
+        let name =
+            context.name().map_err(|cause| unisono::Error::Cuda { what: "the name of a GPU", cause })?;
+        // On a stream of its own: the one that candle takes otherwise waits for all others of its kind, and they for it.
+        Ok((Device::new_cuda_with_stream(ordinal)?, format!("GPU {ordinal}, {name}")))
+    });
+    found.map_err(|error| NoGpu {
+        why: format!("rank {} finds no GPU: {error}", comm.rank()),
+        advice: "see what nvidia-smi says",
+    })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn find(_: &Communicator) -> Result<(Device, String), NoGpu> {
+    Err(NoGpu {
+        why: "this program is built without the feature `cuda`".to_owned(),
+        advice: "build it with that, as docs/gpu.md says",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On two ranks.
+    fn choose(kind: DeviceKind, refused: Option<&str>) -> Vec<Result<String, TrainError>> {
+        unisono::threads(2, |mut comm| {
+            kind.choose(&mut comm, refused.map(str::to_owned)).map(|(device, told)| {
+                assert!(device.is_cpu());
+                told
+            })
+        })
+    }
+
+    #[test]
+    fn the_cpu_is_there_for_whoever_asks() {
+        for told in choose(DeviceKind::Cpu, None) {
+            assert_eq!(told.unwrap(), "on the CPU: asked for");
+        }
+    }
+
+    #[test]
+    fn auto_takes_the_cpu_and_says_why() {
+        for told in choose(DeviceKind::Auto, Some("on a GPU this is not done")) {
+            assert_eq!(told.unwrap(), "on the CPU: on a GPU this is not done");
+        }
+    }
+
+    #[test]
+    fn who_asks_for_a_gpu_gets_no_other_device() {
+        let mut refused = choose(DeviceKind::Cuda, Some("on a GPU this is not done")).into_iter();
+        let message = refused.next().unwrap().unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "cannot train on GPUs: on a GPU this is not done; leave it out, or train on the CPU"
+        );
+        assert!(matches!(refused.next().unwrap().unwrap_err(), TrainError::Elsewhere { rank: 0 }));
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn without_the_feature_there_is_no_gpu() {
+        for told in choose(DeviceKind::Auto, None) {
+            assert_eq!(told.unwrap(), "on the CPU: this program is built without the feature `cuda`");
+        }
+        let message = choose(DeviceKind::Cuda, None).remove(0).unwrap_err().to_string();
+        assert!(message.contains("feature `cuda`") && message.contains("docs/gpu.md"), "{message}");
+    }
+}

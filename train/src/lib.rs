@@ -1,0 +1,69 @@
+//! The mirrored trainer: every rank holds the same model, takes its share of every batch, and averages
+//! gradients with the others. It knows no transport: it sees a [`Communicator`].
+//!
+//! From the inside out:
+//! - [`Replica`]: a model on one rank, of any framework; `candle` is the one we ship.
+//! - [`Buckets`]: gradients on their way to the other ranks, while the backward pass goes on.
+//! - [`Mirror`]: the mirrored step. It reads from top to bottom.
+//! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and what people look at.
+//!
+//! The tensor operations under it use as many threads as `RAYON_NUM_THREADS` says, and all cores where it
+//! says nothing. Ranks that share a node must share its cores: see `config::share_cores`.
+
+#![deny(unsafe_code)]
+
+mod buckets;
+#[cfg(feature = "candle")]
+pub mod candle;
+pub mod checkpoint;
+mod compare;
+mod device;
+mod error;
+mod feed;
+mod log;
+#[cfg(feature = "candle")]
+pub mod model;
+#[cfg(feature = "candle")]
+mod needs;
+pub mod optimizer;
+mod places;
+pub mod rate;
+mod replica;
+mod report;
+mod resume;
+mod run;
+mod sampled;
+#[cfg(feature = "candle")]
+mod saved;
+#[cfg(feature = "candle")]
+mod settings;
+mod share;
+mod step;
+mod stop;
+mod straggler;
+pub mod tensorboard;
+pub mod trace;
+mod trainer;
+
+pub use buckets::{BucketSettings, Buckets, Filling, Flight, Order, Overlap, Pass, Sums, Wire};
+#[cfg(feature = "candle")]
+pub use device::DeviceKind;
+pub use error::TrainError;
+pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};
+#[cfg(feature = "candle")]
+pub use needs::Needs;
+pub use optimizer::{OptimizerKind, OptimizerSettings};
+pub use replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
+pub use report::{EpochReport, Event, StepEvent, Stopped, Summary};
+pub use resume::{Progress, Resumed, load};
+pub use run::{Checkpoints, RunSettings};
+pub use sampled::Sampled;
+#[cfg(feature = "candle")]
+pub use saved::{Guess, Part, Predictor, Sampling, Saved};
+#[cfg(feature = "candle")]
+pub use settings::{Falling, Settings};
+pub use share::{Share, StepReport, Times};
+pub use step::Mirror;
+pub use stop::Stop;
+pub use straggler::{RankTimes, Straggler, StragglerReport};
+pub use trainer::{Trainer, evaluate};

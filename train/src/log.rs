@@ -1,0 +1,119 @@
+//! What people look at: files for TensorBoard, and a trace.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::trace::{self, Recorder};
+use crate::compare::agree;
+use crate::error::TrainError;
+use crate::replica::Replica;
+use crate::report::EpochReport;
+use crate::run::RunSettings;
+use crate::share::StepReport;
+use crate::step::Mirror;
+use crate::tensorboard::EventFile;
+use unisono::Communicator;
+
+/// How many spans of each rank a trace holds.
+const SPANS: usize = 100_000;
+
+/// What is written beside a run. Only rank 0 writes.
+#[derive(Debug)]
+pub(super) struct Log {
+    file: Option<EventFile>,
+    trace: Option<PathBuf>,
+    last_step: Instant,
+}
+
+impl Log {
+    /// Opens what is asked for; `resumed` is the number of steps after which a run goes on. Called by all ranks.
+    pub(super) fn open(
+        comm: &mut Communicator,
+        settings: &RunSettings,
+        resumed: Option<u64>,
+    ) -> Result<Self, TrainError> {
+        let file = match &settings.log_directory {
+            Some(directory) if comm.rank() == 0 => {
+                open(directory, resumed).map(Some).map_err(|error| cannot_write(directory, error))
+            }
+            _ => Ok(None),
+        };
+        let file = agree(comm, file)?;
+        Ok(Self { file, trace: settings.trace.clone(), last_step: Instant::now() })
+    }
+
+    /// Lets the mirror record what a trace shows. Called by all ranks.
+    pub(super) fn record<R: Replica>(
+        &self,
+        comm: &mut Communicator,
+        mirror: &mut Mirror<R>,
+    ) -> Result<(), TrainError> {
+        if self.trace.is_some() {
+            // Behind a barrier: all ranks count from about the same moment.
+            comm.barrier()?;
+            mirror.record(Some(Recorder::new(comm.rank(), Instant::now(), SPANS)));
+        }
+        Ok(())
+    }
+
+    /// Writes a step's curves.
+    pub(super) fn step(&mut self, step: u64, report: &StepReport, rate: f64) -> Result<(), TrainError> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let took = self.last_step.elapsed().as_secs_f64();
+        self.last_step = Instant::now();
+        let tally = report.sums.tally;
+        let written = file.scalars(
+            step,
+            &[
+                ("train/loss", tally.mean_loss()),
+                ("train/learning rate", rate),
+                ("time/targets per second", tally.targets / took),
+                ("time/exposed communication percent", 100.0 * report.times.exposed.as_secs_f64() / took),
+            ],
+        );
+        written.map_err(|error| cannot_write(file.path(), error))
+    }
+
+    /// Writes an epoch's curves.
+    pub(super) fn epoch(&mut self, step: u64, report: &EpochReport) -> Result<(), TrainError> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let written = file.scalars(
+            step,
+            &[
+                ("epoch/loss", report.loss),
+                ("epoch/test loss", report.test_loss),
+                ("epoch/test accuracy", report.test_accuracy),
+                ("epoch/samples per second", report.samples_per_s),
+                ("epoch/exposed communication percent", report.exposed_communication_percent),
+            ],
+        );
+        written.and_then(|()| file.flush()).map_err(|error| cannot_write(file.path(), error))
+    }
+
+    /// Puts the spans of all ranks into one file. Called by all ranks.
+    pub(super) fn finish<R: Replica>(
+        &mut self,
+        comm: &mut Communicator,
+        mirror: &mut Mirror<R>,
+    ) -> Result<(), TrainError> {
+        let (Some(path), Some(recorder)) = (self.trace.take(), mirror.record(None)) else { return Ok(()) };
+        let traces = trace::gather(comm, recorder)?;
+        let merged = traces.map_or(Ok(()), |traces| {
+            trace::merge(&path, &traces).map_err(|error| cannot_write(&path, error))
+        });
+        agree(comm, merged)
+    }
+}
+
+fn open(directory: &Path, resumed: Option<u64>) -> io::Result<EventFile> {
+    let mut file = EventFile::create(directory)?;
+    if let Some(steps) = resumed {
+        file.resume(steps + 1)?;
+    }
+    Ok(file)
+}
+
+fn cannot_write(path: &Path, error: io::Error) -> TrainError {
+    TrainError::Log { what: path.display().to_string(), error }
+}

@@ -1,0 +1,198 @@
+//! The models that can be trained, and how to build one for a data set.
+
+mod cnn;
+mod mlp;
+mod patches;
+mod rows;
+mod size;
+mod transformer;
+
+use candle_core::{D, DType, Device, Tensor};
+use unisono_collectives::named;
+
+use super::candle::{Loss, Network, Parameters, cross_entropy};
+use super::replica::{Replica, Tally};
+use unisono_data::{Batch, Inputs, Kind};
+
+pub use size::Size;
+
+/// A network that turns a batch into logits.
+pub trait Model: Send {
+    /// The logits for `inputs`, one row per target: `rows x classes`.
+    ///
+    /// Images come as `samples x height*width` of `f32` and give a row per sample; text comes
+    /// as `samples x context` of `u32` and gives a row per token.
+    ///
+    /// # Errors
+    ///
+    /// If `inputs` are not shaped like the data the model was built for.
+    fn forward(&self, inputs: &Tensor) -> candle_core::Result<Tensor>;
+}
+
+/// Which model to train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelKind {
+    /// Fully connected layers, for images.
+    Mlp,
+    /// A small convolutional network, for images.
+    Cnn,
+    /// A small transformer that predicts the next character, for text.
+    Transformer,
+}
+
+impl ModelKind {
+    /// Every model there is.
+    pub const ALL: [Self; 3] = [Self::Mlp, Self::Cnn, Self::Transformer];
+
+    /// The name by which a user asks for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mlp => "mlp",
+            Self::Cnn => "cnn",
+            Self::Transformer => "transformer",
+        }
+    }
+}
+
+named!(ModelKind, "model");
+
+/// Why a model could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The model is for another kind of data.
+    #[error("the {model} does not learn from {data}: use {instead}")]
+    WrongData {
+        /// The model asked for.
+        model: ModelKind,
+        /// The data at hand.
+        data: &'static str,
+        /// What learns from such data.
+        instead: &'static str,
+    },
+    /// The images have no room for the model's convolutions.
+    #[error("images of {height}x{width} pixels are too small for the cnn: use the mlp")]
+    TooSmall {
+        /// Rows of pixels.
+        height: usize,
+        /// Columns of pixels.
+        width: usize,
+    },
+    /// A tensor could not be made.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+}
+
+/// Builds a model for `data` and returns it with its parameters; `hidden` is how many outputs each hidden layer of the MLP
+/// has, and nothing is what suits it.
+///
+/// The initial values follow from the seed and the names alone, so every rank that calls this
+/// holds the same model. It computes on `device`.
+///
+/// # Errors
+///
+/// If the model is for another kind of data.
+pub fn build(
+    kind: ModelKind,
+    hidden: Option<&[usize]>,
+    data: &Kind,
+    seed: u64,
+    device: &Device,
+) -> Result<(Box<dyn Model>, Parameters), ModelError> {
+    let parameters = Parameters::on(device, seed)?;
+    Ok((with_parameters(kind, hidden, data, &parameters)?, parameters))
+}
+
+fn with_parameters(
+    kind: ModelKind,
+    hidden: Option<&[usize]>,
+    data: &Kind,
+    root: &Parameters,
+) -> Result<Box<dyn Model>, ModelError> {
+    let model: Box<dyn Model> = match (kind, data) {
+        (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {
+            Box::new(mlp::Mlp::new(root, height * width, hidden.unwrap_or(&mlp::HIDDEN), classes)?)
+        }
+        (ModelKind::Mlp, &Kind::Table { features, classes }) => {
+            Box::new(mlp::Mlp::new(root, features, hidden.unwrap_or(&mlp::HIDDEN), classes)?)
+        }
+        (ModelKind::Cnn, &Kind::Images { height, width, classes }) => {
+            let cnn = cnn::Cnn::new(root, height, width, classes)?;
+            Box::new(cnn.ok_or(ModelError::TooSmall { height, width })?)
+        }
+        (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
+            Box::new(transformer::Transformer::new(root, *context, vocabulary.len())?)
+        }
+        (model, Kind::Images { .. }) => {
+            return Err(ModelError::WrongData { model, data: "images", instead: "the mlp or the cnn" });
+        }
+        (model, Kind::Table { .. }) => {
+            return Err(ModelError::WrongData { model, data: "tables", instead: "the mlp" });
+        }
+        (model, Kind::Text { .. }) => {
+            return Err(ModelError::WrongData { model, data: "text", instead: "the transformer" });
+        }
+    };
+    Ok(model)
+}
+
+/// Builds a model for `data` as the trainer takes it: a replica that classifies each target of a batch.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn classifier(
+    kind: ModelKind,
+    hidden: Option<&[usize]>,
+    data: &Kind,
+    seed: u64,
+    device: &Device,
+) -> Result<impl Replica<Batch = Batch> + use<>, ModelError> {
+    let (model, parameters) = build(kind, hidden, data, seed, device)?;
+    let device = device.clone();
+    Ok(Network::new(&parameters, move |batch: &Batch| {
+        let logits = model.forward(&inputs(batch)?.to_device(&device)?)?;
+        let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
+        let sum = cross_entropy(&logits, &targets)?;
+        let targets = targets.to_device(&device)?;
+        let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
+        let tally = Tally {
+            targets: batch.targets.len() as f64,
+            loss: f64::from(sum.to_scalar::<f32>()?),
+            correct: f64::from(right.sum_all()?.to_scalar::<f32>()?),
+        };
+        Ok(Loss { sum, tally })
+    }))
+}
+
+/// What a model takes of a batch, on the CPU.
+///
+/// # Errors
+///
+/// If there are not as many values as samples need.
+pub fn inputs(batch: &Batch) -> candle_core::Result<Tensor> {
+    let shape = |count: usize| (batch.samples, count / batch.samples.max(1));
+    match &batch.inputs {
+        Inputs::Pixels(pixels) => Tensor::from_slice(pixels, shape(pixels.len()), &Device::Cpu),
+        Inputs::Tokens(tokens) => Tensor::from_slice(tokens, shape(tokens.len()), &Device::Cpu),
+    }
+}
+
+/// The size of a model for such data; nothing where the model is for other data.
+pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Option<Size> {
+    match (kind, data) {
+        (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {
+            Some(mlp::size(height as f64 * width as f64, hidden.unwrap_or(&mlp::HIDDEN), classes))
+        }
+        (ModelKind::Mlp, &Kind::Table { features, classes }) => {
+            Some(mlp::size(features as f64, hidden.unwrap_or(&mlp::HIDDEN), classes))
+        }
+        (ModelKind::Cnn, &Kind::Images { height, width, classes }) => cnn::size(height, width, classes),
+        (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
+            Some(transformer::size(*context as f64, vocabulary.len() as f64))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

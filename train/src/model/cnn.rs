@@ -1,0 +1,110 @@
+//! A small convolutional network: two convolutions, each with pooling, and two linear layers.
+
+use candle_core::{Result, Tensor};
+
+use super::patches::{MaxPool, Patches};
+use super::{Model, Size};
+use crate::candle::{Linear, Parameters, apply};
+
+/// Side of a convolution's kernel, in pixels.
+const KERNEL: usize = 5;
+/// Side of the squares that pooling reduces to a pixel.
+const POOL: usize = 2;
+/// Channels after each convolution.
+const CHANNELS: [usize; 2] = [16, 32];
+const HIDDEN: usize = 128;
+
+/// How large the model is; nothing for images that are too small for it.
+pub(super) fn size(height: usize, width: usize, classes: usize) -> Option<Size> {
+    let mut size = Size { inputs: height as f64 * width as f64, with_backward: 3.0, ..Size::default() };
+    let (mut sides, mut channels) = ([height, width], 1.0);
+    for outputs in CHANNELS.map(|outputs| outputs as f64) {
+        let area = |sides: [usize; 2]| sides[0] as f64 * sides[1] as f64;
+        let inputs = (KERNEL * KERNEL) as f64 * channels;
+        let places = area(sides.map(|side| (side + 1).saturating_sub(KERNEL)));
+        sides = [convolved(sides[0])?, convolved(sides[1])?];
+        // The patches, then pooling, bias and ReLU of what is made of them.
+        size.activations += places * inputs + 3.0 * area(sides) * outputs;
+        size.layer(places, inputs, outputs, true);
+        channels = outputs;
+    }
+    let [rows, columns] = sides.map(|side| side as f64);
+    size.layer(1.0, rows * columns * channels, HIDDEN as f64, true);
+    size.layer(1.0, HIDDEN as f64, classes as f64, true);
+    Some(size)
+}
+
+pub(super) struct Cnn {
+    height: usize,
+    width: usize,
+    convolutions: [Convolution; 2],
+    hidden: Linear,
+    output: Linear,
+}
+
+impl Cnn {
+    /// Adds the network's parameters; `None` if nothing is left of such small images.
+    pub(super) fn new(
+        parameters: &Parameters,
+        height: usize,
+        width: usize,
+        classes: usize,
+    ) -> Result<Option<Self>> {
+        let left = |side| convolved(convolved(side)?).filter(|&side| side > 0);
+        let (Some(rows), Some(columns)) = (left(height), left(width)) else {
+            return Ok(None);
+        };
+        let [first, second] = CHANNELS;
+        let square = KERNEL * KERNEL;
+        Ok(Some(Self {
+            height,
+            width,
+            convolutions: [
+                Convolution::new(parameters, "convolution1", square, first)?,
+                Convolution::new(parameters, "convolution2", square * first, second)?,
+            ],
+            hidden: Linear::new(parameters, "hidden", rows * columns * second, HIDDEN, 2.0)?.with_relu(),
+            output: Linear::new(parameters, "output", HIDDEN, classes, 0.1)?,
+        }))
+    }
+}
+
+/// What a convolution and its pooling leave of a side.
+fn convolved(side: usize) -> Option<usize> {
+    Some((side + 1).checked_sub(KERNEL)? / POOL)
+}
+
+impl Model for Cnn {
+    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
+        let mut x = inputs.reshape(((), self.height, self.width, 1))?;
+        for convolution in &self.convolutions {
+            x = convolution.forward(&x)?;
+        }
+        self.output.forward(&self.hidden.forward(&x.flatten_from(1)?)?)
+    }
+}
+
+/// Convolution, pooling and ReLU.
+struct Convolution {
+    kernel: Linear,
+    bias: Tensor,
+}
+
+impl Convolution {
+    fn new(parameters: &Parameters, name: &str, inputs: usize, channels: usize) -> Result<Self> {
+        Ok(Self {
+            kernel: Linear::without_bias(parameters, &format!("{name}.weight"), inputs, channels, 2.0)?,
+            bias: parameters.add(format!("{name}.bias"), channels, 0.0)?,
+        })
+    }
+
+    /// `x` and the result are `samples x height x width x channels`.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (samples, height, width, _) = x.dims4()?;
+        let patches = apply(Patches { side: KERNEL }, x)?;
+        let y = self.kernel.forward(&patches)?;
+        let y = y.reshape((samples, height + 1 - KERNEL, width + 1 - KERNEL, ()))?;
+        // The highest value stays the highest with a bias or a ReLU, and there are fewer of them.
+        apply(MaxPool { side: POOL }, &y)?.broadcast_add(&self.bias)?.relu()
+    }
+}

@@ -1,0 +1,49 @@
+//! A multilayer perceptron: an image as one row of pixels, through hidden layers.
+
+use candle_core::{Result, Tensor};
+
+use super::{Model, Size};
+use crate::candle::{Linear, Parameters};
+
+/// How many outputs each hidden layer has, where nothing is said.
+pub(super) const HIDDEN: [usize; 2] = [256, 128];
+
+/// How large the model is.
+pub(super) fn size(pixels: f64, hidden: &[usize], classes: usize) -> Size {
+    let mut size = Size { inputs: pixels, with_backward: 3.0, ..Size::default() };
+    let mut inputs = pixels;
+    for outputs in hidden.iter().chain([&classes]).map(|&outputs| outputs as f64) {
+        size.layer(1.0, inputs, outputs, true);
+        inputs = outputs;
+    }
+    size
+}
+
+pub(super) struct Mlp {
+    layers: Vec<Linear>,
+}
+
+impl Mlp {
+    pub(super) fn new(
+        parameters: &Parameters,
+        pixels: usize,
+        hidden: &[usize],
+        classes: usize,
+    ) -> Result<Self> {
+        let mut layers = Vec::new();
+        let mut inputs = pixels;
+        for (number, &outputs) in (1..).zip(hidden) {
+            let layer = Linear::new(parameters, &format!("hidden{number}"), inputs, outputs, 2.0)?;
+            layers.push(layer.with_relu());
+            inputs = outputs;
+        }
+        layers.push(Linear::new(parameters, "output", inputs, classes, 0.1)?);
+        Ok(Self { layers })
+    }
+}
+
+impl Model for Mlp {
+    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
+        self.layers.iter().try_fold(inputs.clone(), |x, layer| layer.forward(&x))
+    }
+}

@@ -1,0 +1,138 @@
+//! What a convolutional network does to the squares of an image.
+//!
+//! Images are `samples x height x width x channels`: what lies side by side in an image then
+//! does so in memory, and a convolution is a linear layer on its patches.
+
+use candle_core::{Result, Tensor};
+
+use crate::candle::Function;
+
+/// Every square of `side` pixels, as a row of its values:
+/// `samples*(height - side + 1)*(width - side + 1) x side*side*channels`.
+pub(super) struct Patches {
+    pub(super) side: usize,
+}
+
+impl Patches {
+    /// Calls `visit` for each row of pixels of each square with where it starts in the patches,
+    /// where it starts in the images, and its length.
+    fn for_each_row(&self, dims: &[usize], mut visit: impl FnMut(usize, usize, usize)) {
+        let [samples, height, width, channels] = image_dims(dims);
+        let length = self.side * channels;
+        let mut patch = 0;
+        for sample in 0..samples {
+            for top in 0..=height - self.side {
+                for left in 0..=width - self.side {
+                    for row in top..top + self.side {
+                        visit(patch, ((sample * height + row) * width + left) * channels, length);
+                        patch += length;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Function for Patches {
+    const NAME: &'static str = "patches";
+
+    fn shape(&self, dims: &[usize]) -> Vec<usize> {
+        let [samples, height, width, channels] = image_dims(dims);
+        let positions = (height + 1 - self.side) * (width + 1 - self.side);
+        vec![samples * positions, self.side * self.side * channels]
+    }
+
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+        self.for_each_row(dims, |patch, image, length| {
+            y[patch..][..length].copy_from_slice(&x[image..][..length]);
+        });
+    }
+
+    fn backward(&self, dims: &[usize], _: &[f32], _: &[f32], dy: &[f32], dx: &mut [f32]) {
+        self.for_each_row(dims, |patch, image, length| {
+            for (dx, dy) in dx[image..][..length].iter_mut().zip(&dy[patch..][..length]) {
+                *dx += dy;
+            }
+        });
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let [_, height, width, channels] = image_dims(x.dims());
+        let (rows, columns) = (height + 1 - self.side, width + 1 - self.side);
+        // For each pixel of a square, what all squares have there.
+        let pixels = (0..self.side * self.side)
+            .map(|at| x.narrow(1, at / self.side, rows)?.narrow(2, at % self.side, columns))
+            .collect::<Result<Vec<_>>>()?;
+        Tensor::cat(&pixels, 3)?.reshape(((), self.side * self.side * channels))
+    }
+}
+
+/// The highest value of each channel in every square of `side` pixels, side by side; what is
+/// left over at the right and the bottom is dropped.
+pub(super) struct MaxPool {
+    pub(super) side: usize,
+}
+
+impl MaxPool {
+    /// Calls `visit` for each pixel of each square with where its channels start in the result
+    /// and in the images.
+    fn for_each_pixel(&self, dims: &[usize], mut visit: impl FnMut(usize, usize)) {
+        let [samples, height, width, channels] = image_dims(dims);
+        let mut pooled = 0;
+        for sample in 0..samples {
+            for top in (0..height + 1 - self.side).step_by(self.side) {
+                for left in (0..width + 1 - self.side).step_by(self.side) {
+                    for row in top..top + self.side {
+                        for column in left..left + self.side {
+                            visit(pooled, ((sample * height + row) * width + column) * channels);
+                        }
+                    }
+                    pooled += channels;
+                }
+            }
+        }
+    }
+}
+
+impl Function for MaxPool {
+    const NAME: &'static str = "max-pool";
+
+    fn shape(&self, dims: &[usize]) -> Vec<usize> {
+        let [samples, height, width, channels] = image_dims(dims);
+        vec![samples, height / self.side, width / self.side, channels]
+    }
+
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+        let [.., channels] = image_dims(dims);
+        y.fill(f32::NEG_INFINITY);
+        self.for_each_pixel(dims, |pooled, image| {
+            for (y, x) in y[pooled..][..channels].iter_mut().zip(&x[image..][..channels]) {
+                *y = y.max(*x);
+            }
+        });
+    }
+
+    fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let [.., channels] = image_dims(dims);
+        self.for_each_pixel(dims, |pooled, image| {
+            let (x, dx) = (&x[image..][..channels], &mut dx[image..][..channels]);
+            let (y, dy) = (&y[pooled..][..channels], &dy[pooled..][..channels]);
+            for (((dx, x), y), dy) in dx.iter_mut().zip(x).zip(y).zip(dy) {
+                // Equal values each get the whole: which of them is the highest is moot.
+                *dx = if x == y { *dy } else { 0.0 };
+            }
+        });
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let [samples, height, width, channels] = image_dims(x.dims());
+        let (side, rows, columns) = (self.side, height / self.side, width / self.side);
+        let whole = x.narrow(1, 0, rows * side)?.narrow(2, 0, columns * side)?;
+        whole.reshape(&[samples, rows, side, columns, side, channels])?.max(4)?.max(2)
+    }
+}
+
+/// Samples, height, width and channels.
+fn image_dims(dims: &[usize]) -> [usize; 4] {
+    dims.try_into().expect("images have four dimensions")
+}

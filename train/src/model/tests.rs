@@ -1,0 +1,175 @@
+//! What holds for every model.
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::loss::cross_entropy;
+
+use super::*;
+use crate::candle::tests::{check_composed, check_same_gradients, check_slopes};
+
+const IMAGES: Kind = Kind::Images { height: 16, width: 17, classes: 10 };
+
+fn text() -> Kind {
+    Kind::Text { context: 12, vocabulary: ('a'..='z').collect() }
+}
+
+/// Every model with data it learns from.
+fn pairings() -> [(ModelKind, Kind); 3] {
+    [(ModelKind::Mlp, IMAGES), (ModelKind::Cnn, IMAGES), (ModelKind::Transformer, text())]
+}
+
+/// Inputs and targets of three samples.
+fn batch(data: &Kind) -> (Tensor, Tensor) {
+    let cycle = |count: usize, step: u32, modulus: u32| -> Vec<u32> {
+        (0..count as u32).map(|i| i * step % modulus).collect()
+    };
+    let tensor = |values: Vec<u32>, shape: &[usize]| Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
+    match data {
+        Kind::Table { .. } => unreachable!("the MLP sees tables as it sees images"),
+        Kind::Images { height, width, classes } => {
+            let pixels = tensor(cycle(3 * height * width, 37, 101), &[3, height * width]);
+            let inputs = ((pixels.to_dtype(DType::F32).unwrap() / 50.0).unwrap() - 1.0).unwrap();
+            (inputs, tensor(cycle(3, 7, *classes as u32), &[3]))
+        }
+        Kind::Text { context, vocabulary } => {
+            let size = vocabulary.len() as u32;
+            let inputs = tensor(cycle(3 * context, 7, size), &[3, *context]);
+            (inputs, tensor(cycle(3 * context, 5, size), &[3 * context]))
+        }
+    }
+}
+
+fn loss(model: &dyn Model, data: &Kind) -> Tensor {
+    let (inputs, targets) = batch(data);
+    cross_entropy(&model.forward(&inputs).unwrap(), &targets).unwrap()
+}
+
+#[test]
+fn names_are_read_back() {
+    for kind in ModelKind::ALL {
+        assert_eq!(kind.to_string().parse::<ModelKind>().unwrap(), kind);
+    }
+    let message = "rnn".parse::<ModelKind>().unwrap_err().to_string();
+    assert_eq!(message, "no model is called \"rnn\", did you mean \"cnn\"?; there are mlp, cnn, transformer");
+}
+
+/// The estimate is exact in what matters most.
+#[test]
+fn parameters_are_counted_before_they_are_there() {
+    let table = Kind::Table { features: 7, classes: 3 };
+    let more = [(ModelKind::Mlp, Some(&[5, 9][..]), IMAGES), (ModelKind::Mlp, Some(&[][..]), table)];
+    for (kind, hidden, data) in pairings().map(|(kind, data)| (kind, None, data)).into_iter().chain(more) {
+        let replica = classifier(kind, hidden, &data, 0, &Device::Cpu).unwrap();
+        let count: usize = replica.parameters().iter().map(crate::Parameter::count).sum();
+        assert_eq!(size(kind, hidden, &data).unwrap().parameters, count as f64, "{kind} {hidden:?}");
+    }
+    assert_eq!(size(ModelKind::Transformer, None, &IMAGES), None);
+    let absurd = size(ModelKind::Mlp, Some(&[usize::MAX, usize::MAX]), &IMAGES).unwrap();
+    assert!(absurd.parameters > 1e38 && absurd.parameters.is_finite());
+}
+
+#[test]
+fn a_model_refuses_data_it_cannot_learn_from() {
+    let refusal = |kind, data: &Kind| build(kind, None, data, 0, &Device::Cpu).err().unwrap().to_string();
+    let message = refusal(ModelKind::Transformer, &IMAGES);
+    assert_eq!(message, "the transformer does not learn from images: use the mlp or the cnn");
+    for kind in [ModelKind::Mlp, ModelKind::Cnn] {
+        let message = refusal(kind, &text());
+        assert_eq!(message, format!("the {kind} does not learn from text: use the transformer"));
+    }
+    let message = refusal(ModelKind::Cnn, &Kind::Images { height: 28, width: 15, classes: 10 });
+    assert!(message.contains("28x15 pixels are too small for the cnn"), "{message}");
+}
+
+/// All parameters' names and values.
+fn values(kind: ModelKind, data: &Kind, seed: u64) -> Vec<(String, Vec<f32>)> {
+    let mut replica = classifier(kind, None, data, seed, &Device::Cpu).unwrap();
+    let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+    let mut copy = |index| {
+        let mut copy = Vec::new();
+        replica.with_values(index, &mut |values| copy = values.to_vec()).unwrap();
+        copy
+    };
+    (0..).zip(names).map(|(index, name)| (name, copy(index))).collect()
+}
+
+#[test]
+fn the_seed_decides_every_parameter() {
+    for (kind, data) in pairings() {
+        assert_eq!(values(kind, &data, 1), values(kind, &data, 1));
+        assert_ne!(values(kind, &data, 1), values(kind, &data, 2));
+    }
+}
+
+#[test]
+fn logits_have_a_row_per_target_and_no_opinion_yet() {
+    for (kind, data) in pairings() {
+        let (model, _) = build(kind, None, &data, 1, &Device::Cpu).unwrap();
+        let (inputs, targets) = batch(&data);
+        let (classes, uniform) = match &data {
+            Kind::Images { classes, .. } | Kind::Table { classes, .. } => (*classes, 1.5),
+            Kind::Text { vocabulary, .. } => (vocabulary.len(), 0.5),
+        };
+        let logits = model.forward(&inputs).unwrap();
+        assert_eq!(logits.dims(), [targets.dims1().unwrap(), classes]);
+        let loss = loss(&*model, &data).to_scalar::<f32>().unwrap();
+        assert!((loss - (classes as f32).ln()).abs() < uniform, "{kind}: {loss}");
+    }
+}
+
+#[test]
+fn gradients_are_the_slopes_of_the_loss() {
+    for (kind, data) in pairings() {
+        let (model, parameters) = build(kind, None, &data, 1, &Device::Cpu).unwrap();
+        check_slopes(&mut network(model, &parameters), &batch(&data));
+    }
+}
+
+/// A model as a replica that is told inputs and targets.
+fn network(model: Box<dyn Model>, parameters: &Parameters) -> impl Replica<Batch = (Tensor, Tensor)> + use<> {
+    Network::new(parameters, move |(inputs, targets): &(Tensor, Tensor)| {
+        let sum = super::cross_entropy(&model.forward(inputs)?, targets)?;
+        let loss = f64::from(sum.to_scalar::<f32>()?);
+        Ok(Loss { sum, tally: Tally { targets: 1.0, loss, correct: 0.0 } })
+    })
+}
+
+/// What runs on a GPU: the loops themselves are compared function by function.
+#[test]
+fn models_are_composed_to_the_same() {
+    for (kind, data) in pairings() {
+        let [mut fused, mut composed] = [Parameters::new(1), Parameters::composed(1)].map(|parameters| {
+            let model = with_parameters(kind, None, &data, &parameters).unwrap();
+            network(model, &parameters)
+        });
+        check_same_gradients(&mut fused, &mut composed, &batch(&data));
+    }
+}
+
+#[test]
+fn functions_are_composed_to_the_same() {
+    let tensor = |shape: &[usize]| {
+        let count = shape.iter().product::<usize>() as u32;
+        let values = (0..count).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    };
+    check_composed(|| patches::Patches { side: 3 }, &tensor(&[2, 5, 4, 3]));
+    // A row and a column are left over.
+    check_composed(|| patches::MaxPool { side: 2 }, &tensor(&[2, 5, 7, 3]));
+    check_composed(|| rows::RmsNorm, &tensor(&[4, 9]));
+    check_composed(|| rows::CausalSoftmax { scale: 0.3 }, &tensor(&[2, 3, 5, 5]));
+    check_composed(|| rows::SquaredRelu, &tensor(&[4, 9]));
+}
+
+/// No character may see those after it.
+#[test]
+fn the_transformer_is_causal() {
+    let (model, _) = build(ModelKind::Transformer, None, &text(), 1, &Device::Cpu).unwrap();
+    let logits = |last: u32| -> Vec<Vec<f32>> {
+        let tokens = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, last];
+        let inputs = Tensor::new(&[tokens], &Device::Cpu).unwrap();
+        model.forward(&inputs).unwrap().to_vec2().unwrap()
+    };
+    let (a, b) = (logits(11), logits(12));
+    assert_eq!(a[..11], b[..11]);
+    assert_ne!(a[11], b[11]);
+}

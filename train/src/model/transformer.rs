@@ -1,0 +1,130 @@
+//! A small transformer that predicts each next character (GPT: causal, pre-norm).
+//!
+//! None of its layers has a bias: it learns as well without.
+
+use candle_core::{IndexOp, Result, Tensor};
+
+use super::rows::{CausalSoftmax, RmsNorm, SquaredRelu};
+use super::{Model, Size};
+use crate::candle::{Linear, Parameters, apply};
+
+const WIDTH: usize = 128;
+const HEADS: usize = 4;
+/// Width of a head.
+const HEAD: usize = WIDTH / HEADS;
+const BLOCKS: usize = 4;
+/// Width of the hidden layer between two linear ones.
+const HIDDEN: usize = 4 * WIDTH;
+/// Small, so that at first all characters are about as likely.
+const OUTPUT_GAIN: f64 = 0.05;
+
+/// How large the model is.
+pub(super) fn size(context: f64, vocabulary: f64) -> Size {
+    let (width, hidden) = (WIDTH as f64, HIDDEN as f64);
+    let rows = context * width;
+    let mut size = Size {
+        parameters: (vocabulary + context) * width,
+        inputs: context,
+        activations: 3.0 * rows,
+        with_backward: 1.7,
+    };
+    for _ in 0..BLOCKS {
+        (0..4).for_each(|_| size.layer(context, width, width, false));
+        size.layer(context, width, hidden, false);
+        size.layer(context, hidden, width, false);
+        // Heads one by one, norms, sums, what is squared; and each head's attention of all to all, before and after its
+        // softmax.
+        size.activations += 9.0 * rows + context * hidden + 2.0 * HEADS as f64 * context * context;
+    }
+    size.layer(context, width, vocabulary, false);
+    size.activations += rows + context * vocabulary;
+    size
+}
+
+pub(super) struct Transformer {
+    /// The vector of each character, `vocabulary x WIDTH`.
+    characters: Tensor,
+    /// The vector of each position, `context x WIDTH`.
+    positions: Tensor,
+    blocks: Vec<Block>,
+    output: Linear,
+}
+
+impl Transformer {
+    pub(super) fn new(parameters: &Parameters, context: usize, vocabulary: usize) -> Result<Self> {
+        Ok(Self {
+            characters: parameters.add("characters", (vocabulary, WIDTH), 0.3)?,
+            positions: parameters.add("positions", (context, WIDTH), 0.1)?,
+            blocks: (0..BLOCKS)
+                .map(|i| Block::new(parameters, &format!("block{i}")))
+                .collect::<Result<_>>()?,
+            output: Linear::without_bias(parameters, "output", WIDTH, vocabulary, OUTPUT_GAIN)?,
+        })
+    }
+}
+
+impl Model for Transformer {
+    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
+        let (samples, context) = inputs.dims2()?;
+        let positions = self.positions.i(..context)?;
+        let mut x = self
+            .characters
+            .embedding(&inputs.flatten_all()?)?
+            .reshape((samples, context, WIDTH))?
+            .broadcast_add(&positions)?
+            .reshape((samples * context, WIDTH))?;
+        for block in &self.blocks {
+            x = block.forward(&x, samples)?;
+        }
+        self.output.forward(&apply(RmsNorm, &x)?)
+    }
+}
+
+/// Attention, then a perceptron, each added to its input.
+struct Block {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    mix: Linear,
+    expand: Linear,
+    contract: Linear,
+}
+
+impl Block {
+    fn new(parameters: &Parameters, name: &str) -> Result<Self> {
+        let weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
+            Linear::without_bias(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)
+        };
+        // What a block adds starts small, so that at first the blocks pass their input through.
+        let quiet = 1.0 / (2.0 * BLOCKS as f64);
+        Ok(Self {
+            query: weight("query", WIDTH, WIDTH, 1.0)?,
+            key: weight("key", WIDTH, WIDTH, 1.0)?,
+            value: weight("value", WIDTH, WIDTH, 1.0)?,
+            mix: weight("mix", WIDTH, WIDTH, quiet)?,
+            expand: weight("expand", WIDTH, HIDDEN, 1.0)?,
+            contract: weight("contract", HIDDEN, WIDTH, quiet)?,
+        })
+    }
+
+    /// `x` and the result are `samples*context x WIDTH`.
+    fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
+        let x = (x + self.attend(&apply(RmsNorm, x)?, samples)?)?;
+        let hidden = apply(SquaredRelu, &self.expand.forward(&apply(RmsNorm, &x)?)?)?;
+        &x + self.contract.forward(&hidden)?
+    }
+
+    /// What each token takes from those up to it; shapes as in [`forward`](Self::forward).
+    fn attend(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
+        // samples*context x WIDTH -> samples x HEADS x context x HEAD
+        let heads = |x: Tensor| x.reshape((samples, (), HEADS, HEAD))?.transpose(1, 2)?.contiguous();
+        let query = heads(self.query.forward(x)?)?;
+        let key = heads(self.key.forward(x)?)?;
+        let value = heads(self.value.forward(x)?)?;
+
+        let scale = (HEAD as f32).sqrt().recip();
+        let attention = apply(CausalSoftmax { scale }, &query.matmul(&key.t()?)?)?;
+        let mixed = attention.matmul(&value)?.transpose(1, 2)?.reshape(((), WIDTH))?;
+        self.mix.forward(&mixed)
+    }
+}

@@ -1,0 +1,122 @@
+//! How much memory a run will take, roughly, held against what there is before any of it is asked for: what nobody has room
+//! for would otherwise end some process, perhaps another one.
+
+use crate::buckets::Wire;
+use crate::compare::agree;
+use crate::error::TrainError;
+use crate::model::Size;
+use crate::optimizer::OptimizerKind;
+use unisono::Communicator;
+use unisono::internals::{AvailableMemory, host, text};
+
+/// What a number takes.
+pub(super) const NUMBER: f64 = size_of::<f32>() as f64;
+
+/// What a rank of a run will take, in bytes. An estimate: small things are left out.
+///
+/// They are floating-point numbers, so that a size that makes no sense is great, and not an overflow.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Needs {
+    /// The data set, as far as it lies in memory.
+    pub data: f64,
+    /// The model's parameters.
+    pub parameters: f64,
+    /// The buckets of gradients, and what is added up in a tree.
+    pub gradients: f64,
+    /// What the optimizer remembers.
+    pub optimizer: f64,
+    /// Batches that lie ready, and what a forward pass leaves for the backward pass.
+    pub batches: f64,
+    /// What rank 0 copies to save it.
+    pub checkpoint: f64,
+}
+
+impl Needs {
+    /// A model of this size that is trained, so many samples in a pass, by an optimizer of this kind. Its gradients travel in
+    /// this format.
+    pub fn of(size: &Size, samples: usize, optimizer: OptimizerKind, wire: Wire) -> Self {
+        let parameters = NUMBER * size.parameters;
+        let moments = match optimizer {
+            OptimizerKind::Sgd => 1.0,
+            OptimizerKind::AdamW => 2.0,
+        };
+        let narrow = if wire == Wire::F32 { 0.0 } else { 0.5 };
+        Self {
+            parameters,
+            gradients: (1.0 + narrow) * parameters,
+            optimizer: moments * parameters,
+            batches: NUMBER * samples as f64 * (size.inputs + size.with_backward * size.activations),
+            ..Self::default()
+        }
+    }
+
+    /// Refuses what this node has no room for, for all its ranks together. Called by all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] on the lowest rank of a node that has not as much, [`TrainError::Elsewhere`] on the others.
+    pub fn check(&self, comm: &mut Communicator) -> Result<(), TrainError> {
+        let topology = comm.topology();
+        let node = topology.node_of(comm.rank());
+        let (ranks, has_first) = (topology.node(node).ranks(), node == topology.node_of(0));
+        let shortage = AvailableMemory::shortage(self.of_node(ranks, has_first) as u64);
+        let refused = shortage
+            .map_or(Ok(()), |there_is| Err(TrainError::Setting(self.refusal(ranks, has_first, &there_is))));
+        agree(comm, refused)
+    }
+
+    fn of_node(&self, ranks: usize, has_first: bool) -> f64 {
+        let Self { data, parameters, gradients, optimizer, batches, checkpoint } = self;
+        let once = if has_first { *checkpoint } else { 0.0 };
+        ranks as f64 * (data + parameters + gradients + optimizer + batches) + once
+    }
+
+    fn refusal(&self, ranks: usize, has_first: bool, there_is: &str) -> String {
+        let text = |bytes: f64| text(bytes as u64);
+        let parts = [
+            ("data", self.data),
+            ("parameters", self.parameters),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("batches", self.batches),
+            ("checkpoint", if has_first { self.checkpoint } else { 0.0 }),
+        ];
+        let named = parts
+            .iter()
+            .filter(|(_, bytes)| *bytes > 0.0)
+            .map(|(name, bytes)| format!("{name} {}", text(*bytes)));
+        format!(
+            "the {ranks} rank(s) on {} need about {} of memory (each: {}), and {there_is}: choose a smaller model or batch, or \
+             fewer ranks on a node",
+            host(),
+            text(self.of_node(ranks, has_first)),
+            named.collect::<Vec<_>>().join(", ")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ranks_of_a_node_are_counted_and_what_is_saved_once() {
+        let needs = Needs { parameters: 3.0, gradients: 4.0, checkpoint: 5.0, ..Needs::default() };
+        assert_eq!((needs.of_node(4, false), needs.of_node(4, true)), (28.0, 33.0));
+    }
+
+    #[test]
+    fn what_nobody_has_is_refused_on_all_ranks_in_one_line() {
+        let needs = Needs { parameters: 1e18, batches: f64::INFINITY, ..Needs::default() };
+        let refused = unisono::threads(3, |mut comm| needs.check(&mut comm).unwrap_err());
+        let message = refused[0].to_string();
+        for said in
+            ["the 3 rank(s) on ", "parameters 909494 TiB", "batches ", " of memory can be had", "fewer ranks"]
+        {
+            assert!(message.contains(said), "no {said} in {message}");
+        }
+        assert!(!message.contains('\n'), "{message}");
+        assert!(refused[1..].iter().all(|error| matches!(error, TrainError::Elsewhere { rank: 0 })));
+        let enough = Needs { parameters: 1e3, ..Needs::default() };
+        unisono::threads(3, |mut comm| enough.check(&mut comm).unwrap());
+    }
+}

@@ -1,0 +1,235 @@
+//! Optimizers over flat memory: one pass over a parameter, its gradient and what is remembered of it.
+//!
+//! The values of a parameter stay where the framework has them; what an optimizer remembers lies in memory of
+//! its own, in the order of the parameters.
+//!
+//! ```
+//! use unisono_train::OptimizerKind;
+//! use unisono_train::optimizer::{Optimizer, OptimizerSettings};
+//!
+//! let settings = OptimizerSettings { momentum: 0.0, ..OptimizerSettings::new(OptimizerKind::Sgd) };
+//! let mut optimizer = Optimizer::new(settings, [(2, true)])?;
+//! let mut values = [1.0, 2.0];
+//! optimizer.begin_step();
+//! // The gradient is a sum over four samples.
+//! optimizer.update(0, &mut values, &[4.0, -8.0], 0.25, 0.5);
+//! assert_eq!(values, [0.5, 3.0]);
+//! # Ok::<(), unisono::Error>(())
+//! ```
+
+mod passes;
+mod state;
+#[cfg(all(feature = "candle", any(test, feature = "cuda")))]
+pub(super) mod tensors;
+
+use std::fmt;
+use std::ops::Range;
+
+use unisono_collectives::named;
+
+use unisono::Registered;
+use unisono::internals::Level;
+
+use passes::{Adam, AdamStep, AdamW, LANES, Sgd, SgdStep, SquareSum};
+pub use state::StateError;
+
+/// How parameters are updated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptimizerKind {
+    /// Stochastic gradient descent with momentum; weight decay as a part of the gradient.
+    Sgd,
+    /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2).
+    AdamW,
+}
+
+impl OptimizerKind {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Sgd, Self::AdamW];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sgd => "sgd",
+            Self::AdamW => "adamw",
+        }
+    }
+
+    /// What is remembered of each element, by the names that checkpoints have for it.
+    fn moments(self) -> &'static [&'static str] {
+        match self {
+            Self::Sgd => &["velocity"],
+            Self::AdamW => &["mean", "square"],
+        }
+    }
+}
+
+named!(OptimizerKind, "optimizer");
+
+/// An optimizer's constants. Each kind reads what concerns it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OptimizerSettings {
+    /// How parameters are updated.
+    pub kind: OptimizerKind,
+    /// SGD: the share of the velocity that is kept from step to step.
+    pub momentum: f32,
+    /// SGD: whether the step is made by the gradient and the velocity that it leads to, after Nesterov.
+    pub nesterov: bool,
+    /// How strongly weights are drawn to zero. Vectors (biases, gains) are not: they are few, and do not
+    /// overfit.
+    pub weight_decay: f32,
+    /// AdamW: the shares of the mean of the gradients, and of the mean of their squares, that are kept.
+    pub betas: (f32, f32),
+    /// AdamW: what keeps a step finite where all gradients were zero.
+    pub epsilon: f32,
+}
+
+impl OptimizerSettings {
+    /// The customary constants, without weight decay.
+    pub fn new(kind: OptimizerKind) -> Self {
+        Self { kind, momentum: 0.9, nesterov: false, weight_decay: 0.0, betas: (0.9, 0.999), epsilon: 1e-8 }
+    }
+}
+
+/// An optimizer and what it remembers of some parameters.
+pub struct Optimizer {
+    settings: OptimizerSettings,
+    parameters: Vec<Parameter>,
+    /// One array for each name in [`OptimizerKind::moments`].
+    moments: Vec<Registered<f32>>,
+    steps: u64,
+}
+
+/// What is known of a parameter.
+#[derive(Debug)]
+struct Parameter {
+    /// Where its part of every array of moments is.
+    range: Range<usize>,
+    is_vector: bool,
+}
+
+impl fmt::Debug for Optimizer {
+    /// Without what is remembered, which may be gigabytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { settings, parameters, steps, .. } = self;
+        f.debug_struct("Optimizer")
+            .field("settings", settings)
+            .field("parameters", &parameters.len())
+            .field("steps", steps)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Optimizer {
+    /// An optimizer that remembers nothing yet, of parameters with so many elements; `true` is for those that
+    /// are vectors and so do not decay.
+    ///
+    /// # Errors
+    /// [`unisono::Error::Memory`] if the system has not enough.
+    pub fn new(
+        settings: OptimizerSettings,
+        parameters: impl IntoIterator<Item = (usize, bool)>,
+    ) -> unisono::Result<Self> {
+        let mut end = 0;
+        let place = |(count, is_vector)| {
+            let start = end;
+            end += count;
+            Parameter { range: start..end, is_vector }
+        };
+        let parameters: Vec<_> = parameters.into_iter().map(place).collect();
+        // Not for another rank, but made once, in huge pages: the first step is as fast as the others.
+        let memory = |_| Registered::local(end);
+        let moments = settings.kind.moments().iter().map(memory).collect::<unisono::Result<_>>()?;
+        Ok(Self { settings, parameters, moments, steps: 0 })
+    }
+
+    /// The constants it was made with.
+    pub fn settings(&self) -> &OptimizerSettings {
+        &self.settings
+    }
+
+    /// How many steps have begun.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Counts a step; then each parameter may be updated, in any order.
+    pub fn begin_step(&mut self) {
+        self.steps += 1;
+    }
+
+    /// Updates parameter `index` by `scale` times `gradient`, at the learning rate `rate`. So `scale` is one
+    /// over the number of samples in the sum, times [`clip_factor`].
+    ///
+    /// # Panics
+    /// If there is no such parameter, if its values or its gradient are not as many as it has elements, or if
+    /// no step has begun.
+    pub fn update(&mut self, index: usize, values: &mut [f32], gradient: &[f32], scale: f32, rate: f32) {
+        let count = self.parameters.len();
+        assert!(index < count, "parameter {index} is updated, but there are only {count}");
+        let Parameter { range, is_vector } = &self.parameters[index];
+        let (found, expected) = ((values.len(), gradient.len()), range.len());
+        assert!(
+            found == (expected, expected),
+            "parameter {index} has {expected} elements, but is given {} values and {} of a gradient",
+            found.0,
+            found.1
+        );
+        assert!(self.steps > 0, "parameter {index} is updated before a step has begun");
+
+        let OptimizerSettings { momentum, nesterov, weight_decay, .. } = self.settings;
+        let decay = if *is_vector { 0.0 } else { weight_decay };
+        let (level, values) = (Level::best(), bytemuck::cast_slice_mut(values));
+        match &mut self.moments[..] {
+            [velocity] => {
+                let velocity = &mut velocity[range.clone()];
+                let pass =
+                    if nesterov { level.compiled::<Sgd<true>>() } else { level.compiled::<Sgd<false>>() };
+                pass(values, SgdStep { gradient, velocity, scale, momentum, decay, rate });
+            }
+            [mean, square] => {
+                let (mean, square) = (&mut mean[range.clone()], &mut square[range.clone()]);
+                let adam = Adam::new(&self.settings, self.steps);
+                level.compiled::<AdamW>()(
+                    values,
+                    AdamStep { gradient, mean, square, adam, scale, decay, rate },
+                );
+            }
+            moments => unreachable!("no optimizer remembers {} numbers of an element", moments.len()),
+        }
+    }
+}
+
+/// The sum of the squares of a gradient's elements, for its norm.
+///
+/// The same elements in the same order have the same sum, on every processor. It is taken in `f64`, where the
+/// square of an `f32` is exact and none is too large.
+///
+/// ```
+/// let norm = unisono_train::optimizer::square_sum(&[3.0, -4.0]).sqrt();
+/// assert_eq!(norm, 5.0);
+/// ```
+pub fn square_sum(gradient: &[f32]) -> f64 {
+    square_sum_at(Level::best(), gradient)
+}
+
+fn square_sum_at(level: Level, gradient: &[f32]) -> f64 {
+    let mut sums = [0.0_f64; LANES];
+    level.compiled::<SquareSum>()(bytemuck::cast_slice_mut(&mut sums), gradient);
+    sums.into_iter().sum()
+}
+
+/// What a gradient of this norm is to be multiplied by for its norm to be at most `max_norm`.
+///
+/// It is 1 for a norm that is no number: then the gradient is none either, and says so in the parameters. (An
+/// infinite norm has the factor 0, which makes NaN of the infinite elements.)
+///
+/// ```
+/// use unisono_train::optimizer::clip_factor;
+/// assert_eq!((clip_factor(4.0, 1.0), clip_factor(0.5, 1.0)), (0.25, 1.0));
+/// ```
+pub fn clip_factor(norm: f64, max_norm: f64) -> f32 {
+    if norm > max_norm { (max_norm / norm) as f32 } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests;

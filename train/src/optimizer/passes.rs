@@ -1,0 +1,120 @@
+//! The loops, compiled for every level of instructions. All levels give the same bits.
+
+use super::OptimizerSettings;
+use unisono::internals::{Lanes, Pass};
+
+/// A step of SGD: the values are the array of the pass.
+///
+/// v = momentum v + (scale g + decay w), then w −= rate v, or with Nesterov w −= rate (scale g + decay w +
+/// momentum v); as PyTorch has it, the learning rate is not a part of the velocity.
+#[derive(Debug)]
+pub(super) struct Sgd<const NESTEROV: bool>;
+
+/// What [`Sgd`] works with beside the values.
+#[derive(Debug)]
+pub(super) struct SgdStep<'a> {
+    pub(super) gradient: &'a [f32],
+    pub(super) velocity: &'a mut [f32],
+    pub(super) scale: f32,
+    pub(super) momentum: f32,
+    pub(super) decay: f32,
+    pub(super) rate: f32,
+}
+
+impl<const NESTEROV: bool> Pass for Sgd<NESTEROV> {
+    type Beside<'a> = SgdStep<'a>;
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], step: SgdStep<'_>) {
+        let SgdStep { gradient, velocity, scale, momentum, decay, rate } = step;
+        let values: &mut [f32] = bytemuck::cast_slice_mut(values);
+        for ((value, gradient), velocity) in values.iter_mut().zip(gradient).zip(velocity) {
+            let gradient = scale * gradient + decay * *value;
+            *velocity = momentum * *velocity + gradient;
+            let step = if NESTEROV { gradient + momentum * *velocity } else { *velocity };
+            *value -= rate * step;
+        }
+    }
+}
+
+/// A step of AdamW: the values are the array of the pass.
+#[derive(Debug)]
+pub(super) struct AdamW;
+
+/// What [`AdamW`] works with beside the values.
+#[derive(Debug)]
+pub(super) struct AdamStep<'a> {
+    pub(super) gradient: &'a [f32],
+    pub(super) mean: &'a mut [f32],
+    pub(super) square: &'a mut [f32],
+    pub(super) adam: Adam,
+    pub(super) scale: f32,
+    pub(super) decay: f32,
+    pub(super) rate: f32,
+}
+
+/// The constants of a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Adam {
+    pub(super) betas: (f32, f32),
+    pub(super) epsilon: f32,
+    /// What makes the two means unbiased: they began at zero, and still hold a share of it.
+    pub(super) unbiased: (f32, f32),
+}
+
+impl Adam {
+    /// Of the step with this number, from 1.
+    pub(super) fn new(settings: &OptimizerSettings, step: u64) -> Self {
+        // In `f64`: of a beta near 1 and its power, too few digits of an `f32` differ from 1.
+        let step = i32::try_from(step).unwrap_or(i32::MAX);
+        let unbiased = |beta: f32| (1.0 / (1.0 - f64::from(beta).powi(step))) as f32;
+        let (betas, epsilon) = (settings.betas, settings.epsilon);
+        Self { betas, epsilon, unbiased: (unbiased(betas.0), unbiased(betas.1)) }
+    }
+}
+
+impl Pass for AdamW {
+    type Beside<'a> = AdamStep<'a>;
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], step: AdamStep<'_>) {
+        let AdamStep { gradient, mean, square, adam, scale, decay, rate } = step;
+        let Adam { betas: (beta1, beta2), epsilon, unbiased: (unbiased1, unbiased2) } = adam;
+        let values: &mut [f32] = bytemuck::cast_slice_mut(values);
+        for (((value, gradient), mean), square) in values.iter_mut().zip(gradient).zip(mean).zip(square) {
+            let gradient = scale * gradient;
+            *mean = beta1 * *mean + (1.0 - beta1) * gradient;
+            *square = beta2 * *square + (1.0 - beta2) * gradient * gradient;
+            let step = *mean * unbiased1 / ((*square * unbiased2).sqrt() + epsilon);
+            *value -= rate * (step + decay * *value);
+        }
+    }
+}
+
+/// Adds up squares. The array of the pass is one sum of type `f64` for each lane: element `i` goes to lane
+/// `i` modulo [`LANES`], whatever the width of a vector is, so that all processors add in the same order.
+#[derive(Debug)]
+pub(super) struct SquareSum;
+
+/// How many sums are kept: enough that none waits for the addition before it.
+pub(super) const LANES: usize = 32;
+
+impl Pass for SquareSum {
+    type Beside<'a> = &'a [f32];
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, sums: &mut [u8], gradient: &[f32]) {
+        let sums: &mut [f64] = bytemuck::cast_slice_mut(sums);
+        let mut lanes: [f64; LANES] = std::array::from_fn(|lane| sums[lane]);
+        let (blocks, rest) = gradient.as_chunks::<LANES>();
+        for block in blocks {
+            for (sum, &element) in lanes.iter_mut().zip(block) {
+                *sum += f64::from(element) * f64::from(element);
+            }
+        }
+        for (sum, &element) in lanes.iter_mut().zip(rest) {
+            *sum += f64::from(element) * f64::from(element);
+        }
+        sums.copy_from_slice(&lanes);
+    }
+}

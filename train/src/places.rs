@@ -1,0 +1,130 @@
+//! Where a run writes. It is looked at before anything is made there: what cannot be written, or is another run's, is refused
+//! at the start.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::checkpoint;
+use crate::compare::agree;
+use crate::error::TrainError;
+use crate::resume::Progress;
+use crate::run::Checkpoints;
+use unisono::Communicator;
+
+/// What rank 0, which alone writes, is asked to write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places<'a> {
+    pub(super) checkpoints: Option<&'a Checkpoints>,
+    /// Whether the run goes on from what is there.
+    pub(super) resumes: bool,
+    pub(super) log_directory: Option<&'a Path>,
+    pub(super) trace: Option<&'a Path>,
+}
+
+impl Places<'_> {
+    /// Looks at all of them, and leaves nothing there. Called by all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::Occupied`] if another run's checkpoints are there, [`TrainError::Setting`] if a place cannot be written
+    /// to.
+    pub(super) fn check(&self, comm: &mut Communicator) -> Result<(), TrainError> {
+        let looked = if comm.rank() == 0 { self.look() } else { Ok(()) };
+        agree(comm, looked)
+    }
+
+    fn look(&self) -> Result<(), TrainError> {
+        if let Some(Checkpoints { directory, overwrites, .. }) = self.checkpoints {
+            if checkpoint::is_one(directory) {
+                let directory = directory.display();
+                let why = format!(
+                    "`{directory}` is itself a checkpoint: expected the directory that it is in, or a new one"
+                );
+                return Err(TrainError::Setting(why));
+            }
+            if !self.resumes
+                && !overwrites
+                && let Some(run) = run_in(directory)?
+            {
+                return Err(TrainError::Occupied { directory: directory.clone(), run });
+            }
+        }
+        if let Some(directory) = self.log_directory {
+            let writable = is_writable(directory);
+            writable.map_err(|error| refused("curves", directory, &error, "a directory"))?;
+        }
+        if let Some(file) = self.trace {
+            let writable = is_writable_file(file);
+            writable.map_err(|error| refused("a trace", file, &error, "a file in a directory"))?;
+        }
+        Ok(())
+    }
+}
+
+fn refused(what: &str, path: &Path, error: &io::Error, expected: &str) -> TrainError {
+    let path = path.display();
+    TrainError::Setting(format!(
+        "cannot write {what} to `{path}`: {error}; expected {expected} that this user may write to"
+    ))
+}
+
+/// What is known of the run whose checkpoints are in a directory, if there are some.
+fn run_in(directory: &Path) -> Result<Option<String>, TrainError> {
+    let Some((step, progress)) = checkpoint::newest_state::<Progress>(directory)? else { return Ok(None) };
+    let described = progress.and_then(|Progress { description, .. }| {
+        let word = |name: &str| description[name].as_str().map(str::to_owned);
+        Some(format!("{} on {}, ", word("model")?, word("data")?))
+    });
+    Ok(Some(format!("{}after {step} steps", described.unwrap_or_default())))
+}
+
+/// Whether a directory can be written to or, if it is not there, made.
+fn is_writable(directory: &Path) -> io::Result<()> {
+    let nothing = Path::new("");
+    let above = directory.ancestors().map(|path| if path == nothing { Path::new(".") } else { path });
+    let there = above.into_iter().find(|path| path.symlink_metadata().is_ok()).unwrap_or(nothing);
+    if !there.metadata()?.is_dir() {
+        let why = format!("`{}` is no directory", there.display());
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
+    }
+    // Permissions do not say all: some file systems make nothing, whoever asks.
+    let trial = there.join(format!(".unisono-{}", std::process::id()));
+    fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial))
+}
+
+/// Whether a file can be made, or replaced.
+fn is_writable_file(path: &Path) -> io::Result<()> {
+    if path.file_name().is_none() || path.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+    }
+    let directory = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    if !directory.metadata()?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    is_writable(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_is_seen_without_writing() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str| directory.path().join(name);
+        std::fs::write(place("file"), "").unwrap();
+        assert!(is_writable(&place("new/and/deep")).is_ok() && is_writable(directory.path()).is_ok());
+        assert!(is_writable(Path::new("new")).is_ok(), "in the working directory");
+        for wrong in [place("file"), place("file/below"), "/proc/new".into()] {
+            assert!(is_writable(&wrong).is_err(), "{}", wrong.display());
+        }
+        assert!(is_writable_file(&place("file")).is_ok() && is_writable_file(&place("new.json")).is_ok());
+        assert!(is_writable_file(Path::new("new.json")).is_ok(), "in the working directory");
+        for wrong in
+            [place(""), place("no/trace.json"), place("file/trace.json"), "/dev/null".into(), "".into()]
+        {
+            assert!(is_writable_file(&wrong).is_err(), "{}", wrong.display());
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,161 @@
+//! The learning rate over a run.
+
+use std::f64::consts::PI;
+
+use unisono_collectives::named;
+
+/// How the learning rate goes on after warm-up, without its constants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScheduleKind {
+    /// [`Schedule::Constant`].
+    Constant,
+    /// [`Schedule::Step`].
+    Step,
+    /// [`Schedule::Cosine`].
+    Cosine,
+}
+
+impl ScheduleKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Constant, Self::Step, Self::Cosine];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Step => "step",
+            Self::Cosine => "cosine",
+        }
+    }
+}
+
+named!(ScheduleKind, "schedule of the learning rate");
+
+/// How the learning rate goes on after warm-up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Schedule {
+    /// It stays at its peak.
+    Constant,
+    /// It is multiplied by `factor` every so many steps.
+    Step {
+        /// How many steps, at least 1. They are counted from the beginning of the run, warm-up included: so
+        /// the rate falls between epochs if this is a number of epochs.
+        every: u64,
+        /// What the rate is multiplied by.
+        factor: f64,
+    },
+    /// It falls to zero along half a cosine.
+    Cosine,
+}
+
+impl Schedule {
+    /// What it is, without its constants.
+    pub fn kind(self) -> ScheduleKind {
+        match self {
+            Self::Constant => ScheduleKind::Constant,
+            Self::Step { .. } => ScheduleKind::Step,
+            Self::Cosine => ScheduleKind::Cosine,
+        }
+    }
+}
+
+/// The learning rate of every step of a run: it rises in a straight line to its peak, then follows a schedule.
+///
+/// It follows from the step's number alone, so a run that is resumed has the rates that it would have had.
+///
+/// ```
+/// use unisono_train::rate::{Rate, Schedule};
+///
+/// let rate = Rate::new(Schedule::Step { every: 4, factor: 0.5 }, 1.0, 0.2, 10);
+/// let rates: Vec<_> = (0..10).map(|step| rate.at(step)).collect();
+/// assert_eq!(rates, [0.5, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rate {
+    schedule: Schedule,
+    peak: f64,
+    warm_up_steps: u64,
+    steps: u64,
+}
+
+impl Rate {
+    /// A run of `steps` steps, of which the share `warm_up`, from 0 to 1, warms up; `peak` is the rate for
+    /// the global batch.
+    ///
+    /// # Panics
+    /// If the share is none, or the rate would fall every 0 steps.
+    pub fn new(schedule: Schedule, peak: f64, warm_up: f64, steps: u64) -> Self {
+        assert!((0.0..=1.0).contains(&warm_up), "a share of {warm_up} to warm up: expected 0 to 1");
+        assert!(
+            !matches!(schedule, Schedule::Step { every: 0, .. }),
+            "a rate that falls every 0 steps: expected 1 or more"
+        );
+        let warm_up_steps = ((warm_up * steps as f64).round() as u64).min(steps);
+        Self { schedule, peak, warm_up_steps, steps }
+    }
+
+    /// The highest rate of the run.
+    pub fn peak(&self) -> f64 {
+        self.peak
+    }
+
+    /// The rate of a step, the first of which is 0. Of a step after the end it is what the schedule says.
+    pub fn at(&self, step: u64) -> f64 {
+        if step < self.warm_up_steps {
+            return self.peak * (step + 1) as f64 / self.warm_up_steps as f64;
+        }
+        match self.schedule {
+            Schedule::Constant => self.peak,
+            Schedule::Step { every, factor } => {
+                self.peak * factor.powi(i32::try_from(step / every).unwrap_or(i32::MAX))
+            }
+            Schedule::Cosine => {
+                let falling = (self.steps - self.warm_up_steps).max(1);
+                let progress = (step - self.warm_up_steps) as f64 / falling as f64;
+                self.peak * 0.5 * (1.0 + (PI * progress.min(1.0)).cos())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cosine_rises_to_the_peak_and_falls_to_nearly_nothing() {
+        let rate = Rate::new(Schedule::Cosine, 2.0, 0.1, 100);
+        let rates: Vec<_> = (0..100).map(|step| rate.at(step)).collect();
+        assert_eq!((rates[0], rates[9], rates[10]), (0.2, 2.0, 2.0));
+        assert!(rates[10..].windows(2).all(|pair| pair[1] < pair[0]));
+        assert!(rates[99] > 0.0 && rates[99] < 0.002);
+        assert_eq!((rate.at(100), rate.at(1000)), (0.0, 0.0));
+        assert!((rate.at(55) - 1.0).abs() < 1e-12, "half of the way down");
+        assert_eq!(Rate::new(Schedule::Cosine, 2.0, 0.0, 1).at(0), 2.0);
+    }
+
+    #[test]
+    fn every_schedule_warms_up_alike() {
+        for schedule in [Schedule::Constant, Schedule::Step { every: 10, factor: 0.1 }, Schedule::Cosine] {
+            let rate = Rate::new(schedule, 1.0, 0.25, 16);
+            assert_eq!([0, 1, 2, 3].map(|step| rate.at(step)), [0.25, 0.5, 0.75, 1.0], "{schedule:?}");
+            assert_eq!(rate.at(4), 1.0);
+            assert_eq!(schedule.kind().name().parse(), Ok(schedule.kind()));
+        }
+    }
+
+    #[test]
+    fn a_constant_stays_and_steps_fall() {
+        let constant = Rate::new(Schedule::Constant, 3.0, 0.0, 10);
+        assert!([0, 9, u64::MAX].iter().all(|&step| constant.at(step) == 3.0));
+        let steps = Rate::new(Schedule::Step { every: 3, factor: 0.5 }, 8.0, 0.0, 10);
+        assert_eq!([0, 2, 3, 5, 6, 9].map(|step| steps.at(step)), [8.0, 8.0, 4.0, 4.0, 2.0, 1.0]);
+        assert_eq!(steps.at(u64::MAX), 0.0);
+    }
+
+    #[test]
+    fn a_run_that_is_all_warm_up_has_no_fall() {
+        let rate = Rate::new(Schedule::Cosine, 1.0, 1.0, 4);
+        assert_eq!([0, 3].map(|step| rate.at(step)), [0.25, 1.0]);
+    }
+}

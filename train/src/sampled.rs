@@ -1,0 +1,143 @@
+//! A data set as a feed: every sample once an epoch, in an order of its own each time, at any number of ranks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::feed::{Batches, Feed, Shares, Steps};
+use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Threads};
+
+/// A [`Dataset`] as a [`Feed`]. Batches are made by threads, ahead of the rank that takes them.
+///
+/// The order of samples follows from the seed and the epoch, so each rank knows which samples every other takes, and a
+/// run that is resumed knows which it has seen.
+#[derive(Debug, Clone)]
+pub struct Sampled {
+    dataset: Arc<Dataset>,
+    seed: u64,
+    shares: Shares,
+    threads: Threads,
+    depth: Depth,
+}
+
+/// How many samples are evaluated at a time.
+pub(super) const EVALUATION_BATCH: usize = 64;
+
+impl Sampled {
+    /// A feed for one rank; `threads` make its batches, `depth` steps lie ready.
+    pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
+        Self { dataset, seed, shares, threads, depth }
+    }
+}
+
+impl Feed for Sampled {
+    type Batch = Batch;
+
+    fn steps(&self) -> Option<usize> {
+        Some(self.shares.steps(self.dataset.train.len()))
+    }
+
+    fn samples(&self, steps: usize) -> Option<usize> {
+        Some(self.dataset.train.len().min(steps * self.shares.global_batch))
+    }
+
+    fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Batch>, DataError> {
+        let Self { ref dataset, seed, shares, threads, depth } = *self;
+        let (dataset, epoch) = (Arc::clone(dataset), epoch as u64);
+        let order = dataset.train.order(seed, epoch);
+        let steps = shares.steps(order.len());
+        // What each rank takes of a step, as lists of samples.
+        let plans = (skipped..steps).map(move |step| {
+            let start = step * shares.global_batch;
+            let batch = &order[start..order.len().min(start + shares.global_batch)];
+            let passes = shares.passes(batch.len()).into_iter();
+            passes.map(|pass| batch[pass].to_vec()).collect::<Vec<_>>()
+        });
+        let make = move |passes: Vec<Vec<usize>>| {
+            let batch = |samples: Vec<usize>| match samples.len() {
+                0 => Ok(None),
+                _ => dataset.train.batch(&samples, Pass::Training { seed, epoch }).map(Some),
+            };
+            passes.into_iter().map(batch).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(Box::new(Pipeline::of(plans).map(threads, make).prefetch(depth)))
+    }
+
+    fn held_out(&self) -> usize {
+        self.dataset.test.len().div_ceil(EVALUATION_BATCH)
+    }
+
+    fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<Batch>, DataError> {
+        let dataset = Arc::clone(&self.dataset);
+        let make = move |batch: usize| {
+            let start = batch * EVALUATION_BATCH;
+            let samples: Vec<_> = (start..dataset.test.len().min(start + EVALUATION_BATCH)).collect();
+            dataset.test.batch(&samples, Pass::Evaluation)
+        };
+        Ok(Box::new(Pipeline::of(range).map(self.threads, make)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unisono_data::{Inputs, Kind, Schema, Split};
+
+    fn feed(rank: usize, ranks: usize) -> Sampled {
+        let split = Split::Images { pixels: (0..101).collect(), labels: vec![0; 101] };
+        let kind = Kind::Images { height: 1, width: 1, classes: 1 };
+        let dataset =
+            Arc::new(Dataset { kind, train: split.clone(), test: split, schema: Schema::default() });
+        let shares = Shares { rank, ranks, global_batch: 24, micro_batch: 5, fixed_passes: None };
+        Sampled::new(dataset, 7, shares, Threads::Auto, Depth::Auto)
+    }
+
+    /// Every pixel that a rank sees in an epoch.
+    fn seen(mut feed: Sampled, epoch: usize, skipped: usize) -> Vec<u32> {
+        let steps = feed.epoch(epoch, skipped).unwrap().map(Result::unwrap);
+        let batches = steps.flatten().flatten();
+        let pixels = batches.flat_map(|batch| match batch.inputs {
+            Inputs::Pixels(pixels) => pixels,
+            Inputs::Tokens(_) => panic!("images have pixels"),
+        });
+        pixels.map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn every_sample_is_seen_once_an_epoch_by_any_number_of_ranks() {
+        let sorted = |mut pixels: Vec<u32>| {
+            pixels.sort_unstable();
+            pixels
+        };
+        let alone = sorted(seen(feed(0, 1), 1, 0));
+        assert_eq!(alone.len(), 101);
+        for ranks in [2, 3, 5] {
+            let together = (0..ranks).flat_map(|rank| seen(feed(rank, ranks), 1, 0)).collect();
+            assert_eq!(sorted(together), alone, "{ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn what_was_seen_is_skipped_even_if_the_number_of_ranks_changes() {
+        let (before, after) = (2, 3);
+        let first: Vec<u32> = (0..before)
+            .flat_map(|rank| {
+                let mut feed = feed(rank, before);
+                let steps: Vec<_> = feed.epoch(4, 0).unwrap().take(2).map(Result::unwrap).collect();
+                steps.into_iter().flatten().flatten().flat_map(|batch| match batch.inputs {
+                    Inputs::Pixels(pixels) => pixels.into_iter().map(f32::to_bits),
+                    Inputs::Tokens(_) => panic!("images have pixels"),
+                })
+            })
+            .collect();
+        assert_eq!(first.len(), 48);
+        let rest = (0..after).flat_map(|rank| seen(feed(rank, after), 4, 2));
+        let all: std::collections::BTreeSet<_> = first.into_iter().chain(rest).collect();
+        assert_eq!(all.len(), 101);
+    }
+
+    #[test]
+    fn an_epoch_has_an_order_of_its_own() {
+        assert_ne!(seen(feed(0, 1), 1, 0), seen(feed(0, 1), 2, 0));
+        assert_eq!(seen(feed(0, 1), 1, 0), seen(feed(0, 1), 1, 0));
+    }
+}

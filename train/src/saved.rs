@@ -1,0 +1,252 @@
+//! A model that was saved while it was trained: to be measured, or asked, without training.
+//!
+//! Nothing of the run is needed but the checkpoint: it says what the model is and what it was trained on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::Device;
+use serde::Deserialize;
+use unisono_collectives::named;
+
+use super::checkpoint::{self, Loaded, PassedOver, Tensor};
+use super::model::{self, Model, ModelKind};
+use super::replica::{Replica, Tally};
+use super::resume::{self, Progress};
+use crate::candle::Network;
+use crate::compare;
+use crate::compare::agree;
+use crate::error::TrainError;
+use crate::feed::Shares;
+use crate::sampled::Sampled;
+use crate::trainer::evaluate;
+use unisono::Communicator;
+use unisono_data::{Batch, Dataset, Depth, Kind, Schema, Source, Split, Threads};
+
+mod input;
+mod predictor;
+
+pub use predictor::{Guess, Predictor, Sampling};
+
+/// A saved model, and what is known of it.
+///
+/// ```no_run
+/// use unisono_train::{Part, Saved};
+///
+/// let saved = Saved::open("checkpoints".as_ref())?;
+/// println!("{} trained on {} for {} steps", saved.model, saved.source, saved.progress.step);
+/// let tally = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test)).swap_remove(0)?;
+/// println!("{:.2} % are right", 100.0 * tally.accuracy());
+/// # Ok::<(), unisono_train::TrainError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Saved {
+    /// The checkpoint's directory.
+    pub path: PathBuf,
+    /// Where the run was; its description holds all settings that were saved.
+    pub progress: Progress,
+    /// What the model was trained on.
+    pub source: Source,
+    /// What a sample is, and so what the model takes and gives.
+    pub kind: Kind,
+    /// What classes and columns are called; none in checkpoints that were saved before they were kept.
+    pub schema: Option<Schema>,
+    /// Which model it is.
+    pub model: ModelKind,
+    /// How many outputs each hidden layer of the MLP has, if not as many as usual.
+    pub hidden: Option<Vec<usize>>,
+    /// Where all randomness of the run came from.
+    pub seed: u64,
+    /// The parameters.
+    pub parameters: Vec<Tensor>,
+    /// Newer checkpoints that are broken; known to the rank that read them alone.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// What [`Settings`](super::Settings) say of a run in its checkpoints, as far as the model depends on it.
+#[derive(Deserialize)]
+struct Description {
+    data: String,
+    kind: Kind,
+    schema: Option<Schema>,
+    model: String,
+    hidden: Option<Vec<usize>>,
+    seed: u64,
+}
+
+/// Which samples of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Those held out.
+    Test,
+    /// Those to train on; as they are, without being varied.
+    Train,
+}
+
+named!(Part, "part of a data set");
+
+impl Part {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Test, Self::Train];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Test => "test",
+            Self::Train => "train",
+        }
+    }
+
+    /// These samples of a data set.
+    pub fn of(self, dataset: &Dataset) -> &Split {
+        match self {
+            Self::Test => &dataset.test,
+            Self::Train => &dataset.train,
+        }
+    }
+}
+
+impl Saved {
+    /// Reads a checkpoint, or the newest that is whole of those in a directory.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if there is none, or it does not say which model it is of;
+    /// [`TrainError::Checkpoint`] if it is broken.
+    pub fn open(path: &Path) -> Result<Self, TrainError> {
+        let Some(Loaded { checkpoint, path, passed_over }) = checkpoint::load_newest(path)? else {
+            let expected = "expected a directory that `unisono train --checkpoint-dir` has saved to";
+            return Err(TrainError::Setting(format!("no checkpoint in `{}`: {expected}", path.display())));
+        };
+        Self::new(path, checkpoint.state, checkpoint.parameters, passed_over)
+    }
+
+    /// The same, read by rank 0 alone and sent to all ranks, so that they hold the same even while newer checkpoints are
+    /// being saved. Called by all ranks.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), on all ranks; the collectives' errors.
+    pub fn open_on_all(comm: &mut Communicator, path: &Path) -> Result<Self, TrainError> {
+        let read = if comm.rank() == 0 { Self::open(path).map(Some) } else { Ok(None) };
+        let read = agree(comm, read)?;
+        let text = read.as_ref().map(|saved| {
+            let shapes: Vec<_> = saved.parameters.iter().map(|array| (&array.name, &array.shape)).collect();
+            serde_json::to_string(&(&saved.path, &saved.progress, shapes)).expect("it was read from JSON")
+        });
+        let text = compare::broadcast(comm, text.unwrap_or_default())?;
+        let mut saved = match read {
+            Some(saved) => saved,
+            None => {
+                let (path, progress, shapes): (_, _, Vec<(String, Vec<usize>)>) =
+                    serde_json::from_str(&text).expect("rank 0 has just written it");
+                let empty = shapes.into_iter().map(|(name, shape)| {
+                    let values = vec![0.0; shape.iter().product()];
+                    Tensor { name, shape, values }
+                });
+                Self::new(path, progress, empty.collect(), Vec::new())?
+            }
+        };
+        for Tensor { values, .. } in &mut saved.parameters {
+            comm.broadcast(values, 0)?;
+        }
+        Ok(saved)
+    }
+
+    fn new(
+        path: PathBuf,
+        progress: Progress,
+        parameters: Vec<Tensor>,
+        passed_over: Vec<PassedOver>,
+    ) -> Result<Self, TrainError> {
+        let unknown = |why: &dyn std::fmt::Display| {
+            let expected = "expected what `unisono train` saves";
+            TrainError::Setting(format!(
+                "`{}` does not say which model it is of: {why}; {expected}",
+                path.display()
+            ))
+        };
+        let Description { data, kind, schema, model, hidden, seed } =
+            Description::deserialize(&progress.description).map_err(|error| unknown(&error))?;
+        let source = data.parse().map_err(|error| unknown(&error))?;
+        let model = model.parse().map_err(|error| unknown(&error))?;
+        Ok(Self { path, progress, source, kind, schema, model, hidden, seed, parameters, passed_over })
+    }
+
+    /// The model as the trainer takes it, with the saved values.
+    ///
+    /// # Errors
+    /// [`TrainError`] if the model cannot be built, or the values are not those of such a model.
+    pub fn replica(&self) -> Result<impl Replica<Batch = Batch> + use<>, TrainError> {
+        let mut replica =
+            model::classifier(self.model, self.hidden.as_deref(), &self.kind, self.seed, &Device::Cpu)?;
+        self.fill(&mut replica)?;
+        Ok(replica)
+    }
+
+    /// The model by itself, with the saved values.
+    ///
+    /// # Errors
+    /// As [`replica`](Self::replica).
+    pub fn network(&self) -> Result<Box<dyn Model>, TrainError> {
+        let (model, parameters) =
+            model::build(self.model, self.hidden.as_deref(), &self.kind, self.seed, &Device::Cpu)?;
+        // It shares its values with the model, and is there to have them written.
+        self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
+        Ok(model)
+    }
+
+    /// What answers by this model.
+    ///
+    /// # Errors
+    /// As [`replica`](Self::replica).
+    pub fn predictor(&self) -> Result<Predictor, TrainError> {
+        Ok(Predictor::new(self.network()?, self.model, self.kind.clone()))
+    }
+
+    fn fill(&self, replica: &mut impl Replica) -> Result<(), TrainError> {
+        resume::load(replica, &self.parameters).map_err(|error| match error {
+            TrainError::Setting(why) => {
+                let (path, model) = (self.path.display(), self.model);
+                TrainError::Setting(format!("`{path}` does not hold the {model} that it describes: {why}"))
+            }
+            error => error,
+        })
+    }
+
+    /// The name of a class, which is its number where it has none.
+    pub fn class_name(&self, class: u32) -> String {
+        self.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
+    }
+
+    /// A hash of the parameters' bytes, as a run tells it at its end.
+    ///
+    /// # Errors
+    /// As [`replica`](Self::replica).
+    pub fn parameters_hash(&self) -> Result<String, TrainError> {
+        Ok(format!("{:016x}", compare::hash(&mut self.replica()?)?))
+    }
+
+    /// Measures the model on a part of a data set, by default the one it was trained on. The figures are the same, to the
+    /// last bit, at any number of ranks. Called by all ranks, each of which holds the same.
+    ///
+    /// # Errors
+    /// [`TrainError`] of the data, the model or the collectives; see [`dataset`](Self::dataset).
+    pub fn evaluate(
+        &self,
+        comm: &mut Communicator,
+        source: Option<&Source>,
+        part: Part,
+    ) -> Result<Tally, TrainError> {
+        let dataset = self.dataset(source).and_then(|dataset| self.measurable(dataset, source, part));
+        let prepared = dataset.and_then(|dataset| Ok((dataset, self.replica()?)));
+        let (mut dataset, mut replica) = agree(comm, prepared)?;
+        if part == Part::Train {
+            // A feed measures on what is held out.
+            std::mem::swap(&mut dataset.test, &mut dataset.train);
+        }
+        // Nothing is trained on, so the batches' sizes do not matter.
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let shares = Shares { rank, ranks, global_batch: ranks, micro_batch: 1, fixed_passes: None };
+        let mut feed = Sampled::new(Arc::new(dataset), self.seed, shares, Threads::Auto, Depth::Auto);
+        evaluate(comm, &mut replica, &mut feed)
+    }
+}

@@ -1,0 +1,177 @@
+//! What a saved model can be given: data that fit it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::{Part, Saved};
+use crate::error::TrainError;
+use unisono_data::{Batch, Dataset, EncodedImages, Kind, Options, Pass, Source, Split};
+
+impl Saved {
+    /// A data set that this model can be measured on or asked about; by default the one it was trained on.
+    ///
+    /// The tokens of a text are those of the model's vocabulary, and classes have the numbers that their names had in training.
+    /// The columns of a table are found by their names, in any order, and standardised by the rows that were trained on; so a
+    /// single row will do, and the column of labels may be missing, if the model is not to be measured.
+    ///
+    /// Checkpoints that were saved before names were kept are the exception: then a table is standardised by its own rows, and
+    /// classes are numbered by their own order, so there must be as many as the model knows.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`] if it cannot be loaded; [`TrainError::Setting`], with what was found and what was expected, if
+    /// the model cannot take it.
+    pub fn dataset(&self, source: Option<&Source>) -> Result<Dataset, TrainError> {
+        let source = source.unwrap_or(&self.source);
+        let usual = Options { seed: self.seed, ..Options::default() };
+        let options = match self.kind {
+            // Records are numbered by whoever wrote them: one with a label beyond the model's is named when it is read.
+            Kind::Images { classes, .. } => Options { classes: Some(classes), ..usual },
+            Kind::Table { .. } => usual,
+            Kind::Text { context, .. } => Options { context, ..usual },
+        };
+        let loaded = match &self.schema {
+            Some(schema) => unisono_data::load_as(source, &options, &self.kind, schema),
+            None => unisono_data::load(source, &options),
+        };
+        self.fit(source, loaded?)
+    }
+
+    /// A data set, if it says what this part of it is.
+    pub(super) fn measurable(
+        &self,
+        dataset: Dataset,
+        source: Option<&Source>,
+        part: Part,
+    ) -> Result<Dataset, TrainError> {
+        let source = source.unwrap_or(&self.source);
+        let label = self.schema.as_ref().and_then(|schema| schema.label.as_deref());
+        match label.filter(|_| dataset.schema.label.is_none()) {
+            Some(label) => Err(TrainError::Setting(format!(
+                "{source} has no column `{label}`, which says the class: without it, the model can be asked (predict) and not \
+                 measured"
+            ))),
+            None if part.of(&dataset).is_empty() => {
+                let others = dataset.train.len();
+                Err(TrainError::Setting(format!(
+                    "no sample of {source} is held out, for there are only {others}: expected at least 10, or --split train"
+                )))
+            }
+            None => Ok(dataset),
+        }
+    }
+
+    /// Holds a data set against what the model takes, and has it say so in the model's tokens.
+    fn fit(&self, source: &Source, dataset: Dataset) -> Result<Dataset, TrainError> {
+        // Without a schema, labels that are names get their numbers from the names that are there.
+        let is_numbered_anew = self.schema.is_none() && matches!(source, Source::Csv(_) | Source::Images(_));
+        let has_classes = |found: usize, known: usize| found == known || (!is_numbered_anew && found < known);
+        let fits = match (&dataset.kind, &self.kind) {
+            (Kind::Text { vocabulary: found, .. }, Kind::Text { vocabulary: known, .. }) => {
+                return translated(source, &dataset, found, known);
+            }
+            (
+                &Kind::Images { height, width, classes },
+                &Kind::Images { height: known_height, width: known_width, classes: known },
+            ) => (height, width) == (known_height, known_width) && has_classes(classes, known),
+            (
+                &Kind::Table { features, classes },
+                &Kind::Table { features: known_features, classes: known },
+            ) => features == known_features && has_classes(classes, known),
+            _ => false,
+        };
+        if fits {
+            return Ok(dataset);
+        }
+        let (found, known) = (Described(&dataset.kind), Described(&self.kind));
+        Err(TrainError::Setting(format!(
+            "{source} has {found}, and the model in `{}` was trained on {known}: expected data like these",
+            self.path.display()
+        )))
+    }
+
+    /// The images in PNG or JPEG files as the model takes them: grey, and resized if they have another size. Their targets
+    /// mean nothing.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`] names a file that cannot be read or decoded; [`TrainError::Setting`] if the model is not for
+    /// images.
+    pub fn images(&self, files: &[PathBuf]) -> Result<Batch, TrainError> {
+        let Kind::Images { height, width, .. } = self.kind else {
+            let known = Described(&self.kind);
+            let why = format!("the model in `{}` was trained on {known}, not on images", self.path.display());
+            return Err(TrainError::Setting(why));
+        };
+        let split = Split::Encoded(EncodedImages::of_files(files, height, width));
+        let all: Vec<_> = (0..files.len()).collect();
+        Ok(split.batch(&all, Pass::Evaluation)?)
+    }
+}
+
+/// A text in the tokens of another vocabulary.
+fn translated(
+    source: &Source,
+    text: &Dataset,
+    found: &[char],
+    known: &[char],
+) -> Result<Dataset, TrainError> {
+    let tokens = tokens(found.iter().copied(), known).map_err(|unknown| {
+        TrainError::Setting(format!(
+            "{source} has {} distinct characters, and {} is none of the {} that the model knows: {}",
+            found.len(),
+            Characters(&unknown),
+            known.len(),
+            Characters(known)
+        ))
+    })?;
+    let translated = |split: &Split| match split {
+        Split::Windows { tokens: own, context } => Split::Windows {
+            tokens: own.iter().map(|&token| tokens[token as usize]).collect(),
+            context: *context,
+        },
+        _ => unreachable!("a text is cut into windows"),
+    };
+    let Kind::Text { context, .. } = text.kind else { unreachable!("it is a text") };
+    let kind = Kind::Text { context, vocabulary: known.to_vec() };
+    let (train, test, schema) = (translated(&text.train), translated(&text.test), text.schema.clone());
+    Ok(Dataset { kind, train, test, schema })
+}
+
+/// The token of each character, or those characters that have none, each once.
+pub(super) fn tokens(text: impl Iterator<Item = char>, vocabulary: &[char]) -> Result<Vec<u32>, Vec<char>> {
+    let (mut tokens, mut unknown) = (Vec::new(), Vec::new());
+    for character in text {
+        match vocabulary.binary_search(&character) {
+            Ok(token) => tokens.push(token as u32),
+            Err(_) if unknown.contains(&character) => {}
+            Err(_) => unknown.push(character),
+        }
+    }
+    if unknown.is_empty() { Ok(tokens) } else { Err(unknown) }
+}
+
+/// Characters in a message: so many that a person still reads them.
+pub(super) struct Characters<'a>(pub(super) &'a [char]);
+
+impl fmt::Display for Characters<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 100;
+        let shown: String = self.0.iter().take(MOST).collect();
+        let more = if self.0.len() > MOST { " and more" } else { "" };
+        write!(f, "{shown:?}{more}")
+    }
+}
+
+/// What a sample is, in words.
+pub(super) struct Described<'a>(pub(super) &'a Kind);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Kind::Images { height, width, classes } => {
+                write!(f, "images of {height}x{width} pixels in {classes} classes")
+            }
+            Kind::Table { features, classes } => write!(f, "rows of {features} numbers in {classes} classes"),
+            Kind::Text { vocabulary, .. } => write!(f, "text of {} distinct characters", vocabulary.len()),
+        }
+    }
+}

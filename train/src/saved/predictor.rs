@@ -1,0 +1,154 @@
+//! What a model answers: the class of a sample, or how a text goes on.
+
+use std::fmt;
+
+use candle_core::{Device, Tensor};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::input::{Characters, Described, tokens};
+use crate::error::TrainError;
+use crate::model::{self, Model, ModelKind};
+use crate::replica::ReplicaError;
+use crate::settings::Figure;
+use unisono_data::{Batch, Kind};
+
+/// A model that is asked; see [`Saved::predictor`](super::Saved::predictor).
+pub struct Predictor {
+    network: Box<dyn Model>,
+    model: ModelKind,
+    kind: Kind,
+}
+
+impl fmt::Debug for Predictor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Predictor")
+            .field("model", &self.model)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a model says of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Guess {
+    /// The class that it puts first.
+    pub class: u32,
+    /// How probable the model finds it, 0 to 1.
+    pub probability: f64,
+}
+
+/// How characters are drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// What logits are divided by before their softmax: 1 draws characters as the model finds them probable, less makes it
+    /// bolder, and 0 always takes the most probable.
+    pub temperature: f64,
+    /// Where the randomness comes from.
+    pub seed: u64,
+}
+
+impl Predictor {
+    pub(super) fn new(network: Box<dyn Model>, model: ModelKind, kind: Kind) -> Self {
+        Self { network, model, kind }
+    }
+
+    /// What the model says of each sample of a batch: of images or rows like those it was trained on.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if the model does not classify; [`TrainError::Replica`] if the samples are of another size.
+    pub fn classify(&self, batch: &Batch) -> Result<Vec<Guess>, TrainError> {
+        if let Kind::Text { .. } = self.kind {
+            return Err(self.does_not("it continues a prompt, and gives no class to images or rows"));
+        }
+        let inputs = model::inputs(batch).map_err(ReplicaError::from)?;
+        Ok(self.logits(&inputs)?.iter().map(|logits| guess(logits)).collect())
+    }
+
+    /// How a text goes on: `length` characters, each drawn by what the model makes of those before it.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if the model is of no text, the prompt is empty or has a character that the model does not
+    /// know, or the temperature is negative or no number.
+    pub fn continued(&self, prompt: &str, length: usize, sampling: Sampling) -> Result<String, TrainError> {
+        let Kind::Text { context, vocabulary } = &self.kind else {
+            return Err(self.does_not("it gives a class to samples, and continues no prompt"));
+        };
+        let refuse = |why: String| Err(TrainError::Setting(why));
+        if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {
+            return refuse(format!(
+                "the temperature is {}: it must be a number from 0",
+                Figure(sampling.temperature)
+            ));
+        }
+        let mut text = match tokens(prompt.chars(), vocabulary) {
+            Ok(tokens) if tokens.is_empty() => {
+                return refuse(
+                    "the prompt is empty: expected at least one character to go on from".to_owned(),
+                );
+            }
+            Ok(tokens) => tokens,
+            Err(unknown) => {
+                let (unknown, count, known) =
+                    (Characters(&unknown), vocabulary.len(), Characters(vocabulary));
+                return refuse(format!(
+                    "in the prompt, {unknown} is none of the {count} characters that the model knows: {known}"
+                ));
+            }
+        };
+        let given = text.len();
+        let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
+        for _ in 0..length {
+            // The model knows no positions beyond its context.
+            let seen = &text[text.len().saturating_sub(*context)..];
+            let inputs =
+                Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu).map_err(ReplicaError::from)?;
+            let logits = self.logits(&inputs)?.pop().expect("there is a row for each character");
+            text.push(draw(&logits, sampling.temperature, &mut rng));
+        }
+        Ok(text[given..].iter().map(|&token| vocabulary[token as usize]).collect())
+    }
+
+    fn logits(&self, inputs: &Tensor) -> Result<Vec<Vec<f32>>, TrainError> {
+        let rows = self.network.forward(inputs).and_then(|logits| logits.to_vec2());
+        Ok(rows.map_err(ReplicaError::from)?)
+    }
+
+    fn does_not(&self, why: &str) -> TrainError {
+        TrainError::Setting(format!("the model is the {} of {}: {why}", self.model, Described(&self.kind)))
+    }
+}
+
+/// The place of the highest value; the first of several.
+fn highest(logits: &[f32]) -> usize {
+    (1..logits.len()).fold(0, |best, at| if logits[at] > logits[best] { at } else { best })
+}
+
+/// What each value weighs in the softmax, against 1 for the highest.
+fn weights(logits: &[f32], temperature: f64) -> impl Iterator<Item = f64> + Clone {
+    let most = f64::from(logits[highest(logits)]);
+    logits.iter().map(move |&logit| ((f64::from(logit) - most) / temperature).exp())
+}
+
+fn guess(logits: &[f32]) -> Guess {
+    let sum: f64 = weights(logits, 1.0).sum();
+    Guess { class: highest(logits) as u32, probability: sum.recip() }
+}
+
+/// A token by its probability.
+fn draw(logits: &[f32], temperature: f64, rng: &mut ChaCha8Rng) -> u32 {
+    let best = highest(logits) as u32;
+    if temperature == 0.0 {
+        return best;
+    }
+    let weights = weights(logits, temperature);
+    let mut left = rng.random::<f64>() * weights.clone().sum::<f64>();
+    for (token, weight) in (0..).zip(weights) {
+        left -= weight;
+        if left < 0.0 {
+            return token;
+        }
+    }
+    // Rounding has left a little over.
+    best
+}

@@ -1,0 +1,84 @@
+//! What a checkpoint says of a run, and whether it is of this one.
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use super::Settings;
+use crate::error::TrainError;
+use crate::resume::Resumed;
+use unisono_data::{Dataset, Schema, Source};
+
+/// What is said of the data, and compared in words of its own.
+const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
+
+impl Settings {
+    /// What a checkpoint says of the run: what must be the same for it to go on, and to use its model.
+    pub(super) fn description(&self, dataset: &Dataset, fingerprint: Option<u64>) -> Value {
+        json!({
+            "data": self.source.to_string(),
+            "kind": dataset.kind,
+            "schema": dataset.schema,
+            "fingerprint": fingerprint.map(|hash| format!("{hash:016x}")),
+            "model": self.model.name(),
+            "hidden": self.hidden,
+            "seed": self.seed,
+            "context": self.context,
+            "optimizer": format!("{:?}", self.optimizer),
+            "learning rate": self.learning_rate,
+            "schedule": format!("{:?}", self.schedule),
+            "warm-up": self.warm_up,
+            "epochs": self.epochs,
+            "norm to clip to": self.clip_norm,
+            "augmentation": self.augments,
+            "wire format": self.wire.name(),
+            "parts of a step": self.world_invariant,
+        })
+    }
+
+    /// Whether a checkpoint is of such a run.
+    pub(super) fn compare(
+        &self,
+        own: &Value,
+        global_batch: usize,
+        resumed: &Resumed,
+    ) -> Result<(), TrainError> {
+        let saved = &resumed.progress.description;
+        let other_run = |why| {
+            Err(TrainError::OtherRun {
+                checkpoint: format!("the checkpoint of step {}", resumed.progress.step),
+                why,
+            })
+        };
+        let fields = own.as_object().into_iter().flatten().filter(|(name, _)| !DATA.contains(&name.as_str()));
+        let mut pairs: Vec<_> =
+            fields.map(|(name, own)| (name.as_str(), own.clone(), saved[name].clone())).collect();
+        pairs.push(("global batch", global_batch.into(), resumed.progress.global_batch.into()));
+        let theirs = saved["data"].as_str().and_then(|name| name.parse().ok());
+        if !theirs.is_some_and(|source: Source| source.is_same(&self.source)) {
+            pairs.insert(0, ("data", own["data"].clone(), saved["data"].clone()));
+        } else if let Some(why) = self.changed_data(own, saved) {
+            return other_run(why);
+        }
+        match pairs.into_iter().find(|(_, own, saved)| own != saved) {
+            None => Ok(()),
+            Some((name, own, saved)) => other_run(format!(
+                "its {name} is {saved}, and this run's is {own}: say the same, or train without --resume"
+            )),
+        }
+    }
+
+    /// How the data at the same place are not what they were, if that is so. Checkpoints that were saved before this was kept
+    /// say nothing of it.
+    fn changed_data(&self, own: &Value, saved: &Value) -> Option<String> {
+        let schema = |description: &Value| Schema::deserialize(&description["schema"]).ok();
+        let renamed = schema(saved).zip(schema(own)).and_then(|(theirs, own)| theirs.difference(&own));
+        let hash = |description: &Value| description["fingerprint"].as_str().map(str::to_owned);
+        let is_other = hash(saved).zip(hash(own)).is_some_and(|(theirs, own)| theirs != own);
+        let what = renamed
+            .or_else(|| is_other.then(|| "the samples are not those that it was trained on".to_owned()))?;
+        let source = &self.source;
+        Some(format!(
+            "{source} has changed since: {what}; bring back what was there, or train without --resume"
+        ))
+    }
+}

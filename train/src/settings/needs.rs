@@ -1,0 +1,57 @@
+//! What a run will take of memory.
+
+use std::path::Path;
+
+use super::Settings;
+use crate::model;
+use crate::needs::{NUMBER, Needs};
+use crate::sampled::EVALUATION_BATCH;
+use unisono_data::{Dataset, Depth, Source};
+
+impl Settings {
+    /// The data set, as far as can be said before it is read: what the files have, or what they become if that is more.
+    pub(super) fn needs_of_data(&self) -> Needs {
+        let files = |path: &Path| {
+            let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+            let sizes = entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len() as f64);
+            path.metadata().map_or(0.0, |found| if found.is_dir() { sizes.sum() } else { found.len() as f64 })
+        };
+        let data = match &self.source {
+            Source::Digits => 22_000.0 * 785.0,
+            Source::Idx(directory) => files(directory),
+            // Bytes, characters, tokens.
+            Source::Text(file) => files(file) * (1.0 + NUMBER),
+            // Bytes, values as they stand, values as a model sees them: a value has two characters at least.
+            Source::Csv(file) => files(file) * (1.0 + NUMBER),
+            // They stay in their files.
+            Source::TfRecord(_) | Source::Images(_) => 0.0,
+        };
+        Needs { data, ..Needs::default() }
+    }
+
+    /// All but the data set, once that is there; nothing for a model that is not for such data.
+    pub(super) fn needs(&self, ranks: usize, global_batch: usize, dataset: &Dataset) -> Needs {
+        let Some(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
+            return Needs::default();
+        };
+        let pass = match self.world_invariant {
+            Some(parts) => global_batch.div_ceil(parts),
+            None => self.batch_size.min(global_batch.div_ceil(ranks)),
+        };
+        let depth = match self.prefetch {
+            Depth::Auto => 2,
+            Depth::Fixed(depth) => depth.min(dataset.train.len().div_ceil(global_batch)),
+        };
+        let ready = depth as f64 * global_batch.div_ceil(ranks) as f64 * size.inputs;
+        let measured = EVALUATION_BATCH.min(dataset.test.len()) as f64;
+        let mut needs = Needs::of(&size, pass, self.optimizer.kind, self.wire);
+        // What waits for its counterpart in a tree over the parts of a rank.
+        let waiting = self.world_invariant.map_or(0, |parts| (parts / ranks).max(1).ilog2());
+        needs.gradients += f64::from(waiting) * needs.parameters;
+        needs.batches = NUMBER * ready + needs.batches.max(NUMBER * measured * size.activations);
+        if self.checkpoints.is_some() {
+            needs.checkpoint = needs.parameters + needs.optimizer;
+        }
+        needs
+    }
+}

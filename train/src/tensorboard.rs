@@ -1,0 +1,286 @@
+//! Curves for TensorBoard: a file of events, each of them a few named numbers at a step.
+//!
+//! An event is a message of Protocol Buffers in a frame of TensorFlow's records. The messages here have the fields
+//! that curves need, under the numbers that TensorFlow's `event.proto` and `summary.proto` give them.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use prost::Message;
+
+use unisono_data::framing;
+
+/// What the first event of a file must say: a reader of this version goes by [`SessionLog`] where a run is resumed.
+const VERSION: &str = "brain.Event:2";
+
+/// A file that TensorBoard draws curves from. One rank writes it: what it is told is the same on all ranks, or a mean
+/// over them.
+///
+/// A run that is resumed opens a further file in the same directory; TensorBoard reads them together.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use unisono_train::tensorboard::EventFile;
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let directory = directory.path();
+/// let mut events = EventFile::create(directory)?;
+/// events.scalar("loss/train", 100, 0.25)?;
+/// events.scalars(200, &[("loss/train", 0.125), ("loss/test", 0.25)])?;
+/// events.flush()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # When it is dropped
+/// What is still in memory is written. An error then has nobody to go to: [`flush`](Self::flush) before.
+#[derive(Debug)]
+pub struct EventFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl EventFile {
+    /// Begins a new file in `directory`, which is made where there is none.
+    ///
+    /// Its name is `events.out.tfevents.<seconds since 1970>.<host>.<process>.<n>`: TensorBoard goes through the files
+    /// of a directory in the order of their names. `n` is 0, or higher where this process opens several in a second.
+    ///
+    /// # Errors
+    /// If the directory cannot be made or the file not be written; the error names it.
+    pub fn create(directory: &Path) -> io::Result<Self> {
+        fs::create_dir_all(directory).map_err(|error| naming("make", directory, &error))?;
+        let (path, file) = new_file(directory)?;
+        let mut events = Self { path, file: BufWriter::new(file) };
+        events.write(0, What::FileVersion(VERSION.to_owned()))?;
+        Ok(events)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Says that a run goes on from `step`: TensorBoard forgets what files before this one say of this step and of
+    /// later ones. A run that ended between two checkpoints makes the steps after the last one again.
+    ///
+    /// # Errors
+    /// If the file cannot be written; the error names it.
+    ///
+    /// # Panics
+    /// As [`scalars`](Self::scalars).
+    pub fn resume(&mut self, step: u64) -> io::Result<()> {
+        self.write(step, What::SessionLog(SessionLog { status: SessionLog::START }))
+    }
+
+    /// Adds a point to the curve `tag`: `value`, which is kept as `f32`, at `step`.
+    ///
+    /// # Errors
+    /// If the file cannot be written; the error names it.
+    ///
+    /// # Panics
+    /// As [`scalars`](Self::scalars).
+    pub fn scalar(&mut self, tag: &str, step: u64, value: f64) -> io::Result<()> {
+        self.scalars(step, &[(tag, value)])
+    }
+
+    /// Adds a point at `step` to each of several curves: tags and values, which are kept as `f32`.
+    ///
+    /// TensorBoard groups curves by what their tags say before the first `/`.
+    ///
+    /// # Errors
+    /// If the file cannot be written; the error names it.
+    ///
+    /// # Panics
+    /// If the step is above 2^63 - 1, which the format has no place for.
+    pub fn scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> io::Result<()> {
+        let value = |&(tag, value): &(&str, f64)| {
+            let kind = Some(Kind::SimpleValue(value as f32));
+            Value { tag: tag.to_owned(), kind }
+        };
+        self.write(step, What::Summary(Summary { values: scalars.iter().map(value).collect() }))
+    }
+
+    /// Writes what is still in memory, so that TensorBoard sees it.
+    ///
+    /// # Errors
+    /// If the file cannot be written; the error names it.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.file.flush().map_err(|error| naming("write", &self.path, &error))
+    }
+
+    fn write(&mut self, step: u64, what: What) -> io::Result<()> {
+        let step = i64::try_from(step)
+            .unwrap_or_else(|_| panic!("step {step} is above {}, the last that an event can have", i64::MAX));
+        // A clock before 1970 is wrong, but no reason to lose a run: its curves begin at 0 then.
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let event = Event { wall_time_s: time.as_secs_f64(), step, what: Some(what) };
+        framing::write(&mut self.file, &event.encode_to_vec())
+            .map_err(|error| naming("write", &self.path, &error))
+    }
+}
+
+/// Makes a file whose name no other has.
+fn new_file(directory: &Path) -> io::Result<(PathBuf, File)> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let host = unisono::internals::host();
+    let stem = format!("events.out.tfevents.{:010}.{host}.{}", now.as_secs(), std::process::id());
+    for n in 0_u32.. {
+        let path = directory.join(format!("{stem}.{n}"));
+        match File::create_new(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(naming("make", &path, &error)),
+            Ok(file) => return Ok((path, file)),
+        }
+    }
+    unreachable!("nobody opens 2^32 files in a second")
+}
+
+/// The same error, with the file in it.
+fn naming(verb: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {verb} `{}`: {error}", path.display()))
+}
+
+/// TensorFlow's message `Event`.
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(double, tag = "1")]
+    wall_time_s: f64,
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(oneof = "What", tags = "3, 5, 7")]
+    what: Option<What>,
+}
+
+/// What an event tells.
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum What {
+    #[prost(string, tag = "3")]
+    FileVersion(String),
+    #[prost(message, tag = "5")]
+    Summary(Summary),
+    #[prost(message, tag = "7")]
+    SessionLog(SessionLog),
+}
+
+/// TensorFlow's message `Summary`.
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    values: Vec<Value>,
+}
+
+/// TensorFlow's message `Summary.Value`.
+#[derive(Clone, PartialEq, Message)]
+struct Value {
+    #[prost(string, tag = "1")]
+    tag: String,
+    // One of several kinds, and so written where it is 0 too; a plain number that is 0 would be left out.
+    #[prost(oneof = "Kind", tags = "2")]
+    kind: Option<Kind>,
+}
+
+/// What kind of thing a value is.
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Kind {
+    #[prost(float, tag = "2")]
+    SimpleValue(f32),
+}
+
+/// TensorFlow's message `SessionLog`.
+#[derive(Clone, PartialEq, Message)]
+struct SessionLog {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+impl SessionLog {
+    const START: i32 = 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The events of a file, with their frames checked.
+    fn read(path: &Path) -> Vec<Event> {
+        let file = fs::read(path).unwrap();
+        let mut rest = &file[..];
+        let mut events = Vec::new();
+        while let Some((&header, behind)) = rest.split_first_chunk() {
+            let length = framing::length(header).expect("the header's checksum is right") as usize;
+            let (record, behind) = behind.split_at(length);
+            let (sum, behind) = behind.split_first_chunk().expect("a checksum behind the record");
+            assert_eq!(u32::from_le_bytes(*sum), framing::checksum(record));
+            events.push(Event::decode(record).unwrap());
+            rest = behind;
+        }
+        assert!(rest.is_empty(), "{} bytes behind the last event", rest.len());
+        events
+    }
+
+    #[test]
+    fn events_are_read_as_they_were_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut events = EventFile::create(&directory.path().join("of/runs")).unwrap();
+        let path = events.path().to_owned();
+        events.resume(7).unwrap();
+        events.scalar("loss", 8, 0.0).unwrap();
+        events.scalars(9, &[("loss", f64::NAN), ("rate", 0.1)]).unwrap();
+        drop(events);
+
+        let read = read(&path);
+        assert_eq!(read.iter().map(|event| event.step).collect::<Vec<_>>(), [0, 7, 8, 9]);
+        assert!(read.iter().all(|event| event.wall_time_s > 1.7e9), "seconds since 1970");
+        assert_eq!(read[0].what, Some(What::FileVersion("brain.Event:2".to_owned())));
+        assert_eq!(read[1].what, Some(What::SessionLog(SessionLog { status: 1 })));
+        let values = |event: &Event| match &event.what {
+            Some(What::Summary(summary)) => summary.values.clone(),
+            other => panic!("{other:?} is no summary"),
+        };
+        let value = |value: &Value| match value.kind {
+            Some(Kind::SimpleValue(number)) => (value.tag.clone(), number),
+            None => panic!("{} has no value", value.tag),
+        };
+        assert_eq!(values(&read[2]).iter().map(value).collect::<Vec<_>>(), [("loss".to_owned(), 0.0)]);
+        let [loss, rate] = &values(&read[3])[..] else { panic!("two values") };
+        assert!(value(loss).1.is_nan());
+        assert_eq!(value(rate), ("rate".to_owned(), 0.1));
+    }
+
+    #[test]
+    fn what_is_flushed_can_be_read_while_the_file_is_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut events = EventFile::create(directory.path()).unwrap();
+        events.scalar("loss", 1, 2.0).unwrap();
+        events.flush().unwrap();
+        assert_eq!(read(events.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_run_that_is_resumed_at_once_has_a_file_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let files: Vec<_> = (0..3).map(|_| EventFile::create(directory.path()).unwrap()).collect();
+        assert!(files.windows(2).all(|pair| pair[0].path() < pair[1].path()), "{files:?}");
+    }
+
+    #[test]
+    fn an_error_names_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        let message = EventFile::create(&file.join("runs")).unwrap_err().to_string();
+        assert!(message.starts_with("cannot make `"), "{message}");
+        assert!(message.contains("file/runs"), "{message}");
+    }
+
+    #[test]
+    #[should_panic(expected = "step 9223372036854775808 is above")]
+    fn a_step_that_has_no_place_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut events = EventFile::create(directory.path()).unwrap();
+        let _ = events.scalar("loss", 1 << 63, 0.0);
+    }
+}

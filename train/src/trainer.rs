@@ -1,0 +1,351 @@
+//! The loop over steps and epochs.
+
+use std::time::{Duration, Instant};
+
+use super::checkpoint::{CheckpointError, PassedOver, Store};
+use super::feed::{Feed, OutOfData, Steps};
+use super::replica::{Replica, Tally};
+use super::report::{EpochReport, Event, StepEvent, Summary};
+use super::resume::{Progress, Resumed};
+use super::run::{Checkpoints, RunSettings};
+use super::share::{Share, StepReport, Times};
+use crate::compare::agree;
+use crate::error::TrainError;
+use crate::log::Log;
+use crate::places::Places;
+use crate::rate::Rate;
+use crate::step::Mirror;
+use crate::straggler::Lateness;
+use crate::trace::Lane;
+use crate::{compare, device};
+use unisono::{Communicator, Ran, ReduceOp};
+
+mod keep;
+
+/// One rank's part of a training run.
+#[derive(Debug)]
+pub struct Trainer<'a, R: Replica, F> {
+    comm: &'a mut Communicator,
+    mirror: Mirror<R>,
+    feed: F,
+    settings: RunSettings,
+    progress: Progress,
+    /// Rank 0's.
+    store: Option<Store>,
+    saved_at: Instant,
+    log: Log,
+    resumed: Option<Resumed>,
+    /// Once a rank was asked to stop.
+    is_stopping: bool,
+    lateness: Lateness,
+}
+
+impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
+    /// Makes the replica the same as rank 0's, or as it was saved. Called by all ranks with the same settings.
+    ///
+    /// # Errors
+    /// [`TrainError`] of the replica, of the collectives, of checkpoints that are of another run, or of files that
+    /// cannot be written.
+    pub fn new(
+        comm: &'a mut Communicator,
+        mut replica: R,
+        feed: F,
+        settings: RunSettings,
+        mut resumed: Option<Resumed>,
+    ) -> Result<Self, TrainError> {
+        let places = Places {
+            checkpoints: settings.checkpoints.as_ref(),
+            resumes: resumed.is_some(),
+            log_directory: settings.log_directory.as_deref(),
+            trace: settings.trace.as_deref(),
+        };
+        places.check(comm)?;
+        let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
+        agree(comm, loaded)?;
+        let RunSettings { optimizer, ref buckets, clip_norm, .. } = settings;
+        let mut mirror = Mirror::new(comm, replica, optimizer, buckets, clip_norm)?;
+        if mirror.is_on_device()
+            && let Some(why) = device::refusal(buckets, settings.trace.is_some())
+        {
+            return Err(TrainError::Setting(why));
+        }
+        if let Some(resumed) = &mut resumed {
+            resumed.restore(comm, &mut mirror)?;
+        }
+        let store = match &settings.checkpoints {
+            Some(kept) if comm.rank() == 0 => open(kept, resumed.is_some()).map(Some),
+            _ => Ok(None),
+        };
+        let store = agree(comm, store.map_err(TrainError::from))?;
+        let progress = resumed.as_ref().map(|resumed| resumed.progress.clone());
+        let mut progress = progress.unwrap_or_else(|| Progress::beginning(&settings));
+        progress.ranks = comm.ranks();
+        let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
+        log.record(comm, &mut mirror)?;
+        Ok(Self {
+            comm,
+            mirror,
+            feed,
+            lateness: Lateness::new(settings.straggler_every),
+            settings,
+            progress,
+            store,
+            saved_at: Instant::now(),
+            log,
+            resumed,
+            is_stopping: false,
+        })
+    }
+
+    /// How many parameters the model has.
+    pub fn parameter_count(&mut self) -> usize {
+        self.mirror.replica().parameters().iter().map(super::Parameter::count).sum()
+    }
+
+    /// How many samples there are to train on, if the feed knows.
+    pub fn sample_count(&self) -> Option<usize> {
+        self.feed.steps().and_then(|steps| self.feed.samples(steps))
+    }
+
+    /// How many samples all ranks take together in a step.
+    pub fn global_batch(&self) -> usize {
+        self.progress.global_batch
+    }
+
+    /// The learning rate of each step.
+    pub fn rate(&self) -> Rate {
+        self.settings.rate
+    }
+
+    /// What will carry out the all-reduce of the largest bucket, and why; nothing where gradients are reduced on GPUs, where each
+    /// call decides.
+    pub fn all_reduce(&mut self) -> Option<Ran> {
+        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.comm))
+    }
+
+    /// Where the model computes, and why, if it was said.
+    pub fn computes(&self) -> Option<&str> {
+        self.settings.computes.as_deref()
+    }
+
+    /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop), and tells of every step and epoch. Either way the
+    /// last step is saved, if there is a place for checkpoints, and whole on the disk when this returns, on any rank. If this rank
+    /// cannot go on, the communicator has failed, so that no other rank waits for it.
+    ///
+    /// # Errors
+    /// [`TrainError`] of a failing rank, model, file or data, and if the loss is not a number any more, or the replicas
+    /// are not the same at the end.
+    pub fn run(mut self, mut tell: impl FnMut(Event)) -> Result<Summary, TrainError> {
+        let ended = self.epochs(&mut tell).and_then(|last| self.finish(last));
+        if let Some(error) = ended.as_ref().err().filter(|error| !error.is_common()) {
+            self.comm.fail(&error.to_string());
+        }
+        ended
+    }
+
+    /// All epochs that are left; the report of the last.
+    fn epochs(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
+        if let Some(Resumed { passed_over, .. }) = self.resumed.take() {
+            for PassedOver { path, why } in passed_over {
+                tell(Event::Notice(format!("passed over {}: {why}", path.display())));
+            }
+            tell(Event::Resumed { step: self.progress.step, epoch: self.progress.epoch });
+        }
+        let mut last = None;
+        while self.progress.epoch <= self.settings.epochs {
+            let report = self.epoch(tell)?;
+            if self.is_stopping {
+                return Ok(report);
+            }
+            self.log.epoch(self.progress.step, &report)?;
+            tell(Event::Epoch(report.clone()));
+            self.progress.last_loss = report.loss;
+            last = Some(report);
+            self.progress.epoch += 1;
+            self.progress.step_in_epoch = 0;
+            self.progress.sample_in_epoch = self.feed.samples(0);
+            self.progress.tally = Tally::default();
+        }
+        match last {
+            Some(last) => Ok(last),
+            // The run was saved at its end.
+            None => {
+                self.progress.epoch -= 1;
+                let last = self.report(Tally::default(), Times::default(), Duration::ZERO, 0.0)?;
+                self.progress.epoch += 1;
+                Ok(EpochReport { loss: self.progress.last_loss, ..last })
+            }
+        }
+    }
+
+    /// Goes through the rest of an epoch, then measures on the held-out samples; unless it is to stop, for then there may be no
+    /// time for that.
+    fn epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
+        let first = self.progress.step_in_epoch;
+        let mut steps = self.feed.epoch(self.progress.epoch, first)?;
+        let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
+        let known = self.feed.steps();
+        while !self.is_stopping && known.is_none_or(|steps| self.progress.step_in_epoch < steps) {
+            let rate = self.settings.rate.at(self.progress.step);
+            let Some(report) = self.step(&mut steps, rate, tell)? else { break };
+            let tally = report.sums.tally;
+            times += report.times;
+            targets += tally.targets;
+            self.log.step(self.progress.step, &report, rate)?;
+            tell(Event::Step(StepEvent {
+                epoch: self.progress.epoch,
+                step: self.progress.step_in_epoch,
+                steps: known,
+                loss: tally.mean_loss(),
+                rate,
+                times: report.times,
+            }));
+            self.verify()?;
+            self.is_stopping = report.sums.ranks_to_stop > 0.0;
+            if !self.is_stopping {
+                let saves_since = Instant::now();
+                self.save_if_due()?;
+                let Times { input, compute, exposed, update, .. } = report.times;
+                self.lateness.add(input + compute + update + saves_since.elapsed(), exposed);
+                if let Some(found) = self.lateness.report(self.comm, self.progress.step)? {
+                    tell(Event::Stragglers(found));
+                }
+            }
+        }
+        drop(steps);
+        let samples = |step| self.feed.samples(step).map(|samples| samples as f64);
+        let seen = samples(self.progress.step_in_epoch)
+            .zip(samples(first))
+            .map_or(targets, |(end, begin)| end - begin);
+        self.report(self.progress.tally, times, began.elapsed(), seen)
+    }
+
+    /// Takes what the feed has for a step, and makes it; nothing if the epoch ends before it.
+    fn step(
+        &mut self,
+        steps: &mut Steps<R::Batch>,
+        rate: f64,
+        tell: &mut impl FnMut(Event),
+    ) -> Result<Option<StepReport>, TrainError> {
+        let waits_since = Instant::now();
+        let Progress { epoch, step_in_epoch, .. } = self.progress;
+        let rank = self.comm.rank();
+        let unread = |error| TrainError::Feed { rank, epoch, step: step_in_epoch + 1, error };
+        let passes = steps.next().transpose().map_err(unread)?;
+        let input = waits_since.elapsed();
+        if let Some(recorder) = self.mirror.recorder() {
+            recorder.span(Lane::Input, "input", waits_since, waits_since + input);
+        }
+        let (ranks, policy) = (self.comm.ranks(), self.settings.out_of_data);
+        let share = Share {
+            is_out_of_data: passes.is_none(),
+            passes: &passes.unwrap_or_default(),
+            asks_to_stop: self.settings.stop.is_asked(),
+        };
+        let mut report = self.mirror.step(self.comm, share, rate, |sums| match policy {
+            _ if !sums.tally.loss.is_finite() => false,
+            OutOfData::JoinWithZeros => sums.ranks_out_of_data < ranks as f64,
+            OutOfData::Stop | OutOfData::Error => sums.ranks_out_of_data == 0.0,
+        })?;
+        report.times.input = input;
+        let (tally, out) = (report.sums.tally, report.sums.ranks_out_of_data as usize);
+        for name in &report.without_gradient {
+            tell(Event::Notice(format!(
+                "{name} has no gradient, which counts as zero: the loss does not depend on it"
+            )));
+        }
+        match policy {
+            OutOfData::Error if (1..ranks).contains(&out) => {
+                return Err(TrainError::OutOfData { out, ranks, epoch, step: step_in_epoch + 1 });
+            }
+            OutOfData::JoinWithZeros if (1..ranks).contains(&out) => {}
+            _ if out == 0 => {}
+            _ => {
+                if out < ranks {
+                    let after = format!("epoch {epoch} ends after step {step_in_epoch}");
+                    tell(Event::Notice(format!("{after}: {out} of {ranks} ranks have no more data")));
+                }
+                return Ok(None);
+            }
+        }
+        if !tally.loss.is_finite() {
+            // As it travels.
+            let found = compare::all_where(self.comm, !(report.own.loss as f32).is_finite())?;
+            let (step, loss) = (step_in_epoch + 1, tally.mean_loss());
+            return Err(TrainError::Diverged { ranks: found, of: ranks, epoch, step, loss });
+        }
+        self.progress.step += 1;
+        self.progress.step_in_epoch += 1;
+        self.progress.sample_in_epoch = self.feed.samples(self.progress.step_in_epoch);
+        self.progress.tally += tally;
+        Ok(Some(report))
+    }
+
+    fn report(
+        &mut self,
+        tally: Tally,
+        times: Times,
+        took: Duration,
+        samples: f64,
+    ) -> Result<EpochReport, TrainError> {
+        let share =
+            |time: Duration| if took.is_zero() { 0.0 } else { time.as_secs_f64() / took.as_secs_f64() };
+        let mut shares = [times.exposed, times.hidden, times.input].map(share);
+        self.comm.all_reduce(&mut shares, ReduceOp::Mean)?;
+        let [exposed, hidden, input] = shares;
+        let test = match self.is_stopping {
+            false => evaluate(self.comm, self.mirror.replica(), &mut self.feed)?,
+            true => Tally::default(),
+        };
+        Ok(EpochReport {
+            epoch: self.progress.epoch,
+            loss: tally.mean_loss(),
+            test_loss: test.mean_loss(),
+            test_accuracy: test.accuracy(),
+            samples_per_s: if took.is_zero() { 0.0 } else { samples / took.as_secs_f64() },
+            exposed_communication_percent: 100.0 * exposed,
+            hidden_communication_percent: 100.0 * hidden,
+            input_percent: 100.0 * input,
+        })
+    }
+}
+
+/// Opens the place of a run's checkpoints, emptied if it is to be.
+fn open(kept: &Checkpoints, resumes: bool) -> Result<Store, CheckpointError> {
+    let store = Store::open(&kept.directory, kept.keep)?;
+    if kept.overwrites && !resumes {
+        store.clear()?;
+    }
+    Ok(store)
+}
+
+/// Measures a replica on the held-out samples, each rank on its own part of the batches. The batches, and the order in
+/// which their figures are added up, do not depend on the number of ranks: so the result does not, to the last bit. Called
+/// by all ranks.
+///
+/// # Errors
+/// [`TrainError`] of the data, the replica or the collectives.
+pub fn evaluate<R: Replica>(
+    comm: &mut Communicator,
+    replica: &mut R,
+    feed: &mut impl Feed<Batch = R::Batch>,
+) -> Result<Tally, TrainError> {
+    let batches = feed.held_out();
+    let own = comm.own_part(batches);
+    // Every batch is measured by one rank; the others add zero.
+    let mut sums = vec![[0.0; 3]; batches];
+    let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
+        for (sums, batch) in sums[own].iter_mut().zip(found) {
+            let Tally { targets, loss, correct } = replica.evaluate(&batch?)?;
+            *sums = [targets, loss, correct];
+        }
+        Ok(())
+    });
+    agree(comm, measured)?;
+    comm.all_reduce(sums.as_flattened_mut(), ReduceOp::Sum)?;
+    let mut total = Tally::default();
+    for [targets, loss, correct] in sums {
+        total += Tally { targets, loss, correct };
+    }
+    Ok(total)
+}

@@ -1,0 +1,78 @@
+//! A replica of a few lines: no framework is needed.
+
+use unisono_train::{Gradients, OptimizerKind, OptimizerSettings, Parameter, Replica, ReplicaError, Tally};
+
+/// A point: what is given, and what is wanted.
+pub(crate) type Point = ([f32; 3], f32);
+
+/// `wanted = weight . given + bias`, by least squares. What is not used has no gradient.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) values: Vec<Vec<f32>>,
+}
+
+/// The indices of the parameters.
+pub(crate) const WEIGHT: usize = 0;
+pub(crate) const BIAS: usize = 1;
+pub(crate) const UNUSED: usize = 2;
+pub(crate) const COUNTER: usize = 3;
+
+impl Line {
+    pub(crate) fn new() -> Self {
+        let mut parameters =
+            [("weight", vec![1, 3]), ("bias", vec![1]), ("unused", vec![40]), ("counter", vec![2])]
+                .map(|(name, shape)| Parameter::new(name, shape));
+        parameters[COUNTER].is_trained = false;
+        let values = vec![vec![0.1, -0.2, 0.3], vec![0.05], vec![1.0; 40], vec![7.0; 2]];
+        Self { parameters: parameters.to_vec(), values }
+    }
+
+    fn error(&self, (given, wanted): &Point) -> f32 {
+        let weighted = self.values[WEIGHT].iter().zip(given).map(|(weight, given)| weight * given);
+        weighted.sum::<f32>() + self.values[BIAS][0] - wanted
+    }
+
+    pub(crate) fn tally(&self, points: &[Point]) -> Tally {
+        let loss = points.iter().map(|point| f64::from(self.error(point)).powi(2)).sum();
+        Tally { targets: points.len() as f64, loss, correct: 0.0 }
+    }
+}
+
+impl Replica for Line {
+    type Batch = Vec<Point>;
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        gradients.weigh(self.tally(points));
+        let errors: Vec<f32> = points.iter().map(|point| 2.0 * self.error(point)).collect();
+        gradients.put(BIAS, &mut |gradient, fill| fill.write(gradient, &[errors.iter().sum()]));
+        let along =
+            |axis: usize| points.iter().zip(&errors).map(|((given, _), error)| given[axis] * error).sum();
+        let slopes: [f32; 3] = std::array::from_fn(along);
+        gradients.put(WEIGHT, &mut |gradient, fill| fill.write(gradient, &slopes));
+        Ok(())
+    }
+
+    fn evaluate(&mut self, points: &Vec<Point>) -> Result<Tally, ReplicaError> {
+        Ok(self.tally(points))
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        see(&mut self.values[index]);
+        Ok(())
+    }
+}
+
+/// Points with sums that are not exact.
+pub(crate) fn points(count: usize) -> Vec<Point> {
+    let number = |at: usize| ((at * 7919 % 1000) as f32).mul_add(0.00137, -0.61);
+    (0..count).map(|at| (std::array::from_fn(|axis| number(3 * at + axis)), number(5 * at + 1))).collect()
+}
+
+pub(crate) fn sgd() -> OptimizerSettings {
+    OptimizerSettings { weight_decay: 0.01, ..OptimizerSettings::new(OptimizerKind::Sgd) }
+}
