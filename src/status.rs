@@ -5,7 +5,6 @@
 //!
 //! Here are facts only: nothing in here ends a rank, a process or a wait.
 
-mod alone;
 mod board;
 mod dump;
 mod failure;

@@ -234,7 +234,7 @@ impl StatusBoard {
 
     /// Reads the clock for all who look at [`StatusBoard::about_now`]; microseconds.
     pub(crate) fn tick(&self) -> u64 {
-        let (now, tick) = (now_us(), &self.sheet.head().tick.0);
+        let (now, tick) = (now_us(), &self.sheet.head().tick);
         // The line is in the caches of all ranks, and is to stay there.
         if now > tick.load(Ordering::Relaxed) + TICK_US {
             tick.store(now, Ordering::Relaxed);
@@ -245,7 +245,7 @@ impl StatusBoard {
     /// What time it was when a rank of this status board last read the clock: a look costs a nanosecond.
     #[inline]
     pub(crate) fn about_now(&self) -> u64 {
-        self.sheet.head().tick.0.load(Ordering::Relaxed)
+        self.sheet.head().tick.load(Ordering::Relaxed)
     }
 
     /// What the rank at a position does.

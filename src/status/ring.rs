@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crossbeam_utils::CachePadded;
 use unisono_collectives::Rank;
 
-use super::alone::Alone;
 use super::time::seconds_between;
 use crate::codes::Codes;
 use crate::record::{Record, Stage};
@@ -122,7 +122,7 @@ impl Noted {
 #[repr(C, align(128))]
 pub(super) struct Ring {
     /// How many calls were begun.
-    begun: Alone<AtomicU64>,
+    begun: CachePadded<AtomicU64>,
     slots: [Slot; RECORDS],
 }
 
@@ -130,7 +130,7 @@ impl Ring {
     /// How many calls were begun.
     #[inline]
     pub(super) fn begun(&self) -> u64 {
-        self.begun.0.load(Ordering::Acquire)
+        self.begun.load(Ordering::Acquire)
     }
 
     /// Writes down that a call begins, and when; whether the clock was read for it. Only the rank whose ring it is writes.
@@ -143,7 +143,7 @@ impl Ring {
         label: u64,
         (now, is_timed): (u64, bool),
     ) -> &Slot {
-        let number = self.begun.0.load(Ordering::Relaxed) + 1;
+        let number = self.begun.load(Ordering::Relaxed) + 1;
         let slot = self.slot(number);
         // With the fence in `read`: who sees any of what follows sees that it is being written, too.
         slot.number.store(0, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl Ring {
         slot.began.store(now, Ordering::Relaxed);
         slot.progress.store(if is_timed { u64::from(TIMED) } else { 0 }, Ordering::Relaxed);
         slot.number.store(number, Ordering::Release);
-        self.begun.0.store(number, Ordering::Release);
+        self.begun.store(number, Ordering::Release);
         slot
     }
 
@@ -233,7 +233,7 @@ impl Ring {
 
     #[inline]
     pub(super) fn newest(&self) -> &Slot {
-        self.slot(self.begun.0.load(Ordering::Relaxed))
+        self.slot(self.begun.load(Ordering::Relaxed))
     }
 }
 

@@ -5,9 +5,10 @@
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-use super::alone::Alone;
 use super::ring::Ring;
 use crate::memory::Pages;
+use crossbeam_utils::CachePadded;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// How much is kept of why a rank failed.
 const CAUSE: usize = 480;
@@ -68,7 +69,7 @@ pub(super) struct Head {
     /// The label of a quiet section of a rank that does not share this status board, if one is in such a section.
     pub(super) elsewhere: Text<LABEL>,
     /// About what time it is, in microseconds.
-    pub(super) tick: Alone<AtomicU64>,
+    pub(super) tick: CachePadded<AtomicU64>,
 }
 
 /// A label that a rank has used.
@@ -203,11 +204,9 @@ impl Sheet {
     }
 }
 
-/// What stands for a label in messages, in 32 bits; never 0, which stands for none. (FNV-1a, the halves of 64 bits.)
+/// What stands for a label in messages, in 32 bits; never 0, which stands for none.
 pub(super) fn hash(label: &str) -> u64 {
-    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let hash = label.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, step);
-    u64::from((hash ^ (hash >> 32)) as u32).max(1)
+    u64::from(xxh3_64(label.as_bytes()) as u32).max(1)
 }
 
 #[cfg(test)]

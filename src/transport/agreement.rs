@@ -1,6 +1,7 @@
 //! What all ranks must have alike before they can go on: found out in the first thing that they say.
 
 use unisono_collectives::Operation;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::bootstrap::{Bootstrap, gather, gather_bytes};
 use super::header::Header;
@@ -90,7 +91,7 @@ impl Facts {
     }
 
     fn digest(&self) -> u64 {
-        digest(self.to_text().as_bytes())
+        xxh3_64(self.to_text().as_bytes())
     }
 
     fn to_text(&self) -> String {
@@ -169,14 +170,8 @@ fn protocol() -> u64 {
     let operations = Operation::all(0).map(Operation::name);
     let names: Vec<_> = names.chain(operations).chain([BARRIER_NAME]).collect();
     let sizes = [size_of::<Header>(), Board::size_bytes(2), Board::size_bytes(3), size_of::<usize>()];
-    digest(format!("{sizes:?} {names:?}").as_bytes())
-}
-
-/// FNV-1a: the same for all compilers and versions, as the standard library's is not.
-fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, &byte| {
-        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    // The same for all compilers and versions, as the standard library's is not.
+    xxh3_64(format!("{sizes:?} {names:?}").as_bytes())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use unisono_collectives::Rank;
 
 use super::{Outgoing, Transport};
@@ -19,7 +20,7 @@ use crate::config::Chaos;
 pub(crate) struct Faulty {
     pub(super) inner: Transport,
     chaos: Chaos,
-    random: u64,
+    random: Rng,
     /// Whether the link to each rank is cut.
     is_cut: Vec<bool>,
 }
@@ -28,28 +29,18 @@ impl Faulty {
     /// What happens to each rank follows from the seed and its number.
     pub(super) fn new(inner: Transport, chaos: Chaos) -> Self {
         let (rank, ranks) = (inner.rank(), inner.topology().ranks());
-        let mut faulty = Self { inner, chaos, random: chaos.seed, is_cut: vec![false; ranks] };
-        faulty.random = faulty.bits() ^ rank as u64;
+        let random = Rng::with_seed(Rng::with_seed(chaos.seed).u64(..) ^ rank as u64);
         if rank == 0 {
             eprintln!("unisono: UNISONO_CHAOS is set: messages are delayed and lost on purpose");
         }
-        faulty
-    }
-
-    /// The next of a row of numbers that looks random (splitmix64).
-    fn bits(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.random;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+        Self { inner, chaos, random, is_cut: vec![false; ranks] }
     }
 
     /// Waits for a while, up to the longest delay.
     pub(super) fn delay(&mut self) {
         let longest_us = self.chaos.delay_us;
         if longest_us > 0 {
-            std::thread::sleep(Duration::from_micros(self.bits() % (longest_us + 1)));
+            std::thread::sleep(Duration::from_micros(self.random.u64(..=longest_us)));
         }
     }
 
@@ -64,8 +55,7 @@ impl Faulty {
         if to == self.inner.rank() {
             return false;
         }
-        let drawn = (self.bits() >> 11) as f64 / (1_u64 << 53) as f64;
-        self.is_cut[to] |= drawn < self.chaos.lose;
+        self.is_cut[to] |= self.random.f64() < self.chaos.lose;
         self.is_cut[to]
     }
 }
@@ -92,7 +82,7 @@ mod tests {
 
     #[test]
     fn ranks_and_seeds_differ_and_runs_do_not() {
-        let drawn = |end: &mut Faulty| (0..4).map(|_| end.bits()).collect::<Vec<_>>();
+        let drawn = |end: &mut Faulty| (0..4).map(|_| end.random.u64(..)).collect::<Vec<_>>();
         let [one, again]: [Vec<_>; 2] = [0, 0].map(|_| ends(0.0).iter_mut().map(drawn).collect());
         assert_eq!(one, again);
         assert_ne!(one[0], one[1]);

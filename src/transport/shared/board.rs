@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::channel::{Channel, OwnLine, Post};
+use super::channel::{Channel, Post};
 use crate::memory::Pages;
 use crate::status::{StatusBoard, panicked};
+use crossbeam_utils::CachePadded;
 
 /// How much of a long message is staged at a time, and how many such pieces a rank has.
 pub(super) const PIECE: usize = 16 << 10;
@@ -39,11 +40,11 @@ pub(super) struct Condition {
     /// It has failed: nobody may touch its memory any more.
     withdrawn: AtomicBool,
     /// It is reading or writing memory of other ranks.
-    inside: OwnLine<AtomicBool>,
+    inside: CachePadded<AtomicBool>,
     /// It opens its buffer to all.
     pub(super) opened: Post,
     /// How many opened buffers of others it is done with.
-    pub(super) closed: OwnLine<AtomicU64>,
+    pub(super) closed: CachePadded<AtomicU64>,
 }
 
 impl Board {

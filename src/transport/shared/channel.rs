@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crossbeam_utils::CachePadded;
 use unisono_collectives::{Rank, SENDS_AHEAD};
 
 use crate::memory::Location;
@@ -18,19 +19,6 @@ const INLINE: usize = 2 * LINE - STAMP;
 /// A number, a digest and an acknowledgement.
 const STAMP: usize = 3 * size_of::<u64>();
 const LINE: usize = 64;
-
-/// Something on a cache line of its own (two, since they are fetched in pairs).
-#[derive(Debug)]
-#[repr(C, align(128))]
-pub(super) struct OwnLine<T>(T);
-
-impl<T> std::ops::Deref for OwnLine<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
 
 /// A header and a location on one cache line, and a number that says which post it is.
 ///
@@ -130,10 +118,10 @@ const _: () = assert!(size_of::<Slot>() == 2 * LINE + SHORT && STAMP + INLINE ==
 #[repr(C, align(128))]
 pub(super) struct Channel {
     /// How many messages the receiver is done with.
-    taken: OwnLine<AtomicU64>,
+    taken: CachePadded<AtomicU64>,
     /// The headers of which the messages have digests: read only where a digest is not the expected one, and otherwise in the
     /// sender's cache alone.
-    headers: OwnLine<[UnsafeCell<Header>; SLOTS as usize]>,
+    headers: CachePadded<[UnsafeCell<Header>; SLOTS as usize]>,
     slots: [Slot; SLOTS as usize],
 }
 
