@@ -42,7 +42,7 @@ const KERNEL_COPIES: &str = "UNISONO_KERNEL_COPIES";
 /// Whether ranks of a node share memory: `auto` or `mpi`.
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
 /// Whether the nodes have connections of their own to tell each other of failures: `auto` or `off`.
-const LOOKOUT: &str = "UNISONO_LOOKOUT";
+const WATCHDOG: &str = "UNISONO_WATCHDOG";
 /// The algorithm, or the rules, that are used where the program does not name one.
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
 /// Whether what is odd about a launch is said when it starts: `on` or `off`.
@@ -147,7 +147,7 @@ pub(crate) struct Config {
     pub(crate) inside: Inside,
     pub(crate) kernel_copies: KernelCopies,
     /// Whether the nodes have connections of their own to tell each other of failures.
-    pub(crate) lookout: bool,
+    pub(crate) watchdog: bool,
     pub(crate) tuning: Option<PathBuf>,
     pub(crate) warnings: bool,
     pub(crate) chaos: Option<Chaos>,
@@ -167,7 +167,7 @@ impl Default for Config {
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             inside: Inside::default(),
             kernel_copies: KernelCopies::default(),
-            lookout: true,
+            watchdog: true,
             tuning: None,
             warnings: true,
             chaos: None,
@@ -252,11 +252,11 @@ impl Config {
             config.chaos = Some(Chaos::read(&text).ok_or_else(|| wrong(CHAOS, &text, expected))?);
         }
         let expected = "auto or off";
-        if let Some(text) = value(LOOKOUT, expected)? {
-            config.lookout = match &*text {
+        if let Some(text) = value(WATCHDOG, expected)? {
+            config.watchdog = match &*text {
                 "auto" => true,
                 "off" => false,
-                _ => return Err(wrong(LOOKOUT, &text, expected)),
+                _ => return Err(wrong(WATCHDOG, &text, expected)),
             };
         }
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
@@ -385,7 +385,7 @@ mod tests {
             (WARNINGS, "some"),
             (CHAOS, "lose=2"),
             (CHAOS, "seed=7;lose=0"),
-            (LOOKOUT, "no"),
+            (WATCHDOG, "no"),
         ] {
             let message = read(&[(name, value)]).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

@@ -132,7 +132,7 @@ fn over_processes(transport: Transport, config: &Config) -> Result<Communicator>
 #[cfg(feature = "mpi")]
 fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
     let has_nodes = comm.status().members().len() < comm.ranks();
-    let is_hub = config.lookout && config.on_failure == OnFailure::EndJob && comm.rank() == 0 && has_nodes;
+    let is_hub = config.watchdog && config.on_failure == OnFailure::EndJob && comm.rank() == 0 && has_nodes;
     let hub = is_hub.then(|| Hub::open(card, &crate::config::Network::from_environment()));
     hub.transpose().unwrap_or_else(|error| {
         crate::system::say(&format!(

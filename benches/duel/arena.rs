@@ -9,7 +9,7 @@ use unisono::{Communicator, ReduceOp, Registered};
 
 use super::case::{Case, Operation, Place};
 use super::floor::Floor;
-use super::shared::Meeting;
+use super::shared::Barrier;
 use super::vendor::Vendor;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -32,7 +32,7 @@ pub(crate) struct Arena<'a> {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
     pub(crate) contenders: Vec<Contender>,
-    pub(crate) meeting: Meeting,
+    pub(crate) barrier: Barrier,
     comm: &'a mut Communicator,
     vendor: Vendor,
     /// The root of the next broadcast. Each is the next rank's: one and the same root could run ahead of the others.
@@ -73,7 +73,7 @@ impl<'a> Arena<'a> {
             rank,
             ranks,
             contenders,
-            meeting: Meeting::new(world),
+            barrier: Barrier::new(world),
             registered: comm.alloc(count).expect("memory for the duel"),
             slice: vec![0.0; count],
             input: vec![0.0; if is_apart { count } else { 0 }],

@@ -40,7 +40,7 @@ impl Floor {
         (count * size_of::<f32>()).next_multiple_of(4096)
     }
 
-    fn meet(&mut self) {
+    fn wait(&mut self) {
         self.met += 1;
         self.shared.number(self.own * APART).store(self.met, Ordering::Release);
         wait_for(self.shared.number((1 - self.own) * APART), self.met, false);
@@ -59,7 +59,7 @@ impl Floor {
 
     /// The arrays in shared memory are added up in one pass: each rank loads its half of both, adds, and stores it to both.
     pub(crate) fn joint(&mut self) {
-        self.meet();
+        self.wait();
         let half: Range<usize> = match self.own {
             0 => 0..self.count / 2,
             _ => self.count / 2..self.count,
@@ -68,7 +68,7 @@ impl Floor {
         let [one, other] =
             [0, 1].map(|rank| unsafe { from_raw_parts_mut(self.start(rank).add(half.start), half.len()) });
         add_both(one, other);
-        self.meet();
+        self.wait();
     }
 
     fn slot(&self, rank: usize) -> usize {

@@ -70,7 +70,7 @@ impl Args {
 }
 
 /// How much longer than asked for a duel may take.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 fn size(text: &str) -> Result<usize, String> {
     bytes(text).filter(|&size| size > 0).ok_or_else(|| "expected a size such as 8, 64K or 256M".to_owned())
@@ -109,7 +109,7 @@ fn launched(args: &Args, ranks: u64) -> bool {
     let own = std::env::current_exe().expect("a program knows its path");
     let mut command = launch::mpirun(ranks as usize, &own.to_string_lossy());
     command.args(std::env::args().skip(1));
-    let ended = launch::run(command, PATIENCE + Duration::from_secs_f64(args.seconds));
+    let ended = launch::run(command, TIMEOUT + Duration::from_secs_f64(args.seconds));
     print!("{}", ended.stdout);
     eprint!("{}", ended.stderr);
     ended.status.success()

@@ -110,7 +110,7 @@ fn round(arena: &mut Arena<'_>, number: usize, calls: usize) -> Vec<f64> {
 }
 
 fn warm(arena: &mut Arena<'_>, contender: Contender, calls: usize) -> Duration {
-    arena.meeting.meet();
+    arena.barrier.wait();
     // What others left in the caches is no part of it.
     arena.run(contender);
     let began = Instant::now();
@@ -124,7 +124,7 @@ fn written(arena: &mut Arena<'_>, contender: Contender, calls: usize) -> Duratio
     let mut time = Duration::ZERO;
     for _ in 0..calls {
         arena.write(contender, |_| 1.0);
-        arena.meeting.meet();
+        arena.barrier.wait();
         let began = Instant::now();
         arena.run(contender);
         time += began.elapsed();

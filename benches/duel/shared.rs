@@ -78,7 +78,7 @@ pub(crate) const APART: usize = 128;
 
 /// A place where all ranks wait for each other.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct Barrier {
     shared: Shared,
     own: usize,
     ranks: usize,
@@ -86,7 +86,7 @@ pub(crate) struct Meeting {
     turns: bool,
 }
 
-impl Meeting {
+impl Barrier {
     /// Called by all ranks.
     pub(crate) fn new(world: &SimpleCommunicator) -> Self {
         let ranks = world.size() as usize;
@@ -96,7 +96,7 @@ impl Meeting {
     }
 
     /// Returns when all ranks are here.
-    pub(crate) fn meet(&mut self) {
+    pub(crate) fn wait(&mut self) {
         self.step += 1;
         self.shared.number(self.own * APART).store(self.step, Ordering::Release);
         for rank in 0..self.ranks {
@@ -106,7 +106,7 @@ impl Meeting {
 }
 
 /// How long ranks wait for each other.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Waits until a number has come so far.
 ///
@@ -131,6 +131,6 @@ fn wait_long_for(number: &AtomicU64, step: u64) {
     let began = Instant::now();
     while number.load(Ordering::Acquire) < step {
         std::thread::yield_now();
-        assert!(began.elapsed() < PATIENCE, "another rank does not come");
+        assert!(began.elapsed() < TIMEOUT, "another rank does not come");
     }
 }

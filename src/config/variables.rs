@@ -17,7 +17,7 @@ const KNOWN: [&str; 19] = [
     super::FIRST_TIMEOUT,
     super::FLIGHT_DIR,
     super::KERNEL_COPIES,
-    super::LOOKOUT,
+    super::WATCHDOG,
     super::NCCL,
     super::NODES,
     super::QUIET_TIMEOUT,
