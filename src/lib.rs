@@ -55,6 +55,7 @@ mod run;
 pub mod select;
 pub mod size;
 pub mod status;
+mod sync;
 mod system;
 #[allow(unsafe_code, reason = "memory is shared with other threads and with MPI")]
 mod transport;

@@ -1,16 +1,15 @@
 //! The flight recorder: what a rank did last, in a ring that it alone writes and that others read at any time.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-
 use crossbeam_utils::CachePadded;
 use unisono_collectives::Rank;
 
 use super::time::seconds_between;
 use crate::codes::Codes;
 use crate::record::{Record, Stage};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// How many calls are kept.
-pub(crate) const RECORDS: usize = 256;
+pub(crate) const RECORDS: usize = if cfg!(loom) { 2 } else { 256 };
 
 /// How far a call has come.
 const DONE: u8 = 1;
@@ -34,6 +33,7 @@ pub(super) struct Slot {
     progress: AtomicU64,
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {
@@ -236,6 +236,9 @@ impl Ring {
         self.slot(self.begun.load(Ordering::Relaxed))
     }
 }
+
+#[cfg(all(test, loom))]
+mod orders;
 
 #[cfg(test)]
 mod tests {

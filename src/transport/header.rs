@@ -28,6 +28,12 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// One of which nothing is known but its number.
+    #[cfg(all(test, loom))]
+    pub(crate) fn numbered(sequence: u64) -> Self {
+        Self { sequence, ..bytemuck::Zeroable::zeroed() }
+    }
+
     /// The number of the call.
     #[inline]
     pub(crate) fn sequence(&self) -> u64 {

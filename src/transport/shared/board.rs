@@ -1,13 +1,14 @@
 //! The memory over which ranks of a node send each other messages, and how each of them is in the midst of one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
 
 use super::channel::{Channel, Post};
 use crate::memory::Pages;
 use crate::status::{StatusBoard, panicked};
-use crossbeam_utils::CachePadded;
+use crate::sync::{AtomicBool, AtomicU64, Ordering, one_order, yield_now};
 
 /// How much of a long message is staged at a time, and how many such pieces a rank has.
 pub(super) const PIECE: usize = 16 << 10;
@@ -142,26 +143,43 @@ impl Board {
     }
 
     /// Goes inside the memory of other ranks, unless one of them has withdrawn it.
-    pub(super) fn enter(&self, rank: usize, mut others: impl Iterator<Item = usize>) -> Option<Inside<'_>> {
-        let inside = Inside { inside: &self.condition(rank).inside };
-        // There is one order of all that is sequentially consistent, here and in `withdraw`: a rank that enters sees that the
-        // memory is withdrawn, or the rank that withdraws it sees that another is inside.
-        inside.inside.swap(true, Ordering::SeqCst);
-        others.all(|other| !self.condition(other).withdrawn.load(Ordering::SeqCst)).then_some(inside)
+    pub(super) fn enter(&self, rank: usize, others: impl Iterator<Item = usize>) -> Option<Inside<'_>> {
+        self.condition(rank).enter(others.map(|other| self.condition(other)))
     }
 
     /// Lets nobody into a rank's memory any more, and waits until those are out who are inside.
     fn withdraw(&self, rank: usize) {
-        self.condition(rank).withdrawn.store(true, Ordering::SeqCst);
+        let others = (0..self.ranks).filter(|&other| other != rank);
         let began = Instant::now();
-        for other in (0..self.ranks).filter(|&other| other != rank) {
-            while self.condition(other).inside.load(Ordering::SeqCst) {
-                if began.elapsed() > LONGEST_VISIT {
-                    // To return would be to let the memory be freed, or changed, under the other's hands.
-                    eprintln!("unisono: rank {other} of the node does not let go of memory of rank {rank}");
-                    std::process::abort();
-                }
-                std::thread::yield_now();
+        self.condition(rank).withdraw(others.map(|other| self.condition(other)), || {
+            if began.elapsed() > LONGEST_VISIT {
+                // To return would be to let the memory be freed, or changed, under the other's hands.
+                eprintln!("unisono: a rank of the node does not let go of memory of rank {rank}");
+                std::process::abort();
+            }
+        });
+    }
+}
+
+impl Condition {
+    /// Goes inside the memory of others, unless one of them has withdrawn it.
+    fn enter<'a>(&'a self, mut others: impl Iterator<Item = &'a Self>) -> Option<Inside<'a>> {
+        let inside = Inside { inside: &self.inside };
+        // There is one order of all that is sequentially consistent, here and in `withdraw`: a rank that enters sees that the
+        // memory is withdrawn, or the rank that withdraws it sees that another is inside.
+        inside.inside.swap(true, Ordering::SeqCst);
+        one_order();
+        others.all(|other| !other.withdrawn.load(Ordering::SeqCst)).then_some(inside)
+    }
+
+    /// Lets nobody into this rank's memory any more, and waits until the others are out; `waits` is called meanwhile.
+    fn withdraw<'a>(&self, others: impl Iterator<Item = &'a Self>, waits: impl Fn()) {
+        self.withdrawn.store(true, Ordering::SeqCst);
+        one_order();
+        for other in others {
+            while other.inside.load(Ordering::SeqCst) {
+                waits();
+                yield_now();
             }
         }
     }
@@ -208,3 +226,6 @@ impl Drop for Lent<'_> {
         self.board.withdraw(self.rank);
     }
 }
+
+#[cfg(all(test, loom))]
+mod orders;

@@ -1,19 +1,17 @@
 //! What one rank sends to another: a few slots in memory that both have, used in turn.
 
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crossbeam_utils::CachePadded;
 use unisono_collectives::{Rank, SENDS_AHEAD};
 
 use crate::memory::Location;
 use crate::status::StatusBoard;
+use crate::sync::{AtomicU64, Ordering, SharedCell};
 use crate::transport::{Failure, Header};
 
 /// How many messages may lie in a channel.
 pub(super) const SLOTS: u64 = SENDS_AHEAD as u64;
 /// The longest payload that travels in a slot.
-pub(crate) const SHORT: usize = 4096;
+pub(crate) const SHORT: usize = if cfg!(loom) { 128 } else { 4096 };
 /// The longest payload that travels beside its number: it fills a pair of cache lines with it.
 const INLINE: usize = 2 * LINE - STAMP;
 /// A number, a digest and an acknowledgement.
@@ -27,10 +25,11 @@ const LINE: usize = 64;
 #[repr(C, align(64))]
 pub(super) struct Post {
     number: AtomicU64,
-    content: UnsafeCell<Content>,
+    content: SharedCell<Content>,
 }
 
 // One cache line goes from core to core.
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Post>() == LINE);
 
 /// What a post says.
@@ -46,13 +45,19 @@ pub(super) struct Content {
 unsafe impl Sync for Post {}
 
 impl Post {
+    /// One at which nothing was posted. (A board's lie in zeroed memory.)
+    #[cfg(loom)]
+    pub(super) fn new(content: Content) -> Self {
+        Self { number: AtomicU64::new(0), content: SharedCell::new(content) }
+    }
+
     /// Posts the content with this number, which must be larger than the one before.
     ///
     /// # Safety
     /// Only one rank may post here, and nobody may still be reading the content before.
     pub(super) unsafe fn post(&self, number: u64, content: Content) {
         // SAFETY: as the caller promises, nobody else touches the content now.
-        unsafe { *self.content.get() = content };
+        self.content.with_mut(|own| unsafe { *own = content });
         self.number.store(number, Ordering::Release);
     }
 
@@ -61,7 +66,8 @@ impl Post {
     pub(super) fn read(&self, number: u64) -> Option<&Content> {
         // SAFETY: the number is there, so all of the content was written before, and it stays until this rank
         // has said that it has read it.
-        (self.number.load(Ordering::Acquire) == number).then(|| unsafe { &*self.content.get() })
+        (self.number.load(Ordering::Acquire) == number)
+            .then(|| self.content.with(|content| unsafe { &*content }))
     }
 }
 
@@ -107,10 +113,11 @@ pub(super) struct Stamp {
 #[repr(C, align(128))]
 struct Slot {
     number: AtomicU64,
-    message: UnsafeCell<Message>,
-    payload: UnsafeCell<[u8; SHORT]>,
+    message: SharedCell<Message>,
+    payload: SharedCell<[u8; SHORT]>,
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 2 * LINE + SHORT && STAMP + INLINE == 2 * LINE);
 
 /// The messages from one rank to another, numbered from 1.
@@ -121,7 +128,7 @@ pub(super) struct Channel {
     taken: CachePadded<AtomicU64>,
     /// The headers of which the messages have digests: read only where a digest is not the expected one, and otherwise in the
     /// sender's cache alone.
-    headers: CachePadded<[UnsafeCell<Header>; SLOTS as usize]>,
+    headers: CachePadded<[SharedCell<Header>; SLOTS as usize]>,
     slots: [Slot; SLOTS as usize],
 }
 
@@ -149,7 +156,7 @@ impl Channel {
         }
         let slot = self.slot(stamp.number);
         // SAFETY: the slot is free, so only the sender, this thread, touches it; the source is no slot.
-        unsafe { (&mut *slot.payload.get())[..payload.len()].copy_from_slice(payload) };
+        slot.payload.with_mut(|own| unsafe { (&mut *own)[..payload.len()].copy_from_slice(payload) });
         self.post(stamp, header, &[]);
     }
 
@@ -163,13 +170,15 @@ impl Channel {
     #[inline]
     fn post(&self, Stamp { number, acknowledged }: Stamp, header: &Header, inline: &[u8]) {
         let slot = self.slot(number);
-        // SAFETY: the slot is free, so only the sender, this thread, touches it and the header that belongs to it.
-        let (message, kept) =
-            unsafe { (&mut *slot.message.get(), &mut *self.headers[(number % SLOTS) as usize].get()) };
-        message.digest = header.digest();
-        message.acknowledged = acknowledged;
-        copy_inline(&mut message.inline[..inline.len()], inline);
-        *kept = *header;
+        slot.message.with_mut(|message| {
+            // SAFETY: the slot is free, so only the sender, this thread, touches it.
+            let message = unsafe { &mut *message };
+            message.digest = header.digest();
+            message.acknowledged = acknowledged;
+            copy_inline(&mut message.inline[..inline.len()], inline);
+        });
+        // SAFETY: so it is with the header that belongs to it.
+        self.headers[(number % SLOTS) as usize].with_mut(|kept| unsafe { *kept = *header });
         slot.number.store(number, Ordering::Release);
     }
 
@@ -178,13 +187,14 @@ impl Channel {
     pub(super) fn arrived(&self, number: u64) -> Option<&Message> {
         let slot = self.slot(number);
         // SAFETY: the number is there, so all of the message was written before, and it stays until it is taken.
-        (slot.number.load(Ordering::Acquire) == number).then(|| unsafe { &*slot.message.get() })
+        (slot.number.load(Ordering::Acquire) == number)
+            .then(|| slot.message.with(|message| unsafe { &*message }))
     }
 
     /// The header of message `number`, which has arrived and is not taken.
     pub(super) fn header(&self, number: u64) -> &Header {
         // SAFETY: the message has arrived and is not taken, so nobody writes to its header.
-        unsafe { &*self.headers[(number % SLOTS) as usize].get() }
+        self.headers[(number % SLOTS) as usize].with(|header| unsafe { &*header })
     }
 
     /// The header of the next message, if it has arrived. Only the receiver calls it.
@@ -216,7 +226,7 @@ impl Channel {
             return &message.inline[..size_bytes];
         }
         // SAFETY: the message has arrived and is not taken, so nobody writes to the slot.
-        unsafe { &(&*self.slot(number).payload.get())[..size_bytes] }
+        self.slot(number).payload.with(|payload| unsafe { &(&*payload)[..size_bytes] })
     }
 
     /// Takes message `number`: its slot, and what it pointed to, are the sender's again.
@@ -224,3 +234,6 @@ impl Channel {
         self.taken.store(number, Ordering::Release);
     }
 }
+
+#[cfg(all(test, loom))]
+mod orders;

@@ -1,0 +1,78 @@
+//! Every order in which ranks can see that a buffer is opened, that they are done with it, and that it is withdrawn.
+
+use std::sync::Arc;
+
+use bytemuck::Zeroable as _;
+use loom::thread;
+
+use super::super::channel::Content;
+use super::*;
+use crate::memory::Location;
+use crate::sync::SharedCell;
+use crate::transport::Header;
+
+fn conditions() -> Arc<[Condition; 2]> {
+    let condition = || Condition {
+        withdrawn: AtomicBool::new(false),
+        inside: CachePadded::new(AtomicBool::new(false)),
+        opened: Post::new(Content { header: Header::numbered(0), location: Location::zeroed() }),
+        closed: CachePadded::new(AtomicU64::new(0)),
+    };
+    Arc::new([condition(), condition()])
+}
+
+#[test]
+fn nobody_is_inside_of_memory_that_is_withdrawn() {
+    loom::model(|| {
+        let (conditions, memory) = (conditions(), Arc::new(SharedCell::new(1_u64)));
+        let visitor = {
+            let (conditions, memory) = (Arc::clone(&conditions), Arc::clone(&memory));
+            thread::spawn(move || {
+                let [owner, own] = &*conditions;
+                if let Some(_inside) = own.enter(std::iter::once(owner)) {
+                    // SAFETY: the owner waits until this rank is out, which is what loom is to find out.
+                    assert_eq!(memory.with(|memory| unsafe { *memory }), 1);
+                }
+            })
+        };
+        let [owner, other] = &*conditions;
+        owner.withdraw(std::iter::once(other), || ());
+        // SAFETY: nobody is inside, which is what loom is to find out.
+        memory.with_mut(|memory| unsafe { *memory = 2 });
+        visitor.join().unwrap();
+    });
+}
+
+#[test]
+fn what_is_posted_is_read_whole_and_posted_over_when_all_are_done() {
+    loom::model(|| {
+        let conditions = conditions();
+        let poster = {
+            let conditions = Arc::clone(&conditions);
+            thread::spawn(move || {
+                let [own, reader] = &*conditions;
+                for number in 1..=2 {
+                    while reader.closed.load(Ordering::Acquire) < number - 1 {
+                        thread::yield_now();
+                    }
+                    let content = Content { header: Header::numbered(number), location: Location::zeroed() };
+                    // SAFETY: only this thread posts, and the reader is done with the content before, which is what loom is to
+                    // find out.
+                    unsafe { own.opened.post(number, content) };
+                }
+            })
+        };
+        let [other, own] = &*conditions;
+        for number in 1..=2 {
+            let content = loop {
+                if let Some(content) = other.opened.read(number) {
+                    break content;
+                }
+                thread::yield_now();
+            };
+            assert_eq!(content.header.sequence(), number);
+            own.closed.store(number, Ordering::Release);
+        }
+        poster.join().unwrap();
+    });
+}
