@@ -144,7 +144,7 @@ impl StatusBoard {
 
     /// Where flight recorders are written to.
     pub(crate) fn flight_dir(&self) -> PathBuf {
-        self.flight_dir.get().cloned().unwrap_or_else(|| PathBuf::from("."))
+        self.flight_dir.get().cloned().unwrap_or_else(|| std::env::temp_dir().join("unisono-flight"))
     }
 
     /// This rank.
