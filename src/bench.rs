@@ -224,7 +224,7 @@ fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>)
                 }
                 timed => timed?,
             };
-            contender.ran = ran.algorithm;
+            contender.ran = ran.method.name();
             contender.wrong = contender.wrong.max(pattern.count_wrong(array.elements()?));
             if iteration >= WARM_UP {
                 contender.times_us.push(time_us);

@@ -1,11 +1,13 @@
 //! What a rank asks for when it calls a collective, and what it is told.
 
+use std::fmt;
 use std::ops::Range;
 
 use unisono_collectives::{Chunks, Operation, Rank, named, partition};
 
 use crate::dtype::DType;
 use crate::kernels::ReduceOp;
+use crate::method::Method;
 
 mod why;
 
@@ -96,11 +98,32 @@ pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> 
     elements.start * size_bytes..elements.end * size_bytes
 }
 
-/// What carried out a call.
+/// What carried out a call: on the host and on GPUs, by an algorithm of ours or by a vendor.
+///
+/// ```
+/// use unisono::{Algorithm, Method, ReduceOp, Why};
+///
+/// unisono::threads(2, |mut comm| {
+///     let ran = comm.call().algorithm(Algorithm::Ring).all_reduce(&mut [1.0_f32; 9], ReduceOp::Sum).unwrap();
+///     assert_eq!((ran.method, ran.why, ran.link), (Method::Algorithm(Algorithm::Ring), Why::AskedFor, "threads"));
+///     assert_eq!(ran.to_string(), "ring over threads: it was asked for");
+/// });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ran {
-    /// The name of the algorithm, or of the vendor.
-    pub algorithm: &'static str,
+    /// The algorithm, the vendor, or both.
+    pub method: Method,
     /// Why it was chosen.
     pub why: Why,
+    /// What moved the bytes from rank to rank: what [`Communicator::transport`](crate::Communicator::transport) says, `mpi` where MPI's
+    /// own collectives did, and `nccl` where NCCL's did; `nccl+mpi` if NCCL did inside of nodes and MPI between them.
+    pub link: &'static str,
+}
+
+/// `ring over shm: predicted fastest: 12.1 us, then tree 13.5 us`.
+impl fmt::Display for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { method, why, link } = self;
+        write!(f, "{method} over {link}: {why}")
+    }
 }

@@ -2,7 +2,6 @@
 //! benchmarks and tests compare like with like.
 
 use std::collections::HashMap;
-use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +10,8 @@ use unisono_collectives::{Algorithm, Operation, Schedule, Topology, clock};
 
 use crate::call::{Call, Memory, Ran};
 use crate::codes::Codes;
-#[cfg(feature = "mpi")]
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::executor::{CompiledPlan, EagerSteps, Executor, Task, agreement};
-#[cfg(feature = "mpi")]
-use crate::kernels::{Accumulator, ReduceOp};
 use crate::method::{Method, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
@@ -24,9 +19,16 @@ use crate::status::{StatusBoard, dump_failed, panicked};
 use crate::transport::{Calls, Deadlines, Transport};
 use crate::tuning::Tuning;
 
+#[cfg(feature = "mpi")]
+mod by_mpi;
 #[cfg(feature = "nccl")]
 mod device;
 mod messages;
+mod options;
+
+#[cfg(feature = "nccl")]
+pub(crate) use device::DeviceCall;
+pub(crate) use options::Options;
 
 /// Something that can carry out collective calls for one rank.
 ///
@@ -58,8 +60,6 @@ pub(crate) struct Engine {
     /// What this rank and those of its node know of each other.
     pub(crate) status: StatusBoard,
     pub(crate) limits: Limits,
-    /// What stands for the label of the next call; 0 if it has none.
-    pub(crate) label: u64,
     pub(crate) executor: Executor,
     /// How all ranks see that they are in the same call, where vendors do not look.
     pub(crate) agreement: Schedule,
@@ -122,7 +122,6 @@ impl Engine {
             transport,
             topology,
             limits,
-            label: 0,
             executor,
             agreement,
             plans: HashMap::new(),
@@ -159,19 +158,25 @@ impl Engine {
 
     /// Carries out a call by what a choice names. An error is the end: later calls fail with
     /// [`Error::Aborted`].
-    pub(crate) fn run(&mut self, choice: &Choice, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
+    pub(crate) fn run(
+        &mut self,
+        choice: &Choice,
+        options: &Options,
+        call: &Call,
+        buffer: &mut [u8],
+    ) -> Result<Ran> {
         self.check_alive()?;
         let planned = match (choice, self.transport.sound()) {
             #[cfg(feature = "mpi")]
             (Choice::Vendor(Vendor::Mpi), Transport::Mpi(_)) => {
-                let ran = self.run_by_mpi(call, buffer);
+                let ran = self.run_by_mpi(options, call, buffer);
                 self.note(&ran);
                 return ran;
             }
             (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl), _) => Err(Error::Unsupported(
                 "NCCL works on the memory of GPUs, and this array is in the host's".to_owned(),
             )),
-            _ => self.run_planned(choice, call, buffer),
+            _ => self.run_planned(choice, options, call, buffer),
         };
         match planned {
             Ok(place) => Ok(self.recent[place].ran),
@@ -187,16 +192,21 @@ impl Engine {
     ///
     /// (Not by a value of several words: to move what was just written is to wait until the processor has written it, which is after
     /// the message to another core that was sent before.)
-    pub(crate) fn run_planned(&mut self, choice: &Choice, call: &Call, buffer: &mut [u8]) -> Result<usize> {
+    pub(crate) fn run_planned(
+        &mut self,
+        choice: &Choice,
+        options: &Options,
+        call: &Call,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
         check_size(call, buffer);
         let place = self.choose(choice, call);
         #[cfg(feature = "mpi")]
         self.check_vendor(self.recent[place].method, call)?;
-        let Self { transport, topology, status, limits, label, executor, agreement, recent, calls, .. } =
-            self;
+        let Self { transport, topology, status, limits, executor, agreement, recent, calls, .. } = self;
         let Recent { method, codes, compiled, eager, .. } = &mut recent[place];
-        let header = calls.next(1, call.count, *codes, take(label));
-        let (method, deadlines) = (*method, limits.of(header.sequence()));
+        let header = calls.next(1, call.count, *codes, options.label);
+        let (method, deadlines) = (*method, &options.deadlines(limits.of(header.sequence())));
         let recording = header.note(status, buffer.len());
         let done = match eager {
             Some(steps) => steps.run(&header, buffer, transport, deadlines),
@@ -209,43 +219,9 @@ impl Engine {
         done.map(|()| place)
     }
 
-    /// MPI's own collectives.
-    #[cfg(feature = "mpi")]
-    fn run_by_mpi(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        self.check_vendor(Method::Vendor(Vendor::Mpi), call)?;
-        let codes = Codes::new(call, Method::Vendor(Vendor::Mpi));
-        let header = self.calls.next(1, call.count, codes, take(&mut self.label));
-        let recording = header.note(&self.status, buffer.len());
-        let Transport::Mpi(mpi) = self.transport.sound() else {
-            unreachable!("it was seen when it was asked for")
-        };
-        let ran = MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer);
-        recording.end(ran.is_ok());
-        ran
-    }
-
-    /// # Errors
-    /// [`Error::Unsupported`] if MPI is to reduce what it does not reduce as we do.
-    #[cfg(feature = "mpi")]
-    fn check_vendor(&mut self, method: Method, call: &Call) -> Result<()> {
-        let accumulates = |op| match method {
-            // Half formats that are added up are held as `f32`.
-            Method::InNodes(_, Vendor::Mpi) => Some(Accumulator::of(call.dtype, op).is_some()),
-            Method::Vendor(Vendor::Mpi) => Some(false),
-            _ => None,
-        };
-        // A barrier reduces nothing.
-        let reduces = call.op.filter(|_| call.count > 0);
-        let Some((op, accumulates)) = reduces.and_then(|op| Some((op, accumulates(op)?))) else {
-            return Ok(());
-        };
-        let Transport::Mpi(mpi) = self.transport.sound() else { return Ok(()) };
-        mpi.check_reduction(if accumulates { DType::F32 } else { call.dtype }, op)
-    }
-
     /// How long the next call may wait for other ranks.
-    pub(crate) fn deadlines(&self) -> &Deadlines {
-        self.limits.of(self.calls.sequence)
+    pub(crate) fn deadlines(&self, options: &Options) -> Deadlines {
+        options.deadlines(self.limits.of(self.calls.sequence))
     }
 
     /// Remembers how a call has ended: an error is the end, but for a call that is as good as not made.
@@ -316,7 +292,7 @@ impl Engine {
             }
             _ => Method::Algorithm(selection.algorithm),
         };
-        let ran = Ran { algorithm: method.name(), why: selection.why };
+        let ran = Ran { method, why: selection.why, link: method.link(self.transport.name()) };
         let codes = Codes::new(call, method);
         let eager = EagerSteps::new(&compiled, call, method, self.topology.ranks(), &self.transport);
         let recent = Recent { choice: choice.clone(), call: *call, ran, method, codes, compiled, eager };
@@ -370,29 +346,6 @@ fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine
     let mut machines = Memory::HOST.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
     machines.dedup();
     machines
-}
-
-/// MPI's own collectives, as a baseline.
-///
-/// They wait as MPI waits, without a deadline of ours, and add in an order of their own.
-#[cfg(feature = "mpi")]
-#[derive(Debug)]
-pub(crate) struct MpiOwn<'a> {
-    pub(crate) mpi: &'a mut crate::transport::mpi::Mpi,
-    pub(crate) ranks: usize,
-}
-
-#[cfg(feature = "mpi")]
-impl Collective for MpiOwn<'_> {
-    fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        check_size(call, buffer);
-        self.mpi.vendor(call, buffer)?;
-        if call.op == Some(ReduceOp::Mean) {
-            let sums = call.bytes_of(call.result_on(self.mpi.rank(), self.ranks));
-            crate::kernels::divide(call.dtype, &mut buffer[sums], self.ranks);
-        }
-        Ok(Ran { algorithm: "mpi", why: crate::Why::AskedFor })
-    }
 }
 
 fn check_size(call: &Call, buffer: &[u8]) {

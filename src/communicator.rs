@@ -9,7 +9,7 @@ use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partitio
 
 use crate::call::{Call, Memory, Ran, Why};
 use crate::codes::OF_BARRIER;
-use crate::collective::{Collective, Engine};
+use crate::collective::{Collective, Engine, Options};
 use crate::config::Config;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -29,6 +29,7 @@ mod groups;
 mod in_flight;
 mod lateness;
 mod own;
+mod per_call;
 mod point_to_point;
 mod setup;
 
@@ -36,6 +37,8 @@ mod setup;
 pub use device::DeviceRequest;
 use lateness::Asked;
 pub use lateness::{Lateness, Times};
+pub use per_call::CallBuilder;
+use per_call::PerCall;
 
 /// One rank's end of a world of ranks that work together.
 ///
@@ -71,8 +74,8 @@ pub struct Communicator {
     registry: Arc<Registry>,
     /// What this rank and those of its node know of each other.
     status: StatusBoard,
-    /// What stands for the label of the next call; 0 if it has none.
-    label: u64,
+    /// What calls have beside what they are; nothing, but while a [`CallBuilder`] lives.
+    per_call: PerCall,
     /// When all ranks were asked how long they were busy.
     asked: Asked,
     /// It comes after the seat: it still watches while MPI is finalised, which waits for others. And what speaks for this rank.
@@ -172,8 +175,11 @@ impl Communicator {
 
     /// What would carry out a call now, and why.
     pub fn selection(&mut self, call: &Call) -> Ran {
-        match self.choice.on_host(call.operation) {
-            Choice::Vendor(vendor) => Ran { algorithm: Method::Vendor(*vendor).name(), why: Why::AskedFor },
+        match self.per_call.choice_or(&self.choice).on_host(call.operation) {
+            Choice::Vendor(vendor) => {
+                let method = Method::Vendor(*vendor);
+                Ran { method, why: Why::AskedFor, link: method.link(self.transport) }
+            }
             choice => self.seat.engine().selection(choice, call),
         }
     }
@@ -216,7 +222,7 @@ impl Communicator {
     /// [`Error::Mismatch`] if ranks call different things, [`Error::Timeout`], [`Error::Left`] and
     /// [`Error::Aborted`] if another rank does not come, [`Error::Mpi`] if MPI fails.
     pub fn all_reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
-        self.call(Operation::AllReduce, Some(op), buffer)
+        self.run(Operation::AllReduce, Some(op), buffer)
     }
 
     /// Every rank ends with its own part of the reduction of all buffers, which is returned; the rest of
@@ -229,7 +235,7 @@ impl Communicator {
         buffer: &'a mut [T],
         op: ReduceOp,
     ) -> Result<&'a mut [T]> {
-        self.call(Operation::ReduceScatter, Some(op), buffer)?;
+        self.run(Operation::ReduceScatter, Some(op), buffer)?;
         let own = self.own_part(buffer.len());
         Ok(&mut buffer[own])
     }
@@ -239,7 +245,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn all_gather<T: Element>(&mut self, buffer: &mut [T]) -> Result<Ran> {
-        self.call(Operation::AllGather, None, buffer)
+        self.run(Operation::AllGather, None, buffer)
     }
 
     /// Every rank ends with the root's buffer.
@@ -250,7 +256,7 @@ impl Communicator {
     /// # Panics
     /// If there is no such root.
     pub fn broadcast<T: Element>(&mut self, buffer: &mut [T], root: Rank) -> Result<Ran> {
-        self.call(Operation::Broadcast { root }, None, buffer)
+        self.run(Operation::Broadcast { root }, None, buffer)
     }
 
     /// The root ends with the reduction of all buffers; the other buffers are undefined.
@@ -261,7 +267,7 @@ impl Communicator {
     /// # Panics
     /// If there is no such root.
     pub fn reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp, root: Rank) -> Result<Ran> {
-        self.call(Operation::Reduce { root }, Some(op), buffer)
+        self.run(Operation::Reduce { root }, Some(op), buffer)
     }
 
     /// Every rank gives [its own part](Communicator::own_part) of the buffer, and the root ends with all
@@ -273,7 +279,7 @@ impl Communicator {
     /// # Panics
     /// If there is no such root.
     pub fn gather<T: Element>(&mut self, buffer: &mut [T], root: Rank) -> Result<Ran> {
-        self.call(Operation::Gather { root }, None, buffer)
+        self.run(Operation::Gather { root }, None, buffer)
     }
 
     /// Every rank ends with its own part of the root's buffer, which is returned; the rest of the buffer is
@@ -285,7 +291,7 @@ impl Communicator {
     /// # Panics
     /// If there is no such root.
     pub fn scatter<'a, T: Element>(&mut self, buffer: &'a mut [T], root: Rank) -> Result<&'a mut [T]> {
-        self.call(Operation::Scatter { root }, None, buffer)?;
+        self.run(Operation::Scatter { root }, None, buffer)?;
         let own = self.own_part(buffer.len());
         Ok(&mut buffer[own])
     }
@@ -298,7 +304,7 @@ impl Communicator {
     /// # Panics
     /// If the length of the buffer is not a multiple of the number of ranks.
     pub fn all_to_all<T: Element>(&mut self, buffer: &mut [T]) -> Result<Ran> {
-        self.call(Operation::AllToAll, None, buffer)
+        self.run(Operation::AllToAll, None, buffer)
     }
 
     /// What carries out a barrier.
@@ -320,7 +326,7 @@ impl Communicator {
     pub fn collective(&mut self, choice: Choice) -> Result<impl Collective + '_> {
         self.seat.engine().check_alive()?;
         self.check_choice(&choice)?;
-        Ok(Chosen { engine: self.labelled().1, choice })
+        Ok(Chosen { engine: self.seat.engine(), options: &self.per_call.options, choice })
     }
 
     /// Says that this rank cannot go on. Ranks that are threads learn of it at once; under MPI the job ends
@@ -329,15 +335,18 @@ impl Communicator {
         drop(self.seat.engine().fail(cause));
     }
 
-    fn call<T: Element>(
+    /// What every blocking collective comes to.
+    fn run<T: Element>(
         &mut self,
         operation: Operation,
         op: Option<ReduceOp>,
         buffer: &mut [T],
     ) -> Result<Ran> {
         let call = self.checked::<T>(operation, op, buffer.len());
-        let (choice, engine) = self.labelled();
-        engine.run(choice.on_host(operation), &call, bytemuck::cast_slice_mut(buffer))
+        self.check_choice_of_call()?;
+        let Self { seat, choice, per_call, .. } = self;
+        let choice = per_call.choice_or(choice).on_host(operation);
+        seat.engine().run(choice, &per_call.options, &call, bytemuck::cast_slice_mut(buffer))
     }
 
     /// A call on a buffer of `count` elements, blocking or in flight.
@@ -361,11 +370,12 @@ impl Communicator {
 #[derive(Debug)]
 struct Chosen<'a> {
     engine: &'a mut Engine,
+    options: &'a Options,
     choice: Choice,
 }
 
 impl Collective for Chosen<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        self.engine.run(&self.choice, call, buffer)
+        self.engine.run(&self.choice, self.options, call, buffer)
     }
 }

@@ -67,13 +67,13 @@ pub use call::{Call, Memory, Ran, Why};
 pub use collective::Collective;
 #[cfg(feature = "nccl")]
 pub use communicator::DeviceRequest;
-pub use communicator::{Communicator, Lateness, Times};
+pub use communicator::{CallBuilder, Communicator, Lateness, Times};
 pub use config::OnFailure;
 pub use dtype::{DType, Element};
 pub use error::{Error, Place, Result};
 pub use kernels::ReduceOp;
 pub use memory::Registered;
-pub use method::Vendor;
+pub use method::{Method, Vendor};
 pub use request::Request;
 pub use run::{refuse, run, run_threads};
 pub use select::Choice;

@@ -11,9 +11,20 @@ pub enum Vendor {
     Nccl,
 }
 
-/// What carries out a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Method {
+/// What carries out a call, in the host's memory and on GPUs alike. [`Ran`](crate::Ran) says which did, and it may be chosen: for one
+/// call by [`CallBuilder::algorithm`](crate::CallBuilder::algorithm), or as a [`Choice`](crate::Choice) for all.
+///
+/// ```
+/// use unisono::{Algorithm, Choice, Method, Vendor};
+///
+/// let method: Method = "rail+nccl".parse().unwrap();
+/// assert_eq!(method, Method::InNodes(Algorithm::Rail, Vendor::Nccl));
+/// assert_eq!((method.algorithm(), method.vendor()), (Some(Algorithm::Rail), Some(Vendor::Nccl)));
+/// assert_eq!(Choice::from(method).to_string(), "rail+nccl");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Method {
     /// The schedules of an algorithm.
     Algorithm(Algorithm),
     /// An algorithm whose phases in a node a vendor carries out.
@@ -24,7 +35,7 @@ pub(crate) enum Method {
 
 impl Method {
     /// All of them. A position in this list is what ranks tell each other.
-    pub(crate) const ALL: [Self; Algorithm::ALL.len() + 6] = {
+    pub const ALL: [Self; Algorithm::ALL.len() + 6] = {
         let mut all = [Self::Vendor(Vendor::Mpi); Algorithm::ALL.len() + 6];
         let mut position = 0;
         while position < Algorithm::ALL.len() {
@@ -44,7 +55,7 @@ impl Method {
     ///
     /// # Panics
     /// If the algorithm has no phase for a vendor.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Algorithm(algorithm) => algorithm.name(),
             Self::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi) => "hierarchical-copy+mpi",
@@ -54,6 +65,37 @@ impl Method {
             Self::InNodes(algorithm, _) => panic!("{algorithm} has no phase for a vendor"),
             Self::Vendor(Vendor::Mpi) => "mpi",
             Self::Vendor(Vendor::Nccl) => "nccl",
+        }
+    }
+
+    /// The algorithm whose schedules carry it out, if one's do.
+    pub fn algorithm(self) -> Option<Algorithm> {
+        match self {
+            Self::Algorithm(algorithm) | Self::InNodes(algorithm, _) => Some(algorithm),
+            Self::Vendor(_) => None,
+        }
+    }
+
+    /// The vendor that takes part in it, if one does.
+    pub fn vendor(self) -> Option<Vendor> {
+        match self {
+            Self::InNodes(_, vendor) | Self::Vendor(vendor) => Some(vendor),
+            Self::Algorithm(_) => None,
+        }
+    }
+
+    /// What moves the bytes of a call, where those of our own algorithms go over `transport`.
+    pub(crate) fn link(self, transport: &'static str) -> &'static str {
+        match self {
+            Self::Algorithm(_) => transport,
+            Self::Vendor(Vendor::Nccl) => "nccl",
+            Self::Vendor(Vendor::Mpi) | Self::InNodes(_, Vendor::Mpi) => "mpi",
+            // Nodes that are declared for a trial may be one.
+            Self::InNodes(_, Vendor::Nccl) => match transport {
+                "threads" => "nccl+threads",
+                "shm" => "nccl+shm",
+                _ => "nccl+mpi",
+            },
         }
     }
 

@@ -73,6 +73,22 @@ impl Choice {
     }
 }
 
+impl From<Algorithm> for Choice {
+    fn from(algorithm: Algorithm) -> Self {
+        Self::Algorithm(algorithm)
+    }
+}
+
+impl From<Method> for Choice {
+    fn from(method: Method) -> Self {
+        match method {
+            Method::Algorithm(algorithm) => Self::Algorithm(algorithm),
+            Method::InNodes(algorithm, vendor) => Self::InNodes(algorithm, vendor),
+            Method::Vendor(vendor) => Self::Vendor(vendor),
+        }
+    }
+}
+
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -92,10 +108,8 @@ impl FromStr for Choice {
         match text {
             AUTO => Ok(Self::Auto),
             _ if text.contains(':') => Ok(Self::Rules(Arc::new(text.parse()?))),
-            name => match name.parse() {
-                Ok(Method::Algorithm(algorithm)) => Ok(Self::Algorithm(algorithm)),
-                Ok(Method::InNodes(algorithm, vendor)) => Ok(Self::InNodes(algorithm, vendor)),
-                Ok(Method::Vendor(vendor)) => Ok(Self::Vendor(vendor)),
+            name => match name.parse::<Method>() {
+                Ok(method) => Ok(method.into()),
                 Err(mut unknown @ UnknownName { .. }) => {
                     unknown.known.push(AUTO);
                     Err(unknown.into())

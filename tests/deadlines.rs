@@ -30,10 +30,10 @@ fn another_label_is_an_error_that_names_both() {
                 comm.set_timeout(Duration::from_secs(30));
                 comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
                 // A rank that the others are ahead of may hear of their failure while still in this one.
-                let first = comm.label("both").all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum);
+                let first = comm.call().label("both").all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum);
                 let label = if comm.rank() == 1 { "bucket 2" } else { "bucket 1" };
-                let second =
-                    first.and_then(|_| comm.label(label).all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum));
+                let second = first
+                    .and_then(|_| comm.call().label(label).all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum));
                 // Some algorithms let a rank go that has met only those of its own mind.
                 second.and_then(|_| comm.barrier()).unwrap_err().to_string()
             });
@@ -50,14 +50,15 @@ fn another_label_is_an_error_that_names_both() {
 fn a_label_is_for_one_call() {
     let errors = unisono::threads(2, |mut comm| {
         comm.set_timeout(Duration::from_secs(30));
-        comm.label("first");
-        sum(&mut comm).unwrap();
-        let request = comm.label("second").all_reduce_async(vec![1.0_f32; 8], ReduceOp::Sum).unwrap();
+        sum(&mut comm.call().label("first")).unwrap();
+        let request = comm.call().label("second").all_reduce_async(vec![1.0_f32; 8], ReduceOp::Sum).unwrap();
         request.wait().unwrap();
-        if comm.rank() == 0 {
-            comm.label("third");
+        match comm.rank() {
+            0 => sum(&mut comm.call().label("third")),
+            _ => sum(&mut comm),
         }
-        sum(&mut comm).unwrap_err().to_string()
+        .unwrap_err()
+        .to_string()
     });
     let named = |error: &String| error.contains("#2 \"third\" of 10") && error.contains("#2 of 10");
     assert!(errors.iter().any(named), "{errors:?}");
@@ -67,8 +68,7 @@ fn a_label_is_for_one_call() {
 fn a_timeout_says_what_the_other_rank_does() {
     let errors = unisono::threads(2, |mut comm| {
         begin_with(SHORT, &mut comm);
-        comm.label("bucket 7");
-        sum(&mut comm).unwrap();
+        sum(&mut comm.call().label("bucket 7")).unwrap();
         if comm.rank() == 1 {
             sleep(LONG);
         }
@@ -99,6 +99,30 @@ fn a_timeout_is_for_some_calls() {
     assert_eq!(waits_for(Duration::from_secs(30)), [None, None]);
     let errors = waits_for(SHORT);
     assert!(errors[0].as_ref().is_some_and(|error| error.contains("for rank 1")), "{errors:?}");
+}
+
+#[test]
+fn a_timeout_is_for_one_call_of_any_kind() {
+    type Waits = fn(&mut Communicator) -> unisono::Result<()>;
+    let kinds: [Waits; 4] = [
+        |comm| comm.call().timeout(SHORT).broadcast(&mut [1_u8; 3], 1).map(drop),
+        |comm| comm.call().timeout(SHORT).all_reduce_async(vec![1_u8; 3], ReduceOp::Max)?.wait().map(drop),
+        |comm| comm.call().timeout(SHORT).receive(&mut [0_u8; 3], 1),
+        |comm| comm.call().timeout(SHORT).receive_async(vec![0_u8; 3], 1)?.wait().map(drop),
+    ];
+    for waits in kinds {
+        let errors = unisono::threads(2, |mut comm| {
+            begin_with(Duration::from_secs(30), &mut comm);
+            if comm.rank() == 1 {
+                sleep(LONG);
+                return None;
+            }
+            // What is said for a call that was not made is for no other.
+            drop(comm.call().timeout(Duration::ZERO));
+            waits(&mut comm).err()
+        });
+        assert!(matches!(errors[0], Some(Error::Timeout { other: 1, .. })), "{errors:?}");
+    }
 }
 
 #[test]

@@ -59,8 +59,8 @@ fn ranks_in_different_calls_are_told_by_the_wait() {
         _ => comm.all_to_all_async(vec![1_u8; 12])?.wait().map(drop),
     });
     differ(|comm| match comm.rank() {
-        0 => comm.label("one").barrier(),
-        _ => comm.label("another").barrier_async()?.wait(),
+        0 => comm.call().label("one").barrier(),
+        _ => comm.call().label("another").barrier_async()?.wait(),
     });
 }
 

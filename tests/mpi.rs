@@ -134,7 +134,7 @@ fn disagree(role: &str, comm: &mut Communicator) {
         }),
         "label" => mismatched(comm, |comm, buffer| {
             let label = if comm.rank() == 1 { "bucket 2" } else { "bucket 1" };
-            comm.label(label).all_reduce(buffer, ReduceOp::Sum).map(drop)
+            comm.call().label(label).all_reduce(buffer, ReduceOp::Sum).map(drop)
         }),
         "message" => mismatched(comm, |comm, buffer| match comm.rank() {
             0 => comm.send(&buffer[1..], 1),

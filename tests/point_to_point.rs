@@ -62,8 +62,8 @@ fn a_receiver_names_both_sides_of_a_disagreement() {
         assert!(said.starts_with("rank 1, exchange #0: ") && said.ends_with(&sent), "{said}");
     }
     let said = apart(
-        |comm| comm.label("weights").send(&[1_i32; 9], 1),
-        |comm| comm.label("biases").receive(&mut [0_i32; 9], 0),
+        |comm| comm.call().label("weights").send(&[1_i32; 9], 1),
+        |comm| comm.call().label("biases").receive(&mut [0_i32; 9], 0),
     );
     assert!(said.contains("#0 \"biases\" of 9 i32") && said.contains("#0 \"weights\" of 9 i32"), "{said}");
     // The second message of the two, after one in which they agree.

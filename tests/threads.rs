@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp, Vendor};
+use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, Method, ReduceOp, Vendor};
 
 mod common;
 
@@ -242,5 +242,48 @@ fn what_a_transport_cannot_do_is_said_and_harms_nothing() {
         let mut one = [1_u64];
         comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
         assert_eq!(one, [2]);
+    });
+}
+
+#[test]
+fn what_is_said_for_one_call_is_for_no_other() {
+    unisono::threads(3, |mut comm| {
+        fn by(comm: &mut Communicator) -> Method {
+            comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).unwrap().method
+        }
+        let (ring, tree) = (Method::Algorithm(Algorithm::Ring), Method::Algorithm(Algorithm::Tree));
+        let usual = by(&mut comm);
+        assert!(usual != ring && usual != tree, "{usual}");
+        assert_eq!(by(&mut comm.call().algorithm(Algorithm::Ring)), ring);
+        assert_eq!(by(&mut comm), usual);
+        // One for several calls, and another inside of it.
+        let mut calls = comm.call().algorithm("tree".parse::<Choice>().unwrap()).label("calls");
+        assert_eq!(by(&mut calls.call().algorithm(ring)), ring);
+        assert_eq!(by(&mut calls), tree);
+        drop(calls);
+        // Nothing is left of one that no call was made of, on one rank.
+        if comm.rank() == 1 {
+            drop(comm.call().algorithm(ring).label("nobody's").timeout(Duration::ZERO));
+        }
+        assert_eq!(by(&mut comm), usual);
+        let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 10);
+        assert_eq!(
+            [comm.selection(&call).method, comm.call().algorithm(ring).selection(&call).method],
+            [usual, ring]
+        );
+    });
+}
+
+#[test]
+fn a_call_in_flight_keeps_what_it_was_begun_with() {
+    unisono::threads(2, |mut comm| {
+        let named = comm
+            .call()
+            .label("one")
+            .algorithm(Algorithm::Ring)
+            .all_reduce_async(vec![1_u64; 9], ReduceOp::Sum);
+        let plain = comm.all_reduce_async(vec![1_u64; 9], ReduceOp::Sum);
+        assert_eq!(named.unwrap().wait().unwrap(), [2; 9]);
+        assert_eq!(plain.unwrap().wait().unwrap(), [2; 9]);
     });
 }

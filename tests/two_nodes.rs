@@ -81,7 +81,9 @@ fn place(comm: &Communicator) -> String {
 /// What `auto` takes for arrays of some sizes.
 fn chosen(comm: &mut Communicator) -> String {
     let by = |size_bytes: usize| {
-        comm.selection(&Call::all_reduce(DType::F32, ReduceOp::Sum, size_bytes / size_of::<f32>())).algorithm
+        comm.selection(&Call::all_reduce(DType::F32, ReduceOp::Sum, size_bytes / size_of::<f32>()))
+            .method
+            .name()
     };
     let chosen: Vec<_> = [64 << 10, 1 << 20, 16 << 20].map(by).into();
     let levels = [Algorithm::HierarchicalCopy, Algorithm::Rail].map(Algorithm::name);

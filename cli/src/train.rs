@@ -82,7 +82,7 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
             println!("{computes}");
         }
         let by = match ran {
-            Some(ran) => format!("by {}: {}", ran.algorithm, ran.why),
+            Some(ran) => format!("by {}: {}", ran.method, ran.why),
             None => "in the memory of their GPUs".to_owned(),
         };
         println!("{ranks} ranks over {transport}, all-reduce {by}");

@@ -9,6 +9,7 @@ use crate::call::{Call, Ran, Why};
 use crate::collective::Collective as _;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
+use crate::method::Method;
 use crate::select::Choice;
 
 /// When a rank came to a barrier, and when it left, in nanoseconds of the node's clock.
@@ -30,7 +31,8 @@ pub(super) fn timed(
         Choice::Vendor(_) => comm.collective(choice.clone())?.run(&Call::barrier(), &mut [])?,
         _ => {
             comm.barrier()?;
-            Ran { algorithm: Communicator::OF_BARRIER.name(), why: Why::AskedFor }
+            let method = Method::Algorithm(Communicator::OF_BARRIER);
+            Ran { method, why: Why::AskedFor, link: comm.transport() }
         }
     };
     let time_us = began.elapsed().as_secs_f64() * 1e6;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
 use crate::Communicator;
+use crate::collective::Options;
 pub use crate::device::Way;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ pub fn copy_in_pieces(
     way: Way,
 ) -> Result<()> {
     comm.on_gpu(stream.context(), |engine, gpu| {
-        let waits = (engine.deadlines(), &engine.status);
+        let waits = (&engine.deadlines(&Options::default()), &engine.status);
         lend(array, stream, |span| gpu.copy_in_pieces(span, stream, way, waits))
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaStream};
 use unisono_collectives::{Algorithm, Operation};
 
-use super::Engine;
+use super::{Engine, Options};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
 use crate::device::{Gpu, Pipeline, Ranks, Staged, pieces};
@@ -15,9 +15,18 @@ use crate::executor::{CompiledPlan, Executor, Task};
 use crate::gpu::{Span, cuda};
 use crate::method::{Method, Vendor};
 use crate::select::Choice;
-use crate::transport::Transport;
+use crate::transport::{Deadlines, Transport};
 
 mod choose;
+
+/// A call for an array on a GPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceCall<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) options: &'a Options,
+    /// The array is reduced after what is on it now, and before what comes to be on it.
+    pub(crate) stream: &'a Arc<CudaStream>,
+}
 
 impl Engine {
     /// Lets `work` use this rank's GPU, which all ranks set up together before the first time.
@@ -64,23 +73,23 @@ impl Engine {
         all[rank * own.len()..][..own.len()].copy_from_slice(own);
         let call = Call { operation: Operation::AllGather, op: None, dtype: DType::U64, count: all.len() };
         let bytes = bytemuck::cast_slice_mut(&mut all);
-        self.run_planned(&Choice::Algorithm(Algorithm::Ring), &call, bytes)?;
+        self.run_planned(&Choice::Algorithm(Algorithm::Ring), &Options::default(), &call, bytes)?;
         Ok(all)
     }
 
-    /// Reduces an array on this rank's GPU: after what is on `stream`, and before what comes to be on it.
+    /// Reduces an array on this rank's GPU.
     ///
     /// When it returns, the ranks have done what is theirs to do; the GPU may still have to.
     pub(crate) fn run_on_gpu(
         &mut self,
         gpu: &mut Gpu,
         choice: &Choice,
-        call: &Call,
+        asked: DeviceCall<'_>,
         span: &mut Span<'_>,
-        stream: &Arc<CudaStream>,
     ) -> Result<Ran> {
+        let call = asked.call;
         assert_eq!(span.size_bytes(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
-        check_context(span.context(), stream.context())?;
+        check_context(span.context(), asked.stream.context())?;
         let (method, why) = match choose::choose(choice, call, &gpu.inside, &self.topology)? {
             Some(chosen) => chosen,
             None => self.on_host(choice, call),
@@ -88,31 +97,26 @@ impl Engine {
         let done = match method {
             // Any reduction of one array is that array.
             _ if self.topology.ranks() == 1 => Ok(()),
-            Method::Vendor(_) => self.by_nccl(gpu, call, span, stream),
-            Method::Algorithm(algorithm) => self.in_pieces(gpu, algorithm, None, call, span, stream),
-            Method::InNodes(algorithm, vendor) => {
-                self.in_pieces(gpu, algorithm, Some(vendor), call, span, stream)
-            }
+            Method::Vendor(_) => self.by_nccl(gpu, asked, span),
+            Method::Algorithm(algorithm) => self.in_pieces(gpu, algorithm, None, asked, span),
+            Method::InNodes(algorithm, vendor) => self.in_pieces(gpu, algorithm, Some(vendor), asked, span),
         };
         // The part of it that the host has, which may be over before the GPU's.
         if self.topology.ranks() > 1 {
             self.status.end(done.is_ok());
         }
         done?;
-        Ok(Ran { algorithm: method.name(), why })
+        Ok(Ran { method, why, link: method.link(self.transport.name()) })
     }
 
-    fn by_nccl(
-        &mut self,
-        gpu: &mut Gpu,
-        call: &Call,
-        span: &mut Span<'_>,
-        stream: &Arc<CudaStream>,
-    ) -> Result<()> {
+    fn by_nccl(&mut self, gpu: &mut Gpu, asked: DeviceCall<'_>, span: &mut Span<'_>) -> Result<()> {
+        let DeviceCall { call, options, stream } = asked;
         // No step of this plan is taken.
         let compiled = self.plan(Algorithm::RecursiveDoubling, Operation::AllReduce);
         let compiled = compiled.expect("every algorithm offers all-reduce");
-        let (task, _, transport) = self.task(call, Method::Vendor(Vendor::Nccl), &compiled, 1);
+        let deadlines = self.deadlines(options);
+        let begins = Begins { method: Method::Vendor(Vendor::Nccl), numbers: 1, label: options.label };
+        let (task, _, transport) = self.task(call, begins, &compiled, &deadlines);
         task.agree(transport)?;
         let op = call.op.expect("an all-reduce reduces");
         gpu.nccl().all_reduce(span, call.dtype, op, stream)
@@ -123,10 +127,10 @@ impl Engine {
         gpu: &mut Gpu,
         algorithm: Algorithm,
         vendor: Option<Vendor>,
-        call: &Call,
+        asked: DeviceCall<'_>,
         span: &mut Span<'_>,
-        stream: &Arc<CudaStream>,
     ) -> Result<()> {
+        let DeviceCall { call, options, stream } = asked;
         let compiled = self.plan(algorithm, Operation::AllReduce).expect("every algorithm offers all-reduce");
         let staged = Arc::clone(gpu.plans.entry((algorithm, vendor.is_some())).or_insert_with(|| {
             Arc::new(match vendor {
@@ -141,7 +145,9 @@ impl Engine {
             _ => 1,
         };
         let pieces = pieces::count_for(call.size_bytes() / shards);
-        let (task, executor, transport) = self.task(call, method, &compiled, pieces as u64);
+        let deadlines = self.deadlines(options);
+        let begins = Begins { method, numbers: pieces as u64, label: options.label };
+        let (task, executor, transport) = self.task(call, begins, &compiled, &deadlines);
         if vendor.is_some() {
             task.agree(transport)?;
         }
@@ -150,27 +156,35 @@ impl Engine {
 
     /// What the host's algorithm for an array of its own would be.
     fn on_host(&mut self, choice: &Choice, call: &Call) -> (Method, Why) {
-        let selection = self.selection(choice, call);
-        let method = selection.algorithm.parse().expect("what is selected has a name");
-        (method, selection.why)
+        let Ran { method, why, .. } = self.selection(choice, call);
+        (method, why)
     }
 
-    /// The next call, which takes so many numbers.
+    /// The next call.
     fn task<'a>(
         &'a mut self,
         call: &'a Call,
-        method: Method,
+        begins: Begins,
         compiled: &'a CompiledPlan,
-        numbers: u64,
+        deadlines: &'a Deadlines,
     ) -> (Task<'a>, &'a mut Executor, &'a mut Transport) {
-        let Self { topology, agreement, status, limits, label, calls, executor, transport, .. } = self;
-        let header = calls.next(numbers, call.count, Codes::new(call, method), std::mem::take(label));
+        let Begins { method, numbers, label } = begins;
+        let Self { topology, agreement, status, calls, executor, transport, .. } = self;
+        let header = calls.next(numbers, call.count, Codes::new(call, method), label);
         // Its end is written down when the host has done its part.
         let _ = header.note(status, call.size_bytes());
-        let deadlines = limits.of(header.sequence());
         let task = Task { call, header, method, compiled, topology, agreement, deadlines };
         (task, executor, transport)
     }
+}
+
+/// What the ranks tell each other of a call that begins, beside the call itself.
+#[derive(Debug, Clone, Copy)]
+struct Begins {
+    method: Method,
+    /// How many numbers it takes.
+    numbers: u64,
+    label: u64,
 }
 
 /// A rank keeps to one GPU: that is what the others know of it.

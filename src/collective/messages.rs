@@ -3,11 +3,9 @@
 //! They are not written into the flight recorder, which holds what all ranks number alike: what a rank waits for in one, only the
 //! error says that ends it.
 
-use std::mem::take;
-
 use unisono_collectives::Rank;
 
-use super::Engine;
+use super::{Engine, Options};
 use crate::codes::Codes;
 use crate::dtype::DType;
 use crate::error::{Place, Result};
@@ -18,12 +16,13 @@ impl Engine {
     /// Sends and receives at most one message each, of elements of one type. An error is the end, as of a collective.
     pub(crate) fn messages(
         &mut self,
+        options: &Options,
         dtype: DType,
         outgoing: Option<(&[u8], Rank)>,
         incoming: Option<(&mut [u8], Rank)>,
     ) -> Result<()> {
         self.check_alive()?;
-        let (label, codes, deadlines) = (take(&mut self.label), Codes::of_message(dtype), *self.deadlines());
+        let (label, codes, deadlines) = (options.label, Codes::of_message(dtype), self.deadlines(options));
         let count = |size_bytes| size_bytes / dtype.size_bytes();
         let outgoing = outgoing.map(|(bytes, to)| {
             let header = self.calls.messages.to(to, count(bytes.len()), codes, label);
@@ -51,13 +50,13 @@ impl Engine {
     }
 
     /// Receives a message from whichever other rank's is there first, and says whose it is.
-    pub(crate) fn receive_any(&mut self, dtype: DType, place: &mut [u8]) -> Result<Rank> {
+    pub(crate) fn receive_any(&mut self, options: &Options, dtype: DType, place: &mut [u8]) -> Result<Rank> {
         self.check_alive()?;
-        let (deadlines, (received, last_from)) = (*self.deadlines(), self.calls.messages.received());
+        let (deadlines, (received, last_from)) = (self.deadlines(options), self.calls.messages.received());
         let any = Messages::any(Codes::of_message(dtype));
         let found = self.transport.any_sender(&any, last_from, &deadlines);
         let from = self.ended(found, "receive-any", received)?;
-        self.messages(dtype, None, Some((place, from)))?;
+        self.messages(options, dtype, None, Some((place, from)))?;
         Ok(from)
     }
 

@@ -1,13 +1,10 @@
 //! How long ranks wait for each other, and what they are told of what they wait for.
 
 use std::fmt::Display;
-use std::mem::take;
 use std::time::Duration;
 
 use super::Communicator;
-use crate::collective::Engine;
 use crate::error::{Error, Result};
-use crate::select::Choice;
 use crate::status::{StatusBoard, panicked};
 
 /// How much of why rank 0 failed the others are told.
@@ -21,8 +18,7 @@ impl Communicator {
         self.seat.engine().limits.set_timeout(timeout);
     }
 
-    /// Makes calls for which this rank waits as long as this says. All that is in flight before is waited for first, and so
-    /// is what is in flight at its end.
+    /// Makes calls for which this rank waits as long as this says: [`Communicator::call`] with a timeout, for several calls.
     ///
     /// ```
     /// use std::time::Duration;
@@ -36,38 +32,7 @@ impl Communicator {
     /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     /// ```
     pub fn with_timeout<R>(&mut self, timeout: Duration, calls: impl FnOnce(&mut Self) -> R) -> R {
-        let limits = self.seat.engine().limits;
-        self.set_timeout(timeout);
-        let returned = calls(self);
-        self.seat.engine().limits = limits;
-        returned
-    }
-
-    /// Names the next call: in errors, in what is said of ranks that wait, and in flight recorders. All ranks give the call the
-    /// same name, or get an [`Error::Mismatch`] that says both. Of one of more than 52 bytes, the first 41 and a
-    /// number are kept.
-    ///
-    /// ```
-    /// use unisono::ReduceOp;
-    ///
-    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
-    ///     let mut loss = [1.0_f32];
-    ///     comm.label("validation loss").all_reduce(&mut loss, ReduceOp::Mean)?;
-    ///     Ok(())
-    /// });
-    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
-    /// ```
-    pub fn label(&mut self, label: &str) -> &mut Self {
-        self.label = self.status.know(label);
-        self
-    }
-
-    /// What the choice is for all calls, and the engine, which knows the label of the next one.
-    #[inline]
-    pub(super) fn labelled(&mut self) -> (&Choice, &mut Engine) {
-        let engine = self.seat.engine();
-        engine.label = take(&mut self.label);
-        (&self.choice, engine)
+        calls(&mut self.call().timeout(timeout))
     }
 
     /// Does something that may take long, such as a validation or a checkpoint: as long as any rank is in such a section, nobody
@@ -120,7 +85,7 @@ impl Communicator {
             told[..4].copy_from_slice(&(cause.len() as u32 + 1).to_le_bytes());
             told[4..4 + cause.len()].copy_from_slice(cause);
         }
-        self.label(label).broadcast(&mut told, 0)?;
+        self.call().label(label).broadcast(&mut told, 0)?;
         let (length, cause) = told.split_at(4);
         let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
         match (length.checked_sub(1), done) {

@@ -8,7 +8,7 @@ use cudarc::driver::{
 
 use super::Communicator;
 use crate::call::{Call, Ran};
-use crate::collective::Engine;
+use crate::collective::{DeviceCall, Engine};
 use crate::device::{self, Gpu};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -61,7 +61,7 @@ impl Communicator {
     /// let stream = comm.device()?.default_stream();
     /// let mut gradients = comm.alloc_device::<f32>(1 << 20)?;
     /// let ran = comm.all_reduce_device(&mut gradients, ReduceOp::Mean, &stream)?;
-    /// println!("{} ({})", ran.algorithm, ran.why);
+    /// println!("{ran}");
     /// comm.synchronize(&stream)?;
     /// # Ok(())
     /// # }
@@ -79,7 +79,7 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<Ran> {
         let call = Call::all_reduce(T::DTYPE, op, buffer.len());
-        let choice = self.choice.clone();
+        let choice = self.choice_of_call()?.clone();
         self.run_on_device(&choice, &call, buffer, stream)
     }
 
@@ -91,10 +91,10 @@ impl Communicator {
         buffer: &mut impl DevicePtrMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<Ran> {
-        let label = std::mem::take(&mut self.label);
+        let options = self.per_call.options;
+        let asked = DeviceCall { call, options: &options, stream };
         self.on_gpu(stream.context(), |engine, gpu| {
-            engine.label = label;
-            lend(buffer, stream, |span| engine.run_on_gpu(gpu, choice, call, span, stream))
+            lend(buffer, stream, |span| engine.run_on_gpu(gpu, choice, asked, span))
         })
     }
 
@@ -115,18 +115,18 @@ impl Communicator {
         B: DevicePtrMut<T> + Send + 'static,
     {
         self.check_in_flight()?;
-        let (choice, call) = (self.choice.clone(), Call::all_reduce(T::DTYPE, op, buffer.len()));
+        let (choice, options) = (self.choice_of_call()?.clone(), self.per_call.options);
+        let call = Call::all_reduce(T::DTYPE, op, buffer.len());
         let context = Arc::clone(stream.context());
         let begun = gpu::moment(stream)?;
         let done = Arc::new(context.new_event(None).map_err(cuda("an event"))?);
         let event = Arc::clone(&done);
-        let label = std::mem::take(&mut self.label);
         let request = self.seat.send(buffer, move |engine, buffer| {
             engine.with_gpu(&context, |engine, gpu| {
-                engine.label = label;
                 let aside = gpu.aside();
                 aside.wait(&begun).map_err(cuda("order of streams"))?;
-                let ran = lend(buffer, &aside, |span| engine.run_on_gpu(gpu, &choice, &call, span, &aside));
+                let asked = DeviceCall { call: &call, options: &options, stream: &aside };
+                let ran = lend(buffer, &aside, |span| engine.run_on_gpu(gpu, &choice, asked, span));
                 // Even if it failed, so that the array is not given back to its own stream too early.
                 let ordered = event.record(&aside).and_then(|()| buffer.stream().wait(&event));
                 ran.and(ordered.map_err(cuda("order of streams")))
@@ -141,11 +141,12 @@ impl Communicator {
     /// [`Error::Overdue`](crate::Error::Overdue) after the time that [`Communicator::set_timeout`] sets: a rank whose GPU waits for
     /// one that has ended would wait for ever. [`Error::Nccl`](crate::Error::Nccl) if NCCL says that something went wrong.
     pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
+        let options = self.per_call.options;
         self.on_gpu(stream.context(), |engine, gpu| {
             let reached = gpu::moment(stream)?;
             let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));
-            let (what, deadlines) = ("what is queued on the GPU", engine.deadlines());
-            device::wait_for(is_over, what, (deadlines, &engine.status), || gpu.check_nccl())
+            let (what, deadlines) = ("what is queued on the GPU", engine.deadlines(&options));
+            device::wait_for(is_over, what, (&deadlines, &engine.status), || gpu.check_nccl())
         })
     }
 

@@ -1,13 +1,12 @@
 //! Collectives that go on beside what their caller does next: the non-blocking form of each.
 
-use std::mem::take;
 use std::ops::DerefMut;
 
 use unisono_collectives::{Operation, Rank};
 
 use super::Communicator;
 use crate::call::Call;
-use crate::collective::Engine;
+use crate::collective::{Engine, Options};
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
@@ -179,7 +178,7 @@ impl Communicator {
         self.run_async(Choice::Algorithm(Self::OF_BARRIER), Call::barrier(), (), |()| &mut [])
     }
 
-    /// Begins an operation on a buffer, by what was chosen for all calls.
+    /// Begins an operation on a buffer, by what was chosen for it or for all calls.
     fn call_async<T: Element, B>(
         &mut self,
         operation: Operation,
@@ -190,7 +189,7 @@ impl Communicator {
         B: DerefMut<Target = [T]> + Send + 'static,
     {
         let call = self.checked::<T>(operation, op, buffer.len());
-        let choice = self.choice.on_host(operation).clone();
+        let choice = self.choice_of_call()?.on_host(operation).clone();
         self.run_async(choice, call, buffer, |buffer| bytemuck::cast_slice_mut(buffer))
     }
 
@@ -202,21 +201,20 @@ impl Communicator {
         buffer: B,
         bytes: fn(&mut B) -> &mut [u8],
     ) -> Result<Request<B>> {
-        self.work_async(buffer, move |engine, buffer| engine.run(&choice, &call, bytes(buffer)).map(drop))
+        self.work_async(buffer, move |engine, options, buffer| {
+            engine.run(&choice, options, &call, bytes(buffer)).map(drop)
+        })
     }
 
     /// Has the communication thread do this with a buffer, after all that is in flight.
     pub(super) fn work_async<B: Send + 'static>(
         &mut self,
         buffer: B,
-        work: impl FnOnce(&mut Engine, &mut B) -> Result<()> + Send + 'static,
+        work: impl FnOnce(&mut Engine, &Options, &mut B) -> Result<()> + Send + 'static,
     ) -> Result<Request<B>> {
         self.check_in_flight()?;
-        let label = take(&mut self.label);
-        self.seat.send(buffer, move |engine, buffer| {
-            engine.label = label;
-            work(engine, buffer)
-        })
+        let options = self.per_call.options;
+        self.seat.send(buffer, move |engine, buffer| work(engine, &options, buffer))
     }
 
     /// Whether a call can be given to the communication thread, as far as this thread knows.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use unisono_collectives::{Operation, Rank};
+use unisono_collectives::Rank;
 
 use super::Communicator;
 use crate::error::Result;
@@ -98,7 +98,7 @@ impl Communicator {
         let mut micros = vec![0_u64; 2 * self.ranks()];
         let own = self.own_part(micros.len());
         micros[own].copy_from_slice(&[(passed - waited).as_micros() as u64, waited.as_micros() as u64]);
-        self.label("lateness").call(Operation::AllGather, None, &mut micros)?;
+        self.call().label("lateness").all_gather(&mut micros)?;
         let times = |of_rank: &[u64]| Times {
             busy: Duration::from_micros(of_rank[0]),
             waited: Duration::from_micros(of_rank[1]),

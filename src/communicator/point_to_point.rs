@@ -23,7 +23,7 @@ impl Communicator {
     /// so wait for each other, up to the deadline: [`Communicator::exchange`] does both at the same time.
     ///
     /// A wait for the other rank has the deadline of a collective ([`Communicator::set_timeout`]): that of the first, as long as this
-    /// rank has made none. The message may have a [label](Communicator::label), which both ranks give it. Messages are not in the
+    /// rank has made none. The message may have a label and a deadline of its own ([`Communicator::call`]); both ranks give it the same label. Messages are not in the
     /// flight recorder, and nobody is warned of a wait for one.
     ///
     /// ```
@@ -50,7 +50,7 @@ impl Communicator {
     /// If there is no such rank, or if it is this one: a rank does not send to itself.
     pub fn send<T: Element>(&mut self, values: &[T], to: Rank) -> Result<()> {
         self.check_other(to);
-        self.labelled().1.messages(T::DTYPE, Some((cast_slice(values), to)), None)
+        self.seat.engine().messages(&self.per_call.options, T::DTYPE, Some((cast_slice(values), to)), None)
     }
 
     /// Receives what rank `from` has sent next to this one: exactly so many values of this type (`MPI_Recv`). For an example, and for
@@ -66,7 +66,12 @@ impl Communicator {
     /// If there is no such rank, or if it is this one: a rank sends nothing to itself.
     pub fn receive<T: Element>(&mut self, values: &mut [T], from: Rank) -> Result<()> {
         self.check_other(from);
-        self.labelled().1.messages(T::DTYPE, None, Some((cast_slice_mut(values), from)))
+        self.seat.engine().messages(
+            &self.per_call.options,
+            T::DTYPE,
+            None,
+            Some((cast_slice_mut(values), from)),
+        )
     }
 
     /// Receives a message from whichever other rank's is there first, and says whose it is (`MPI_Recv` from `MPI_ANY_SOURCE`). Where
@@ -97,7 +102,7 @@ impl Communicator {
     /// If there is no other rank.
     pub fn receive_any<T: Element>(&mut self, values: &mut [T]) -> Result<Rank> {
         assert!(self.ranks() > 1, "a rank that is alone receives nothing");
-        self.labelled().1.receive_any(T::DTYPE, cast_slice_mut(values))
+        self.seat.engine().receive_any(&self.per_call.options, T::DTYPE, cast_slice_mut(values))
     }
 
     /// Sends values to rank `to` and receives others from rank `from` at the same time (`MPI_Sendrecv`), which may be one rank or two:
@@ -132,7 +137,7 @@ impl Communicator {
         self.check_other(to);
         self.check_other(from);
         let (outgoing, incoming) = ((cast_slice(values), to), (cast_slice_mut(received), from));
-        self.labelled().1.messages(T::DTYPE, Some(outgoing), Some(incoming))
+        self.seat.engine().messages(&self.per_call.options, T::DTYPE, Some(outgoing), Some(incoming))
     }
 
     /// Begins a [`Communicator::send`] that goes on beside what this thread does next (`MPI_Isend`). The values are a vector,
@@ -152,8 +157,8 @@ impl Communicator {
         B: Deref<Target = [T]> + Send + 'static,
     {
         self.check_other(to);
-        self.work_async(values, move |engine, values| {
-            engine.messages(T::DTYPE, Some((cast_slice(values), to)), None)
+        self.work_async(values, move |engine, options, values| {
+            engine.messages(options, T::DTYPE, Some((cast_slice(values), to)), None)
         })
     }
 
@@ -184,8 +189,8 @@ impl Communicator {
         B: DerefMut<Target = [T]> + Send + 'static,
     {
         self.check_other(from);
-        self.work_async(values, move |engine, values| {
-            engine.messages(T::DTYPE, None, Some((cast_slice_mut(values), from)))
+        self.work_async(values, move |engine, options, values| {
+            engine.messages(options, T::DTYPE, None, Some((cast_slice_mut(values), from)))
         })
     }
 
@@ -210,9 +215,9 @@ impl Communicator {
     {
         self.check_other(to);
         self.check_other(from);
-        self.work_async((values, received), move |engine, (values, received)| {
+        self.work_async((values, received), move |engine, options, (values, received)| {
             let (outgoing, incoming) = ((cast_slice(values), to), (cast_slice_mut(received), from));
-            engine.messages(T::DTYPE, Some(outgoing), Some(incoming))
+            engine.messages(options, T::DTYPE, Some(outgoing), Some(incoming))
         })
     }
 

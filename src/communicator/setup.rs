@@ -8,6 +8,7 @@ use unisono_collectives::Topology;
 
 use super::Communicator;
 use super::lateness::Asked;
+use super::per_call::PerCall;
 use crate::collective::{Engine, Limits};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -65,7 +66,7 @@ impl Communicator {
             device: std::sync::OnceLock::new(),
             topology: topology.clone(),
             status: transport.status().clone(),
-            label: 0,
+            per_call: PerCall::default(),
             asked: Asked::never(),
             seat: Seat::new(Engine::new(transport, topology, limits(config))),
         };

@@ -2,7 +2,7 @@
 
 use std::ops::{DerefMut, Range};
 
-use unisono::{Choice, Communicator, DType, Element, Operation, ReduceOp, Request};
+use unisono::{CallBuilder, Choice, Communicator, DType, Element, Operation, ReduceOp, Request};
 
 use super::memory::Memory;
 use super::{Exact, assert_reduced, inputs};
@@ -100,9 +100,7 @@ impl Made {
     ) -> unisono::Result<()> {
         comm.set_choice(self.choice.clone())?;
         let op = self.op;
-        if !self.label.is_empty() {
-            comm.label(self.label);
-        }
+        let comm = &mut self.named(comm);
         let mut array = memory.array(comm, inputs::<T>(op, comm.rank(), number, self.count));
         if in_flight {
             array = self.begin(comm, array)?.wait()?;
@@ -111,6 +109,12 @@ impl Made {
         }
         self.check(comm, &array, number, ranks);
         Ok(())
+    }
+
+    /// The communicator, for a call with this one's label.
+    pub fn named<'comm>(&self, comm: &'comm mut Communicator) -> CallBuilder<'comm> {
+        let call = comm.call();
+        if self.label.is_empty() { call } else { call.label(self.label) }
     }
 
     /// Makes the blocking call, by what is chosen.

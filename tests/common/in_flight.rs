@@ -68,8 +68,7 @@ fn mixed(comm: &mut Communicator) {
             let number = round * 8 + place;
             call.label = ["", "of all"][number / 3 % 2];
             let mut array = inputs::<f64>(call.op, rank, number, call.count);
-            let is_named = !call.label.is_empty();
-            let comm = if is_named { comm.label(call.label) } else { &mut *comm };
+            let comm = &mut call.named(comm);
             // In twos, so that something stays in flight.
             if (rank + number / 2) % 2 == 0 {
                 call.block(comm, &mut array).unwrap();
@@ -83,7 +82,7 @@ fn mixed(comm: &mut Communicator) {
                 call.check(comm, &request.wait().unwrap(), number, Ranks::Agree);
             }
         }
-        let comm = comm.label("between rounds");
+        let mut comm = comm.call().label("between rounds");
         if (rank + round) % 2 == 0 { comm.barrier() } else { comm.barrier_async().unwrap().wait() }.unwrap();
     }
     for (call, number, request) in in_flight {

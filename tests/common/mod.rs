@@ -167,7 +167,7 @@ fn all_reduce<T: Exact>(
         return;
     }
     let ran = ran.unwrap();
-    assert!(*choice == Choice::Auto || ran.algorithm == choice.to_string());
+    assert!(*choice == Choice::Auto || Choice::from(ran.method) == *choice);
     let what = format!("{choice} over {}, {memory:?}, rank {}", comm.transport(), comm.rank());
     assert_reduced(&array, op, comm.ranks(), 0, &what);
 }

@@ -151,11 +151,14 @@ fn in_order(comm: &mut Communicator) {
         if ![0, last].contains(&rank) {
             continue;
         }
-        let comm = if number % 3 == 0 { comm.label("one of many") } else { &mut *comm };
+        let mut call = comm.call();
+        if number % 3 == 0 {
+            call = call.label("one of many");
+        }
         if rank == 0 {
-            give::<u32>(comm, last, number, count_of(number));
+            give::<u32>(&mut call, last, number, count_of(number));
         } else {
-            take::<u32>(comm, 0, number, count_of(number));
+            take::<u32>(&mut call, 0, number, count_of(number));
         }
     }
 }
@@ -210,7 +213,7 @@ fn in_flight(comm: &mut Communicator) {
     });
     let swapped: Vec<_> = swapped.collect();
     let array = comm.all_reduce_async(inputs::<f32>(ReduceOp::Sum, rank, 0, 100), ReduceOp::Sum).unwrap();
-    comm.label("after all").barrier().unwrap();
+    comm.call().label("after all").barrier().unwrap();
     assert!(received.iter().all(unisono::Request::is_done) && array.is_done());
     for (number, (received, sent)) in received.into_iter().zip(sent).enumerate() {
         assert_is(&received.wait().unwrap(), previous, comm, number);

@@ -20,7 +20,7 @@ pub(crate) fn play(role: &str, comm: &mut Communicator) {
         "through the host" => {
             // What the host's arrays are reduced by.
             let call = |count| Call::all_reduce(DType::F32, ReduceOp::Mean, count);
-            let on_host = [8, LARGE].map(|count| comm.selection(&call(count)).algorithm);
+            let on_host = [8, LARGE].map(|count| comm.selection(&call(count)).method.name());
             ran(comm, &on_host, "share a GPU");
             refuses(comm);
         }
@@ -99,7 +99,7 @@ where
         Ok(ran) => {
             let reduced = stream.clone_dtoh(&array).unwrap();
             comm.synchronize(&stream).unwrap();
-            let what = format!("{choice} ({}), rank {}, {count} elements", ran.algorithm, comm.rank());
+            let what = format!("{choice} ({}), rank {}, {count} elements", ran.method.name(), comm.rank());
             assert_reduced(&reduced, op, comm.ranks(), 0, &what);
             true
         }
@@ -124,13 +124,13 @@ fn ran(comm: &mut Communicator, expected: &[&str], route: &str) {
         let (mut array, stream) = array(comm, &inputs::<f32>(ReduceOp::Mean, comm.rank(), 0, size));
         let ran = comm.all_reduce_device(&mut array, ReduceOp::Mean, &stream).unwrap();
         assert!(
-            expected.is_empty() || ran.algorithm == expected[place],
+            expected.is_empty() || ran.method.name() == expected[place],
             "{size} elements: {}",
-            ran.algorithm
+            ran.method.name()
         );
         let reduced = stream.clone_dtoh(&array).unwrap();
         comm.synchronize(&stream).unwrap();
-        assert_reduced(&reduced, ReduceOp::Mean, comm.ranks(), 0, ran.algorithm);
+        assert_reduced(&reduced, ReduceOp::Mean, comm.ranks(), 0, ran.method.name());
     }
 }
 

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::replica::{Parameter, Tally};
-use unisono::{Algorithm, Communicator, DType, Error, Ran, ReduceOp, Why};
+use unisono::{Algorithm, Communicator, DType, Error, Method, Ran, ReduceOp, Why};
 
 mod filling;
 mod parcel;
@@ -224,7 +224,7 @@ impl Buckets {
     pub fn ran(&self, comm: &mut Communicator) -> Ran {
         if self.way.in_tree {
             let why = Why::Usual("the order of additions does not depend on the number of ranks");
-            return Ran { algorithm: IN_TREE.name(), why };
+            return Ran { method: Method::Algorithm(IN_TREE), why, link: comm.transport() };
         }
         let largest = self.buckets.iter().map(|bucket| bucket.gradients.count()).max().unwrap_or(0);
         let dtype = self.buckets.first().map_or(DType::F32, |bucket| bucket.narrow.dtype());

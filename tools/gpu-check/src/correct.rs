@@ -130,8 +130,8 @@ impl<T: Number> Arrays<T> {
         comm.synchronize(stream)?;
         stream.memcpy_dtoh(&device.slice(..all), &mut output[..all])?;
         stream.synchronize()?;
-        *seen.ran.entry(ran.algorithm).or_default() += 1;
-        Ok(Some(ran.algorithm))
+        *seen.ran.entry(ran.method.name()).or_default() += 1;
+        Ok(Some(ran.method.name()))
     }
 
     /// Has the host do the same, by a choice, and counts what differs.

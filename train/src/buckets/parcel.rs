@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{IN_TREE, Way};
-use unisono::{Choice, Communicator, Element, Error, ReduceOp, Registered, Request};
+use unisono::{Communicator, Element, Error, ReduceOp, Registered, Request};
 
 /// When a bucket travelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,22 +48,21 @@ impl<T: Element> Parcel<T> {
     }
 
     pub(crate) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
-        let usual = way.in_tree.then(|| comm.choice().clone());
+        let mut call = comm.call().label(&self.label);
         if way.in_tree {
-            comm.set_choice(Choice::Algorithm(IN_TREE))?;
+            call = call.algorithm(IN_TREE);
         }
         let mut values = self.here.take().expect("the parcel is back");
-        comm.label(&self.label);
         if way.is_beside {
-            self.request = Some(comm.all_reduce_async(values, ReduceOp::Sum)?);
+            self.request = Some(call.all_reduce_async(values, ReduceOp::Sum)?);
         } else {
             let began = Instant::now();
-            comm.all_reduce(&mut values, ReduceOp::Sum)?;
+            call.all_reduce(&mut values, ReduceOp::Sum)?;
             let ended = Instant::now();
             self.flight = Some(Flight { bucket: self.bucket, began, ended, exposed: ended - began });
             self.here = Some(values);
         }
-        usual.map_or(Ok(()), |usual| comm.set_choice(usual))
+        Ok(())
     }
 
     /// Waits until it is back.

@@ -159,8 +159,8 @@ fn the_parts_are_of_use_in_a_loop_of_ones_own() {
             buckets.land_all().unwrap();
         }
         assert_eq!(
-            buckets.ran(&mut comm).algorithm,
-            comm.selection(&unisono::Call::all_reduce(DType::BF16, unisono::ReduceOp::Sum, 80)).algorithm
+            buckets.ran(&mut comm).method,
+            comm.selection(&unisono::Call::all_reduce(DType::BF16, unisono::ReduceOp::Sum, 80)).method
         );
     });
 }
