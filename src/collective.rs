@@ -15,7 +15,7 @@ use crate::executor::{CompiledPlan, EagerSteps, Executor, Task, agreement};
 use crate::method::{Method, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
-use crate::status::{StatusBoard, dump_failed, panicked};
+use crate::status::StatusBoard;
 use crate::transport::{Calls, Deadlines, Transport};
 use crate::tuning::Tuning;
 
@@ -23,6 +23,7 @@ use crate::tuning::Tuning;
 mod by_mpi;
 #[cfg(feature = "nccl")]
 mod device;
+mod ending;
 mod messages;
 mod options;
 
@@ -42,7 +43,7 @@ pub trait Collective {
     ///
     /// # Errors
     /// [`crate::Error::Unsupported`] if this cannot do that; the call is then as good as not made. Any
-    /// other error ends the use of the communicator.
+    /// other error [is fatal](crate::Error::is_fatal).
     ///
     /// # Panics
     /// If the buffer has another size.
@@ -170,21 +171,17 @@ impl Engine {
             #[cfg(feature = "mpi")]
             (Choice::Vendor(Vendor::Mpi), Transport::Mpi(_)) => {
                 let ran = self.run_by_mpi(options, call, buffer);
-                self.note(&ran);
-                return ran;
+                return self.settle(ran);
             }
             (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl), _) => Err(Error::Unsupported(
-                "NCCL works on the memory of GPUs, and this array is in the host's".to_owned(),
+                "NCCL works on the memory of GPUs, and this array is in the host's; choose another algorithm"
+                    .to_owned(),
             )),
             _ => self.run_planned(choice, options, call, buffer),
         };
         match planned {
             Ok(place) => Ok(self.recent[place].ran),
-            Err(error) => {
-                let failed = Err(error);
-                self.note(&failed);
-                failed
-            }
+            Err(error) => self.settle(Err(error)),
         }
     }
 
@@ -222,40 +219,6 @@ impl Engine {
     /// How long the next call may wait for other ranks.
     pub(crate) fn deadlines(&self, options: &Options) -> Deadlines {
         options.deadlines(self.limits.of(self.calls.sequence))
-    }
-
-    /// Remembers how a call has ended: an error is the end, but for a call that is as good as not made.
-    #[inline]
-    pub(crate) fn note<R>(&mut self, ended: &Result<R>) {
-        match ended {
-            Ok(_) | Err(Error::Unsupported(_)) => {}
-            Err(error) => drop(self.fail(&error.to_string())),
-        }
-    }
-
-    /// Says that this rank cannot go on; what later calls fail with.
-    pub(crate) fn fail(&mut self, cause: &str) -> Error {
-        if self.failure.is_none() {
-            self.failure = Some(cause.to_owned());
-            self.transport.fail(cause);
-            dump_failed(&self.status, cause);
-            self.transport.end_if_stranded();
-        }
-        let (rank, cause) = (self.transport.rank(), self.failure.clone().unwrap_or_default());
-        Error::Aborted { rank, by: rank, cause }
-    }
-
-    /// # Errors
-    /// [`Error::Aborted`] after a failure.
-    #[inline]
-    pub(crate) fn check_alive(&self) -> Result<()> {
-        match &self.failure {
-            None => Ok(()),
-            Some(cause) => {
-                let rank = self.transport.rank();
-                Err(Error::Aborted { rank, by: rank, cause: cause.clone() })
-            }
-        }
     }
 
     /// This rank's plan, if the algorithm offers the operation.
@@ -323,14 +286,6 @@ impl Engine {
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Ran {
         let place = self.choose(choice, call);
         self.recent[place].ran
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            drop(self.fail(&panicked()));
-        }
     }
 }
 

@@ -164,10 +164,12 @@ impl Communicator {
             Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi) if !self.has_mpi => {
                 let these =
                     if self.transport == "threads" { "these are threads" } else { "these have no MPI" };
-                Err(Error::Unsupported(format!("MPI's own collectives need ranks under mpirun; {these}")))
+                Err(Error::Unsupported(format!(
+                    "MPI's own collectives need ranks under mpirun; {these}: choose another algorithm"
+                )))
             }
             Choice::InNodes(algorithm, _) if !is_for_vendors(*algorithm) => Err(Error::Unsupported(format!(
-                "{algorithm} has no phases inside of nodes; hierarchical-copy and rail have"
+                "{algorithm} has no phases inside of nodes; choose hierarchical-copy or rail, which have"
             ))),
             _ => Ok(()),
         }
@@ -220,7 +222,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if ranks call different things, [`Error::Timeout`], [`Error::Left`] and
-    /// [`Error::Aborted`] if another rank does not come, [`Error::Mpi`] if MPI fails.
+    /// [`Error::Aborted`] if another rank does not come, [`Error::Failed`] if this rank cannot go on. After those the communicator
+    /// [is lost](Error::is_fatal). [`Error::Unsupported`] refuses the call, if what was chosen by name cannot be had.
     pub fn all_reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
         self.run(Operation::AllReduce, Some(op), buffer)
     }

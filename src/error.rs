@@ -7,15 +7,36 @@ use unisono_collectives::Rank;
 
 use crate::record::{Doing, POINT_TO_POINT, Seconds};
 
+mod code;
+
+pub use code::ErrorCode;
+
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An operating error. (A programmer's error, such as a root that does not exist, is a panic with the
 /// numbers in it.)
 ///
-/// After an error a communicator is unusable: every later call fails with [`Error::Aborted`]. (Not after
-/// [`Error::Unsupported`] and [`Error::OnRank0`], nor after the [`Error::Memory`] of an `alloc`.) What a failed
-/// collective leaves in the buffer is undefined.
+/// There are two classes, told apart by [`Error::is_fatal`]:
+/// - *Refused*: the call was not made, and the communicator is as good as before. The text says what to do.
+/// - *Failed*: the communicator is lost, on all ranks sooner or later. Every later call fails with [`Error::Aborted`], and what the
+///   buffer holds is undefined. The text says which rank failed and why.
+///
+/// What MPI, CUDA, NCCL or the system say is by itself a refusal: of a world that does not begin, or of memory that is not
+/// there. Where they end a call that ranks have begun, it is the cause of an [`Error::Failed`].
+///
+/// ```
+/// use unisono::{Choice, Error, ErrorCode, ReduceOp, Vendor};
+///
+/// unisono::threads(2, |mut comm| {
+///     let refused = comm.set_choice(Choice::Vendor(Vendor::Mpi)).unwrap_err();
+///     assert!(!refused.is_fatal() && refused.code() == ErrorCode::Unsupported);
+///     comm.barrier().unwrap();
+///     // A rank that calls something else.
+///     let failed = comm.all_reduce(&mut vec![1.0_f32; 10 + comm.rank()], ReduceOp::Sum).unwrap_err();
+///     assert!(failed.is_fatal() && comm.barrier().unwrap_err().is_fatal());
+/// });
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -67,6 +88,16 @@ pub enum Error {
         cause: String,
     },
 
+    /// This rank cannot go on in a call that ranks have begun.
+    #[error("rank {rank} cannot go on: {cause}")]
+    Failed {
+        /// This rank.
+        rank: Rank,
+        /// Why: what MPI, CUDA, NCCL or the system say.
+        #[source]
+        cause: Box<Error>,
+    },
+
     /// What [`on_rank0`](crate::Communicator::on_rank0) was to do did not succeed. All ranks know it, and the communicator is as good
     /// as before.
     #[error("rank 0 did not succeed in what the others wait for: {label}: {cause}")]
@@ -95,6 +126,7 @@ pub enum Error {
         /// What was to be done.
         what: &'static str,
         /// What the driver says.
+        #[source]
         cause: cudarc::driver::DriverError,
     },
 
@@ -132,6 +164,7 @@ pub enum Error {
         /// How much was asked for.
         size_bytes: usize,
         /// What the system says.
+        #[source]
         cause: std::io::Error,
     },
 
@@ -146,6 +179,55 @@ pub enum Error {
     /// A name, in an argument or the environment, that means nothing.
     #[error("{0}")]
     Setting(String),
+}
+
+impl Error {
+    /// Whether the communicator is lost. If not, the call was refused: all ranks may go on as if it had not been made. Where only
+    /// some were refused, the others wait for them in it. ([`Error::OnRank0`] is no failure either: all ranks have met.)
+    pub fn is_fatal(&self) -> bool {
+        self.code().is_fatal()
+    }
+
+    /// What went wrong, as a number and a name that never change.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::Mismatch { .. } => ErrorCode::Mismatch,
+            Self::Left { .. } => ErrorCode::Left,
+            Self::Aborted { .. } => ErrorCode::Aborted,
+            Self::Failed { .. } => ErrorCode::Failed,
+            Self::OnRank0 { .. } => ErrorCode::OnRank0,
+            Self::Mpi { .. } => ErrorCode::Mpi,
+            #[cfg(feature = "nccl")]
+            Self::Cuda { .. } => ErrorCode::Cuda,
+            #[cfg(feature = "nccl")]
+            Self::Overdue { .. } => ErrorCode::Overdue,
+            #[cfg(feature = "nccl")]
+            Self::Nccl { .. } => ErrorCode::Nccl,
+            Self::Library(_) => ErrorCode::Library,
+            Self::Memory { .. } => ErrorCode::Memory,
+            Self::Launch(_) => ErrorCode::Launch,
+            Self::Unsupported(_) => ErrorCode::Unsupported,
+            Self::Setting(_) => ErrorCode::Setting,
+        }
+    }
+
+    /// The rank at which it went wrong, as far as this one knows: the one that did not come, has left, or failed first. Ranks that
+    /// call different things are two, of which none is known to be wrong.
+    pub fn failed_rank(&self) -> Option<Rank> {
+        match *self {
+            Self::Timeout { other, .. } | Self::Left { other, .. } => Some(other),
+            Self::Aborted { by, .. } => Some(by),
+            Self::Failed { rank, .. } => Some(rank),
+            Self::OnRank0 { .. } => Some(0),
+            _ => None,
+        }
+    }
+
+    /// The same as the end of a call that rank `rank` had begun.
+    pub(crate) fn in_call(self, rank: Rank) -> Self {
+        if self.is_fatal() { self } else { Self::Failed { rank, cause: Box::new(self) } }
+    }
 }
 
 /// As it reads: an error that `main` returns is printed by its `Debug`, and whoever wrote that `main` wants the sentence.

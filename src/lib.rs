@@ -70,7 +70,7 @@ pub use communicator::DeviceRequest;
 pub use communicator::{CallBuilder, Communicator, Lateness, Times};
 pub use config::OnFailure;
 pub use dtype::{DType, Element};
-pub use error::{Error, Place, Result};
+pub use error::{Error, ErrorCode, Place, Result};
 pub use kernels::ReduceOp;
 pub use memory::Registered;
 pub use method::{Method, Vendor};

@@ -73,7 +73,7 @@ impl<B> Request<B> {
     /// Waits until it is done, and gives back the buffer.
     ///
     /// # Errors
-    /// As the blocking call; the buffer is then lost, like the communicator.
+    /// As the blocking call. The buffer is then lost, also where the call [was refused](Error::is_fatal) and the communicator is not.
     pub fn wait(self) -> Result<B> {
         self.wait_until_done();
         lock(&self.outcome.result).take().expect("a call that is done has a result")
@@ -195,7 +195,9 @@ impl Background {
         let common = Arc::new(Common::default());
         let theirs = Arc::clone(&common);
         let thread = std::thread::Builder::new().name("communication".into()).spawn(move || theirs.serve());
-        let failed = |cause| Error::Unsupported(format!("no thread for collectives in flight: {cause}"));
+        let failed = |cause| {
+            Error::Unsupported(format!("no thread for collectives in flight: {cause}; make blocking calls"))
+        };
         Ok(Self { common, thread: Some(thread.map_err(failed)?) })
     }
 

@@ -51,6 +51,7 @@ fn play(role: &str) -> ExitCode {
             .for_each(|memory| common::conformance(&mut comm, memory)),
         "bits" => common::bits::agree(&mut comm, Memory::Mixed),
         "in flight" => common::in_flight::conformance(&mut comm),
+        "refused" => common::errors::refused(&mut comm),
         "groups" => common::groups::conformance(&mut comm),
         "groups conform" => common::groups::inside(&mut comm),
         "point to point" => common::point_to_point::conformance(&mut comm),
@@ -76,6 +77,7 @@ fn trials() -> Vec<Trial> {
         ("in flight", 2..=3),
         ("point to point", 2..=4),
         ("stress", 3..=3),
+        ("refused", 1..=3),
         ("groups", 1..=4),
         ("groups conform", 4..=4),
     ] {

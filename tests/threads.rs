@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, Method, ReduceOp, Vendor};
+use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, ErrorCode, Method, ReduceOp, Vendor};
 
 mod common;
 
@@ -286,4 +286,41 @@ fn a_call_in_flight_keeps_what_it_was_begun_with() {
         assert_eq!(named.unwrap().wait().unwrap(), [2; 9]);
         assert_eq!(plain.unwrap().wait().unwrap(), [2; 9]);
     });
+}
+
+#[test]
+fn after_a_refused_call_all_ranks_go_on() {
+    for ranks in 1..=3 {
+        unisono::threads(ranks, |mut comm| common::errors::refused(&mut comm));
+    }
+}
+
+#[test]
+fn after_a_failed_call_none_goes_on() {
+    use common::errors::failed;
+    let code = |error: &Option<Error>| error.as_ref().map(Error::code);
+    let late = failed(|comm| match comm.rank() {
+        0 => comm.barrier(),
+        _ => {
+            std::thread::sleep(Duration::from_millis(1200));
+            Ok(())
+        }
+    });
+    assert_eq!((code(&late[0]), code(&late[1])), (Some(ErrorCode::Timeout), None));
+    let left = failed(|comm| if comm.rank() == 1 { Ok(()) } else { comm.barrier() });
+    assert_eq!((code(&left[0]), left[0].as_ref().unwrap().failed_rank()), (Some(ErrorCode::Left), Some(1)));
+    let told = failed(|comm| {
+        if comm.rank() == 1 {
+            comm.fail("the disk is full");
+        }
+        comm.barrier()
+    });
+    for error in told.map(Option::unwrap) {
+        assert_eq!((error.code(), error.failed_rank()), (ErrorCode::Aborted, Some(1)), "{error}");
+    }
+    let apart = failed(|comm| comm.all_reduce(&mut vec![1_u8; 5 + comm.rank()], ReduceOp::Sum).map(drop));
+    assert!(apart.iter().any(|error| code(error) == Some(ErrorCode::Mismatch)), "{apart:?}");
+    assert!(apart.iter().all(Option::is_some), "{apart:?}");
+    let groups = failed(|comm| comm.group(&[comm.rank()]).map(drop));
+    assert_eq!(groups.each_ref().map(code), [Some(ErrorCode::Mismatch); 2]);
 }

@@ -231,11 +231,11 @@ fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
     }
 }
 
-/// How arrays on GPUs travel. Where a rank has no GPU, the first such rank says why.
+/// How arrays on GPUs travel. Where a rank has no GPU, all know why, and rank 0 says it.
 #[cfg(feature = "nccl")]
 fn device_route(comm: &mut Communicator) -> Result<String, Failure> {
     comm.device_route().map_err(|error| match error {
-        Error::Aborted { .. } => Failure::SaidElsewhere,
+        Error::Unsupported(_) if comm.rank() != 0 => Failure::SaidElsewhere,
         error => Failure::BadInput(error.to_string()),
     })
 }

@@ -40,8 +40,7 @@ impl Engine {
             Some(gpu) => gpu,
             None => {
                 let made = self.set_up_gpu(context);
-                self.note(&made);
-                Box::new(made?)
+                Box::new(self.settle(made)?)
             }
         };
         let bound = check_context(&gpu.context, context)
@@ -54,8 +53,7 @@ impl Engine {
             nccl.abort();
         }
         self.gpu = Some(gpu);
-        self.note(&done);
-        done
+        self.settle(done)
     }
 
     fn set_up_gpu(&mut self, context: &Arc<CudaContext>) -> Result<Gpu> {
@@ -193,7 +191,7 @@ fn check_context(known: &CudaContext, given: &CudaContext) -> Result<()> {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
-        "this rank's arrays are on GPU {}, and this call's array or stream is on GPU {}",
+        "this rank's arrays are on GPU {}, and this call's array or stream is on GPU {}: a rank keeps to one",
         known.ordinal(),
         given.ordinal()
     )))

@@ -73,7 +73,6 @@ impl Engine {
             };
             failure.at(at, &self.status)
         });
-        self.note(&ended);
-        ended
+        self.settle(ended)
     }
 }

@@ -68,8 +68,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Cuda`](crate::Error::Cuda) and [`Error::Nccl`](crate::Error::Nccl) if these fail,
-    /// [`Error::Overdue`](crate::Error::Overdue) if the GPU does not come to an end, and
+    /// As [`Communicator::all_reduce`]; [`Error::Overdue`](crate::Error::Overdue) if the GPU does not come to an end, and
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the array is on another GPU than those before, or what was chosen by
     /// name cannot be had; the call is then as good as not made.
     pub fn all_reduce_device<T: Element>(
@@ -139,7 +138,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Overdue`](crate::Error::Overdue) after the time that [`Communicator::set_timeout`] sets: a rank whose GPU waits for
-    /// one that has ended would wait for ever. [`Error::Nccl`](crate::Error::Nccl) if NCCL says that something went wrong.
+    /// one that has ended would wait for ever. [`Error::Failed`](crate::Error::Failed) if NCCL or CUDA say that something went wrong.
     pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
         let options = self.per_call.options;
         self.on_gpu(stream.context(), |engine, gpu| {
@@ -154,21 +153,17 @@ impl Communicator {
     /// sets up what the first all-reduce would.
     ///
     /// # Errors
-    /// As [`Communicator::device`], on the first rank that has none, and [`Error::Aborted`] on the others; the communicator is then
-    /// as good as before. Otherwise as [`Communicator::all_reduce_device`].
+    /// [`Error::Unsupported`] on all ranks if one has no GPU to use, with what it says; the communicator is then as good as before.
+    /// Otherwise as [`Communicator::all_reduce_device`].
     pub fn device_route(&mut self) -> Result<String> {
-        let (rank, device) = (self.rank as u64, self.device());
-        let mut without = [if device.is_err() { rank } else { u64::MAX }];
-        self.all_reduce_by_ours(&mut without, ReduceOp::Min)?;
-        let context = match (device, without) {
-            (Ok(context), [u64::MAX]) => context,
-            (Err(error), [first]) if first == rank => return Err(error),
-            (_, [first]) => {
-                let (rank, by, cause) = (self.rank, first as usize, "it has no GPU to use".to_owned());
-                return Err(Error::Aborted { rank, by, cause });
-            }
-        };
-        self.on_gpu(&context, |_, gpu| Ok(gpu.route()))
+        let device = self.device();
+        let why = device.as_ref().map_or_else(ToString::to_string, |_| String::new());
+        let all = self.gather_bytes(why.as_bytes())?;
+        if let Some(first) = all.iter().position(|why| !why.is_empty()) {
+            let why = String::from_utf8_lossy(&all[first]);
+            return Err(Error::Unsupported(format!("rank {first}: {why}")));
+        }
+        self.on_gpu(&device?, |_, gpu| Ok(gpu.route()))
     }
 
     /// Lets `work` use this rank's GPU, which all ranks set up together before the first time.
@@ -202,7 +197,7 @@ impl<B> DeviceRequest<B> {
     /// work.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_device`]; the array is then lost, like the communicator.
+    /// As [`Communicator::all_reduce_device`]. The array is then lost, also where the communicator is not.
     pub fn wait(self, stream: &Arc<CudaStream>) -> Result<B> {
         let buffer = self.request.wait()?;
         stream.wait(&self.done).map_err(cuda("order of streams"))?;

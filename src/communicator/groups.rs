@@ -35,13 +35,15 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`], and [`Error::Memory`](crate::Error::Memory) if the system has not enough for it.
+    /// As [`Communicator::all_reduce`]. Where a group cannot begin, for want of memory, say, this communicator is lost too, with
+    /// [`Error::Failed`](crate::Error::Failed): the other ranks may have theirs.
     pub fn split(&mut self, color: Option<usize>, key: i64) -> Result<Option<Self>> {
         let own = [u64::from(color.is_some()), color.unwrap_or(0) as u64, key as u64];
         let all = self.gather_words(&own)?;
         let mut members: Vec<_> = (0..self.ranks()).filter(|&rank| all[rank][..2] == own[..2]).collect();
         members.sort_by_key(|&rank| all[rank][2] as i64);
-        let group = self.of_members(members)?;
+        let group = self.of_members(members);
+        let group = self.seat.engine().settle(group)?;
         Ok(color.is_some().then_some(group))
     }
 

@@ -43,7 +43,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Left`](crate::Error::Left) and
     /// [`Error::Aborted`](crate::Error::Aborted) if the other rank does not receive it,
-    /// [`Error::Mpi`](crate::Error::Mpi) if MPI fails. Of ranks that disagree on a message the receiver says so, and a sender that
+    /// [`Error::Failed`](crate::Error::Failed) if this rank cannot go on. Of ranks that disagree on a message the receiver says so, and a sender that
     /// has not to wait for it learns of it in a later call.
     ///
     /// # Panics
@@ -60,7 +60,7 @@ impl Communicator {
     /// [`Error::Mismatch`](crate::Error::Mismatch) if what comes has another count, type or label, or is of a collective: it names
     /// what both ranks called. [`Error::Timeout`](crate::Error::Timeout), [`Error::Left`](crate::Error::Left) and
     /// [`Error::Aborted`](crate::Error::Aborted) if the other rank does not send it,
-    /// [`Error::Mpi`](crate::Error::Mpi) if MPI fails. What is then in `values` is undefined.
+    /// [`Error::Failed`](crate::Error::Failed) if this rank cannot go on. What is then in `values` is undefined.
     ///
     /// # Panics
     /// If there is no such rank, or if it is this one: a rank sends nothing to itself.

@@ -164,9 +164,8 @@ fn gpus(comm: &mut Communicator) -> Result<Vec<Finding>> {
     };
     let route = match comm.device_route() {
         Ok(route) => vec![Finding::fine("arrays", format!("on GPUs: {route}"))],
-        Err(Error::Unsupported(_)) => Vec::new(),
-        Err(Error::Aborted { .. }) if comm.device().is_err() => Vec::new(),
-        Err(error @ Error::Aborted { .. }) => vec![Finding::note("arrays", error.to_string())],
+        Err(Error::Unsupported(_)) if comm.device().is_err() => Vec::new(),
+        Err(error @ Error::Unsupported(_)) => vec![Finding::note("arrays", error.to_string())],
         Err(error) => return Err(error),
     };
     Ok([nccl, gpu].into_iter().chain(route).collect())

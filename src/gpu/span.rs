@@ -22,7 +22,7 @@ pub(crate) fn lend<T: Element, R>(
     let (size_bytes, home) = (size_of::<T>() * array.len(), array.stream().context().ordinal());
     if home != stream.context().ordinal() {
         return Err(Error::Unsupported(format!(
-            "the array is on GPU {home}, and the stream on GPU {}",
+            "the array is on GPU {home}, and the stream on GPU {}: give a stream of the array's GPU",
             stream.context().ordinal()
         )));
     }

@@ -30,12 +30,12 @@ impl Unisono {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use unisono::{Algorithm, Choice, ReduceOp, Unisono};
+    /// use unisono::{Algorithm, ReduceOp, Unisono};
     ///
     /// # fn main() -> unisono::Result<()> {
     /// // Under mpirun, torchrun, `unisono launch`, or alone: the ranks that were launched.
     /// let mut comm = Unisono::builder()
-    ///     .algorithm(Choice::Algorithm(Algorithm::Ring))
+    ///     .algorithm(Algorithm::Ring)
     ///     .timeout(Duration::from_secs(60))
     ///     .detect()?;
     /// let mut gradients = vec![1.0_f32; 1000];
@@ -66,8 +66,8 @@ pub struct Builder {
 
 impl Builder {
     /// The algorithm for all calls, as [`Communicator::set_choice`]. All ranks choose the same.
-    pub fn algorithm(self, choice: Choice) -> Self {
-        Self { algorithm: Some(choice), ..self }
+    pub fn algorithm(self, choice: impl Into<Choice>) -> Self {
+        Self { algorithm: Some(choice.into()), ..self }
     }
 
     /// How long a rank waits for another, in its first call too, as [`Communicator::set_timeout`].

@@ -252,5 +252,7 @@ fn late(comm: &mut Communicator) {
         std::thread::sleep(Duration::from_secs(5));
     }
     let (mut array, stream) = array(comm, &[1.0_f32; 10]);
-    comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream).unwrap();
+    let error = comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream).unwrap_err();
+    assert!(error.is_fatal() && comm.barrier().is_err_and(|later| later.is_fatal()));
+    panic!("{error}");
 }

@@ -66,9 +66,8 @@ fn route(comm: &mut Communicator) -> Result<String, Failure> {
         Ok(route) => return Ok(route),
         Err(error) => error,
     };
-    // The first rank without a GPU knows why, the others only that there is one. If that was all, they can still meet.
-    let is_none = matches!(error, unisono::Error::Unsupported(_) | unisono::Error::Aborted { .. });
-    if is_none && comm.barrier().is_ok() {
+    // All ranks know which has none. If that was all, they can still meet.
+    if matches!(error, unisono::Error::Unsupported(_)) && comm.barrier().is_ok() {
         return Err(Failure::Skipped(error.to_string()));
     }
     Err(error.into())

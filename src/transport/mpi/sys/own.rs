@@ -125,7 +125,10 @@ impl Begun {
 
 pub(super) fn int(count: usize) -> Result<c_int> {
     c_int::try_from(count).map_err(|_| {
-        Error::Unsupported(format!("MPI's own collectives take at most {} elements a call", c_int::MAX))
+        Error::Unsupported(format!(
+            "MPI's own collectives take at most {} elements a call; choose another algorithm",
+            c_int::MAX
+        ))
     })
 }
 

@@ -1,0 +1,112 @@
+//! How a call that went wrong ends: as one that was refused, or with the communicator.
+
+use super::Engine;
+use crate::error::{Error, Result};
+use crate::status::{dump_failed, panicked};
+
+impl Engine {
+    /// What a call that ranks have begun comes to: an error is the end of the communicator, but for one that refuses the call.
+    #[inline]
+    pub(crate) fn settle<R>(&mut self, ended: Result<R>) -> Result<R> {
+        match ended {
+            Ok(_) | Err(Error::Unsupported(_)) => ended,
+            Err(error) => Err(self.failed_of(error)),
+        }
+    }
+
+    #[cold]
+    fn failed_of(&mut self, error: Error) -> Error {
+        drop(self.fail(&error.to_string()));
+        error.in_call(self.transport.rank())
+    }
+
+    /// Says that this rank cannot go on; what later calls fail with.
+    pub(crate) fn fail(&mut self, cause: &str) -> Error {
+        if self.failure.is_none() {
+            self.failure = Some(cause.to_owned());
+            self.transport.fail(cause);
+            dump_failed(&self.status, cause);
+            self.transport.end_if_stranded();
+        }
+        let (rank, cause) = (self.transport.rank(), self.failure.clone().unwrap_or_default());
+        Error::Aborted { rank, by: rank, cause }
+    }
+
+    /// # Errors
+    /// [`Error::Aborted`] after a failure.
+    #[inline]
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match &self.failure {
+            None => Ok(()),
+            Some(cause) => {
+                let rank = self.transport.rank();
+                Err(Error::Aborted { rank, by: rank, cause: cause.clone() })
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            drop(self.fail(&panicked()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::io;
+    use std::time::Duration;
+
+    use unisono_collectives::Topology;
+
+    use super::super::{Limits, Options};
+    use super::*;
+    use crate::call::Call;
+    use crate::select::Choice;
+    use crate::transport::{Deadlines, Transport};
+
+    fn engine() -> Engine {
+        let deadlines = Deadlines { timeout: Duration::from_secs(1), quiet: Duration::from_secs(1) };
+        let limits = Limits { usual: deadlines, first: deadlines };
+        Engine::new(Transport::threads(1).unwrap().remove(0), Topology::single_node(1), limits)
+    }
+
+    fn call(engine: &mut Engine) -> Result<()> {
+        engine.run(&Choice::Auto, &Options::default(), &Call::barrier(), &mut []).map(drop)
+    }
+
+    #[test]
+    fn what_others_say_ends_a_call_with_the_communicator() {
+        let said: [fn() -> Error; 4] = [
+            || Error::Memory { size_bytes: 8, cause: io::ErrorKind::OutOfMemory.into() },
+            || Error::Mpi { call: "MPI_Isend", code: 17, text: "on purpose".to_owned() },
+            || Error::Library("no such function".to_owned()),
+            || Error::Setting("on a group".to_owned()),
+        ];
+        for said in said {
+            let mut engine = engine();
+            let failed = engine.settle(Err::<(), _>(said())).unwrap_err();
+            assert!(!said().is_fatal() && failed.is_fatal());
+            assert_eq!(
+                (failed.failed_rank(), failed.source().unwrap().to_string()),
+                (Some(0), said().to_string())
+            );
+            assert!(
+                matches!(call(&mut engine), Err(Error::Aborted { by: 0, cause, .. }) if cause == said().to_string())
+            );
+        }
+        let memory = Error::Memory { size_bytes: 8, cause: io::ErrorKind::OutOfMemory.into() };
+        assert!(memory.source().unwrap().is::<io::Error>());
+    }
+
+    #[test]
+    fn what_is_refused_ends_nothing() {
+        let mut engine = engine();
+        let refused = engine.settle(Err::<(), _>(Error::Unsupported("by this MPI".to_owned()))).unwrap_err();
+        assert!(!refused.is_fatal());
+        call(&mut engine).unwrap();
+    }
+}

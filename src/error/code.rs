@@ -1,0 +1,147 @@
+//! Errors as numbers.
+
+use unisono_collectives::named;
+
+/// From here on the communicator is lost.
+const FIRST_FATAL: i32 = 101;
+
+/// What went wrong, as a number and a name that never change: the same in every language that calls the library. 0 is
+/// none of them, and stands for success.
+///
+/// Up to 100 are *refused* calls, after which the communicator is as good as before; above are *failed* ones, after which it
+/// is lost.
+///
+/// ```
+/// use unisono::{Error, ErrorCode};
+///
+/// let refused = Error::Setting("UNISONO_TIMEOUT_S is no number".to_owned());
+/// assert_eq!((refused.code(), refused.code().number()), (ErrorCode::Setting, 6));
+/// assert_eq!(ErrorCode::from_number(101), Some(ErrorCode::Timeout));
+/// assert_eq!("timeout".parse(), Ok(ErrorCode::Timeout));
+/// assert!(ErrorCode::Timeout.is_fatal() && !refused.code().is_fatal());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    Unsupported = 1,
+    /// [`Error::OnRank0`](crate::Error::OnRank0).
+    OnRank0 = 2,
+    /// [`Error::Memory`](crate::Error::Memory).
+    Memory = 3,
+    /// [`Error::Library`](crate::Error::Library).
+    Library = 4,
+    /// [`Error::Launch`](crate::Error::Launch).
+    Launch = 5,
+    /// [`Error::Setting`](crate::Error::Setting).
+    Setting = 6,
+    /// [`Error::Mpi`](crate::Error::Mpi).
+    Mpi = 7,
+    /// `Error::Cuda`, of the feature `nccl`.
+    Cuda = 8,
+    /// `Error::Nccl`, of the feature `nccl`.
+    Nccl = 9,
+    /// [`Error::Timeout`](crate::Error::Timeout).
+    Timeout = FIRST_FATAL,
+    /// [`Error::Mismatch`](crate::Error::Mismatch).
+    Mismatch = 102,
+    /// [`Error::Left`](crate::Error::Left).
+    Left = 103,
+    /// [`Error::Aborted`](crate::Error::Aborted).
+    Aborted = 104,
+    /// [`Error::Failed`](crate::Error::Failed).
+    Failed = 105,
+    /// `Error::Overdue`, of the feature `nccl`.
+    Overdue = 106,
+}
+
+impl ErrorCode {
+    /// All of them, by their numbers.
+    pub const ALL: [Self; 15] = [
+        Self::Unsupported,
+        Self::OnRank0,
+        Self::Memory,
+        Self::Library,
+        Self::Launch,
+        Self::Setting,
+        Self::Mpi,
+        Self::Cuda,
+        Self::Nccl,
+        Self::Timeout,
+        Self::Mismatch,
+        Self::Left,
+        Self::Aborted,
+        Self::Failed,
+        Self::Overdue,
+    ];
+
+    /// The number.
+    pub fn number(self) -> i32 {
+        self as i32
+    }
+
+    /// The code with this number, if one has it.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.number() == number)
+    }
+
+    /// Whether the communicator is lost.
+    pub fn is_fatal(self) -> bool {
+        self.number() >= FIRST_FATAL
+    }
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unsupported => "unsupported",
+            Self::OnRank0 => "on-rank-0",
+            Self::Memory => "memory",
+            Self::Library => "library",
+            Self::Launch => "launch",
+            Self::Setting => "setting",
+            Self::Mpi => "mpi",
+            Self::Cuda => "cuda",
+            Self::Nccl => "nccl",
+            Self::Timeout => "timeout",
+            Self::Mismatch => "mismatch",
+            Self::Left => "left",
+            Self::Aborted => "aborted",
+            Self::Failed => "failed",
+            Self::Overdue => "overdue",
+        }
+    }
+}
+
+named!(ErrorCode, "error");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Programs in other languages have these numbers: one that is here is never changed, and never given away.
+    #[test]
+    fn numbers_stay() {
+        let numbers = ErrorCode::ALL.map(|code| (code.number(), code.name()));
+        let pinned = [
+            (1, "unsupported"),
+            (2, "on-rank-0"),
+            (3, "memory"),
+            (4, "library"),
+            (5, "launch"),
+            (6, "setting"),
+            (7, "mpi"),
+            (8, "cuda"),
+            (9, "nccl"),
+            (101, "timeout"),
+            (102, "mismatch"),
+            (103, "left"),
+            (104, "aborted"),
+            (105, "failed"),
+            (106, "overdue"),
+        ];
+        assert_eq!(numbers, pinned);
+        assert!(ErrorCode::ALL.iter().all(|code| ErrorCode::from_number(code.number()) == Some(*code)));
+        assert_eq!([0, -1, 100, 107].map(ErrorCode::from_number), [None; 4]);
+    }
+}
