@@ -236,7 +236,7 @@ fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>)
 
 /// Of each iteration the time of the slowest rank.
 pub(crate) fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<Times> {
-    comm.all_reduce_by_ours(&mut times_us, ReduceOp::Max)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut times_us, ReduceOp::Max)?;
     Ok(Times::of(times_us))
 }
 
@@ -245,9 +245,9 @@ fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result
     let Task { operation, call, settings: &Settings { memory, .. } } = *task;
     let Contender { choice, ran, times_us, wrong, moments, .. } = contender;
     let (mut slowest, mut fastest, mut wrong) = (times_us.clone(), times_us, [wrong]);
-    comm.all_reduce_by_ours(&mut slowest, ReduceOp::Max)?;
-    comm.all_reduce_by_ours(&mut fastest, ReduceOp::Min)?;
-    comm.all_reduce_by_ours(&mut wrong, ReduceOp::Max)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut slowest, ReduceOp::Max)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut fastest, ReduceOp::Min)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut wrong, ReduceOp::Max)?;
     let skew =
         slowest.iter().zip(fastest).map(|(slowest, fastest)| 100.0 * (slowest - fastest) / slowest).collect();
     let time_us = Times::of(slowest);

@@ -6,6 +6,7 @@ use crate::Communicator;
 use crate::config::Launcher;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
+use crate::select::Choice;
 
 mod launch;
 mod machine;
@@ -108,7 +109,7 @@ fn gathered(comm: &mut Communicator, own: &[Finding]) -> Result<Vec<Vec<Finding>
         |finding: &Finding| format!("{}\t{}\t{}\n", finding.state as u8, finding.subject, finding.text);
     let text: String = own.iter().map(line).collect();
     let mut longest = [text.len() as u64];
-    comm.all_reduce_by_ours(&mut longest, ReduceOp::Max)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut longest, ReduceOp::Max)?;
     let (block, ranks) = (longest[0] as usize, comm.ranks());
     let mut all = vec![b'\n'; block * ranks];
     all[comm.rank() * block..][..text.len()].copy_from_slice(text.as_bytes());

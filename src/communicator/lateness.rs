@@ -8,6 +8,9 @@ use unisono_collectives::Rank;
 use super::Communicator;
 use crate::error::Result;
 
+/// By what factor a rank must be busier than the others to stand out.
+const STANDS_OUT: f64 = 1.2;
+
 /// What this rank knew when all were asked last.
 #[derive(Debug)]
 pub(super) struct Asked {
@@ -45,6 +48,28 @@ impl Lateness {
         // The first of several.
         let busiest = (0..self.ranks.len()).max_by_key(|&rank| (self.ranks[rank].busy, usize::MAX - rank));
         busiest.unwrap_or(0)
+    }
+
+    /// The rank that stands out, if one does, and the median of how long the others were busy: it is busy for more than a fifth
+    /// longer. Less is noise.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use unisono::{Lateness, Times};
+    ///
+    /// let busy = |seconds: &[u64]| Lateness {
+    ///     ranks: seconds.iter().map(|&s| Times { busy: Duration::from_secs(s), waited: Duration::ZERO }).collect(),
+    /// };
+    /// assert_eq!(busy(&[30, 10, 11]).straggler(), Some((0, Duration::from_secs(11))));
+    /// assert_eq!(busy(&[30, 29, 28]).straggler(), None, "two that are slow are not one");
+    /// ```
+    pub fn straggler(&self) -> Option<(Rank, Duration)> {
+        let slowest = self.slowest();
+        let others = (0..self.ranks.len()).filter(|&rank| rank != slowest);
+        let mut others: Vec<_> = others.map(|rank| self.ranks[rank].busy).collect();
+        others.sort();
+        let median = *others.get(others.len() / 2)?;
+        (self.ranks[slowest].busy > median.mul_f64(STANDS_OUT)).then_some((slowest, median))
     }
 }
 
@@ -95,9 +120,17 @@ impl Communicator {
         let passed = now - self.asked.at;
         let waited = waited_so_far.saturating_sub(self.asked.waited).min(passed);
         self.asked = Asked { at: now, waited: waited_so_far };
+        self.compare_times(Times { busy: passed - waited, waited })
+    }
+
+    /// The same for what every rank has measured by itself: the times of the steps of a training loop, say. Called by all ranks.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn compare_times(&mut self, Times { busy, waited }: Times) -> Result<Lateness> {
         let mut micros = vec![0_u64; 2 * self.ranks()];
         let own = self.own_part(micros.len());
-        micros[own].copy_from_slice(&[(passed - waited).as_micros() as u64, waited.as_micros() as u64]);
+        micros[own].copy_from_slice(&[busy.as_micros() as u64, waited.as_micros() as u64]);
         self.call().label("lateness").all_gather(&mut micros)?;
         let times = |of_rank: &[u64]| Times {
             busy: Duration::from_micros(of_rank[0]),

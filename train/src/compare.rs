@@ -4,7 +4,7 @@ use unisono_collectives::Rank;
 
 use super::replica::{Parameter, Replica, ReplicaError};
 use crate::error::TrainError;
-use unisono::{Communicator, ReduceOp};
+use unisono::{Choice, Communicator, ReduceOp};
 
 /// How many differences between two models are told: more are counted.
 const MOST_TOLD: usize = 8;
@@ -96,7 +96,7 @@ pub(super) fn replicas(
     let own = hash(replica)?;
     let mut hashes = vec![0; comm.ranks()];
     hashes[comm.rank()] = own;
-    comm.all_reduce_by_ours(&mut hashes, ReduceOp::Max)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut hashes, ReduceOp::Max)?;
     let count = |hash: u64| hashes.iter().filter(|&&other| other == hash).count();
     let usual = hashes.iter().copied().max_by_key(|&hash| (count(hash), hash == hashes[0])).unwrap_or(own);
     let ranks: Vec<Rank> = (0..hashes.len()).filter(|&rank| hashes[rank] != usual).collect();
@@ -111,7 +111,7 @@ pub(super) fn replicas(
     let differs = own_each.iter().zip(&each).position(|(own, usual)| own != usual).unwrap_or(0);
     let mut places = vec![0; comm.ranks()];
     places[comm.rank()] = differs as u64;
-    comm.all_reduce_by_ours(&mut places, ReduceOp::Max)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut places, ReduceOp::Max)?;
     let name = |&rank: &Rank| replica.parameters()[places[rank] as usize].name.clone();
     let parameters = ranks.iter().map(name).collect();
     Err(TrainError::ReplicasDiffer { step, ranks, parameters })
@@ -121,14 +121,14 @@ pub(super) fn replicas(
 pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank>, TrainError> {
     let mut found = vec![0_u8; comm.ranks()];
     found[comm.rank()] = u8::from(is_so);
-    comm.all_reduce_by_ours(&mut found, ReduceOp::Max)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut found, ReduceOp::Max)?;
     Ok((0..found.len()).filter(|&rank| found[rank] == 1).collect())
 }
 
 /// The lowest rank for which something is so.
 pub(super) fn lowest(comm: &mut Communicator, is_so: bool) -> Result<Option<Rank>, TrainError> {
     let mut lowest = [if is_so { comm.rank() as u64 } else { u64::MAX }];
-    comm.all_reduce_by_ours(&mut lowest, ReduceOp::Min)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut lowest, ReduceOp::Min)?;
     Ok((lowest[0] != u64::MAX).then_some(lowest[0] as Rank))
 }
 

@@ -6,11 +6,8 @@ use unisono_collectives::Rank;
 
 use crate::compare;
 use crate::error::TrainError;
-use unisono::Communicator;
-use unisono::internals as system;
-
-/// By what factor a rank must be busier than the others to be called slow: less is noise.
-const STANDS_OUT: f64 = 1.2;
+use unisono::internals::host;
+use unisono::{Communicator, Times};
 
 /// Where the time of some steps went, on all ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -53,14 +50,14 @@ pub struct Straggler {
 
 /// Adds up this rank's times, and compares them with those of the others every so many steps.
 #[derive(Debug)]
-pub(super) struct Lateness {
+pub(super) struct Stragglers {
     every: Option<u64>,
     steps: u64,
     busy: Duration,
     waited: Duration,
 }
 
-impl Lateness {
+impl Stragglers {
     pub(super) fn new(every: Option<u64>) -> Self {
         Self { every, steps: 0, busy: Duration::ZERO, waited: Duration::ZERO }
     }
@@ -82,57 +79,24 @@ impl Lateness {
         if !self.every.is_some_and(|every| step.is_multiple_of(every)) {
             return Ok(None);
         }
-        let mut gathered = vec![0.0; 2 * comm.ranks()];
-        let own = comm.own_part(gathered.len());
-        gathered[own].copy_from_slice(&[self.busy.as_secs_f64(), self.waited.as_secs_f64()]);
-        comm.all_gather(&mut gathered)?;
-        let longest = gathered.chunks(2).map(|times| times[1]).fold(0.0, f64::max);
-        let times = |times: &[f64]| RankTimes {
-            busy_s: times[0],
-            waited_s: times[1],
-            lateness_s: longest - times[1],
+        let lateness = comm.compare_times(Times { busy: self.busy, waited: self.waited })?;
+        let longest = lateness.ranks.iter().map(|times| times.waited).max().unwrap_or_default();
+        let times = |&Times { busy, waited }: &Times| RankTimes {
+            busy_s: busy.as_secs_f64(),
+            waited_s: waited.as_secs_f64(),
+            lateness_s: (longest - waited).as_secs_f64(),
         };
-        let ranks: Vec<RankTimes> = gathered.chunks(2).map(times).collect();
-        let slowest = match stands_out(&ranks) {
-            Some((rank, others_busy_s)) => {
-                let own = system::host();
-                let host = compare::broadcast_from(comm, own, rank)?;
+        let ranks: Vec<RankTimes> = lateness.ranks.iter().map(times).collect();
+        let slowest = match lateness.straggler() {
+            Some((rank, others_busy)) => {
+                let host = compare::broadcast_from(comm, host(), rank)?;
                 let RankTimes { busy_s, lateness_s, .. } = ranks[rank];
-                Some(Straggler { rank, host, busy_s, others_busy_s, lateness_s })
+                Some(Straggler { rank, host, busy_s, others_busy_s: others_busy.as_secs_f64(), lateness_s })
             }
             None => None,
         };
         let report = StragglerReport { step, steps: self.steps, ranks, slowest };
         *self = Self::new(self.every);
         Ok(Some(report))
-    }
-}
-
-/// The busiest rank and the median of the others, if these have to wait for it.
-fn stands_out(ranks: &[RankTimes]) -> Option<(Rank, f64)> {
-    let busy = |rank: &Rank| ranks[*rank].busy_s;
-    let busiest = (0..ranks.len()).max_by(|one, other| busy(one).total_cmp(&busy(other)))?;
-    let mut others: Vec<f64> =
-        (0..ranks.len()).filter(|&rank| rank != busiest).map(|rank| busy(&rank)).collect();
-    others.sort_by(f64::total_cmp);
-    let median = *others.get(others.len() / 2)?;
-    (busy(&busiest) > STANDS_OUT * median).then_some((busiest, median))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_that_is_a_fifth_busier_than_the_others_stands_out() {
-        let found = |busy: &[f64]| {
-            let times = busy.iter().map(|&busy_s| RankTimes { busy_s, waited_s: 0.0, lateness_s: 0.0 });
-            stands_out(&times.collect::<Vec<_>>())
-        };
-        assert_eq!(found(&[1.0]), None);
-        assert_eq!(found(&[1.0, 1.19]), None);
-        assert_eq!(found(&[1.0, 1.21]), Some((1, 1.0)));
-        assert_eq!(found(&[3.0, 1.0, 1.1, 1.2]), Some((0, 1.1)));
-        assert_eq!(found(&[3.0, 2.9, 2.8]), None, "two that are slow are not one");
     }
 }

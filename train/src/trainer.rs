@@ -15,7 +15,7 @@ use crate::log::Log;
 use crate::places::Places;
 use crate::rate::Rate;
 use crate::step::Mirror;
-use crate::straggler::Lateness;
+use crate::straggler::Stragglers;
 use crate::trace::Lane;
 use crate::{compare, device};
 use unisono::{Communicator, Ran, ReduceOp};
@@ -37,7 +37,7 @@ pub struct Trainer<'a, R: Replica, F> {
     resumed: Option<Resumed>,
     /// Once a rank was asked to stop.
     is_stopping: bool,
-    lateness: Lateness,
+    stragglers: Stragglers,
 }
 
 impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
@@ -86,7 +86,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             comm,
             mirror,
             feed,
-            lateness: Lateness::new(settings.straggler_every),
+            stragglers: Stragglers::new(settings.straggler_every),
             settings,
             progress,
             store,
@@ -206,8 +206,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 let saves_since = Instant::now();
                 self.save_if_due()?;
                 let Times { input, compute, exposed, update, .. } = report.times;
-                self.lateness.add(input + compute + update + saves_since.elapsed(), exposed);
-                if let Some(found) = self.lateness.report(self.comm, self.progress.step)? {
+                self.stragglers.add(input + compute + update + saves_since.elapsed(), exposed);
+                if let Some(found) = self.stragglers.report(self.comm, self.progress.step)? {
                     tell(Event::Stragglers(found));
                 }
             }
