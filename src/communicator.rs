@@ -15,7 +15,7 @@ use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
 use crate::memory::{Registered, Registry};
-use crate::method::{Method, Vendor, is_for_vendors};
+use crate::method::{Method, Vendor, is_for_vendors, those_for_vendors};
 use crate::request::Seat;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard, StatusBoard};
@@ -169,7 +169,8 @@ impl Communicator {
                 )))
             }
             Choice::InNodes(algorithm, _) if !is_for_vendors(*algorithm) => Err(Error::Unsupported(format!(
-                "{algorithm} has no phases inside of nodes; choose hierarchical-copy or rail, which have"
+                "{algorithm} has no phases inside of nodes; choose {}, which have",
+                those_for_vendors()
             ))),
             _ => Ok(()),
         }

@@ -35,19 +35,22 @@ pub enum Method {
 
 impl Method {
     /// All of them. A position in this list is what ranks tell each other.
-    pub const ALL: [Self; Algorithm::ALL.len() + 6] = {
-        let mut all = [Self::Vendor(Vendor::Mpi); Algorithm::ALL.len() + 6];
-        let mut position = 0;
-        while position < Algorithm::ALL.len() {
-            all[position] = Self::Algorithm(Algorithm::ALL[position]);
-            position += 1;
+    pub const ALL: [Self; METHODS] = {
+        let mut all = [Self::Vendor(Vendor::Mpi); METHODS];
+        let algorithms = Algorithm::ALL.len();
+        let (mut of, mut position) = (0, algorithms);
+        while of < algorithms {
+            let algorithm = Algorithm::ALL[of];
+            all[of] = Self::Algorithm(algorithm);
+            if is_for_vendors(algorithm) {
+                all[position] = Self::InNodes(algorithm, Vendor::Mpi);
+                all[position + 1] = Self::InNodes(algorithm, Vendor::Nccl);
+                position += 2;
+            }
+            of += 1;
         }
-        all[position] = Self::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi);
-        all[position + 1] = Self::InNodes(Algorithm::HierarchicalCopy, Vendor::Nccl);
-        all[position + 2] = Self::InNodes(Algorithm::Rail, Vendor::Mpi);
-        all[position + 3] = Self::InNodes(Algorithm::Rail, Vendor::Nccl);
-        all[position + 4] = Self::Vendor(Vendor::Mpi);
-        all[position + 5] = Self::Vendor(Vendor::Nccl);
+        all[position] = Self::Vendor(Vendor::Mpi);
+        all[position + 1] = Self::Vendor(Vendor::Nccl);
         all
     };
 
@@ -58,11 +61,14 @@ impl Method {
     pub fn name(self) -> &'static str {
         match self {
             Self::Algorithm(algorithm) => algorithm.name(),
-            Self::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi) => "hierarchical-copy+mpi",
-            Self::InNodes(Algorithm::HierarchicalCopy, Vendor::Nccl) => "hierarchical-copy+nccl",
-            Self::InNodes(Algorithm::Rail, Vendor::Mpi) => "rail+mpi",
-            Self::InNodes(Algorithm::Rail, Vendor::Nccl) => "rail+nccl",
-            Self::InNodes(algorithm, _) => panic!("{algorithm} has no phase for a vendor"),
+            Self::InNodes(algorithm, vendor) => {
+                let levels = algorithm.descriptor().levels;
+                let levels = levels.unwrap_or_else(|| panic!("{algorithm} has no phase for a vendor"));
+                match vendor {
+                    Vendor::Mpi => levels.with_mpi,
+                    Vendor::Nccl => levels.with_nccl,
+                }
+            }
             Self::Vendor(Vendor::Mpi) => "mpi",
             Self::Vendor(Vendor::Nccl) => "nccl",
         }
@@ -118,9 +124,24 @@ impl Method {
 
 named!(Method, "algorithm");
 
+/// Each algorithm, with each vendor in its nodes where it has phases there, and each vendor alone.
+const METHODS: usize = {
+    let (mut of, mut count) = (0, Algorithm::ALL.len() + 2);
+    while of < Algorithm::ALL.len() {
+        count += if is_for_vendors(Algorithm::ALL[of]) { 2 } else { 0 };
+        of += 1;
+    }
+    count
+};
+
 /// Whether an algorithm has phases in a node that a vendor may carry out.
-pub(crate) fn is_for_vendors(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail)
+pub(crate) const fn is_for_vendors(algorithm: Algorithm) -> bool {
+    algorithm.descriptor().levels.is_some()
+}
+
+/// The algorithms that have, by name, for a person.
+pub(crate) fn those_for_vendors() -> String {
+    Algorithm::with_levels().map(Algorithm::name).collect::<Vec<_>>().join(" and ")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use unisono_collectives::algorithm::Role;
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 use unisono_collectives::names::UnknownName;
@@ -36,8 +37,7 @@ pub enum Choice {
     /// By the size of the array; as [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does
     /// not offer.
     Rules(Arc<Rules>),
-    /// This one, and a vendor in its phases inside of nodes. [`Algorithm::HierarchicalCopy`] and [`Algorithm::Rail`] have such
-    /// phases. As [`Choice::Auto`] for operations that the algorithm does not offer.
+    /// This one, and a vendor in its phases inside of nodes, if it has [levels](unisono_collectives::algorithm::Levels). As [`Choice::Auto`] for operations that the algorithm does not offer.
     InNodes(Algorithm, Vendor),
     /// A vendor's own all-reduce; as [`Choice::Auto`] for other operations, but where a [`Collective`](crate::Collective) is asked.
     ///
@@ -198,11 +198,9 @@ pub fn select(
 /// The algorithms that offer an operation and are not others in disguise.
 fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
     let has_levels = topology.nodes() > 1 && topology.ranks_of_largest_node() > 1;
-    let differs = |algorithm: &Algorithm| {
-        has_levels || !matches!(algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail)
-    };
-    // Its messages are the square of the ranks: in a world of many it is never first, and takes longest to predict.
-    let worth = |algorithm: &Algorithm| topology.ranks() <= MANY_RANKS || *algorithm != Algorithm::AllToAll;
+    let differs = |algorithm: &Algorithm| has_levels || algorithm.descriptor().levels.is_none();
+    let worth =
+        |algorithm: &Algorithm| topology.ranks() <= MANY_RANKS || !algorithm.descriptor().is_quadratic;
     let offers = |algorithm: &Algorithm| algorithm.plan(operation, topology, 0).is_some();
     Algorithm::ALL.into_iter().filter(differs).filter(worth).filter(offers).collect()
 }
@@ -211,28 +209,26 @@ fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
 fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Selection {
     let has_levels = topology.nodes() > 1 && topology.ranks_of_largest_node() > 1;
     let small = size_bytes <= SMALL_BYTES;
-    let (algorithm, reason) = match operation {
+    let (role, reason) = match operation {
         Operation::AllReduce if has_levels && small => {
-            (Algorithm::HierarchicalCopy, "many ranks, small array: fewest messages between nodes")
+            (Role::FewestBetweenNodes, "many ranks, small array: fewest messages between nodes")
         }
         Operation::AllReduce if has_levels => {
-            (Algorithm::Rail, "many ranks, large array: all ranks share the network")
+            (Role::SharesTheNetwork, "many ranks, large array: all ranks share the network")
         }
-        Operation::AllReduce if small => {
-            (Algorithm::RecursiveDoubling, "many ranks, small array: fewest steps")
-        }
+        Operation::AllReduce if small => (Role::FewestSteps, "many ranks, small array: fewest steps"),
         Operation::AllReduce | Operation::ReduceScatter | Operation::AllGather => {
-            (Algorithm::Butterfly, "many ranks: fewest bytes in few steps")
+            (Role::FewestBytes, "many ranks: fewest bytes in few steps")
         }
         Operation::Broadcast { .. } | Operation::Reduce { .. } => {
-            (Algorithm::Tree, "many ranks, from or to one: fewest steps")
+            (Role::FromOrToOne, "many ranks, from or to one: fewest steps")
         }
         Operation::Gather { .. } | Operation::Scatter { .. } => {
-            (Algorithm::MasterWorker, "from or to one rank: every part travels once")
+            (Role::PartsOfOne, "from or to one rank: every part travels once")
         }
-        Operation::AllToAll => (Algorithm::RoundRobin, "every part travels once, all links evenly loaded"),
+        Operation::AllToAll => (Role::PartsOfAll, "every part travels once, all links evenly loaded"),
     };
-    Selection { algorithm, why: Why::Usual(reason) }
+    Selection { algorithm: Algorithm::usual(role), why: Why::Usual(reason) }
 }
 
 /// Selections for one world, each made once for all arrays of about the same size.

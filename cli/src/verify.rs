@@ -93,7 +93,7 @@ fn proofs(algorithm: Algorithm, world: &Topology) -> impl Iterator<Item = Proof>
 /// nodes every even division and an uneven one.
 fn topologies(algorithm: Algorithm, ranks: usize) -> Vec<Topology> {
     let mut topologies = vec![Topology::single_node(ranks)];
-    if matches!(algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail) {
+    if algorithm.descriptor().levels.is_some() {
         let divisors = (2..=ranks).filter(|nodes| ranks.is_multiple_of(*nodes));
         topologies.extend(divisors.map(|nodes| Topology::uniform(nodes, ranks / nodes)));
         if ranks > 2 {

@@ -3,11 +3,11 @@
 use crate::names::named;
 use crate::operation::Operation;
 use crate::plan::Plan;
-use crate::schedule::Schedule;
 use crate::world::{Rank, Topology};
 
 pub mod all_to_all;
 pub mod butterfly;
+mod descriptor;
 pub mod double_tree;
 pub mod hierarchical_copy;
 pub mod master_worker;
@@ -16,6 +16,8 @@ pub mod recursive_doubling;
 pub mod ring;
 pub mod round_robin;
 pub mod tree;
+
+pub use descriptor::{Descriptor, Levels, Role};
 
 /// An algorithm: a pure function from a rank and its world to what that rank does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,20 +59,43 @@ impl Algorithm {
         Self::Rail,
     ];
 
-    /// The name on the command line and in every table.
-    pub fn name(self) -> &'static str {
+    /// What the algorithm is, beside its steps.
+    pub const fn descriptor(self) -> &'static Descriptor {
         match self {
-            Self::AllToAll => "all-to-all",
-            Self::MasterWorker => "master-worker",
-            Self::RoundRobin => "round-robin",
-            Self::Tree => "tree",
-            Self::DoubleTree => "double-tree",
-            Self::Butterfly => "butterfly",
-            Self::RecursiveDoubling => "recursive-doubling",
-            Self::Ring => "ring",
-            Self::HierarchicalCopy => "hierarchical-copy",
-            Self::Rail => "rail",
+            Self::AllToAll => &all_to_all::DESCRIPTOR,
+            Self::MasterWorker => &master_worker::DESCRIPTOR,
+            Self::RoundRobin => &round_robin::DESCRIPTOR,
+            Self::Tree => &tree::DESCRIPTOR,
+            Self::DoubleTree => &double_tree::DESCRIPTOR,
+            Self::Butterfly => &butterfly::DESCRIPTOR,
+            Self::RecursiveDoubling => &recursive_doubling::DESCRIPTOR,
+            Self::Ring => &ring::DESCRIPTOR,
+            Self::HierarchicalCopy => &hierarchical_copy::DESCRIPTOR,
+            Self::Rail => &rail::DESCRIPTOR,
         }
+    }
+
+    /// The name on the command line and in every table.
+    pub const fn name(self) -> &'static str {
+        self.descriptor().name
+    }
+
+    /// The algorithm that is usually right for something.
+    ///
+    /// ```
+    /// use unisono_collectives::Algorithm;
+    /// use unisono_collectives::algorithm::Role;
+    ///
+    /// assert_eq!(Algorithm::usual(Role::FewestSteps), Algorithm::RecursiveDoubling);
+    /// ```
+    pub fn usual(role: Role) -> Self {
+        let has_it = |algorithm: &Self| algorithm.descriptor().role == Some(role);
+        Self::ALL.into_iter().find(has_it).expect("each role is an algorithm's")
+    }
+
+    /// Those that look at nodes.
+    pub fn with_levels() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|algorithm| algorithm.descriptor().levels.is_some())
     }
 
     /// What `rank` does when this algorithm carries out `operation`; `None` if the algorithm does not offer
@@ -94,16 +119,7 @@ impl Algorithm {
         if let Some(root) = operation.root() {
             assert!(root < ranks, "root {root} is not in a world of {ranks} ranks");
         }
-        match (self, operation) {
-            (Self::HierarchicalCopy, Operation::AllReduce) => {
-                Some(hierarchical_copy::all_reduce(topology, rank))
-            }
-            (Self::Rail, Operation::AllReduce) => Some(rail::all_reduce(topology, rank)),
-            _ => {
-                let schedule = self.flat(operation, rank, ranks)?;
-                Some(Plan::single(self.name(), topology.world(), schedule))
-            }
-        }
+        self.descriptor().plan(operation, topology, rank)
     }
 
     /// The plans of all ranks, rank 0 first.
@@ -118,50 +134,10 @@ impl Algorithm {
         let ranks = topology.ranks();
         // What an algorithm offers to one rank it offers to all.
         self.plan(operation, topology, ranks - 1)?;
-        let trees = match (self, operation) {
-            (Self::DoubleTree, Operation::AllReduce) => double_tree::all_outward(ranks),
-            _ => Vec::new(),
-        };
-        Some(move |rank: Rank| match trees.get(rank) {
-            Some(tree) => Plan::single(self.name(), topology.world(), tree.clone().there_and_back()),
+        let together = self.descriptor().made_together(operation, ranks);
+        Some(move |rank: Rank| match together.get(rank) {
+            Some(schedule) => Plan::single(self.name(), topology.world(), schedule.clone()),
             None => self.plan(operation, topology, rank).expect("it was offered to the last rank"),
-        })
-    }
-
-    /// The schedule of an algorithm that does not look at nodes.
-    fn flat(self, operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
-        use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
-        Some(match (self, operation) {
-            (Self::AllToAll, AllReduce) => all_to_all::all_reduce(rank, ranks),
-
-            (Self::MasterWorker, AllReduce) => master_worker::broadcast(0, rank, ranks).there_and_back(),
-            (Self::MasterWorker, Broadcast { root }) => master_worker::broadcast(root, rank, ranks),
-            (Self::MasterWorker, Reduce { root }) => master_worker::broadcast(root, rank, ranks).reversed(),
-            (Self::MasterWorker, Gather { root }) => master_worker::gather(root, rank, ranks),
-            (Self::MasterWorker, Scatter { root }) => master_worker::scatter(root, rank, ranks),
-
-            (Self::RoundRobin, AllReduce) => round_robin::all_gather(rank, ranks).there_and_back(),
-            (Self::RoundRobin, AllGather) => round_robin::all_gather(rank, ranks),
-            (Self::RoundRobin, ReduceScatter) => round_robin::all_gather(rank, ranks).reversed(),
-            (Self::RoundRobin, AllToAll) => round_robin::all_to_all(rank, ranks),
-
-            (Self::Tree, AllReduce) => tree::broadcast(0, rank, ranks).there_and_back(),
-            (Self::Tree, Broadcast { root }) => tree::broadcast(root, rank, ranks),
-            (Self::Tree, Reduce { root }) => tree::broadcast(root, rank, ranks).reversed(),
-
-            (Self::DoubleTree, AllReduce) => double_tree::outward(rank, ranks).there_and_back(),
-
-            (Self::Butterfly, AllReduce) => butterfly::outward(rank, ranks).there_and_back(),
-            (Self::Butterfly, AllGather) => butterfly::all_gather(rank, ranks),
-            (Self::Butterfly, ReduceScatter) => butterfly::all_gather(rank, ranks).reversed(),
-
-            (Self::RecursiveDoubling, AllReduce) => recursive_doubling::all_reduce(rank, ranks),
-
-            (Self::Ring, AllReduce) => ring::all_gather(rank, ranks).there_and_back(),
-            (Self::Ring, AllGather) => ring::all_gather(rank, ranks),
-            (Self::Ring, ReduceScatter) => ring::all_gather(rank, ranks).reversed(),
-
-            _ => return None,
         })
     }
 }
@@ -176,6 +152,27 @@ mod tests {
     fn names_go_round() {
         for algorithm in Algorithm::ALL {
             assert_eq!(algorithm.name().parse(), Ok(algorithm));
+        }
+    }
+
+    #[test]
+    fn each_role_is_of_one_algorithm() {
+        use Role::{
+            FewestBetweenNodes, FewestBytes, FewestSteps, FromOrToOne, PartsOfAll, PartsOfOne,
+            SharesTheNetwork,
+        };
+        let roles = [
+            FewestSteps,
+            FewestBytes,
+            FewestBetweenNodes,
+            SharesTheNetwork,
+            FromOrToOne,
+            PartsOfOne,
+            PartsOfAll,
+        ];
+        for role in roles {
+            let of = Algorithm::ALL.map(|algorithm| algorithm.descriptor().role == Some(role));
+            assert_eq!(of.into_iter().filter(|&is_of| is_of).count(), 1, "{role:?}");
         }
     }
 

@@ -137,9 +137,9 @@ impl Engine {
             })
         }));
         let method = vendor.map_or(Method::Algorithm(algorithm), |vendor| Method::InNodes(algorithm, vendor));
-        // What one rank has on the host: with a vendor, a rail's is a shard.
-        let shards = match (algorithm, vendor) {
-            (Algorithm::Rail, Some(_)) => self.topology.ranks_of_largest_node(),
+        // What one rank has on the host: with a vendor, no more than a shard.
+        let shards = match (algorithm.descriptor().levels, vendor) {
+            (Some(levels), Some(_)) => (levels.shards)(&self.topology),
             _ => 1,
         };
         let pieces = pieces::count_for(call.size_bytes() / shards);

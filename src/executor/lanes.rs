@@ -39,7 +39,7 @@ impl CompiledPlan {
         let block_bytes =
             whole_segments((chunk_bytes / BLOCKS).clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end()));
         let blocks = chunk_bytes.div_ceil(block_bytes);
-        let has_levels = matches!(self.algorithm, Algorithm::HierarchicalCopy | Algorithm::Rail);
+        let has_levels = self.algorithm.descriptor().levels.is_some();
         if blocks < 2 || !has_levels || task.method.in_nodes().is_some() {
             return None;
         }

@@ -5,14 +5,27 @@ use std::path::Path;
 use super::files::files;
 use super::reader::read_all;
 
+/// The menu, but for what is an operation too.
+const ALGORITHMS: [&str; 9] = [
+    "MasterWorker",
+    "RoundRobin",
+    "Tree",
+    "DoubleTree",
+    "Butterfly",
+    "RecursiveDoubling",
+    "Ring",
+    "HierarchicalCopy",
+    "Rail",
+];
+
 /// Rooms, by the beginnings of their files' paths, and the words that their code never says.
-const NEVER: [(&str, &[&str], &[&str]); 20] = [
+const NEVER: [(&str, &[&str], &[&str]); 23] = [
     ("collectives/src/", &["model"], &["Algorithm"]),
-    (
-        "collectives/src/",
-        &["clock"],
-        &["Ring", "Tree", "Butterfly", "RecursiveDoubling", "HierarchicalCopy", "Rail"],
-    ),
+    ("collectives/src/", &["clock"], &ALGORITHMS),
+    // Those with levels are known by their descriptors.
+    ("src/", &[""], &["HierarchicalCopy", "Rail"]),
+    ("src/", &["select", "method"], &ALGORITHMS),
+    ("cli/src/", &[""], &ALGORITHMS),
     ("src/", &["kernels"], &["Rank", "rank", "Step"]),
     ("src/", &["memory"], &["Rank", "rank", "ranks"]),
     // It returns facts, and ends nothing.

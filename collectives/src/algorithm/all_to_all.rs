@@ -18,8 +18,20 @@
 //!
 //! **Source**: the naive algorithm that every paper begins with; the diagonal order is ours.
 
+use super::descriptor::Descriptor;
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    is_quadratic: true,
+    ..Descriptor::flat("all-to-all", "every rank sends its whole array to every other", schedule)
+};
+
+fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
+    (operation == Operation::AllReduce).then(|| all_reduce(rank, ranks))
+}
 
 /// The all-reduce, written directly: it has no halves.
 pub fn all_reduce(rank: Rank, ranks: usize) -> Schedule {

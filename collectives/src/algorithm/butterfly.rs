@@ -19,8 +19,23 @@
 //! **Source**: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004, section 4; the
 //! folding of Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005), section 4.5.
 
+use super::descriptor::{Descriptor, Role};
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor =
+    Descriptor::flat("butterfly", "recursive halving, then doubling", schedule).right_for(Role::FewestBytes);
+
+fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
+    Some(match operation {
+        Operation::AllReduce => outward(rank, ranks).there_and_back(),
+        Operation::AllGather => all_gather(rank, ranks),
+        Operation::ReduceScatter => all_gather(rank, ranks).reversed(),
+        _ => return None,
+    })
+}
 
 /// How the ranks of any world are folded onto a power of two of *bases*.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +48,7 @@ pub(super) struct Folding {
 
 /// What a rank is under a folding.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Role {
+pub(super) enum Folded {
     /// Base number `base`; if it stands for an extra rank too, which.
     Base { base: usize, extra: Option<Rank> },
     /// An extra rank, for which the rank `stand_in` acts.
@@ -46,13 +61,13 @@ impl Folding {
         Self { bases, extras: ranks - bases }
     }
 
-    pub(super) fn role(self, rank: Rank) -> Role {
+    pub(super) fn of(self, rank: Rank) -> Folded {
         if rank >= 2 * self.extras {
-            Role::Base { base: rank - self.extras, extra: None }
+            Folded::Base { base: rank - self.extras, extra: None }
         } else if rank.is_multiple_of(2) {
-            Role::Base { base: rank / 2, extra: Some(rank + 1) }
+            Folded::Base { base: rank / 2, extra: Some(rank + 1) }
         } else {
-            Role::Extra { stand_in: rank - 1 }
+            Folded::Extra { stand_in: rank - 1 }
         }
     }
 
@@ -71,12 +86,12 @@ impl Folding {
 pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     let folding = Folding::new(ranks);
     let whole = Chunks::new(0, folding.bases);
-    let steps = match folding.role(rank) {
-        Role::Base { base, extra } => {
+    let steps = match folding.of(rank) {
+        Folded::Base { base, extra } => {
             let fold_out = extra.map(|extra| Step::new().send(extra, whole));
             doubling(base, folding, |base| base).chain(fold_out).collect()
         }
-        Role::Extra { stand_in } => vec![Step::new().replace(stand_in, whole)],
+        Folded::Extra { stand_in } => vec![Step::new().replace(stand_in, whole)],
     };
     Schedule::new(folding.bases, steps)
 }
@@ -92,15 +107,15 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
         around.into_iter().filter(|chunks| chunks.count() > 0)
     };
     let mut steps = Vec::new();
-    match folding.role(rank) {
-        Role::Base { base, extra } => {
+    match folding.of(rank) {
+        Folded::Base { base, extra } => {
             steps.extend(extra.map(|extra| Step::new().replace(extra, Chunks::one(extra))));
             steps.extend(doubling(base, folding, |base| folding.rank(base)));
             if let Some(extra) = extra {
                 steps.extend(others_than(extra).map(|chunks| Step::new().send(extra, chunks)));
             }
         }
-        Role::Extra { stand_in } => {
+        Folded::Extra { stand_in } => {
             steps.push(Step::new().send(stand_in, Chunks::one(rank)));
             steps.extend(others_than(rank).map(|chunks| Step::new().replace(stand_in, chunks)));
         }

@@ -24,8 +24,27 @@
 
 use std::collections::BTreeMap;
 
+use super::descriptor::{Descriptor, Makes};
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    makes: Makes::Schedules { of: schedule, of_all: schedules },
+    ..Descriptor::flat("double-tree", "two binary trees at once, each with half of the array", schedule)
+};
+
+fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
+    (operation == Operation::AllReduce).then(|| outward(rank, ranks).there_and_back())
+}
+
+fn schedules(operation: Operation, ranks: usize) -> Vec<Schedule> {
+    if operation != Operation::AllReduce {
+        return Vec::new();
+    }
+    all_outward(ranks).into_iter().map(Schedule::there_and_back).collect()
+}
 
 /// A message from a parent to its child in one of the trees.
 #[derive(Debug, Clone, Copy)]

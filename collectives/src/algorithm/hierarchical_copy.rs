@@ -18,9 +18,19 @@
 //! communication", EuroMPI 2014, section 2; TensorFlow's `HierarchicalCopyAllReduce` is the same in one
 //! machine.
 
+use super::descriptor::{Descriptor, Levels, Role};
 use super::{butterfly, tree};
 use crate::plan::{Phase, Plan, VendorCall};
 use crate::world::{Rank, Topology};
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
+    "hierarchical-copy",
+    "reduce in the node, all-reduce among the leaders, copy in the node",
+    Levels { with_mpi: "hierarchical-copy+mpi", with_nccl: "hierarchical-copy+nccl", shards: |_| 1 },
+    all_reduce,
+)
+.right_for(Role::FewestBetweenNodes);
 
 /// What one rank does: one phase in its node, one among leaders if it is one, one in its node.
 pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {

@@ -14,8 +14,26 @@
 //! **Source**: Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and
 //! experience", CCPE 19 (2007), section 2 (the lower bounds that this does not reach).
 
+use super::descriptor::{Descriptor, Role};
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor =
+    Descriptor::flat("master-worker", "one rank has all arrays, and does the work", schedule)
+        .right_for(Role::PartsOfOne);
+
+fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
+    Some(match operation {
+        Operation::AllReduce => broadcast(0, rank, ranks).there_and_back(),
+        Operation::Broadcast { root } => broadcast(root, rank, ranks),
+        Operation::Reduce { root } => broadcast(root, rank, ranks).reversed(),
+        Operation::Gather { root } => gather(root, rank, ranks),
+        Operation::Scatter { root } => scatter(root, rank, ranks),
+        _ => return None,
+    })
+}
 
 /// The outward half: the root sends its whole array to each other rank in turn.
 pub fn broadcast(root: Rank, rank: Rank, ranks: usize) -> Schedule {

@@ -21,11 +21,21 @@
 //! section 3.3 (hierarchical all-reduce), with a reduce-scatter in the place of its reduce; NCCL's and
 //! BlueConnect's rails.
 
+use super::descriptor::{Descriptor, Levels, Role};
 use super::{butterfly, ring};
 use crate::partition::{Partition, chunk_start};
 use crate::plan::{Phase, Plan, VendorCall};
 use crate::schedule::{Chunks, Schedule};
 use crate::world::{Group, Rank, Topology};
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
+    "rail",
+    "reduce-scatter in the node, an all-reduce for each shard between nodes, all-gather in the node",
+    Levels { with_mpi: "rail+mpi", with_nccl: "rail+nccl", shards: Topology::ranks_of_largest_node },
+    all_reduce,
+)
+.right_for(Role::SharesTheNetwork);
 
 /// What one rank does: one phase in its node, one for each shard that it holds, one in its node.
 pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {

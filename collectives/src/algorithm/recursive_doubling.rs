@@ -16,17 +16,28 @@
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005), section 4.5.
 
-use super::butterfly::{Folding, Role};
+use super::butterfly::{Folded, Folding};
+use super::descriptor::{Descriptor, Role};
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor =
+    Descriptor::flat("recursive-doubling", "partners exchange whole arrays at doubling distances", schedule)
+        .right_for(Role::FewestSteps);
+
+fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
+    (operation == Operation::AllReduce).then(|| all_reduce(rank, ranks))
+}
 
 /// The all-reduce, written directly: it has no halves.
 pub fn all_reduce(rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
     let folding = Folding::new(ranks);
-    let (base, extra) = match folding.role(rank) {
-        Role::Base { base, extra } => (base, extra),
-        Role::Extra { stand_in } => {
+    let (base, extra) = match folding.of(rank) {
+        Folded::Base { base, extra } => (base, extra),
+        Folded::Extra { stand_in } => {
             return Schedule::new(
                 1,
                 [Step::new().send(stand_in, whole), Step::new().replace(stand_in, whole)],

@@ -15,8 +15,23 @@
 //! **Source**: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 //! JPDC 69 (2009), section 4.
 
+use super::descriptor::Descriptor;
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor =
+    Descriptor::flat("ring", "from neighbour to neighbour, all around", schedule);
+
+fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
+    Some(match operation {
+        Operation::AllReduce => all_gather(rank, ranks).there_and_back(),
+        Operation::AllGather => all_gather(rank, ranks),
+        Operation::ReduceScatter => all_gather(rank, ranks).reversed(),
+        _ => return None,
+    })
+}
 
 /// The outward half: rank r begins with chunk r; every rank passes on what it got in the step before.
 pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {

@@ -15,8 +15,25 @@
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005), section 4.2 (pairwise exchange).
 
+use super::descriptor::{Descriptor, Role};
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor =
+    Descriptor::flat("round-robin", "every rank reduces its own part, by direct exchange", schedule)
+        .right_for(Role::PartsOfAll);
+
+fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
+    Some(match operation {
+        Operation::AllReduce => all_gather(rank, ranks).there_and_back(),
+        Operation::AllGather => all_gather(rank, ranks),
+        Operation::ReduceScatter => all_gather(rank, ranks).reversed(),
+        Operation::AllToAll => all_to_all(rank, ranks),
+        _ => return None,
+    })
+}
 
 /// The rank `distance` places after, and the one `distance` places before.
 fn partners(rank: Rank, ranks: usize, distance: usize) -> (Rank, Rank) {

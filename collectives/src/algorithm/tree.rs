@@ -14,8 +14,23 @@
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005), section 4.3.
 
+use super::descriptor::{Descriptor, Role};
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
+
+/// What the menu shows.
+pub const DESCRIPTOR: Descriptor =
+    Descriptor::flat("tree", "a binomial tree up and down", schedule).right_for(Role::FromOrToOne);
+
+fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
+    Some(match operation {
+        Operation::AllReduce => broadcast(0, rank, ranks).there_and_back(),
+        Operation::Broadcast { root } => broadcast(root, rank, ranks),
+        Operation::Reduce { root } => broadcast(root, rank, ranks).reversed(),
+        _ => return None,
+    })
+}
 
 /// The outward half: in step k every rank that has the array sends it to the rank 2^k places after it.
 pub fn broadcast(root: Rank, rank: Rank, ranks: usize) -> Schedule {

@@ -1,12 +1,13 @@
 //! Who reduces an array on GPUs: a vendor, an algorithm with a vendor in its nodes, or the host.
 
+use unisono_collectives::algorithm::Role;
 use unisono_collectives::{Algorithm, Topology};
 
 use crate::call::{Call, Why};
 use crate::device::Inside;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::method::{Method, Vendor, is_for_vendors};
+use crate::method::{Method, Vendor, is_for_vendors, those_for_vendors};
 use crate::select::Choice;
 
 /// Up to this size the number of messages between nodes decides, and beyond it how many ranks share the network.
@@ -49,17 +50,17 @@ pub(super) fn choose(
 
 /// What is usually fastest.
 fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Method, Why)> {
-    let nccl_in = |algorithm| Method::InNodes(algorithm, Vendor::Nccl);
+    let nccl_in = |role| Method::InNodes(Algorithm::usual(role), Vendor::Nccl);
     if by_nccl {
         Some((Method::Vendor(Vendor::Nccl), Why::Usual("one node, a GPU for each rank")))
     } else if !in_nodes {
         None
     } else if call.size_bytes() <= SMALL_BYTES {
         let reason = "GPUs on several nodes, small array: fewest messages between nodes";
-        Some((nccl_in(Algorithm::HierarchicalCopy), Why::Usual(reason)))
+        Some((nccl_in(Role::FewestBetweenNodes), Why::Usual(reason)))
     } else {
         let reason = "GPUs on several nodes, large array: all ranks share the network";
-        Some((nccl_in(Algorithm::Rail), Why::Usual(reason)))
+        Some((nccl_in(Role::SharesTheNetwork), Why::Usual(reason)))
     }
 }
 
@@ -73,7 +74,7 @@ fn has_nccl(inside: &Inside) -> Result<(), String> {
 
 fn can_all_be_nccl(call: &Call, topology: &Topology) -> Result<(), String> {
     if topology.nodes() > 1 {
-        return Err("it is for one node; over several, rail and hierarchical-copy use it in each".to_owned());
+        return Err(format!("it is for one node; over several, {} use it in each", those_for_vendors()));
     }
     can_divide(call)
 }
