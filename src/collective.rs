@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use unisono_collectives::execution::CompiledPlan;
 use unisono_collectives::model::Machine;
 use unisono_collectives::{Algorithm, Operation, Schedule, Topology, clock};
 
 use crate::call::{Call, Memory, Ran};
-use crate::codes::Codes;
 use crate::error::{Error, Result};
-use crate::executor::{CompiledPlan, EagerSteps, Executor, Task, agreement};
+use crate::executor::{Executor, Task, agreement};
 use crate::method::{Method, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
@@ -26,10 +26,12 @@ mod device;
 mod ending;
 mod messages;
 mod options;
+mod recent;
 
 #[cfg(feature = "nccl")]
 pub(crate) use device::DeviceCall;
 pub(crate) use options::Options;
+use recent::Recent;
 
 /// Something that can carry out collective calls for one rank.
 ///
@@ -101,17 +103,6 @@ impl Limits {
 
 /// How many different calls are kept at hand: looking through them takes less than hashing one.
 const MOST_RECENT: usize = 16;
-
-#[derive(Debug)]
-struct Recent {
-    choice: Choice,
-    call: Call,
-    ran: Ran,
-    method: Method,
-    codes: Codes,
-    compiled: Arc<CompiledPlan>,
-    eager: Option<EagerSteps>,
-}
 
 impl Engine {
     pub(crate) fn new(transport: Transport, topology: Topology, limits: Limits) -> Self {
@@ -201,14 +192,14 @@ impl Engine {
         #[cfg(feature = "mpi")]
         self.check_vendor(self.recent[place].method, call)?;
         let Self { transport, topology, status, limits, executor, agreement, recent, calls, .. } = self;
-        let Recent { method, codes, compiled, eager, .. } = &mut recent[place];
+        let Recent { method, codes, compiled, execution, eager, .. } = &mut recent[place];
         let header = calls.next(1, call.count, *codes, options.label);
         let (method, deadlines) = (*method, &options.deadlines(limits.of(header.sequence())));
         let recording = header.note(status, buffer.len());
         let done = match eager {
             Some(steps) => steps.run(&header, buffer, transport, deadlines),
             None => {
-                let task = Task { call, header, method, compiled, topology, agreement, deadlines };
+                let task = Task { call, header, method, compiled, execution, topology, agreement, deadlines };
                 executor.run(&task, buffer, transport)
             }
         };
@@ -224,10 +215,7 @@ impl Engine {
     /// This rank's plan, if the algorithm offers the operation.
     pub(crate) fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<CompiledPlan>> {
         let (rank, topology) = (self.transport.rank(), &self.topology);
-        let make = || {
-            let plan = algorithm.plan(operation, topology, rank)?;
-            Some(Arc::new(CompiledPlan::new(plan, algorithm, operation, rank, topology.ranks())))
-        };
+        let make = || CompiledPlan::new(algorithm, operation, topology, rank).map(Arc::new);
         self.plans.entry((algorithm, operation)).or_insert_with(make).clone()
     }
 
@@ -255,10 +243,8 @@ impl Engine {
             }
             _ => Method::Algorithm(selection.algorithm),
         };
-        let ran = Ran { method, why: selection.why, link: method.link(self.transport.name()) };
-        let codes = Codes::new(call, method);
-        let eager = EagerSteps::new(&compiled, call, method, self.topology.ranks(), &self.transport);
-        let recent = Recent { choice: choice.clone(), call: *call, ran, method, codes, compiled, eager };
+        let ranks = self.topology.ranks();
+        let recent = Recent::new(choice, call, (method, selection.why), compiled, &self.transport, ranks);
         if self.recent.len() < MOST_RECENT {
             self.recent.push(recent);
             return self.recent.len() - 1;
@@ -286,13 +272,6 @@ impl Engine {
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Ran {
         let place = self.choose(choice, call);
         self.recent[place].ran
-    }
-}
-
-impl Recent {
-    #[inline]
-    fn is_of(&self, choice: &Choice, call: &Call) -> bool {
-        self.call == *call && self.choice == *choice
     }
 }
 

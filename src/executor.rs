@@ -2,15 +2,13 @@
 //!
 //! Here, and only here, steps meet bytes. For every step the executor finds the elements that its chunks
 //! name, sees to it that what is sent does not change while it is on its way, and hands both halves to the
-//! transport.
+//! transport. How a plan is carried out it does not decide: that is an [`Execution`], which it interprets.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use unisono_collectives::{
-    Algorithm, Chunks, Direct, Operation, Phase, Plan, Rank, Receive, Schedule, Send, Source, Step, Topology,
-    moves_directly, partition,
-};
+use unisono_collectives::execution::{CompiledPlan, Execution};
+use unisono_collectives::{Chunks, Phase, Rank, Receive, Schedule, Send, Source, Step, Topology, partition};
 
 use crate::call::{Call, scaled};
 use crate::dtype::DType;
@@ -18,13 +16,12 @@ use crate::error::{Error, Place, Result};
 use crate::kernels::ReduceOp;
 use crate::memory::{Registry, Scratch};
 use crate::method::Method;
-#[cfg(feature = "mpi")]
-use crate::method::Vendor;
-use crate::transport::{Deadlines, EAGER_BYTES, Failure, Header, Incoming, Outgoing, Transport};
+use crate::transport::{Deadlines, Failure, Header, Incoming, Outgoing, Transport};
 
 mod agreement;
 #[cfg(feature = "mpi")]
 mod by_mpi;
+mod capabilities;
 mod copies;
 mod eager;
 mod format;
@@ -33,108 +30,11 @@ mod lanes;
 mod one_pass;
 
 pub(crate) use agreement::agreement;
+pub(crate) use capabilities::capabilities;
 use copies::Copies;
 pub(crate) use eager::EagerSteps;
 use format::Format;
 use one_pass::OnePass;
-
-/// How much of a chunk is sent at a time between ranks that share memory: a few of it fit a core's cache.
-const BLOCK_BYTES: usize = 512 << 10;
-
-/// A plan, and what the executor needs to know of it.
-#[derive(Debug)]
-pub(crate) struct CompiledPlan {
-    plan: Plan,
-    algorithm: Algorithm,
-    /// Set where ranks that reach each other's buffers can do it all in one pass.
-    direct: Option<Direct>,
-    /// Whether it only moves elements, each from the rank that has it to those that are to have it, once it was asked.
-    only_moves: OnceLock<bool>,
-    /// Whether a step sends what the buffer held before the first step.
-    sends_original: bool,
-    chunk_count: usize,
-    /// Whether each message of every rank is a single chunk, once it was asked.
-    single_chunks: OnceLock<bool>,
-    #[cfg(feature = "mpi")]
-    /// How many steps there are between nodes, if it can be run in lanes, once it was asked.
-    far_steps: OnceLock<Option<usize>>,
-}
-
-impl CompiledPlan {
-    pub(crate) fn new(
-        plan: Plan,
-        algorithm: Algorithm,
-        operation: Operation,
-        rank: usize,
-        ranks: usize,
-    ) -> Self {
-        let all_reduce = operation == Operation::AllReduce;
-        let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), rank, ranks)).flatten();
-        let steps = || plan.phases().iter().flat_map(|phase| phase.schedule.steps());
-        let mut sends = steps().filter_map(|step| step.send);
-        let sends_original = sends.any(|send| send.source == Source::Original);
-        Self {
-            chunk_count: plan.chunk_count(),
-            plan,
-            algorithm,
-            direct,
-            only_moves: OnceLock::new(),
-            sends_original,
-            single_chunks: OnceLock::new(),
-            #[cfg(feature = "mpi")]
-            far_steps: OnceLock::new(),
-        }
-    }
-
-    /// A part of an algorithm's plan, for which no rank knows the others' parts.
-    #[cfg(feature = "nccl")]
-    pub(crate) fn part(plan: Plan, algorithm: Algorithm) -> Self {
-        Self {
-            single_chunks: OnceLock::from(false),
-            #[cfg(feature = "mpi")]
-            far_steps: OnceLock::from(None),
-            chunk_count: plan.chunk_count(),
-            plan,
-            algorithm,
-            direct: None,
-            only_moves: OnceLock::from(false),
-            sends_original: false,
-        }
-    }
-
-    #[cfg(feature = "nccl")]
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// In how many blocks the plan is best run, one block after the other, where ranks share memory: so many that
-    /// what a block brings is still in a core's cache when a later step needs it again.
-    ///
-    /// A block is a part of each chunk, so an element stays in its chunk, and the bits stay what they are.
-    fn blocks(&self, task: &Task<'_>) -> usize {
-        let chunk_bytes = task.call.size_bytes() / self.chunk_count;
-        let blocks = chunk_bytes.div_ceil(BLOCK_BYTES);
-        if blocks > 1 && self.all_send_single_chunks(task) { blocks } else { 1 }
-    }
-
-    /// Whether ranks that reach each other's buffers can move all elements themselves, without messages.
-    fn only_moves(&self, Task { call, topology, .. }: &Task<'_>) -> bool {
-        *self.only_moves.get_or_init(|| moves_directly(self.algorithm, call.operation, topology))
-    }
-
-    /// Asked of the plans of all ranks, since all must come to the same number of blocks.
-    fn all_send_single_chunks(&self, Task { call, topology, .. }: &Task<'_>) -> bool {
-        let plan = |rank| self.algorithm.plan(call.operation, topology, rank);
-        let all = || (0..topology.ranks()).filter_map(plan).all(|plan| sends_single_chunks(&plan));
-        *self.single_chunks.get_or_init(all)
-    }
-}
-
-fn sends_single_chunks(plan: &Plan) -> bool {
-    let mut sends =
-        plan.phases().iter().flat_map(|phase| phase.schedule.steps()).filter_map(|step| step.send);
-    sends.all(|send| send.chunks.count() == 1)
-}
 
 /// One collective to be carried out by one rank.
 #[derive(Debug, Clone, Copy)]
@@ -144,6 +44,8 @@ pub(crate) struct Task<'a> {
     pub(crate) header: Header,
     pub(crate) method: Method,
     pub(crate) compiled: &'a CompiledPlan,
+    /// How this rank carries it out.
+    pub(crate) execution: &'a Execution,
     pub(crate) topology: &'a Topology,
     #[cfg_attr(
         not(any(feature = "mpi", feature = "nccl")),
@@ -164,7 +66,7 @@ impl Task<'_> {
 
     /// The elements of a range of chunks, as far as they are in one of `blocks` blocks.
     fn elements_of_block(&self, chunks: Chunks, block: usize, blocks: usize) -> Range<usize> {
-        let all = partition::elements(self.call.count, self.compiled.chunk_count, chunks);
+        let all = partition::elements(self.call.count, self.compiled.plan().chunk_count(), chunks);
         if blocks == 1 {
             return all;
         }
@@ -212,29 +114,36 @@ impl Executor {
         let Call { op, dtype, count, .. } = *task.call;
         let format = self.format(dtype, op);
         let Self { widened, original, outgoing, .. } = self;
-        if let (Some(direct), Some(op)) = (&task.compiled.direct, op)
-            && transport.is_shared_by(task.topology.ranks())
-        {
-            return OnePass { task, direct, op, accumulator: format.accumulator }
-                .run(buffer, widened, transport);
+        match task.execution {
+            Execution::SinglePass { direct, blocks } => {
+                let op = op.expect("a direct all-reduce reduces");
+                OnePass { task, direct, blocks: *blocks, op, accumulator: format.accumulator }
+                    .run(buffer, widened, transport)
+            }
+            Execution::Moves(moves) => Copies { task, moves }.run(buffer, transport),
+            Execution::Eager(steps) => {
+                let ranks = (transport.rank(), task.topology.ranks());
+                let plan = task.compiled.plan();
+                EagerSteps::new(steps, plan, task.call, task.method, ranks).run(
+                    &task.header,
+                    buffer,
+                    transport,
+                    task.deadlines,
+                )
+            }
+            Execution::Messages { .. } | Execution::Lanes(_) => {
+                let original =
+                    if task.compiled.sends_original() { original.copy_of(buffer) } else { &mut [] };
+                let (held, narrow) = match format.accumulator {
+                    Some(_) => (widened.take(count * format.held_size_bytes), buffer),
+                    None => (buffer, &mut [][..]),
+                };
+                let result = task.call.result_on(transport.rank(), task.topology.ranks());
+                let (header, blocks) = (task.header, task.execution.blocks());
+                Run { task, format, header, original, outgoing, narrow, result, block: 0, blocks }
+                    .all_steps(held, transport)
+            }
         }
-        // A shorter message is copied anyway, and a single pass would have ranks wait for each other twice.
-        if op.is_none()
-            && transport.is_shared_by(task.topology.ranks())
-            && task.call.size_bytes() / task.compiled.chunk_count > EAGER_BYTES
-            && task.compiled.only_moves(task)
-        {
-            return Copies { task }.run(buffer, transport);
-        }
-        let original = if task.compiled.sends_original { original.copy_of(buffer) } else { &mut [] };
-        let (held, narrow) = match format.accumulator {
-            Some(_) => (widened.take(count * format.held_size_bytes), buffer),
-            None => (buffer, &mut [][..]),
-        };
-        let result = task.call.result_on(transport.rank(), task.topology.ranks());
-        let header = task.header;
-        Run { task, format, header, original, outgoing, narrow, result, block: 0, blocks: 1 }
-            .all_steps(held, transport)
     }
 
     fn format(&mut self, dtype: DType, op: Option<ReduceOp>) -> Format {
@@ -265,26 +174,27 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn all_steps(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
-        let Task { compiled, topology, .. } = *self.task;
-        let vendor = self.task.method.in_nodes();
-        #[cfg(feature = "mpi")]
-        if vendor == Some(Vendor::Mpi) {
-            self.task.agree(transport)?;
+        match self.task.execution {
+            #[cfg(feature = "mpi")]
+            Execution::Lanes(timetable) => self.in_lanes(timetable, held, transport),
+            #[cfg(feature = "mpi")]
+            Execution::Messages { by_vendor: true, .. } => {
+                self.task.agree(transport)?;
+                self.in_blocks(held, transport)
+            }
+            _ => self.in_blocks(held, transport),
         }
-        #[cfg(feature = "mpi")]
-        if transport.has_lanes(topology.ranks())
-            && let Some(lanes) = compiled.lanes(self.task)
-        {
-            return self.in_lanes(lanes, held, transport);
-        }
-        let in_blocks = vendor.is_none() && transport.is_shared_by(topology.ranks());
-        self.blocks = if in_blocks { compiled.blocks(self.task) } else { 1 };
+    }
+
+    /// All steps of one block after all of the one before.
+    fn in_blocks(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
+        let Task { compiled, .. } = *self.task;
         for block in 0..self.blocks {
             self.block = block;
             self.take_up_block(held);
-            for (of_phase, phase) in compiled.plan.phases().iter().enumerate() {
+            for (of_phase, phase) in compiled.plan().phases().iter().enumerate() {
                 #[cfg(feature = "mpi")]
-                if let (Some(call), Some(Vendor::Mpi)) = (&phase.vendor, vendor) {
+                if let Some(call) = self.left_to_mpi(phase) {
                     transport.status().at_step(of_phase, 0);
                     self.by_mpi(phase, call, held, transport)
                         .map_err(|failure| self.task.error(failure, transport, phase.name, 0))?;

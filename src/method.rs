@@ -141,7 +141,7 @@ pub(crate) const fn is_for_vendors(algorithm: Algorithm) -> bool {
 
 /// The algorithms that have, by name, for a person.
 pub(crate) fn those_for_vendors() -> String {
-    Algorithm::with_levels().map(Algorithm::name).collect::<Vec<_>>().join(" and ")
+    Algorithm::with_levels().map(Algorithm::name).collect::<Vec<_>>().join(" or ")
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ impl Direct {
 /// are to have it, and no rank sends on what it has received.
 ///
 /// Where all buffers can be reached by all ranks, this needs no messages either: who moves which part of them is all the same to the
-/// result.
+/// result. One rank's plan tells: the root's if there is one, and any rank's if not.
 ///
 /// ```
 /// use unisono_collectives::{Algorithm, Operation, Topology, moves_directly};
@@ -88,18 +88,33 @@ impl Direct {
 /// assert!(moves_directly(Algorithm::Ring, Operation::AllGather, &two));
 /// ```
 pub fn moves_directly(algorithm: Algorithm, operation: Operation, topology: &Topology) -> bool {
-    let Some(plan) = algorithm.planner(operation, topology) else { return false };
-    (0..topology.ranks()).all(|rank| {
-        let schedule = plan(rank).flattened();
-        let mut received: Vec<Chunks> = Vec::new();
-        schedule.steps().iter().all(|step| {
-            let is_own = |send: &Send| {
-                send.source == Source::Original || !received.iter().any(|chunks| chunks.overlaps(send.chunks))
-            };
-            let sends_own = step.send.as_ref().is_none_or(is_own);
-            received.extend(step.receive.map(|receive| receive.chunks));
-            sends_own && step.receive.is_none_or(|receive| receive.combine == Combine::Replace)
-        })
+    let (rank, ranks) = (operation.root().unwrap_or(0), topology.ranks());
+    let Some(plan) = algorithm.plan(operation, topology, rank) else { return false };
+    let schedule = plan.flattened();
+    let sends = schedule.steps().iter().filter_map(|step| step.send.map(|send| send.to));
+    let receives = schedule.steps().iter().filter_map(|step| step.receive.map(|receive| receive.from));
+    let others = || (0..ranks).filter(|&other| other != rank);
+    // With whom it would exchange something if it were to have it all from others, or give it all to them, directly.
+    let (gives, takes) = match operation {
+        Operation::Broadcast { .. } | Operation::Scatter { .. } => (true, false),
+        Operation::Gather { .. } => (false, true),
+        _ => (true, true),
+    };
+    sends_only_its_own(&schedule)
+        && (!gives || same_ranks(&others().collect::<Vec<_>>(), sends))
+        && (!takes || same_ranks(&others().collect::<Vec<_>>(), receives))
+}
+
+/// Whether a rank sends nothing that it has received, and reduces nothing.
+fn sends_only_its_own(schedule: &Schedule) -> bool {
+    let mut received: Vec<Chunks> = Vec::new();
+    schedule.steps().iter().all(|step| {
+        let is_own = |send: &Send| {
+            send.source == Source::Original || !received.iter().any(|chunks| chunks.overlaps(send.chunks))
+        };
+        let sends_own = step.send.as_ref().is_none_or(is_own);
+        received.extend(step.receive.map(|receive| receive.chunks));
+        sends_own && step.receive.is_none_or(|receive| receive.combine == Combine::Replace)
     })
 }
 
@@ -109,6 +124,14 @@ fn same_ranks(ranks: &[Rank], others: impl Iterator<Item = Rank>) -> bool {
     ranks.sort_unstable();
     others.sort_unstable();
     ranks == others && ranks.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    /// [`moves_directly`](super::moves_directly), asked of the plans of all ranks.
+    pub(crate) fn all_move_directly(plans: &[crate::Plan]) -> bool {
+        plans.iter().all(|plan| super::sends_only_its_own(&plan.flattened()))
+    }
 }
 
 #[cfg(test)]

@@ -50,6 +50,13 @@ pub struct Phase {
     pub vendor: Option<VendorCall>,
 }
 
+impl Phase {
+    /// Whether it is inside of nodes: what a vendor may do is, and nothing else.
+    pub fn is_in_node(&self) -> bool {
+        self.vendor.is_some()
+    }
+}
+
 /// What one rank does in one collective: phases in order, all over the same chunks of the same buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
+use unisono_collectives::execution::{CompiledPlan, Execution};
 use unisono_collectives::{Algorithm, Operation};
 
 use super::{Engine, Options};
@@ -11,7 +12,7 @@ use crate::codes::Codes;
 use crate::device::{Gpu, Pipeline, Ranks, Staged, pieces};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::executor::{CompiledPlan, Executor, Task};
+use crate::executor::{Executor, Task};
 use crate::gpu::{Span, cuda};
 use crate::method::{Method, Vendor};
 use crate::select::Choice;
@@ -132,7 +133,7 @@ impl Engine {
         let compiled = self.plan(algorithm, Operation::AllReduce).expect("every algorithm offers all-reduce");
         let staged = Arc::clone(gpu.plans.entry((algorithm, vendor.is_some())).or_insert_with(|| {
             Arc::new(match vendor {
-                Some(_) => Staged::with_vendor(compiled.plan(), algorithm),
+                Some(_) => Staged::with_vendor(&compiled),
                 None => Staged::on_host(Arc::clone(&compiled)),
             })
         }));
@@ -149,7 +150,8 @@ impl Engine {
         if vendor.is_some() {
             task.agree(transport)?;
         }
-        Pipeline { gpu, staged: &staged, task, pieces, executor, transport, stream }.run(span)
+        let execution = None;
+        Pipeline { gpu, staged: &staged, task, execution, pieces, executor, transport, stream }.run(span)
     }
 
     /// What the host's algorithm for an array of its own would be.
@@ -171,7 +173,9 @@ impl Engine {
         let header = calls.next(numbers, call.count, Codes::new(call, method), label);
         // Its end is written down when the host has done its part.
         let _ = header.note(status, call.size_bytes());
-        let task = Task { call, header, method, compiled, topology, agreement, deadlines };
+        // Each piece has its own.
+        let execution = &Execution::Messages { blocks: 1, by_vendor: false };
+        let task = Task { call, header, method, compiled, execution, topology, agreement, deadlines };
         (task, executor, transport)
     }
 }

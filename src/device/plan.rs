@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use unisono_collectives::{Algorithm, Chunks, Plan, VendorCall};
-
-use crate::executor::CompiledPlan;
+use unisono_collectives::execution::CompiledPlan;
+use unisono_collectives::{Chunks, VendorCall};
 
 /// What a rank does to each piece of an array.
 #[derive(Debug)]
@@ -37,14 +36,15 @@ impl Staged {
     }
 
     /// A plan in whose phases vendors do all that they may.
-    pub(crate) fn with_vendor(plan: &Plan, algorithm: Algorithm) -> Self {
+    pub(crate) fn with_vendor(compiled: &CompiledPlan) -> Self {
+        let plan = compiled.plan();
         let by_vendor = |inward| {
             let mut calls = plan.phases().iter().filter_map(|phase| phase.vendor.as_ref());
             calls.find(|call| call.is_inward() == inward).cloned()
         };
         let host = plan
             .without_vendors()
-            .map(|(chunks, rest)| OnHost { chunks, compiled: Arc::new(CompiledPlan::part(rest, algorithm)) });
+            .map(|(chunks, rest)| OnHost { chunks, compiled: Arc::new(compiled.part(rest)) });
         let (inward, outward) = (by_vendor(true), by_vendor(false));
         Self { chunk_count: plan.chunk_count(), in_whole_pieces: true, inward, host, outward }
     }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
+use unisono_collectives::execution::Execution;
 use unisono_collectives::{Chunks, Topology, VendorCall, partition};
 
 use super::pieces::{AHEAD, Piece, SLOTS, shifted};
@@ -14,7 +15,7 @@ use super::setup::{Gpu, check};
 use super::wait_for;
 use crate::call::Call;
 use crate::error::Result;
-use crate::executor::{Executor, Task};
+use crate::executor::{Executor, Task, capabilities};
 use crate::gpu::{Span, cuda};
 use crate::kernels::ReduceOp;
 use crate::transport::Transport;
@@ -25,6 +26,8 @@ pub(crate) struct Pipeline<'a> {
     pub(crate) staged: &'a Staged,
     /// The call of the array as a whole: every piece has its own.
     pub(crate) task: Task<'a>,
+    /// How the last piece was carried out on the host, and how many elements it had: most have as many.
+    pub(crate) execution: Option<(usize, Execution)>,
     pub(crate) pieces: usize,
     pub(crate) executor: &'a mut Executor,
     pub(crate) transport: &'a mut Transport,
@@ -95,14 +98,20 @@ impl Pipeline<'_> {
     }
 
     fn by_host(&mut self, number: usize, host: &OnHost, ranges: &[Range<usize>]) -> Result<()> {
-        let Self { gpu, task, executor, transport, .. } = self;
+        let Self { gpu, task, execution, executor, transport, .. } = self;
         let (place, what) = (number % SLOTS, "an array's piece from the GPU");
         let (slot, nccl) = (&mut gpu.slots[place], &gpu.nccl);
         wait_for(|| slot.is_fetched(), what, (task.deadlines, transport.status()), || check(nccl.as_ref()))?;
         let size_bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         let call = Call { count: size_bytes / task.call.dtype.size_bytes(), ..*task.call };
         let header = task.header.later(number as u64);
-        let piece = Task { call: &call, header, compiled: &host.compiled, ..*task };
+        let compiled = &host.compiled;
+        let known = execution.take_if(|(count, _)| *count == call.count);
+        let (_, execution) = execution.insert(known.unwrap_or_else(|| {
+            let capabilities = capabilities(transport, task.topology.ranks(), &call, task.method);
+            (call.count, compiled.execution(call.count, call.dtype.size_bytes(), &capabilities))
+        }));
+        let piece = Task { call: &call, header, compiled, execution, ..*task };
         executor.run(&piece, slot.bytes(), transport)
     }
 

@@ -1,5 +1,6 @@
 //! Phases that MPI's own collectives carry out in place of their steps.
 
+use unisono_collectives::execution::Execution;
 use unisono_collectives::{Phase, VendorCall};
 
 use super::{Run, scaled};
@@ -8,6 +9,12 @@ use crate::transport::mpi::InGroup;
 use crate::transport::{Failure, Transport};
 
 impl Run<'_> {
+    /// What MPI's own collectives do in the place of a phase's steps, if they are to.
+    pub(super) fn left_to_mpi<'p>(&self, phase: &'p Phase) -> Option<&'p VendorCall> {
+        let by_vendor = matches!(self.task.execution, Execution::Messages { by_vendor: true, .. });
+        phase.vendor.as_ref().filter(|_| by_vendor)
+    }
+
     /// A phase by MPI's own collectives, among the ranks of its group.
     pub(super) fn by_mpi(
         &self,

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use unisono_collectives::{Chunks, Operation, Rank, partition};
+use unisono_collectives::execution::{Move, Moves};
+use unisono_collectives::{Chunks, Rank, partition};
 
-use super::{BLOCK_BYTES, Task};
+use super::Task;
 use crate::error::Result;
 use crate::transport::{Open, Shares, Transport};
 
@@ -15,20 +16,14 @@ const BLOCK: usize = 8 << 10;
 #[derive(Debug)]
 pub(super) struct Copies<'a> {
     pub(super) task: &'a Task<'a>,
+    pub(super) moves: &'a Moves,
 }
 
 impl Copies<'_> {
     pub(super) fn run(&self, buffer: &mut [u8], transport: &mut Transport) -> Result<()> {
         let Task { call, header, topology, deadlines, .. } = *self.task;
         let (rank, ranks) = (transport.rank(), topology.ranks());
-        let blocks = (call.size_bytes() / ranks).div_ceil(BLOCK_BYTES).max(1);
-        let (read, written) = match call.operation {
-            Operation::AllGather => (false, true),
-            Operation::Gather { root } => (false, rank == root),
-            Operation::Scatter { root } => (rank == root, false),
-            Operation::Broadcast { root } => (rank == root, rank != root),
-            _ => (true, true),
-        };
+        let Moves { blocks, is_read, is_written, .. } = *self.moves;
         for block in 0..blocks {
             let ranges = |rank: Rank| {
                 let all = partition::elements(call.count, ranks, Chunks::one(rank));
@@ -38,7 +33,7 @@ impl Copies<'_> {
             if block > 0 {
                 transport.status().at_step(0, block);
             }
-            let shares = Shares { ranges, read, written };
+            let shares = Shares { ranges, read: is_read, written: is_written };
             transport
                 .single_pass(&header, buffer, shares, deadlines, |open| self.work(open, rank, ranges))
                 .map_err(|failure| self.task.error(failure, transport, "one pass", block))?;
@@ -47,28 +42,19 @@ impl Copies<'_> {
     }
 
     fn work(&self, open: &mut Open<'_>, rank: Rank, ranges: impl Fn(Rank) -> Range<usize>) -> Result<()> {
-        let ranks = self.task.topology.ranks();
-        let others = || (0..ranks).filter(|&other| other != rank);
-        let size_bytes = ranges(rank).len();
-        // What goes one way only is not needed again.
-        let at_a_time = if ranks == 2 { size_bytes.max(1) } else { open.block_bytes(BLOCK) };
+        let (size_bytes, moves) = (ranges(rank).len(), &self.moves.moves);
+        // What goes one way only is not needed again, and what changes places is not cut.
+        let is_cut =
+            self.task.topology.ranks() > 2 && !moves.iter().any(|one| matches!(one, Move::Swap { .. }));
+        let at_a_time = if is_cut { open.block_bytes(BLOCK) } else { size_bytes.max(1) };
         let mut parts =
             (0..size_bytes).step_by(at_a_time).map(|start| start..size_bytes.min(start + at_a_time));
-        match self.task.call.operation {
-            // The next rank first: not all at once to the same.
-            Operation::AllToAll => (1..ranks)
-                .map(|distance| (rank + distance) % ranks)
-                .try_for_each(|other| open.swap(other, ranges(other))),
-            Operation::Gather { root } if rank != root => parts.try_for_each(|part| open.give(root, part)),
-            Operation::Scatter { root } if rank != root => parts.try_for_each(|part| open.take(root, part)),
-            Operation::Gather { .. } | Operation::Scatter { .. } => Ok(()),
-            operation => parts.try_for_each(|part| {
-                let root = operation.root().unwrap_or(rank);
-                if rank != root {
-                    open.take(root, part.clone())?;
-                }
-                others().filter(|&other| other != root).try_for_each(|other| open.give(other, part.clone()))
-            }),
-        }
+        parts.try_for_each(|part| {
+            moves.iter().try_for_each(|one| match *one {
+                Move::Take { from } => open.take(from, part.clone()),
+                Move::Give { to } => open.give(to, part.clone()),
+                Move::Swap { with } => open.swap(with, ranges(with)),
+            })
+        })
     }
 }

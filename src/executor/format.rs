@@ -90,7 +90,7 @@ impl<'a> Run<'a> {
     /// The elements of this block: it has a part of each chunk.
     fn block_by_chunks(&self) -> impl Iterator<Item = Range<usize>> + use<'a> {
         let (task, block, blocks) = (self.task, self.block, self.blocks);
-        (0..task.compiled.chunk_count)
+        (0..task.compiled.plan().chunk_count())
             .map(move |chunk| task.elements_of_block(Chunks::one(chunk), block, blocks))
     }
 }

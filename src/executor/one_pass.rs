@@ -21,6 +21,7 @@ const BLOCK: usize = 8 << 10;
 pub(super) struct OnePass<'a> {
     pub(super) task: &'a Task<'a>,
     pub(super) direct: &'a Direct,
+    pub(super) blocks: usize,
     pub(super) op: ReduceOp,
     pub(super) accumulator: Option<Accumulator>,
 }
@@ -32,8 +33,7 @@ impl OnePass<'_> {
         widened: &mut Scratch,
         transport: &mut Transport,
     ) -> Result<()> {
-        let Task { call, header, compiled, deadlines, .. } = *self.task;
-        let blocks = compiled.blocks(self.task);
+        let (Task { call, header, deadlines, .. }, blocks) = (*self.task, self.blocks);
         for block in 0..blocks {
             let range = |rank: usize| {
                 let elements = self.task.elements_of_block(self.direct.owned[rank], block, blocks);

@@ -74,7 +74,10 @@ fn has_nccl(inside: &Inside) -> Result<(), String> {
 
 fn can_all_be_nccl(call: &Call, topology: &Topology) -> Result<(), String> {
     if topology.nodes() > 1 {
-        return Err(format!("it is for one node; over several, {} use it in each", those_for_vendors()));
+        return Err(format!(
+            "it is for one node; over several, choose {}, which use it in each",
+            those_for_vendors()
+        ));
     }
     can_divide(call)
 }

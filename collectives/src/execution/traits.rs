@@ -1,0 +1,146 @@
+//! What the plans of all ranks have in common, seen in a few of them.
+
+use crate::algorithm::Algorithm;
+use crate::direct::moves_directly;
+use crate::operation::Operation;
+use crate::plan::{Phase, Plan};
+use crate::schedule::{Source, Step};
+use crate::world::{Rank, Topology};
+
+/// What is true of the plans of all ranks or not. Every rank looks at the same few of them, and so comes to the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traits {
+    /// Whether it only moves elements, each from the rank that has it to those that are to have it ([`moves_directly`]).
+    pub moves_directly: bool,
+    /// Whether each message is of a single chunk, so that a block of it is in one place.
+    pub sends_single_chunks: bool,
+    /// How many steps there are between nodes, if all of them fit a [timetable](super::Timetable).
+    pub far_steps: Option<usize>,
+}
+
+impl Traits {
+    /// What is so of an algorithm's plans, if it offers the operation.
+    pub(super) fn of(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Self {
+        let plans: Vec<_> = samples(topology)
+            .into_iter()
+            .filter_map(|rank| Some((rank, algorithm.plan(operation, topology, rank)?)))
+            .collect();
+        let has_levels = algorithm.descriptor().levels.is_some();
+        Self {
+            moves_directly: !operation.reduces() && moves_directly(algorithm, operation, topology),
+            sends_single_chunks: plans.iter().all(|(_, plan)| sends_single_chunks(plan)),
+            far_steps: has_levels.then(|| far_steps(&plans)).flatten(),
+        }
+    }
+}
+
+/// The ranks whose plans tell of all: where a world is no power of two, rank 0 and its node stand for others; and no node has more to do
+/// inside than the largest one.
+fn samples(topology: &Topology) -> Vec<Rank> {
+    let nodes = (0..topology.nodes()).map(|node| topology.node(node));
+    let largest = nodes.max_by_key(|node| (node.ranks(), std::cmp::Reverse(node.member(0))));
+    let mut samples = vec![0];
+    samples.extend(largest.map(|node| node.member(0)).filter(|&leader| leader != 0));
+    samples
+}
+
+/// Both halves of a step are looked at: a rank that sends one chunk may receive two.
+fn sends_single_chunks(plan: &Plan) -> bool {
+    let steps = plan.phases().iter().flat_map(|phase| phase.schedule.steps());
+    steps.flat_map(Step::touched).all(|chunks| chunks.count() == 1)
+}
+
+/// How many steps there are between nodes, if the plans fit a timetable: each of those steps is an exchange of two ranks, and inside of
+/// nodes no step sends what it receives into.
+fn far_steps(plans: &[(Rank, Plan)]) -> Option<usize> {
+    let phases = || plans.iter().flat_map(|(_, plan)| plan.phases());
+    let steps = |phase: &Phase| phase.schedule.steps().len();
+    let far_steps = phases().find(|phase| !phase.is_in_node()).map(steps)?;
+    let is_apart = |step: &Step| match (step.send, step.receive) {
+        (Some(send), Some(receive)) => !send.chunks.overlaps(receive.chunks),
+        _ => true,
+    };
+    let fits = |phase: &Phase| {
+        let mut of_phase = phase.schedule.steps().iter();
+        if phase.is_in_node() {
+            of_phase.all(is_apart)
+        } else {
+            steps(phase) == far_steps && of_phase.all(|step| partner(step).is_some())
+        }
+    };
+    phases().all(fits).then_some(far_steps)
+}
+
+/// The other rank of an exchange of two, of as many chunks each way, and of what is in the buffer now.
+fn partner(step: &Step) -> Option<Rank> {
+    let (send, receive) = (step.send?, step.receive?);
+    let even = send.to == receive.from && send.chunks.count() == receive.chunks.count();
+    (even && send.source == Source::Current).then_some(send.to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::direct;
+
+    /// Asked of the plans of all ranks.
+    fn of_all(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Option<Traits> {
+        let plans = algorithm.plans(operation, topology)?;
+        let has_levels = algorithm.descriptor().levels.is_some();
+        Some(Traits {
+            moves_directly: !operation.reduces() && direct::testing::all_move_directly(&plans),
+            sends_single_chunks: plans.iter().all(sends_single_chunks),
+            far_steps: has_levels.then(|| far_steps_of_all(&plans)).flatten(),
+        })
+    }
+
+    /// As [`far_steps`], where also each exchange is the same step of the same phase to both ranks.
+    fn far_steps_of_all(plans: &[Plan]) -> Option<usize> {
+        let numbered: Vec<_> = plans.iter().cloned().enumerate().collect();
+        let far = |plan: &Plan| plan.phases().iter().filter(|phase| !phase.is_in_node()).cloned().collect();
+        let all: Vec<Vec<Phase>> = plans.iter().map(far).collect();
+        for (rank, phases) in all.iter().enumerate() {
+            for phase in phases {
+                for (number, step) in phase.schedule.steps().iter().enumerate() {
+                    let theirs = &all[phase.group.member(partner(step)?)];
+                    let answer = theirs.iter().find(|theirs| theirs.group == phase.group)?;
+                    let back = partner(answer.schedule.steps().get(number)?)?;
+                    if phase.group.member(back) != rank {
+                        return None;
+                    }
+                }
+            }
+        }
+        far_steps(&numbered)
+    }
+
+    #[test]
+    fn a_few_plans_tell_of_all() {
+        let small = (1..=33).map(Topology::single_node);
+        let even = (2..=9).flat_map(|nodes| (1..=5).map(move |local| Topology::uniform(nodes, local)));
+        let uneven = [
+            &[3, 1][..],
+            &[1, 3],
+            &[1, 2],
+            &[2, 1],
+            &[1, 1, 2],
+            &[1, 2, 1],
+            &[4, 4, 2],
+            &[1, 5, 2, 3],
+            &[2, 1, 1, 1],
+            &[1, 1, 1, 1, 1, 2],
+        ];
+        let uneven = uneven.map(Topology::from_node_sizes);
+        let scattered =
+            [vec![0, 1, 0, 2, 1, 0, 2], vec![0, 1, 0, 1], vec![0, 1, 1, 0, 1]].map(Topology::from_node_of);
+        for topology in small.chain(even).chain(uneven).chain(scattered) {
+            for algorithm in Algorithm::ALL {
+                for operation in Operation::all(topology.ranks() / 3) {
+                    let Some(all) = of_all(algorithm, operation, &topology) else { continue };
+                    let seen = Traits::of(algorithm, operation, &topology);
+                    assert_eq!(seen, all, "{algorithm}, {operation:?}, {topology:?}");
+                }
+            }
+        }
+    }
+}
