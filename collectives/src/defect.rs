@@ -56,4 +56,20 @@ pub enum Defect {
     /// bits.
     #[error("ranks {one} and {other} add up chunk {chunk} in different orders")]
     DifferentOrder { chunk: usize, one: Rank, other: Rank },
+
+    /// An execution leaves a message where nobody takes it.
+    #[error("a message of rank {from} to rank {to} is never taken")]
+    NotTaken { from: Rank, to: Rank },
+
+    /// In a pass over memory two ranks touch the same elements.
+    #[error("ranks {one} and {other} touch chunk {chunk} of rank {of} in the same pass")]
+    Race { one: Rank, other: Rank, of: Rank, chunk: usize },
+
+    /// A block of several chunks is several places.
+    #[error("rank {rank}, act {step}: a block of chunks {chunks} is not in one place")]
+    Scattered { rank: Rank, step: usize, chunks: Chunks },
+
+    /// An execution adds up what its plan adds up, in another order: in floating point not the same bits.
+    #[error("rank {rank} adds up chunk {chunk} in another order than its plan")]
+    OtherOrder { rank: Rank, chunk: usize },
 }

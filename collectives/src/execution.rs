@@ -3,7 +3,7 @@
 //! A plan says who sends what to whom and in which order it is added. An [`Execution`] says the rest: whether short messages go as early as
 //! what they read is there, in how many blocks steps are taken one after the other, whether ranks that reach each other's memory need
 //! no messages at all, and what is on the wire while something else is reduced. All that decides it is in one function,
-//! [`CompiledPlan::execution`]; the executor only interprets what comes out.
+//! [`CompiledPlan::execution`]; the executor only interprets what comes out, and [`verify_executions`] plays it.
 //!
 //! ```
 //! use unisono_collectives::execution::{Capabilities, CompiledPlan, Execution};
@@ -22,17 +22,21 @@ use std::sync::Arc;
 
 use crate::direct::Direct;
 
+mod acts;
 mod compiled;
 mod eager;
 mod lanes;
 mod moves;
+mod play;
 mod traits;
+mod verify;
 
 pub use compiled::CompiledPlan;
 pub use eager::{EagerStep, Half, Place};
 pub use lanes::{LaneAct, Timetable};
 pub use moves::{Move, Moves};
 pub use traits::Traits;
+pub use verify::verify_executions;
 
 /// How much of a chunk is worked on at a time where ranks share memory: a few of it fit a core's cache.
 pub const BLOCK_BYTES: usize = 512 << 10;

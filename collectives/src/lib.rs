@@ -64,7 +64,7 @@ pub use algorithm::Algorithm;
 pub use cost::Cost;
 pub use defect::Defect;
 pub use direct::{Direct, moves_directly};
-pub use execution::Execution;
+pub use execution::{Execution, verify_executions};
 pub use explain::explain;
 pub use operation::Operation;
 pub use plan::{Phase, Plan, VendorCall};

@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::schedule::{Combine, Schedule, Source, Step};
 use crate::world::Rank;
 
-mod symbols;
+pub(crate) mod symbols;
 
 use symbols::{Symbol, Symbols};
 
@@ -155,7 +155,12 @@ fn wrong_results(buffers: &[Vec<Symbol>], symbols: &Symbols, operation: Operatio
 }
 
 /// What a rank must hold in a chunk at the end: of which chunk, the contributions of which ranks.
-fn promise(operation: Operation, ranks: usize, rank: Rank, chunk: usize) -> Option<(usize, Range<Rank>)> {
+pub(crate) fn promise(
+    operation: Operation,
+    ranks: usize,
+    rank: Rank,
+    chunk: usize,
+) -> Option<(usize, Range<Rank>)> {
     let of = |rank: Rank| rank..rank + 1;
     match operation {
         Operation::AllReduce => Some((chunk, 0..ranks)),

@@ -9,15 +9,15 @@ use crate::world::Rank;
 
 /// A value, by its number among all [`Symbols`]: a message moves numbers, and what they stand for stays where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Symbol(u32);
+pub(crate) struct Symbol(u32);
 
 /// All values of a run. None is ever taken back, so a number is good until the end.
-pub(super) struct Symbols {
+pub(crate) struct Symbols {
     values: Vec<Value>,
     /// Whose contributions are in each value: as many words of 64 ranks for each, one value after the other.
     contributors: Vec<u64>,
     words: usize,
-    pub(super) defects: Vec<Defect>,
+    pub(crate) defects: Vec<Defect>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -30,20 +30,32 @@ struct Value {
 
 impl Symbols {
     /// What all ranks hold of all chunks before the first step, and the symbols that this takes.
-    pub(super) fn inputs(operation: Operation, ranks: usize, chunk_count: usize) -> (Self, Vec<Vec<Symbol>>) {
+    pub(crate) fn inputs(operation: Operation, ranks: usize, chunk_count: usize) -> (Self, Vec<Vec<Symbol>>) {
+        Self::in_blocks(operation, ranks, chunk_count, 1)
+    }
+
+    /// The same of chunks that are cut into blocks, one chunk's after the other's: blocks of a chunk are values of their own, and are
+    /// added up in the chunk's order if they are added up as it is.
+    pub(crate) fn in_blocks(
+        operation: Operation,
+        ranks: usize,
+        chunk_count: usize,
+        blocks: usize,
+    ) -> (Self, Vec<Vec<Symbol>>) {
         // Whatever is undefined is the contribution of a rank that does not exist, so it can never pass as right.
         let nobody = ranks;
         let words = nobody / 64 + 1;
         let mut symbols = Self { values: Vec::new(), contributors: Vec::new(), words, defects: Vec::new() };
-        let mut input = |rank: Rank, chunk: usize| {
+        let mut input = |rank: Rank, cell: usize| {
+            let chunk = cell / blocks;
             let contributor = if operation.begins_with(rank, chunk) { rank } else { nobody };
             symbols
                 .contributors
                 .extend((0..words).map(|word| ranks_in(&(contributor..contributor + 1), word)));
-            symbols.push(Value { chunk, order: mix(rank as u64 + 1, chunk as u64) })
+            symbols.push(Value { chunk: cell, order: mix(rank as u64 + 1, chunk as u64) })
         };
-        let inputs =
-            (0..ranks).map(|rank| (0..chunk_count).map(|chunk| input(rank, chunk)).collect()).collect();
+        let cells = chunk_count * blocks;
+        let inputs = (0..ranks).map(|rank| (0..cells).map(|cell| input(rank, cell)).collect()).collect();
         (symbols, inputs)
     }
 
@@ -64,23 +76,23 @@ impl Symbols {
     }
 
     /// The chunk that it is a value of.
-    pub(super) fn chunk(&self, symbol: Symbol) -> usize {
+    pub(crate) fn chunk(&self, symbol: Symbol) -> usize {
         self.value(symbol).chunk
     }
 
     /// A hash of the order in which it was added up.
-    pub(super) fn order(&self, symbol: Symbol) -> u64 {
+    pub(crate) fn order(&self, symbol: Symbol) -> u64 {
         self.value(symbol).order
     }
 
     /// Those of these ranks whose contributions are not in the value.
-    pub(super) fn missing(&self, symbol: Symbol, expected: &Range<Rank>) -> impl Iterator<Item = Rank> {
+    pub(crate) fn missing(&self, symbol: Symbol, expected: &Range<Rank>) -> impl Iterator<Item = Rank> {
         let held = self.contributors[self.contributors(symbol)].iter().enumerate();
         ranks_of(held.map(|(word, held)| ranks_in(expected, word) & !held))
     }
 
     /// Whether the contribution of any other rank is in the value.
-    pub(super) fn has_foreign(&self, symbol: Symbol, expected: &Range<Rank>) -> bool {
+    pub(crate) fn has_foreign(&self, symbol: Symbol, expected: &Range<Rank>) -> bool {
         let mut held = self.contributors[self.contributors(symbol)].iter().enumerate();
         held.any(|(word, held)| held & !ranks_in(expected, word) != 0)
     }

@@ -1,0 +1,137 @@
+//! The proof of executions: those of all ranks, played over symbols.
+
+use super::acts::{Act, Part, acts, cut};
+use super::play::Player;
+use super::{CompiledPlan, Execution};
+use crate::defect::Defect;
+use crate::interpret;
+use crate::operation::Operation;
+use crate::plan::Plan;
+use crate::verify::promise;
+use crate::verify::symbols::{Symbol, Symbols};
+use crate::world::Rank;
+
+/// Everything that is wrong with how all ranks (rank 0 first) carry out their plans for an operation; nothing, if it is right. The plans
+/// themselves are right ([`verify`](crate::verify())).
+///
+/// What it proves, beside what is proved of plans: no rank waits for ever, although messages go early or late; what is sent is there by
+/// then; in a pass over memory no two ranks touch the same elements; and every sum is added up in the order of the plan, so that the bits
+/// do not depend on how it is carried out.
+///
+/// ```
+/// use unisono_collectives::execution::{Capabilities, CompiledPlan};
+/// use unisono_collectives::{Algorithm, Operation, Topology, verify_executions};
+///
+/// let world = Topology::uniform(2, 2);
+/// let compiled: Vec<_> = (0..4)
+///     .map(|rank| CompiledPlan::new(Algorithm::Rail, Operation::AllReduce, &world, rank).unwrap())
+///     .collect();
+/// let network = Capabilities { has_lanes: true, ..Capabilities::default() };
+/// let mut executions: Vec<_> = compiled.iter().map(|plan| plan.execution(1 << 20, 4, &network)).collect();
+/// assert_eq!(verify_executions(&executions, &compiled, Operation::AllReduce), []);
+///
+/// // One rank waits for what no rank sends any more.
+/// executions[0] = compiled[0].execution(1 << 19, 4, &network);
+/// assert!(!verify_executions(&executions, &compiled, Operation::AllReduce).is_empty());
+/// ```
+///
+/// # Panics
+/// If there is not one execution for each plan.
+pub fn verify_executions(
+    executions: &[Execution],
+    compiled: &[CompiledPlan],
+    operation: Operation,
+) -> Vec<Defect> {
+    assert_eq!(executions.len(), compiled.len(), "one execution for each rank's plan");
+    let (ranks, plans) = (executions.len(), compiled.iter().map(CompiledPlan::plan));
+    let cuts: Vec<_> =
+        executions.iter().zip(plans.clone()).map(|(execution, plan)| cut(execution, plan, ranks)).collect();
+    let Some(&(parts, blocks)) = cuts.first() else { return Vec::new() };
+    if let Some(rank) = cuts.iter().position(|&found| found != (parts, blocks)) {
+        let found = cuts[rank].0 * cuts[rank].1;
+        return vec![Defect::ChunkCount { rank, found, expected: parts * blocks }];
+    }
+    let acts: Vec<_> = plans.clone().enumerate().map(|(rank, plan)| acts(rank, executions, plan)).collect();
+    let defects = malformed(&acts, parts, blocks);
+    if !defects.is_empty() {
+        return defects;
+    }
+    let (mut symbols, inputs) = Symbols::in_blocks(operation, ranks, parts, blocks);
+    let mut player = Player::new(&acts, blocks, &mut symbols, inputs);
+    player.play();
+    let (buffers, mut defects) = (player.buffers, player.defects);
+    if defects.is_empty() {
+        defects = wrong_results(&buffers, &symbols, operation, blocks);
+    }
+    if defects.is_empty() && operation.reduces() {
+        let plans: Vec<_> = plans.cloned().collect();
+        defects = other_orders(&buffers, &symbols, &plans, operation, blocks);
+    }
+    defects
+}
+
+/// Ranks and parts that do not exist, and blocks that are not in one place.
+fn malformed(acts: &[Vec<Act>], parts: usize, blocks: usize) -> Vec<Defect> {
+    let mut defects = Vec::new();
+    let ranks = acts.len();
+    for (rank, acts) in acts.iter().enumerate() {
+        for (step, act) in acts.iter().enumerate() {
+            let (named, touched) = act.names();
+            let nobody = named.into_iter().filter(|&named| named >= ranks);
+            defects.extend(nobody.map(|named| Defect::NoSuchRank { rank, step, named }));
+            for Part { chunks, block } in touched {
+                if chunks.start > chunks.end || chunks.end > parts || block >= blocks {
+                    defects.push(Defect::NoSuchChunk { rank, step, chunks, chunk_count: parts });
+                } else if blocks > 1 && chunks.count() > 1 {
+                    defects.push(Defect::Scattered { rank, step, chunks });
+                }
+            }
+        }
+    }
+    defects
+}
+
+/// Compares what every rank holds with what the operation promises.
+fn wrong_results(
+    buffers: &[Vec<Symbol>],
+    symbols: &Symbols,
+    operation: Operation,
+    blocks: usize,
+) -> Vec<Defect> {
+    let mut defects = Vec::new();
+    for (rank, buffer) in buffers.iter().enumerate() {
+        for (cell, &symbol) in buffer.iter().enumerate() {
+            let (chunk, block) = (cell / blocks, cell % blocks);
+            let Some((origin, expected)) = promise(operation, buffers.len(), rank, chunk) else { continue };
+            let missing = symbols.missing(symbol, &expected);
+            defects.extend(missing.map(|contributor| Defect::Missing { rank, chunk, contributor }));
+            let is_foreign = symbols.chunk(symbol) != origin * blocks + block;
+            if is_foreign || symbols.has_foreign(symbol, &expected) {
+                defects.push(Defect::Foreign { rank, chunk });
+            }
+        }
+    }
+    defects
+}
+
+/// Sums that are not added up as the plans add them up.
+fn other_orders(
+    buffers: &[Vec<Symbol>],
+    symbols: &Symbols,
+    plans: &[Plan],
+    operation: Operation,
+    blocks: usize,
+) -> Vec<Defect> {
+    let (ranks, chunk_count) = (plans.len(), plans[0].chunk_count());
+    let schedules: Vec<_> = plans.iter().map(Plan::flattened).collect();
+    let (mut planned, inputs) = Symbols::inputs(operation, ranks, chunk_count);
+    let outcome = interpret::run(&schedules, inputs, &mut planned);
+    let is_other = |rank: Rank, cell: usize| {
+        let chunk = cell / blocks;
+        promise(operation, ranks, rank, chunk).is_some()
+            && symbols.order(buffers[rank][cell]) != planned.order(outcome.buffers[rank][chunk])
+    };
+    let cells = (0..ranks).flat_map(|rank| (0..chunk_count * blocks).map(move |cell| (rank, cell)));
+    let other = cells.filter(|&(rank, cell)| is_other(rank, cell));
+    other.map(|(rank, cell)| Defect::OtherOrder { rank, chunk: cell / blocks }).collect()
+}
