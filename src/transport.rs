@@ -35,7 +35,7 @@ pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::Directory;
 use faulty::Faulty;
 pub(crate) use header::{Calls, Header, Messages};
-pub(crate) use message::{Headers, Incoming, Outgoing, Target};
+pub(crate) use message::{FAR_SEGMENT, Headers, Incoming, Outgoing, Target};
 /// The longest message that is eager between ranks that share memory: it is copied at once, and its sender goes on.
 pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;

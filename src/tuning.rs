@@ -6,7 +6,7 @@
 use unisono_collectives::model::{Link, Machine};
 
 use crate::call::Memory;
-use crate::transport::EAGER_BYTES;
+use crate::transport::{EAGER_BYTES, FAR_SEGMENT};
 
 mod defaults;
 #[cfg(feature = "tuning")]
@@ -118,6 +118,7 @@ impl Tuning {
             intra: messages,
             one_pass: one_pass.filter(|_| inside.shares_memory()),
             inter: self.section(Reach::Network).messages.clone(),
+            segment_bytes: Some(FAR_SEGMENT),
             // What is no registered memory is copied into it anyway, and only once.
             copy_gb_per_s: if inside == Reach::ShmSlice { f64::INFINITY } else { copy_gb_per_s },
             cores,

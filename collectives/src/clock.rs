@@ -22,7 +22,9 @@
 //! Where one node has fewer cores ([`Machine::cores`]) than ranks, these take turns. Of several nodes it is only
 //! known that none is done before its cores have done all of its ranks' work.
 //!
-//! Nothing is pipelined: an executor that cuts messages into segments may be faster than this.
+//! What is timed is the [`Execution`] that would run. Plans of levels run in lanes between nodes where the machine has
+//! them ([`Machine::segment_bytes`]): that takes as long as one block, and for each block after it as long as the slowest stage. Nothing
+//! else is pipelined: an executor that cuts messages into segments may be faster than this.
 //!
 //! In a world of 16 384 ranks a ring has 537 million messages. But all its nodes do the same at the same
 //! time, each to its own neighbours. So where plans show that, only the ranks of one node are played, and each
@@ -33,12 +35,13 @@
 //! model", SPAA 1995; the rendezvous and the ports are ours.
 
 use crate::algorithm::Algorithm;
-use crate::direct::{Direct, moves_directly};
+use crate::execution::{Capabilities, CompiledPlan, Execution};
 use crate::model::Machine;
 use crate::operation::Operation;
 use crate::plan::Plan;
 use crate::world::{Rank, Topology};
 
+mod lanes;
 mod outline;
 mod play;
 mod turns;
@@ -111,20 +114,29 @@ pub fn predict(
     // What is no whole element counts as one.
     let count = size_bytes.div_ceil(element_size_bytes);
     let takes_turns = topology.nodes() == 1 && topology.ranks() > machine.cores;
-    let one_pass_us = one_pass_us(algorithm, operation, topology, machine, count * element_size_bytes);
     // Ranks that take turns are not alike: one has its turn first.
     let stride = if takes_turns { topology.ranks() } else { topology.stride() };
     let world = World::folded(&plan, topology, stride, count, LIMITS)?;
-    let time_us = match (one_pass_us, takes_turns) {
-        (Some(work_us), true) => {
-            turns::play(&Acts::of_one_pass(topology.ranks(), machine, work_us), machine)?
+    let execution = execution(algorithm, operation, topology, machine, (count, element_size_bytes));
+    let messages_us = |earliest| match takes_turns {
+        true => turns::play(&Acts::of_steps(&world, machine, element_size_bytes, earliest)?, machine),
+        false => Ok(play::play(&world, machine, element_size_bytes)?.time_us(&world, machine)),
+    };
+    let time_us = match execution {
+        Execution::SinglePass { .. } | Execution::Moves(_) => {
+            let work_us = one_pass_us(operation, topology.ranks(), machine, count * element_size_bytes);
+            if takes_turns {
+                turns::play(&Acts::of_one_pass(topology.ranks(), machine, work_us), machine)?
+            } else {
+                machine.call_us + work_us
+            }
         }
-        (Some(work_us), false) => machine.call_us + work_us,
-        (None, true) => {
-            let earliest = |rank| plan(rank).flattened().earliest_sends();
-            turns::play(&Acts::of_steps(&world, machine, element_size_bytes, earliest)?, machine)?
+        Execution::Eager(_) => messages_us(Some(|rank| plan(rank).flattened().earliest_sends()))?,
+        Execution::Messages { .. } => messages_us(None)?,
+        Execution::Lanes(timetable) => {
+            let block = World::folded(&plan, topology, stride, count.div_ceil(timetable.blocks), LIMITS)?;
+            lanes::time_us(&block, &timetable, machine, element_size_bytes)?
         }
-        (None, false) => play::play(&world, machine, element_size_bytes)?.time_us(&world, machine),
     };
     Ok(Prediction {
         time_us,
@@ -134,32 +146,40 @@ pub fn predict(
     })
 }
 
-/// How long each rank works if the operation is carried out in one pass.
-fn one_pass_us(
+/// How the first rank carries out its plan, and with it all others.
+fn execution(
     algorithm: Algorithm,
     operation: Operation,
     topology: &Topology,
     machine: &Machine,
-    size_bytes: usize,
-) -> Option<f64> {
-    let ranks = topology.ranks();
-    let link = machine.one_pass.as_ref().filter(|_| topology.nodes() == 1 && ranks > 1)?;
-    let plan = algorithm.plan(operation, topology, 0)?;
-    let is_direct = match operation {
-        Operation::AllReduce => Direct::recognise(&plan.flattened(), 0, ranks).is_some(),
-        // Of what is only moved, eager messages stay messages.
-        _ => {
-            size_bytes / plan.chunk_count() > machine.eager_bytes
-                && moves_directly(algorithm, operation, topology)
-        }
+    (count, element_size_bytes): (usize, usize),
+) -> Execution {
+    let capabilities = Capabilities {
+        is_shared: machine.one_pass.is_some() && topology.nodes() == 1,
+        has_lanes: machine.segment_bytes.is_some() && topology.nodes() > 1,
+        eager_bytes: machine.eager_bytes,
+        segment_bytes: machine.segment_bytes.unwrap_or(1),
+        ..Capabilities::default()
     };
+    // Nothing else is asked of a plan, and those of large worlds are long.
+    let has_lanes = capabilities.has_lanes && algorithm.descriptor().levels.is_some();
+    let compiled = (capabilities.is_shared || has_lanes)
+        .then(|| CompiledPlan::new(algorithm, operation, topology, 0))
+        .flatten();
+    compiled.map_or(Execution::Messages { blocks: 1, by_vendor: false }, |compiled| {
+        compiled.execution(count, element_size_bytes, &capabilities)
+    })
+}
+
+/// How long each rank works if the operation is carried out in a single pass.
+fn one_pass_us(operation: Operation, ranks: usize, machine: &Machine, size_bytes: usize) -> f64 {
+    let link = machine.one_pass.as_ref().expect("only ranks that share memory make a single pass");
     let others = match operation {
-        _ if !is_direct => return None,
         Operation::Gather { .. } | Operation::Scatter { .. } => 1,
         _ => ranks - 1,
     };
     let held_bytes = machine.held_bytes(size_bytes, ranks);
-    Some(others as f64 * link.time_among_us(size_bytes.div_ceil(ranks), held_bytes, true))
+    others as f64 * link.time_among_us(size_bytes.div_ceil(ranks), held_bytes, true)
 }
 
 /// When each rank is done with its plan, in microseconds after all began; `plans` are those of all ranks, rank

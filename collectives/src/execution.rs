@@ -33,6 +33,7 @@ mod verify;
 
 pub use compiled::CompiledPlan;
 pub use eager::{EagerStep, Half, Place};
+pub(crate) use lanes::DEPTH as LANES_DEPTH;
 pub use lanes::{LaneAct, Timetable};
 pub use moves::{Move, Moves};
 pub use traits::Traits;

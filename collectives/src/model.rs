@@ -163,6 +163,9 @@ pub struct Machine {
     /// Between two ranks of different nodes. Its rate is also that of a node's port, which all ranks of the
     /// node share.
     pub inter: Link,
+    /// How much the links between nodes send at a time, if that goes on while a rank does something else: plans of levels are then carried
+    /// out in [lanes](crate::execution::Timetable). `None` if a rank waits for its messages.
+    pub segment_bytes: Option<usize>,
     /// How fast a rank copies what would change on its way, in 1e9 bytes per second; infinite where messages are copied
     /// anyway.
     pub copy_gb_per_s: f64,
@@ -219,6 +222,7 @@ impl Default for Machine {
             intra: link(&SHARED_MEMORY),
             one_pass: Some(link(&ONE_PASS)),
             inter: link(&ETHERNET),
+            segment_bytes: Some(64 << 10),
             copy_gb_per_s: 10.0,
             cores: usize::MAX,
             hand_over_us: 1.0,

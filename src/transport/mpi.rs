@@ -34,7 +34,6 @@ mod wire;
 
 use bootstrap::OfComm;
 use ending::{end_job, last_words};
-pub(crate) use exchange::FAR_SEGMENT;
 use exchange::Messages;
 pub(crate) use flight::Ticket;
 pub(crate) use launch::{alone_in_job, library_fits};

@@ -74,9 +74,16 @@ pub(super) struct Played {
     pub(super) finish_us: Vec<f64>,
     /// How long the core of each was at work.
     worked_us: Vec<f64>,
+    /// For how long the port was occupied that was so for longest.
+    busiest_port_us: f64,
 }
 
 impl Played {
+    /// For how long the port was occupied that was so for longest.
+    pub(super) fn busiest_port_us(&self) -> f64 {
+        self.busiest_port_us
+    }
+
     /// When all are done, on nodes of so many cores.
     pub(super) fn time_us(&self, world: &World<'_>, machine: &Machine) -> f64 {
         assert!(machine.cores > 0, "a machine without a core");
@@ -100,6 +107,8 @@ struct Clock<'a> {
     messages: BinaryHeap<Reverse<Message>>,
     /// For each node, when its port out and its port in are free.
     ports: Vec<[f64; 2]>,
+    /// For how long each was occupied.
+    occupied_us: Vec<[f64; 2]>,
 }
 
 /// Plays the ranks to their end.
@@ -129,6 +138,7 @@ pub(super) fn play(
         present: vec![before; world.played.len()],
         messages: BinaryHeap::new(),
         ports: vec![[0.0; 2]; world.topology.nodes()],
+        occupied_us: vec![[0.0; 2]; world.topology.nodes()],
     };
     for rank in 0..world.played.len() {
         clock.enter(rank, 0);
@@ -144,9 +154,10 @@ pub(super) fn play(
         let finished = present.step == world.played[rank].len();
         if finished { Ok(present.ended_us) } else { Err(Unpredictable::DoesNotFinish { rank }) }
     };
+    let busiest_port_us = clock.occupied_us.iter().flatten().copied().fold(0.0, f64::max);
     let worked_us = clock.present.iter().map(|present| present.worked_us).collect();
     let finish_us = clock.present.into_iter().enumerate().map(finished).collect::<Result<_, _>>()?;
-    Ok(Played { finish_us, worked_us })
+    Ok(Played { finish_us, worked_us, busiest_port_us })
 }
 
 impl Clock<'_> {
@@ -235,7 +246,9 @@ impl Clock<'_> {
     fn send(&mut self, message: Message) {
         let (size_bytes, _) = self.content(&message);
         let link = &self.machine.inter;
-        let [out_free_us, _] = &mut self.ports[self.world.topology.node_of(message.from)];
+        let node = self.world.topology.node_of(message.from);
+        self.occupied_us[node][0] += link.occupied_us(size_bytes);
+        let [out_free_us, _] = &mut self.ports[node];
         let leaves_us = message.at.0.max(*out_free_us);
         *out_free_us = leaves_us + link.occupied_us(size_bytes);
         let arrives_us = leaves_us + link.latency_us(size_bytes);
@@ -246,7 +259,9 @@ impl Clock<'_> {
     fn receive(&mut self, message: &Message) {
         let (size_bytes, reduces) = self.content(message);
         let link = &self.machine.inter;
-        let [_, in_free_us] = &mut self.ports[self.world.topology.node_of(message.to)];
+        let node = self.world.topology.node_of(message.to);
+        self.occupied_us[node][1] += link.occupied_us(size_bytes);
+        let [_, in_free_us] = &mut self.ports[node];
         let comes_in_us = message.at.0.max(*in_free_us);
         *in_free_us = comes_in_us + link.occupied_us(size_bytes);
         let after_first_byte_us = link.time_us(size_bytes, reduces) - link.latency_us(size_bytes);

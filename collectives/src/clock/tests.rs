@@ -16,6 +16,7 @@ fn uniform() -> Machine {
         intra: link.clone(),
         one_pass: None,
         inter: link,
+        segment_bytes: None,
         copy_gb_per_s: f64::INFINITY,
         cores: usize::MAX,
         hand_over_us: 0.0,
@@ -223,6 +224,28 @@ fn rails_fill_the_port_that_a_flat_ring_waits_at() {
     let rail = all_reduce(Algorithm::Rail, &world, &network_only(), size_bytes);
     close(rail, ALPHA_US + 2.0 * whole_us * 3.0 / 4.0);
     assert!(rail < ring);
+}
+
+#[test]
+fn in_lanes_the_slowest_stage_decides() {
+    // On 2 nodes of 2, whose ports carry what took as long without lanes; the rest, 4 messages of n/2 in the node, is beside it.
+    let world = Topology::uniform(2, 2);
+    let size_bytes = 16 << 20;
+    let whole_us = 16.0 * 1024.0 * KIB_US;
+    let in_turn = Machine { intra: Link::uniform(0.0, 8.0 * GB_PER_S).unwrap(), ..uniform() };
+    let lanes = Machine { segment_bytes: Some(1), ..in_turn.clone() };
+    let time = |machine| all_reduce(Algorithm::Rail, &world, machine, size_bytes);
+    close(time(&in_turn), whole_us / 8.0 + ALPHA_US + whole_us);
+    // 32 blocks: the first goes through all stages, and the wire is never idle from then on.
+    let block_us = whole_us / 32.0;
+    close(time(&lanes), block_us / 8.0 + ALPHA_US + block_us + 31.0 * block_us);
+    // Where the nodes are slower than the wire, they decide.
+    let slow = Machine { intra: Link::uniform(0.0, GB_PER_S / 8.0).unwrap(), ..lanes.clone() };
+    close(time(&slow), 8.0 * whole_us + ALPHA_US + block_us);
+    // A single block is carried out as before, and so is what has no levels.
+    let time = |algorithm, machine, size_bytes| all_reduce(algorithm, &world, machine, size_bytes);
+    assert_eq!(time(Algorithm::Rail, &lanes, 4096), time(Algorithm::Rail, &in_turn, 4096));
+    assert_eq!(time(Algorithm::Ring, &lanes, size_bytes), time(Algorithm::Ring, &in_turn, size_bytes));
 }
 
 #[test]

@@ -40,12 +40,12 @@ pub(super) struct Acts {
 
 impl Acts {
     /// The steps of all ranks of one node. Each message has two words: that it is there, and that it is taken. `earliest` tells when a
-    /// rank sends ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)) where ranks share memory and the whole array is eager.
+    /// rank sends ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)), where they are carried out as eager steps.
     pub(super) fn of_steps(
         world: &World<'_>,
         machine: &Machine,
         element_size_bytes: usize,
-        earliest: impl Fn(Rank) -> Vec<usize>,
+        earliest: Option<impl Fn(Rank) -> Vec<usize>>,
     ) -> Result<Self, Unpredictable> {
         let ranks = world.topology.ranks();
         let after = |rank: Rank, places: u32| (rank + places as usize) % ranks;
@@ -60,14 +60,13 @@ impl Acts {
                 words += 2;
             }
         }
-        // Only over memory that ranks share are sends eager enough for that: there is one pass, too.
-        let is_eager = machine.one_pass.is_some() && world.count * element_size_bytes <= machine.eager_bytes;
+        let is_eager = earliest.is_some();
         let mut word = 0;
         let mut of_ranks = Vec::with_capacity(ranks);
         for (rank, steps) in world.played.iter().enumerate() {
             let mut acts = vec![Act::Work(machine.call_us)];
             let mut ahead = vec![Vec::new(); steps.len()];
-            let earliest = if is_eager { earliest(rank) } else { (0..steps.len()).collect() };
+            let earliest = earliest.as_ref().map_or_else(|| (0..steps.len()).collect(), |of| of(rank));
             for (step, at) in steps.iter().zip(earliest) {
                 if step.to.is_some() {
                     ahead[at].push(word);

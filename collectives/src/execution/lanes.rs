@@ -13,7 +13,7 @@
 use std::ops::RangeInclusive;
 
 /// How many blocks of each step are between nodes at a time.
-const DEPTH: usize = 2;
+pub(crate) const DEPTH: usize = 2;
 /// How much of a chunk is in a block, at least and at most; between the two, there are [`BLOCKS`]. The wire is idle while the first block
 /// is reduced and the last one is spread, so they should be many; but for each, ranks of a node wait for each other, which takes
 /// long where others want their cores.
@@ -64,6 +64,11 @@ impl Timetable {
         let fair = (chunk_bytes / BLOCKS).clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
         let blocks = chunk_bytes.div_ceil(whole_segments(fair, segment_bytes));
         (blocks > 1).then(|| Self { blocks, acts: acts(blocks, far_steps) })
+    }
+
+    /// How many steps there are between nodes.
+    pub fn far_steps(&self) -> usize {
+        self.acts.iter().filter(|act| matches!(act, LaneAct::Depart { block: 0, .. })).count()
     }
 }
 

@@ -21,16 +21,14 @@ use crate::error::Result;
 use crate::memory::Scratch;
 use crate::status::{FailureReport, StatusBoard, panicked};
 use crate::transport::half::{Half, complete};
-use crate::transport::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Target, Waiting};
+use crate::transport::{
+    Deadlines, FAR_SEGMENT, Failure, Header, Headers, Incoming, Outgoing, Target, Waiting,
+};
 
 /// How much of a payload travels with its header.
 const SHORT: usize = FIRST - size_of::<Header>();
 /// How many segments are under way at a time, each way, inside of a node.
 const WINDOW: usize = 3;
-/// The size of the longest segment to another node: MPIs send messages of 64 KiB, their own header with them, at once over TCP, and
-/// would ask before they send longer ones. Asking takes longer than sending: a wire of 1 Gbit/s is idle for more than half of the
-/// time (measured: 335 and 150 ms for 16 MiB over two ranks).
-pub(crate) const FAR_SEGMENT: usize = (64 << 10) - 256;
 /// How many of those are under way: so many that the wire is busy while a rank, or the core that it shares, does something else.
 const FAR_WINDOW: usize = 32;
 
