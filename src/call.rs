@@ -115,8 +115,8 @@ pub struct Ran {
     pub method: Method,
     /// Why it was chosen.
     pub why: Why,
-    /// What moved the bytes from rank to rank: what [`Communicator::transport`](crate::Communicator::transport) says, `mpi` where MPI's
-    /// own collectives did, and `nccl` where NCCL's did; `nccl+mpi` if NCCL did inside of nodes and MPI between them.
+    /// What moved the bytes from rank to rank: what [`Communicator::transport`](crate::Communicator::transport) says, `mpi` where
+    /// MPI's own collectives did, and `nccl` where NCCL's did; `nccl+mpi` if NCCL did inside of nodes and MPI between them.
     pub link: &'static str,
 }
 

@@ -11,8 +11,8 @@ pub enum Vendor {
     Nccl,
 }
 
-/// What carries out a call, in the host's memory and on GPUs alike. [`Ran`](crate::Ran) says which did, and it may be chosen: for one
-/// call by [`CallBuilder::algorithm`](crate::CallBuilder::algorithm), or as a [`Choice`](crate::Choice) for all.
+/// What carries out a call, in the host's memory and on GPUs alike. [`Ran`](crate::Ran) says which did, and it may be chosen: for
+/// one call by [`CallBuilder::algorithm`](crate::CallBuilder::algorithm), or as a [`Choice`](crate::Choice) for all.
 ///
 /// ```
 /// use unisono::{Algorithm, Choice, Method, Vendor};
@@ -147,6 +147,16 @@ pub(crate) fn those_for_vendors() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vendors_bring_their_own_links() {
+        let links = |transport| {
+            let methods = ["ring", "mpi", "rail+mpi", "nccl", "rail+nccl"];
+            methods.map(|name| name.parse::<Method>().unwrap().link(transport))
+        };
+        assert_eq!(links("shm+mpi"), ["shm+mpi", "mpi", "mpi", "nccl", "nccl+mpi"]);
+        assert_eq!(links("shm"), ["shm", "mpi", "mpi", "nccl", "nccl+shm"]);
+    }
 
     #[test]
     fn every_means_has_a_name_and_a_code() {

@@ -73,7 +73,8 @@ impl<B> Request<B> {
     /// Waits until it is done, and gives back the buffer.
     ///
     /// # Errors
-    /// As the blocking call. The buffer is then lost, also where the call [was refused](Error::is_fatal) and the communicator is not.
+    /// As the blocking call. The buffer is then lost, also where the call [was refused](Error::is_fatal) and the communicator is
+    /// not.
     pub fn wait(self) -> Result<B> {
         self.wait_until_done();
         lock(&self.outcome.result).take().expect("a call that is done has a result")

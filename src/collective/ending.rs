@@ -60,6 +60,7 @@ mod tests {
     use std::io;
     use std::time::Duration;
 
+    use tempfile::TempDir;
     use unisono_collectives::Topology;
 
     use super::super::{Limits, Options};
@@ -68,10 +69,13 @@ mod tests {
     use crate::select::Choice;
     use crate::transport::{Deadlines, Transport};
 
-    fn engine() -> Engine {
+    /// An engine, and the folder for the flight recorder of one that fails.
+    fn engine() -> (Engine, TempDir) {
         let deadlines = Deadlines { timeout: Duration::from_secs(1), quiet: Duration::from_secs(1) };
         let limits = Limits { usual: deadlines, first: deadlines };
-        Engine::new(Transport::threads(1).unwrap().remove(0), Topology::single_node(1), limits)
+        let (transport, folder) = (Transport::threads(1).unwrap().remove(0), tempfile::tempdir().unwrap());
+        transport.status().set_flight_dir(folder.path().to_owned());
+        (Engine::new(transport, Topology::single_node(1), limits), folder)
     }
 
     fn call(engine: &mut Engine) -> Result<()> {
@@ -87,7 +91,7 @@ mod tests {
             || Error::Setting("on a group".to_owned()),
         ];
         for said in said {
-            let mut engine = engine();
+            let (mut engine, _folder) = engine();
             let failed = engine.settle(Err::<(), _>(said())).unwrap_err();
             assert!(!said().is_fatal() && failed.is_fatal());
             assert_eq!(
@@ -104,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_ends_nothing() {
-        let mut engine = engine();
+        let (mut engine, _folder) = engine();
         let refused = engine.settle(Err::<(), _>(Error::Unsupported("by this MPI".to_owned()))).unwrap_err();
         assert!(!refused.is_fatal());
         call(&mut engine).unwrap();

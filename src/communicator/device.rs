@@ -138,7 +138,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Overdue`](crate::Error::Overdue) after the time that [`Communicator::set_timeout`] sets: a rank whose GPU waits for
-    /// one that has ended would wait for ever. [`Error::Failed`](crate::Error::Failed) if NCCL or CUDA say that something went wrong.
+    /// one that has ended would wait for ever. [`Error::Failed`](crate::Error::Failed) if NCCL or CUDA say that something went
+    /// wrong.
     pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
         let options = self.per_call.options;
         self.on_gpu(stream.context(), |engine, gpu| {

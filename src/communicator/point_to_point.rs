@@ -23,8 +23,8 @@ impl Communicator {
     /// so wait for each other, up to the deadline: [`Communicator::exchange`] does both at the same time.
     ///
     /// A wait for the other rank has the deadline of a collective ([`Communicator::set_timeout`]): that of the first, as long as this
-    /// rank has made none. The message may have a label and a deadline of its own ([`Communicator::call`]); both ranks give it the same label. Messages are not in the
-    /// flight recorder, and nobody is warned of a wait for one.
+    /// rank has made none. The message may have a label, which both ranks give it, and a deadline of its own
+    /// ([`Communicator::call`]). Messages are not in the flight recorder, and nobody is warned of a wait for one.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -43,8 +43,8 @@ impl Communicator {
     /// # Errors
     /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Left`](crate::Error::Left) and
     /// [`Error::Aborted`](crate::Error::Aborted) if the other rank does not receive it,
-    /// [`Error::Failed`](crate::Error::Failed) if this rank cannot go on. Of ranks that disagree on a message the receiver says so, and a sender that
-    /// has not to wait for it learns of it in a later call.
+    /// [`Error::Failed`](crate::Error::Failed) if this rank cannot go on. Of ranks that disagree on a message the receiver says so,
+    /// and a sender that has not to wait for it learns of it in a later call.
     ///
     /// # Panics
     /// If there is no such rank, or if it is this one: a rank does not send to itself.

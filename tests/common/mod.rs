@@ -169,6 +169,7 @@ fn all_reduce<T: Exact>(
     }
     let ran = ran.unwrap();
     assert!(*choice == Choice::Auto || Choice::from(ran.method) == *choice);
+    assert_eq!(ran.link, ran.method.vendor().map_or(comm.transport(), |_| "mpi"));
     let what = format!("{choice} over {}, {memory:?}, rank {}", comm.transport(), comm.rank());
     assert_reduced(&array, op, comm.ranks(), 0, &what);
 }

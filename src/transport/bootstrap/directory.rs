@@ -21,8 +21,8 @@ const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5
 const WARN_AFTER: Duration = Duration::from_secs(30);
 /// Between two looks whether the processes that have come are still there.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
-/// How long rank 0 waits for the others to be done. What then stays is taken away by the next job.
-const TO_END: Duration = Duration::from_secs(2);
+/// How long rank 0, and one that refuses the others, waits for them to be done. What then stays is taken away by the next job.
+const TO_END: Duration = Duration::from_secs(10);
 /// More ranks than these are not named.
 const MOST_NAMED: usize = 8;
 
@@ -39,6 +39,8 @@ pub(crate) struct Directory {
     round: u64,
     /// Who each rank is, once it has come.
     others: Vec<Option<Process>>,
+    /// Whether this rank has refused to be in a world with one that has come.
+    refuses: bool,
 }
 
 /// What a rank has written.
@@ -57,7 +59,8 @@ impl Directory {
     pub(crate) fn new(folder: PathBuf, (rank, ranks): (Rank, usize), timeout: Duration) -> Result<Self> {
         fs::create_dir_all(&folder).map_err(|error| cannot_use(&folder, &error))?;
         let (process, others) = (Process::own(), vec![None; ranks]);
-        let directory = Self { folder, is_own: false, rank, ranks, timeout, process, round: 0, others };
+        let directory =
+            Self { folder, is_own: false, rank, ranks, timeout, process, round: 0, others, refuses: false };
         // Of a world of this process's that did not come to be.
         let _ = fs::remove_file(directory.end(rank));
         Ok(directory)
@@ -145,6 +148,7 @@ impl Directory {
         }
         *known = Some(entry.process);
         if entry.ranks != self.ranks {
+            self.refuses = true;
             return Err(Error::Launch(format!(
                 "rank {} is in a world of {} ranks, but rank {rank} in one of {}: WORLD_SIZE must be the same for all",
                 self.rank, self.ranks, entry.ranks
@@ -233,9 +237,10 @@ impl Bootstrap for Directory {
 impl Drop for Directory {
     /// Called when all ranks have heard of each other over their links, or cannot.
     fn drop(&mut self) {
-        // Others may not have read yet what this rank has written last.
+        // Others may not have read yet what this rank has written last, and would not once its process has ended.
         let _ = self.put(&self.end(self.rank), b"");
-        if self.rank != 0 || !self.all_end() {
+        let stays = self.rank == 0 || self.refuses;
+        if !(stays && self.all_end()) || self.rank != 0 {
             return;
         }
         for rank in 0..self.ranks {
