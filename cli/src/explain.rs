@@ -1,9 +1,11 @@
-//! `unisono explain`: the schedule, drawn.
+//! `unisono explain`: the schedule, drawn, or how it is carried out.
 
 use clap::Args as ClapArgs;
+use unisono::size::bytes;
 use unisono::{Algorithm, Operation, Topology};
-use unisono_collectives::explain;
-use unisono_collectives::names;
+use unisono_collectives::execution::{Capabilities, CompiledPlan};
+use unisono_collectives::model::Machine;
+use unisono_collectives::{explain, explain_executions, names};
 
 use super::values::{named, whole};
 use super::{Failure, speaks};
@@ -23,9 +25,21 @@ pub(super) struct Args {
     /// Which collective
     #[arg(long, default_value = "all-reduce", value_parser = named(Operation::all(0).map(Operation::name), operation))]
     operation: Operation,
+    /// Draw how it is carried out: over memory on one node, and by the network between several
+    #[arg(long)]
+    execution: bool,
+    /// On arrays of this size, such as 8K, of elements of four bytes
+    #[arg(long, value_name = "N", default_value = "1M", requires = "execution", value_parser = size_bytes)]
+    bytes: usize,
 }
 
 const MOST_RANKS: usize = 1024;
+const ELEMENT_SIZE_BYTES: usize = 4;
+
+fn size_bytes(text: &str) -> Result<usize, String> {
+    let size_bytes = bytes(text).filter(|size_bytes| *size_bytes <= 1 << 40);
+    size_bytes.ok_or_else(|| "expected 0 to 1024G bytes, such as 100M".to_owned())
+}
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let ranks = args.ranks;
@@ -39,7 +53,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::BadInput(format!("{} does not offer {operation}", args.algorithm)));
     };
     if speaks() {
-        print!("{}", explain(args.algorithm.name(), operation, &topology, &plans));
+        let name = args.algorithm.name();
+        if args.execution {
+            let capabilities = Capabilities::of(&Machine::default(), &topology);
+            let count = args.bytes.div_ceil(ELEMENT_SIZE_BYTES);
+            let executions: Vec<_> = (0..ranks)
+                .filter_map(|rank| CompiledPlan::new(args.algorithm, operation, &topology, rank))
+                .map(|compiled| compiled.execution(count, ELEMENT_SIZE_BYTES, &capabilities))
+                .collect();
+            print!("{}", explain_executions(name, operation, &topology, &plans, &executions));
+        } else {
+            print!("{}", explain(name, operation, &topology, &plans));
+        }
     }
     Ok(())
 }

@@ -154,13 +154,7 @@ fn execution(
     machine: &Machine,
     (count, element_size_bytes): (usize, usize),
 ) -> Execution {
-    let capabilities = Capabilities {
-        is_shared: machine.one_pass.is_some() && topology.nodes() == 1,
-        has_lanes: machine.segment_bytes.is_some() && topology.nodes() > 1,
-        eager_bytes: machine.eager_bytes,
-        segment_bytes: machine.segment_bytes.unwrap_or(1),
-        ..Capabilities::default()
-    };
+    let capabilities = Capabilities::of(machine, topology);
     // Nothing else is asked of a plan, and those of large worlds are long.
     let has_lanes = capabilities.has_lanes && algorithm.descriptor().levels.is_some();
     let compiled = (capabilities.is_shared || has_lanes)

@@ -21,6 +21,8 @@
 use std::sync::Arc;
 
 use crate::direct::Direct;
+use crate::model::Machine;
+use crate::world::Topology;
 
 mod acts;
 mod compiled;
@@ -97,6 +99,22 @@ pub struct Capabilities {
     pub accumulates: bool,
     /// Whether MPI's own collectives are to carry out what they may.
     pub by_vendor: bool,
+}
+
+impl Capabilities {
+    /// What a machine allows ranks on these nodes: in one node they share memory if it has a [single pass](Machine::one_pass), and
+    /// between nodes there are lanes if something [goes on there](Machine::segment_bytes).
+    pub fn of(machine: &Machine, topology: &Topology) -> Self {
+        let nodes = topology.nodes();
+        Self {
+            is_shared: machine.one_pass.is_some() && nodes == 1,
+            has_lanes: machine.segment_bytes.is_some() && nodes > 1,
+            eager_bytes: machine.eager_bytes,
+            segment_bytes: machine.segment_bytes.unwrap_or(1),
+            accumulates: false,
+            by_vendor: false,
+        }
+    }
 }
 
 /// Ranks that share nothing and have nothing but messages.

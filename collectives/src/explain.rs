@@ -7,6 +7,10 @@ use crate::plan::Plan;
 use crate::schedule::{Chunks, Combine};
 use crate::world::{Rank, Topology};
 
+mod execution;
+
+pub use execution::explain_executions;
+
 /// How many ranks are drawn: the columns of more would not fit a terminal.
 const DRAWN_RANKS: usize = 8;
 /// How many chunks of a rank are drawn.
@@ -84,6 +88,15 @@ fn bar(contributions: usize, full: usize) -> char {
     }
 }
 
+/// Chunks of a plan, as short as can be.
+fn chunks_text(plan: &Plan, chunks: Chunks) -> String {
+    match chunks {
+        whole if whole.count() == plan.chunk_count() => "all".to_owned(),
+        one if one.count() == 1 => format!("c{}", one.start),
+        Chunks { start, end } => format!("c{start}–{}", end - 1),
+    }
+}
+
 /// A line of the table.
 enum Row {
     Phase(&'static str),
@@ -133,11 +146,7 @@ impl Drawing<'_> {
 
     /// What a rank sends and receives in a round.
     fn messages(&self, rank: Rank, arrivals: &[Event]) -> String {
-        let chunks = |chunks: Chunks| match chunks {
-            whole if whole.count() == self.plans[rank].chunk_count() => "all".to_owned(),
-            one if one.count() == 1 => format!("c{}", one.start),
-            Chunks { start, end } => format!("c{start}–{}", end - 1),
-        };
+        let chunks = |chunks| chunks_text(&self.plans[rank], chunks);
         let sent = arrivals.iter().filter(|event| event.from == rank);
         let sent = sent.map(|event| format!("{}→{}", chunks(event.sent), event.rank));
         let received = arrivals.iter().filter(|event| event.rank == rank);

@@ -65,7 +65,7 @@ pub use cost::Cost;
 pub use defect::Defect;
 pub use direct::{Direct, moves_directly};
 pub use execution::{Execution, verify_executions};
-pub use explain::explain;
+pub use explain::{explain, explain_executions};
 pub use operation::Operation;
 pub use plan::{Phase, Plan, VendorCall};
 pub use schedule::{Chunks, Combine, Receive, SENDS_AHEAD, Schedule, Send, Source, Step};
