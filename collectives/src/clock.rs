@@ -169,7 +169,7 @@ fn execution(
 fn one_pass_us(operation: Operation, ranks: usize, machine: &Machine, size_bytes: usize) -> f64 {
     let link = machine.one_pass.as_ref().expect("only ranks that share memory make a single pass");
     let others = match operation {
-        Operation::Gather { .. } | Operation::Scatter { .. } => 1,
+        Operation::Gather { .. } | Operation::Scatter { .. } => 1.min(ranks - 1),
         _ => ranks - 1,
     };
     let held_bytes = machine.held_bytes(size_bytes, ranks);

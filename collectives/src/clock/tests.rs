@@ -55,7 +55,11 @@ fn closed_forms_on_a_uniform_machine() {
         close(time(Algorithm::Tree), 2.0 * log * (ALPHA_US + whole_us));
         close(time(Algorithm::MasterWorker), 2.0 * (ranks - 1.0) * (ALPHA_US + whole_us));
     }
-    assert_eq!(all_reduce(Algorithm::Ring, &Topology::single_node(1), &uniform(), 1024), 0.0);
+    let one = Topology::single_node(1);
+    assert_eq!(all_reduce(Algorithm::Ring, &one, &uniform(), 1024), 0.0);
+    let gather = Operation::Gather { root: 0 };
+    let alone = predict(Algorithm::MasterWorker, gather, &one, &Machine::default(), 1 << 20, 4).unwrap();
+    assert_eq!(alone.time_us, 0.0);
 }
 
 #[test]
