@@ -19,14 +19,13 @@ use crate::status::StatusBoard;
 use crate::transport::{Calls, Deadlines, Transport};
 use crate::tuning::Tuning;
 
-#[cfg(feature = "mpi")]
-mod by_mpi;
 #[cfg(feature = "nccl")]
 mod device;
 mod ending;
 mod messages;
 mod options;
 mod recent;
+mod vendor;
 
 #[cfg(feature = "nccl")]
 pub(crate) use device::DeviceCall;
@@ -158,13 +157,12 @@ impl Engine {
         buffer: &mut [u8],
     ) -> Result<Ran> {
         self.check_alive()?;
-        let planned = match (choice, self.transport.sound()) {
-            #[cfg(feature = "mpi")]
-            (Choice::Vendor(Vendor::Mpi), Transport::Mpi(_)) => {
-                let ran = self.run_by_mpi(options, call, buffer);
+        let planned = match choice {
+            Choice::Vendor(Vendor::Mpi) if self.transport.has_mpi() => {
+                let ran = self.run_by_vendor(options, call, buffer);
                 return self.settle(ran);
             }
-            (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl), _) => Err(Error::Unsupported(
+            Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl) => Err(Error::Unsupported(
                 "NCCL works on the memory of GPUs, and this array is in the host's; choose another algorithm"
                     .to_owned(),
             )),
@@ -189,7 +187,6 @@ impl Engine {
     ) -> Result<usize> {
         check_size(call, buffer);
         let place = self.choose(choice, call);
-        #[cfg(feature = "mpi")]
         self.check_vendor(self.recent[place].method, call)?;
         let Self { transport, topology, status, limits, executor, agreement, recent, calls, .. } = self;
         let Recent { method, codes, compiled, execution, eager, .. } = &mut recent[place];

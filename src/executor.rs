@@ -19,15 +19,13 @@ use crate::method::Method;
 use crate::transport::{Deadlines, Failure, Header, Incoming, Outgoing, Transport};
 
 mod agreement;
-#[cfg(feature = "mpi")]
-mod by_mpi;
 mod capabilities;
 mod copies;
 mod eager;
 mod format;
-#[cfg(feature = "mpi")]
 mod lanes;
 mod one_pass;
+mod vendor;
 
 pub(crate) use agreement::agreement;
 pub(crate) use capabilities::capabilities;
@@ -175,9 +173,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn all_steps(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
         match self.task.execution {
-            #[cfg(feature = "mpi")]
             Execution::Lanes(timetable) => self.in_lanes(timetable, held, transport),
-            #[cfg(feature = "mpi")]
             Execution::Messages { by_vendor: true, .. } => {
                 self.task.agree(transport)?;
                 self.in_blocks(held, transport)
@@ -193,10 +189,9 @@ impl Run<'_> {
             self.block = block;
             self.take_up_block(held);
             for (of_phase, phase) in compiled.plan().phases().iter().enumerate() {
-                #[cfg(feature = "mpi")]
-                if let Some(call) = self.left_to_mpi(phase) {
+                if let Some(call) = self.left_to_vendor(phase) {
                     transport.status().at_step(of_phase, 0);
-                    self.by_mpi(phase, call, held, transport)
+                    self.by_vendor(phase, call, held, transport)
                         .map_err(|failure| self.task.error(failure, transport, phase.name, 0))?;
                     continue;
                 }

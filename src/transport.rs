@@ -15,6 +15,7 @@ use crate::memory::Registry;
 use crate::status::{FailureReport, StatusBoard};
 
 mod agreement;
+mod beside;
 mod bootstrap;
 mod faulty;
 mod half;
@@ -26,9 +27,11 @@ mod node;
 mod point_to_point;
 mod processes;
 mod shared;
+mod vendor;
 mod waiting;
 mod warnings;
 
+pub(crate) use beside::Ticket;
 #[cfg(not(feature = "mpi"))]
 pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
@@ -40,6 +43,7 @@ pub(crate) use message::{FAR_SEGMENT, Headers, Incoming, Outgoing, Target};
 pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
 pub(crate) use shared::{Open, Shares};
+pub(crate) use vendor::VendorPhase;
 #[cfg(feature = "nccl")]
 pub(crate) use waiting::Hopeless;
 pub(crate) use waiting::{Deadlines, Waiting};
@@ -137,14 +141,6 @@ impl Transport {
         match chaos {
             Some(chaos) => Self::Faulty(Box::new(Faulty::new(self, chaos))),
             None => self,
-        }
-    }
-
-    /// The same without faults.
-    pub(crate) fn sound(&mut self) -> &mut Self {
-        match self {
-            Self::Faulty(faulty) => &mut faulty.inner,
-            sound => sound,
         }
     }
 
@@ -280,12 +276,12 @@ impl Transport {
     }
 
     /// Whether the kernel copies between processes of this node; `None` where none share memory.
-    pub(crate) fn asks_kernel(&self) -> Option<bool> {
+    pub(crate) fn kernel_copies(&self) -> Option<bool> {
         match self {
-            Self::Shared(shared) => shared.asks_kernel(),
+            Self::Shared(shared) => shared.kernel_copies(),
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.shared().and_then(Shared::asks_kernel),
-            Self::Faulty(faulty) => faulty.inner.asks_kernel(),
+            Self::Mpi(mpi) => mpi.shared().and_then(Shared::kernel_copies),
+            Self::Faulty(faulty) => faulty.inner.kernel_copies(),
         }
     }
 
@@ -319,49 +315,6 @@ impl Transport {
         shared
             .expect("ranks of a single pass share memory")
             .single_pass(header, buffer, shares, deadlines, work)
-    }
-
-    #[cfg(feature = "mpi")]
-    /// Whether an exchange can go on between nodes while a rank does something else. All of the `ranks` ranks say the same.
-    pub(crate) fn has_lanes(&self, ranks: usize) -> bool {
-        match self {
-            Self::Shared(_) => false,
-            Self::Mpi(_) => !self.is_shared_by(ranks),
-            Self::Faulty(faulty) => faulty.inner.has_lanes(ranks),
-        }
-    }
-
-    #[cfg(feature = "mpi")]
-    /// What reaches other nodes, where it has lanes.
-    pub(crate) fn between_nodes(&mut self) -> &mut mpi::Mpi {
-        match self {
-            Self::Shared(_) => unreachable!("ranks that all share memory are on one node"),
-            Self::Mpi(mpi) => mpi,
-            Self::Faulty(faulty) => {
-                faulty.delay();
-                faulty.inner.between_nodes()
-            }
-        }
-    }
-
-    #[cfg(feature = "mpi")]
-    /// A phase by MPI's own collectives. All ranks of its group are known to be in the same call.
-    pub(crate) fn by_mpi(
-        &mut self,
-        task: &mpi::InGroup<'_>,
-        held: &mut [u8],
-        deadlines: &Deadlines,
-    ) -> Result<(), Failure> {
-        match self {
-            Self::Shared(_) => {
-                unreachable!("there is no MPI, as was seen when the algorithm was chosen")
-            }
-            Self::Mpi(mpi) => mpi.in_group(task, held, deadlines),
-            Self::Faulty(faulty) => {
-                faulty.delay();
-                faulty.inner.by_mpi(task, held, deadlines)
-            }
-        }
     }
 
     /// From now on this says why this rank ends.

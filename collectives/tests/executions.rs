@@ -140,7 +140,7 @@ fn is_idle((compiled, _): &World, rank: usize, execution: &Execution, place: usi
     let has_far_phase = || compiled[rank].plan().phases().iter().any(|phase| !phase.is_in_node());
     match execution {
         Execution::Lanes(timetable) => match timetable.acts[place] {
-            LaneAct::Depart { .. } | LaneAct::Arrive { .. } => !has_far_phase(),
+            LaneAct::Post { .. } | LaneAct::Complete { .. } => !has_far_phase(),
             LaneAct::Inward { .. } | LaneAct::Outward { .. } => false,
         },
         _ => false,
@@ -232,8 +232,8 @@ fn a_block_that_is_begun_before_it_is_reduced_is_seen() {
     let mut executions = executions(&world, 100_000, &EVERYWHERE[3]);
     for execution in &mut executions {
         let Execution::Lanes(timetable) = execution else { panic!("there are lanes") };
-        let depart = timetable.acts.iter().position(|act| matches!(act, LaneAct::Depart { .. })).unwrap();
-        let early = timetable.acts.remove(depart);
+        let post = timetable.acts.iter().position(|act| matches!(act, LaneAct::Post { .. })).unwrap();
+        let early = timetable.acts.remove(post);
         timetable.acts.insert(0, early);
     }
     let defects = objections(&world, &executions);

@@ -134,7 +134,7 @@ fn sharing(comm: &mut Communicator) -> Option<Finding> {
 }
 
 fn kernel_copies(comm: &mut Communicator) -> Option<Finding> {
-    let can = comm.transport_of_engine().asks_kernel()?;
+    let can = comm.transport_of_engine().kernel_copies()?;
     Some(if can {
         Finding::fine("CMA", "the kernel copies between ranks of a node (process_vm_readv)")
     } else {

@@ -11,20 +11,10 @@ use crate::transport::{EAGER_BYTES, FAR_SEGMENT, Transport};
 pub(crate) fn capabilities(transport: &Transport, ranks: usize, call: &Call, method: Method) -> Capabilities {
     Capabilities {
         is_shared: transport.is_shared_by(ranks),
-        has_lanes: has_lanes(transport, ranks),
+        has_lanes: transport.has_lanes(ranks),
         eager_bytes: EAGER_BYTES,
         segment_bytes: FAR_SEGMENT,
         accumulates: call.op.is_some_and(|op| Accumulator::of(call.dtype, op).is_some()),
-        by_vendor: cfg!(feature = "mpi") && method.in_nodes() == Some(Vendor::Mpi),
+        by_vendor: method.in_nodes() == Some(Vendor::Mpi),
     }
-}
-
-#[cfg(feature = "mpi")]
-fn has_lanes(transport: &Transport, ranks: usize) -> bool {
-    transport.has_lanes(ranks)
-}
-
-#[cfg(not(feature = "mpi"))]
-fn has_lanes(_: &Transport, _: usize) -> bool {
-    false
 }

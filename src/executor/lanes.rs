@@ -7,12 +7,11 @@ use unisono_collectives::{Chunks, Combine, Phase, Receive, Send, Step};
 
 use super::{Run, scaled};
 use crate::error::Result;
-use crate::transport::mpi::Ticket;
-use crate::transport::{Outgoing, Transport};
+use crate::transport::{Outgoing, Ticket, Transport};
 
-/// Something that is between nodes.
+/// An exchange between nodes that was posted.
 #[derive(Debug)]
-struct Departed {
+struct Posted {
     ticket: Ticket,
     block: usize,
     into: Chunks,
@@ -28,17 +27,17 @@ impl Run<'_> {
         held: &mut [u8],
         transport: &mut Transport,
     ) -> Result<()> {
-        let mut departed = VecDeque::new();
+        let mut posted = VecDeque::new();
         for act in &timetable.acts {
             match *act {
-                LaneAct::Depart { step, block } => {
+                LaneAct::Post { step, block } => {
                     self.block = block;
-                    self.depart(step, &mut departed, held, transport)?;
+                    self.post(step, &mut posted, held, transport)?;
                 }
-                LaneAct::Arrive { step, block } => {
-                    let is_now = |oldest: &mut Departed| (oldest.step, oldest.block) == (step, block);
-                    while let Some(oldest) = departed.pop_front_if(is_now) {
-                        self.take_in(oldest, held, transport)?;
+                LaneAct::Complete { step, block } => {
+                    let is_now = |oldest: &mut Posted| (oldest.step, oldest.block) == (step, block);
+                    while let Some(oldest) = posted.pop_front_if(is_now) {
+                        self.complete(oldest, held, transport)?;
                     }
                 }
                 LaneAct::Inward { block } => {
@@ -57,10 +56,10 @@ impl Run<'_> {
     }
 
     /// Begins one step between nodes, in all phases: those work on different chunks.
-    fn depart(
+    fn post(
         &mut self,
         number: usize,
-        departed: &mut VecDeque<Departed>,
+        posted: &mut VecDeque<Posted>,
         held: &mut [u8],
         transport: &mut Transport,
     ) -> Result<()> {
@@ -75,23 +74,21 @@ impl Run<'_> {
                 let (bytes, _) = self.compile(&Send { chunks: out, ..send }, held, None);
                 let outgoing = Outgoing { to: phase.group.member(send.to), bytes };
                 let ticket = transport
-                    .between_nodes()
-                    .depart(&header, &outgoing, size_bytes, deadlines)
+                    .post(&header, &outgoing, size_bytes, deadlines)
                     .map_err(|failure| self.task.error(failure, transport, phase.name, number))?;
                 let (block, combine, phase) = (self.block, receive.combine, phase.name);
-                departed.push_back(Departed { ticket, block, into, combine, phase, step: number });
+                posted.push_back(Posted { ticket, block, into, combine, phase, step: number });
             }
         }
         Ok(())
     }
 
-    fn take_in(&mut self, departed: Departed, held: &mut [u8], transport: &mut Transport) -> Result<()> {
-        let Departed { ticket, block, into, combine, phase, step, .. } = departed;
+    fn complete(&mut self, posted: Posted, held: &mut [u8], transport: &mut Transport) -> Result<()> {
+        let Posted { ticket, block, into, combine, phase, step, .. } = posted;
         self.block = block;
         let mut target = self.format.target(&mut held[self.held_range(into)], combine);
-        let arrived =
-            transport.between_nodes().arrive(&self.header, ticket, &mut target, self.task.deadlines);
-        arrived.map_err(|failure| self.task.error(failure, transport, phase, step))
+        let completed = transport.complete(&self.header, ticket, &mut target, self.task.deadlines);
+        completed.map_err(|failure| self.task.error(failure, transport, phase, step))
     }
 
     /// All steps of a block in this node, on the way inward or outward. A block is a part of each chunk, so chunks travel one by one.

@@ -35,12 +35,11 @@ mod wire;
 use bootstrap::OfComm;
 use ending::{end_job, last_words};
 use exchange::Messages;
-pub(crate) use flight::Ticket;
 pub(crate) use launch::{alone_in_job, library_fits};
 pub(super) use overheard::STRAGGLING;
 use reductions::Reductions;
+pub(crate) use sys::library_version;
 use sys::{Comm, State, User};
-pub(crate) use sys::{InGroup, library_version};
 
 /// Why there can be no communicator any more.
 const OVER: &str = "MPI was finalised in this process, when its first communicator was dropped or by the program, and cannot be \

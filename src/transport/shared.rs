@@ -194,7 +194,7 @@ impl Shared {
     }
 
     /// Whether the kernel copies from memory of the others that is not registered; `None` where it need not.
-    pub(super) fn asks_kernel(&self) -> Option<bool> {
+    pub(super) fn kernel_copies(&self) -> Option<bool> {
         match &self.reach {
             Reach::Threads => None,
             Reach::Processes(_) => Some(self.reach.can_ask_kernel()),

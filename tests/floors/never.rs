@@ -39,11 +39,7 @@ const NEVER: [(&str, &[&str], &[&str]); 25] = [
         &["mpi", "Mpi"],
     ),
     ("src/", &["transport/shared"], &["mpi", "Mpi"]),
-    (
-        "src/",
-        &["executor.rs", "executor/agreement", "executor/copies", "executor/format", "executor/one_pass"],
-        &["mpi"],
-    ),
+    ("src/", &["executor", "collective", "communicator"], &["mpi", "between_nodes"]),
     // What decides how a plan is carried out is in its execution.
     (
         "src/",

@@ -156,21 +156,20 @@ fn of_moves(rank: Rank, Moves { blocks, moves, .. }: &Moves) -> Vec<Act> {
 fn of_lanes(plan: &Plan, timetable: &Timetable) -> Vec<Act> {
     let mut acts = Vec::new();
     // What was begun and not waited for yet, in its order.
-    let mut departed = VecDeque::new();
+    let mut posted = VecDeque::new();
     for act in &timetable.acts {
         match *act {
-            LaneAct::Depart { step, block } => {
+            LaneAct::Post { step, block } => {
                 for phase in plan.phases().iter().filter(|phase| !phase.is_in_node()) {
                     let (sends, receives) = each_chunk(phase, step, block);
                     for (send, receive) in sends.into_iter().zip(receives) {
                         acts.push(Act::Send(send, ANY_NUMBER));
-                        departed.push_back((step, block, receive));
+                        posted.push_back((step, block, receive));
                     }
                 }
             }
-            LaneAct::Arrive { step, block } => {
-                while let Some((.., receive)) =
-                    departed.pop_front_if(|(of, at, _)| (*of, *at) == (step, block))
+            LaneAct::Complete { step, block } => {
+                while let Some((.., receive)) = posted.pop_front_if(|(of, at, _)| (*of, *at) == (step, block))
                 {
                     acts.push(Act::Receive(receive));
                 }

@@ -33,14 +33,14 @@ pub struct Timetable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneAct {
     /// A step between nodes begins, in all phases there: what is sent leaves, and nothing is waited for.
-    Depart {
+    Post {
         /// The number of the step, in each of those phases.
         step: usize,
         /// The block.
         block: usize,
     },
     /// What such a step receives is waited for, and put in place or reduced.
-    Arrive {
+    Complete {
         /// The number of the step.
         step: usize,
         /// The block.
@@ -68,7 +68,7 @@ impl Timetable {
 
     /// How many steps there are between nodes.
     pub fn far_steps(&self) -> usize {
-        self.acts.iter().filter(|act| matches!(act, LaneAct::Depart { block: 0, .. })).count()
+        self.acts.iter().filter(|act| matches!(act, LaneAct::Post { block: 0, .. })).count()
     }
 }
 
@@ -84,10 +84,10 @@ fn acts(blocks: usize, far_steps: usize) -> Vec<LaneAct> {
         // The block that is so many ticks behind.
         let block = |behind: usize| tick.checked_sub(behind).filter(|&block| block < blocks);
         let steps = || (0..far_steps).rev();
-        let arriving = |step| Some(LaneAct::Arrive { step, block: block(1 + DEPTH * (step + 1))? });
-        let departing = |step| Some(LaneAct::Depart { step, block: block(1 + DEPTH * step)? });
-        acts.extend(steps().filter_map(arriving));
-        acts.extend(steps().filter_map(departing));
+        let completing = |step| Some(LaneAct::Complete { step, block: block(1 + DEPTH * (step + 1))? });
+        let posting = |step| Some(LaneAct::Post { step, block: block(1 + DEPTH * step)? });
+        acts.extend(steps().filter_map(completing));
+        acts.extend(steps().filter_map(posting));
         acts.extend(block(0).map(|block| LaneAct::Inward { block }));
         acts.extend(block(1 + DEPTH * far_steps).map(|block| LaneAct::Outward { block }));
     }
@@ -100,15 +100,15 @@ mod tests {
 
     #[test]
     fn two_blocks_and_one_step_by_the_clock() {
-        use LaneAct::{Arrive, Depart, Inward, Outward};
+        use LaneAct::{Complete, Inward, Outward, Post};
         let expected = [
             Inward { block: 0 },
-            Depart { step: 0, block: 0 },
+            Post { step: 0, block: 0 },
             Inward { block: 1 },
-            Depart { step: 0, block: 1 },
-            Arrive { step: 0, block: 0 },
+            Post { step: 0, block: 1 },
+            Complete { step: 0, block: 0 },
             Outward { block: 0 },
-            Arrive { step: 0, block: 1 },
+            Complete { step: 0, block: 1 },
             Outward { block: 1 },
         ];
         assert_eq!(acts(2, 1), expected);

@@ -153,8 +153,8 @@ fn of_move(rank: Rank, one: &Move) -> String {
 fn of_lane(act: &LaneAct) -> String {
     match act {
         LaneAct::Inward { block } => format!("block {block} is reduced in the node"),
-        LaneAct::Depart { step, block } => format!("    block {block} departs in step {step}"),
-        LaneAct::Arrive { step, block } => format!("    block {block} arrives in step {step}"),
+        LaneAct::Post { step, block } => format!("    block {block} is posted in step {step}"),
+        LaneAct::Complete { step, block } => format!("    block {block} is completed in step {step}"),
         LaneAct::Outward { block } => format!("        block {block} is spread in the node"),
     }
 }

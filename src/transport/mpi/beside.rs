@@ -7,12 +7,12 @@ use unisono_collectives::Rank;
 
 use super::Mpi;
 use super::exchange::Messages;
-use super::flight::{Flight, Flights, Ticket};
+use super::flight::{Flight, Flights};
 use super::overheard::Listening;
 use super::sys::Comm;
 use crate::status::StatusBoard;
 use crate::transport::half::{Half, complete};
-use crate::transport::{Deadlines, Failure, Header, Incoming, Outgoing, Target, Waiting};
+use crate::transport::{Deadlines, Failure, Header, Incoming, Outgoing, Target, Ticket, Waiting};
 
 impl Mpi {
     /// An exchange in this node, while others are under way between nodes.
@@ -34,7 +34,7 @@ impl Mpi {
 
     /// Begins to exchange messages with a rank of another node: what is sent may change again at once, and is answered by
     /// `size_bytes`. Two ranks begin the exchanges between them in the same order.
-    pub(crate) fn depart(
+    pub(crate) fn post(
         &mut self,
         header: &Header,
         outgoing: &Outgoing<'_>,
@@ -42,11 +42,11 @@ impl Mpi {
         deadlines: &Deadlines,
     ) -> Result<Ticket, Failure> {
         self.check_thread();
-        self.messages.depart((self.comm, &self.status), header, outgoing, size_bytes, deadlines)
+        self.messages.post((self.comm, &self.status), header, outgoing, size_bytes, deadlines)
     }
 
     /// Waits for an exchange that was begun, and takes in what it brought.
-    pub(crate) fn arrive(
+    pub(crate) fn complete(
         &mut self,
         header: &Header,
         ticket: Ticket,
@@ -54,7 +54,7 @@ impl Mpi {
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         self.check_thread();
-        self.messages.arrive((self.comm, &self.status), header, ticket, target, deadlines)
+        self.messages.complete((self.comm, &self.status), header, ticket, target, deadlines)
     }
 }
 
@@ -63,7 +63,7 @@ impl Messages {
     /// as what is sent, or as `size_bytes` says.
     ///
     /// The messages of two ranks arrive in the order in which both begin to exchange them.
-    pub(super) fn depart(
+    pub(super) fn post(
         &mut self,
         (comm, status): (Comm, &StatusBoard),
         header: &Header,
@@ -92,7 +92,7 @@ impl Messages {
     }
 
     /// Waits for an exchange that was begun, and takes in what it brought.
-    pub(super) fn arrive(
+    pub(super) fn complete(
         &mut self,
         (comm, status): (Comm, &StatusBoard),
         header: &Header,

@@ -13,10 +13,6 @@ use crate::status::StatusBoard;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header};
 
-/// An exchange that was begun, by its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket(pub(super) u64);
-
 /// The exchanges that are under way, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Flights {

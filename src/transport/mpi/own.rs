@@ -3,12 +3,12 @@
 use unisono_collectives::{Group, VendorCall};
 
 use super::Mpi;
-use super::sys::{Comm, InGroup};
+use super::sys::Comm;
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::transport::{Deadlines, Failure, Waiting};
+use crate::transport::{Deadlines, Failure, VendorPhase, Waiting};
 
 /// A communicator of the ranks of a group, made when the group first needs it.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Mpi {
     /// A phase of a plan. All ranks of the group are in the same call, as they have made sure.
     pub(crate) fn in_group(
         &mut self,
-        task: &InGroup<'_>,
+        task: &VendorPhase<'_>,
         held: &mut [u8],
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {

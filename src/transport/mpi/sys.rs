@@ -12,7 +12,6 @@ mod blocking;
 mod own;
 mod turn;
 
-pub(crate) use own::InGroup;
 pub(super) use own::reduce_local;
 pub(super) use turn::User;
 use turn::turn;

@@ -2,29 +2,18 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
 use mpi::ffi;
-use unisono_collectives::{Group, Rank, VendorCall};
+use unisono_collectives::{Rank, VendorCall};
 
 use super::{Comm, Request, check, turn};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
+use crate::transport::VendorPhase;
 
 /// Groups are made on a communicator of ours that sees no other tags like this.
 const GROUP_TAG: c_int = 3;
-
-/// A phase that MPI carries out on a buffer of this rank, among the ranks of a group.
-#[derive(Debug)]
-pub(crate) struct InGroup<'a> {
-    pub(crate) group: &'a Group,
-    pub(crate) call: &'a VendorCall,
-    /// The bytes of each position's part, where there are parts.
-    pub(crate) parts: Vec<Range<usize>>,
-    pub(crate) dtype: DType,
-    pub(crate) op: ReduceOp,
-}
 
 impl Comm {
     /// A communicator of these ranks of this one. Called by all of them, and by no others; blocks until all have.
@@ -49,8 +38,8 @@ impl Comm {
     ///
     /// # Safety
     /// `held` must stay valid, and untouched by anybody else, until the collective is done.
-    pub(in super::super) unsafe fn begin(self, task: &InGroup<'_>, held: &mut [u8]) -> Result<Begun> {
-        let InGroup { dtype, op, ref parts, .. } = *task;
+    pub(in super::super) unsafe fn begin(self, task: &VendorPhase<'_>, held: &mut [u8]) -> Result<Begun> {
+        let VendorPhase { dtype, op, ref parts, .. } = *task;
         let size_bytes = dtype.size_bytes();
         let (kind, count) = (datatype(dtype, op)?, int(held.len() / size_bytes)?);
         let counts: Vec<_> = parts.iter().map(|part| int(part.len() / size_bytes)).collect::<Result<_>>()?;

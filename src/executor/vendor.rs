@@ -1,22 +1,21 @@
-//! Phases that MPI's own collectives carry out in place of their steps.
+//! Phases that a vendor's own collectives carry out in place of their steps.
 
 use unisono_collectives::execution::Execution;
 use unisono_collectives::{Phase, VendorCall};
 
 use super::{Run, scaled};
 use crate::dtype::DType;
-use crate::transport::mpi::InGroup;
-use crate::transport::{Failure, Transport};
+use crate::transport::{Failure, Transport, VendorPhase};
 
 impl Run<'_> {
-    /// What MPI's own collectives do in the place of a phase's steps, if they are to.
-    pub(super) fn left_to_mpi<'p>(&self, phase: &'p Phase) -> Option<&'p VendorCall> {
+    /// What the vendor does in the place of a phase's steps, if it is to.
+    pub(super) fn left_to_vendor<'p>(&self, phase: &'p Phase) -> Option<&'p VendorCall> {
         let by_vendor = matches!(self.task.execution, Execution::Messages { by_vendor: true, .. });
         phase.vendor.as_ref().filter(|_| by_vendor)
     }
 
-    /// A phase by MPI's own collectives, among the ranks of its group.
-    pub(super) fn by_mpi(
+    /// A phase by the vendor, among the ranks of its group.
+    pub(super) fn by_vendor(
         &self,
         phase: &Phase,
         call: &VendorCall,
@@ -31,6 +30,7 @@ impl Run<'_> {
             VendorCall::Reduce { .. } | VendorCall::Broadcast { .. } => Vec::new(),
         };
         let op = self.task.call.op.expect("an operation with phases for vendors reduces");
-        transport.by_mpi(&InGroup { group: &phase.group, call, parts, dtype, op }, held, self.task.deadlines)
+        let phase = VendorPhase { group: &phase.group, call, parts, dtype, op };
+        transport.vendor_phase(&phase, held, self.task.deadlines)
     }
 }

@@ -1,4 +1,4 @@
-//! MPI's own collectives, as a baseline.
+//! A vendor's own collectives, as a baseline: MPI's.
 
 use super::options::Options;
 use super::{Collective, Engine, check_size};
@@ -9,25 +9,21 @@ use crate::error::Result;
 use crate::kernels::{Accumulator, ReduceOp};
 use crate::method::{Method, Vendor};
 use crate::transport::Transport;
-use crate::transport::mpi::Mpi;
 
 impl Engine {
-    /// Carries out a call by MPI's own collectives.
-    pub(super) fn run_by_mpi(&mut self, options: &Options, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
+    /// Carries out a call by the vendor's own collectives.
+    pub(super) fn run_by_vendor(&mut self, options: &Options, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         self.check_vendor(Method::Vendor(Vendor::Mpi), call)?;
         let codes = Codes::new(call, Method::Vendor(Vendor::Mpi));
         let header = self.calls.next(1, call.count, codes, options.label);
         let recording = header.note(&self.status, buffer.len());
-        let Transport::Mpi(mpi) = self.transport.sound() else {
-            unreachable!("it was seen when it was asked for")
-        };
-        let ran = MpiOwn { mpi, ranks: self.topology.ranks() }.run(call, buffer);
+        let ran = Own { transport: &mut self.transport, ranks: self.topology.ranks() }.run(call, buffer);
         recording.end(ran.is_ok());
         ran
     }
 
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if MPI is to reduce what it does not reduce as we do.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the vendor is to reduce what it does not reduce as we do.
     pub(super) fn check_vendor(&mut self, method: Method, call: &Call) -> Result<()> {
         let accumulates = |op| match method {
             // Half formats that are added up are held as `f32`.
@@ -40,27 +36,26 @@ impl Engine {
         let Some((op, accumulates)) = reduces.and_then(|op| Some((op, accumulates(op)?))) else {
             return Ok(());
         };
-        let Transport::Mpi(mpi) = self.transport.sound() else { return Ok(()) };
-        mpi.check_reduction(if accumulates { DType::F32 } else { call.dtype }, op)
+        self.transport.check_vendor(if accumulates { DType::F32 } else { call.dtype }, op)
     }
 }
 
 /// They wait as MPI waits, without a deadline of ours, and add in an order of their own.
 #[derive(Debug)]
-struct MpiOwn<'a> {
-    mpi: &'a mut Mpi,
+struct Own<'a> {
+    transport: &'a mut Transport,
     ranks: usize,
 }
 
-impl Collective for MpiOwn<'_> {
+impl Collective for Own<'_> {
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         check_size(call, buffer);
-        self.mpi.vendor(call, buffer)?;
+        self.transport.vendor_call(call, buffer)?;
         if call.op == Some(ReduceOp::Mean) {
-            let sums = call.bytes_of(call.result_on(self.mpi.rank(), self.ranks));
+            let sums = call.bytes_of(call.result_on(self.transport.rank(), self.ranks));
             crate::kernels::divide(call.dtype, &mut buffer[sums], self.ranks);
         }
         let method = Method::Vendor(Vendor::Mpi);
-        Ok(Ran { method, why: Why::AskedFor, link: method.link(self.mpi.name()) })
+        Ok(Ran { method, why: Why::AskedFor, link: method.link(self.transport.name()) })
     }
 }

@@ -1,0 +1,63 @@
+//! Messages to other nodes that travel while a rank does something else: posted now, completed later.
+
+#![cfg_attr(
+    not(feature = "mpi"),
+    allow(clippy::only_used_in_recursion, reason = "there is no MPI to be given it")
+)]
+
+use super::{Deadlines, Failure, Header, Outgoing, Target, Transport};
+
+/// An exchange that was posted, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket(pub(super) u64);
+
+impl Transport {
+    /// Whether messages to other nodes can travel so. All of the `ranks` ranks say the same.
+    pub(crate) fn has_lanes(&self, ranks: usize) -> bool {
+        match self {
+            Self::Shared(_) => false,
+            #[cfg(feature = "mpi")]
+            Self::Mpi(_) => !self.is_shared_by(ranks),
+            Self::Faulty(faulty) => faulty.inner.has_lanes(ranks),
+        }
+    }
+
+    /// Begins to exchange messages with a rank of another node, where there are lanes: what is sent may change again at once, and is
+    /// answered by `size_bytes`. Two ranks post the exchanges between them in the same order.
+    pub(crate) fn post(
+        &mut self,
+        header: &Header,
+        outgoing: &Outgoing<'_>,
+        size_bytes: usize,
+        deadlines: &Deadlines,
+    ) -> Result<Ticket, Failure> {
+        match self {
+            Self::Shared(_) => unreachable!("ranks that all share memory are on one node"),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.post(header, outgoing, size_bytes, deadlines),
+            Self::Faulty(faulty) => {
+                faulty.delay();
+                faulty.inner.post(header, outgoing, size_bytes, deadlines)
+            }
+        }
+    }
+
+    /// Waits for an exchange that was posted, and takes in what it brought.
+    pub(crate) fn complete(
+        &mut self,
+        header: &Header,
+        ticket: Ticket,
+        target: &mut Target<'_>,
+        deadlines: &Deadlines,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Shared(_) => unreachable!("nothing was posted"),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.complete(header, ticket, target, deadlines),
+            Self::Faulty(faulty) => {
+                faulty.delay();
+                faulty.inner.complete(header, ticket, target, deadlines)
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What a vendor's own collectives do: MPI's, where there is one.
+
+#![cfg_attr(
+    not(feature = "mpi"),
+    allow(clippy::only_used_in_recursion, reason = "there is no MPI to be given it")
+)]
+
+use std::ops::Range;
+
+use unisono_collectives::{Group, VendorCall};
+
+use super::{Deadlines, Failure, Transport};
+use crate::call::Call;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernels::ReduceOp;
+
+/// A phase that a vendor carries out on a buffer of this rank, among the ranks of a group.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "there is no vendor"))]
+pub(crate) struct VendorPhase<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) call: &'a VendorCall,
+    /// The bytes of each position's part, where there are parts.
+    pub(crate) parts: Vec<Range<usize>>,
+    pub(crate) dtype: DType,
+    pub(crate) op: ReduceOp,
+}
+
+impl Transport {
+    /// A phase of a plan by the vendor. All ranks of its group are known to be in the same call.
+    pub(crate) fn vendor_phase(
+        &mut self,
+        phase: &VendorPhase<'_>,
+        held: &mut [u8],
+        deadlines: &Deadlines,
+    ) -> std::result::Result<(), Failure> {
+        match self {
+            Self::Shared(_) => unreachable!("there is no vendor, as was seen when the algorithm was chosen"),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.in_group(phase, held, deadlines),
+            Self::Faulty(faulty) => {
+                faulty.delay();
+                faulty.inner.vendor_phase(phase, held, deadlines)
+            }
+        }
+    }
+
+    /// A whole call by the vendor, in place. A mean is a sum. It waits as the vendor waits, without a deadline of ours.
+    ///
+    /// # Errors
+    /// What MPI says.
+    pub(crate) fn vendor_call(&mut self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Shared(_) => unreachable!("there is no vendor, as was seen when it was chosen"),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.vendor(call, buffer),
+            Self::Faulty(faulty) => faulty.inner.vendor_call(call, buffer),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported), on all ranks, if the vendor does not reduce this type as we do.
+    pub(crate) fn check_vendor(&self, dtype: DType, op: ReduceOp) -> Result<()> {
+        match self {
+            Self::Shared(_) => Ok(()),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.check_reduction(dtype, op),
+            Self::Faulty(faulty) => faulty.inner.check_vendor(dtype, op),
+        }
+    }
+}
