@@ -1,5 +1,5 @@
 //! The mirrored trainer: every rank holds the same model, takes its share of every batch, and averages
-//! gradients with the others. It knows no transport: it sees a [`Communicator`].
+//! gradients with the others. It knows no transport: it sees a [`Communicator`](unisono::Communicator).
 //!
 //! From the inside out:
 //! - [`Replica`]: a model on one rank, of any framework; `candle` is the one we ship.
