@@ -102,8 +102,12 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Before what is in flight is waited for: others wait for this rank.
-            self.status.fail(self.rank, &panicked());
+            // Before what is in flight is waited for: others wait for this rank. A group's rank fails in its world first, or others would
+            // take what they hear from the group for a failure of their own.
+            match &self.guard {
+                Some((_, report)) => report.fail(&panicked()),
+                None => drop(self.status.fail(self.rank, &panicked())),
+            }
         }
     }
 }
