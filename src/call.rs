@@ -1,4 +1,4 @@
-//! What a rank asks for when it calls a collective, and what it is told.
+//! The description of a collective call and of how it was carried out.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,16 +13,16 @@ mod why;
 
 pub use why::Why;
 
-/// A collective call: all ranks of a world make the same one.
+/// A collective call, the same on all ranks of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
-    /// The reduction, where the operation reduces.
+    /// The reduction, if the operation reduces.
     pub op: Option<ReduceOp>,
     /// The type of the elements.
     pub dtype: DType,
-    /// How many elements the buffer has.
+    /// The number of elements in the buffer.
     pub count: usize,
 }
 
@@ -32,12 +32,12 @@ impl Call {
         Self { operation: Operation::AllReduce, op: Some(op), dtype, count }
     }
 
-    /// A reduction of nothing: no rank is done before all have begun.
+    /// An all-reduce of no elements: completes once all ranks have called it.
     pub(crate) fn barrier() -> Self {
         Self::all_reduce(DType::U8, ReduceOp::Max, 0)
     }
 
-    /// The elements that are a result on a rank when the call is done.
+    /// The elements that hold results on a rank when the call is done.
     pub(crate) fn result_on(&self, rank: Rank, ranks: usize) -> Range<usize> {
         match self.operation {
             Operation::ReduceScatter => partition::elements(self.count, ranks, Chunks::one(rank)),
@@ -46,39 +46,39 @@ impl Call {
         }
     }
 
-    /// Where in the buffer a rank's own part is.
+    /// The byte range of a rank's own part.
     #[cfg(feature = "mpi")]
     pub(crate) fn own_bytes(&self, rank: Rank, ranks: usize) -> Range<usize> {
         self.bytes_of(partition::elements(self.count, ranks, Chunks::one(rank)))
     }
 
-    /// Where in the buffer some of its elements are.
+    /// The byte range of a range of elements.
     pub(crate) fn bytes_of(&self, elements: Range<usize>) -> Range<usize> {
         scaled(elements, self.dtype.size_bytes())
     }
 
-    /// The size of the buffer.
+    /// The size of the buffer in bytes.
     pub fn size_bytes(&self) -> usize {
         self.count * self.dtype.size_bytes()
     }
 }
 
-/// Kinds of memory that an array can be in.
+/// The kind of memory that holds an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Memory {
-    /// Any slice.
+    /// Any slice in host memory.
     #[default]
     Slice,
-    /// What [`Communicator::alloc`](crate::Communicator::alloc) gives.
+    /// Memory from [`Communicator::alloc`](crate::Communicator::alloc).
     Registered,
-    /// The memory of each rank's GPU. Times are those until the GPU is done.
+    /// GPU memory. Times then include the work on the GPU.
     Device,
 }
 
 impl Memory {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Slice, Self::Registered, Self::Device];
-    /// Those that the host reaches.
+    /// The kinds in host memory.
     pub(crate) const HOST: [Self; 2] = [Self::Slice, Self::Registered];
 
     /// The name on the command line and in every table.
@@ -93,12 +93,12 @@ impl Memory {
 
 named!(Memory, "kind of memory");
 
-/// A range of elements of so many bytes as a range of bytes.
+/// The byte range of a range of elements of this size.
 pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> {
     elements.start * size_bytes..elements.end * size_bytes
 }
 
-/// What carried out a call: on the host and on GPUs, by an algorithm of ours or by a vendor.
+/// How a call was carried out, on the host or on GPUs.
 ///
 /// ```
 /// use unisono::{Algorithm, Method, ReduceOp, Why};
@@ -115,8 +115,8 @@ pub struct Ran {
     pub method: Method,
     /// Why it was chosen.
     pub why: Why,
-    /// What moved the bytes from rank to rank: what [`Communicator::transport`](crate::Communicator::transport) says, `mpi` where
-    /// MPI's own collectives did, and `nccl` where NCCL's did; `nccl+mpi` if NCCL did inside of nodes and MPI between them.
+    /// The link between ranks: that of [`Communicator::transport`](crate::Communicator::transport); `mpi` for MPI's own
+    /// collectives; `nccl` for NCCL's; `nccl+mpi` for NCCL inside nodes and MPI between them.
     pub link: &'static str,
 }
 

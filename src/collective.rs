@@ -1,5 +1,4 @@
-//! The one interface: our planned collectives and a vendor's own are called in the same way, so that
-//! benchmarks and tests compare like with like.
+//! The common interface of planned collectives and a vendor's own, so that benchmarks and tests compare like with like.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,51 +31,50 @@ pub(crate) use device::DeviceCall;
 pub(crate) use options::Options;
 use recent::Recent;
 
-/// Something that can carry out collective calls for one rank.
+/// Carries out collective calls for one rank.
 ///
-/// All ranks of the world make the same calls in the same order. [`crate::Communicator::collective`] gives
-/// one.
+/// All ranks of the world make the same calls in the same order. [`crate::Communicator::collective`] returns one.
 pub trait Collective {
     /// Carries out a call in place.
     ///
-    /// `buffer` holds `call.count` elements of `call.dtype`, aligned as that type is; what becomes of them,
-    /// [`Operation`] says.
+    /// `buffer` holds `call.count` elements of `call.dtype`, aligned for that type; [`Operation`] defines its contents
+    /// afterwards.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] if this cannot do that; the call is then as good as not made. Any
-    /// other error [is fatal](crate::Error::is_fatal).
+    /// [`crate::Error::Unsupported`] refuses the call if this implementation does not support it. Any other error [is
+    /// fatal](crate::Error::is_fatal).
     ///
     /// # Panics
-    /// If the buffer has another size.
+    /// If the buffer has a different size.
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran>;
 }
 
-/// What carries out plans: the transport, the executor, and the plans made so far.
+/// Executes calls: the transport, the executor, and a cache of plans.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    /// This rank's GPU, once there was a call for arrays on it. It goes first: what it pins is shared with other ranks.
+    /// This rank's GPU, after the first call on one. Dropped first: other ranks share the memory that it pins.
     #[cfg(feature = "nccl")]
     pub(crate) gpu: Option<Box<crate::device::Gpu>>,
     pub(crate) transport: Transport,
     pub(crate) topology: Topology,
-    /// What this rank and those of its node know of each other.
+    /// The state that the ranks of a node publish to each other.
     pub(crate) status: StatusBoard,
     pub(crate) limits: Limits,
     pub(crate) executor: Executor,
-    /// How all ranks see that they are in the same call, where vendors do not look.
+    /// The schedule by which ranks verify that they make the same call, before a vendor's collective.
     pub(crate) agreement: Schedule,
-    /// A program makes few different calls, many times. `None` for what an algorithm does not offer.
+    /// Compiled plans by call; `None` if the algorithm does not offer the operation. Programs repeat few different calls.
     plans: HashMap<(Algorithm, Operation), Option<Arc<CompiledPlan>>>,
-    /// Calls before, and what carried them out: most calls are like one of the last few.
+    /// Recent calls and their plans; most calls repeat one of them.
     recent: Vec<Recent>,
-    /// Which of those was the last call.
+    /// The index of the latest call in `recent`.
     latest: usize,
-    /// Which of those is replaced next.
+    /// The index that is replaced next.
     oldest: usize,
     selector: Selector,
-    /// The calls that were made so far.
+    /// The calls made so far.
     pub(crate) calls: Calls,
-    /// What this rank failed of.
+    /// The failure of this rank.
     failure: Option<String>,
 }
 
@@ -84,7 +82,7 @@ pub(crate) struct Engine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) usual: Deadlines,
-    /// Before ranks have met in a call of the user's: some may still be starting.
+    /// Until the ranks have completed a first call of the user: some may still be starting.
     pub(crate) first: Deadlines,
 }
 
@@ -100,7 +98,7 @@ impl Limits {
     }
 }
 
-/// How many different calls are kept at hand: looking through them takes less than hashing one.
+/// The number of recent calls kept: scanning them takes less time than hashing one.
 const MOST_RECENT: usize = 16;
 
 impl Engine {
@@ -127,15 +125,14 @@ impl Engine {
         }
     }
 
-    /// Goes by these constants from now on, on nodes of so many cores. All ranks do so at the same place in their
-    /// order of calls.
+    /// Sets the constants of the cost model, for nodes with this many cores. All ranks do so at the same place in their order of
+    /// calls.
     pub(crate) fn set_tuning(&mut self, tuning: &Tuning, cores: usize) {
         self.selector = Selector::new(machines(&self.transport, tuning, cores));
         self.recent.clear();
     }
 
-    /// What the constants say of a call that an algorithm carries out; `None` where they say nothing: nodes that are declared for
-    /// a trial are not what they say they are.
+    /// The predicted time of an algorithm for a call; `None` with declared nodes, to which the constants do not apply.
     pub(crate) fn predicted_us(&self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         let topology = &self.topology;
         if *topology != self.transport.topology() {
@@ -147,8 +144,7 @@ impl Engine {
             .ok()
     }
 
-    /// Carries out a call by what a choice names. An error is the end: later calls fail with
-    /// [`Error::Aborted`].
+    /// Carries out a call by the method that a choice selects. After a fatal error, later calls fail with [`Error::Aborted`].
     pub(crate) fn run(
         &mut self,
         choice: &Choice,
@@ -163,7 +159,7 @@ impl Engine {
                 return self.settle(ran);
             }
             Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl) => Err(Error::Unsupported(
-                "NCCL works on the memory of GPUs, and this array is in the host's; choose another algorithm"
+                "NCCL reduces arrays in GPU memory, and this array is in host memory; choose another algorithm"
                     .to_owned(),
             )),
             _ => self.run_planned(choice, options, call, buffer),
@@ -174,10 +170,10 @@ impl Engine {
         }
     }
 
-    /// Our own collectives: schedules, carried out over a transport. What did it is told by its place among the recent calls.
+    /// Carries out a call by schedules over the transport. Returns the index of the call in `recent`.
     ///
-    /// (Not by a value of several words: to move what was just written is to wait until the processor has written it, which is after
-    /// the message to another core that was sent before.)
+    /// (An index, not a value of several words: a load of words just stored would stall behind the message sent to another core
+    /// before.)
     pub(crate) fn run_planned(
         &mut self,
         choice: &Choice,
@@ -204,22 +200,21 @@ impl Engine {
         done.map(|()| place)
     }
 
-    /// How long the next call may wait for other ranks.
+    /// The deadlines of the next call.
     pub(crate) fn deadlines(&self, options: &Options) -> Deadlines {
         options.deadlines(self.limits.of(self.calls.sequence))
     }
 
-    /// This rank's plan, if the algorithm offers the operation.
+    /// The compiled plan of this rank, if the algorithm offers the operation.
     pub(crate) fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<CompiledPlan>> {
         let (rank, topology) = (self.transport.rank(), &self.topology);
         let make = || CompiledPlan::new(algorithm, operation, topology, rank).map(Arc::new);
         self.plans.entry((algorithm, operation)).or_insert_with(make).clone()
     }
 
-    /// What carries out a call, and this rank's plan: by the algorithm that is wished for, where it offers the
-    /// operation.
+    /// Finds the method and plan of a call: the chosen algorithm, if it offers the operation.
     ///
-    /// It is told by its place among the recent calls.
+    /// Returns the index of the call in `recent`.
     #[inline]
     fn choose(&mut self, choice: &Choice, call: &Call) -> usize {
         if !self.recent.get(self.latest).is_some_and(|recent| recent.is_of(choice, call)) {
@@ -265,14 +260,14 @@ impl Engine {
         (selection, plan.expect("what is selected offers the operation"))
     }
 
-    /// What carries out a call.
+    /// The method of a call, and why.
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Ran {
         let place = self.choose(choice, call);
         self.recent[place].ran
     }
 }
 
-/// What the world is for the clock, for each kind of memory where these differ.
+/// The machines of the cost model, one per kind of memory if these differ.
 fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine> {
     let mut machines = Memory::HOST.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
     machines.dedup();

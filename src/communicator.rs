@@ -1,4 +1,4 @@
-//! What a user holds: one rank's end of a world.
+//! [`Communicator`]: one rank's handle to a world.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,11 +40,10 @@ pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;
 use per_call::PerCall;
 
-/// One rank's end of a world of ranks that work together.
+/// One rank's handle to a world of ranks.
 ///
-/// Every collective is called by all ranks of the world, in the same order, with buffers of the same length
-/// and type. All collectives work in place. A rank that calls something else than the others gets an
-/// [`Error::Mismatch`] that names both.
+/// All ranks of the world call the same collectives, in the same order, with buffers of the same length and type. All
+/// collectives work in place. If ranks call different collectives, they get an [`Error::Mismatch`] that names both.
 ///
 /// ```
 /// use unisono::{Communicator, ReduceOp};
@@ -57,33 +56,34 @@ use per_call::PerCall;
 /// assert!(means.into_iter().all(|mean| mean.unwrap() == 1.5));
 /// ```
 ///
-/// # When it is dropped
-/// A communicator that came from `Communicator::init` finalises MPI, which waits for the other ranks to
-/// do so. If it failed, or its thread panics, it says why and ends the whole job: ranks that wait for it
-/// would wait for ever.
+/// # Drop
+/// Dropping a communicator created by `Communicator::init` finalises MPI, which waits until the other ranks do the same. If the
+/// communicator has failed or its thread panics, it reports the cause and aborts the job instead, since the other ranks would
+/// wait for ever.
 #[derive(Debug)]
 pub struct Communicator {
     seat: Seat,
     choice: Choice,
-    // What does not change, and is asked for while the engine may be with the communication thread.
+    // Constant; kept here because the engine may be on the communication thread.
     rank: Rank,
     topology: Topology,
     transport: &'static str,
     has_mpi: bool,
     turns: f64,
     registry: Arc<Registry>,
-    /// What this rank and those of its node know of each other.
+    /// The state that the ranks of a node publish to each other.
     status: StatusBoard,
-    /// What calls have beside what they are; nothing, but while a [`CallBuilder`] lives.
+    /// The options of the next calls; the defaults unless a [`CallBuilder`] is alive.
     per_call: PerCall,
-    /// When all ranks were asked how long they were busy.
+    /// When and with what values [`Communicator::lateness`] was last called.
     asked: Asked,
-    /// It comes after the seat: it still watches while MPI is finalised, which waits for others. And what speaks for this rank.
+    /// The watchdog of this rank and its failure report. Dropped after the seat: it also watches `MPI_Finalize`, which waits for
+    /// others.
     guard: Option<(Arc<dyn Guard>, Arc<dyn FailureReport>)>,
-    /// What groups of these ranks go by too.
+    /// Also the settings of groups of these ranks.
     config: Config,
     constants: (Tuning, usize),
-    /// How many groups were made of them.
+    /// The number of groups made from this communicator.
     groups: u64,
     #[cfg(feature = "nccl")]
     local_rank: Rank,
@@ -97,33 +97,33 @@ impl Communicator {
         self.rank
     }
 
-    /// How many ranks the world has.
+    /// The number of ranks in the world.
     pub fn ranks(&self) -> usize {
         self.topology.ranks()
     }
 
-    /// Which node each rank lives on.
+    /// The node of each rank.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// How messages travel: `threads`; `shm` if all ranks share memory, `mpi` if they do not, `shm+mpi` if those of
-    /// a node do.
+    /// The links between ranks: `threads`; `shm` if all ranks share memory; `mpi` if none do; `shm+mpi` if the ranks of a node
+    /// do.
     pub fn transport(&self) -> &'static str {
         self.transport
     }
 
-    /// Whether MPI carries messages between nodes, and its own collectives can be chosen.
+    /// Whether MPI carries the messages between nodes, and its own collectives can be chosen.
     pub fn has_mpi(&self) -> bool {
         self.has_mpi
     }
 
-    /// Whether this node has more ranks than cores, so that they take turns.
+    /// Whether this node has more ranks than cores (oversubscribed).
     pub fn is_oversubscribed(&self) -> bool {
         self.turns > 1.0
     }
 
-    /// How many ranks of this node share a core, if that is more than one.
+    /// The number of ranks per core on this node, at least 1.
     pub(crate) fn turns(&self) -> f64 {
         self.turns
     }
@@ -132,27 +132,27 @@ impl Communicator {
         &self.seat.engine().transport
     }
 
-    /// What this rank and those of its node know of each other.
+    /// The state that the ranks of a node publish to each other.
     pub(crate) fn status(&self) -> &StatusBoard {
         &self.status
     }
 
-    /// What the constants say of a call.
+    /// The time that the cost model predicts for a call.
     pub(crate) fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         self.seat.engine().predicted_us(algorithm, call, memory)
     }
 
-    /// The algorithm that was chosen for all calls to come; [`Choice::Auto`] unless the environment
-    /// (`UNISONO_ALGORITHM`) or [`Communicator::set_choice`] say otherwise.
+    /// The algorithm chosen for all later calls; [`Choice::Auto`] unless the environment (`UNISONO_ALGORITHM`) or
+    /// [`Communicator::set_choice`] sets another.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
 
-    /// Chooses an algorithm for all calls to come. All ranks choose the same.
+    /// Sets the algorithm of all later calls. All ranks set the same.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for MPI as a vendor over another transport, and for a vendor in the nodes of an algorithm that
-    /// knows no nodes.
+    /// [`Error::Unsupported`] for MPI as a vendor over another transport, and for a vendor inside the nodes of an algorithm
+    /// without intra-node phases.
     pub fn set_choice(&mut self, choice: Choice) -> Result<()> {
         self.check_choice(&choice)?;
         self.choice = choice;
@@ -163,20 +163,20 @@ impl Communicator {
         match choice {
             Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi) if !self.has_mpi => {
                 let these =
-                    if self.transport == "threads" { "these are threads" } else { "these have no MPI" };
+                    if self.transport == "threads" { "these are threads" } else { "this world has no MPI" };
                 Err(Error::Unsupported(format!(
                     "MPI's own collectives need ranks under mpirun; {these}: choose another algorithm"
                 )))
             }
             Choice::InNodes(algorithm, _) if !is_for_vendors(*algorithm) => Err(Error::Unsupported(format!(
-                "{algorithm} has no phases inside of nodes; choose {}, which have",
+                "{algorithm} has no intra-node phases; choose {}",
                 those_for_vendors()
             ))),
             _ => Ok(()),
         }
     }
 
-    /// What would carry out a call now, and why.
+    /// The method that would carry out this call, and why.
     pub fn selection(&mut self, call: &Call) -> Ran {
         match self.per_call.choice_or(&self.choice).on_host(call.operation) {
             Choice::Vendor(vendor) => {
@@ -187,15 +187,14 @@ impl Communicator {
         }
     }
 
-    /// The part of a buffer of `count` elements that is this rank's own: what
-    /// [`Communicator::reduce_scatter`] leaves it, and what it gives to [`Communicator::all_gather`].
+    /// The range of a buffer of `count` elements that this rank owns: where [`Communicator::reduce_scatter`] leaves its result,
+    /// and what it contributes to [`Communicator::all_gather`].
     pub fn own_part(&self, count: usize) -> Range<usize> {
         partition::elements(count, self.ranks(), Chunks::one(self.rank()))
     }
 
-    /// Registered memory for `count` elements, zero at first: the other ranks of the node reach it where it lies,
-    /// so that a collective on it (on any part of it) needs no copy. Every rank may call it by itself, at any
-    /// time.
+    /// Allocates registered memory for `count` elements, zeroed. The other ranks of the node access it in place, so a collective
+    /// on any part of it needs no copy. A local operation: ranks may call it independently, at any time.
     ///
     /// ```
     /// use unisono::ReduceOp;
@@ -211,26 +210,26 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Memory`] if the system has not that much.
+    /// [`Error::Memory`] if the system does not provide the memory.
     ///
     /// # Panics
-    /// If so many elements are more than an address can count.
+    /// If the size in bytes overflows `usize`.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Registered<T>> {
         Registered::new(&self.registry, count)
     }
 
-    /// Every rank ends with the reduction of all buffers, the same bits on all ranks.
+    /// Leaves the reduction of all buffers on every rank, bitwise identical.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if ranks call different things, [`Error::Timeout`], [`Error::Left`] and
-    /// [`Error::Aborted`] if another rank does not come, [`Error::Failed`] if this rank cannot go on. After those the communicator
-    /// [is lost](Error::is_fatal). [`Error::Unsupported`] refuses the call, if what was chosen by name cannot be had.
+    /// [`Error::Mismatch`] if ranks make different calls; [`Error::Timeout`], [`Error::Left`] and [`Error::Aborted`] if another
+    /// rank does not arrive; [`Error::Failed`] if this rank cannot continue. After any of these the communicator [is
+    /// lost](Error::is_fatal). [`Error::Unsupported`] refuses the call if the method chosen by name is not available.
     pub fn all_reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
         self.run(Operation::AllReduce, Some(op), buffer)
     }
 
-    /// Every rank ends with its own part of the reduction of all buffers, which is returned; the rest of
-    /// its buffer is undefined.
+    /// Leaves on every rank its own part of the reduction of all buffers, and returns that part; the rest of the buffer is
+    /// undefined.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -244,7 +243,7 @@ impl Communicator {
         Ok(&mut buffer[own])
     }
 
-    /// Every rank gives [its own part](Communicator::own_part) of the buffer and ends with all parts.
+    /// Every rank contributes [its own part](Communicator::own_part) of the buffer and ends with all parts.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -252,55 +251,54 @@ impl Communicator {
         self.run(Operation::AllGather, None, buffer)
     }
 
-    /// Every rank ends with the root's buffer.
+    /// Copies the root's buffer to every rank.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// If there is no such root.
+    /// If `root` is not a rank of this world.
     pub fn broadcast<T: Element>(&mut self, buffer: &mut [T], root: Rank) -> Result<Ran> {
         self.run(Operation::Broadcast { root }, None, buffer)
     }
 
-    /// The root ends with the reduction of all buffers; the other buffers are undefined.
+    /// Leaves the reduction of all buffers on the root; the other buffers are undefined.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// If there is no such root.
+    /// If `root` is not a rank of this world.
     pub fn reduce<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp, root: Rank) -> Result<Ran> {
         self.run(Operation::Reduce { root }, Some(op), buffer)
     }
 
-    /// Every rank gives [its own part](Communicator::own_part) of the buffer, and the root ends with all
-    /// parts.
+    /// Every rank contributes [its own part](Communicator::own_part) of the buffer, and the root ends with all parts.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// If there is no such root.
+    /// If `root` is not a rank of this world.
     pub fn gather<T: Element>(&mut self, buffer: &mut [T], root: Rank) -> Result<Ran> {
         self.run(Operation::Gather { root }, None, buffer)
     }
 
-    /// Every rank ends with its own part of the root's buffer, which is returned; the rest of the buffer is
-    /// undefined, but on the root.
+    /// Leaves on every rank its own part of the root's buffer, and returns that part; except on the root, the rest of the buffer
+    /// is undefined.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// If there is no such root.
+    /// If `root` is not a rank of this world.
     pub fn scatter<'a, T: Element>(&mut self, buffer: &'a mut [T], root: Rank) -> Result<&'a mut [T]> {
         self.run(Operation::Scatter { root }, None, buffer)?;
         let own = self.own_part(buffer.len());
         Ok(&mut buffer[own])
     }
 
-    /// The buffer is one block for each rank; block `j` of rank `i` becomes block `i` of rank `j`.
+    /// Exchanges one block with every rank: block `j` of rank `i` becomes block `i` of rank `j`.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -311,10 +309,10 @@ impl Communicator {
         self.run(Operation::AllToAll, None, buffer)
     }
 
-    /// What carries out a barrier.
+    /// The algorithm of a barrier.
     pub(crate) const OF_BARRIER: Algorithm = OF_BARRIER;
 
-    /// No rank returns before all ranks have called it.
+    /// Returns once all ranks have called it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -322,8 +320,7 @@ impl Communicator {
         self.collective(Choice::Algorithm(Self::OF_BARRIER))?.run(&Call::barrier(), &mut []).map(drop)
     }
 
-    /// The collective that a choice names, over this communicator: the interface that benchmarks and tests
-    /// use.
+    /// A [`Collective`] by this choice, over this communicator, for benchmarks and tests.
     ///
     /// # Errors
     /// As [`Communicator::set_choice`]; [`Error::Aborted`] after a failure.
@@ -333,13 +330,13 @@ impl Communicator {
         Ok(Chosen { engine: self.seat.engine(), options: &self.per_call.options, choice })
     }
 
-    /// Says that this rank cannot go on. Ranks that are threads learn of it at once; under MPI the job ends
-    /// when the communicator is dropped. Later calls fail with [`Error::Aborted`].
+    /// Declares that this rank cannot continue. Ranks that are threads fail at once; under MPI the job ends when the
+    /// communicator is dropped. Later calls fail with [`Error::Aborted`].
     pub fn fail(&mut self, cause: &str) {
         drop(self.seat.engine().fail(cause));
     }
 
-    /// What every blocking collective comes to.
+    /// Runs a blocking collective.
     fn run<T: Element>(
         &mut self,
         operation: Operation,
@@ -353,10 +350,10 @@ impl Communicator {
         seat.engine().run(choice, &per_call.options, &call, bytemuck::cast_slice_mut(buffer))
     }
 
-    /// A call on a buffer of `count` elements, blocking or in flight.
+    /// The call on a buffer of `count` elements, its arguments checked.
     ///
     /// # Panics
-    /// If there is no such root, or if an all-to-all has no blocks of equal size.
+    /// If `root` is not a rank of this world, or if the buffer of an all-to-all does not divide into equal blocks.
     #[inline]
     fn checked<T: Element>(&self, operation: Operation, op: Option<ReduceOp>, count: usize) -> Call {
         let ranks = self.ranks();
@@ -370,7 +367,7 @@ impl Communicator {
     }
 }
 
-/// What a choice names.
+/// A collective by a given choice.
 #[derive(Debug)]
 struct Chosen<'a> {
     engine: &'a mut Engine,

@@ -1,4 +1,4 @@
-//! What can go wrong while ranks work together.
+//! Errors of collectives, messages and set-up.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,16 +14,15 @@ pub use code::ErrorCode;
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An operating error. (A programmer's error, such as a root that does not exist, is a panic with the
-/// numbers in it.)
+/// A runtime error. (A programming error, such as a root that does not exist, panics and names the values.)
 ///
-/// There are two classes, told apart by [`Error::is_fatal`]:
-/// - *Refused*: the call was not made, and the communicator is as good as before. The text says what to do.
-/// - *Failed*: the communicator is lost, on all ranks sooner or later. Every later call fails with [`Error::Aborted`], and what the
-///   buffer holds is undefined. The text says which rank failed and why.
+/// There are two classes, which [`Error::is_fatal`] tells apart:
+/// - *Refused*: the call was not made, and the communicator remains usable. The message says what to do.
+/// - *Failed*: the communicator is lost, eventually on all ranks. Every later call fails with [`Error::Aborted`], and the buffer
+///   is undefined. The message names the rank that failed and the cause.
 ///
-/// What MPI, CUDA, NCCL or the system say is by itself a refusal: of a world that does not begin, or of memory that is not
-/// there. Where they end a call that ranks have begun, it is the cause of an [`Error::Failed`].
+/// An error of MPI, CUDA, NCCL or the system is a refusal by itself, when a world cannot start or memory is not available. If it
+/// ends a call that has started, it is the cause of an [`Error::Failed`].
 ///
 /// ```
 /// use unisono::{Choice, Error, ErrorCode, ReduceOp, Vendor};
@@ -40,35 +39,35 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another rank did not come.
+    /// Another rank did not arrive before the deadline.
     #[error("{at}: waited {} for rank {other}{}", Seconds(waited.as_secs_f64()), whereabouts(doing.as_deref()))]
     Timeout {
         /// Where this rank was.
         at: Box<Place>,
-        /// The rank that did not come.
+        /// The rank that did not arrive.
         other: Rank,
         /// How long this rank waited.
         waited: Duration,
-        /// What the other rank does, where that is known: of the ranks of a node.
+        /// What the other rank is doing, if it is on the same node.
         doing: Option<Box<Doing>>,
     },
 
-    /// Another rank called something else.
+    /// Another rank made a different call.
     #[error("{at}: rank {} called {ours}, but rank {other} called {theirs}", at.rank)]
     Mismatch {
         /// Where this rank was.
         at: Box<Place>,
-        /// What this rank called.
+        /// The call of this rank.
         ours: String,
         /// The other rank.
         other: Rank,
-        /// What the other rank called.
+        /// The call of the other rank.
         theirs: String,
     },
 
-    /// Another rank has ended its part of the world, or lost it by a panic.
+    /// Another rank has dropped its communicator, possibly by a panic.
     #[error(
-        "{at}: rank {other} has left the world: it dropped its communicator (if for an error of its own, `unisono::run` tells it)"
+        "{at}: rank {other} has left the world: it dropped its communicator (if because of an error of its own, `unisono::run` reports it)"
     )]
     Left {
         /// Where this rank was.
@@ -77,118 +76,119 @@ pub enum Error {
         other: Rank,
     },
 
-    /// Something failed before, on this rank or another.
+    /// An earlier failure, on this rank or another.
     #[error("rank {rank} cannot go on{}: {cause}", because(*rank, *by))]
     Aborted {
         /// This rank.
         rank: Rank,
         /// The rank that failed first.
         by: Rank,
-        /// What it said.
+        /// The cause that it reported.
         cause: String,
     },
 
-    /// This rank cannot go on in a call that ranks have begun.
+    /// This rank cannot continue a call that has started.
     #[error("rank {rank} cannot go on: {cause}")]
     Failed {
         /// This rank.
         rank: Rank,
-        /// Why: what MPI, CUDA, NCCL or the system say.
+        /// The error of MPI, CUDA, NCCL or the system.
         #[source]
         cause: Box<Error>,
     },
 
-    /// What [`on_rank0`](crate::Communicator::on_rank0) was to do did not succeed. All ranks know it, and the communicator is as good
-    /// as before.
-    #[error("rank 0 did not succeed in what the others wait for: {label}: {cause}")]
+    /// The work of [`on_rank0`](crate::Communicator::on_rank0) failed. All ranks get this error, and the communicator remains
+    /// usable.
+    #[error("rank 0 failed while the others waited: {label}: {cause}")]
     OnRank0 {
-        /// What it was.
+        /// The label of the work.
         label: String,
-        /// What rank 0 said, or the beginning of it.
+        /// Rank 0's error text, possibly truncated.
         cause: String,
     },
 
-    /// An MPI function did not succeed.
+    /// An MPI function failed.
     #[error("{call} failed with code {code}: {text}")]
     Mpi {
         /// The function.
         call: &'static str,
-        /// What it returned.
+        /// The error code that it returned.
         code: i32,
-        /// What MPI says of that.
+        /// MPI's text for the code.
         text: String,
     },
 
-    /// A function of CUDA's driver did not succeed.
+    /// A function of the CUDA driver failed.
     #[cfg(feature = "nccl")]
     #[error("CUDA: {what}: {cause}")]
     Cuda {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// What the driver says.
+        /// The driver's error.
         #[source]
         cause: cudarc::driver::DriverError,
     },
 
-    /// A GPU did not come to an end.
+    /// A GPU did not finish before the deadline.
     #[cfg(feature = "nccl")]
     #[error("rank {rank}: waited {} s for {what}; another rank may have ended, or the GPU hangs", waited.as_secs_f64().round())]
     Overdue {
         /// This rank.
         rank: Rank,
-        /// What was waited for.
+        /// The operation.
         what: &'static str,
-        /// How long.
+        /// How long this rank waited.
         waited: Duration,
     },
 
-    /// An NCCL function did not succeed.
+    /// An NCCL function failed.
     #[cfg(feature = "nccl")]
     #[error("{call} failed with code {code}: {text}")]
     Nccl {
         /// The function.
         call: &'static str,
-        /// What it returned.
+        /// The result code that it returned.
         code: u32,
-        /// What NCCL says of that.
+        /// NCCL's text for the code.
         text: String,
     },
 
-    /// A library that is loaded when it is asked for is not there, or is not the one that is needed.
+    /// A library loaded at run time is missing, or is not the required one.
     #[error("{0}")]
     Library(String),
 
-    /// The system gives no memory, or does not let ranks share it.
-    #[error("memory of {size_bytes} bytes cannot be had or shared: {cause}{}", crate::system::advice(cause))]
+    /// The system does not provide the memory, or does not let ranks share it.
+    #[error("cannot allocate or share {size_bytes} bytes of memory: {cause}{}", crate::system::advice(cause))]
     Memory {
-        /// How much was asked for.
+        /// The requested size.
         size_bytes: usize,
-        /// What the system says.
+        /// The system's error.
         #[source]
         cause: std::io::Error,
     },
 
-    /// The program was not launched in a way that can work.
+    /// The program was launched in a way that cannot work.
     #[error("{0}")]
     Launch(String),
 
-    /// This build, this world or this vendor does not do that.
+    /// This build, world or vendor does not support the call.
     #[error("{0}")]
     Unsupported(String),
 
-    /// A name, in an argument or the environment, that means nothing.
+    /// An invalid value, in an argument or the environment.
     #[error("{0}")]
     Setting(String),
 }
 
 impl Error {
-    /// Whether the communicator is lost. If not, the call was refused: all ranks may go on as if it had not been made. Where only
-    /// some were refused, the others wait for them in it. ([`Error::OnRank0`] is no failure either: all ranks have met.)
+    /// Whether the communicator is lost. If not, the call was refused, and ranks may continue as if it had not been made. If
+    /// only some ranks were refused, the others wait for them in the call. ([`Error::OnRank0`] is not fatal: all ranks completed
+    /// the call.)
     pub fn is_fatal(&self) -> bool {
         self.code().is_fatal()
     }
 
-    /// What went wrong, as a number and a name that never change.
+    /// The kind of the error, as a stable number and name.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Timeout { .. } => ErrorCode::Timeout,
@@ -212,8 +212,8 @@ impl Error {
         }
     }
 
-    /// The rank at which it went wrong, as far as this one knows: the one that did not come, has left, or failed first. Ranks that
-    /// call different things are two, of which none is known to be wrong.
+    /// The rank that failed, as far as this one knows: the one that did not arrive, has left, or failed first. `None` for a
+    /// mismatch, where either rank may be wrong.
     pub fn failed_rank(&self) -> Option<Rank> {
         match *self {
             Self::Timeout { other, .. } | Self::Left { other, .. } => Some(other),
@@ -224,20 +224,20 @@ impl Error {
         }
     }
 
-    /// The same as the end of a call that rank `rank` had begun.
+    /// The fatal form of this error, for a call that rank `rank` has started.
     pub(crate) fn in_call(self, rank: Rank) -> Self {
         if self.is_fatal() { self } else { Self::Failed { rank, cause: Box::new(self) } }
     }
 }
 
-/// As it reads: an error that `main` returns is printed by its `Debug`, and whoever wrote that `main` wants the sentence.
+/// As `Display`: an error that `main` returns is printed with `Debug`, and should read as a sentence.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// What is known of a rank that did not come.
+/// What is known of a rank that did not arrive.
 fn whereabouts(doing: Option<&Doing>) -> String {
     match doing {
         None => "; it is late, has ended, or is in another collective".to_owned(),
@@ -245,22 +245,22 @@ fn whereabouts(doing: Option<&Doing>) -> String {
     }
 }
 
-/// Who failed, unless it is the rank that says so.
+/// The rank that failed, unless it is this one.
 fn because(rank: Rank, by: Rank) -> String {
     if by == rank { String::new() } else { format!(", because rank {by} failed") }
 }
 
-/// Where a rank was when something went wrong.
+/// The position of a rank at the time of an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The rank.
     pub rank: Rank,
-    /// The operation: "all-reduce"; "send", "receive", "receive-any" or "exchange" of a message from one rank to another.
+    /// The operation: "all-reduce", for example; "send", "receive", "receive-any" or "exchange" for point-to-point messages.
     pub operation: &'static str,
-    /// How many collectives came before this one; of a message, how many came before it the same way between the two ranks, and of
-    /// one from any rank, how many were received.
+    /// The sequence number: of a collective in this world; of a message in its direction between the two ranks; of a message
+    /// from any rank among those received.
     pub sequence: u64,
-    /// The algorithm; "point-to-point" of a message.
+    /// The algorithm; "point-to-point" for messages.
     pub algorithm: &'static str,
     /// The phase of the plan.
     pub phase: &'static str,

@@ -1,8 +1,8 @@
-//! The one loop: a plan, over a transport, on a buffer.
+//! The executor: runs a plan on a buffer, over a transport.
 //!
-//! Here, and only here, steps meet bytes. For every step the executor finds the elements that its chunks
-//! name, sees to it that what is sent does not change while it is on its way, and hands both halves to the
-//! transport. How a plan is carried out it does not decide: that is an [`Execution`], which it interprets.
+//! For every step it finds the elements of the step's chunks, keeps outgoing bytes unchanged while they are in transit, and
+//! passes both halves to the transport. How a plan is carried out is decided elsewhere, by an [`Execution`], which the executor
+//! interprets.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ pub(crate) use eager::EagerSteps;
 use format::Format;
 use one_pass::OnePass;
 
-/// One collective to be carried out by one rank.
+/// One collective call on one rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Task<'a> {
     pub(crate) call: &'a Call,
-    /// What ranks tell each other of it: the call as all make it, of which `call` may be a part.
+    /// The call as all ranks make it, for their message headers; `call` may be a part of it.
     pub(crate) header: Header,
     pub(crate) method: Method,
     pub(crate) compiled: &'a CompiledPlan,
@@ -49,20 +49,20 @@ pub(crate) struct Task<'a> {
         not(any(feature = "mpi", feature = "nccl")),
         allow(dead_code, reason = "there are no vendors")
     )]
-    /// A way for all ranks to see that they are in the same call, in chunks that nobody needs.
+    /// The schedule by which all ranks verify that they make the same call; its chunks are not used.
     pub(crate) agreement: &'a Schedule,
     /// How long a step may wait for another rank.
     pub(crate) deadlines: &'a Deadlines,
 }
 
 impl Task<'_> {
-    /// What went wrong, with the step where it did.
+    /// The error of a failure at this step.
     #[cold]
     fn error(&self, failure: Failure, transport: &Transport, phase: &'static str, step: usize) -> Error {
         error_at(failure, (&self.header, self.method.name()), transport, phase, step)
     }
 
-    /// The elements of a range of chunks, as far as they are in one of `blocks` blocks.
+    /// The elements of a range of chunks that belong to one of `blocks` blocks.
     fn elements_of_block(&self, chunks: Chunks, block: usize, blocks: usize) -> Range<usize> {
         let all = partition::elements(self.call.count, self.compiled.plan().chunk_count(), chunks);
         if blocks == 1 {
@@ -73,7 +73,7 @@ impl Task<'_> {
     }
 }
 
-/// What went wrong in a call, with the step where it did and what is known of a rank that did not come.
+/// The error of a failure at this step, with what is known of a rank that did not arrive.
 fn error_at(
     failure: Failure,
     (header, algorithm): (&Header, &'static str),
@@ -85,10 +85,10 @@ fn error_at(
     failure.at(Place { rank: status.rank(), operation, sequence, algorithm, phase, step }, status)
 }
 
-/// Carries out tasks. It keeps its memory, so that the next task does not pay for it.
+/// Carries out tasks. It keeps its buffers between tasks.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    /// The last call's type and reduction, and how such elements are held: most calls are like the one before.
+    /// The format of the last call, since most calls repeat the one before.
     format: Option<((DType, Option<ReduceOp>), Format)>,
     widened: Scratch,
     original: Scratch,
@@ -96,7 +96,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// An executor whose messages lie in this registered memory, if not in the user's buffer.
+    /// An executor whose staging memory comes from this registry.
     pub(crate) fn new(registry: &Arc<Registry>) -> Self {
         let registered = || Scratch::new(Arc::clone(registry));
         Self { format: None, widened: Scratch::default(), original: registered(), outgoing: registered() }
@@ -152,20 +152,20 @@ impl Executor {
     }
 }
 
-/// A task in progress. `held`, below, is what its steps work on: the user's buffer, or its elements widened.
+/// A task in progress. `held`, below, is the buffer that steps work on: the user's, or an accumulator of wider elements.
 struct Run<'a> {
     task: &'a Task<'a>,
     format: Format,
     header: Header,
-    /// The input as it travels, if a step sends it.
+    /// The input in wire format, if a step sends it.
     original: &'a [u8],
-    /// Room for what would change while it is on its way.
+    /// Staging for data that would change while in transit.
     outgoing: &'a mut Scratch,
-    /// The user's buffer, where elements are held in a wider format.
+    /// The user's buffer, if elements are accumulated in a wider format.
     narrow: &'a mut [u8],
-    /// The elements that are a result on this rank when the task is done.
+    /// The elements that hold results on this rank when the task is done.
     result: Range<usize>,
-    /// Which part of each chunk is worked on, of how many.
+    /// The index of the block in progress, out of `blocks`.
     block: usize,
     blocks: usize,
 }
@@ -182,7 +182,7 @@ impl Run<'_> {
         }
     }
 
-    /// All steps of one block after all of the one before.
+    /// Runs all steps of one block, then those of the next.
     fn in_blocks(&mut self, held: &mut [u8], transport: &mut Transport) -> Result<()> {
         let Task { compiled, .. } = *self.task;
         for block in 0..self.blocks {
@@ -233,7 +233,7 @@ impl Run<'_> {
             target: format.target(held, combine),
         });
 
-        // A step in which a rank meets itself needs no transport.
+        // A step of a rank with itself needs no transport.
         if let (Some(to_self), Some(from_self)) = (&outgoing, &mut incoming)
             && to_self.to == transport.rank()
             && from_self.from == transport.rank()
@@ -244,8 +244,8 @@ impl Run<'_> {
         transport.exchange(&header, outgoing, incoming, deadlines)
     }
 
-    /// To whom a step can send what before it receives, so that what arrives may be reduced into what was sent: where
-    /// the transport copies a message anyway, and the sender does not wait.
+    /// The rank and range that a step can send before it receives, so that data can be reduced into what was sent: possible
+    /// where the transport copies a message anyway and the send is eager.
     fn sent_ahead(&self, phase: &Phase, step: &Step, transport: &Transport) -> Option<(Rank, Range<usize>)> {
         let (send, receive) = (step.send?, step.receive?);
         let in_place = send.source == Source::Current && self.format.accumulator.is_none();
@@ -255,8 +255,7 @@ impl Run<'_> {
         ahead.then_some((to, sends))
     }
 
-    /// The bytes to send, and the part of the buffer that is received into, such that neither touches the
-    /// other.
+    /// The bytes to send and the part of the buffer to receive into, disjoint.
     fn compile<'b>(
         &'b mut self,
         send: &Send,
@@ -282,12 +281,12 @@ impl Run<'_> {
             let (before, after) = held.split_at_mut(sends.start);
             (&after[..sends.len()], &mut before[received])
         } else {
-            // What arrives is reduced into what is being sent.
+            // The incoming data is reduced into the data being sent.
             (self.outgoing.copy_of(&held[sends]), &mut held[received])
         }
     }
 
-    /// The bytes of a range of chunks, as they are held: those of this block.
+    /// The byte range of a range of chunks in the held format, limited to this block.
     fn held_range(&self, chunks: Chunks) -> Range<usize> {
         scaled(self.elements(chunks), self.format.held_size_bytes)
     }

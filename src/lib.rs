@@ -14,18 +14,18 @@
 //! }
 //! ```
 //!
-//! Begin with [`Communicator`]. The algorithms themselves, and the proof that they are right, are in
-//! [`unisono_collectives`]; the most used of its names are repeated here.
+//! Start with [`Communicator`]. [`unisono_collectives`] contains the algorithms and verifies their schedules; this crate
+//! re-exports its most common types.
 //!
 //! # Features
-//! - `mpi`: ranks on several machines, and under `mpirun` (needs an MPI at build time). Without it, ranks are threads, or
-//!   processes of one machine.
-//! - `nccl`: arrays in the memory of GPUs. NCCL and CUDA's driver are loaded when they are asked for, and neither is needed
-//!   to build.
-//! - `cuda`: for a program that is linked with CUDA's driver, which is then not looked for.
+//! - `mpi`: ranks on several nodes and under `mpirun` (needs an MPI at build time). Without it, ranks are threads, or processes
+//!   of one machine.
+//! - `nccl`: arrays in GPU memory. NCCL and the CUDA driver are loaded on first use; neither is needed at build time.
+//! - `cuda`: for programs that link the CUDA driver; it is then not loaded at run time.
 //! - `tuning`: files of measured constants; without it, the defaults apply.
 //!
-//! The mirrored trainer is the crate `unisono-train`, its input pipeline `unisono-data`, and the command `unisono-cli`.
+//! The data-parallel trainer is the crate `unisono-train`, its input pipeline `unisono-data`, and the command line
+//! `unisono-cli`.
 
 #![deny(unsafe_code)]
 
@@ -47,7 +47,7 @@ mod kernels;
 mod memory;
 mod method;
 #[cfg(feature = "nccl")]
-#[allow(unsafe_code, reason = "a library of C's, on memory of CUDA's")]
+#[allow(unsafe_code, reason = "a C library, on CUDA memory")]
 pub mod nccl;
 mod record;
 mod request;
@@ -83,12 +83,12 @@ pub use world::{Builder, Unisono, threads, try_threads};
 
 #[cfg(feature = "nccl")]
 pub use cudarc;
-/// The half formats among the [element types](Element): `half::f16` and `half::bf16`.
+/// The crate of the half-precision [element types](Element): `half::f16` and `half::bf16`.
 pub use half;
 #[cfg(feature = "mpi")]
 pub use mpi;
 
-/// What the benches and the other crates of this workspace use of this one; nothing that a user may rely on.
+/// Internals for the benchmarks and the other crates of this workspace; not part of the stable API.
 #[doc(hidden)]
 pub mod internals {
     #[cfg(feature = "nccl")]
@@ -97,9 +97,9 @@ pub mod internals {
     pub use crate::system::{AvailableMemory, host, text};
 }
 
-/// Takes part in the world that was launched: [`Communicator::init`].
+/// Joins the launched world; the same as [`Communicator::init`].
 ///
-/// Where a rank may fail by itself, [`run`](run()) is better: what it failed of is then told to all.
+/// Prefer [`run`](run()) where a rank may fail for a reason of its own: it reports the cause to all ranks.
 ///
 /// # Errors
 /// As [`Communicator::init`].
@@ -113,7 +113,7 @@ pub fn mpi_library_version() -> String {
     transport::mpi::library_version()
 }
 
-/// The programs in the README compile.
+/// Compiles the programs in the README.
 #[cfg(all(doctest, feature = "mpi"))]
 #[doc = include_str!("../README.md")]
 struct ReadMe;

@@ -1,18 +1,18 @@
-//! What carries out a call, by name: an algorithm of ours, a vendor, or both together.
+//! Methods: an algorithm, a vendor's collectives, or both together.
 
 use unisono_collectives::{Algorithm, named};
 
-/// Somebody else's collectives.
+/// A library with collectives of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Vendor {
-    /// Those of the MPI that the program is linked with, over slices.
+    /// The MPI that the program is linked with, for arrays in host memory.
     Mpi,
-    /// NVIDIA's, over the memory of GPUs, among the ranks of a node.
+    /// NVIDIA's NCCL, for arrays in GPU memory, among the ranks of a node.
     Nccl,
 }
 
-/// What carries out a call, in the host's memory and on GPUs alike. [`Ran`](crate::Ran) says which did, and it may be chosen: for
-/// one call by [`CallBuilder::algorithm`](crate::CallBuilder::algorithm), or as a [`Choice`](crate::Choice) for all.
+/// How a call is carried out, in host memory or on GPUs. [`Ran`](crate::Ran) reports it.
+/// [`CallBuilder::algorithm`](crate::CallBuilder::algorithm) sets it for one call, and a [`Choice`](crate::Choice) for all.
 ///
 /// ```
 /// use unisono::{Algorithm, Choice, Method, Vendor};
@@ -27,14 +27,14 @@ pub enum Vendor {
 pub enum Method {
     /// The schedules of an algorithm.
     Algorithm(Algorithm),
-    /// An algorithm whose phases in a node a vendor carries out.
+    /// An algorithm whose intra-node phases are the vendor's collectives.
     InNodes(Algorithm, Vendor),
-    /// A vendor alone.
+    /// The vendor's collective alone.
     Vendor(Vendor),
 }
 
 impl Method {
-    /// All of them. A position in this list is what ranks tell each other.
+    /// All methods. Ranks identify a method by its position in this list.
     pub const ALL: [Self; METHODS] = {
         let mut all = [Self::Vendor(Vendor::Mpi); METHODS];
         let algorithms = Algorithm::ALL.len();
@@ -74,7 +74,7 @@ impl Method {
         }
     }
 
-    /// The algorithm whose schedules carry it out, if one's do.
+    /// The algorithm, if its schedules are used.
     pub fn algorithm(self) -> Option<Algorithm> {
         match self {
             Self::Algorithm(algorithm) | Self::InNodes(algorithm, _) => Some(algorithm),
@@ -82,7 +82,7 @@ impl Method {
         }
     }
 
-    /// The vendor that takes part in it, if one does.
+    /// The vendor, if one takes part.
     pub fn vendor(self) -> Option<Vendor> {
         match self {
             Self::InNodes(_, vendor) | Self::Vendor(vendor) => Some(vendor),
@@ -90,13 +90,13 @@ impl Method {
         }
     }
 
-    /// What moves the bytes of a call, where those of our own algorithms go over `transport`.
+    /// The link that moves the bytes, where `transport` is that of our own algorithms.
     pub(crate) fn link(self, transport: &'static str) -> &'static str {
         match self {
             Self::Algorithm(_) => transport,
             Self::Vendor(Vendor::Nccl) => "nccl",
             Self::Vendor(Vendor::Mpi) | Self::InNodes(_, Vendor::Mpi) => "mpi",
-            // Nodes that are declared for a trial may be one.
+            // `UNISONO_NODES` may declare several nodes on one machine.
             Self::InNodes(_, Vendor::Nccl) => match transport {
                 "threads" => "nccl+threads",
                 "shm" => "nccl+shm",
@@ -105,7 +105,7 @@ impl Method {
         }
     }
 
-    /// Its position among all.
+    /// Its position in [`Method::ALL`].
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Algorithm(algorithm) => algorithm as u8,
@@ -113,7 +113,7 @@ impl Method {
         }
     }
 
-    /// The vendor that carries out the phases in a node, if one does.
+    /// The vendor of the intra-node phases, if there is one.
     pub(crate) fn in_nodes(self) -> Option<Vendor> {
         match self {
             Self::InNodes(_, vendor) => Some(vendor),
@@ -124,7 +124,7 @@ impl Method {
 
 named!(Method, "algorithm");
 
-/// Each algorithm, with each vendor in its nodes where it has phases there, and each vendor alone.
+/// The number of methods: each algorithm, alone and with each vendor if it has intra-node phases, and each vendor alone.
 const METHODS: usize = {
     let (mut of, mut count) = (0, Algorithm::ALL.len() + 2);
     while of < Algorithm::ALL.len() {
@@ -134,12 +134,12 @@ const METHODS: usize = {
     count
 };
 
-/// Whether an algorithm has phases in a node that a vendor may carry out.
+/// Whether an algorithm has intra-node phases that a vendor can carry out.
 pub(crate) const fn is_for_vendors(algorithm: Algorithm) -> bool {
     algorithm.descriptor().levels.is_some()
 }
 
-/// The algorithms that have, by name, for a person.
+/// The names of the algorithms with such phases, for messages.
 pub(crate) fn those_for_vendors() -> String {
     Algorithm::with_levels().map(Algorithm::name).collect::<Vec<_>>().join(" or ")
 }

@@ -1,4 +1,4 @@
-//! Collectives that go on beside computation: the communication thread, and what is given for a call in flight.
+//! Non-blocking calls: requests, and the communication thread.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,13 +10,13 @@ use std::time::Instant;
 use crate::collective::Engine;
 use crate::error::{Error, Result};
 
-/// How often a waiting thread gives way before it sleeps: to be woken takes as long as many of them.
+/// How often a waiting thread yields before it sleeps; waking up takes as long as many yields.
 const YIELDS: usize = 200;
 
-/// A collective in flight, which owns its buffer until it is done.
+/// A non-blocking call, which owns its buffer until it is done.
 ///
-/// To drop it is to give up the result: the collective goes on all the same, since the other ranks need it, and
-/// the buffer is freed when it is done.
+/// Dropping a request discards the result: the call still runs, since other ranks need it, and the buffer is freed when it is
+/// done.
 #[derive(Debug)]
 pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
@@ -44,18 +44,18 @@ impl<B> Request<B> {
         Self { outcome: Arc::new(Outcome { is_done, flight, result, done }) }
     }
 
-    /// Whether it is done, so that [`Request::wait`] would not wait.
+    /// Whether the call is done (`MPI_Test`), so that [`Request::wait`] returns at once.
     pub fn is_done(&self) -> bool {
         self.outcome.is_done.load(Ordering::Acquire)
     }
 
-    /// When the communication thread began with it and when it was done, once it is: what it had to wait for other
-    /// calls in flight is not in between, what it waited for other ranks is.
+    /// The start and end of the call on the communication thread, once it is done. This includes waits for other ranks, but not
+    /// for earlier calls in flight.
     pub fn flight(&self) -> Option<(Instant, Instant)> {
         self.outcome.flight.get().copied()
     }
 
-    /// Waits until it is done, but leaves the buffer there.
+    /// Waits until the call is done, without taking the buffer.
     pub fn wait_until_done(&self) {
         for _ in 0..YIELDS {
             if self.is_done() {
@@ -63,29 +63,29 @@ impl<B> Request<B> {
             }
             std::thread::yield_now();
         }
-        // The call itself has a deadline, so this ends.
+        // The call has a deadline, so the wait ends.
         let mut result = lock(&self.outcome.result);
         while result.is_none() {
             result = self.outcome.done.wait(result).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Waits until it is done, and gives back the buffer.
+    /// Waits until the call is done, and returns the buffer (`MPI_Wait`).
     ///
     /// # Errors
-    /// As the blocking call. The buffer is then lost, also where the call [was refused](Error::is_fatal) and the communicator is
-    /// not.
+    /// As the blocking call. The buffer is then lost, even if the call [was refused](Error::is_fatal) and the communicator
+    /// remains usable.
     pub fn wait(self) -> Result<B> {
         self.wait_until_done();
         lock(&self.outcome.result).take().expect("a call that is done has a result")
     }
 }
 
-/// What the communication thread does for one call.
+/// One call on the communication thread.
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
-/// An engine that the thread of the communicator has as long as nothing is in flight, and the communication thread
-/// otherwise. So a blocking call is made by its caller, without a lock.
+/// Holds the engine while nothing is in flight; the communication thread holds it otherwise. Blocking calls thus run on the
+/// caller's thread without a lock.
 #[derive(Debug)]
 pub(crate) struct Seat {
     here: Option<Box<Engine>>,
@@ -97,7 +97,7 @@ impl Seat {
         Self { here: Some(Box::new(engine)), background: None }
     }
 
-    /// The engine, once nothing is in flight any more.
+    /// The engine, once no call is in flight.
     #[inline]
     pub(crate) fn engine(&mut self) -> &mut Engine {
         if self.here.is_none() {
@@ -106,7 +106,7 @@ impl Seat {
         self.here.as_mut().expect("an engine is here or away")
     }
 
-    /// The engine, if nothing is in flight that this thread has not yet waited for.
+    /// The engine, unless calls are in flight that this thread has not waited for.
     pub(crate) fn here(&self) -> Option<&Engine> {
         self.here.as_deref()
     }
@@ -118,7 +118,7 @@ impl Seat {
         Some(engine)
     }
 
-    /// Has the communication thread run `call` on the buffer, after all that is in flight.
+    /// Runs `call` with the buffer on the communication thread, after all calls in flight.
     pub(crate) fn send<B: Send + 'static>(
         &mut self,
         mut buffer: B,
@@ -150,7 +150,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // Other ranks wait for what is in flight. The engine ends on this thread, which may be panicking.
+        // Other ranks wait for the calls in flight. The engine is dropped on this thread, which may be panicking.
         if self.here.is_none() {
             self.here = self.recall();
         }
@@ -172,14 +172,14 @@ struct Common {
 
 #[derive(Default)]
 struct State {
-    /// The engine, if no thread is using it.
+    /// The engine, unless a thread is using it.
     engine: Option<Box<Engine>>,
     jobs: VecDeque<Job>,
     ends: bool,
 }
 
 impl State {
-    /// The engine, if nothing is to be done with it.
+    /// The engine, if no job is queued.
     fn idle_engine(&mut self) -> Option<Box<Engine>> {
         if self.jobs.is_empty() { self.engine.take() } else { None }
     }
@@ -197,7 +197,7 @@ impl Background {
         let theirs = Arc::clone(&common);
         let thread = std::thread::Builder::new().name("communication".into()).spawn(move || theirs.serve());
         let failed = |cause| {
-            Error::Unsupported(format!("no thread for collectives in flight: {cause}; make blocking calls"))
+            Error::Unsupported(format!("cannot start the communication thread: {cause}; use blocking calls"))
         };
         Ok(Self { common, thread: Some(thread.map_err(failed)?) })
     }
@@ -206,9 +206,9 @@ impl Background {
         lock(&self.common.state)
     }
 
-    /// Waits until all is done, and takes the engine back.
+    /// Waits until all jobs are done, and takes the engine back.
     fn recall(&self) -> Box<Engine> {
-        // A result is there a moment before the engine is.
+        // A result is ready slightly before the engine is.
         for _ in 0..YIELDS {
             if let Some(engine) = self.lock().idle_engine() {
                 return engine;
@@ -226,11 +226,11 @@ impl Background {
 }
 
 impl Common {
-    /// Runs one job after the other.
+    /// Runs jobs in order.
     fn serve(&self) {
         let mut state = lock(&self.state);
         while !state.ends {
-            // The engine comes with the first job; as long as there are jobs, nobody takes it back.
+            // The engine arrives with the first job, and stays as long as there are jobs.
             let Some(job) = state.jobs.pop_front() else {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -254,7 +254,7 @@ impl Drop for Background {
     }
 }
 
-/// A lock whose content is whole even if a thread has panicked with it.
+/// Locks a mutex whose value is consistent even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

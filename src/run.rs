@@ -1,4 +1,4 @@
-//! The whole of a program: ranks that all end when one of them fails, with an exit code that says so.
+//! Runs whole programs: all ranks end when one fails, and the exit code shows it.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -8,12 +8,11 @@ use crate::error::Error;
 use crate::system::say;
 use crate::world::{Unisono, threads};
 
-/// Runs a program whose ranks are all that it does: takes part in the world that was launched ([`Communicator::init`]), and runs
-/// `main` with it.
+/// Runs a program: joins the launched world ([`Communicator::init`]) and calls `main` with its communicator.
 ///
-/// If `main` fails, so does the rank, whatever the error is: it says which rank that was, where, and why, the other ranks are
-/// told at once, wherever they are, and all processes end within ten seconds. An error that a `main` of yours returns by
-/// itself ends the rank as if all were well, and the others learn of it when they wait for it.
+/// If `main` fails, so does the rank, whatever the error: the rank reports who failed, where and why to all ranks at once,
+/// wherever they are, and all processes end within ten seconds. Without `run`, a rank that returns an error from its own `main`
+/// ends as if it had succeeded, and others learn of it only when they wait for it.
 ///
 /// ```no_run
 /// use unisono::ReduceOp;
@@ -29,7 +28,7 @@ use crate::world::{Unisono, threads};
 /// }
 /// ```
 ///
-/// The exit code is 0 if `main` succeeds, and 1 if it does not, or if there is no world to take part in.
+/// The exit code is 0 if `main` succeeds, and 1 if it fails or there is no world to join.
 pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) -> ExitCode {
     match Communicator::init() {
         Ok(mut comm) => ExitCode::from(u8::from(!guarded(&mut comm, main))),
@@ -40,10 +39,10 @@ pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) ->
     }
 }
 
-/// Takes part in the world that was launched only to say why this rank cannot: [`crate::init`] then fails on all ranks, with an
-/// [`Error::Setting`] that says whose fault it is. Without it they would wait for this one.
+/// Joins the launched world only to report why this rank cannot take part: [`crate::init`] then fails on all ranks with an
+/// [`Error::Setting`] that names this rank, instead of waiting for it.
 ///
-/// What each rank gets instead of a world is returned. Where all ranks refuse for the same reason, that is the reason as it is.
+/// Returns the error that this rank gets. If all ranks refuse for the same reason, it is that reason alone.
 ///
 /// ```no_run
 /// let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -56,8 +55,7 @@ pub fn refuse(why: &str) -> Error {
     Unisono::builder().refuse(why).detect().expect_err("ranks of which one refuses do not agree")
 }
 
-/// Runs a program of `ranks` threads: `main` on each, with its end of a world. Otherwise as `unisono::run`: if one fails, the
-/// program ends.
+/// Runs a program of `ranks` threads, with `main` on each. Like `unisono::run`, it ends the program if a rank fails.
 ///
 /// ```
 /// use std::process::ExitCode;
@@ -79,12 +77,12 @@ pub fn run_threads<E: Display>(
     ExitCode::from(u8::from(!succeeded.into_iter().all(|succeeded| succeeded)))
 }
 
-/// Whether `main` succeeded; if not, the others know.
+/// Runs `main` and, if it fails, reports the failure to the other ranks. Returns whether it succeeded.
 fn guarded<E: Display>(
     comm: &mut Communicator,
     main: impl FnOnce(&mut Communicator) -> Result<(), E>,
 ) -> bool {
     let result = main(comm);
-    // With all causes, where an error can say them.
+    // With the whole chain of causes, if the error formats it.
     result.map_err(|error| comm.fail(&format!("{error:#}"))).is_ok()
 }

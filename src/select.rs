@@ -1,4 +1,4 @@
-//! The right algorithm by itself: from what is known before a call (operation, world, size) to a name and a reason.
+//! Algorithm selection: from operation, world and size to an algorithm and a reason.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,52 +18,52 @@ mod rules;
 
 pub use rules::{InvalidChoice, Rules};
 
-/// In larger worlds the clock would take longer than a first call may. (In one of 64 ranks it takes 10 to 20 ms for all
-/// arrays of about the same size, and of 256 up to 0.3 s.)
+/// The largest world for which the cost model is run before a call. (For 64 ranks it takes 10 to 20 ms per size class, for 256
+/// up to 0.3 s.)
 const MOST_RANKS: usize = 256;
-/// From here on not every algorithm is worth a prediction.
+/// Above this number of ranks, only some algorithms are predicted.
 const MANY_RANKS: usize = 64;
-/// In those, up to this size of the array the number of steps decides, and beyond it the number of bytes.
+/// In those worlds, up to this array size the number of steps decides, and above it the number of bytes.
 const SMALL_BYTES: usize = 32 * 1024;
 
-/// Which algorithm a communicator uses.
+/// The algorithm selection of a communicator.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Choice {
-    /// The one that should be fastest, for each call.
+    /// The algorithm predicted to be fastest, for each call.
     #[default]
     Auto,
-    /// Always this one, for every operation that it offers; as [`Choice::Auto`] for others.
+    /// This algorithm for every operation that it offers; [`Choice::Auto`] for others.
     Algorithm(Algorithm),
-    /// By the size of the array; as [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does
-    /// not offer.
+    /// By array size; [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does not offer.
     Rules(Arc<Rules>),
-    /// This one, and a vendor in its phases inside of nodes, if it has [levels](unisono_collectives::algorithm::Levels). As [`Choice::Auto`] for operations that the algorithm does not offer.
+    /// This algorithm, with a vendor in its intra-node phases; it must have [levels](unisono_collectives::algorithm::Levels).
+    /// [`Choice::Auto`] for operations that the algorithm does not offer.
     InNodes(Algorithm, Vendor),
-    /// A vendor's own all-reduce; as [`Choice::Auto`] for other operations, but where a [`Collective`](crate::Collective) is asked.
+    /// The vendor's own all-reduce; [`Choice::Auto`] for other operations, except by a [`Collective`](crate::Collective).
     ///
-    /// Where a communicator's choice names NCCL, it is for arrays on GPUs, and [`Choice::Auto`] for others.
+    /// The choice of NCCL for a communicator applies to arrays on GPUs; others use [`Choice::Auto`].
     Vendor(Vendor),
 }
 
 const AUTO: &str = "auto";
 
 impl Choice {
-    /// What the choice for all calls means for one on arrays in the host's memory.
+    /// The choice as it applies to an array in host memory.
     pub(crate) fn on_host(&self, operation: Operation) -> &Self {
         match self {
-            // A program with arrays on GPUs has some in the host's memory too.
+            // A program with arrays on GPUs has some in host memory too.
             Self::Vendor(Vendor::Nccl) | Self::InNodes(_, Vendor::Nccl) => &Self::Auto,
             Self::Vendor(_) if operation != Operation::AllReduce => &Self::Auto,
             choice => choice,
         }
     }
 
-    /// The names that a choice may have; rules by size are choices too.
+    /// The names of choices, besides rules by size.
     pub fn names() -> impl Iterator<Item = &'static str> {
         [AUTO].into_iter().chain(Method::ALL.map(Method::name))
     }
 
-    /// What the caller wants for an array of this size, if anything.
+    /// The algorithm that the caller chose for an array of this size, if any.
     pub(crate) fn wished(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         match self {
             Self::Algorithm(algorithm) | Self::InNodes(algorithm, _) => Some((*algorithm, Why::AskedFor)),
@@ -119,7 +119,7 @@ impl FromStr for Choice {
     }
 }
 
-/// An algorithm, and why it was chosen.
+/// A selected algorithm and the reason.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Selection {
     /// The algorithm.
@@ -128,13 +128,12 @@ pub struct Selection {
     pub why: Why,
 }
 
-/// The algorithm that should be fastest for an operation over an array of `size_bytes`.
+/// Selects the algorithm predicted to be fastest for an operation on an array of `size_bytes`.
 ///
-/// `machines` are all that the world may be: one for each kind of memory that the array may be in. Ranks need not know what
-/// kind the others' is, and must choose alike; so the algorithm is chosen that is least behind the fastest on the machine where
-/// it is furthest behind.
+/// `machines` has one entry per kind of memory that the array may be in. Ranks do not know each other's kind and must select
+/// alike, so this minimises the worst slowdown over the machines, relative to the fastest algorithm on each.
 ///
-/// It is a pure function, so all ranks that ask get the same answer.
+/// A pure function: all ranks get the same answer.
 ///
 /// ```
 /// use unisono::select::select;
@@ -149,7 +148,7 @@ pub struct Selection {
 /// ```
 ///
 /// # Panics
-/// If there is no machine, or an element has no bytes.
+/// If `machines` is empty, or the size of an element is 0.
 pub fn select(
     operation: Operation,
     topology: &Topology,
@@ -184,7 +183,7 @@ pub fn select(
     let mut order: Vec<_> = (0..candidates.len()).collect();
     order.sort_by(|&one, &other| behind(one).total_cmp(&behind(other)));
     let time_us = |candidate: usize| times_us[0][candidate];
-    // Of two ranks, several algorithms have the same steps: those say nothing.
+    // With two ranks, several algorithms have the same steps; skip those.
     let next = order.iter().copied().find(|&next| time_us(next) != time_us(order[0]));
     Selection {
         algorithm: candidates[order[0]],
@@ -195,7 +194,7 @@ pub fn select(
     }
 }
 
-/// The algorithms that offer an operation and are not others in disguise.
+/// The algorithms that offer an operation, without those that reduce to another one in this topology.
 fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
     let has_levels = topology.nodes() > 1 && topology.ranks_of_largest_node() > 1;
     let differs = |algorithm: &Algorithm| has_levels || algorithm.descriptor().levels.is_none();
@@ -205,7 +204,7 @@ fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
     Algorithm::ALL.into_iter().filter(differs).filter(worth).filter(offers).collect()
 }
 
-/// What is usually right in a large world.
+/// The default for a large world.
 fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Selection {
     let has_levels = topology.nodes() > 1 && topology.ranks_of_largest_node() > 1;
     let small = size_bytes <= SMALL_BYTES;
@@ -231,7 +230,7 @@ fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Select
     Selection { algorithm: Algorithm::usual(role), why: Why::Usual(reason) }
 }
 
-/// Selections for one world, each made once for all arrays of about the same size.
+/// Caches selections for one world, one per size class.
 #[derive(Debug)]
 pub(crate) struct Selector {
     machines: Vec<Machine>,
@@ -243,7 +242,7 @@ impl Selector {
         Self { machines, made: HashMap::new() }
     }
 
-    /// The machine for a kind of memory, by its number; the last one where no more are told apart.
+    /// The machine of a kind of memory, by its number; the last one if there are no more.
     pub(crate) fn machine(&self, memory: usize) -> &Machine {
         &self.machines[memory.min(self.machines.len() - 1)]
     }
@@ -262,7 +261,7 @@ impl Selector {
     }
 }
 
-/// The least size that is chosen for as this one is: its two leading bits.
+/// The smallest size of the class: the two leading bits of the size.
 fn class_bytes(size_bytes: usize) -> usize {
     let rounded_bits = size_bytes.checked_ilog2().unwrap_or(0).saturating_sub(1);
     size_bytes >> rounded_bits << rounded_bits

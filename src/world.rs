@@ -1,4 +1,4 @@
-//! How a world begins: of processes that MPI or a bootstrap brings together, or of threads, and with a watchdog over them.
+//! Creates worlds of processes (by MPI or a bootstrap) or threads, and their watchdogs.
 
 use std::io;
 use std::sync::Arc;
@@ -16,11 +16,10 @@ mod builder;
 pub use builder::{Builder, Unisono};
 
 impl Communicator {
-    /// Takes part in the world that was launched, by `mpirun`, `unisono launch`, `torchrun` or whatever else says `RANK` and
-    /// `WORLD_SIZE`; a world of one where nothing has launched this process. The ranks are all that the program does: all
-    /// processes end when one fails ([`OnFailure::EndJob`]).
+    /// Joins the world launched by `mpirun`, `unisono launch`, `torchrun` or any launcher that sets `RANK` and `WORLD_SIZE`;
+    /// without a launcher, a world of one rank. All processes end when a rank fails ([`OnFailure::EndJob`]).
     ///
-    /// Called once, by the main thread of every process.
+    /// Call it once, from the main thread of every process.
     ///
     /// # Errors
     /// As [`Builder::detect`].
@@ -28,23 +27,22 @@ impl Communicator {
         Unisono::builder().on_failure(OnFailure::EndJob).detect()
     }
 
-    /// Takes part in a communicator of an MPI that the program has initialised itself. A failure is an error of the calls that it
-    /// concerns ([`OnFailure::ReturnError`]).
+    /// Joins a communicator of an MPI that the program has initialised. After a failure, the affected calls return errors
+    /// ([`OnFailure::ReturnError`]).
     ///
     /// # Errors
-    /// As [`Builder::attach`], which says more.
+    /// As [`Builder::attach`], which has the details.
     #[cfg(feature = "mpi")]
     pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
         Unisono::builder().attach(communicator)
     }
 
-    /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its
-    /// own.
+    /// The communicators of a world of `ranks` threads in this process, rank 0 first. Move each to a thread of its own.
     ///
-    /// [`crate::threads()`] starts the threads too.
+    /// [`crate::threads()`] also starts the threads.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a variable of the environment that makes no sense.
+    /// [`Error::Setting`] for an invalid environment variable.
     ///
     /// # Panics
     /// If `ranks` is 0.
@@ -53,7 +51,7 @@ impl Communicator {
     }
 }
 
-/// The ends of a world of threads, with one watchdog over all of them.
+/// The communicators of a world of threads, all under one watchdog.
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
     let statuses: Vec<_> = world.iter().map(|comm| comm.status().clone()).collect();
     let cards = Cards(vec![Card::of_this_process(0); statuses.len()]);
@@ -67,20 +65,19 @@ fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Com
     Ok(world)
 }
 
-/// Runs `main` on `ranks` threads, each with its end of a new world; what they return, rank 0 first.
+/// Runs `main` on `ranks` threads, each with its communicator of a new world, and returns the results, rank 0 first.
 ///
 /// # Panics
-/// If a rank panics; the others are told first, and do not wait for it. If the environment has settings
-/// that make no sense.
+/// If a rank panics; the others learn of it first, and do not wait for it. If an environment variable is invalid.
 pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     try_threads(ranks, main).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The same as [`threads`], where the system may not have that much.
+/// The same as [`threads`], with errors for systems with too little memory or too few threads.
 ///
 /// # Errors
-/// Before any rank begins: [`Error::Memory`] and [`Error::Launch`] if the system gives no memory, or no thread, for so many
-/// ranks, and [`Error::Setting`] if the environment has settings that make no sense.
+/// Before any rank starts: [`Error::Memory`] and [`Error::Launch`] if the system does not provide the memory or the threads, and
+/// [`Error::Setting`] for an invalid environment variable.
 ///
 /// # Panics
 /// If `ranks` is 0, or a rank panics.
@@ -90,7 +87,7 @@ pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Syn
         let main = &main;
         let start = |rank| {
             let (given, comm) = channel();
-            // If another thread cannot be started, nothing is given, and no rank begins.
+            // Starts the ranks only once all threads exist.
             let run = move || comm.recv().ok().map(main);
             let thread = ThreadBuilder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)?;
             Ok((given, thread))
@@ -98,7 +95,7 @@ pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Syn
         let started: Result<Vec<_>, io::Error> = (0..ranks).map(start).collect();
         let started = started.map_err(|cause| {
             Error::Launch(format!(
-                "the system does not give {ranks} threads: {cause}; see `ulimit -u`, `ulimit -v` and pids.max of a container"
+                "cannot start {ranks} threads: {cause}; see `ulimit -u`, `ulimit -v` and pids.max of a container"
             ))
         })?;
         let begun = world.into_iter().zip(started).map(|(comm, (given, thread))| {
@@ -112,7 +109,7 @@ pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Syn
     })
 }
 
-/// One end of a world of processes, with the watchdog of this one. Called by all ranks.
+/// The communicator of a rank that is a process, with the watchdog of this process. All ranks call it.
 fn over_processes(transport: Transport, config: &Config) -> Result<Communicator> {
     let mut comm = Communicator::agreed(transport, config)?;
     let status = comm.status().clone();
@@ -128,7 +125,7 @@ fn over_processes(transport: Transport, config: &Config) -> Result<Communicator>
     Ok(comm)
 }
 
-/// Where the other nodes reach rank 0, if there are any, and the program is one that ends when a rank fails: nobody else opens a port.
+/// Rank 0's port for the other nodes, if there are any and a failure ends the job; otherwise no rank opens a port.
 #[cfg(feature = "mpi")]
 fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
     let has_nodes = comm.status().members().len() < comm.ranks();
@@ -143,7 +140,7 @@ fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
     })
 }
 
-/// There are no other nodes.
+/// Without MPI there are no other nodes.
 #[cfg(not(feature = "mpi"))]
 fn hub(_: &Communicator, _: &Config, _: &mut Card) -> Option<Hub> {
     None

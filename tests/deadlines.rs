@@ -224,7 +224,7 @@ fn what_goes_wrong_on_rank_0_is_an_error_on_all_and_harms_nothing() {
         done.unwrap_err().to_string()
     });
     for error in errors {
-        assert_eq!(error, "rank 0 did not succeed in what the others wait for: writing: the disk is full");
+        assert_eq!(error, "rank 0 failed while the others waited: writing: the disk is full");
     }
     let long = "é".repeat(1000);
     let errors =

@@ -1,4 +1,4 @@
-//! Why an algorithm was chosen.
+//! Why a method was chosen.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use unisono_collectives::Algorithm;
 
 use crate::size;
 
-/// Why something carries out a call: for a person, who gets it as a text.
+/// The reason for the method of a call, with a text for humans.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Why {
@@ -14,21 +14,21 @@ pub enum Why {
     AskedFor,
     /// The caller has a rule for arrays of this size.
     Rule {
-        /// The least size that the rule is for.
+        /// The smallest size of the rule.
         from_bytes: usize,
-        /// The least size above that the rule is not for; `None` if there is none.
+        /// The end of the range, exclusive; `None` if it is open.
         to_bytes: Option<usize>,
     },
-    /// The cost model says that no other is faster.
+    /// The cost model predicts that it is fastest.
     Predicted {
-        /// How long it should take.
+        /// The predicted time.
         time_us: f64,
-        /// The next best, and how long that should take.
+        /// The next best algorithm and its predicted time.
         next: Option<(Algorithm, f64)>,
     },
     /// No other algorithm offers the operation.
     OnlyOne,
-    /// The world is too large for the cost model to be asked before a call.
+    /// A default for worlds too large to run the cost model before a call.
     Usual(&'static str),
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// A time in at least two digits.
+/// A time with at least two digits.
 struct Microseconds(f64);
 
 impl fmt::Display for Microseconds {

@@ -1,4 +1,4 @@
-//! All-reduces of arrays on GPUs, beside those of arrays in the host's memory.
+//! All-reduces of arrays in GPU memory.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ use crate::transport::{Deadlines, Transport};
 
 mod choose;
 
-/// A call for an array on a GPU.
+/// A call on an array in GPU memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceCall<'a> {
     pub(crate) call: &'a Call,
     pub(crate) options: &'a Options,
-    /// The array is reduced after what is on it now, and before what comes to be on it.
+    /// The reduction is ordered after the work now on this stream and before later work.
     pub(crate) stream: &'a Arc<CudaStream>,
 }
 
 impl Engine {
-    /// Lets `work` use this rank's GPU, which all ranks set up together before the first time.
+    /// Runs `work` with this rank's GPU, which all ranks set up together on first use.
     pub(crate) fn with_gpu<R>(
         &mut self,
         context: &Arc<CudaContext>,
@@ -50,7 +50,7 @@ impl Engine {
         if let (Err(error), Some(nccl)) = (&done, &mut gpu.nccl)
             && !matches!(error, Error::Unsupported(_))
         {
-            // Other ranks' GPUs wait for this one's.
+            // Other ranks' GPUs wait for this one.
             nccl.abort();
         }
         self.gpu = Some(gpu);
@@ -65,7 +65,7 @@ impl Engine {
         Gpu::new(context, Ranks { rank, topology: &topology, registry, timeout, gather })
     }
 
-    /// What every rank gives, as many words each, rank 0's first.
+    /// All-gathers words, the same number from each rank, rank 0 first.
     fn gathered(&mut self, own: &[u64]) -> Result<Vec<u64>> {
         let (rank, ranks) = (self.transport.rank(), self.topology.ranks());
         let mut all = vec![0; own.len() * ranks];
@@ -78,7 +78,7 @@ impl Engine {
 
     /// Reduces an array on this rank's GPU.
     ///
-    /// When it returns, the ranks have done what is theirs to do; the GPU may still have to.
+    /// Returns when the host's part is done; the GPU may still be working.
     pub(crate) fn run_on_gpu(
         &mut self,
         gpu: &mut Gpu,
@@ -94,13 +94,13 @@ impl Engine {
             None => self.on_host(choice, call),
         };
         let done = match method {
-            // Any reduction of one array is that array.
+            // With one rank, the array is its own reduction.
             _ if self.topology.ranks() == 1 => Ok(()),
             Method::Vendor(_) => self.by_nccl(gpu, asked, span),
             Method::Algorithm(algorithm) => self.in_pieces(gpu, algorithm, None, asked, span),
             Method::InNodes(algorithm, vendor) => self.in_pieces(gpu, algorithm, Some(vendor), asked, span),
         };
-        // The part of it that the host has, which may be over before the GPU's.
+        // The host's part, which may end before the GPU's.
         if self.topology.ranks() > 1 {
             self.status.end(done.is_ok());
         }
@@ -110,7 +110,7 @@ impl Engine {
 
     fn by_nccl(&mut self, gpu: &mut Gpu, asked: DeviceCall<'_>, span: &mut Span<'_>) -> Result<()> {
         let DeviceCall { call, options, stream } = asked;
-        // No step of this plan is taken.
+        // The plan of this call is only a placeholder; none of its steps run.
         let compiled = self.plan(Algorithm::RecursiveDoubling, Operation::AllReduce);
         let compiled = compiled.expect("every algorithm offers all-reduce");
         let deadlines = self.deadlines(options);
@@ -138,7 +138,7 @@ impl Engine {
             })
         }));
         let method = vendor.map_or(Method::Algorithm(algorithm), |vendor| Method::InNodes(algorithm, vendor));
-        // What one rank has on the host: with a vendor, no more than a shard.
+        // The host memory of a rank: with a vendor, at most a shard.
         let shards = match (algorithm.descriptor().levels, vendor) {
             (Some(levels), Some(_)) => (levels.shards)(&self.topology),
             _ => 1,
@@ -154,7 +154,7 @@ impl Engine {
         Pipeline { gpu, staged: &staged, task, execution, pieces, executor, transport, stream }.run(span)
     }
 
-    /// What the host's algorithm for an array of its own would be.
+    /// The method that the host would select for such an array in its own memory.
     fn on_host(&mut self, choice: &Choice, call: &Call) -> (Method, Why) {
         let Ran { method, why, .. } = self.selection(choice, call);
         (method, why)
@@ -171,31 +171,31 @@ impl Engine {
         let Begins { method, numbers, label } = begins;
         let Self { topology, agreement, status, calls, executor, transport, .. } = self;
         let header = calls.next(numbers, call.count, Codes::new(call, method), label);
-        // Its end is written down when the host has done its part.
+        // The end is recorded when the host's part is done.
         let _ = header.note(status, call.size_bytes());
-        // Each piece has its own.
+        // Each piece has its own execution.
         let execution = &Execution::Messages { blocks: 1, by_vendor: false };
         let task = Task { call, header, method, compiled, execution, topology, agreement, deadlines };
         (task, executor, transport)
     }
 }
 
-/// What the ranks tell each other of a call that begins, beside the call itself.
+/// What ranks exchange at the start of a call, besides the call itself.
 #[derive(Debug, Clone, Copy)]
 struct Begins {
     method: Method,
-    /// How many numbers it takes.
+    /// How many sequence numbers the call uses.
     numbers: u64,
     label: u64,
 }
 
-/// A rank keeps to one GPU: that is what the others know of it.
+/// A rank uses a single GPU, which the other ranks know.
 fn check_context(known: &CudaContext, given: &CudaContext) -> Result<()> {
     if known.cu_device() == given.cu_device() {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
-        "this rank's arrays are on GPU {}, and this call's array or stream is on GPU {}: a rank keeps to one",
+        "this rank's arrays are on GPU {}, and this call's array or stream is on GPU {}: a rank uses one",
         known.ordinal(),
         given.ordinal()
     )))

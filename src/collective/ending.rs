@@ -1,11 +1,11 @@
-//! How a call that went wrong ends: as one that was refused, or with the communicator.
+//! How a failed call ends: refused, or with the communicator lost.
 
 use super::Engine;
 use crate::error::{Error, Result};
 use crate::status::{dump_failed, panicked};
 
 impl Engine {
-    /// What a call that ranks have begun comes to: an error is the end of the communicator, but for one that refuses the call.
+    /// Settles the result of a call: any error but a refusal is fatal to the communicator.
     #[inline]
     pub(crate) fn settle<R>(&mut self, ended: Result<R>) -> Result<R> {
         match ended {
@@ -20,7 +20,7 @@ impl Engine {
         error.in_call(self.transport.rank())
     }
 
-    /// Says that this rank cannot go on; what later calls fail with.
+    /// Marks this rank as failed; returns the error of later calls.
     pub(crate) fn fail(&mut self, cause: &str) -> Error {
         if self.failure.is_none() {
             self.failure = Some(cause.to_owned());
@@ -69,7 +69,7 @@ mod tests {
     use crate::select::Choice;
     use crate::transport::{Deadlines, Transport};
 
-    /// An engine, and the folder for the flight recorder of one that fails.
+    /// An engine, and its folder for flight recorder files.
     fn engine() -> (Engine, TempDir) {
         let deadlines = Deadlines { timeout: Duration::from_secs(1), quiet: Duration::from_secs(1) };
         let limits = Limits { usual: deadlines, first: deadlines };

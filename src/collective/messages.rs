@@ -1,7 +1,7 @@
-//! Messages from one rank to another that the program sends.
+//! Point-to-point messages of the program.
 //!
-//! They are not written into the flight recorder, which holds what all ranks number alike: what a rank waits for in one, only the
-//! error says that ends it.
+//! They are not in the flight recorder, which holds calls that all ranks number alike; a wait for one shows only in the error
+//! that ends it.
 
 use unisono_collectives::Rank;
 
@@ -13,7 +13,7 @@ use crate::record::{FIRST_OF_MESSAGES, POINT_TO_POINT};
 use crate::transport::{Failure, Headers, Incoming, Messages, Outgoing, Target};
 
 impl Engine {
-    /// Sends and receives at most one message each, of elements of one type. An error is the end, as of a collective.
+    /// Sends and receives at most one message each, of elements of one type. Errors are fatal, as in a collective.
     pub(crate) fn messages(
         &mut self,
         options: &Options,
@@ -49,7 +49,7 @@ impl Engine {
         self.ended(done, operation, header.sequence() - FIRST_OF_MESSAGES)
     }
 
-    /// Receives a message from whichever other rank's is there first, and says whose it is.
+    /// Receives the first message available from any other rank, and returns that rank.
     pub(crate) fn receive_any(&mut self, options: &Options, dtype: DType, place: &mut [u8]) -> Result<Rank> {
         self.check_alive()?;
         let (deadlines, (received, last_from)) = (self.deadlines(options), self.calls.messages.received());
@@ -60,7 +60,7 @@ impl Engine {
         Ok(from)
     }
 
-    /// What has become of message `number` on this rank.
+    /// The result of message `number`, with the position of this rank in an error.
     fn ended<R>(&mut self, done: Result<R, Failure>, operation: &'static str, number: u64) -> Result<R> {
         let ended = done.map_err(|failure| {
             let at = Place {

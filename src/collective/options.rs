@@ -1,20 +1,20 @@
-//! What a call may have beside what it is.
+//! Options of a call, apart from the call itself.
 
 use std::time::Duration;
 
 use crate::transport::Deadlines;
 
-/// What a call may have beside what it is: its name, and how long it may wait.
+/// Options of a call: label and timeout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// What stands for its label; 0 if it has none.
+    /// The hash of the label; 0 without one.
     pub(crate) label: u64,
-    /// Where it is another than that of all calls.
+    /// Overrides the timeout of the communicator.
     pub(crate) timeout: Option<Duration>,
 }
 
 impl Options {
-    /// Those of a call that otherwise has the `usual` ones.
+    /// The deadlines of the call, given the `usual` ones of the communicator.
     #[inline]
     pub(crate) fn deadlines(&self, usual: &Deadlines) -> Deadlines {
         Deadlines { timeout: self.timeout.unwrap_or(usual.timeout), ..*usual }

@@ -1,4 +1,4 @@
-//! Calls before, each with what carried it out: most calls are like one of the last few.
+//! A cache of recent calls and their plans.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::method::Method;
 use crate::select::Choice;
 use crate::transport::Transport;
 
-/// A kind of call, and all that is found once for it.
+/// A kind of call, with everything computed once for it.
 #[derive(Debug)]
 pub(super) struct Recent {
     choice: Choice,
@@ -21,7 +21,7 @@ pub(super) struct Recent {
     pub(super) codes: Codes,
     pub(super) compiled: Arc<CompiledPlan>,
     pub(super) execution: Execution,
-    /// The same in bytes, if it is short.
+    /// The steps in bytes, if the call is eager.
     pub(super) eager: Option<EagerSteps>,
 }
 

@@ -1,4 +1,4 @@
-//! A vendor's own collectives, as a baseline: MPI's.
+//! MPI's own collectives, as a baseline.
 
 use super::options::Options;
 use super::{Collective, Engine, check_size};
@@ -11,7 +11,7 @@ use crate::method::{Method, Vendor};
 use crate::transport::Transport;
 
 impl Engine {
-    /// Carries out a call by the vendor's own collectives.
+    /// Carries out a call by the vendor's own collective.
     pub(super) fn run_by_vendor(&mut self, options: &Options, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         self.check_vendor(Method::Vendor(Vendor::Mpi), call)?;
         let codes = Codes::new(call, Method::Vendor(Vendor::Mpi));
@@ -23,10 +23,10 @@ impl Engine {
     }
 
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the vendor is to reduce what it does not reduce as we do.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the vendor would not give the same reduction as our algorithms.
     pub(super) fn check_vendor(&mut self, method: Method, call: &Call) -> Result<()> {
         let accumulates = |op| match method {
-            // Half formats that are added up are held as `f32`.
+            // Sums of half-precision elements are accumulated as `f32`.
             Method::InNodes(_, Vendor::Mpi) => Some(Accumulator::of(call.dtype, op).is_some()),
             Method::Vendor(Vendor::Mpi) => Some(false),
             _ => None,
@@ -40,7 +40,7 @@ impl Engine {
     }
 }
 
-/// They wait as MPI waits, without a deadline of ours, and add in an order of their own.
+/// They wait without a deadline, as MPI does, and reduce in their own order.
 #[derive(Debug)]
 struct Own<'a> {
     transport: &'a mut Transport,

@@ -1,4 +1,4 @@
-//! How long ranks wait for each other, and what they are told of what they wait for.
+//! Deadlines of calls, sections that may take long, and work of rank 0 alone.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -7,18 +7,17 @@ use super::Communicator;
 use crate::error::{Error, Result};
 use crate::status::{StatusBoard, panicked};
 
-/// How much of why rank 0 failed the others are told.
+/// The number of bytes of rank 0's error text that the other ranks get.
 const CAUSE: usize = 500;
 
 impl Communicator {
-    /// How long a rank waits for another before it gives up; ten minutes unless the environment
-    /// (`UNISONO_TIMEOUT_S`) or this says otherwise. In its first call it waits for half an hour
-    /// (`UNISONO_FIRST_TIMEOUT_S`), unless this was called before.
+    /// Sets how long a rank waits for another before the call fails: ten minutes by default (`UNISONO_TIMEOUT_S`). The first
+    /// call waits for half an hour (`UNISONO_FIRST_TIMEOUT_S`), unless this was called before.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.seat.engine().limits.set_timeout(timeout);
     }
 
-    /// Makes calls for which this rank waits as long as this says: [`Communicator::call`] with a timeout, for several calls.
+    /// Makes several calls with this timeout: [`Communicator::call`] with a timeout, for a closure.
     ///
     /// ```
     /// use std::time::Duration;
@@ -35,11 +34,11 @@ impl Communicator {
         calls(&mut self.call().timeout(timeout))
     }
 
-    /// Does something that may take long, such as a validation or a checkpoint: as long as any rank is in such a section, nobody
-    /// is told that others wait, and a wait may take a day (`UNISONO_QUIET_TIMEOUT_S`). Its name is told to who asks what this
-    /// rank does.
+    /// Runs a section that may take long, such as a validation or a checkpoint. While any rank is in such a section, ranks do
+    /// not warn about waits, and a wait may take a day (`UNISONO_QUIET_TIMEOUT_S`). Reports on what this rank is doing show the
+    /// label.
     ///
-    /// Every rank may call it by itself, and make calls inside.
+    /// A local operation: ranks may call it independently, and make calls inside.
     ///
     /// ```
     /// use unisono::ReduceOp;
@@ -57,8 +56,8 @@ impl Communicator {
         section(self)
     }
 
-    /// Rank 0 does something while the others wait for it, however long that takes: as in [`Communicator::quiet`]. What it
-    /// returns, rank 0 has; the others have `None`. Called by all ranks.
+    /// Runs `work` on rank 0 while the others wait, as long as it takes (as in [`Communicator::quiet`]). Returns the result on
+    /// rank 0 and `None` on the others. All ranks call it.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -70,15 +69,15 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OnRank0`] on all ranks if rank 0 did not succeed, with what it says; the communicator is then as good as
-    /// before. Otherwise as [`Communicator::all_reduce`].
+    /// [`Error::OnRank0`] on all ranks if `work` failed on rank 0, with its error text; the communicator remains usable.
+    /// Otherwise as [`Communicator::all_reduce`].
     pub fn on_rank0<T, E: Display>(
         &mut self,
         label: &str,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<Option<T>> {
         let done = (self.rank == 0).then(|| self.quiet(label, |_| work().map_err(|error| error.to_string())));
-        // The length of what it says, and that.
+        // The length of the error text plus one (0 if there is none), then the text.
         let mut told = [0_u8; 4 + CAUSE];
         if let Some(Err(cause)) = &done {
             let cause = &cause.as_bytes()[..cause.floor_char_boundary(CAUSE)];
@@ -102,8 +101,8 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Before what is in flight is waited for: others wait for this rank. A group's rank fails in its world first, or others would
-            // take what they hear from the group for a failure of their own.
+            // Before waiting for what is in flight: other ranks wait for this one. A rank of a group fails in its world first, or
+            // others would take the failure of the group for one of their own.
             match &self.guard {
                 Some((_, report)) => report.fail(&panicked()),
                 None => drop(self.status.fail(self.rank, &panicked())),
@@ -112,7 +111,7 @@ impl Drop for Communicator {
     }
 }
 
-/// As long as this lives, this rank is in a section that may take long.
+/// Marks this rank as in a quiet section while it lives.
 struct Quiet<'a> {
     status: &'a StatusBoard,
 }

@@ -1,4 +1,4 @@
-//! Arrays in the memory of GPUs, as a user sees them.
+//! The collectives of a communicator on arrays in GPU memory.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::request::Request;
 use crate::select::Choice;
 
 impl Communicator {
-    /// This rank's GPU: the ranks of a node take turns at those that they see (`CUDA_VISIBLE_DEVICES`), by their local ranks.
+    /// This rank's GPU. The visible GPUs (`CUDA_VISIBLE_DEVICES`) are assigned to the ranks of a node round-robin by local rank.
     ///
-    /// Every rank may call it by itself, at any time. Arrays on this GPU may as well come from elsewhere: a context of cudarc's with
-    /// the same ordinal names the same GPU.
+    /// A local operation: ranks may call it independently, at any time. Arrays on this GPU may also come from elsewhere: a
+    /// cudarc context with the same ordinal is the same GPU.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if there is no driver or no GPU, [`Error::Cuda`](crate::Error::Cuda) if it
-    /// cannot be used.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if there is no driver or no GPU, [`Error::Cuda`](crate::Error::Cuda) if
+    /// it is not usable.
     pub fn device(&self) -> Result<Arc<CudaContext>> {
         if let Some(context) = self.device.get() {
             return Ok(Arc::clone(context));
@@ -34,7 +34,7 @@ impl Communicator {
         Ok(Arc::clone(self.device.get_or_init(|| context)))
     }
 
-    /// An array of `count` zeros on [this rank's GPU](Communicator::device).
+    /// Allocates an array of `count` zeros on [this rank's GPU](Communicator::device).
     ///
     /// # Errors
     /// As [`Communicator::device`].
@@ -47,11 +47,11 @@ impl Communicator {
         array.map_err(cuda("memory on the GPU"))
     }
 
-    /// As [`Communicator::all_reduce`], of an array on a GPU: a [`CudaSlice`] or a part of one.
+    /// The same as [`Communicator::all_reduce`], on an array in GPU memory: a [`CudaSlice`] or a view of one.
     ///
-    /// It is reduced after what is on `stream` now, and before what will be: the call may return while the GPU still works, and the
-    /// host waits for no more than it must. [`Communicator::synchronize`] waits for the rest, with a deadline. All arrays of a rank
-    /// are on one GPU; the first call sets up NCCL, and takes a second or so.
+    /// The reduction is ordered on `stream`, after the work queued now and before later work. The call may return while the GPU
+    /// is still working; [`Communicator::synchronize`] waits for it, with a deadline. All arrays of a rank are on one GPU. The
+    /// first call sets up NCCL, which takes about a second.
     ///
     /// ```no_run
     /// use unisono::ReduceOp;
@@ -68,9 +68,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Overdue`](crate::Error::Overdue) if the GPU does not come to an end, and
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the array is on another GPU than those before, or what was chosen by
-    /// name cannot be had; the call is then as good as not made.
+    /// As [`Communicator::all_reduce`]; [`Error::Overdue`](crate::Error::Overdue) if the GPU does not finish in time; and
+    /// [`Error::Unsupported`](crate::Error::Unsupported), which refuses the call, if the array is on another GPU than earlier
+    /// ones or the method chosen by name is not available.
     pub fn all_reduce_device<T: Element>(
         &mut self,
         buffer: &mut impl DevicePtrMut<T>,
@@ -82,7 +82,7 @@ impl Communicator {
         self.run_on_device(&choice, &call, buffer, stream)
     }
 
-    /// Carries out a call by what a choice names.
+    /// Runs a call by the method that a choice selects.
     pub(crate) fn run_on_device<T: Element>(
         &mut self,
         choice: &Choice,
@@ -97,13 +97,13 @@ impl Communicator {
         })
     }
 
-    /// Begins an all-reduce of an array on a GPU that goes on beside what this thread and `stream` do next: after what is on `stream`
-    /// now, on the communication thread and on a stream of its own. The array comes back from [`DeviceRequest::wait`]. As for
-    /// [`Communicator::all_reduce_async`], several may be in flight.
+    /// The non-blocking form of [`Communicator::all_reduce_device`]: it starts after the work now on `stream`, and runs on the
+    /// communication thread and a stream of its own. [`DeviceRequest::wait`] returns the array. Several may be in flight, as for
+    /// [`Communicator::all_reduce_async`].
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_async`]; [`Error::Cuda`](crate::Error::Cuda) if the GPU cannot be used. What goes wrong later,
-    /// [`DeviceRequest::wait`] says.
+    /// As [`Communicator::all_reduce_async`]; [`Error::Cuda`](crate::Error::Cuda) if the GPU is not usable.
+    /// [`DeviceRequest::wait`] returns later errors.
     pub fn all_reduce_device_async<T: Element, B>(
         &mut self,
         buffer: B,
@@ -126,7 +126,7 @@ impl Communicator {
                 aside.wait(&begun).map_err(cuda("order of streams"))?;
                 let asked = DeviceCall { call: &call, options: &options, stream: &aside };
                 let ran = lend(buffer, &aside, |span| engine.run_on_gpu(gpu, &choice, asked, span));
-                // Even if it failed, so that the array is not given back to its own stream too early.
+                // Even if the call failed, so that the array does not return to its own stream too early.
                 let ordered = event.record(&aside).and_then(|()| buffer.stream().wait(&event));
                 ran.and(ordered.map_err(cuda("order of streams")))
             })
@@ -134,12 +134,11 @@ impl Communicator {
         Ok(DeviceRequest { request, done })
     }
 
-    /// Waits until all that is on a stream now is done.
+    /// Waits until the work now queued on a stream is done.
     ///
     /// # Errors
-    /// [`Error::Overdue`](crate::Error::Overdue) after the time that [`Communicator::set_timeout`] sets: a rank whose GPU waits for
-    /// one that has ended would wait for ever. [`Error::Failed`](crate::Error::Failed) if NCCL or CUDA say that something went
-    /// wrong.
+    /// [`Error::Overdue`](crate::Error::Overdue) after the timeout of [`Communicator::set_timeout`]: a GPU that waits for a rank
+    /// that has ended would wait for ever. [`Error::Failed`](crate::Error::Failed) if NCCL or CUDA reports an error.
     pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
         let options = self.per_call.options;
         self.on_gpu(stream.context(), |engine, gpu| {
@@ -150,12 +149,12 @@ impl Communicator {
         })
     }
 
-    /// How arrays get from GPU to GPU, in words: by NCCL inside of nodes, or through the host, and then why. Called by all ranks: it
-    /// sets up what the first all-reduce would.
+    /// Describes how data moves between GPUs: by NCCL inside a node, or staged through the host, and then why. All ranks call
+    /// it: it does the set-up of the first all-reduce.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on all ranks if one has no GPU to use, with what it says; the communicator is then as good as before.
-    /// Otherwise as [`Communicator::all_reduce_device`].
+    /// [`Error::Unsupported`](crate::Error::Unsupported) on all ranks if one has no usable GPU, with its reason; the
+    /// communicator remains usable. Otherwise as [`Communicator::all_reduce_device`].
     pub fn device_route(&mut self) -> Result<String> {
         let device = self.device();
         let why = device.as_ref().map_or_else(ToString::to_string, |_| String::new());
@@ -167,7 +166,7 @@ impl Communicator {
         self.on_gpu(&device?, |_, gpu| Ok(gpu.route()))
     }
 
-    /// Lets `work` use this rank's GPU, which all ranks set up together before the first time.
+    /// Runs `work` with this rank's GPU, which all ranks set up together on first use.
     pub(crate) fn on_gpu<R>(
         &mut self,
         context: &Arc<CudaContext>,
@@ -177,11 +176,10 @@ impl Communicator {
     }
 }
 
-/// An all-reduce of an array on a GPU in flight, which owns the array until it is done. To drop it is to give up the array: the
-/// collective goes on all the same.
+/// A non-blocking all-reduce of an array in GPU memory. It owns the array until the call is done; dropping it drops the array,
+/// and the collective still runs.
 ///
-/// It is a type of its own beside [`Request`] since its wait is another: it orders a stream, and the host comes back while the
-/// GPU may still work.
+/// Unlike [`Request`], its `wait` orders a stream: it returns while the GPU may still be working.
 #[derive(Debug)]
 pub struct DeviceRequest<B> {
     request: Request<B>,
@@ -189,16 +187,16 @@ pub struct DeviceRequest<B> {
 }
 
 impl<B> DeviceRequest<B> {
-    /// The part that this rank's threads have in it: [`Request::flight`] says when that was.
+    /// The host's part of the call, whose times [`Request::flight`] gives.
     pub fn on_host(&self) -> &Request<B> {
         &self.request
     }
 
-    /// Has `stream` go on after the all-reduce, and gives back the array. The host waits until its part is done, the GPU may still
-    /// work.
+    /// Orders `stream` after the all-reduce and returns the array. Waits until the host's part is done; the GPU may still be
+    /// working.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_device`]. The array is then lost, also where the communicator is not.
+    /// As [`Communicator::all_reduce_device`]. The array is then lost, even if the communicator is not.
     pub fn wait(self, stream: &Arc<CudaStream>) -> Result<B> {
         let buffer = self.request.wait()?;
         stream.wait(&self.done).map_err(cuda("order of streams"))?;

@@ -1,4 +1,4 @@
-//! Groups: communicators of some of the ranks of another.
+//! Groups: communicators over a subset of the ranks.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::status::{FailureReport, StatusBoard};
 use crate::transport::{Bootstrap, Transport};
 
 impl Communicator {
-    /// Divides the ranks: all that say the same color are a communicator of their own, numbered by their keys, and by their ranks
-    /// here where keys are alike (`MPI_Comm_split`). Who says no color is in none, and gets `None`. Called by all ranks.
+    /// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here
+    /// (`MPI_Comm_split`). A rank without a color is in no group and gets `None`. All ranks call it.
     ///
-    /// The new communicator has the settings of this one: its choice of algorithms, timeouts, constants. It may be used on another
-    /// thread at the same time as this one, and dropped before or after it. (Not while MPI's own collectives run: these block.) A
-    /// rank that fails ends all groups that it is in; one that ends for an error of its own says so by [`Communicator::fail`] before
-    /// it drops a group, or the others know only that it has left.
+    /// The new communicator inherits the algorithm choice, timeouts and constants. It may be used on another thread at the same
+    /// time as this one, and dropped before or after it. (Not while MPI's own collectives run: these block.) A rank that fails
+    /// aborts all groups that it is in. A rank that ends because of an error of its own calls [`Communicator::fail`] before it
+    /// drops a group; otherwise the other ranks learn only that it left.
     ///
     /// ```
     /// use unisono::ReduceOp;
@@ -35,8 +35,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]. Where a group cannot begin, for want of memory, say, this communicator is lost too, with
-    /// [`Error::Failed`](crate::Error::Failed): the other ranks may have theirs.
+    /// As [`Communicator::all_reduce`]. If a group cannot be set up, for lack of memory for example, this communicator is lost
+    /// too, with [`Error::Failed`](crate::Error::Failed); the other ranks may have theirs.
     pub fn split(&mut self, color: Option<usize>, key: i64) -> Result<Option<Self>> {
         let own = [u64::from(color.is_some()), color.unwrap_or(0) as u64, key as u64];
         let all = self.gather_words(&own)?;
@@ -47,18 +47,18 @@ impl Communicator {
         Ok(color.is_some().then_some(group))
     }
 
-    /// A communicator of these ranks, numbered in this order (`MPI_Comm_create`); `None` for the others. Called by all ranks, with
-    /// the same list.
+    /// Creates a communicator of these ranks, numbered in this order (`MPI_Comm_create`); the others get `None`. All ranks call
+    /// it, with the same list.
     ///
     /// # Errors
-    /// As [`Communicator::split`]; [`Error::Mismatch`](crate::Error::Mismatch) if ranks say different lists.
+    /// As [`Communicator::split`]; [`Error::Mismatch`](crate::Error::Mismatch) if ranks pass different lists.
     ///
     /// # Panics
-    /// If a rank is not in this world, or twice in the list.
+    /// If the list contains a rank that is not in this world, or the same rank twice.
     pub fn group(&mut self, ranks: &[Rank]) -> Result<Option<Self>> {
         for (place, &rank) in ranks.iter().enumerate() {
             assert!(rank < self.ranks(), "rank {rank} is not in a world of {} ranks", self.ranks());
-            assert!(!ranks[..place].contains(&rank), "rank {rank} is twice in {ranks:?}");
+            assert!(!ranks[..place].contains(&rank), "rank {rank} appears twice in {ranks:?}");
         }
         let place = ranks.iter().position(|&rank| rank == self.rank());
         self.check_alike(ranks)?;
@@ -66,7 +66,7 @@ impl Communicator {
     }
 
     /// # Errors
-    /// If another rank's group has other members.
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks pass different lists.
     fn check_alike(&mut self, ranks: &[Rank]) -> Result<()> {
         let all = self.gather_bytes(format!("{ranks:?}").as_bytes())?;
         let Some(other) = (0..all.len()).find(|&other| all[other] != all[self.rank()]) else { return Ok(()) };
@@ -78,7 +78,7 @@ impl Communicator {
         Err(error)
     }
 
-    /// A communicator of this rank and those that name the same members. Called by all ranks.
+    /// A communicator of this rank and those that pass the same members. All ranks call it.
     fn of_members(&mut self, members: Vec<Rank>) -> Result<Self> {
         let config = self.config_of_group(&members);
         let (transport, config) = match self.seat.engine().transport.group(&members, &config) {
@@ -93,19 +93,19 @@ impl Communicator {
         Ok(group)
     }
 
-    /// What a group goes by: nobody says twice what is odd about a machine.
+    /// The settings of a group, without the warnings that the world has already printed.
     fn config_of_group(&mut self, members: &[Rank]) -> Config {
         self.groups += 1;
         let nodes = self.config.nodes.as_ref().map(|nodes| nodes.among(members));
         let name = format!("group-{}-of-rank-{}", self.groups, members[0]);
         let flight_dir = Some(self.status.flight_dir().join(name));
-        // Threads share memory whatever is asked for of processes.
+        // Threads always share memory; the setting `inside` applies to processes.
         let inside = if self.has_mpi { self.config.inside } else { Inside::SharedMemory };
         let (algorithm, tuning, warnings) = (None, None, false);
         Config { nodes, algorithm, tuning, warnings, flight_dir, inside, ..self.config.clone() }
     }
 
-    /// Who watches over the world watches over its groups.
+    /// Puts the group under the watchdog of the world.
     fn watched_as_part_of(&mut self, world: &Self, ranks: Box<[Rank]>) {
         self.status.set_parent(world.status.clone(), ranks);
         #[cfg(feature = "nccl")]
@@ -120,7 +120,7 @@ impl Communicator {
     }
 }
 
-/// What a rank of a group says when it fails: the same as in the world, where that ends the job.
+/// The failure report of a rank of a group: that of the world, where a failure ends the job.
 #[derive(Debug)]
 struct OfGroup {
     status: StatusBoard,
@@ -143,7 +143,8 @@ impl FailureReport for OfGroup {
     }
 }
 
-/// The members of a group find each other by collectives of the world, of which all ranks make as many: each is in some group.
+/// The bootstrap of a group, over collectives of the world; each rank is in some group, so all ranks make the same number of
+/// them.
 struct Among<'a> {
     world: &'a mut Communicator,
     members: &'a [Rank],

@@ -1,4 +1,4 @@
-//! Collectives that go on beside what their caller does next: the non-blocking form of each.
+//! The non-blocking forms of the collectives.
 
 use std::ops::DerefMut;
 
@@ -14,12 +14,12 @@ use crate::request::Request;
 use crate::select::Choice;
 
 impl Communicator {
-    /// Begins an all-reduce that goes on beside what this thread does next, on the communication thread.
+    /// Starts a non-blocking all-reduce, which runs on the communication thread.
     ///
-    /// The buffer is a vector, [registered memory](Communicator::alloc), or whatever else owns a slice. It goes into
-    /// the call and comes back from [`Request::wait`]. Several calls may be in flight; they are carried out in the
-    /// order in which they were made, which is the same on all ranks. A blocking call first waits for all
-    /// that is in flight. It is the same call as its non-blocking form: one rank may block where another does not.
+    /// The call takes ownership of the buffer (a vector, [registered memory](Communicator::alloc), or anything else that owns a
+    /// slice), and [`Request::wait`] returns it. Several calls may be in flight; they run in the order in which they were
+    /// started, which is the same on all ranks. A blocking call first waits for all calls in flight. Blocking and non-blocking
+    /// forms match each other: one rank may block where another does not.
     ///
     /// ```
     /// use unisono::ReduceOp;
@@ -36,9 +36,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if MPI was initialised so that only one thread may call it;
-    /// [`Error::Aborted`](crate::Error::Aborted) after a failure that this thread knows of. What goes wrong later, [`Request::wait`]
-    /// says.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if MPI was initialised with `MPI_THREAD_SINGLE` or
+    /// `MPI_THREAD_FUNNELED`; [`Error::Aborted`](crate::Error::Aborted) after a failure known to this thread. [`Request::wait`]
+    /// returns later errors.
     pub fn all_reduce_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
     where
         B: DerefMut<Target = [T]> + Send + 'static,
@@ -46,10 +46,10 @@ impl Communicator {
         self.call_async(Operation::AllReduce, Some(op), buffer)
     }
 
-    /// Begins a [`Communicator::reduce_scatter`], with a buffer as [`Communicator::all_reduce_async`] takes it.
+    /// The non-blocking form of [`Communicator::reduce_scatter`]; it takes a buffer as [`Communicator::all_reduce_async`] does.
     ///
-    /// The whole buffer comes back. This rank's part of the reduction is at
-    /// [`own_part(buffer.len())`](Communicator::own_part); the rest is undefined.
+    /// The request returns the whole buffer: this rank's part of the reduction is at
+    /// [`own_part(buffer.len())`](Communicator::own_part), and the rest is undefined.
     ///
     /// ```
     /// use unisono::ReduceOp;
@@ -72,8 +72,8 @@ impl Communicator {
         self.call_async(Operation::ReduceScatter, Some(op), buffer)
     }
 
-    /// Begins a [`Communicator::all_gather`], with a buffer as [`Communicator::all_reduce_async`] takes it: it brings
-    /// [this rank's own part](Communicator::own_part), and comes back with all parts.
+    /// The non-blocking form of [`Communicator::all_gather`]; it takes a buffer as [`Communicator::all_reduce_async`] does, with
+    /// [this rank's own part](Communicator::own_part) in it, and returns it with all parts.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -84,14 +84,14 @@ impl Communicator {
         self.call_async(Operation::AllGather, None, buffer)
     }
 
-    /// Begins a [`Communicator::broadcast`], with a buffer as [`Communicator::all_reduce_async`] takes it: on every rank
-    /// it comes back with what the root's held.
+    /// The non-blocking form of [`Communicator::broadcast`]; it takes a buffer as [`Communicator::all_reduce_async`] does, and
+    /// returns it with the root's values.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
     ///
     /// # Panics
-    /// If there is no such root.
+    /// If `root` is not a rank of this world.
     pub fn broadcast_async<T: Element, B>(&mut self, buffer: B, root: Rank) -> Result<Request<B>>
     where
         B: DerefMut<Target = [T]> + Send + 'static,
@@ -99,14 +99,14 @@ impl Communicator {
         self.call_async(Operation::Broadcast { root }, None, buffer)
     }
 
-    /// Begins a [`Communicator::reduce`], with a buffer as [`Communicator::all_reduce_async`] takes it: the root's comes
-    /// back with the reduction of all buffers; what the others' hold then is undefined.
+    /// The non-blocking form of [`Communicator::reduce`]; it takes a buffer as [`Communicator::all_reduce_async`] does. The
+    /// root's buffer returns with the reduction of all buffers; the others are undefined.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
     ///
     /// # Panics
-    /// If there is no such root.
+    /// If `root` is not a rank of this world.
     pub fn reduce_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp, root: Rank) -> Result<Request<B>>
     where
         B: DerefMut<Target = [T]> + Send + 'static,
@@ -114,14 +114,14 @@ impl Communicator {
         self.call_async(Operation::Reduce { root }, Some(op), buffer)
     }
 
-    /// Begins a [`Communicator::gather`], with a buffer as [`Communicator::all_reduce_async`] takes it: it brings
-    /// [this rank's own part](Communicator::own_part), and the root's comes back with all parts.
+    /// The non-blocking form of [`Communicator::gather`]; it takes a buffer as [`Communicator::all_reduce_async`] does, with
+    /// [this rank's own part](Communicator::own_part) in it. The root's buffer returns with all parts.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
     ///
     /// # Panics
-    /// If there is no such root.
+    /// If `root` is not a rank of this world.
     pub fn gather_async<T: Element, B>(&mut self, buffer: B, root: Rank) -> Result<Request<B>>
     where
         B: DerefMut<Target = [T]> + Send + 'static,
@@ -129,16 +129,16 @@ impl Communicator {
         self.call_async(Operation::Gather { root }, None, buffer)
     }
 
-    /// Begins a [`Communicator::scatter`], with a buffer as [`Communicator::all_reduce_async`] takes it.
+    /// The non-blocking form of [`Communicator::scatter`]; it takes a buffer as [`Communicator::all_reduce_async`] does.
     ///
-    /// The whole buffer comes back. This rank's part of what the root's held is at
-    /// [`own_part(buffer.len())`](Communicator::own_part); the rest is undefined, but on the root.
+    /// The request returns the whole buffer: this rank's part of the root's values is at
+    /// [`own_part(buffer.len())`](Communicator::own_part), and the rest is undefined, except on the root.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
     ///
     /// # Panics
-    /// If there is no such root.
+    /// If `root` is not a rank of this world.
     pub fn scatter_async<T: Element, B>(&mut self, buffer: B, root: Rank) -> Result<Request<B>>
     where
         B: DerefMut<Target = [T]> + Send + 'static,
@@ -146,8 +146,8 @@ impl Communicator {
         self.call_async(Operation::Scatter { root }, None, buffer)
     }
 
-    /// Begins a [`Communicator::all_to_all`], with a buffer as [`Communicator::all_reduce_async`] takes it: one block for
-    /// each rank. It comes back with one block from each.
+    /// The non-blocking form of [`Communicator::all_to_all`]; it takes a buffer as [`Communicator::all_reduce_async`] does, with
+    /// one block for each rank, and returns it with one block from each.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -161,7 +161,7 @@ impl Communicator {
         self.call_async(Operation::AllToAll, None, buffer)
     }
 
-    /// Begins a [`Communicator::barrier`], which is done once all ranks have called it. Nothing comes back.
+    /// The non-blocking form of [`Communicator::barrier`]; it completes once all ranks have called it.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -178,7 +178,7 @@ impl Communicator {
         self.run_async(Choice::Algorithm(Self::OF_BARRIER), Call::barrier(), (), |()| &mut [])
     }
 
-    /// Begins an operation on a buffer, by what was chosen for it or for all calls.
+    /// Starts an operation on a buffer, by the algorithm chosen for it or for all calls.
     fn call_async<T: Element, B>(
         &mut self,
         operation: Operation,
@@ -193,7 +193,7 @@ impl Communicator {
         self.run_async(choice, call, buffer, |buffer| bytemuck::cast_slice_mut(buffer))
     }
 
-    /// Gives a call to the communication thread; `bytes` is where the call's elements lie in what goes with it.
+    /// Passes a call to the communication thread; `bytes` finds its elements in the buffer.
     fn run_async<B: Send + 'static>(
         &mut self,
         choice: Choice,
@@ -206,7 +206,7 @@ impl Communicator {
         })
     }
 
-    /// Has the communication thread do this with a buffer, after all that is in flight.
+    /// Runs `work` on the communication thread, after all calls in flight.
     pub(super) fn work_async<B: Send + 'static>(
         &mut self,
         buffer: B,
@@ -217,7 +217,7 @@ impl Communicator {
         self.seat.send(buffer, move |engine, buffer| work(engine, &options, buffer))
     }
 
-    /// Whether a call can be given to the communication thread, as far as this thread knows.
+    /// Whether the communication thread can take a call, as far as this thread knows.
     pub(super) fn check_in_flight(&self) -> Result<()> {
         self.seat.here().map_or(Ok(()), |here| {
             here.check_alive()?;

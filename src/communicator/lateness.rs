@@ -1,4 +1,4 @@
-//! Who is slow: how long each rank was outside of collectives, and how long it waited in them.
+//! Stragglers: how long each rank computes outside collectives, and how long it waits in them.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use unisono_collectives::Rank;
 use super::Communicator;
 use crate::error::Result;
 
-/// By what factor a rank must be busier than the others to stand out.
+/// The factor by which a straggler is busier than the other ranks.
 const STANDS_OUT: f64 = 1.2;
 
-/// What this rank knew when all were asked last.
+/// The start of the interval that the next [`Communicator::lateness`] reports.
 #[derive(Debug)]
 pub(super) struct Asked {
     at: Instant,
@@ -19,7 +19,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Nobody was asked so far.
+    /// At the start of the communicator.
     pub(super) fn never() -> Self {
         Self { at: Instant::now(), waited: Duration::ZERO }
     }
@@ -28,30 +28,30 @@ impl Asked {
 /// How long a rank was busy, and how long it waited for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// All but what it waited.
+    /// All time except the waits.
     pub busy: Duration,
-    /// How long it waited in collectives for other ranks, also in those in flight beside which it computes. The first moments
-    /// of each wait (about 0.1 ms) are not counted.
+    /// The time spent waiting for other ranks in collectives, including non-blocking ones that overlap with computation. The
+    /// first 0.1 ms or so of each wait is not counted.
     pub waited: Duration,
 }
 
-/// Who is slow: what [`Communicator::lateness`] gives, the same on all ranks.
+/// The busy and waiting time of every rank, the same on all ranks: the result of [`Communicator::lateness`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lateness {
-    /// By rank, since the call before.
+    /// By rank, since the previous call.
     pub ranks: Vec<Times>,
 }
 
 impl Lateness {
-    /// The rank that was busy longest: the others waited for it.
+    /// The rank that was busy longest, which the others waited for.
     pub fn slowest(&self) -> Rank {
         // The first of several.
         let busiest = (0..self.ranks.len()).max_by_key(|&rank| (self.ranks[rank].busy, usize::MAX - rank));
         busiest.unwrap_or(0)
     }
 
-    /// The rank that stands out, if one does, and the median of how long the others were busy: it is busy for more than a fifth
-    /// longer. Less is noise.
+    /// The straggler, if there is one, and the median busy time of the other ranks. A straggler is busy for over a fifth longer
+    /// than that median; smaller differences are noise.
     ///
     /// ```
     /// use std::time::Duration;
@@ -94,8 +94,8 @@ impl fmt::Display for Lateness {
 }
 
 impl Communicator {
-    /// How long each rank was busy and how long it waited for others since the last such call, or since the communicator began.
-    /// Called by all ranks; it costs an all-gather of 16 bytes for each rank.
+    /// How long each rank was busy and how long it waited for others, since the previous call or the start of the communicator.
+    /// All ranks call it; it costs an all-gather of 16 bytes per rank.
     ///
     /// ```
     /// use std::time::Duration;
@@ -114,7 +114,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn lateness(&mut self) -> Result<Lateness> {
-        // What is in flight is waited for first, so that it is counted.
+        // Completes the calls in flight first, so that they count.
         self.seat.engine();
         let (now, waited_so_far) = (Instant::now(), self.status.waited());
         let passed = now - self.asked.at;
@@ -123,7 +123,7 @@ impl Communicator {
         self.compare_times(Times { busy: passed - waited, waited })
     }
 
-    /// The same for what every rank has measured by itself: the times of the steps of a training loop, say. Called by all ranks.
+    /// The same for times that each rank measured itself, such as the step times of a training loop. All ranks call it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].

@@ -1,4 +1,4 @@
-//! What the library itself wants to know of all ranks.
+//! All-gathers for the library's own use.
 
 use unisono_collectives::{Algorithm, Operation};
 
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::select::Choice;
 
 impl Communicator {
-    /// The bytes of every rank, rank 0 first; ranks may give different numbers of them. Called by all ranks.
+    /// All-gathers byte strings, rank 0 first; their lengths may differ. All ranks call it.
     pub(super) fn gather_bytes(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let sizes = self.gather_words(&[own.len() as u64])?;
         let room = sizes.iter().map(|size| size[0] as usize).max().unwrap_or(0);
@@ -24,12 +24,12 @@ impl Communicator {
             .collect())
     }
 
-    /// As many words of every rank, rank 0 first. Called by all ranks.
+    /// All-gathers words, the same number from each rank, rank 0 first. All ranks call it.
     pub(crate) fn gather_words(&mut self, own: &[u64]) -> Result<Vec<Vec<u64>>> {
         Ok(self.gather_alike(own)?.chunks(own.len()).map(<[u64]>::to_vec).collect())
     }
 
-    /// As many elements of every rank, one after the other, by an algorithm that needs no choice.
+    /// All-gathers elements, the same number from each rank, by a fixed algorithm.
     fn gather_alike<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
         let mut all = vec![T::zeroed(); own.len() * self.ranks()];
         all[self.rank() * own.len()..][..own.len()].copy_from_slice(own);

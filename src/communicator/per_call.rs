@@ -1,4 +1,4 @@
-//! What is said for one call, and not for all to come: the algorithm, a label, a deadline.
+//! Options of a single call: algorithm, label and deadline.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::collective::Options;
 use crate::error::Result;
 use crate::select::Choice;
 
-/// What calls have beside what they are.
+/// The options of the next calls.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PerCall {
     choice: Option<Choice>,
@@ -16,21 +16,21 @@ pub(super) struct PerCall {
 }
 
 impl PerCall {
-    /// The choice for these calls, or that for all.
+    /// The choice for these calls, or else that of the communicator.
     #[inline]
     pub(super) fn choice_or<'a>(&'a self, usual: &'a Choice) -> &'a Choice {
         self.choice.as_ref().unwrap_or(usual)
     }
 }
 
-/// A communicator for one call, by an algorithm, with a label and with a deadline of its own: what [`Communicator::call`] gives.
+/// A communicator with an algorithm, a label or a deadline for single calls, made by [`Communicator::call`].
 ///
-/// It has every method of a [`Communicator`], which it borrows: collectives and messages, blocking and in flight, in the host's
-/// memory and on GPUs. What is not said for the call is as for all calls. Nothing of it stays behind: once it is dropped, which is
-/// at the end of the statement unless it has a name, calls are again as they were before. A collective in flight keeps what it was
-/// begun with.
+/// It borrows a [`Communicator`] and has all its methods: collectives and messages, blocking and non-blocking, in host memory
+/// and on GPUs. Options that are not set are those of the communicator. Once it is dropped, which is at the end of the statement
+/// unless it is bound to a variable, the communicator's own options apply again. A call in flight keeps the options it was
+/// started with.
 ///
-/// With a name it serves several calls; and whoever takes a `&mut Communicator` may be given `&mut` one:
+/// Bound to a variable, it serves several calls, and it dereferences to a `&mut Communicator`:
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,12 +54,12 @@ impl PerCall {
 #[must_use = "it does nothing until a call is made"]
 pub struct CallBuilder<'comm> {
     comm: &'comm mut Communicator,
-    /// What calls had before: one may be begun from another.
+    /// The options before this one, since builders nest.
     before: PerCall,
 }
 
 impl Communicator {
-    /// A call with an algorithm, a label or a deadline of its own, which no other call has.
+    /// Sets an algorithm, a label or a deadline for a single call.
     ///
     /// ```
     /// use std::time::Duration;
@@ -91,7 +91,7 @@ impl Communicator {
         self.per_call.choice.as_ref().map_or(Ok(()), |choice| self.check_choice(choice))
     }
 
-    /// By what a call is carried out.
+    /// The choice that applies to the next call.
     ///
     /// # Errors
     /// As [`Communicator::set_choice`], if an algorithm was chosen for this call.
@@ -102,24 +102,24 @@ impl Communicator {
 }
 
 impl CallBuilder<'_> {
-    /// By this algorithm, or whatever else may be chosen, as [`Communicator::set_choice`] says it for all calls. All ranks choose
-    /// the same. Barriers and messages have no algorithm to choose.
+    /// Sets the algorithm or any other [`Choice`], as [`Communicator::set_choice`] does for all calls. All ranks set the same.
+    /// Barriers and messages have a fixed algorithm.
     ///
-    /// What cannot be had here is refused by the call, with [`Error::Unsupported`](crate::Error::Unsupported).
+    /// The call fails with [`Error::Unsupported`](crate::Error::Unsupported) if the choice is not available here.
     pub fn algorithm(self, choice: impl Into<Choice>) -> Self {
         self.comm.per_call.choice = Some(choice.into());
         self
     }
 
-    /// Names it: in errors, in what is said of ranks that wait, and in flight recorders. All ranks give the call the same name, or
-    /// get an [`Error::Mismatch`](crate::Error::Mismatch) that says both. Of one of more than 52 bytes, the first 41 and a number
-    /// are kept.
+    /// Names the call in errors, in warnings about waits and in flight recorders. All ranks use the same label; otherwise they
+    /// get an [`Error::Mismatch`](crate::Error::Mismatch) with both. A label of more than 52 bytes is shortened to its first 41
+    /// and a number.
     pub fn label(self, label: &str) -> Self {
         self.comm.per_call.options.label = self.comm.status.know(label);
         self
     }
 
-    /// How long this rank waits in it for another before it gives up; [`Communicator::set_timeout`] says it for all calls.
+    /// Sets how long this rank waits for another in the call; [`Communicator::set_timeout`] does so for all calls.
     pub fn timeout(self, timeout: Duration) -> Self {
         self.comm.per_call.options.timeout = Some(timeout);
         self

@@ -1,4 +1,4 @@
-//! Messages from one rank to another, and the non-blocking form of each.
+//! Point-to-point messages, blocking and non-blocking.
 
 use std::ops::{Deref, DerefMut};
 
@@ -11,20 +11,19 @@ use crate::error::Result;
 use crate::request::Request;
 
 impl Communicator {
-    /// Sends these values to rank `to`, which [receives](Communicator::receive) as many of the same type (`MPI_Send`).
+    /// Sends values to rank `to`, which [receives](Communicator::receive) the same number of the same type (`MPI_Send`).
     ///
-    /// What one rank sends to another arrives in the order in which it was sent, messages and collectives alike: there are no tags,
-    /// and a message that is to be received after a collective is sent after it. Ranks that take no part need not know.
+    /// Messages between two ranks arrive in the order sent, collectives included. There are no tags: send a message that is
+    /// received after a collective after that collective. Other ranks need not take part.
     ///
-    /// A message of at most 4 KiB between ranks of a node is *eager*: it is copied at once, and the call returns, unless four that
-    /// nobody has received lie before it. A longer one is read where it lies, or in pieces, so the call waits until the receiver
-    /// takes it.
-    /// Between nodes it returns when MPI needs the values no more. Two ranks that first send to each other and then receive may
-    /// so wait for each other, up to the deadline: [`Communicator::exchange`] does both at the same time.
+    /// Between ranks of a node, a message of at most 4 KiB is *eager*: the call copies it and returns, unless four messages
+    /// before it are still unreceived. A longer one is a *rendezvous*: the receiver reads it in place or in pieces, and the call
+    /// waits for it. Between nodes, the call returns when MPI no longer needs the values. Two ranks that both send first and
+    /// then receive may therefore deadlock until the timeout; use [`Communicator::exchange`] instead.
     ///
-    /// A wait for the other rank has the deadline of a collective ([`Communicator::set_timeout`]): that of the first, as long as this
-    /// rank has made none. The message may have a label, which both ranks give it, and a deadline of its own
-    /// ([`Communicator::call`]). Messages are not in the flight recorder, and nobody is warned of a wait for one.
+    /// A wait for the other rank has the deadline of a collective ([`Communicator::set_timeout`]), and that of the first call as
+    /// long as this rank has made no collective. [`Communicator::call`] sets a label, which must be the same on both ranks, and
+    /// a deadline for one message. Messages do not appear in the flight recorder, and ranks do not warn about waits for them.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -42,28 +41,28 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Left`](crate::Error::Left) and
-    /// [`Error::Aborted`](crate::Error::Aborted) if the other rank does not receive it,
-    /// [`Error::Failed`](crate::Error::Failed) if this rank cannot go on. Of ranks that disagree on a message the receiver says so,
-    /// and a sender that has not to wait for it learns of it in a later call.
+    /// [`Error::Aborted`](crate::Error::Aborted) if the other rank does not receive it, [`Error::Failed`](crate::Error::Failed)
+    /// if this rank cannot continue. If the two ranks disagree on a message, the receiver gets the error, and a sender that does
+    /// not wait for it gets it in a later call.
     ///
     /// # Panics
-    /// If there is no such rank, or if it is this one: a rank does not send to itself.
+    /// If `to` is not a rank of this world, or is this rank.
     pub fn send<T: Element>(&mut self, values: &[T], to: Rank) -> Result<()> {
         self.check_other(to);
         self.seat.engine().messages(&self.per_call.options, T::DTYPE, Some((cast_slice(values), to)), None)
     }
 
-    /// Receives what rank `from` has sent next to this one: exactly so many values of this type (`MPI_Recv`). For an example, and for
-    /// the order of messages, see [`Communicator::send`].
+    /// Receives the next message from rank `from`, of exactly this number of values of this type (`MPI_Recv`).
+    /// [`Communicator::send`] has an example and describes the order of messages.
     ///
     /// # Errors
-    /// [`Error::Mismatch`](crate::Error::Mismatch) if what comes has another count, type or label, or is of a collective: it names
-    /// what both ranks called. [`Error::Timeout`](crate::Error::Timeout), [`Error::Left`](crate::Error::Left) and
-    /// [`Error::Aborted`](crate::Error::Aborted) if the other rank does not send it,
-    /// [`Error::Failed`](crate::Error::Failed) if this rank cannot go on. What is then in `values` is undefined.
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if the message has another count, type or label, or belongs to a collective:
+    /// it names the calls of both ranks. [`Error::Timeout`](crate::Error::Timeout), [`Error::Left`](crate::Error::Left) and
+    /// [`Error::Aborted`](crate::Error::Aborted) if the other rank does not send it, [`Error::Failed`](crate::Error::Failed) if
+    /// this rank cannot continue. `values` is then undefined.
     ///
     /// # Panics
-    /// If there is no such rank, or if it is this one: a rank sends nothing to itself.
+    /// If `from` is not a rank of this world, or is this rank.
     pub fn receive<T: Element>(&mut self, values: &mut [T], from: Rank) -> Result<()> {
         self.check_other(from);
         self.seat.engine().messages(
@@ -74,10 +73,10 @@ impl Communicator {
         )
     }
 
-    /// Receives a message from whichever other rank's is there first, and says whose it is (`MPI_Recv` from `MPI_ANY_SOURCE`). Where
-    /// several are there, the ranks take turns.
+    /// Receives the first message available from any other rank, and returns that rank (`MPI_Recv` with `MPI_ANY_SOURCE`). If
+    /// several are available, ranks take turns.
     ///
-    /// A rank whose next message is of a collective is passed over: it may be ahead already.
+    /// It skips a rank whose next message belongs to a collective, since that rank may be ahead.
     ///
     /// ```
     /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {
@@ -95,20 +94,19 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::receive`]. Of a [timeout](crate::Error::Timeout) the error names one of the ranks that it waited for;
-    /// that [ranks have left](crate::Error::Left) is one when all of them have.
+    /// As [`Communicator::receive`]. A [timeout](crate::Error::Timeout) names one of the ranks waited for;
+    /// [`Error::Left`](crate::Error::Left) is returned only once all of them have left.
     ///
     /// # Panics
     /// If there is no other rank.
     pub fn receive_any<T: Element>(&mut self, values: &mut [T]) -> Result<Rank> {
-        assert!(self.ranks() > 1, "a rank that is alone receives nothing");
+        assert!(self.ranks() > 1, "a world of one rank has no messages to receive");
         self.seat.engine().receive_any(&self.per_call.options, T::DTYPE, cast_slice_mut(values))
     }
 
-    /// Sends values to rank `to` and receives others from rank `from` at the same time (`MPI_Sendrecv`), which may be one rank or two:
-    /// whatever the size, ranks that do so to each other, or around a ring, do not wait for each other's receive. The two
-    /// messages may differ in length. A rank at the other end may as well [send](Communicator::send) or
-    /// [receive](Communicator::receive) its message by itself.
+    /// Sends values to rank `to` and receives others from rank `from` at the same time (`MPI_Sendrecv`). Ranks that exchange
+    /// pairwise or around a ring do not deadlock, whatever the size. `to` and `from` may be the same rank, and the two messages
+    /// may differ in length. The other ranks may also use [`send`](Communicator::send) and [`receive`](Communicator::receive).
     ///
     /// ```
     /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {
@@ -140,15 +138,15 @@ impl Communicator {
         self.seat.engine().messages(&self.per_call.options, T::DTYPE, Some(outgoing), Some(incoming))
     }
 
-    /// Begins a [`Communicator::send`] that goes on beside what this thread does next (`MPI_Isend`). The values are a vector,
-    /// [registered memory](Communicator::alloc), or whatever else owns a slice, and come back from [`Request::wait`].
+    /// The non-blocking form of [`Communicator::send`] (`MPI_Isend`). It takes a vector, [registered
+    /// memory](Communicator::alloc), or anything else that owns a slice; [`Request::wait`] returns it.
     ///
-    /// Unlike MPI's, what is in flight on a rank is carried out in the order in which it was begun, one after the other, as of
-    /// [`Communicator::all_reduce_async`]: a receive in flight keeps a send behind it waiting. Ranks that send to each other do so by
+    /// Unlike in MPI, the calls in flight on a rank run one after the other in the order in which they were started, as for
+    /// [`Communicator::all_reduce_async`]: a receive in flight delays a send behind it. Ranks that send to each other use
     /// [`Communicator::exchange_async`].
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_async`]; what goes wrong later, [`Request::wait`] says.
+    /// As [`Communicator::all_reduce_async`]; [`Request::wait`] returns later errors.
     ///
     /// # Panics
     /// As [`Communicator::send`].
@@ -162,8 +160,8 @@ impl Communicator {
         })
     }
 
-    /// Begins a [`Communicator::receive`], in the order of all that is in flight, as [`Communicator::send_async`] says
-    /// (`MPI_Irecv`). The buffer comes back from [`Request::wait`] with what was received.
+    /// The non-blocking form of [`Communicator::receive`] (`MPI_Irecv`), in the order of the calls in flight as
+    /// [`Communicator::send_async`] describes. [`Request::wait`] returns the buffer with the received values.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -194,8 +192,8 @@ impl Communicator {
         })
     }
 
-    /// Begins a [`Communicator::exchange`], in the order of all that is in flight, as [`Communicator::send_async`] says
-    /// (`MPI_Isendrecv`). Both buffers come back: what was sent, and what was received.
+    /// The non-blocking form of [`Communicator::exchange`] (`MPI_Isendrecv`), in the order of the calls in flight as
+    /// [`Communicator::send_async`] describes. The request returns both buffers: the values sent and those received.
     ///
     /// # Errors
     /// As [`Communicator::send_async`].
@@ -222,7 +220,7 @@ impl Communicator {
     }
 
     /// # Panics
-    /// If there is no such rank, or if it is this one.
+    /// If `other` is not a rank of this world, or is this rank.
     fn check_other(&self, other: Rank) {
         let (rank, ranks) = (self.rank(), self.ranks());
         assert!(other < ranks, "rank {other} is not in a world of {ranks} ranks");

@@ -1,4 +1,4 @@
-//! How a communicator begins: settings, and what its ranks must agree on.
+//! Set-up of a communicator: settings, and agreement between its ranks.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::transport::{Deadlines, Transport};
 use crate::tuning::Tuning;
 
 impl Communicator {
-    /// The ends of a world of threads.
+    /// The communicators of a world of threads.
     pub(crate) fn of_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
         let tuning = config.tuning.as_deref().map(|file| parsed(file, &read(file)?)).transpose()?;
@@ -35,7 +35,7 @@ impl Communicator {
         ends.into_iter().map(end).collect()
     }
 
-    /// One end of a world, whoever watches over it.
+    /// A communicator over this transport, not yet under a watchdog.
     pub(super) fn new(transport: Transport, config: &Config) -> Result<Self> {
         let transport = transport.with_faults(config.chaos);
         let mut topology = transport.topology();
@@ -74,31 +74,30 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// From now on, and until it is dropped, `guard` watches over this rank, and `report` speaks for it when it fails.
+    /// Sets the watchdog `guard` and the failure report `report` of this rank.
     pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>, report: Arc<dyn FailureReport>) {
         self.seat.engine().transport.set_failure_report(Arc::clone(&report));
         self.guard = Some((guard, report));
     }
 
-    /// From now on the failure of a rank of this world of threads ends the program, as it ends the processes of a world under
-    /// `mpirun`: which rank it was and why is said on standard error, and ranks that do not come to an end in two seconds are
-    /// not waited for. The exit code is then 1. Any rank may call it; [`crate::run_threads`] does.
+    /// Makes the failure of a rank end the program, for a world of threads, as it ends the job under `mpirun`: the failed rank
+    /// and its cause go to standard error, ranks get two seconds to finish, and the exit code is 1. Any rank may call it;
+    /// [`crate::run_threads`] does.
     ///
-    /// Without it, a program that has a world of threads for a part of its work learns of a failure by what the ranks
-    /// return.
+    /// By default, a program that uses a world of threads for part of its work sees a failure only in what the ranks return.
     pub fn end_program_on_failure(&self) {
         if let Some((guard, _)) = &self.guard {
             guard.end_program_on_failure();
         }
     }
 
-    /// Goes by these constants in all calls to come. All ranks go by the same.
+    /// Sets the constants of the cost model for all later calls. All ranks set the same.
     pub fn set_tuning(&mut self, tuning: &Tuning) {
         let cores = self.seat.engine().transport.node_cores();
         self.set_constants((tuning.clone(), cores));
     }
 
-    /// The same, for nodes of so many cores.
+    /// The same, for nodes of this many cores.
     pub(super) fn set_constants(&mut self, constants: (Tuning, usize)) {
         self.seat.engine().set_tuning(&constants.0, constants.1);
         self.constants = constants;
@@ -116,7 +115,7 @@ fn check_declared(declared: &Topology, ranks: usize) -> Result<()> {
     )))
 }
 
-/// How long calls may wait where the program says nothing.
+/// The deadlines of calls where the program sets none.
 fn limits(config: &Config) -> Limits {
     let quiet = config.quiet_timeout;
     Limits {
@@ -126,15 +125,15 @@ fn limits(config: &Config) -> Limits {
 }
 
 impl Communicator {
-    /// One end of a world of processes. The ranks go by the tuning file that rank 0 names, and by the cores of its
-    /// node: all must choose the same algorithms, and files differ between nodes.
+    /// The communicator of a rank that is a process. All ranks use rank 0's tuning file and the core count of its node: files
+    /// differ between nodes, and all ranks must choose the same algorithms.
     ///
-    /// What is called before [`Communicator::begin`] belongs to the set-up.
+    /// Calls before [`Communicator::begin`] belong to the set-up.
     pub(crate) fn agreed(transport: Transport, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
         comm.seat.engine().calls.sequence = FIRST_OF_SETUP;
         let here = (comm.rank() == 0).then(|| match &config.tuning {
-            // What is wrong with it must be known before anybody goes by it.
+            // Validated here, before any rank uses it.
             Some(file) => read(file).and_then(|text| parsed(file, &text).map(|_| text)),
             None => Ok(String::new()),
         });
@@ -162,7 +161,7 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// The set-up is done: the next call is the user's first.
+    /// Ends the set-up: the next call is the first of the user.
     pub(crate) fn begin(&mut self) {
         self.seat.engine().calls.sequence = 0;
     }
@@ -171,7 +170,7 @@ impl Communicator {
         use crate::Collective as _;
         use unisono_collectives::{Algorithm, Operation};
 
-        // By an algorithm that all know before they know any constants.
+        // By a fixed algorithm: the constants are not agreed on yet.
         let call = crate::Call {
             operation: Operation::Broadcast { root: 0 },
             op: None,

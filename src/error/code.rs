@@ -1,15 +1,14 @@
-//! Errors as numbers.
+//! Stable numbers and names of errors.
 
 use unisono_collectives::named;
 
-/// From here on the communicator is lost.
+/// The first code after which the communicator is lost.
 const FIRST_FATAL: i32 = 101;
 
-/// What went wrong, as a number and a name that never change: the same in every language that calls the library. 0 is
-/// none of them, and stands for success.
+/// The kind of an error, as a stable number and name, for other languages too. 0 is not used, and stands for success.
 ///
-/// Up to 100 are *refused* calls, after which the communicator is as good as before; above are *failed* ones, after which it
-/// is lost.
+/// Codes up to 100 are *refused* calls, after which the communicator remains usable; those above are *failed* ones, after which
+/// it is lost.
 ///
 /// ```
 /// use unisono::{Error, ErrorCode};
@@ -57,7 +56,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// All of them, by their numbers.
+    /// All codes, by number.
     pub const ALL: [Self; 15] = [
         Self::Unsupported,
         Self::OnRank0,
@@ -81,7 +80,7 @@ impl ErrorCode {
         self as i32
     }
 
-    /// The code with this number, if one has it.
+    /// The code with this number, if there is one.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.number() == number)
     }
@@ -119,7 +118,7 @@ named!(ErrorCode, "error");
 mod tests {
     use super::*;
 
-    /// Programs in other languages have these numbers: one that is here is never changed, and never given away.
+    /// Programs in other languages use these numbers: never change or reuse one.
     #[test]
     fn numbers_stay() {
         let numbers = ErrorCode::ALL.map(|code| (code.number(), code.name()));

@@ -1,4 +1,4 @@
-//! All ranks see that they are in the same call, before vendors do.
+//! The check that all ranks make the same call, before a vendor's collective.
 
 use unisono_collectives::{Algorithm, Operation, Rank, Schedule, Topology};
 
@@ -6,8 +6,8 @@ use super::Task;
 use crate::error::Result;
 use crate::transport::{Incoming, Outgoing, Target, Transport};
 
-/// The steps by which a rank of so many sees that all are in the same call: after them each has heard, in a chain of messages, of
-/// every other. Their chunks do not matter; the messages are empty.
+/// The steps by which a rank hears, directly or indirectly, from every other rank. Their messages are empty, so the chunks do
+/// not matter.
 pub(crate) fn agreement(rank: Rank, ranks: usize) -> Schedule {
     let plan = Algorithm::RecursiveDoubling.plan(Operation::AllReduce, &Topology::single_node(ranks), rank);
     plan.expect("every algorithm offers all-reduce").flattened()
@@ -15,8 +15,7 @@ pub(crate) fn agreement(rank: Rank, ranks: usize) -> Schedule {
 
 #[cfg_attr(not(any(feature = "mpi", feature = "nccl")), allow(dead_code, reason = "there are no vendors"))]
 impl Task<'_> {
-    /// Makes sure that all ranks are in the same call: vendors do not look, and would wait for ever or add up what does not
-    /// belong together.
+    /// Checks that all ranks make the same call: vendors do not, and would hang or reduce unrelated data.
     pub(crate) fn agree(&self, transport: &mut Transport) -> Result<()> {
         let header = self.header;
         for (number, step) in self.agreement.steps().iter().enumerate() {

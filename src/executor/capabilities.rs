@@ -1,4 +1,4 @@
-//! What the links of a world allow, and a call on them.
+//! What the links of a world permit for a call.
 
 use unisono_collectives::execution::Capabilities;
 
@@ -7,7 +7,7 @@ use crate::kernels::Accumulator;
 use crate::method::{Method, Vendor};
 use crate::transport::{EAGER_BYTES, FAR_SEGMENT, Transport};
 
-/// What all ranks know alike of how a call may be carried out.
+/// What all ranks know alike about the ways to carry out a call.
 pub(crate) fn capabilities(transport: &Transport, ranks: usize, call: &Call, method: Method) -> Capabilities {
     Capabilities {
         is_shared: transport.is_shared_by(ranks),

@@ -1,4 +1,4 @@
-//! An operation that only moves elements, where all ranks reach all buffers: no messages, each rank moves its share of them.
+//! Operations that only move elements, where all ranks access all buffers: each rank copies its share, without messages.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::Task;
 use crate::error::Result;
 use crate::transport::{Open, Shares, Transport};
 
-/// How much is handed to one rank after the other at a time: it fits the first-level cache.
+/// The number of bytes copied to each rank at a time; fits the L1 cache.
 const BLOCK: usize = 8 << 10;
 
 /// One rank's share: its own part of the array, in the buffers of all ranks.
@@ -43,7 +43,7 @@ impl Copies<'_> {
 
     fn work(&self, open: &mut Open<'_>, rank: Rank, ranges: impl Fn(Rank) -> Range<usize>) -> Result<()> {
         let (size_bytes, moves) = (ranges(rank).len(), &self.moves.moves);
-        // What goes one way only is not needed again, and what changes places is not cut.
+        // Blocks help only if the same bytes are copied to several ranks; swaps are not divided.
         let is_cut =
             self.task.topology.ranks() > 2 && !moves.iter().any(|one| matches!(one, Move::Swap { .. }));
         let at_a_time = if is_cut { open.block_bytes(BLOCK) } else { size_bytes.max(1) };

@@ -1,7 +1,7 @@
-//! Short calls among ranks that share memory: every message is eager, so a step is a copy into one slot and a look at another, and
-//! what a rank has, it sends before it waits.
+//! Short calls among ranks that share memory: every message is eager, so a step copies into one mailbox and polls another, and
+//! sends run before receives that they do not depend on.
 //!
-//! What is sent and received is found once for all calls that are alike.
+//! Byte ranges are computed once per kind of call.
 
 use std::ops::Range;
 
@@ -17,14 +17,14 @@ use crate::kernels::{self, ReduceOp};
 use crate::method::Method;
 use crate::transport::{Deadlines, Header, Incoming, Outgoing, Transport};
 
-/// What one rank does in all calls that are alike, in bytes of the caller's buffer.
+/// The steps of one rank for one kind of call, in bytes of the caller's buffer.
 #[derive(Debug)]
 pub(crate) struct EagerSteps {
     halves: Vec<(Half, Place)>,
     format: Format,
-    /// The sums of which means are made in the end.
+    /// The sums to divide at the end, for a mean.
     sums: Option<(DType, Range<usize>)>,
-    /// Room for what the buffer held before the first step, if this rank needs it itself; aligned for every type.
+    /// A copy of the input, if steps need it; aligned for every type.
     original: Option<Vec<u64>>,
     ranks: usize,
     algorithm: &'static str,
@@ -39,7 +39,7 @@ enum Half {
 }
 
 impl EagerSteps {
-    /// What an execution's halves are in bytes.
+    /// Converts the halves of an execution to bytes.
     pub(crate) fn new(
         steps: &[EagerStep],
         plan: &Plan,

@@ -1,4 +1,4 @@
-//! How elements are held, and how they travel.
+//! The formats of elements: held during a collective, and on the wire.
 
 use std::ops::Range;
 
@@ -9,14 +9,14 @@ use crate::dtype::DType;
 use crate::kernels::{self, Accumulator, Kernel, ReduceOp};
 use crate::transport::Target;
 
-/// How elements are held while a collective runs, and how they travel.
+/// The formats of elements: held during a collective, and on the wire.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Format {
     pub(super) held_size_bytes: usize,
     pub(super) wire_size_bytes: usize,
-    /// The reduction, where the operation reduces.
+    /// The reduction, if the operation reduces.
     reduce: Option<Kernel>,
-    /// Set where elements are held in a wider format than they travel in.
+    /// Set if elements are accumulated in a wider format than on the wire.
     pub(super) accumulator: Option<Accumulator>,
 }
 
@@ -33,7 +33,7 @@ impl Format {
         }
     }
 
-    /// What becomes of elements that arrive.
+    /// Where and how incoming elements are stored.
     pub(super) fn target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
         let replace = self.accumulator.map(|accumulator| accumulator.replace);
         let kernel = match combine {
@@ -48,10 +48,10 @@ impl Format {
     }
 }
 
-/// What comes before a block's steps and after them: by block, since what the one leaves in a core's cache, the other needs, and
-/// since other blocks may be on their way meanwhile.
+/// The work before and after the steps of a block. It is done per block, while the block is in the core's cache and other blocks
+/// may be in transit.
 impl<'a> Run<'a> {
-    /// Takes the elements of this block from the user's buffer, where they are held in a wider format.
+    /// Widens the elements of this block from the user's buffer, if there is an accumulator.
     pub(super) fn take_up_block(&mut self, held: &mut [u8]) {
         let Some(accumulator) = self.format.accumulator else { return };
         for elements in self.block_by_chunks() {
@@ -60,7 +60,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Makes means of the sums in this block, and gives them back to the user's buffer.
+    /// Divides the sums of this block for a mean, and rounds them into the user's buffer.
     pub(super) fn hand_over_block(&mut self, held: &mut [u8]) {
         let Self { task, format: Format { accumulator, held_size_bytes, .. }, .. } = *self;
         let is_mean = task.call.op == Some(ReduceOp::Mean);
@@ -69,7 +69,7 @@ impl<'a> Run<'a> {
         }
         let dtype = accumulator.map_or(task.call.dtype, |_| DType::F32);
         for elements in self.block_by_chunks() {
-            // Who has sent its sum holds it rounded already, and others may not: all ranks divide the same.
+            // A rank that sent its sum already holds it rounded, others may not: all ranks divide the rounded sum.
             self.round(&elements, held);
             if is_mean {
                 let results = scaled(overlap(&elements, &self.result), held_size_bytes);
@@ -79,7 +79,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Rounds elements that are held in a wider format, in the user's buffer and where they are held.
+    /// Rounds accumulated elements, both in the user's buffer and in the accumulator.
     fn round(&mut self, elements: &Range<usize>, held: &mut [u8]) {
         let Format { accumulator, held_size_bytes, wire_size_bytes, .. } = self.format;
         let Some(accumulator) = accumulator else { return };
@@ -87,7 +87,7 @@ impl<'a> Run<'a> {
         (accumulator.round)(&mut held[scaled(elements.clone(), held_size_bytes)], narrow);
     }
 
-    /// The elements of this block: it has a part of each chunk.
+    /// The elements of this block, which has a part of each chunk.
     fn block_by_chunks(&self) -> impl Iterator<Item = Range<usize>> + use<'a> {
         let (task, block, blocks) = (self.task, self.block, self.blocks);
         (0..task.compiled.plan().chunk_count())
@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What is in both ranges; empty where nothing is.
+/// The intersection of two ranges; empty if they are disjoint.
 fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     let start = one.start.max(other.start);
     start..one.end.min(other.end).max(start)

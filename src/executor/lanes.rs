@@ -1,4 +1,4 @@
-//! A plan of levels in lanes: a [`Timetable`], carried out.
+//! Executes a multi-level plan in lanes, as its [`Timetable`] says.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::{Run, scaled};
 use crate::error::Result;
 use crate::transport::{Outgoing, Ticket, Transport};
 
-/// An exchange between nodes that was posted.
+/// A posted exchange between nodes.
 #[derive(Debug)]
 struct Posted {
     ticket: Ticket,
@@ -55,7 +55,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Begins one step between nodes, in all phases: those work on different chunks.
+    /// Posts one step between nodes, in all inter-node phases: these work on different chunks.
     fn post(
         &mut self,
         number: usize,
@@ -91,7 +91,8 @@ impl Run<'_> {
         completed.map_err(|failure| self.task.error(failure, transport, phase, step))
     }
 
-    /// All steps of a block in this node, on the way inward or outward. A block is a part of each chunk, so chunks travel one by one.
+    /// Runs all steps of a block in this node, inward or outward. A block is a part of each chunk, so chunks are sent one by
+    /// one.
     fn in_node(&mut self, inward: bool, held: &mut [u8], transport: &mut Transport) -> Result<()> {
         let is_now = |phase: &Phase| phase.vendor.as_ref().is_some_and(|call| call.is_inward() == inward);
         let phases = self.task.compiled.plan().phases().iter().enumerate();

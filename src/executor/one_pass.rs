@@ -1,4 +1,4 @@
-//! A direct all-reduce where all ranks reach all buffers: no messages, one pass.
+//! A single-pass direct all-reduce, where all ranks access all buffers: no messages.
 
 use std::ops::Range;
 
@@ -11,12 +11,11 @@ use crate::kernels::{self, Accumulator, Kernel, ReduceOp};
 use crate::memory::Scratch;
 use crate::transport::{Open, Shares, Transport};
 
-/// How much is reduced at a time, before it is handed out: this rank's and another's fit the first-level cache
-/// together.
+/// The number of bytes reduced before they are distributed: this rank's block and another's fit the L1 cache together.
 const BLOCK: usize = 8 << 10;
 
-/// One rank's part: it reduces its own elements, block by block, and gives every rank the result while the block
-/// is in its core's cache.
+/// One rank's part: it reduces its own elements block by block, and writes each result to every rank while it is in the core's
+/// cache.
 #[derive(Debug)]
 pub(super) struct OnePass<'a> {
     pub(super) task: &'a Task<'a>,
@@ -52,7 +51,7 @@ impl OnePass<'_> {
 
     fn work(&self, open: &mut Open<'_>, widened: &mut Scratch) -> Result<()> {
         let (dtype, size_bytes) = (self.task.call.dtype, open.own().len());
-        // Of two ranks, each reduces and hands out in one loop.
+        // With two ranks, one loop reduces and distributes.
         if let [other] = self.direct.from[..]
             && self.op != ReduceOp::Mean
             && let Some((held, theirs)) = open.at_hand(other, 0..size_bytes)
@@ -63,7 +62,7 @@ impl OnePass<'_> {
         let (kernel, block_bytes) = (kernels::kernel(dtype, self.op), open.block_bytes(BLOCK));
         for start in (0..size_bytes).step_by(block_bytes) {
             let block = start..size_bytes.min(start + block_bytes);
-            // A sum of two is rounded once in either way.
+            // A sum of two operands is rounded once either way.
             match self.accumulator.filter(|_| self.direct.from.len() > 1) {
                 None => self.reduce(kernel, open, &block)?,
                 Some(accumulator) => self.reduce_widened(accumulator, open, &block, widened)?,
@@ -86,7 +85,7 @@ impl OnePass<'_> {
         Ok(())
     }
 
-    /// The same bits as if messages were sent: one rounding of the sum, and one more of the mean.
+    /// Bitwise equal to the result by messages: the sum is rounded once, and the mean once more.
     fn reduce_widened(
         &self,
         accumulator: Accumulator,

@@ -1,4 +1,4 @@
-//! Phases that a vendor's own collectives carry out in place of their steps.
+//! Phases that a vendor's collectives carry out in place of their steps.
 
 use unisono_collectives::execution::Execution;
 use unisono_collectives::{Phase, VendorCall};
@@ -8,13 +8,13 @@ use crate::dtype::DType;
 use crate::transport::{Failure, Transport, VendorPhase};
 
 impl Run<'_> {
-    /// What the vendor does in the place of a phase's steps, if it is to.
+    /// The vendor's collective that replaces a phase's steps, if there is one.
     pub(super) fn left_to_vendor<'p>(&self, phase: &'p Phase) -> Option<&'p VendorCall> {
         let by_vendor = matches!(self.task.execution, Execution::Messages { by_vendor: true, .. });
         phase.vendor.as_ref().filter(|_| by_vendor)
     }
 
-    /// A phase by the vendor, among the ranks of its group.
+    /// Runs a phase as a vendor's collective, among the ranks of its group.
     pub(super) fn by_vendor(
         &self,
         phase: &Phase,

@@ -1,4 +1,4 @@
-//! Rules of a user: which algorithm for arrays of which size.
+//! User-defined rules: an algorithm for each range of array sizes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +9,9 @@ use unisono_collectives::names::UnknownName;
 use crate::call::Why;
 use crate::size;
 
-/// An algorithm for each of some ranges of sizes: `recursive-doubling:0-8K;butterfly:8K-1M;ring:1M-`.
+/// Algorithms by range of sizes: `recursive-doubling:0-8K;butterfly:8K-1M;ring:1M-`.
 ///
-/// Sizes are those of the array in bytes. A range holds its first size and not its last. What is in no range is chosen
+/// Sizes are those of the array in bytes. A range includes its start and excludes its end. Sizes outside all ranges are selected
 /// as without rules.
 ///
 /// ```
@@ -24,7 +24,7 @@ use crate::size;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// Smallest sizes first.
+    /// By size, ascending.
     rules: Vec<Rule>,
 }
 
@@ -32,31 +32,31 @@ pub struct Rules {
 struct Rule {
     algorithm: Algorithm,
     from_bytes: usize,
-    /// Above all sizes, if open.
+    /// `usize::MAX` or more for an open range.
     to_bytes: Option<usize>,
 }
 
-/// Why a text is no set of rules, or no choice at all.
+/// Why a text is not a valid choice or set of rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each sentence names its fields")]
 pub enum InvalidChoice {
-    /// Nothing has this name.
+    /// Unknown name.
     #[error(transparent)]
     Name(#[from] UnknownName),
-    /// It does not read as a rule.
-    #[error("no rule reads {rule:?}; expected ALGORITHM:FROM-TO or ALGORITHM:FROM-, such as ring:1M-")]
+    /// A syntax error.
+    #[error("invalid rule {rule:?}; expected ALGORITHM:FROM-TO or ALGORITHM:FROM-, such as ring:1M-")]
     Syntax { rule: String },
-    /// No size is in its range.
-    #[error("the rule {rule} is for no size; expected sizes that rise, such as 8K-1M")]
+    /// An empty range.
+    #[error("the rule {rule} matches no size; expected increasing sizes, such as 8K-1M")]
     Empty { rule: String },
-    /// Two rules want the same sizes.
+    /// Overlapping ranges.
     #[error("the rules {one} and {other} are both for arrays of {}", size::text(*both_bytes))]
     Overlap { one: String, other: String, both_bytes: usize },
 }
 
 impl Rules {
-    /// What the rules say of arrays of this size, and the rule that says so.
+    /// The algorithm for arrays of this size, and the rule that gives it.
     pub(crate) fn algorithm(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         let rule = self.rules.iter().find(|rule| rule.holds(size_bytes))?;
         let &Rule { algorithm, from_bytes, to_bytes } = rule;
@@ -137,14 +137,14 @@ mod tests {
     #[test]
     fn nonsense_is_refused_by_name() {
         for (text, said) in [
-            ("ring:", "no rule reads \"ring:\"; expected ALGORITHM:FROM-TO"),
-            ("ring:1M", "no rule reads \"ring:1M\""),
-            ("ring:1M-2T", "no rule reads \"ring:1M-2T\""),
-            ("ring:-8K", "no rule reads \"ring:-8K\""),
-            ("ring:0-;", "no rule reads \"\""),
+            ("ring:", "invalid rule \"ring:\"; expected ALGORITHM:FROM-TO"),
+            ("ring:1M", "invalid rule \"ring:1M\""),
+            ("ring:1M-2T", "invalid rule \"ring:1M-2T\""),
+            ("ring:-8K", "invalid rule \"ring:-8K\""),
+            ("ring:0-;", "invalid rule \"\""),
             ("rimg:0-8", "did you mean \"ring\"?"),
-            ("ring:8K-8K", "the rule ring:8K-8K is for no size"),
-            ("ring:1M-8K", "the rule ring:1M-8K is for no size"),
+            ("ring:8K-8K", "the rule ring:8K-8K matches no size"),
+            ("ring:1M-8K", "the rule ring:1M-8K matches no size"),
             ("ring:0-;tree:1G-", "the rules ring:0- and tree:1G- are both for arrays of 1G"),
             ("ring:0-9;tree:0-8", "are both for arrays of 0"),
         ] {

@@ -1,4 +1,4 @@
-//! How a program says what world it wants, and what it wants of it.
+//! [`Builder`]: the settings and the origin of a world.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,16 +17,16 @@ use crate::transport::Alone;
 use crate::transport::mpi::Mpi;
 use crate::transport::{Bootstrap, Directory, Transport};
 
-/// So long ranks may take to begin, however short the deadline of a collective is: programs are loaded, and take turns.
+/// The least time for ranks to start, however short the deadline of a collective: loading programs takes time.
 const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
 
-/// The way into a world: [`Unisono::builder`].
+/// Entry point: [`Unisono::builder`].
 #[derive(Debug, Clone, Copy)]
 pub struct Unisono;
 
 impl Unisono {
-    /// What a program wants of its world. What it does not say, the environment says (`UNISONO_TIMEOUT_S` and others), and
-    /// otherwise the defaults apply.
+    /// Configures a world. Settings that the program leaves out come from the environment (`UNISONO_TIMEOUT_S` and others), or
+    /// else are the defaults.
     ///
     /// ```
     /// use std::time::Duration;
@@ -49,8 +49,8 @@ impl Unisono {
     }
 }
 
-/// What a program wants of a world: the setters say what, and the last call ([`detect`](Self::detect), `mpi`, `attach`,
-/// [`processes`](Self::processes), [`threads`](Self::threads)) says where its ranks come from.
+/// Configures and creates a world: setters first, then one of [`detect`](Self::detect), `mpi`, `attach`,
+/// [`processes`](Self::processes) and [`threads`](Self::threads), which determines the origin of its ranks.
 #[derive(Default)]
 #[must_use]
 pub struct Builder {
@@ -60,42 +60,42 @@ pub struct Builder {
     on_failure: OnFailure,
     ignores_environment: bool,
     bootstrap: Option<Box<dyn Bootstrap>>,
-    /// Why this rank takes part only to say that it cannot.
+    /// Why this rank refuses to take part.
     refusal: Option<String>,
 }
 
 impl Builder {
-    /// The algorithm for all calls, as [`Communicator::set_choice`]. All ranks choose the same.
+    /// The algorithm of all calls, as [`Communicator::set_choice`]. All ranks set the same.
     pub fn algorithm(self, choice: impl Into<Choice>) -> Self {
         Self { algorithm: Some(choice.into()), ..self }
     }
 
-    /// How long a rank waits for another, in its first call too, as [`Communicator::set_timeout`].
+    /// How long a rank waits for another, in the first call too, as [`Communicator::set_timeout`].
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 
-    /// The file of measured constants that `unisono tune` wrote. All ranks go by rank 0's.
+    /// The file of measured constants written by `unisono tune`. All ranks use rank 0's.
     pub fn tuning(self, file: impl Into<PathBuf>) -> Self {
         Self { tuning: Some(file.into()), ..self }
     }
 
-    /// What becomes of this program when a rank fails. By default calls return errors, and nothing ends.
+    /// What a failure does to this program. By default calls return errors, and no process ends.
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
     }
 
-    /// How the ranks find each other, for [`Builder::processes`] and [`Builder::detect`].
+    /// The bootstrap by which ranks find each other, for [`Builder::processes`] and [`Builder::detect`].
     pub fn bootstrap(self, bootstrap: impl Bootstrap + 'static) -> Self {
         Self { bootstrap: Some(Box::new(bootstrap)), ..self }
     }
 
-    /// Goes by what the program says, and by defaults, whatever `UNISONO_…` variables are set.
+    /// Ignores the `UNISONO_…` variables.
     pub fn ignore_environment(self) -> Self {
         Self { ignores_environment: true, ..self }
     }
 
-    /// Takes part in the world only to tell all ranks why this one cannot.
+    /// Makes this rank refuse the world: all ranks get the reason.
     pub(crate) fn refuse(self, why: &str) -> Self {
         Self { refusal: Some(why.to_owned()), ..self }
     }
@@ -120,12 +120,11 @@ impl Builder {
         Ok(config)
     }
 
-    /// Takes part in the world that was launched: under `mpirun` as `mpi`, under whatever sets `RANK` and
-    /// `WORLD_SIZE` (`unisono launch`, `torchrun`) as [`processes`](Self::processes). A world of one where nothing has launched
-    /// this process.
+    /// Joins the launched world: under `mpirun` as [`mpi`](Self::mpi), under a launcher that sets `RANK` and `WORLD_SIZE`
+    /// (`unisono launch`, `torchrun`) as [`processes`](Self::processes). Without a launcher, a world of one rank.
     ///
     /// # Errors
-    /// As those.
+    /// As [`mpi`](Self::mpi) and [`processes`](Self::processes).
     pub fn detect(self) -> Result<Communicator> {
         if self.bootstrap.is_some() || Launcher::detect().starter == Some(Starter::Variables) {
             return self.processes();
@@ -138,7 +137,7 @@ impl Builder {
         self.mpi()
     }
 
-    /// Without MPI, what a launcher of MPI's starts is a world all the same, on one machine.
+    /// Without MPI, the processes of an MPI launcher form a world on one machine.
     #[cfg(not(feature = "mpi"))]
     fn by_mpi_or_alone(self) -> Result<Communicator> {
         match Launcher::detect().ranks {
@@ -147,30 +146,30 @@ impl Builder {
         }
     }
 
-    /// Initialises MPI and takes part in the world that `mpirun` launched; a world of one without `mpirun`.
+    /// Initialises MPI and joins the world launched by `mpirun`; without `mpirun`, a world of one rank.
     ///
-    /// Called once, by the main thread of every process. The communicator finalises MPI when it is dropped, but after a failure.
+    /// Call it once, from the main thread of every process. Dropping the communicator finalises MPI, except after a failure.
     ///
     /// # Errors
-    /// [`Error::Launch`] if MPI is already initialised, the launcher belongs to another MPI than the program, or
-    /// ranks are different programs; [`Error::Setting`], on all ranks, for settings that make no sense, or differ between ranks
-    /// where they must not; [`Error::Mpi`] if MPI fails.
+    /// [`Error::Launch`] if MPI is already initialised, the launcher belongs to another MPI than the program, or ranks are
+    /// different programs; [`Error::Setting`], on all ranks, for settings that are invalid or differ between ranks where they
+    /// must not; [`Error::Mpi`] if MPI fails.
     #[cfg(feature = "mpi")]
     pub fn mpi(self) -> Result<Communicator> {
         let (mpi, config) = Mpi::init(self.config())?;
         over_processes(Transport::Mpi(Box::new(mpi)), &config)
     }
 
-    /// Takes part in a communicator of an MPI that the program has initialised itself.
+    /// Joins a communicator of an MPI that the program has initialised.
     ///
-    /// It is duplicated, so that no message of ours meets one of yours, and MPI is never finalised here.
-    /// Called by all ranks of the communicator. Drop the result before MPI is finalised.
+    /// It is duplicated (`MPI_Comm_dup`), so that messages of the library and the program never match, and MPI is not finalised
+    /// here. All ranks of the communicator call it. Drop the result before finalising MPI.
     ///
-    /// With [`OnFailure::ReturnError`] one thing still ends the job: a call that fails between nodes while MPI may write to its
-    /// buffer. To give the buffer back would not be sound.
+    /// Even with [`OnFailure::ReturnError`], a call that fails between nodes while MPI may still write to its buffer ends the
+    /// job: returning the buffer would be unsound.
     ///
     /// # Errors
-    /// [`Error::Launch`] if MPI is not up; otherwise as [`mpi`](Self::mpi).
+    /// [`Error::Launch`] if MPI is not initialised, or is finalised; otherwise as [`mpi`](Self::mpi).
     #[cfg(feature = "mpi")]
     pub fn attach(
         self,
@@ -180,15 +179,15 @@ impl Builder {
         over_processes(Transport::Mpi(Box::new(mpi)), &config)
     }
 
-    /// Takes part in a world of processes of this machine, which share memory and need no MPI.
+    /// Joins a world of processes on this machine, which share memory and need no MPI.
     ///
-    /// They find each other by a [bootstrap](Self::bootstrap). Without one, each process has a number and their count from its launcher
-    /// (`RANK` and `WORLD_SIZE`), and they find each other in the folder that `UNISONO_BOOTSTRAP_DIR` names, or else in one of all that
-    /// `torchrun` or a session has started with the same `MASTER_PORT`.
+    /// Ranks find each other by a [bootstrap](Self::bootstrap). The default one takes `RANK` and `WORLD_SIZE` from the launcher
+    /// and uses the folder `UNISONO_BOOTSTRAP_DIR`, or else one shared by all processes that `torchrun` or a session started
+    /// with the same `MASTER_PORT`.
     ///
     /// # Errors
-    /// [`Error::Launch`] if there is no launcher, ranks do not come, are different programs, or share no machine or memory;
-    /// [`Error::Setting`], on all ranks, for settings that make no sense, or differ between ranks where they must not.
+    /// [`Error::Launch`] if there is no launcher, or if ranks do not arrive, are different programs, or share no machine or
+    /// memory; [`Error::Setting`], on all ranks, for settings that are invalid or differ between ranks where they must not.
     pub fn processes(mut self) -> Result<Communicator> {
         let config = self.config();
         let mut bootstrap = match self.bootstrap.take() {
@@ -196,14 +195,14 @@ impl Builder {
             None => Box::new(launched(&config)?),
         };
         let (transport, config) = Transport::processes(&mut *bootstrap, config)?;
-        // What the bootstrap has left behind goes when all are there: it is dropped here.
+        // All ranks are here, so dropping the bootstrap removes its files.
         over_processes(transport, &config)
     }
 
-    /// The ends of a world of `ranks` threads in this process, rank 0 first. Each goes to a thread of its own.
+    /// The communicators of a world of `ranks` threads in this process, rank 0 first. Move each to a thread of its own.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a variable of the environment that makes no sense.
+    /// [`Error::Setting`] for an invalid environment variable.
     ///
     /// # Panics
     /// If `ranks` is 0.
@@ -219,7 +218,7 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// How the processes find each other that a launcher has numbered.
+/// The default bootstrap, for processes numbered by a launcher.
 fn launched(config: &Result<Config>) -> Result<Directory> {
     let launcher = Launcher::detect();
     let Some(world) = launcher.rank.zip(launcher.ranks).filter(|(rank, ranks)| rank < ranks) else {
@@ -239,7 +238,7 @@ fn launched(config: &Result<Config>) -> Result<Directory> {
 }
 
 /// # Errors
-/// [`Error::Launch`] where ranks are on other machines too, which would be waited for in vain.
+/// [`Error::Launch`] if there are ranks on other machines, which this one would wait for in vain.
 fn check_one_machine((rank, ranks): (Rank, usize), local_ranks: Option<usize>) -> Result<()> {
     match local_ranks.filter(|&local_ranks| local_ranks < ranks) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Who reduces an array on GPUs: a vendor, an algorithm with a vendor in its nodes, or the host.
+//! Selects the method of an all-reduce on GPUs: a vendor, an algorithm with a vendor inside nodes, or the host.
 
 use unisono_collectives::algorithm::Role;
 use unisono_collectives::{Algorithm, Topology};
@@ -10,13 +10,13 @@ use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor, is_for_vendors, those_for_vendors};
 use crate::select::Choice;
 
-/// Up to this size the number of messages between nodes decides, and beyond it how many ranks share the network.
+/// Up to this size the number of messages between nodes decides; above it, how many ranks share the network.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// What carries out an all-reduce, where it is not left to the host's choice. The same on all ranks.
+/// The method of an all-reduce, unless it is left to the host's choice. The same on all ranks.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if what was asked for by name cannot be had.
+/// [`Error::Unsupported`] if the method chosen by name is not available.
 pub(super) fn choose(
     choice: &Choice,
     call: &Call,
@@ -28,7 +28,7 @@ pub(super) fn choose(
     let refused = |why: String| Err(Error::Unsupported(format!("{choice} cannot reduce this: {why}")));
     match choice {
         Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi) => {
-            refused("MPI's own collectives are for arrays in the host's memory".to_owned())
+            refused("MPI's own collectives are for arrays in host memory".to_owned())
         }
         Choice::Vendor(Vendor::Nccl) => match by_nccl {
             Ok(()) => Ok(Some((Method::Vendor(Vendor::Nccl), Why::AskedFor))),
@@ -48,7 +48,7 @@ pub(super) fn choose(
     }
 }
 
-/// What is usually fastest.
+/// The default.
 fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Method, Why)> {
     let nccl_in = |role| Method::InNodes(Algorithm::usual(role), Vendor::Nccl);
     if by_nccl {
@@ -83,7 +83,7 @@ fn can_all_be_nccl(call: &Call, topology: &Topology) -> Result<(), String> {
 }
 
 fn can_be_in_nodes(call: &Call, topology: &Topology) -> Result<(), String> {
-    // Between nodes the host divides.
+    // Between nodes the host divides the sums.
     if topology.nodes() > 1 { Ok(()) } else { can_divide(call) }
 }
 
@@ -131,7 +131,7 @@ mod tests {
         assert!(name("rail+nccl", &call, &shared, &two).ends_with("ranks 0 and 1 share a GPU"));
         assert_eq!(name("rail", &call, &shared, &two), "host");
         assert!(name("nccl", &call, &Inside::Nccl, &two).contains("one node"));
-        assert!(name("mpi", &call, &Inside::Nccl, &one).contains("host's memory"));
+        assert!(name("mpi", &call, &Inside::Nccl, &one).contains("host memory"));
     }
 
     #[test]
