@@ -1,5 +1,5 @@
-//! What ranks of a node share: the atomics and cells of the standard library or, under `--cfg loom`, loom's, which tries every order in
-//! which threads may see each other's writes.
+//! Atomics and cells shared by the ranks of a node: those of the standard library or, under `--cfg loom`, loom's, which explores
+//! all interleavings.
 
 pub(crate) use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
-/// Memory that one rank writes and others read, by turns that atomics give them.
+/// Memory that one rank writes and others read, synchronised by atomics.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(transparent)]
@@ -23,21 +23,20 @@ pub(crate) struct SharedCell<T: ?Sized>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> SharedCell<T> {
-    /// Looks at what is there, while nobody writes.
+    /// Reads, while nobody writes.
     #[inline(always)]
     pub(crate) fn with<R>(&self, look: impl FnOnce(*const T) -> R) -> R {
         look(self.0.get())
     }
 
-    /// Writes, while nobody else looks.
+    /// Writes, while nobody else accesses it.
     #[inline(always)]
     pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
     }
 }
 
-/// For loom, a sequentially consistent access is no more than an acquire and a release, but a fence is what it is: this one stands by
-/// accesses that need to be in the one order of all. Elsewhere they are in it by themselves.
+/// A fence for loom, which treats sequentially consistent accesses as acquire and release only. Elsewhere it does nothing.
 #[inline(always)]
 pub(crate) fn one_order() {
     #[cfg(loom)]

@@ -1,7 +1,7 @@
-//! How a step's messages get from rank to rank: a closed menu, one file each.
+//! Transports: how messages get from rank to rank; one file each.
 //!
-//! A transport moves bytes between ranks, in order, and checks that both ends are in the same collective.
-//! It knows nothing of schedules, and of elements only what [`Target`] does with them.
+//! A transport moves bytes between ranks in order, and checks that both ends are in the same collective. It knows nothing of
+//! schedules, and of elements only what [`Target`] does with them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) use bootstrap::Directory;
 use faulty::Faulty;
 pub(crate) use header::{Calls, Header, Messages};
 pub(crate) use message::{FAR_SEGMENT, Headers, Incoming, Outgoing, Target};
-/// The longest message that is eager between ranks that share memory: it is copied at once, and its sender goes on.
+/// The longest eager message between ranks that share memory: the sender copies it and continues.
 pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
 pub(crate) use shared::{Open, Shares};
@@ -49,7 +49,7 @@ pub(crate) use waiting::Hopeless;
 pub(crate) use waiting::{Deadlines, Waiting};
 use waiting::{spins, usable_cores};
 
-/// Why an exchange did not succeed; the executor knows where that was.
+/// Why an exchange failed; the executor adds the position.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Timeout { other: Rank, waited: Duration },
@@ -59,7 +59,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The same as an error, with the place where it happened, and what the status board says of a rank that did not come.
+    /// The error of this failure at a position, with what the status board shows of a rank that did not arrive.
     pub(crate) fn at(self, at: Place, status: &StatusBoard) -> Error {
         let at = Box::new(at);
         match self {
@@ -79,18 +79,18 @@ impl Failure {
 pub(crate) enum Transport {
     /// Ranks that share memory: threads of one process, or processes of one node.
     Shared(Box<Shared>),
-    /// Ranks that are processes under an MPI launcher; those of a node share memory where they can.
+    /// Ranks that are processes under an MPI launcher; those of a node share memory if possible.
     #[cfg(feature = "mpi")]
     Mpi(Box<mpi::Mpi>),
-    /// One of those, with faults.
+    /// Either of these, with injected faults.
     Faulty(Box<Faulty>),
 }
 
 impl Transport {
-    /// All ends of a new world of threads.
+    /// The transports of a new world of threads.
     ///
     /// # Panics
-    /// If the world is to have no rank.
+    /// If `ranks` is 0.
     pub(crate) fn threads(ranks: usize) -> crate::error::Result<Vec<Self>> {
         assert!(ranks > 0, "a world has at least one rank");
         let cores = usable_cores();
@@ -98,12 +98,12 @@ impl Transport {
         Ok(ends.into_iter().map(|end| Self::Shared(Box::new(end))).collect())
     }
 
-    /// One end of a world of processes of this machine, which need no MPI; and the settings that all of them have. Called by all
-    /// ranks, also by one whose settings make no sense: the others would wait for it.
+    /// The transport of a world of processes on this machine, without MPI, and the settings that all of them share. All ranks
+    /// call it, including one with invalid settings, since the others wait for it.
     ///
     /// # Errors
-    /// [`Error::Launch`] if they are on several machines or cannot share memory, and what the bootstrap says;
-    /// [`Error::Setting`], on all ranks, for settings that differ or make no sense.
+    /// [`Error::Launch`] if they are on several machines, cannot share memory, or the bootstrap fails; [`Error::Setting`], on
+    /// all ranks, for settings that are invalid or differ.
     pub(crate) fn processes(
         bootstrap: &mut dyn Bootstrap,
         config: crate::error::Result<Config>,
@@ -112,7 +112,7 @@ impl Transport {
         Ok((Self::Shared(Box::new(shared)), config))
     }
 
-    /// The same of some of its ranks, where MPI brings them together; otherwise a bootstrap does. Called by all of them.
+    /// The transport of a group, if MPI connects its ranks; otherwise a bootstrap does. All members call it.
     #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn group(&mut self, members: &[Rank], config: &Config) -> Option<crate::error::Result<Self>> {
         match self {
@@ -126,7 +126,7 @@ impl Transport {
         }
     }
 
-    /// Whether there is an MPI under it.
+    /// Whether MPI is initialised under this transport.
     pub(crate) fn has_mpi(&self) -> bool {
         match self {
             Self::Shared(_) => false,
@@ -136,7 +136,7 @@ impl Transport {
         }
     }
 
-    /// The same with the faults that were asked for.
+    /// Wraps the transport with the requested faults.
     pub(crate) fn with_faults(self, chaos: Option<Chaos>) -> Self {
         match chaos {
             Some(chaos) => Self::Faulty(Box::new(Faulty::new(self, chaos))),
@@ -144,7 +144,7 @@ impl Transport {
         }
     }
 
-    /// The name in every table.
+    /// The name in tables.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Shared(shared) => shared.name(),
@@ -164,7 +164,7 @@ impl Transport {
         }
     }
 
-    /// How many ranks really share this node, whatever nodes were declared.
+    /// The number of ranks that really share this node, whatever nodes were declared.
     pub(crate) fn local_ranks(&self) -> usize {
         match self {
             Self::Shared(shared) => shared.members().len(),
@@ -174,10 +174,10 @@ impl Transport {
         }
     }
 
-    /// Whether another thread than the one that made this may use it.
+    /// Whether threads other than the one that created it may use the transport.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if MPI forbids it; what to do.
+    /// [`Error::Unsupported`] if MPI does not allow it, with what to do.
     pub(crate) fn check_other_threads(&self) -> crate::error::Result<()> {
         match self {
             Self::Shared(_) => Ok(()),
@@ -187,8 +187,8 @@ impl Transport {
         }
     }
 
-    /// Says whether this rank computes only when nothing is in flight. Otherwise its two threads may share a
-    /// core, and the one that waits for messages is to give way at once.
+    /// Sets whether this rank computes only when nothing is in flight. If not, its two threads may share a core, and the one
+    /// that waits for messages yields at once.
     pub(crate) fn has_core_to_itself(&mut self, alone: bool) {
         let threads = self.local_ranks() * if alone { 1 } else { 2 };
         let spins = spins(threads, self.node_cores());
@@ -200,7 +200,7 @@ impl Transport {
         }
     }
 
-    /// How many cores all ranks of this node may use together.
+    /// The number of cores available to all ranks of this node together.
     pub(crate) fn node_cores(&self) -> usize {
         match self {
             Self::Shared(shared) => shared.cores(),
@@ -210,7 +210,7 @@ impl Transport {
         }
     }
 
-    /// Where the ranks live, as far as this transport can see.
+    /// The nodes of all ranks, as far as this transport knows.
     pub(crate) fn topology(&self) -> Topology {
         match self {
             Self::Shared(shared) => Topology::single_node(shared.members().len()),
@@ -220,7 +220,7 @@ impl Transport {
         }
     }
 
-    /// Where registered memory of this rank comes from.
+    /// The allocator of registered memory of this rank.
     pub(crate) fn registry(&self) -> Arc<Registry> {
         match self.shared() {
             Some(shared) => Arc::clone(shared.registry()),
@@ -228,7 +228,7 @@ impl Transport {
         }
     }
 
-    /// What the ranks of this node know of each other beside their messages.
+    /// The state that the ranks of this node publish to each other.
     #[inline]
     pub(crate) fn status(&self) -> &StatusBoard {
         match self {
@@ -239,7 +239,7 @@ impl Transport {
         }
     }
 
-    /// The ranks that share memory with this one, and how.
+    /// The shared-memory transport among the ranks of this node.
     fn shared(&self) -> Option<&Shared> {
         match self {
             Self::Shared(shared) => Some(shared),
@@ -249,7 +249,7 @@ impl Transport {
         }
     }
 
-    /// Sends and receives at the same time; returns when both are done, and the bytes sent may change again.
+    /// Sends and receives at the same time; returns when both are done and the sent bytes may change.
     #[inline]
     pub(crate) fn exchange(
         &mut self,
@@ -270,12 +270,12 @@ impl Transport {
         }
     }
 
-    /// Whether the send of a message to this rank is eager: it is copied at once, and waits for nobody.
+    /// Whether the send of a message to this rank is eager.
     pub(crate) fn takes_a_copy(&self, to: Rank, size_bytes: usize) -> bool {
         size_bytes <= EAGER_BYTES && to != self.rank() && self.shared().is_some_and(|shared| shared.has(to))
     }
 
-    /// Whether the kernel copies between processes of this node; `None` where none share memory.
+    /// Whether cross memory attach works between processes of this node; `None` if none share memory.
     pub(crate) fn kernel_copies(&self) -> Option<bool> {
         match self {
             Self::Shared(shared) => shared.kernel_copies(),
@@ -285,16 +285,16 @@ impl Transport {
         }
     }
 
-    /// Whether all of the `ranks` ranks of the world share memory.
+    /// Whether all `ranks` ranks of the world share memory.
     pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {
         self.shared().is_some_and(|shared| shared.members().len() == ranks)
     }
 
-    /// Opens this rank's buffer to all ranks, lets `work` work on this rank's range of all buffers, and returns when
-    /// all ranks have worked on theirs.
+    /// Opens this rank's buffer to all ranks, lets `work` work on this rank's range of all buffers, and returns when all ranks
+    /// are done with theirs.
     ///
-    /// All ranks of a world that [shares memory](Self::is_shared_by) call it with buffers of the same size, and with
-    /// the same ranges of all ranks, which are parts of a partition.
+    /// All ranks of a world that [shares memory](Self::is_shared_by) call it with buffers of the same size and with the same
+    /// ranges, which partition them.
     pub(crate) fn single_pass(
         &mut self,
         header: &Header,
@@ -317,7 +317,7 @@ impl Transport {
             .single_pass(header, buffer, shares, deadlines, work)
     }
 
-    /// From now on this says why this rank ends.
+    /// Sets the failure report of this rank.
     pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
         match self {
             Self::Shared(shared) => shared.set_failure_report(report),
@@ -327,7 +327,7 @@ impl Transport {
         }
     }
 
-    /// Says that this rank cannot go on, and tells the other ranks.
+    /// Marks this rank as failed and informs the other ranks.
     pub(crate) fn fail(&mut self, cause: &str) {
         match self {
             Self::Shared(shared) => shared.fail(cause),
@@ -337,7 +337,7 @@ impl Transport {
         }
     }
 
-    /// Ends the job if MPI still has memory of a caller's who is about to get it back.
+    /// Ends the job if MPI still holds a buffer that would return to the caller.
     pub(crate) fn end_if_stranded(&self) {
         match self {
             Self::Shared(_) => {}

@@ -1,4 +1,4 @@
-//! The menu: every algorithm by name, and the plan that it makes for one rank.
+//! The catalogue of algorithms, by name, and the plan that each makes for one rank.
 
 use crate::names::named;
 use crate::operation::Operation;
@@ -19,33 +19,33 @@ pub mod tree;
 
 pub use descriptor::{Descriptor, Levels, Role};
 
-/// An algorithm: a pure function from a rank and its world to what that rank does.
+/// An algorithm: a pure function from a rank and its world to the plan of that rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
-    /// Whole arrays to everybody: [`all_to_all`].
+    /// Every rank sends its whole array to every other: [`all_to_all`].
     AllToAll,
-    /// One rank does the work: [`master_worker`].
+    /// One rank reduces all arrays: [`master_worker`].
     MasterWorker,
     /// Every rank reduces its own part, by direct exchange: [`round_robin`].
     RoundRobin,
-    /// Binomial tree up and down: [`tree`].
+    /// A binomial tree, up and down: [`tree`].
     Tree,
     /// Two binary trees at once: [`double_tree`].
     DoubleTree,
     /// Recursive halving and doubling: [`butterfly`].
     Butterfly,
-    /// The butterfly of whole arrays: [`recursive_doubling`].
+    /// Recursive doubling of whole arrays: [`recursive_doubling`].
     RecursiveDoubling,
-    /// Neighbour to neighbour: [`ring`].
+    /// Around a ring of neighbours: [`ring`].
     Ring,
-    /// In the node, among the leaders, in the node: [`hierarchical_copy`].
+    /// Reduce in the node, all-reduce among the leaders, broadcast in the node: [`hierarchical_copy`].
     HierarchicalCopy,
-    /// In the node, one all-reduce per local rank, in the node: [`rail`].
+    /// Reduce-scatter in the node, one all-reduce per shard between nodes, all-gather in the node: [`rail`].
     Rail,
 }
 
 impl Algorithm {
-    /// The whole menu.
+    /// All algorithms.
     pub const ALL: [Self; 10] = [
         Self::AllToAll,
         Self::MasterWorker,
@@ -59,7 +59,7 @@ impl Algorithm {
         Self::Rail,
     ];
 
-    /// What the algorithm is, beside its steps.
+    /// The properties of the algorithm, apart from its steps.
     pub const fn descriptor(self) -> &'static Descriptor {
         match self {
             Self::AllToAll => &all_to_all::DESCRIPTOR,
@@ -80,7 +80,7 @@ impl Algorithm {
         self.descriptor().name
     }
 
-    /// The algorithm that is usually right for something.
+    /// The default algorithm for a role.
     ///
     /// ```
     /// use unisono_collectives::Algorithm;
@@ -93,13 +93,12 @@ impl Algorithm {
         Self::ALL.into_iter().find(has_it).expect("each role is an algorithm's")
     }
 
-    /// Those that look at nodes.
+    /// The hierarchical algorithms.
     pub fn with_levels() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|algorithm| algorithm.descriptor().levels.is_some())
     }
 
-    /// What `rank` does when this algorithm carries out `operation`; `None` if the algorithm does not offer
-    /// it.
+    /// The plan of `rank` for `operation`; `None` if the algorithm does not offer the operation.
     ///
     /// Every algorithm offers [`Operation::AllReduce`].
     ///
@@ -128,11 +127,11 @@ impl Algorithm {
         Some((0..topology.ranks()).map(plan).collect())
     }
 
-    /// What makes the plan of any one rank. What they have in common is found once, and the plans of a large
-    /// world, which may not fit into memory together, can be looked at one after the other.
+    /// Makes the plan of any one rank. Work common to all ranks is done once, and the plans of a large world, which together may
+    /// not fit into memory, can be made one after the other.
     pub fn planner(self, operation: Operation, topology: &Topology) -> Option<impl Fn(Rank) -> Plan> {
         let ranks = topology.ranks();
-        // What an algorithm offers to one rank it offers to all.
+        // An algorithm offers the same operations to all ranks.
         self.plan(operation, topology, ranks - 1)?;
         let together = self.descriptor().made_together(operation, ranks);
         Some(move |rank: Rank| match together.get(rank) {

@@ -1,9 +1,9 @@
-//! How a plan is carried out: a value too, made from the plan, its size, and what links and memory allow.
+//! Executions: how a plan is carried out, given its size and what links and memory allow.
 //!
-//! A plan says who sends what to whom and in which order it is added. An [`Execution`] says the rest: whether short messages go as early as
-//! what they read is there, in how many blocks steps are taken one after the other, whether ranks that reach each other's memory need
-//! no messages at all, and what is on the wire while something else is reduced. All that decides it is in one function,
-//! [`CompiledPlan::execution`]; the executor only interprets what comes out, and [`verify_executions`] plays it.
+//! A plan defines who sends what to whom, and in which order it is added. An [`Execution`] defines the rest: whether short
+//! messages are eager, how many blocks are worked on in turn, whether ranks that access each other's memory need no messages at
+//! all, and what overlaps with transfers between nodes. One function decides, [`CompiledPlan::execution`]; the executor only
+//! interprets the result, and [`verify_executions`] simulates it.
 //!
 //! ```
 //! use unisono_collectives::execution::{Capabilities, CompiledPlan, Execution};
@@ -41,39 +41,42 @@ pub use moves::{Move, Moves};
 pub use traits::Traits;
 pub use verify::verify_executions;
 
-/// How much of a chunk is worked on at a time where ranks share memory: a few of it fit a core's cache.
+/// The part of a chunk worked on at a time where ranks share memory: a few of them fit a core's cache.
 pub const BLOCK_BYTES: usize = 512 << 10;
 
-/// How a rank carries out its plan. All ranks of a call make theirs from the same, and come to the same kind and number of blocks.
+/// How a rank carries out its plan. All ranks of a call derive it from the same inputs, and get the same kind and number of
+/// blocks.
 ///
-/// A *block* is a part of each chunk. So an element stays in its chunk, and the bits do not depend on how many there are.
+/// A *block* is a part of each chunk: an element stays in its chunk, and results do not depend on the number of blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Execution {
-    /// Every message is eager: halves of steps, each send as early as what it reads is there.
+    /// Every message is eager: halves of steps, with each send as early as its data allows.
     Eager(Vec<EagerStep>),
-    /// The plan's steps by messages, all of one block after all of the one before.
+    /// The plan's steps by messages, one block after the other.
     Messages {
-        /// How many blocks.
+        /// The number of blocks.
         blocks: usize,
-        /// Whether phases that name what a vendor may do are left to MPI's own collectives.
+        /// Whether MPI's own collectives carry out the phases that name one.
         by_vendor: bool,
     },
-    /// A direct all-reduce in a single pass over memory that all ranks reach, without messages: each reduces its own chunks of all
-    /// buffers, and gives all the result.
+    /// A direct all-reduce in a single pass over memory that all ranks access, without messages: each rank reduces its own
+    /// chunks of all buffers, and writes the result to all. (Hashmi, Chakraborty, Bayatpour, Subramoni and Panda, "Designing
+    /// efficient shared address space reduction collectives for multi-/many-cores", IPDPS 2018.)
     SinglePass {
-        /// Who reduces what, and in which order.
+        /// Which rank reduces what, and in which order.
         direct: Arc<Direct>,
-        /// How many passes, one for each block.
+        /// The number of passes, one for each block.
         blocks: usize,
     },
-    /// What only moves elements, in a single pass over memory that all ranks reach.
+    /// An operation that only moves elements, in a single pass over memory that all ranks access.
     Moves(Moves),
-    /// Levels in lanes: while one block is between nodes, others are reduced and spread inside of them.
+    /// Multi-level plans in lanes, pipelined over blocks: while one block is between nodes, others are reduced and distributed
+    /// inside them. (Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.)
     Lanes(Timetable),
 }
 
 impl Execution {
-    /// In how many blocks the array is worked on.
+    /// The number of blocks.
     pub fn blocks(&self) -> usize {
         match self {
             Self::Eager(_) => 1,
@@ -84,26 +87,26 @@ impl Execution {
     }
 }
 
-/// What links, memory and the type of the elements allow. What all ranks must decide alike follows from it, so all have the same.
+/// What links, memory and the element type allow. The same on all ranks, since it decides what all must decide alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether all ranks reach each other's memory.
+    /// Whether all ranks access each other's memory.
     pub is_shared: bool,
-    /// Whether messages between nodes go on while a rank does something else.
+    /// Whether exchanges between nodes can be posted and completed later.
     pub has_lanes: bool,
-    /// Up to this size a message between ranks that share memory is copied to where its receiver finds it, and its sender goes on.
+    /// The largest eager message between ranks that share memory.
     pub eager_bytes: usize,
-    /// What the links between nodes send at a time.
+    /// The segment size of links between nodes.
     pub segment_bytes: usize,
-    /// Whether elements are held in a wider format than they travel in.
+    /// Whether elements are accumulated in a wider format than on the wire.
     pub accumulates: bool,
-    /// Whether MPI's own collectives are to carry out what they may.
+    /// Whether MPI's own collectives carry out the phases that they can.
     pub by_vendor: bool,
 }
 
 impl Capabilities {
-    /// What a machine allows ranks on these nodes: in one node they share memory if it has a [single pass](Machine::one_pass), and
-    /// between nodes there are lanes if something [goes on there](Machine::segment_bytes).
+    /// The capabilities of a modelled machine: in one node, ranks share memory if it has a [single pass](Machine::one_pass);
+    /// between nodes there are lanes if it has a [segment size](Machine::segment_bytes).
     pub fn of(machine: &Machine, topology: &Topology) -> Self {
         let nodes = topology.nodes();
         Self {
@@ -117,7 +120,7 @@ impl Capabilities {
     }
 }
 
-/// Ranks that share nothing and have nothing but messages.
+/// Messages only: ranks share no memory.
 impl Default for Capabilities {
     fn default() -> Self {
         Self {

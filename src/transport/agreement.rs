@@ -1,4 +1,4 @@
-//! What all ranks must have alike before they can go on: found out in the first thing that they say.
+//! The check at start-up that all ranks have compatible programs and settings.
 
 use unisono_collectives::Operation;
 use xxhash_rust::xxh3::xxh3_64;
@@ -14,24 +14,22 @@ use crate::method::Method;
 use crate::record::BARRIER_NAME;
 use crate::system;
 
-/// What a rank is: the crate, and how its messages look.
+/// The program and the layout of its messages.
 const PROGRAM: &str = "unisono";
-/// What carries the messages between nodes.
+/// The library that carries messages between nodes.
 const LIBRARY: &str = "MPI";
-/// What is wrong with the settings of one rank.
+/// The error in the settings of a rank.
 const ERROR: &str = "error";
-/// More ranks than these are not listed.
+/// The number of ranks that an error lists.
 const MOST_NAMED: usize = 8;
 
-/// Holds what all ranks are against each other; the settings that all of them have, and what is odd though no harm.
-/// Called by all ranks, also by one whose settings make no sense: the others would wait for it. `library` is the version of
-/// MPI, if these ranks have one.
+/// Compares the facts of all ranks; returns their common settings and a warning, if any. All ranks call it, including one with
+/// invalid settings, since the others wait for it. `library` is the version of MPI, if these ranks use one.
 ///
-/// If all are alike, it costs one all-gather of a number.
+/// If all are the same, it costs one all-gather of a number.
 ///
 /// # Errors
-/// On all ranks: [`Error::Setting`] for settings that differ or make no sense, [`Error::Launch`] for programs
-/// that differ.
+/// On all ranks: [`Error::Setting`] for settings that are invalid or differ, [`Error::Launch`] for programs that differ.
 pub(super) fn agree(
     bootstrap: &mut dyn Bootstrap,
     config: Result<Config>,
@@ -49,7 +47,7 @@ pub(super) fn agree(
     config.map(|config| (config, odd))
 }
 
-/// Whether such ranks can work together; what is odd though no harm.
+/// Whether these ranks can work together; a warning, if any.
 fn judge(all: &[Facts]) -> Result<Option<String>> {
     refuse_errors(all)?;
     if let Some(differing) = differing(all, PROGRAM) {
@@ -69,7 +67,7 @@ fn judge(all: &[Facts]) -> Result<Option<String>> {
     }))
 }
 
-/// What a rank tells of itself.
+/// The facts that a rank reports about itself.
 #[derive(Debug, Default)]
 struct Facts {
     values: Vec<(String, String)>,
@@ -115,7 +113,7 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\t'], " ")
 }
 
-/// What is wrong with the settings of some ranks, and of which.
+/// The error for invalid settings, with the ranks that have them.
 fn refuse_errors(all: &[Facts]) -> Result<()> {
     let Some(error) = all.iter().map(|facts| facts.value(ERROR)).find(|error| !error.is_empty()) else {
         return Ok(());
@@ -123,7 +121,7 @@ fn refuse_errors(all: &[Facts]) -> Result<()> {
     Err(Error::Setting(format!("on {}: {error}", who(all, |facts| facts.value(ERROR) == error))))
 }
 
-/// Who has which value of this name, if ranks differ in it.
+/// The values of a name by rank, if they differ.
 fn differing(all: &[Facts], name: &str) -> Option<String> {
     let mut values: Vec<_> = all.iter().map(|facts| facts.value(name)).collect();
     values.sort_unstable();
@@ -140,7 +138,7 @@ fn differing(all: &[Facts], name: &str) -> Option<String> {
     Some(format!("{name} is {}", said.collect::<Vec<_>>().join(", and ")))
 }
 
-/// Ranks, with the machines that they are on: "ranks 0, 2 (a), rank 5 (b)".
+/// Lists ranks with their machines: "ranks 0, 2 (a), rank 5 (b)".
 fn who(all: &[Facts], is_one: impl Fn(&Facts) -> bool) -> String {
     let mut hosts: Vec<(&str, Vec<String>)> = Vec::new();
     let ranks: Vec<_> = all.iter().enumerate().filter(|(_, facts)| is_one(facts)).collect();
@@ -161,8 +159,7 @@ fn who(all: &[Facts], is_one: impl Fn(&Facts) -> bool) -> String {
     text
 }
 
-/// A number that changes when ranks would not understand each other: with the shape of a message, of the board, or of
-/// what their codes mean.
+/// A hash of the message and board layouts and of the meaning of codes: ranks with different hashes are incompatible.
 fn protocol() -> u64 {
     let method = Method::ALL.map(Method::name);
     let names =
@@ -170,7 +167,7 @@ fn protocol() -> u64 {
     let operations = Operation::all(0).map(Operation::name);
     let names: Vec<_> = names.chain(operations).chain([BARRIER_NAME]).collect();
     let sizes = [size_of::<Header>(), Board::size_bytes(2), Board::size_bytes(3), size_of::<usize>()];
-    // The same for all compilers and versions, as the standard library's is not.
+    // Stable across compilers and versions, unlike the standard library's hash.
     xxh3_64(format!("{sizes:?} {names:?}").as_bytes())
 }
 

@@ -1,4 +1,4 @@
-//! Messages to other nodes that travel while a rank does something else: posted now, completed later.
+//! Non-blocking exchanges with other nodes: posted now, completed later.
 
 #![cfg_attr(
     not(feature = "mpi"),
@@ -7,12 +7,12 @@
 
 use super::{Deadlines, Failure, Header, Outgoing, Target, Transport};
 
-/// An exchange that was posted, by its number.
+/// The number of a posted exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket(pub(super) u64);
 
 impl Transport {
-    /// Whether messages to other nodes can travel so. All of the `ranks` ranks say the same.
+    /// Whether exchanges with other nodes can be posted. The same on all `ranks` ranks.
     pub(crate) fn has_lanes(&self, ranks: usize) -> bool {
         match self {
             Self::Shared(_) => false,
@@ -22,8 +22,8 @@ impl Transport {
         }
     }
 
-    /// Begins to exchange messages with a rank of another node, where there are lanes: what is sent may change again at once, and is
-    /// answered by `size_bytes`. Two ranks post the exchanges between them in the same order.
+    /// Posts an exchange with a rank of another node, if there are lanes: sends a copy of the bytes and receives `size_bytes`.
+    /// Both ranks post the exchanges between them in the same order.
     pub(crate) fn post(
         &mut self,
         header: &Header,
@@ -42,7 +42,7 @@ impl Transport {
         }
     }
 
-    /// Waits for an exchange that was posted, and takes in what it brought.
+    /// Waits for a posted exchange and consumes what it received.
     pub(crate) fn complete(
         &mut self,
         header: &Header,

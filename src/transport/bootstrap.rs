@@ -1,4 +1,4 @@
-//! How the ranks of a world find each other before any link is there.
+//! Bootstraps: how the ranks of a world find each other before any link exists.
 
 use unisono_collectives::Rank;
 
@@ -8,10 +8,10 @@ mod directory;
 
 pub(crate) use directory::Directory;
 
-/// What ranks need of each other before they have a link: an all-gather of bytes. MPI has one, so has a key-value store, and
-/// so has every trainer that starts its processes by itself.
+/// An all-gather of bytes, which is all that ranks need before they have links. MPI, key-value stores and trainers that start
+/// their own processes can provide one.
 ///
-/// All ranks make the same calls in the same order. They are few (about ten), and small (at most some kilobytes).
+/// All ranks make the same calls in the same order: about ten, of at most a few kilobytes.
 ///
 /// ```
 /// use std::sync::mpsc::{Receiver, Sender, channel};
@@ -53,17 +53,17 @@ pub trait Bootstrap {
     /// The number of this rank.
     fn rank(&self) -> Rank;
 
-    /// How many ranks the world has.
+    /// The number of ranks in the world.
     fn ranks(&self) -> usize;
 
-    /// What every rank gives, rank 0 first. Ranks may give different numbers of bytes. Called by all ranks.
+    /// Gathers the bytes of every rank, rank 0 first; their lengths may differ. All ranks call it.
     ///
     /// # Errors
-    /// If another rank does not come: it must not wait for ever.
+    /// If another rank does not arrive: an implementation must not wait for ever.
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
 }
 
-/// The only rank of its world.
+/// A world of one rank.
 #[cfg(not(feature = "mpi"))]
 #[derive(Debug)]
 pub(crate) struct Alone;
@@ -83,7 +83,7 @@ impl Bootstrap for Alone {
     }
 }
 
-/// The same of a few numbers. Called by all ranks.
+/// All-gathers a few numbers. All ranks call it.
 pub(super) fn gather<const N: usize>(bootstrap: &mut dyn Bootstrap, own: [u64; N]) -> Result<Vec<[u64; N]>> {
     let all = gather_bytes(bootstrap, bytemuck::cast_slice(&own))?;
     let other = || Error::Launch("ranks of different versions of unisono are in one world".to_owned());
@@ -94,14 +94,14 @@ pub(super) fn gather<const N: usize>(bootstrap: &mut dyn Bootstrap, own: [u64; N
     all.into_iter().map(words).collect::<Option<_>>().ok_or_else(other)
 }
 
-/// The same of bytes, and as many answers as there are ranks.
+/// All-gathers bytes, and checks the number of results.
 pub(super) fn gather_bytes(bootstrap: &mut dyn Bootstrap, own: &[u8]) -> Result<Vec<Vec<u8>>> {
     let (ranks, all) = (bootstrap.ranks(), bootstrap.all_gather(own)?);
     if all.len() == ranks {
         return Ok(all);
     }
     Err(Error::Launch(format!(
-        "the bootstrap's all-gather gave {} values in a world of {ranks} ranks",
+        "the bootstrap's all-gather returned {} values in a world of {ranks} ranks",
         all.len()
     )))
 }

@@ -1,11 +1,10 @@
-//! A transport that delays messages and loses them, on purpose: what it is wrapped around must still give right results, or
-//! errors.
+//! Fault injection: delays and drops messages, to test that results remain correct or calls fail with errors.
 //!
-//! `UNISONO_CHAOS` asks for it (`seed=7,delay_us=200,lose=0.001`). Where nothing is asked for it is not there.
+//! Enabled by `UNISONO_CHAOS` (`seed=7,delay_us=200,lose=0.001`); otherwise it is not in the path.
 //!
-//! A link keeps messages in order, as shared memory and MPI do. So one that loses a message loses all that would come after
-//! it, as a link that is cut: its sender goes on, and its receiver runs into the deadline. Single passes over shared memory, what MPI
-//! does itself, and what travels in lanes between nodes, are only delayed.
+//! Links keep messages in order, as shared memory and MPI do. A link that drops a message therefore drops all later ones, like a
+//! cut cable: its sender continues, and its receiver times out. Single passes over shared memory, MPI's own collectives, and
+//! exchanges in lanes between nodes are only delayed.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use unisono_collectives::Rank;
 use super::{Outgoing, Transport};
 use crate::config::Chaos;
 
-/// A transport with faults.
+/// A transport with injected faults.
 #[derive(Debug)]
 pub(crate) struct Faulty {
     pub(super) inner: Transport,
@@ -26,7 +25,7 @@ pub(crate) struct Faulty {
 }
 
 impl Faulty {
-    /// What happens to each rank follows from the seed and its number.
+    /// The faults of a rank are determined by the seed and its number.
     pub(super) fn new(inner: Transport, chaos: Chaos) -> Self {
         let (rank, ranks) = (inner.rank(), inner.topology().ranks());
         let random = Rng::with_seed(Rng::with_seed(chaos.seed).u64(..) ^ rank as u64);
@@ -36,7 +35,7 @@ impl Faulty {
         Self { inner, chaos, random, is_cut: vec![false; ranks] }
     }
 
-    /// Waits for a while, up to the longest delay.
+    /// Waits up to the maximum delay.
     pub(super) fn delay(&mut self) {
         let longest_us = self.chaos.delay_us;
         if longest_us > 0 {
@@ -44,14 +43,14 @@ impl Faulty {
         }
     }
 
-    /// The message, if it is not lost.
+    /// The message, unless it is dropped.
     pub(super) fn sent<'a>(&mut self, outgoing: Option<Outgoing<'a>>) -> Option<Outgoing<'a>> {
         let outgoing = outgoing?;
         (!self.loses(outgoing.to)).then_some(outgoing)
     }
 
     fn loses(&mut self, to: Rank) -> bool {
-        // Of a message to itself there is nothing to lose.
+        // A message to this rank itself cannot be lost.
         if to == self.inner.rank() {
             return false;
         }

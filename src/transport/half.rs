@@ -1,4 +1,4 @@
-//! The two halves of an exchange, and the loop that waits for both.
+//! The two halves of an exchange, and the loop that completes both.
 
 use unisono_collectives::Rank;
 
@@ -9,10 +9,10 @@ pub(super) trait Half {
     /// The rank at the other end.
     fn other(&self) -> Rank;
 
-    /// Whether there is nothing left to do.
+    /// Whether the half is complete.
     fn is_done(&self) -> bool;
 
-    /// Does what can be done now. Whether that was anything.
+    /// Makes progress without blocking. Returns whether there was any.
     fn progress(&mut self) -> Result<bool, Failure>;
 }
 
@@ -32,16 +32,15 @@ impl<H: Half> Half for Option<H> {
     }
 }
 
-/// What a rank sees when it looks around in the middle of a wait.
+/// The outcome of a check during a wait.
 #[derive(Debug)]
 pub(super) enum Sight {
     Nothing,
-    /// The rank that is waited for will not come. What it did before counts.
+    /// The other rank will not arrive. Messages that it sent before still count.
     Hopeless(Failure),
 }
 
-/// Polls both halves until they are done. From time to time it looks around, for what may be wrong with the rank
-/// that it waits for.
+/// Polls both halves until they are complete, and periodically checks the state of the rank that it waits for.
 #[inline]
 pub(super) fn complete(
     sending: &mut impl Half,
@@ -58,11 +57,11 @@ pub(super) fn complete(
         if received || sent {
             continue;
         }
-        // Of two ranks, first of all the one that is to send.
+        // With two ranks, first the one that is to send.
         let other = if receiving.is_done() { sending.other() } else { receiving.other() };
         let due = match waiting.pause_for(other) {
             Err(late @ Failure::Timeout { .. }) => {
-                // This rank may itself have had no core, and all that it waits for is here, or why it is not.
+                // This rank may have been descheduled itself: the message may be here, or the reason why not.
                 look_around(other, &waiting)?;
                 if receiving.progress()? || sending.progress()? {
                     continue;

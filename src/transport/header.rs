@@ -1,4 +1,4 @@
-//! What ranks tell each other of the collective that they are in.
+//! Message headers: which collective a message belongs to.
 
 use bytemuck::{Pod, Zeroable};
 use unisono_collectives::Rank;
@@ -12,35 +12,35 @@ mod messages;
 
 pub(crate) use messages::Messages;
 
-/// What every message begins with: which collective it belongs to, in the eyes of its sender.
+/// The header of every message: the collective that its sender is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Header {
     sequence: u64,
     count: u64,
-    /// The size of this message's payload.
+    /// The payload size of this message.
     size_bytes: u64,
-    /// What stands for the call's label; 0 if it has none.
+    /// The hash of the call's label; 0 without one.
     label: u32,
-    /// What stands for all calls before this one.
+    /// A hash of all calls before this one.
     history: u32,
     codes: Codes,
 }
 
 impl Header {
-    /// One of which nothing is known but its number.
+    /// A header with only a number, for tests.
     #[cfg(all(test, loom))]
     pub(crate) fn numbered(sequence: u64) -> Self {
         Self { sequence, ..bytemuck::Zeroable::zeroed() }
     }
 
-    /// The number of the call.
+    /// The sequence number of the call.
     #[inline]
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Whether it is of a message from one rank to another, and not of a collective.
+    /// Whether this is a point-to-point message rather than part of a collective.
     pub(super) fn is_message(&self) -> bool {
         self.codes.is_message()
     }
@@ -50,13 +50,13 @@ impl Header {
         self.codes.operation()
     }
 
-    /// Writes down in this rank's flight recorder that the call begins.
+    /// Records the start of the call in this rank's flight recorder.
     #[inline]
     pub(crate) fn note<'a>(&self, status: &'a StatusBoard, size_bytes: usize) -> Recording<'a> {
         status.begin(self.sequence, self.count, self.codes, self.label.into(), size_bytes)
     }
 
-    /// The same of a later one of the numbers that the call takes.
+    /// The header of a later one of the sequence numbers that the call uses.
     #[cfg(feature = "nccl")]
     pub(crate) fn later(self, numbers: u64) -> Self {
         Self { sequence: self.sequence + numbers, ..self }
@@ -66,7 +66,7 @@ impl Header {
         Self { size_bytes: size_bytes as u64, ..self }
     }
 
-    /// What the sender called, in words; the status board knows the names of labels.
+    /// Describes the sender's call; the status board knows the names of labels.
     fn describe(&self, status: &StatusBoard) -> String {
         let Self { sequence, count, codes, label, .. } = self;
         let number = if self.is_message() { sequence.wrapping_sub(FIRST_OF_MESSAGES) } else { *sequence };
@@ -92,11 +92,11 @@ impl Header {
         text + &format!(", by {}", codes.method())
     }
 
-    /// What stands for all of it where a message has no room for more: two headers that differ have the same digest once in 2^64.
+    /// A digest for messages without room for the header: two different headers collide with probability 2^-64.
     #[inline]
     pub(super) fn digest(&self) -> u64 {
-        // Each word times an odd number of its own, so that no two of them can make up for each other; all at once, since a
-        // message waits for it.
+        // Each word times its own odd factor, so that no two words compensate each other; computed in parallel, since it delays
+        // the message.
         const FACTORS: [u64; 5] = [
             0x9e37_79b9_7f4a_7c15,
             0xbf58_476d_1ce4_e5b9,
@@ -111,10 +111,10 @@ impl Header {
         })
     }
 
-    /// Holds the header of a message from rank `other` against what is expected of it.
+    /// Compares the header of a message from rank `other` with the expected one.
     #[inline]
     pub(super) fn check(&self, theirs: &Self, other: Rank, status: &StatusBoard) -> Result<(), Failure> {
-        // Word by word in registers: a comparison of arrays calls `memcmp`.
+        // Word by word in registers: comparing arrays would call `memcmp`.
         let words = bytemuck::cast_ref::<Self, [u64; 5]>;
         let differences =
             words(theirs).iter().zip(words(self)).fold(0, |all, (one, other)| all | (one ^ other));
@@ -141,7 +141,7 @@ impl Header {
         Failure::Mismatch { ours, other, theirs: theirs_called }
     }
 
-    /// The first call before this one in which this rank and another disagree, if both are still known here.
+    /// The first call before this one in which this rank and another differ, if both are still recorded here.
     fn first_apart(&self, other: Rank, status: &StatusBoard) -> Option<(Self, Self)> {
         let both = |sequence| {
             let called = |rank| self.in_place(sequence, rank, status);
@@ -150,15 +150,14 @@ impl Header {
         (self.sequence.saturating_sub(RECORDS as u64)..self.sequence).find_map(both)
     }
 
-    /// What a rank has called in a place of the order of calls, if that is known here.
+    /// The call of a rank with this sequence number, if it is recorded here.
     fn in_place(&self, sequence: u64, rank: Rank, status: &StatusBoard) -> Option<Self> {
         let (count, codes, label) = status.called(rank, sequence)?;
         Some(Self { sequence, count, codes, label: label as u32, ..*self })
     }
 
-    /// Looks at the header of a message that is not awaited now, but tells what rank `other` is doing: two
-    /// ranks that are in the same place of the order of calls and call different things may otherwise wait
-    /// for each other for ever.
+    /// Checks the header of a message that is not expected now but shows what rank `other` is doing: two ranks that make
+    /// different calls with the same sequence number might otherwise wait for each other for ever.
     pub(super) fn check_overheard(
         &self,
         theirs: &Self,
@@ -166,7 +165,7 @@ impl Header {
         status: &StatusBoard,
     ) -> Result<(), Failure> {
         let same_size = theirs.of_size(self.size_bytes as usize);
-        // Messages from one rank to another have no place in that order, and those of different pairs have the same numbers.
+        // Point-to-point messages are not in that order, and their numbers repeat between pairs.
         if theirs.sequence == self.sequence && !self.is_message() {
             self.check(&same_size, other, status)
         } else {
@@ -174,34 +173,34 @@ impl Header {
         }
     }
 
-    /// Looks at what rank `other`, for which this one waits, has called in the same place of the order of calls: it may never send
-    /// what is waited for, nor anything else, and wait itself, or be through with its call.
+    /// Checks the call with the same sequence number of rank `other`, which this one waits for: that rank may be waiting itself
+    /// or have finished its call, and never send the expected message.
     pub(super) fn check_called(&self, other: Rank, status: &StatusBoard) -> Result<(), Failure> {
         self.in_place(self.sequence, other, status)
             .map_or(Ok(()), |theirs| self.check(&theirs, other, status))
     }
 }
 
-/// A rank's place in the order of calls, and what stands for those that it has made: ranks that disagree in a call may both be done
-/// with it when they meet, and are to see it then.
+/// The sequence number of a rank's next call and a hash of the earlier ones: ranks that differ in a call may both complete it,
+/// and then detect it at the next message.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     /// The number of the next call.
     pub(crate) sequence: u64,
     history: u64,
-    /// The messages from one rank to another, which have numbers of their own.
+    /// The counters of point-to-point messages, which have numbers of their own.
     pub(crate) messages: Messages,
 }
 
 impl Calls {
-    /// The next call, which takes so many numbers.
+    /// The header of the next call, which uses this many sequence numbers.
     #[inline]
     pub(crate) fn next(&mut self, numbers: u64, count: usize, codes: Codes, label: u64) -> Header {
         let Self { sequence, history, .. } = *self;
         let (count, label) = (count as u64, label as u32);
         let header = Header { sequence, count, size_bytes: 0, label, history: (history >> 32) as u32, codes };
         self.sequence += numbers;
-        // As FNV-1a, but for words. What a bit changes are the bits above it, and the upper half is what is told.
+        // Like FNV-1a, but on words. A bit affects those above it, and the upper half is transmitted.
         let step = |hash: u64, word: u64| (hash ^ word ^ (word >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.history = [codes.bits(), count, label.into()].into_iter().fold(history.rotate_left(32), step);
         header

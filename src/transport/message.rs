@@ -1,20 +1,20 @@
-//! What an exchange moves: bytes for another rank, and what becomes of those that arrive.
+//! The data of an exchange: outgoing bytes, and the target of incoming ones.
 
 use unisono_collectives::Rank;
 
 use super::Header;
 use crate::kernels::Kernel;
 
-/// The size of the longest segment to another node: MPIs send messages of 64 KiB, their own header with them, at once over TCP, and
-/// would ask before they send longer ones. Asking takes longer than sending: a wire of 1 Gbit/s is idle for more than half of the
-/// time (measured: 335 and 150 ms for 16 MiB over two ranks).
+/// The largest segment between nodes: MPIs send messages of up to 64 KiB, including their own header, eagerly over TCP, and use
+/// a rendezvous for longer ones. The rendezvous takes longer than the transfer: it leaves a 1 Gbit/s link idle for more than
+/// half of the time (measured: 335 and 150 ms for 16 MiB over two ranks).
 pub(crate) const FAR_SEGMENT: usize = (64 << 10) - 256;
 
-/// What the two messages of an exchange say: the same, if they are of one collective call.
+/// The headers of the two messages of an exchange: equal if both belong to a collective.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Headers<'a> {
     pub(crate) sent: &'a Header,
-    /// What the message that arrives must say.
+    /// The header expected on the incoming message.
     pub(crate) awaited: &'a Header,
 }
 
@@ -32,31 +32,31 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Where bytes from another rank go.
+/// The target of bytes from another rank.
 #[derive(Debug)]
 pub(crate) struct Incoming<'a> {
     pub(crate) from: Rank,
     pub(crate) target: Target<'a>,
 }
 
-/// What happens to bytes that arrive. They may arrive in several pieces of whole elements.
+/// What to do with incoming bytes. They may arrive in several pieces of whole elements.
 #[derive(Debug)]
 pub(crate) enum Target<'a> {
-    /// They take the place of what is here, as they are.
+    /// Stores them unchanged.
     Place(&'a mut [u8]),
-    /// A kernel works them into what is held.
+    /// Combines them with the held elements by a kernel.
     Apply {
         held: &'a mut [u8],
-        /// The size of an element that is held.
+        /// The size of a held element.
         held_size_bytes: usize,
-        /// The size of an element that arrives.
+        /// The size of an incoming element.
         wire_size_bytes: usize,
         kernel: Kernel,
     },
 }
 
 impl Target<'_> {
-    /// How many bytes must arrive.
+    /// The number of bytes expected.
     pub(crate) fn size_bytes(&self) -> usize {
         match self {
             Self::Place(place) => place.len(),
@@ -66,7 +66,7 @@ impl Target<'_> {
         }
     }
 
-    /// Takes in the piece that begins `offset_bytes` after the first byte.
+    /// Consumes a piece that starts at `offset_bytes`.
     pub(crate) fn accept(&mut self, offset_bytes: usize, piece: &[u8]) {
         match self {
             Self::Place(place) => place[offset_bytes..offset_bytes + piece.len()].copy_from_slice(piece),

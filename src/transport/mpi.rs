@@ -1,8 +1,7 @@
-//! Ranks that are processes under an MPI launcher: messages through MPI, and through shared memory inside a node;
-//! waits of our own.
+//! Ranks that are processes under an MPI launcher: messages through MPI between nodes, and through shared memory inside them.
 //!
-//! MPI carries bytes between two ranks, and nothing else: what it would reduce, we reduce. Only setting up,
-//! finalising, and MPI's own collectives (a baseline) block inside MPI.
+//! MPI only carries bytes between two ranks; reductions are our own. All waits poll with deadlines. Only set-up, finalisation
+//! and MPI's own collectives (a baseline) block inside MPI.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -33,7 +32,7 @@ mod sys;
 mod wire;
 
 use bootstrap::OfComm;
-use ending::{end_job, last_words};
+use ending::{end_job, report_failure};
 use exchange::Messages;
 pub(crate) use launch::{alone_in_job, library_fits};
 pub(super) use overheard::STRAGGLING;
@@ -41,43 +40,43 @@ use reductions::Reductions;
 pub(crate) use sys::library_version;
 use sys::{Comm, State, User};
 
-/// Why there can be no communicator any more.
+/// The error when MPI is already finalised.
 const OVER: &str = "MPI was finalised in this process, when its first communicator was dropped or by the program, and cannot be \
                     initialised again: keep one communicator for as long as there is something to communicate";
 
-/// One rank's end of an MPI world.
+/// One rank's handle to an MPI world.
 #[derive(Debug)]
 pub(crate) struct Mpi {
     comm: Comm,
     rank: Rank,
     topology: Topology,
     node_cores: usize,
-    /// The ranks of this node, where they share memory.
+    /// The ranks of this node, if they share memory.
     node: Option<Shared>,
     status: StatusBoard,
-    /// What says why this rank ends, if anything does.
+    /// The failure report of this rank, if it has one.
     report: Option<Arc<dyn FailureReport>>,
     name: &'static str,
     messages: Messages,
     groups: Vec<own::OfGroup>,
     reductions: Reductions,
-    /// Whether a collective of MPI's own failed while MPI still had the caller's memory.
+    /// Whether one of MPI's own collectives failed while MPI still held the caller's buffer.
     stranded: bool,
     spins: u32,
-    /// Whether MPI was initialised here, and is to be finalised here.
+    /// Whether this communicator initialised MPI, and therefore finalises it.
     owns_mpi: bool,
-    /// The only thread that may call MPI, where MPI does not allow more.
+    /// The only thread that may call MPI, if the thread level is below `MPI_THREAD_SERIALIZED`.
     only_thread: Option<ThreadId>,
-    /// What this rank failed of.
+    /// The cause of this rank's failure.
     cause: Option<String>,
-    /// What then becomes of the job.
+    /// What a failure does to the job.
     on_failure: OnFailure,
     _user: User,
 }
 
 impl Mpi {
-    /// Initialises MPI and takes part in the world that was launched. All ranks come to it, also those whose settings
-    /// make no sense: the others would wait for them.
+    /// Initialises MPI and joins the launched world. All ranks call it, including those with invalid settings, since the others
+    /// wait for them.
     pub(crate) fn init(config: Result<Config>) -> Result<(Self, Config)> {
         match sys::state()? {
             State::NotYet => {}
@@ -92,13 +91,13 @@ impl Mpi {
         sys::init()?;
         let begun = Self::new(Comm::world(), true, config);
         if let Err(Error::Launch(_) | Error::Setting(_)) = &begun {
-            // All ranks know it, and leave together.
+            // All ranks have this error, and finalise together.
             sys::finalize()?;
         }
         begun
     }
 
-    /// Takes part in a communicator of an MPI that is already up.
+    /// Joins a communicator of an MPI that is already initialised.
     pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, config: Result<Config>) -> Result<(Self, Config)> {
         match sys::state()? {
             State::Up => {}
@@ -116,14 +115,14 @@ impl Mpi {
         Self::over(parent.duplicate()?, owns_mpi, config)
     }
 
-    /// A world of some of its ranks. Called by all of them, and by no others.
+    /// The transport of a group. Its members call it, and no other ranks.
     pub(crate) fn group(&self, members: &[Rank], config: &Config) -> Result<Self> {
         self.check_thread();
         let comm = self.comm.of_group(members)?;
         Self::over(comm, false, Ok(config.clone())).map(|(group, _)| group)
     }
 
-    /// Takes part in a communicator that is ours.
+    /// The transport over a communicator of our own.
     fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Self, Config)> {
         let user = User::new();
         let mut bootstrap = OfComm::new(comm)?;
@@ -152,7 +151,7 @@ impl Mpi {
                 None
             }
         };
-        // A rank may be alone on its node, and the others not.
+        // A rank may be alone on its node while others are not.
         let sharing = comm.all_gather(node.as_ref().map_or(1, |node| node.members().len()) as u64)?;
         let name = name(&sharing);
         let cause = None;
@@ -200,17 +199,17 @@ impl Mpi {
         }
     }
 
-    /// How messages travel: `mpi`, `shm` where all ranks share memory, or both. All ranks say the same.
+    /// The links of this world: `mpi`, `shm` if all ranks share memory, or both. The same on all ranks.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What the ranks of this node know of each other.
+    /// The state that the ranks of this node publish to each other.
     pub(crate) fn status(&self) -> &StatusBoard {
         &self.status
     }
 
-    /// The ranks that share memory with this one.
+    /// The shared-memory transport among the ranks of this node.
     pub(crate) fn shared(&self) -> Option<&Shared> {
         self.node.as_ref()
     }
@@ -282,7 +281,7 @@ impl Mpi {
                 exchange::begin(far_send, far_receive, &mut listening, &mut waiting)?;
                 let look = |other, waiting: &Waiting<'_>| {
                     let far = listening.look_around(other, waiting)?;
-                    // What a rank of this node has sent is here before it leaves.
+                    // Messages of a rank of this node are here before it leaves.
                     if around.has(other) { around.look(other, waiting) } else { Ok(far) }
                 };
                 if to_near {
@@ -294,21 +293,21 @@ impl Mpi {
         )
     }
 
-    /// From now on this says why this rank ends.
+    /// Sets the failure report of this rank.
     pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
         self.messages.set_failure_report(Arc::clone(&report));
         self.report = Some(report);
     }
 
-    /// Says and remembers why this rank cannot go on; the job is ended when the communicator is dropped.
+    /// Reports and remembers why this rank cannot continue; dropping the communicator ends the job.
     pub(crate) fn fail(&mut self, cause: &str) {
         if self.cause.is_none() {
             self.cause = Some(cause.to_owned());
-            last_words(self.report.as_deref(), &self.status, cause);
+            report_failure(self.report.as_deref(), &self.status, cause);
         }
     }
 
-    /// Ends the job if MPI still has memory of a caller's who is about to get it back.
+    /// Ends the job if MPI still holds a buffer that would return to the caller.
     pub(crate) fn end_if_stranded(&self) {
         if self.stranded || self.messages.are_stranded() {
             end_job(&self.status);
@@ -324,7 +323,7 @@ impl Mpi {
     }
 }
 
-/// How messages travel, from how many ranks share memory with every rank, and itself.
+/// The name, given the number of ranks that share memory with every rank, including itself.
 fn name(sharing: &[u64]) -> &'static str {
     match sharing.iter().max() {
         None | Some(1) => "mpi",
@@ -333,7 +332,7 @@ fn name(sharing: &[u64]) -> &'static str {
     }
 }
 
-/// The nodes, numbered in the order of their leaders, from the leader of every rank.
+/// The topology, given the leader of every rank; nodes are numbered in the order of their leaders.
 fn topology(leaders: &[u64]) -> Topology {
     let mut nodes: Vec<_> = leaders.to_vec();
     nodes.sort_unstable();
@@ -342,7 +341,7 @@ fn topology(leaders: &[u64]) -> Topology {
     Topology::from_node_of(leaders.iter().map(node).collect())
 }
 
-/// For every rank, the leader of its node: the rank in the world of its local rank 0. Called by all ranks.
+/// The leader of every rank's node: the world rank of its local rank 0. All ranks call it.
 fn leaders(comm: Comm) -> Result<Vec<u64>> {
     let node = comm.node()?;
     let leader = node.all_gather(comm.rank()? as u64)?[0];
@@ -357,7 +356,7 @@ impl Drop for Mpi {
         } else if !self.messages.flights.are_none() {
             self.fail("it left a collective in the middle of it");
         }
-        // To finalise, or to free a communicator, would be to wait for ranks that wait for this one.
+        // `MPI_Finalize` and `MPI_Comm_free` would wait for ranks that wait for this one.
         if self.cause.is_some() {
             match self.on_failure {
                 OnFailure::EndJob => end_job(&self.status),
@@ -367,7 +366,7 @@ impl Drop for Mpi {
         if !matches!(sys::state(), Ok(State::Up)) {
             return;
         }
-        // Its last rank to go takes the memory with it.
+        // The last rank to drop it frees the memory.
         self.node = None;
         self.status.leave(self.rank);
         if self.owns_mpi {

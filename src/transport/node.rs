@@ -1,6 +1,6 @@
-//! How the ranks of a node come to share memory.
+//! Sets up shared memory between the ranks of a node.
 //!
-//! All ranks of the world make the same all-gathers, whatever becomes of each node: a bootstrap knows no others.
+//! All ranks of the world make the same all-gathers whatever happens on each node, since a bootstrap has no others.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::AtomicU64;
@@ -19,7 +19,7 @@ use crate::memory::{Pages, Registry};
 use crate::status::StatusBoard;
 use crate::system;
 
-/// Ranks that may come to share memory, in order, with the processes that they are; and which of them this rank is.
+/// The ranks that may share memory, in order, with their processes; and the position of this rank.
 #[derive(Debug, Clone)]
 pub(super) struct LocalRanks {
     members: Vec<Rank>,
@@ -28,7 +28,7 @@ pub(super) struct LocalRanks {
 }
 
 impl LocalRanks {
-    /// The ranks of this rank's node. Called by all ranks.
+    /// The ranks of this rank's node. All ranks call it.
     pub(super) fn of_node(bootstrap: &mut dyn Bootstrap, topology: &Topology) -> Result<Self> {
         let process_ids = gather(bootstrap, [u64::from(std::process::id())])?;
         let process_ids = process_ids.into_iter().map(|[id]| id as i32).collect();
@@ -36,7 +36,7 @@ impl LocalRanks {
         Ok(all.on_node_of(topology))
     }
 
-    /// Those of them that are on this rank's node in a topology.
+    /// Those of them on this rank's node in a topology.
     pub(super) fn on_node_of(&self, topology: &Topology) -> Self {
         let own = topology.node_of(self.rank());
         let places: Vec<_> =
@@ -56,12 +56,12 @@ impl LocalRanks {
         self.members[self.position]
     }
 
-    /// Whether they are threads of one process, which reach all of each other's memory.
+    /// Whether they are threads of one process, which access all of each other's memory.
     fn are_one_process(&self) -> bool {
         self.process_ids.iter().all(|&id| id == self.process_ids[0])
     }
 
-    /// What each of them gives, in order. Called by all ranks of the world.
+    /// All-gathers values among them, in order. All ranks of the world call it.
     pub(super) fn gather<const N: usize>(
         &self,
         bootstrap: &mut dyn Bootstrap,
@@ -72,8 +72,8 @@ impl LocalRanks {
     }
 }
 
-/// The status board of the ranks of a node; one of this rank's own where they cannot share memory (of which [`share`] speaks).
-/// Called by all ranks with the local ranks of their real node, whatever nodes are declared.
+/// The status board of the ranks of a node; a private one if they cannot share memory (as [`share`] reports). All ranks call it,
+/// with the local ranks of their real node, whatever nodes are declared.
 pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<StatusBoard> {
     let ranks = bootstrap.ranks();
     let size_bytes = StatusBoard::size_bytes(ranks, local_ranks.len());
@@ -84,17 +84,17 @@ pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) ->
     shared.or_else(|_| StatusBoard::alone(local_ranks.rank(), ranks))
 }
 
-/// What becomes of sharing memory with the other ranks of a node.
+/// The result of sharing memory with the other ranks of a node.
 #[derive(Debug)]
 pub(super) enum Sharing {
     Done(Box<Shared>),
-    /// There are no others.
+    /// There are no other ranks.
     Alone,
-    /// The system does not let processes share memory: why, the same for all ranks of the node.
+    /// The system does not let processes share memory; the reason, the same on all ranks of the node.
     Cannot(String),
 }
 
-/// Shares memory with the other ranks of this node. Called by all ranks.
+/// Shares memory with the other ranks of this node. All ranks call it.
 pub(super) fn share(
     bootstrap: &mut dyn Bootstrap,
     local_ranks: &LocalRanks,
@@ -110,7 +110,7 @@ pub(super) fn share(
             0 => Board::new(pages, ranks, number),
             _ => Board::existing(pages, ranks, number).ok_or(Errno::NOENT)?,
         };
-        // A rank that is alone sends no messages over it.
+        // A single rank sends no messages over it.
         if ranks > 1 { board.touch().map(|()| board) } else { Ok(board) }
     })?;
     let by_kernel = by_kernel(bootstrap, local_ranks, copies)?;
@@ -132,7 +132,7 @@ pub(super) fn share(
     Ok(Sharing::Done(Box::new(shared)))
 }
 
-/// What the kernel copies between the ranks of a node. All of them find the same, and one says what cannot be.
+/// What cross memory attach is used for between the ranks of a node. They agree on it, and one prints why not.
 fn by_kernel(
     bootstrap: &mut dyn Bootstrap,
     local_ranks: &LocalRanks,
@@ -143,7 +143,7 @@ fn by_kernel(
         return Ok(ByKernel::Nothing);
     }
     let needs_no_kernel = local_ranks.are_one_process();
-    // It stays until all have read it.
+    // Kept until all have read it.
     let readable = Box::new(AtomicU64::new(readable_by(local_ranks.position)));
     let can_read = can_read_next(bootstrap, local_ranks, &readable)? || needs_no_kernel;
     let is_slow = can_read && !needs_no_kernel && copies == KernelCopies::Auto && !is_kernel_fast();
@@ -162,13 +162,13 @@ fn by_kernel(
     Ok(if found.iter().any(|[_, slow]| *slow == 1) { ByKernel::Messages } else { ByKernel::Everything })
 }
 
-/// Whether this rank can read memory of the next one: what that rank has there is known.
+/// Whether this rank can read the memory of the next one, tried on a known value.
 fn can_read_next(
     bootstrap: &mut dyn Bootstrap,
     local_ranks: &LocalRanks,
     readable: &AtomicU64,
 ) -> Result<bool> {
-    // Some systems let only a parent read, unless the process says otherwise.
+    // Some systems let only a parent read, unless the process allows it.
     let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
     let addresses = local_ranks.gather(bootstrap, [readable.as_ptr() as u64])?;
     let next = (local_ranks.position + 1) % local_ranks.len();
@@ -176,20 +176,20 @@ fn can_read_next(
     Ok(can_read(local_ranks.process_ids[next], address, readable_by(next)))
 }
 
-/// What the rank at a position has for others to read.
+/// The value of the rank at a position for others to read.
 fn readable_by(position: usize) -> u64 {
     0x756e_6973_6f6e_6f00 + position as u64
 }
 
-/// Memory that all local ranks have in common, and what each makes of it, knowing its number; why not, where one of them
-/// cannot have it: of several reasons that of the first rank, since what it has not the others do not find.
+/// Creates memory common to all local ranks, and lets each use it, given its number. On failure, the reason of the first rank
+/// that failed: later ones fail because of it.
 fn common<T>(
     bootstrap: &mut dyn Bootstrap,
     local_ranks: &LocalRanks,
     size_bytes: usize,
     make: impl Fn(Pages, u64) -> rustix::io::Result<T>,
 ) -> Result<rustix::io::Result<T>> {
-    // It has no name that could be left behind.
+    // It has no name, so nothing is left behind.
     let number = RandomState::new().hash_one(0);
     let (file, own) = match (local_ranks.position == 0).then(|| Pages::shared(size_bytes)) {
         Some(Ok((file, pages))) => (Some(file), Some(make(pages, number))),
@@ -206,7 +206,7 @@ fn common<T>(
     Ok(first.map_or(common, |[error]| Err(Errno::from_raw_os_error(error as i32))))
 }
 
-/// What is said where ranks of a node have no board in common.
+/// The message when ranks of a node have no common board.
 fn cannot_share(cause: Errno, size_bytes: usize) -> String {
     let cause = std::io::Error::from(cause);
     let advice = match system::advice(&cause) {

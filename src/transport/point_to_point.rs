@@ -1,4 +1,4 @@
-//! Messages from one rank to another that the program sends.
+//! Point-to-point messages of the program.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Transport, 
 use crate::status::StatusBoard;
 
 impl Transport {
-    /// As [`Transport::exchange`], of two messages that say different things.
+    /// Like [`Transport::exchange`], for two messages with different headers.
     pub(crate) fn exchange_two(
         &mut self,
         headers: Headers<'_>,
@@ -30,11 +30,11 @@ impl Transport {
         }
     }
 
-    /// Waits until a message is the next thing that another rank has sent, and says which rank's. Those after rank `after` are looked at
-    /// first. `awaited` is a message that this rank may wait for.
+    /// Waits until a message is the next thing received from some rank, and returns that rank. Ranks after `after` are checked
+    /// first. `awaited` is the header of any message that this rank accepts.
     ///
-    /// If none can come any more, since all others are in a collective first, it says one of those: who receives from it sees what
-    /// that is.
+    /// If no message can arrive because all other ranks are in a collective first, it returns one of those; receiving from it
+    /// gives the error.
     pub(crate) fn any_sender(
         &mut self,
         awaited: &Header,
@@ -63,7 +63,7 @@ impl Transport {
             let named = others().find(|&other| !status.has_left(other)).or_else(|| others().next());
             match waiting.pause_for(named.expect("there is another rank")) {
                 Ok(false) => {}
-                // What was sent before a rank left, or before the deadline, counts: there is one more look.
+                // Messages sent before a rank left or the deadline passed still count: look once more.
                 Ok(true) => last = self.cannot_come(others(), (awaited, &status), &waiting, &mut gone)?,
                 Err(late @ Failure::Timeout { .. }) => last = Some(Err(late)),
                 Err(failure) => return Err(failure),
@@ -71,7 +71,7 @@ impl Transport {
         }
     }
 
-    /// What comes of it if no message can come any more.
+    /// The outcome when no message can arrive any more.
     fn cannot_come(
         &mut self,
         others: impl Iterator<Item = Rank>,
@@ -98,7 +98,7 @@ impl Transport {
         })
     }
 
-    /// What the next message from a rank says, if it is here.
+    /// The header of the next message from a rank, if it has arrived.
     #[cfg_attr(
         not(feature = "mpi"),
         allow(
@@ -115,7 +115,7 @@ impl Transport {
         }
     }
 
-    /// How often this rank looks before it gives way.
+    /// How often this rank polls before it yields.
     fn spins(&self) -> u32 {
         match self {
             Self::Shared(shared) => shared.spins(),
@@ -125,7 +125,7 @@ impl Transport {
         }
     }
 
-    /// More than a message needs that was sent by a rank before it left.
+    /// Longer than a message takes that a rank sent before it left.
     fn straggling(&self) -> Duration {
         match self {
             Self::Shared(_) => Duration::ZERO,
@@ -136,15 +136,15 @@ impl Transport {
     }
 }
 
-/// Ranks that have left, and of which nothing is here.
+/// Ranks that have left, with no message from them here.
 struct Gone {
-    /// Since when that is known of all that matter.
+    /// When this became known of all that matter.
     since: Option<Instant>,
     straggling: Duration,
 }
 
 impl Gone {
-    /// Whether nothing that they have sent can still be on its way.
+    /// Whether everything that they sent must have arrived.
     fn are_silent(&mut self) -> bool {
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.straggling
     }

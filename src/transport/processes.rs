@@ -1,4 +1,4 @@
-//! How a world of processes begins, whatever brought them together: who shares a node, its cores, its status board and its memory.
+//! Set-up of a world of processes: nodes, cores, status board and shared memory.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -14,18 +14,18 @@ use crate::error::{Error, Result};
 use crate::status::StatusBoard;
 use crate::system;
 
-/// What a rank knows of the world that it has joined.
+/// What a rank knows of the world after joining it.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) node_cores: usize,
-    /// How often a rank looks before it gives way.
+    /// How often a rank polls before it yields.
     pub(super) spins: u32,
     pub(super) status: StatusBoard,
     pub(super) sharing: Sharing,
 }
 
-/// Joins a world whose nodes are known. Ranks share memory on nodes that are `declared` for a trial only inside of each.
-/// What is `odd` about the world is said by rank 0. Called by all ranks.
+/// Joins a world with known nodes. With `declared` nodes, ranks share memory only inside each of them. Rank 0 prints the warning
+/// `odd`. All ranks call it.
 pub(super) fn join(
     bootstrap: &mut dyn Bootstrap,
     (topology, declared): (&Topology, Option<&Topology>),
@@ -52,7 +52,7 @@ pub(super) fn join(
     Ok(Joined { node_cores, spins, status, sharing })
 }
 
-/// Takes part in a world of processes of one machine, without MPI. Called by all ranks.
+/// Joins a world of processes of one machine, without MPI. All ranks call it.
 pub(super) fn begin(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Result<(Shared, Config)> {
     let (config, odd) = agree(bootstrap, config, "")?;
     if config.inside == Inside::Messages {
@@ -95,10 +95,10 @@ fn one_machine(bootstrap: &mut dyn Bootstrap) -> Result<Topology> {
     )))
 }
 
-/// How many cores the ranks of a node may use together. Each may be bound to some of its own, so no rank
-/// knows by itself.
+/// The number of cores available to the ranks of a node together. Ranks may be bound to different cores, so they have to ask
+/// each other.
 fn node_cores(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<usize> {
-    /// The kernel's sets have room for so many words of cores.
+    /// The number of words in a kernel CPU set.
     const WORDS: usize = rustix::thread::CpuSet::MAX_CPU / 64;
     let own = rustix::thread::sched_getaffinity(None);
     let is_own = |core| own.as_ref().is_ok_and(|own| own.is_set(core));

@@ -1,10 +1,9 @@
 //! Ranks that share memory: threads of a process, or processes of a node.
 //!
-//! Everything goes over a [`Board`] that all of them have. A short message is copied into a slot of a channel, and
-//! the sender goes on. A longer one is read where it lies, if the receiver can reach it, and the sender
-//! waits until it has been; what cannot be reached is copied piece by piece through staging memory, or read
-//! by the kernel. No lock is taken that another rank could hold, and once memory is known no system call is made
-//! (but for the kernel's copies).
+//! All communication uses a [`Board`] in shared memory. A short message is eager: the sender copies it into a mailbox of a
+//! channel and continues. A longer one is read in place if the receiver can access it, while the sender waits; otherwise it is
+//! copied piece by piece through staging memory, or by the kernel. No rank takes a lock that another could hold, and once memory
+//! is mapped there are no system calls (except the kernel's copies).
 
 use std::sync::Arc;
 
@@ -35,14 +34,14 @@ use reach::{Reach, Start};
 pub(super) use receiving::Receiving;
 pub(super) use sending::Sending;
 
-/// One rank's end of a world, or of a node, whose ranks share memory. Inside, ranks are numbered by their position
-/// among those.
+/// The transport of one rank of a world, or of a node, whose ranks share memory. Internally, ranks are numbered by their
+/// position among those.
 #[derive(Debug)]
 pub(crate) struct Shared {
     position: usize,
     /// The rank in the world of each position.
     members: Vec<Rank>,
-    /// The position of each rank of the world, where it has one.
+    /// The position of each rank of the world, if it has one.
     positions: Vec<Option<usize>>,
     board: Board,
     status: StatusBoard,
@@ -50,18 +49,18 @@ pub(crate) struct Shared {
     reach: Reach,
     registry: Arc<Registry>,
     spins: u32,
-    /// How many cores these ranks may use together.
+    /// The number of cores available to these ranks together.
     cores: usize,
     outbox: Outbox,
-    /// How many messages were received from each position.
+    /// The number of messages received from each position.
     received: Vec<u64>,
-    /// How many buffers were opened to all.
+    /// The number of passes so far.
     passes: u64,
-    /// Where, in the present pass, each position has what is this rank's to work on.
+    /// Where this rank finds its range in the buffer of each position, in the current pass.
     starts: Vec<Start>,
-    /// What is lent in the place of a buffer that is not registered.
+    /// Registered memory lent in place of a buffer that is not registered.
     dealt: Scratch,
-    /// What the kernel has copied here for this rank to work with.
+    /// Data copied by the kernel for this rank to work on.
     copy: Scratch,
 }
 
@@ -71,33 +70,33 @@ unsafe impl Send for Shared {}
 // SAFETY: as for `Send`; nothing is changed through a shared reference.
 unsafe impl Sync for Shared {}
 
-/// What a rank must know of the messages that it has sent.
+/// The state of the messages that a rank has sent.
 #[derive(Debug)]
 struct Outbox {
-    /// How many to each position.
+    /// The number of messages sent to each position.
     sent: Vec<u64>,
-    /// How many of them the receiver had taken when this rank last looked.
+    /// The number of them that the receiver had received when this rank last looked.
     taken: Vec<u64>,
-    /// The message that each piece of staging memory was last used for: to whom, and its number.
+    /// The message that last used each piece of staging memory: its receiver and number.
     staged: [Option<(usize, u64)>; PIECES],
-    /// Which piece is used next.
+    /// The piece that is used next.
     next_piece: usize,
 }
 
 impl Outbox {
-    /// The stamp of the next message to a position, if there is a free slot for it.
+    /// The stamp of the next message to a position, if a mailbox is free.
     #[inline]
     fn next(&mut self, board: &Board, (from, to): (usize, usize)) -> Option<Stamp> {
         let number = self.sent[to] + 1;
         if number > self.taken[to] + SLOTS {
             self.taken[to] = board.channel(from, to).taken();
         }
-        // What this rank has taken is in its core's cache, as long as the other rank need not look.
+        // What this rank has received is in its own cache, as long as the other rank need not read it.
         let stamp = || Stamp { number, acknowledged: board.channel(to, from).taken() };
         (number <= self.taken[to] + SLOTS).then(stamp)
     }
 
-    /// Sends a short message, if there is a free slot for it.
+    /// Sends a short message, if a mailbox is free.
     #[inline]
     fn send_short(
         &mut self,
@@ -112,7 +111,7 @@ impl Outbox {
         true
     }
 
-    /// A position has said, beside a message of its own, how many of this rank's it has taken.
+    /// Records an acknowledgement that came with a message of that position.
     #[inline]
     fn acknowledged(&mut self, by: usize, taken: u64) {
         self.taken[by] = self.taken[by].max(taken);
@@ -156,12 +155,12 @@ impl Shared {
         }
     }
 
-    /// All ends of a new world of threads.
+    /// The transports of a new world of threads.
     pub(super) fn world_of_threads(ranks: usize, waits: (u32, usize)) -> crate::error::Result<Vec<Self>> {
         Self::of_process(StatusBoard::of_threads(ranks)?, waits)
     }
 
-    /// The ends of the ranks of a process that is a world of its own, by the status boards of each.
+    /// The transports of a process that is a world of its own, given the status board of each rank.
     pub(super) fn of_process(
         statuses: Vec<StatusBoard>,
         waits: (u32, usize),
@@ -188,12 +187,12 @@ impl Shared {
         &self.members
     }
 
-    /// What all ranks of the node know of each other.
+    /// The state that the ranks of the node publish to each other.
     pub(super) fn status(&self) -> &StatusBoard {
         &self.status
     }
 
-    /// Whether the kernel copies from memory of the others that is not registered; `None` where it need not.
+    /// Whether cross memory attach is used for memory that is not registered; `None` if it is not needed.
     pub(super) fn kernel_copies(&self) -> Option<bool> {
         match &self.reach {
             Reach::Threads => None,
@@ -201,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// How messages travel, in every table.
+    /// The name in tables.
     pub(super) fn name(&self) -> &'static str {
         match self.reach {
             Reach::Threads => "threads",
@@ -209,22 +208,22 @@ impl Shared {
         }
     }
 
-    /// How many cores these ranks may use together.
+    /// The number of cores available to these ranks together.
     pub(super) fn cores(&self) -> usize {
         self.cores
     }
 
-    /// How often this rank looks before it gives way.
+    /// Sets how often this rank polls before it yields.
     pub(super) fn set_spins(&mut self, spins: u32) {
         self.spins = spins;
     }
 
-    /// The same, as it is now.
+    /// How often this rank polls before it yields.
     pub(super) fn spins(&self) -> u32 {
         self.spins
     }
 
-    /// The registered memory of this rank.
+    /// The allocator of this rank's registered memory.
     pub(super) fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
@@ -238,12 +237,12 @@ impl Shared {
         self.positions[rank].expect("a rank of the same node")
     }
 
-    /// What the next message from a rank says, if it is here.
+    /// The header of the next message from a rank, if it has arrived.
     pub(super) fn ahead(&self, from: Rank) -> Option<&Header> {
         self.board.channel(self.position_of(from), self.position).ahead()
     }
 
-    /// Sends and receives at most one message each. When it returns, no other rank reads the bytes sent.
+    /// Sends and receives at most one message each. When it returns, no other rank reads the sent bytes.
     #[inline]
     pub(super) fn exchange(
         &mut self,
@@ -259,7 +258,7 @@ impl Shared {
         self.exchange_any(header.into(), outgoing, incoming, deadlines)
     }
 
-    /// The same for messages of any size, and waits of any length.
+    /// The same for messages of any size and waits of any length.
     #[inline(never)]
     pub(super) fn exchange_any(
         &mut self,
@@ -275,8 +274,7 @@ impl Shared {
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
 
-    /// Both halves of an exchange, and what to look at during a wait. The first progress of the sending half is to
-    /// be made first.
+    /// Both halves of an exchange, and the checks during a wait. The sending half makes progress first.
     #[inline]
     pub(super) fn halves<'a>(
         &'a mut self,
@@ -293,7 +291,7 @@ impl Shared {
             let can_ask_kernel = reach.can_ask_kernel();
             Sending::new((board, status), (*position, to), sent, outgoing, outbox, registry, can_ask_kernel)
         });
-        // What was received before this exchange: the number of the message that is awaited may change in it.
+        // The count before this exchange: the number of the expected message may change during it.
         let around = Around { position: *position, members, board, status, header, passes: *passes };
         let receiving = incoming.zip(from).map(|(incoming, from)| {
             Receiving::new((board, status), (from, *position), header, incoming, &mut received[from], reach)
@@ -301,7 +299,7 @@ impl Shared {
         (sending, receiving, around)
     }
 
-    /// Lets every rank that shares this memory know that this one cannot go on.
+    /// Informs every rank that shares this memory that this one cannot continue.
     pub(super) fn fail(&self, cause: &str) {
         match &self.report {
             Some(report) => report.fail(cause),
@@ -309,13 +307,13 @@ impl Shared {
         }
     }
 
-    /// From now on this says why this rank ends, if it is a thread.
+    /// Sets the failure report of this rank, if it is a thread.
     pub(super) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
         self.report = Some(report);
     }
 }
 
-/// What a rank looks at while it waits.
+/// The state that a rank checks while it waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Around<'a> {
     position: usize,
@@ -343,7 +341,7 @@ impl Around<'_> {
         Ok(hopeless.map_or(Sight::Nothing, Sight::Hopeless))
     }
 
-    /// Looks at what other ranks have sent or opened that this one does not wait for.
+    /// Checks messages and opened buffers of other ranks that this one does not wait for.
     fn overhear(&self) -> Result<(), Failure> {
         (0..self.members.len()).filter(|&other| other != self.position).try_for_each(|other| {
             let sent = self.board.channel(other, self.position).ahead();

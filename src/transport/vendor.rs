@@ -1,4 +1,4 @@
-//! What a vendor's own collectives do: MPI's, where there is one.
+//! A vendor's own collectives on the host: MPI's.
 
 #![cfg_attr(
     not(feature = "mpi"),
@@ -21,14 +21,14 @@ use crate::kernels::ReduceOp;
 pub(crate) struct VendorPhase<'a> {
     pub(crate) group: &'a Group,
     pub(crate) call: &'a VendorCall,
-    /// The bytes of each position's part, where there are parts.
+    /// The bytes of each position's part, if the operation has parts.
     pub(crate) parts: Vec<Range<usize>>,
     pub(crate) dtype: DType,
     pub(crate) op: ReduceOp,
 }
 
 impl Transport {
-    /// A phase of a plan by the vendor. All ranks of its group are known to be in the same call.
+    /// Runs a phase of a plan as a vendor's collective. The ranks of the group have verified that they make the same call.
     pub(crate) fn vendor_phase(
         &mut self,
         phase: &VendorPhase<'_>,
@@ -46,10 +46,10 @@ impl Transport {
         }
     }
 
-    /// A whole call by the vendor, in place. A mean is a sum. It waits as the vendor waits, without a deadline of ours.
+    /// Runs a whole call as a vendor's collective, in place; a mean as its sum. It has no deadline.
     ///
     /// # Errors
-    /// What MPI says.
+    /// [`Error::Mpi`](crate::Error::Mpi) if MPI fails.
     pub(crate) fn vendor_call(&mut self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         match self {
             Self::Shared(_) => unreachable!("there is no vendor, as was seen when it was chosen"),
@@ -60,7 +60,7 @@ impl Transport {
     }
 
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported), on all ranks, if the vendor does not reduce this type as we do.
+    /// [`Error::Unsupported`](crate::Error::Unsupported), on all ranks, if the vendor reduces this type differently.
     pub(crate) fn check_vendor(&self, dtype: DType, op: ReduceOp) -> Result<()> {
         match self {
             Self::Shared(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Waiting for another rank.
+//! Waiting for another rank: spin, yield, sleep.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,16 @@ use super::Failure;
 use crate::error::Error;
 use crate::status::StatusBoard;
 
-/// How often the clock is read: a look at it costs as much as a look at a message's place.
+/// Polls between clock readings: reading the clock costs as much as polling.
 const LOOKS_BETWEEN_CLOCKS: u32 = 256;
-/// After so long a rank sleeps between looks: it is not a message in flight that it waits for.
+/// After this time a rank sleeps between polls: the message is not merely in transit.
 const AWAKE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_micros(50);
-/// How often it looks before that, where it is known that it takes a while.
+/// Polls before sleeping in a wait known to be long.
 #[cfg(feature = "mpi")]
 const LOOKS_AWAKE: u32 = 50;
-/// How often a rank looks before it gives way, if it has a core of its own; and how often at first without
-/// any pause, which would make it late by half a pause for a message that is about to come.
+/// Polls before yielding, for a rank with its own core; and the first polls, without a pause instruction, since a pause would
+/// delay a message about to arrive by half its length.
 const SPINS: u32 = 2000;
 const EAGER_SPINS: u32 = 200;
 
@@ -25,61 +25,60 @@ const EAGER_SPINS: u32 = 200;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadlines {
     pub(crate) timeout: Duration,
-    /// The same while a rank of the world is in a section that may take long.
+    /// The timeout while a rank of the world is in a quiet section.
     pub(crate) quiet: Duration,
 }
 
-/// Why a rank waits no longer.
+/// Why a wait ends without success.
 #[derive(Debug)]
 pub(crate) enum Hopeless {
-    /// It has waited for so long, which is more than its deadline allows.
+    /// The wait has exceeded its deadline; how long it took.
     Overdue(Duration),
     /// A rank has failed.
     Failed(Error),
 }
 
-/// Waits between two looks at something that another rank will change: spins, then yields, then sleeps.
+/// The pauses between polls of something that another rank changes: spins, then yields, then sleeps.
 ///
-/// A yield hands over to a rank on the same core in about a microsecond, where spinning would use up its
-/// time slice.
+/// A yield hands the core to another rank in about a microsecond, where spinning would use up the time slice.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a> {
     looks: u32,
     spins: u32,
     times: Option<Times>,
     patient: bool,
-    /// After so many looks a rank sleeps between them.
+    /// The number of polls after which a rank sleeps between them.
     looks_awake: u32,
     deadlines: &'a Deadlines,
     status: &'a StatusBoard,
 }
 
-/// A wait, once it is long enough for a look at the clock.
+/// The times of a wait long enough to read the clock.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     started: Instant,
-    /// When a rank was last seen in a section that may take long: what is waited for may have begun only then.
+    /// When a rank was last seen in a quiet section: the awaited event may have become possible only then.
     resumed: Instant,
-    /// How long the wait was at the last look, and at the one before.
+    /// The length of the wait at the last two checks.
     waited: Duration,
     before: Duration,
 }
 
 impl<'a> Waiting<'a> {
-    /// `spins` looks without giving way.
+    /// A wait with `spins` polls before it yields.
     pub(crate) fn new(spins: u32, deadlines: &'a Deadlines, status: &'a StatusBoard) -> Self {
         Self { looks: 0, spins, times: None, patient: false, looks_awake: u32::MAX, deadlines, status }
     }
 
-    /// A wait for something that takes a while, such as a large message between nodes: it soon sleeps between looks. Others that
-    /// want the core, and the kernel that moves the bytes, then get it; and where a core is wanted by many, one who yields is last in the
-    /// queue, and one who wakes is first.
+    /// Makes the wait sleep early, for events that take a while, such as a large message between nodes. That frees the core for
+    /// others and for the kernel that moves the bytes; and on an oversubscribed core, a thread that yields is last in the queue,
+    /// while one that wakes up is first.
     #[cfg(feature = "mpi")]
     pub(super) fn for_long(self) -> Self {
         Self { looks_awake: LOOKS_AWAKE, spins: self.spins.min(LOOKS_AWAKE), ..self }
     }
 
-    /// Lets a moment pass; from time to time it says that it is time to look whether something is wrong.
+    /// Pauses briefly; returns true when it is time to check whether something is wrong.
     #[inline]
     pub(crate) fn pause(&mut self) -> Result<bool, Hopeless> {
         self.looks = self.looks.wrapping_add(1);
@@ -92,7 +91,7 @@ impl<'a> Waiting<'a> {
         self.give_way()
     }
 
-    /// The same in a wait for a rank, which is written down once it is longer than a message takes.
+    /// The same in a wait for a rank, which is recorded once it is longer than a message takes.
     #[inline]
     pub(super) fn pause_for(&mut self, other: Rank) -> Result<bool, Failure> {
         match self.pause() {
@@ -107,7 +106,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether the wait is already much longer than a message takes.
+    /// Whether the wait is much longer than a message takes.
     pub(super) fn is_long(&self) -> bool {
         self.patient
     }
@@ -143,12 +142,12 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// How long to spin before yielding: not at all where ranks outnumber the cores.
+/// The polls before yielding: none if ranks outnumber cores.
 pub(super) fn spins(ranks: usize, cores: usize) -> u32 {
     if ranks > cores { 0 } else { SPINS }
 }
 
-/// How many cores this process may use.
+/// The number of cores that this process may use.
 pub(super) fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -157,7 +156,7 @@ pub(super) fn usable_cores() -> usize {
 mod tests {
     use super::*;
 
-    /// How long a wait takes in which nothing happens but what `on_look` does.
+    /// The length of a wait in which only `on_look` changes anything.
     fn waited(deadlines: Deadlines, status: &StatusBoard, mut on_look: impl FnMut(Duration)) -> Duration {
         let started = Instant::now();
         let mut waiting = Waiting::new(10, &deadlines, status);

@@ -1,12 +1,12 @@
-//! What is odd about a world that can work all the same.
+//! Warnings about worlds that work, but badly.
 
 use super::bootstrap::{Bootstrap, gather};
 use crate::config::{Config, warn_of_unread_settings};
 use crate::error::Result;
 use crate::system;
 
-/// Says what is odd, each line by one rank, unless it is told not to: of what rank 0 knows, rank 0. `node` is how many ranks this one's
-/// has, and how many cores. Called by all ranks.
+/// Prints warnings, each by one rank, unless disabled; rank 0 prints those it knows itself. `node` is the number of ranks and
+/// cores of this node. All ranks call it.
 pub(super) fn say_what_is_odd(
     bootstrap: &mut dyn Bootstrap,
     node: (usize, usize),
@@ -16,7 +16,7 @@ pub(super) fn say_what_is_odd(
     let (rank, ranks) = (bootstrap.rank(), bootstrap.ranks());
     let files = system::open_files();
     let too_few = files.is_some_and(|files| files < system::least_open_files(ranks));
-    // Of all ranks that see something, the first says it.
+    // The first of all ranks with a warning prints it.
     let seen = u64::from(node.0 > node.1) | u64::from(too_few) << 1;
     let seen = if config.warnings { seen } else { 0 };
     let seen_by_all = gather(bootstrap, [seen])?;
@@ -39,12 +39,12 @@ pub(super) fn say_what_is_odd(
     Ok(())
 }
 
-/// Says a line.
+/// Prints a line.
 fn say(line: &str) {
     system::say(&format!("unisono: {line}\n"));
 }
 
-/// Ranks that take turns on the cores of their node.
+/// A warning for an oversubscribed node.
 fn turns(ranks: usize, cores: usize) -> Option<String> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let online = count_of_list(online.trim());
@@ -61,7 +61,7 @@ fn turns(ranks: usize, cores: usize) -> Option<String> {
     })
 }
 
-/// How many numbers are in a list of the kernel's: "0-3,8".
+/// The number of elements of a kernel list such as "0-3,8".
 fn count_of_list(list: &str) -> Option<usize> {
     list.split(',')
         .map(|range| {

@@ -1,29 +1,28 @@
-//! **All-to-all.** Every rank sends its whole array to every other, and each reduces all of them by itself.
+//! **All-to-all.** Every rank sends its whole array to every other, and each reduces all of them.
 //!
 //! ```text
 //!    time 1: 0↔1      time 2: 0↔2      time 3: 0↔3 1↔2      time 4: 1↔3      time 5: 2↔3
 //! ```
 //!
-//! At time t rank r exchanges arrays with rank t−r. So every rank adds the contributions in the order 0, 1,
-//! 2, …, and all ranks end with the same bits, which replicas need. (Exchanging with r±i instead would take
-//! p−1 steps, but every rank would add in an order of its own, and floating-point sums would differ from
-//! rank to rank.) At time 2r a rank meets itself: its own input takes its place in the order, by a local
-//! step.
+//! At time t rank r exchanges arrays with rank t−r. Every rank thus adds the contributions in the order 0, 1, 2, …, and all
+//! ranks end with the same bits, as replicas need. (Exchanging with r±i instead would take p−1 steps, but each rank would add in
+//! a different order, and floating-point sums would differ.) At time 2r a rank meets itself: a local step adds its own input at
+//! its place in the order.
 //!
 //! **Cost**, all-reduce: 2(p−1) steps, in which every rank sends p−1 times; n(p−1) bytes; scratch: n for
 //! the original input and one segment.
 //!
-//! **Right when** it teaches, or p = 2 and the array is tiny. The half formats are rounded once.
-//! **Wrong when** the array is anything but small: it sends p/2 times as much as a ring.
+//! **Right when** it is for teaching, or p = 2 and the array is tiny. Half-precision elements are rounded once. **Wrong when**
+//! the array is not small: it sends p/2 times as much as a ring.
 //!
-//! **Source**: the naive algorithm that every paper begins with; the diagonal order is ours.
+//! **Source**: the naive algorithm that every paper starts from; the diagonal order is our own.
 
 use super::descriptor::Descriptor;
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     is_quadratic: true,
     ..Descriptor::flat("all-to-all", "every rank sends its whole array to every other", schedule)
@@ -33,14 +32,14 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     (operation == Operation::AllReduce).then(|| all_reduce(rank, ranks))
 }
 
-/// The all-reduce, written directly: it has no halves.
+/// The all-reduce, written directly: it does not divide into two halves.
 pub fn all_reduce(rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
     let step = |other| {
         let step = Step::new().send_original(other, whole);
         if other == 0 { step.replace(other, whole) } else { step.reduce(other, whole) }
     };
-    // Rank 0 begins with its own contribution in its place.
+    // Rank 0 starts with its own contribution in place.
     let others = if rank == 0 { 1..ranks } else { 0..ranks };
     Schedule::new(1, others.map(step))
 }

@@ -1,14 +1,13 @@
-//! **Butterfly.** Recursive halving, then recursive doubling: partners exchange halves of what they are still
-//! responsible for, at doubling distances, until each holds one reduced chunk; then the same way back.
+//! **Butterfly.** Recursive halving, then recursive doubling: at doubling distances, partners exchange halves of the range they
+//! still reduce, until each holds one reduced chunk; then the same steps in reverse.
 //!
 //! ```text
 //!    halving:   0↔2 1↔3 (n/2 each)   then   0↔1 2↔3 (n/4 each)
 //!    doubling:  0↔1 2↔3 (n/4 each)   then   0↔2 1↔3 (n/2 each)
 //! ```
 //!
-//! Where p is no power of two, let q be the largest one below it. The first 2(p−q) ranks form pairs, and
-//! the odd one of each pair hands its array to the even one before, and gets the result from it after
-//! ("folding").
+//! If p is not a power of two, let q be the largest one below it. The first 2(p−q) ranks form pairs; the odd rank of each pair
+//! sends its array to the even one before, and receives the result from it after ("folding").
 //!
 //! **Cost**, all-reduce: 2 log2 p steps, 2n(p−1)/p sent; where p is no power of two 2⌊log2 p⌋+2 steps, and
 //! the busiest rank sends n + 2n(q−1)/q; scratch: one segment.
@@ -24,7 +23,7 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor =
     Descriptor::flat("butterfly", "recursive halving, then doubling", schedule).right_for(Role::FewestBytes);
 
@@ -37,19 +36,19 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     })
 }
 
-/// How the ranks of any world are folded onto a power of two of *bases*.
+/// Folds the ranks of any world onto a power of two of *bases*.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Folding {
-    /// The number of bases: the largest power of two that is not above the number of ranks.
+    /// The number of bases: the largest power of two not above the number of ranks.
     pub(super) bases: usize,
-    /// How many bases stand for an extra rank too.
+    /// The number of bases that also act for an extra rank.
     pub(super) extras: usize,
 }
 
-/// What a rank is under a folding.
+/// The part of a rank in a folding.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Folded {
-    /// Base number `base`; if it stands for an extra rank too, which.
+    /// Base number `base`, and the extra rank that it acts for, if any.
     Base { base: usize, extra: Option<Rank> },
     /// An extra rank, for which the rank `stand_in` acts.
     Extra { stand_in: Rank },
@@ -76,13 +75,13 @@ impl Folding {
         base + base.min(self.extras)
     }
 
-    /// The distances at which bases meet, nearest first.
+    /// The distances between partners, nearest first.
     pub(super) fn distances(self) -> impl Iterator<Item = usize> {
         (0..self.bases.ilog2()).map(|k| 1 << k)
     }
 }
 
-/// The outward half of the all-reduce: base b begins with chunk b of as many chunks as there are bases.
+/// The outward half of the all-reduce: base b starts with chunk b, of as many chunks as there are bases.
 pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     let folding = Folding::new(ranks);
     let whole = Chunks::new(0, folding.bases);
@@ -96,10 +95,10 @@ pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(folding.bases, steps)
 }
 
-/// The all-gather in its own right, in which every rank begins with its own part.
+/// The all-gather as an operation, where every rank starts with its own part.
 ///
-/// A base that stands for an extra rank first takes in that rank's part, and so begins with two; at the end
-/// it hands out what lies before that part and what lies after it, in two messages.
+/// A base that acts for an extra rank first receives that rank's part, and so starts with two; at the end it sends what lies
+/// before that part and what lies after it, in two messages.
 pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     let folding = Folding::new(ranks);
     let others_than = |part: Rank| {
@@ -123,7 +122,7 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(ranks, steps)
 }
 
-/// Bases gather at doubling distances. Base b begins with the chunks `first(b)..first(b + 1)`.
+/// Bases gather at doubling distances. Base b starts with the chunks `first(b)..first(b + 1)`.
 fn doubling(base: usize, folding: Folding, first: impl Fn(usize) -> usize) -> impl Iterator<Item = Step> {
     folding.distances().map(move |distance| {
         let gathered = |base: usize| {

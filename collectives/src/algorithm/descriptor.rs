@@ -1,12 +1,12 @@
-//! What an algorithm is, beside its steps: all that others ask of it, so that they need not know it by name.
+//! Properties of algorithms, so that other code need not know them by name.
 
 use crate::operation::Operation;
 use crate::plan::Plan;
 use crate::schedule::Schedule;
 use crate::world::{Rank, Topology};
 
-/// What an algorithm is: its name, what it is good for, its levels, and who makes its plans. Each stands in the file of its algorithm,
-/// and [`Algorithm::descriptor`](crate::Algorithm::descriptor) gives it.
+/// The properties of an algorithm: name, role, levels, and how its plans are made. Each is defined in the file of its algorithm;
+/// [`Algorithm::descriptor`](crate::Algorithm::descriptor) returns it.
 ///
 /// ```
 /// use unisono_collectives::Algorithm;
@@ -22,27 +22,27 @@ use crate::world::{Rank, Topology};
 pub struct Descriptor {
     /// The name on the command line and in every table.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// A summary in one line.
     pub summary: &'static str,
-    /// What it is usually right for, where it is that of all algorithms.
+    /// The role for which it is the default of all algorithms, if any.
     pub role: Option<Role>,
-    /// Whether its messages are the square of the ranks: in a large world it is never first, and takes longest to predict.
+    /// Whether the number of messages is quadratic in the ranks: never fastest in a large world, and slowest to predict.
     pub is_quadratic: bool,
-    /// Set where it looks at nodes: it has phases inside of them and between them.
+    /// Set if it is hierarchical, with phases inside nodes and between them.
     pub levels: Option<Levels>,
     pub(super) makes: Makes,
 }
 
-/// What one algorithm is usually right for, in worlds that are too large for a prediction of each.
+/// What an algorithm is the default for, in worlds too large to predict every algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// A small array: fewest steps.
     FewestSteps,
-    /// A large one: fewest bytes in few steps.
+    /// A large array: fewest bytes in few steps.
     FewestBytes,
     /// A small array over several nodes: fewest messages between nodes.
     FewestBetweenNodes,
-    /// A large one over several nodes: all ranks share the network.
+    /// A large array over several nodes: all ranks share the network.
     SharesTheNetwork,
     /// An array from or to one rank: fewest steps.
     FromOrToOne,
@@ -52,25 +52,25 @@ pub enum Role {
     PartsOfAll,
 }
 
-/// The levels of an algorithm that looks at nodes. Its phases in a node each name what a vendor may do in their place
-/// ([`VendorCall`](crate::VendorCall)), and those between nodes name nothing.
+/// The levels of a hierarchical algorithm. Each intra-node phase names the vendor's collective that can replace it
+/// ([`VendorCall`](crate::VendorCall)); inter-node phases name none.
 #[derive(Debug, Clone, Copy)]
 pub struct Levels {
-    /// Its name where MPI's own collectives carry out its phases in nodes.
+    /// The name of the method with MPI's own collectives for the intra-node phases.
     pub with_mpi: &'static str,
-    /// Its name where NCCL does.
+    /// The name of the method with NCCL for them.
     pub with_nccl: &'static str,
-    /// Into how many shards a node's sum is cut, each held by one rank between nodes.
+    /// The number of shards that a node's sum is divided into, each held by one rank between nodes.
     pub shards: fn(&Topology) -> usize,
 }
 
-/// Who makes the plans.
+/// How plans are made.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Makes {
-    /// One phase among all ranks, whatever nodes they are on: the schedule of a rank of so many, if the operation is offered.
+    /// One phase among all ranks, regardless of nodes: the schedule of a rank, if the operation is offered.
     Schedules {
         of: fn(Operation, Rank, usize) -> Option<Schedule>,
-        /// Those of all ranks, where making them together takes less: none for an operation that is made rank by rank.
+        /// The schedules of all ranks, if they are cheaper to make together; empty if the operation is made rank by rank.
         of_all: fn(Operation, usize) -> Vec<Schedule>,
     },
     /// An all-reduce in phases.
@@ -78,7 +78,7 @@ pub(super) enum Makes {
 }
 
 impl Descriptor {
-    /// An algorithm that does not look at nodes.
+    /// An algorithm that ignores nodes.
     pub(super) const fn flat(
         name: &'static str,
         summary: &'static str,
@@ -88,7 +88,7 @@ impl Descriptor {
         Self { name, summary, role: None, is_quadratic: false, levels: None, makes }
     }
 
-    /// An all-reduce that looks at nodes.
+    /// A hierarchical all-reduce.
     pub(super) const fn with_levels(
         name: &'static str,
         summary: &'static str,
@@ -99,12 +99,12 @@ impl Descriptor {
         Self { name, summary, role: None, is_quadratic: false, levels: Some(levels), makes }
     }
 
-    /// The same algorithm, which is usually right for this.
+    /// The same algorithm, as the default for a role.
     pub(super) const fn right_for(self, role: Role) -> Self {
         Self { role: Some(role), ..self }
     }
 
-    /// What a rank does in an operation, if it is offered.
+    /// The plan of a rank, if the operation is offered.
     pub(super) fn plan(&self, operation: Operation, topology: &Topology, rank: Rank) -> Option<Plan> {
         match self.makes {
             Makes::Schedules { of, .. } => {

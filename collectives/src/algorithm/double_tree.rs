@@ -10,14 +10,13 @@
 //!           └─ 3                               └─ 2
 //! ```
 //!
-//! The messages of both trees are two-coloured: no rank has two sends, or two receives, of one colour.
-//! Colours take turns, so one port each way is enough.
+//! The messages of both trees are two-coloured: no rank has two sends, or two receives, of one colour. Steps alternate between
+//! the colours, so one port in each direction suffices.
 //!
 //! **Cost**, all-reduce: at most 4⌈log2 p⌉ steps; no rank sends more than 2n; scratch: one segment.
 //!
-//! **Right when** the array is of middling size and p large: logarithmic steps, and no rank sends more than
-//! twice the array, whatever p is. **Wrong when** p is a power of two: the butterfly does the same in fewer
-//! steps.
+//! **Right when** the array is medium-sized and p large: logarithmic steps, and no rank sends more than twice the array,
+//! whatever p is. **Wrong when** p is a power of two: the butterfly does the same in fewer steps.
 //!
 //! **Source**: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", Parallel Computing 35 (2009), sections 2 and 3.
@@ -29,7 +28,7 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     makes: Makes::Schedules { of: schedule, of_all: schedules },
     ..Descriptor::flat("double-tree", "two binary trees at once, each with half of the array", schedule)
@@ -68,8 +67,7 @@ pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(2, steps.into_values())
 }
 
-/// The outward halves of all ranks, rank 0 first. Each takes both whole trees to find; here they are built
-/// once.
+/// The outward halves of all ranks, rank 0 first. Each needs both whole trees; here they are built once.
 pub(super) fn all_outward(ranks: usize) -> Vec<Schedule> {
     let edges = edges(ranks);
     let mut steps = vec![BTreeMap::new(); ranks];
@@ -142,8 +140,8 @@ fn times(edges: &[Edge], ranks: usize) -> Vec<usize> {
         .collect()
 }
 
-/// A colour (0 or 1) for every edge, such that no rank sends, or receives, two edges of one colour. There
-/// is one, since no rank sends or receives more than two: the conflicts form paths and even cycles.
+/// A colour (0 or 1) for every edge, such that no rank sends, or receives, two edges of one colour. A colouring exists since no
+/// rank sends or receives more than two: the conflicts form paths and even cycles.
 fn colours(edges: &[Edge], ranks: usize) -> Vec<usize> {
     let mut sent = vec![Vec::new(); ranks];
     let mut received = vec![Vec::new(); ranks];

@@ -1,29 +1,29 @@
-//! **Hierarchical copy.** Reduce in the node, all-reduce among the leaders, copy in the node: between nodes
-//! each array travels once per node, not once per rank.
+//! **Hierarchical copy.** Reduce in the node, all-reduce among the leaders, broadcast in the node: each array crosses the
+//! network once per node, not once per rank.
 //!
 //! ```text
 //!    node A: 1 ──▸ 0        0 ◂──▸ 2        node A: 0 ──▸ 1
 //!    node B: 3 ──▸ 2     (leaders only)     node B: 2 ──▸ 3
 //! ```
 //!
-//! **Cost** for m nodes of l ranks: the [tree](mod@super::tree) over l, up and down, and the
-//! [butterfly](mod@super::butterfly) over m between; a leader sends n⌈log2 l⌉ inside its node, and what the
-//! butterfly sends outside.
+//! **Cost** for m nodes of l ranks: the [tree](mod@super::tree) over l, up and down, and the [butterfly](mod@super::butterfly)
+//! over m between; a leader sends n⌈log2 l⌉ inside its node, and between nodes what the butterfly sends.
 //!
 //! **Right when** links between nodes are slow, links inside are fast, and the array is small or a node's
 //! ranks share one network port. **Wrong when** the array is large and each rank could use the network: see
 //! [rail](mod@super::rail).
 //!
-//! **Source**: Träff and Rougier, "MPI collectives and datatypes for hierarchical all-to-all
-//! communication", EuroMPI 2014, section 2; TensorFlow's `HierarchicalCopyAllReduce` is the same in one
-//! machine.
+//! **Source**: Kielmann, Hofman, Bal, Plaat and Bhoedjang, "MagPIe: MPI's collective communication operations for clustered wide
+//! area systems", PPoPP 1999 (each message crosses a slow link once); TensorFlow's `HierarchicalCopyAllReduce` does the same in
+//! one machine. In lanes ([`Execution::Lanes`](crate::Execution::Lanes)) it is pipelined over blocks: Luo et al., "HAN: a
+//! hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.
 
 use super::descriptor::{Descriptor, Levels, Role};
 use super::{butterfly, tree};
 use crate::plan::{Phase, Plan, VendorCall};
 use crate::world::{Rank, Topology};
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
     "hierarchical-copy",
     "reduce in the node, all-reduce among the leaders, copy in the node",
@@ -32,12 +32,12 @@ pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
 )
 .right_for(Role::FewestBetweenNodes);
 
-/// What one rank does: one phase in its node, one among leaders if it is one, one in its node.
+/// The plan of one rank: a phase in its node, one among leaders if it is a leader, and one in its node.
 pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     let node = topology.node(topology.node_of(rank));
     let broadcast = tree::broadcast(0, topology.local_rank(rank), node.ranks());
     let among_leaders = |position| butterfly::outward(position, topology.nodes()).there_and_back();
-    // The leaders' algorithm cuts the array finest; to the node it is one piece.
+    // The leaders' algorithm has the finest chunks; intra-node phases treat the array as one piece.
     let chunk_count = among_leaders(0).chunk_count();
     let whole = |schedule: crate::Schedule| schedule.refined(chunk_count, |chunk| chunk * chunk_count);
 
@@ -75,7 +75,7 @@ mod tests {
             let height = crate::cost::testing::log2_ceil(local);
             let log = nodes.ilog2() as usize;
             assert_eq!(cost.steps, 2 * height + 2 * log);
-            // A leader of a power of two of nodes sends 2(m-1)/m outside, and its node's height inside.
+            // With a power of two of nodes, a leader sends 2(m-1)/m outside, and the height of its node's tree inside.
             assert_eq!(cost.sent_chunks * nodes, (2 * (nodes - 1) + height * nodes) * cost.chunk_count);
         }
     }

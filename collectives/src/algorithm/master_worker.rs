@@ -1,5 +1,4 @@
-//! **Master-worker.** All ranks send their array to one, which reduces them and sends the result back to
-//! each.
+//! **Master-worker.** All ranks send their arrays to one, which reduces them and sends the result back to each.
 //!
 //! ```text
 //!    3 ──▸ 0    2 ──▸ 0    1 ──▸ 0    0 ──▸ 1    0 ──▸ 2    0 ──▸ 3
@@ -7,19 +6,19 @@
 //!
 //! **Cost**, all-reduce: 2(p−1) steps; the master sends n(p−1), the others n; scratch: one segment.
 //!
-//! **Right when** one rank must see everything (gather, scatter), or as the baseline of parameter servers.
-//! The half formats are rounded once: one rank makes all additions. **Wrong when** p is more than a few:
-//! everything goes through one link.
+//! **Right when** one rank must see everything (gather, scatter), or as the baseline of parameter servers. Half-precision
+//! elements are rounded once: one rank makes all additions. **Wrong when** p is more than a few: everything goes through one
+//! link.
 //!
-//! **Source**: Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and
-//! experience", CCPE 19 (2007), section 2 (the lower bounds that this does not reach).
+//! **Source**: Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and experience", CCPE
+//! 19 (2007), section 2 (whose lower bounds it does not reach).
 
 use super::descriptor::{Descriptor, Role};
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor =
     Descriptor::flat("master-worker", "one rank has all arrays, and does the work", schedule)
         .right_for(Role::PartsOfOne);

@@ -1,14 +1,13 @@
-//! **Rail.** Reduce-scatter in the node, so that each rank holds a shard of the node's sum; all-reduce each
-//! shard among the ranks that hold it, one in each node (a *rail*); all-gather in the node. All ranks use
-//! the network at once.
+//! **Rail.** Reduce-scatter in the node, so that each rank holds a shard of the node's sum; all-reduce each shard among the
+//! ranks that hold it, one in each node (a *rail*); all-gather in the node. All ranks use the network at once.
 //!
 //! ```text
 //!    node A: 0 ◂─▸ 1       rail 0: 0 ◂─▸ 2       node A: 0 ◂─▸ 1
 //!    node B: 2 ◂─▸ 3       rail 1: 1 ◂─▸ 3       node B: 2 ◂─▸ 3
 //! ```
 //!
-//! There are as many shards as the largest node has ranks. In a smaller node a rank holds several, and runs
-//! in several rails, one after the other.
+//! There are as many shards as the largest node has ranks. In a smaller node a rank holds several shards, and takes part in
+//! several rails, one after the other.
 //!
 //! **Cost** for m nodes of l ranks: 2(l−1) steps of the [ring](mod@super::ring) in the node, and the
 //! [butterfly](mod@super::butterfly) over m on n/l; every rank sends 2n(l−1)/l inside, and 2n(m−1)/(ml)
@@ -17,9 +16,10 @@
 //! **Right when** the array is large and every rank has a network port, or one rank cannot fill the port.
 //! **Wrong when** it is small: more steps than [hierarchical copy](super::hierarchical_copy).
 //!
-//! **Source**: Jia et al., "Highly scalable deep learning training system with mixed-precision" (2018),
-//! section 3.3 (hierarchical all-reduce), with a reduce-scatter in the place of its reduce; NCCL's and
-//! BlueConnect's rails.
+//! **Source**: Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network
+//! hierarchy", SysML 2019; also Jia et al., "Highly scalable deep learning training system with mixed-precision" (2018), section
+//! 3.3, with a reduce-scatter in place of its reduce. In lanes ([`Execution::Lanes`](crate::Execution::Lanes)) it is pipelined
+//! over blocks: Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.
 
 use super::descriptor::{Descriptor, Levels, Role};
 use super::{butterfly, ring};
@@ -28,7 +28,7 @@ use crate::plan::{Phase, Plan, VendorCall};
 use crate::schedule::{Chunks, Schedule};
 use crate::world::{Group, Rank, Topology};
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
     "rail",
     "reduce-scatter in the node, an all-reduce for each shard between nodes, all-gather in the node",
@@ -37,7 +37,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
 )
 .right_for(Role::SharesTheNetwork);
 
-/// What one rank does: one phase in its node, one for each shard that it holds, one in its node.
+/// The plan of one rank: a phase in its node, one for each shard that it holds, and one in its node.
 pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     let node = topology.node(topology.node_of(rank));
     let local_rank = topology.local_rank(rank);
@@ -72,7 +72,7 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     Plan::new(chunk_count, std::iter::once(inwards).chain(rails).chain([outwards]))
 }
 
-/// The first of the shards that a local rank of a node of `local_ranks` holds.
+/// The first shard of a local rank in a node of `local_ranks`.
 fn first_shard(shards: usize, local_ranks: usize, local_rank: Rank) -> usize {
     chunk_start(shards, local_ranks, local_rank)
 }
@@ -90,7 +90,7 @@ fn rail(topology: &Topology, shards: usize, shard: usize) -> Group {
     Group::new((0..topology.nodes()).map(holder).collect())
 }
 
-/// The schedule, moved to chunks that begin at `first` in a finer buffer.
+/// Moves a schedule to chunks that begin at `first` in a finer partition.
 fn place(schedule: Schedule, chunk_count: usize, first: usize) -> Schedule {
     schedule.refined(chunk_count, |chunk| first + chunk)
 }

@@ -5,10 +5,10 @@
 //!    0↔1 2↔3   then   0↔2 1↔3
 //! ```
 //!
-//! Where p is no power of two, ranks are folded as in the [butterfly](mod@super::butterfly).
+//! If p is not a power of two, ranks are folded as in the [butterfly](mod@super::butterfly).
 //!
-//! **Cost**: ⌊log2 p⌋ steps, n⌊log2 p⌋ sent; where p is no power of two two steps more, and the busiest
-//! rank sends n more; scratch: n, since what is sent must not change while it is being reduced into.
+//! **Cost**: ⌊log2 p⌋ steps, n⌊log2 p⌋ sent; if p is not a power of two, two steps more, and the busiest rank sends n more;
+//! scratch: n, since outgoing data must not change while it is reduced into.
 //!
 //! **Right when** the array is small: no algorithm has fewer steps.
 //! **Wrong when** it is large: it sends log2 p times the array, and a ring less than twice.
@@ -22,7 +22,7 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor =
     Descriptor::flat("recursive-doubling", "partners exchange whole arrays at doubling distances", schedule)
         .right_for(Role::FewestSteps);
@@ -31,7 +31,7 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     (operation == Operation::AllReduce).then(|| all_reduce(rank, ranks))
 }
 
-/// The all-reduce, written directly: it has no halves.
+/// The all-reduce, written directly: it does not divide into two halves.
 pub fn all_reduce(rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
     let folding = Folding::new(ranks);

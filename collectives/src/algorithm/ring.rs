@@ -1,5 +1,5 @@
-//! **Ring.** The array is cut into p chunks; every rank talks to its two neighbours only, and in every step
-//! each link carries one chunk.
+//! **Ring.** The array is divided into p chunks; every rank communicates only with its two neighbours, and in every step each
+//! link carries one chunk.
 //!
 //! ```text
 //!        reduce-scatter (3 steps)               all-gather (3 steps)
@@ -20,7 +20,7 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor =
     Descriptor::flat("ring", "from neighbour to neighbour, all around", schedule);
 
@@ -33,7 +33,7 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     })
 }
 
-/// The outward half: rank r begins with chunk r; every rank passes on what it got in the step before.
+/// The outward half: rank r starts with chunk r; every rank forwards what it received in the step before.
 pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     let next = (rank + 1) % ranks;
     let previous = (rank + ranks - 1) % ranks;

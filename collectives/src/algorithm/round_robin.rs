@@ -1,6 +1,5 @@
-//! **Round-robin.** Every rank reduces its own part: all others send it theirs directly, taking turns so
-//! that in every step each rank sends one chunk and receives one; then it hands out the result in the same
-//! way.
+//! **Round-robin.** Every rank reduces its own part: all others send it theirs directly, ordered so that in every step each rank
+//! sends one chunk and receives one; then it distributes the result in the same way.
 //!
 //! ```text
 //!    step 1: 0→1 1→2 2→3 3→0      step 2: 0→2 1→3 2→0 3→1      step 3: 0→3 1→0 2→1 3→2
@@ -8,9 +7,8 @@
 //!
 //! **Cost**, all-reduce: 2(p−1) steps; every rank sends 2n(p−1)/p; scratch: one segment.
 //!
-//! **Right when** every pair of ranks has a link of its own (memory, a switch), and the half formats should
-//! be rounded once: all additions to a chunk are made by one rank. **Wrong when** distant ranks share
-//! links, or the array is small.
+//! **Right when** every pair of ranks has its own link (memory, a switch), and half-precision elements should be rounded once:
+//! one rank makes all additions to a chunk. **Wrong when** distant ranks share links, or the array is small.
 //!
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005), section 4.2 (pairwise exchange).
@@ -20,7 +18,7 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor =
     Descriptor::flat("round-robin", "every rank reduces its own part, by direct exchange", schedule)
         .right_for(Role::PartsOfAll);
@@ -35,12 +33,12 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     })
 }
 
-/// The rank `distance` places after, and the one `distance` places before.
+/// The ranks `distance` places after and before.
 fn partners(rank: Rank, ranks: usize, distance: usize) -> (Rank, Rank) {
     ((rank + distance) % ranks, (rank + ranks - distance) % ranks)
 }
 
-/// The outward half: rank r begins with chunk r and sends it to everybody, the next rank first.
+/// The outward half: rank r starts with chunk r and sends it to every other rank, the next one first.
 pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     let step = |distance| {
         let (to, from) = partners(rank, ranks, distance);
@@ -49,10 +47,9 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(ranks, (1..ranks).map(step))
 }
 
-/// Every rank sends chunk j of its input to rank j, and puts what comes from rank i into chunk i.
+/// Every rank sends chunk j of its input to rank j, and stores what it receives from rank i as chunk i.
 ///
-/// p−1 steps, n(p−1)/p sent. It sends the original input, since what arrives takes the place of what is yet
-/// to go.
+/// p−1 steps, n(p−1)/p sent. It sends the original input, since incoming data overwrites chunks not yet sent.
 pub fn all_to_all(rank: Rank, ranks: usize) -> Schedule {
     let step = |distance| {
         let (to, from) = partners(rank, ranks, distance);

@@ -1,5 +1,5 @@
-//! **Tree.** A binomial tree: whole arrays go up it to one root, reducing, and the result goes down again.
-//! After k steps of the way down 2^k ranks have it.
+//! **Tree.** A binomial tree: whole arrays are reduced up the tree to one root, and the result is broadcast down. After k steps
+//! down, 2^k ranks have it.
 //!
 //! ```text
 //!    up:   2 ──▸ 0   3 ──▸ 1        then   1 ──▸ 0
@@ -8,8 +8,8 @@
 //!
 //! **Cost**, all-reduce: 2⌈log2 p⌉ steps; the root sends n⌈log2 p⌉; scratch: one segment.
 //!
-//! **Right when** the array is small and only one rank has it or wants it (broadcast, reduce). **Wrong
-//! when** the array is large: half of the ranks idle, and the root's link carries it log2 p times each way.
+//! **Right when** the array is small and only one rank has it or wants it (broadcast, reduce). **Wrong when** the array is
+//! large: half of the ranks idle, and the root's link carries it log2 p times in each direction.
 //!
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005), section 4.3.
@@ -19,7 +19,7 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// What the menu shows.
+/// The catalogue entry.
 pub const DESCRIPTOR: Descriptor =
     Descriptor::flat("tree", "a binomial tree up and down", schedule).right_for(Role::FromOrToOne);
 

@@ -1,4 +1,4 @@
-//! Executions as the verifier sees them: what each rank does, one act after the other, to parts of all buffers.
+//! Executions in the form that the verifier simulates: the sequence of actions of each rank on parts of all buffers.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub(super) struct Part {
     pub(super) block: usize,
 }
 
-/// What a rank sends.
+/// An outgoing part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     pub(super) to: Rank,
@@ -23,7 +23,7 @@ pub(super) struct Sent {
     pub(super) source: Source,
 }
 
-/// What a rank receives.
+/// An incoming part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Received {
     pub(super) from: Rank,
@@ -31,31 +31,31 @@ pub(super) struct Received {
     pub(super) combine: Combine,
 }
 
-/// What a rank does.
+/// One action of a rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Act {
-    /// Both halves of a step, and then the wait for the other ranks: nothing is buffered.
+    /// Both halves of a step, then a wait for the other ranks: unbuffered.
     Exchange(Option<Sent>, Option<Received>),
-    /// A message leaves. The rank waits only if so many to the same rank were not taken yet.
+    /// A buffered send. It blocks while this many messages to the same rank are not received.
     Send(Sent, usize),
-    /// A message is waited for.
+    /// A blocking receive.
     Receive(Received),
-    /// The rank's original input of one part is put into another.
+    /// Stores or reduces a part of the rank's original input into another part.
     Original { from: Part, to: Part, combine: Combine },
-    /// The rank waits until all ranks are in as many of these.
+    /// Waits until all ranks have reached this point.
     Meet,
-    /// In a pass: what another rank has in `theirs` is put or reduced into this rank's `own`.
+    /// In a pass: stores or reduces another rank's `theirs` into this rank's `own`.
     Read { of: Rank, theirs: Part, own: Part, combine: Combine },
-    /// In a pass: what this rank has in `own` is put into another's `theirs`.
+    /// In a pass: stores this rank's `own` into another's `theirs`.
     Write { to: Rank, theirs: Part, own: Part },
-    /// In a pass: this rank's `own` and another's `theirs` change places.
+    /// In a pass: swaps this rank's `own` and another's `theirs`.
     Swap { with: Rank, theirs: Part, own: Part },
 }
 
-/// The room that a message between nodes needs until it is taken is the sender's own.
+/// Messages between nodes are buffered by the sender, without limit.
 const ANY_NUMBER: usize = usize::MAX;
 
-/// Into how many parts, each of how many blocks, an execution cuts the array. Where elements change places, two ranks share a block.
+/// The number of parts, and of blocks per part, that an execution divides the array into. In a swap, two ranks share a block.
 pub(super) fn cut(execution: &Execution, plan: &Plan, ranks: usize) -> (usize, usize) {
     match execution {
         Execution::Moves(moves) => (ranks, 2 * moves.blocks),
@@ -63,7 +63,7 @@ pub(super) fn cut(execution: &Execution, plan: &Plan, ranks: usize) -> (usize, u
     }
 }
 
-/// What a rank does, if all ranks' executions are these.
+/// The actions of a rank, given the executions of all ranks.
 pub(super) fn acts(rank: Rank, executions: &[Execution], plan: &Plan) -> Vec<Act> {
     match &executions[rank] {
         Execution::Eager(steps) => steps.iter().map(|step| of_half(step.half)).collect(),
@@ -112,8 +112,8 @@ fn received(phase: &Phase, receive: Receive, block: usize) -> Received {
     Received { from: phase.group.member(receive.from), part, combine: receive.combine }
 }
 
-/// One pass: all open their buffers, each works on its own part of all, and all part. Where that part is in another's buffer, the other
-/// says.
+/// One pass: all ranks open their buffers, each works on its own part of all, and all close them. The owner of a buffer defines
+/// where that part is in it.
 fn of_pass(rank: Rank, direct: &Direct, executions: &[Execution], block: usize) -> Vec<Act> {
     let own = Part { chunks: direct.owned[rank], block };
     let theirs = |other: Rank| match executions.get(other) {
@@ -139,7 +139,7 @@ fn of_moves(rank: Rank, Moves { blocks, moves, .. }: &Moves) -> Vec<Act> {
                         Some(Act::Read { of: from, theirs: own, own, combine: Combine::Replace })
                     }
                     Move::Give { to } => Some(Act::Write { to, theirs: own, own }),
-                    // Each of the two moves a half.
+                    // Each of the two ranks moves one half.
                     Move::Swap { with } => ((half == 0) == (rank < with)).then(|| Act::Swap {
                         with,
                         theirs: own,
@@ -155,7 +155,7 @@ fn of_moves(rank: Rank, Moves { blocks, moves, .. }: &Moves) -> Vec<Act> {
 
 fn of_lanes(plan: &Plan, timetable: &Timetable) -> Vec<Act> {
     let mut acts = Vec::new();
-    // What was begun and not waited for yet, in its order.
+    // Posted exchanges, oldest first.
     let mut posted = VecDeque::new();
     for act in &timetable.acts {
         match *act {
@@ -195,7 +195,7 @@ fn in_node(plan: &Plan, inward: bool, block: usize) -> Vec<Act> {
     acts
 }
 
-/// What a step of a phase sends and receives of a block, by chunks; nothing if there is no such step.
+/// What a step of a phase sends and receives of a block, by chunk; empty if there is no such step.
 fn each_chunk(phase: &Phase, step: usize, block: usize) -> (Vec<Sent>, Vec<Received>) {
     let step = phase.schedule.steps().get(step).copied().unwrap_or_default();
     let each = |chunks: Chunks| (chunks.start..chunks.end).map(Chunks::one);

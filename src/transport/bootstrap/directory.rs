@@ -1,7 +1,7 @@
-//! A bootstrap through files in a directory that all ranks reach.
+//! A bootstrap through files in a directory that all ranks can access.
 //!
-//! Each rank writes a file for each all-gather, and reads those of the others. When all say that they are done, rank 0 takes
-//! the last ones away. Files of processes that have ended are not looked at: a job that was killed leaves some behind.
+//! For each all-gather, each rank writes a file and reads those of the others. When all ranks are done, rank 0 removes the last
+//! ones. Files of processes that have ended are ignored: a job that was killed leaves some behind.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,35 +15,35 @@ use super::Bootstrap;
 use crate::error::{Error, Result};
 use crate::system::{self, Process, say};
 
-/// How long a rank sleeps between two looks: at first, and at most.
+/// The initial and the longest sleep between polls.
 const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
-/// After so long it is said that ranks are waited for.
+/// The time after which a rank reports that it waits for others.
 const WARN_AFTER: Duration = Duration::from_secs(30);
-/// Between two looks whether the processes that have come are still there.
+/// The interval of checks whether the processes seen so far are alive.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
-/// How long rank 0, and one that refuses the others, waits for them to be done. What then stays is taken away by the next job.
+/// How long rank 0, and a rank that refuses the others, waits for them to finish. The next job removes what is left then.
 const TO_END: Duration = Duration::from_secs(10);
-/// More ranks than these are not named.
+/// The number of ranks that a message lists.
 const MOST_NAMED: usize = 8;
 
-/// A rank's end of a bootstrap through a directory.
+/// A rank's handle to a bootstrap through a directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
     folder: PathBuf,
-    /// Whether the folder was made for this world, and goes with it.
+    /// Whether the folder was created for this world, and is removed with it.
     is_own: bool,
     rank: Rank,
     ranks: usize,
     timeout: Duration,
     process: Process,
     round: u64,
-    /// Who each rank is, once it has come.
+    /// The process of each rank, once seen.
     others: Vec<Option<Process>>,
-    /// Whether this rank has refused to be in a world with one that has come.
+    /// Whether this rank has refused the world because of another rank.
     refuses: bool,
 }
 
-/// What a rank has written.
+/// The content of a rank's file.
 struct Entry {
     process: Process,
     ranks: usize,
@@ -51,25 +51,25 @@ struct Entry {
 }
 
 impl Directory {
-    /// Finds the other ranks in a folder, which is made if it is not there. The same for all ranks of a world, and for no other
-    /// world at the same time. For each rank that does not come, a rank waits for `timeout`.
+    /// Finds the other ranks in a folder, which is created if necessary. All ranks of a world use the same folder, and no other
+    /// world at the same time. A rank waits `timeout` for each missing rank.
     ///
     /// # Errors
-    /// [`Error::Launch`] if the folder cannot be used.
+    /// [`Error::Launch`] if the folder is not usable.
     pub(crate) fn new(folder: PathBuf, (rank, ranks): (Rank, usize), timeout: Duration) -> Result<Self> {
         fs::create_dir_all(&folder).map_err(|error| cannot_use(&folder, &error))?;
         let (process, others) = (Process::own(), vec![None; ranks]);
         let directory =
             Self { folder, is_own: false, rank, ranks, timeout, process, round: 0, others, refuses: false };
-        // Of a world of this process's that did not come to be.
+        // Left by a world of this process that failed to start.
         let _ = fs::remove_file(directory.end(rank));
         Ok(directory)
     }
 
-    /// Finds the ranks of a job of this user's, in a private folder of that name.
+    /// Finds the ranks of a job of this user, in a private folder of that name.
     ///
     /// # Errors
-    /// [`Error::Launch`] if the folder cannot be used, or might be read by others.
+    /// [`Error::Launch`] if the folder is not usable, or may be readable by others.
     pub(crate) fn of_job(
         temporary: &Path,
         job: &str,
@@ -88,7 +88,7 @@ impl Directory {
         self.folder.join(format!("round-{round}.rank-{rank}"))
     }
 
-    /// The file by which a rank says that it is done.
+    /// The file that marks a rank as done.
     fn end(&self, rank: Rank) -> PathBuf {
         self.folder.join(format!("end.rank-{rank}"))
     }
@@ -96,14 +96,14 @@ impl Directory {
     /// Writes this rank's file of this round.
     ///
     /// # Errors
-    /// If it is there already, and another living process's.
+    /// If it already exists and belongs to another living process.
     fn write(&self, own: &[u8]) -> Result<()> {
         let file = self.file(self.round, self.rank);
         if let Some(entry) =
             read(&file).filter(|entry| entry.process != self.process && entry.process.lives())
         {
             return Err(Error::Launch(format!(
-                "process {} is rank {} of a world that begins in {}: two jobs at once need a UNISONO_BOOTSTRAP_DIR each",
+                "process {} is rank {} of a world that starts in {}: two jobs at once need a UNISONO_BOOTSTRAP_DIR each",
                 entry.process.id,
                 self.rank,
                 self.folder.display()
@@ -112,7 +112,7 @@ impl Directory {
         self.put(&file, own).map_err(|error| cannot_use(&self.folder, &error))
     }
 
-    /// Writes a file, which nobody sees before it is whole.
+    /// Writes a file atomically.
     fn put(&self, file: &Path, content: &[u8]) -> io::Result<()> {
         let Process { id, started, machine } = &self.process;
         let mut whole = format!("{id} {started} {machine} {}\n", self.ranks).into_bytes();
@@ -121,7 +121,7 @@ impl Directory {
         fs::write(&draft, whole).and_then(|()| fs::rename(&draft, file))
     }
 
-    /// Waits until all other ranks are done, or have ended; whether they are.
+    /// Waits until all other ranks are done or have ended. Returns whether they are.
     fn all_end(&self) -> bool {
         let is_over = |rank: Rank| {
             let has_ended = |process: &Process| !process.lives();
@@ -138,11 +138,11 @@ impl Directory {
         true
     }
 
-    /// What a rank has written in this round, if it has come.
+    /// The bytes of a rank in this round, if it has written them.
     fn take(&mut self, rank: Rank) -> Result<Option<Vec<u8>>> {
         let Some(entry) = read(&self.file(self.round, rank)) else { return Ok(None) };
         let known = &mut self.others[rank];
-        // Before a rank is known it may be one of a job that was killed.
+        // Before a rank is known, the file may belong to a job that was killed.
         if known.as_ref().map_or_else(|| !entry.process.lives(), |known| *known != entry.process) {
             return Ok(None);
         }
@@ -158,7 +158,7 @@ impl Directory {
     }
 
     /// # Errors
-    /// If one of the ranks that are missing has ended.
+    /// If one of the missing ranks has ended.
     fn check_alive(&self, missing: &[Rank]) -> Result<()> {
         let is_over = |rank: &&Rank| self.others[**rank].as_ref().is_some_and(|process| !process.lives());
         missing.iter().find(is_over).map_or(Ok(()), |&rank| {
@@ -167,7 +167,7 @@ impl Directory {
         })
     }
 
-    /// Who is missing, and what may be wrong.
+    /// The message about missing ranks, with possible causes.
     fn missing(&self, missing: &[Rank], waited: Duration) -> String {
         let mut named = missing.iter().take(MOST_NAMED).map(usize::to_string).collect::<Vec<_>>().join(", ");
         if let more @ 1.. = missing.len().saturating_sub(MOST_NAMED) {
@@ -225,7 +225,7 @@ impl Bootstrap for Directory {
             std::thread::sleep(nap);
             nap = (nap * 2).min(NAPS[1]);
         }
-        // All have written in this round, so all have read what was written in the one before.
+        // All ranks have written in this round, so all have read the previous one.
         if let Some(before) = self.round.checked_sub(1) {
             let _ = fs::remove_file(self.file(before, self.rank));
         }
@@ -235,9 +235,9 @@ impl Bootstrap for Directory {
 }
 
 impl Drop for Directory {
-    /// Called when all ranks have heard of each other over their links, or cannot.
+    /// Dropped once all ranks have heard of each other over their links, or cannot.
     fn drop(&mut self) {
-        // Others may not have read yet what this rank has written last, and would not once its process has ended.
+        // Others may not have read this rank's last file yet, and would ignore it once its process has ended.
         let _ = self.put(&self.end(self.rank), b"");
         let stays = self.rank == 0 || self.refuses;
         if !(stays && self.all_end()) || self.rank != 0 {
@@ -254,8 +254,8 @@ impl Drop for Directory {
     }
 }
 
-/// Removes the folders of jobs that were killed before their worlds began. Other ranks of this job may be about to write to its
-/// own.
+/// Removes the folders of jobs that were killed before their worlds started, but not this job's own: other ranks may be about to
+/// write to it.
 fn remove_left(of_user: &Path, own: &Path) {
     let files =
         |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -269,7 +269,7 @@ fn remove_left(of_user: &Path, own: &Path) {
     }
 }
 
-/// What is in a rank's file, if there is one.
+/// The content of a rank's file, if there is one.
 fn read(file: &Path) -> Option<Entry> {
     let whole = fs::read(file).ok()?;
     let end = whole.iter().position(|&byte| byte == b'\n')?;
@@ -332,7 +332,7 @@ mod tests {
         fs::write(folder.path().join("round-0.rank-0"), format!("{id} {started} {machine} 2\nold")).unwrap();
         let said = join(folder.path(), 1, 2, SOON).all_gather(b"x").unwrap_err().to_string();
         assert!(said.contains("for rank 0 to begin"), "{said}");
-        // The rank that comes in its place takes its file.
+        // The rank that takes its place overwrites its file.
         std::thread::scope(|scope| {
             let other = scope.spawn(|| join(folder.path(), 0, 2, LATER).all_gather(b"new").unwrap());
             let mut directory = join(folder.path(), 1, 2, LATER);

@@ -1,4 +1,4 @@
-//! What ranks tell each other of the messages that the program sends from one to another.
+//! Sequence numbers of point-to-point messages.
 
 use unisono_collectives::Rank;
 
@@ -8,14 +8,14 @@ use crate::record::{Doing, FIRST_OF_MESSAGES, Record, State};
 use crate::status::StatusBoard;
 use crate::transport::Failure;
 
-/// The messages between this rank and each other one. They have numbers of their own for each two ranks, and each way: of those who take
-/// no part nobody expects to know of them.
+/// Counters of the messages between this rank and each other one. Each pair and direction has its own numbers, since other ranks
+/// do not know of the messages.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
-    /// How many were begun to each rank, and from each.
+    /// Messages sent to and received from each rank.
     sent: Vec<u64>,
     received: Vec<u64>,
-    /// Whom the last one was received from.
+    /// The sender of the last message received.
     last_from: Rank,
 }
 
@@ -31,18 +31,18 @@ impl Messages {
         next(&mut self.received, from, count, codes, label)
     }
 
-    /// What stands for a message from any rank, which has no number before it is there.
+    /// The header of a receive from any rank, which has no number until a message is there.
     pub(crate) fn any(codes: Codes) -> Header {
         next(&mut Vec::new(), 0, 0, codes, 0)
     }
 
-    /// How many messages were received, and whom the last one was received from.
+    /// The number of messages received, and the sender of the last one.
     pub(crate) fn received(&self) -> (u64, Rank) {
         (self.received.iter().sum(), self.last_from)
     }
 }
 
-/// The next message to or from a rank, of which there were so many with each.
+/// The next message to or from a rank, given the counters of that direction.
 fn next(numbers: &mut Vec<u64>, other: Rank, count: usize, codes: Codes, label: u64) -> Header {
     if numbers.len() <= other {
         numbers.resize(other + 1, 0);
@@ -53,8 +53,8 @@ fn next(numbers: &mut Vec<u64>, other: Rank, count: usize, codes: Codes, label: 
 }
 
 impl Header {
-    /// What is wrong if rank `other` will not come, for which this one waits: it has left, or, if the wait is long, as
-    /// [`Header::apart`] says. What the other has sent before counts.
+    /// The failure if rank `other`, which this one waits for, will not send: it has left, or, in a long wait, as
+    /// [`Header::apart`] finds. Messages that it sent before still count.
     pub(in crate::transport) fn hopeless(
         &self,
         other: Rank,
@@ -67,8 +67,8 @@ impl Header {
         if is_long { self.apart(other, status) } else { None }
     }
 
-    /// What is wrong if rank `other`, for which this one waits with a message, itself waits for this one in a collective that this one
-    /// has not begun: neither goes on, and the collective may send nothing that would tell.
+    /// The failure if rank `other`, which this one waits for in a message, waits for this one in a collective that this one has
+    /// not started: a deadlock, in which the collective may send nothing that shows it.
     pub(in crate::transport) fn apart(&self, other: Rank, status: &StatusBoard) -> Option<Failure> {
         let position = status.position_of(other).filter(|_| self.is_message())?;
         let Doing { state, last, .. } = status.doing(position);
@@ -131,7 +131,7 @@ mod tests {
         };
         assert_eq!((ours.as_str(), theirs.as_str()), ("message #0 of 10 f32", "barrier #0"));
         assert!(barrier.apart(1, &statuses[0]).is_none(), "collectives are compared otherwise");
-        // This rank has done its part, and the other is late to see it.
+        // This rank has done its part, and the other has not seen it yet.
         barrier.note(&statuses[0], 0).end(true);
         assert!(message.apart(1, &statuses[0]).is_none());
         inside.end(true);

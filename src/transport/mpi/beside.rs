@@ -1,7 +1,7 @@
-//! Exchanges that go on while a rank does something else.
+//! Non-blocking exchanges between nodes.
 //!
-//! What is sent lies in memory of the communicator, and what arrives stays there until it is asked for: so MPI never has the
-//! caller's memory, and the caller may work on the rest of an array meanwhile. A copy costs little beside a network.
+//! Both buffers belong to the communicator, so MPI never holds the caller's memory, and the caller can work on the rest of the
+//! array meanwhile. The copies are cheap compared to the network.
 
 use unisono_collectives::Rank;
 
@@ -15,7 +15,7 @@ use crate::transport::half::{Half, complete};
 use crate::transport::{Deadlines, Failure, Header, Incoming, Outgoing, Target, Ticket, Waiting};
 
 impl Mpi {
-    /// An exchange in this node, while others are under way between nodes.
+    /// An exchange in this node while others are posted between nodes.
     pub(super) fn exchange_beside(
         &mut self,
         header: &Header,
@@ -32,8 +32,8 @@ impl Mpi {
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
 
-    /// Begins to exchange messages with a rank of another node: what is sent may change again at once, and is answered by
-    /// `size_bytes`. Two ranks begin the exchanges between them in the same order.
+    /// Posts an exchange with a rank of another node: sends a copy of the bytes and receives `size_bytes`. Both ranks post the
+    /// exchanges between them in the same order.
     pub(crate) fn post(
         &mut self,
         header: &Header,
@@ -45,7 +45,7 @@ impl Mpi {
         self.messages.post((self.comm, &self.status), header, outgoing, size_bytes, deadlines)
     }
 
-    /// Waits for an exchange that was begun, and takes in what it brought.
+    /// Waits for a posted exchange and consumes what it received.
     pub(crate) fn complete(
         &mut self,
         header: &Header,
@@ -59,10 +59,10 @@ impl Mpi {
 }
 
 impl Messages {
-    /// Begins to exchange messages with a rank of another node: what is sent may change again at once. What comes back is as long
-    /// as what is sent, or as `size_bytes` says.
+    /// Posts an exchange with a rank of another node, with a copy of the bytes. Receives as many bytes as it sends, or
+    /// `size_bytes`.
     ///
-    /// The messages of two ranks arrive in the order in which both begin to exchange them.
+    /// Exchanges between two ranks match in the order in which both post them.
     pub(super) fn post(
         &mut self,
         (comm, status): (Comm, &StatusBoard),
@@ -83,7 +83,7 @@ impl Messages {
         (flight.number, flight.with) = (flights.begun, with);
         flight.expected = Some((header.of_size(size_bytes), status.clone()));
         flight.received_bytes = size_bytes;
-        // It is kept before MPI is given any of its memory, and so it stays, whatever fails.
+        // Stored before MPI gets any of its memory, and kept whatever fails.
         flights.flying.push_back(flight);
         let flight = flights.flying.back_mut().expect("it was just put there");
         flight.ask(comm, segment, overheard)?;
@@ -91,7 +91,7 @@ impl Messages {
         Ok(Ticket(flight.number))
     }
 
-    /// Waits for an exchange that was begun, and takes in what it brought.
+    /// Waits for a posted exchange and consumes what it received.
     pub(super) fn complete(
         &mut self,
         (comm, status): (Comm, &StatusBoard),
@@ -117,7 +117,7 @@ impl Messages {
     }
 }
 
-/// A half of an exchange inside of a node, which lets MPI work on what is under way while it has nothing to do itself.
+/// A half of an exchange inside a node, which drives MPI's progress on posted exchanges while idle.
 struct Beside<'a, H> {
     half: H,
     flights: &'a mut Flights,

@@ -1,4 +1,4 @@
-//! MPI brings the ranks of a world together.
+//! The bootstrap over MPI.
 
 use unisono_collectives::Rank;
 
@@ -6,7 +6,7 @@ use super::sys::Comm;
 use crate::error::Result;
 use crate::transport::Bootstrap;
 
-/// The ranks of a communicator. Its all-gathers block: for setting up only.
+/// All-gathers over a communicator. They block: for set-up only.
 #[derive(Debug)]
 pub(super) struct OfComm {
     comm: Comm,

@@ -1,4 +1,4 @@
-//! How a world of processes ends, well or not.
+//! The end of a world of processes, regular or after a failure.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -10,23 +10,23 @@ use super::sys::Comm;
 use crate::status::{FailureReport, StatusBoard};
 use crate::system::{FAILED, say};
 
-/// How long a rank waits before it ends the job: the others are to speak too, and its launcher, which passes on what ranks
-/// write, may throw away what it has not yet read when the job ends.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+/// How long a rank waits before it aborts the job, so that other ranks can report too: a launcher may discard output that it has
+/// not forwarded when the job ends.
+const REPORT_TIME: Duration = Duration::from_millis(300);
 
-/// How long MPI may take to end the job: it may hang where a network is cut.
+/// How long `MPI_Abort` may take: it may hang if a network is cut.
 const ABORT: Duration = Duration::from_secs(2);
 
-/// How long a rank that ends waits for those of other nodes: that they have left may not reach it, where the nodes have no
-/// connections of their own.
+/// How long a rank that ends waits for those of other nodes; without watchdog connections between nodes, it may never learn that
+/// they have left.
 const FAR: Duration = Duration::from_secs(10);
-/// How long it sleeps between two looks.
+/// How long it sleeps between polls.
 const NAP: Duration = Duration::from_millis(1);
-/// A tag that no message has.
+/// A tag that no message uses.
 const NO_TAG: c_int = 7;
 
-/// Says why a rank cannot go on, and lets the others know.
-pub(super) fn last_words(report: Option<&dyn FailureReport>, status: &StatusBoard, cause: &str) {
+/// Reports why a rank cannot continue, and informs the others.
+pub(super) fn report_failure(report: Option<&dyn FailureReport>, status: &StatusBoard, cause: &str) {
     if let Some(report) = report {
         return report.fail(cause);
     }
@@ -34,14 +34,14 @@ pub(super) fn last_words(report: Option<&dyn FailureReport>, status: &StatusBoar
     status.fail(status.rank(), cause);
 }
 
-/// Ends all processes that were launched together. The rank that failed first has MPI do so, and the others wait for that:
-/// where several do it at once while another finalises, Open MPI 4's mpirun may wait for itself for ever.
+/// Ends all processes of the job. The rank that failed first calls `MPI_Abort`, and the others wait for that: if several do so
+/// at once while another finalises, Open MPI 4's mpirun may deadlock.
 pub(super) fn end_job(status: &StatusBoard) -> ! {
     let deadline = std::thread::Builder::new().name("deadline".into()).spawn(|| {
-        std::thread::sleep(LAST_WORDS + ABORT);
+        std::thread::sleep(REPORT_TIME + ABORT);
         signal_hook::low_level::exit(FAILED)
     });
-    std::thread::sleep(LAST_WORDS);
+    std::thread::sleep(REPORT_TIME);
     if deadline.is_err() {
         signal_hook::low_level::exit(FAILED);
     }
@@ -52,15 +52,15 @@ pub(super) fn end_job(status: &StatusBoard) -> ! {
 }
 
 impl Mpi {
-    /// After a failure in a program that goes on: what MPI may still write to stays where it is, and what others would have to
-    /// take part in is not done.
+    /// After a failure in a program that continues: keeps the memory that MPI may still write to, and skips operations that
+    /// other ranks would have to take part in.
     pub(super) fn leave_behind(&mut self) {
         std::mem::forget(std::mem::take(&mut self.messages.flights));
         self.status.leave(self.rank);
     }
 
-    /// Waits until all ranks have left: to finalise is to wait where no deadline is, and where Open MPI 4's mpirun may wait for
-    /// itself for ever if a rank that has not come ends the job.
+    /// Waits until all ranks have left: `MPI_Finalize` has no deadline, and Open MPI 4's mpirun may deadlock if a rank that has
+    /// not arrived aborts the job.
     pub(super) fn wait_for_all(&self) {
         let Some(report) = &self.report else { return };
         report.hurry();
@@ -74,7 +74,7 @@ impl Mpi {
             if self.status.failed().is_some() {
                 end_job(&self.status);
             }
-            // What was sent before may still be on its way. No message has this tag.
+            // Drives progress for earlier sends. No message has this tag.
             let progress = self.comm.probe(NO_TAG);
             debug_assert!(!matches!(progress, Ok(Some(_))), "no message has this tag");
             std::thread::sleep(NAP);

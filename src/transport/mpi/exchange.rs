@@ -1,9 +1,8 @@
-//! One exchange over MPI: post, poll, take in piece by piece.
+//! One exchange over MPI: post, poll, and consume piece by piece.
 //!
-//! A message is a header, with its payload behind it if that is short ([`SHORT`]). A longer payload follows
-//! in segments, sent from where it lies. Segments that are only put in place are received where they
-//! belong; those that are reduced go through a few staging segments, so that one is on its way while
-//! another is being reduced. No message is ever near the 2^31 bytes that MPI can count.
+//! A message is a header, followed by its payload if that is short ([`SHORT`]). A longer payload follows in segments, sent from
+//! where it lies. Segments that are only stored are received in place; those that are reduced are received into a few staging
+//! segments, so that one is in transit while another is reduced. Counts stay far below the 2^31 limit of MPI.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 
 use unisono_collectives::Rank;
 
-use super::ending::{end_job, last_words};
+use super::ending::{end_job, report_failure};
 use super::flight::Flights;
 use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
@@ -25,30 +24,31 @@ use crate::transport::{
     Deadlines, FAR_SEGMENT, Failure, Header, Headers, Incoming, Outgoing, Target, Waiting,
 };
 
-/// How much of a payload travels with its header.
+/// The largest payload sent with its header.
 const SHORT: usize = FIRST - size_of::<Header>();
-/// How many segments are under way at a time, each way, inside of a node.
+/// The number of segments in flight in each direction, inside a node.
 const WINDOW: usize = 3;
-/// How many of those are under way: so many that the wire is busy while a rank, or the core that it shares, does something else.
+/// The number in flight between nodes: enough to keep the link busy while a rank, or the core that it shares, does something
+/// else.
 const FAR_WINDOW: usize = 32;
 
-/// The memory of a rank's messages.
+/// The buffers of a rank's messages.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     pub(super) spins: u32,
-    /// How much of a longer payload is sent at a time.
+    /// The segment size of longer payloads.
     segment: usize,
     sent: Scratch,
     received: Scratch,
-    /// Whether each rank of the world is of another node.
+    /// Whether each rank of the world is on another node.
     far: Vec<bool>,
     staging: Vec<Scratch>,
     pub(super) overheard: Overheard,
-    /// Exchanges that go on meanwhile.
+    /// Posted exchanges.
     pub(super) flights: Flights,
-    /// Whether an exchange failed while MPI still had the caller's memory.
+    /// Whether an exchange failed while MPI still held the caller's buffer.
     stranded: bool,
-    /// What says why this rank ends, if a panic ends it in the middle of an exchange.
+    /// The failure report, for a panic in the middle of an exchange.
     report: Option<Arc<dyn FailureReport>>,
 }
 
@@ -57,7 +57,7 @@ impl Messages {
         Self { spins, segment, far, ..Self::default() }
     }
 
-    /// How long messages travel between this rank and another.
+    /// The parameters of long messages between this rank and another.
     pub(super) fn link(&self, comm: Comm, other: Rank) -> Link {
         if self.far[other] {
             Link { comm, segment: self.segment.min(FAR_SEGMENT), window: FAR_WINDOW }
@@ -66,7 +66,7 @@ impl Messages {
         }
     }
 
-    /// How often a rank looks before it gives way.
+    /// Sets how often a rank polls before it yields.
     pub(super) fn set_spins(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -75,12 +75,12 @@ impl Messages {
         self.report = Some(report);
     }
 
-    /// Whether MPI may still read or write memory that was lent to an exchange that failed.
+    /// Whether MPI may still access a buffer lent to a failed exchange.
     pub(super) fn are_stranded(&self) -> bool {
         self.stranded
     }
 
-    /// Sends and receives one message each, at most. When it succeeds, MPI needs neither buffer any more.
+    /// Sends and receives at most one message each. On success, MPI no longer needs either buffer.
     pub(super) fn exchange<'a>(
         &mut self,
         (comm, status): (Comm, &StatusBoard),
@@ -102,7 +102,7 @@ impl Messages {
         )
     }
 
-    /// Lets `exchange` carry out both halves, and sees to it that MPI keeps no memory that it should not.
+    /// Completes both halves with `exchange`, and ensures that MPI keeps no buffer that it should not.
     pub(super) fn halves(
         &mut self,
         (comm, status): (Comm, &StatusBoard),
@@ -133,7 +133,7 @@ impl Messages {
     }
 }
 
-/// Begins both halves.
+/// Starts both halves.
 pub(super) fn begin(
     sending: &mut Option<Sending<'_>>,
     receiving: &mut Option<Receiving<'_>>,
@@ -150,7 +150,7 @@ pub(super) fn begin(
     Ok(())
 }
 
-/// A panic must not free memory that MPI still reads or writes.
+/// Ends the job on a panic, which must not free memory that MPI still accesses.
 struct AbortOnPanic<'a> {
     report: Option<&'a dyn FailureReport>,
     status: &'a StatusBoard,
@@ -158,7 +158,7 @@ struct AbortOnPanic<'a> {
 
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
-        last_words(self.report, self.status, &panicked());
+        report_failure(self.report, self.status, &panicked());
         end_job(self.status);
     }
 }
@@ -172,12 +172,12 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// The segment of a payload of `size_bytes` that begins at `start`.
+    /// The segment of a payload of `size_bytes` that starts at `start`.
     fn segment(self, start: usize, size_bytes: usize) -> Range<usize> {
         start..size_bytes.min(start + self.segment)
     }
 
-    /// Which of the staging segments the segment that begins at `start` goes through.
+    /// The staging segment for the segment that starts at `start`.
     fn place(self, start: usize) -> usize {
         start / self.segment % self.window
     }
@@ -189,7 +189,7 @@ pub(super) struct Sending<'a> {
     to: Rank,
     bytes: &'a [u8],
     first: &'a [u8],
-    /// How much of a long payload MPI was given so far.
+    /// How much of a long payload has been posted.
     given: usize,
     requests: VecDeque<Request>,
 }
@@ -205,8 +205,8 @@ impl<'a> Sending<'a> {
         Self { link, to, bytes, first, given, requests: VecDeque::with_capacity(WINDOW) }
     }
 
-    /// Gives MPI all that the window allows, before anything is received: MPI may copy a segment that
-    /// arrives from inside any call, and the other rank would wait all the while for the beginning of ours.
+    /// Posts all sends that the window allows before any receive completes: MPI may copy an incoming segment inside any call,
+    /// while the other rank waits for our first segment.
     fn begin(&mut self) -> Result<()> {
         self.give(self.first, FIRST_TAG)?;
         self.give_segments()
@@ -267,7 +267,7 @@ pub(super) struct Receiving<'a> {
     first: &'a mut [u8],
     staging: &'a mut Vec<Scratch>,
     header: Option<Request>,
-    /// How much of the payload was asked of MPI, and how much has been taken in.
+    /// How much of the payload has been posted, and how much consumed.
     asked: usize,
     taken: usize,
     segments: VecDeque<Request>,
@@ -299,7 +299,7 @@ impl<'a> Receiving<'a> {
         }
     }
 
-    /// Asks for the first message, unless it was overheard before.
+    /// Posts the receive of the first message, unless it was overheard before.
     fn begin(&mut self, overheard: Option<Scratch>) -> Result<(), Failure> {
         if let Some(mut message) = overheard {
             self.first.copy_from_slice(message.take(FIRST));
@@ -314,7 +314,7 @@ impl<'a> Receiving<'a> {
         Ok(())
     }
 
-    /// Checks that the sender is in the same collective, and takes in a short payload.
+    /// Checks that the sender is in the same collective, and consumes a short payload.
     fn take_first(&mut self) -> Result<(), Failure> {
         let (header, payload) = self.first.split_at(size_of::<Header>());
         self.expected.check(bytemuck::from_bytes(header), self.from, self.status)?;
@@ -325,7 +325,7 @@ impl<'a> Receiving<'a> {
         self.ask().map_err(Failure::Error)
     }
 
-    /// Asks MPI for as many segments as the window allows.
+    /// Posts all receives that the window allows.
     fn ask(&mut self) -> Result<()> {
         while self.asked < self.size_bytes && self.segments.len() < self.link.window {
             let segment = self.link.segment(self.asked, self.size_bytes);
@@ -349,7 +349,7 @@ impl<'a> Receiving<'a> {
         Ok(())
     }
 
-    /// Takes in the segment that has just arrived.
+    /// Consumes the segment that has just arrived.
     fn take_segment(&mut self) {
         let segment = self.link.segment(self.taken, self.size_bytes);
         self.taken = segment.end;

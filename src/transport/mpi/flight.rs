@@ -1,4 +1,4 @@
-//! An exchange that is under way, in memory of its own.
+//! A posted exchange, with its own buffers.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -13,12 +13,12 @@ use crate::status::StatusBoard;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header};
 
-/// The exchanges that are under way, oldest first.
+/// Posted exchanges, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     pub(super) begun: u64,
     pub(super) flying: VecDeque<Flight>,
-    /// Their memory, for the next ones.
+    /// The buffers of completed exchanges, for reuse.
     pub(super) landed: Vec<Flight>,
 }
 
@@ -27,35 +27,35 @@ pub(super) struct Flights {
 pub(super) struct Flight {
     pub(super) number: u64,
     pub(super) with: Rank,
-    /// What the first message must say, and where labels have their names.
+    /// The expected header of the first message, and the status board, which knows label names.
     pub(super) expected: Option<(Header, StatusBoard)>,
-    /// The first messages: a header, and nothing else.
+    /// First messages contain only a header.
     first_sent: Scratch,
     first_received: Scratch,
     sent: Scratch,
     pub(super) received: Scratch,
     pub(super) received_bytes: usize,
-    /// Oldest first; of those that receive, the first message's is the first.
+    /// Oldest first; the first receive is that of the first message.
     sends: VecDeque<Request>,
     receives: VecDeque<Request>,
 }
 
 impl Flights {
-    /// Whether MPI has none of their memory.
+    /// Whether MPI holds none of the buffers.
     pub(super) fn are_none(&self) -> bool {
         self.flying.is_empty()
     }
 
-    /// Lets MPI work on what is under way, from inside of another wait.
+    /// Drives MPI's progress on posted exchanges, from inside another wait.
     pub(super) fn progress(&mut self) -> Result<(), Failure> {
-        // A test of any request makes MPI look at all of them.
+        // Testing any request makes MPI progress on all of them.
         let unfinished = self.flying.iter_mut().find(|flight| !flight.is_done());
         unfinished.map_or(Ok(()), |flight| flight.progress().map(drop))
     }
 }
 
 impl Flight {
-    /// Lets MPI put into the flight's memory what the other rank sends.
+    /// Posts the receives of the other rank's message.
     pub(super) fn ask(
         &mut self,
         comm: Comm,
@@ -82,7 +82,7 @@ impl Flight {
         Ok(())
     }
 
-    /// Sends a copy of these bytes.
+    /// Posts the sends of a copy of these bytes.
     pub(super) fn give(&mut self, comm: Comm, segment: usize, header: &Header, bytes: &[u8]) -> Result<()> {
         let first = self.first_sent.copy_of(bytemuck::bytes_of(&header.of_size(bytes.len())));
         let parts = self.sent.copy_of(bytes).chunks(segment).map(|part| (part, SEGMENT_TAG));
@@ -121,7 +121,7 @@ impl Half for Flight {
     }
 }
 
-/// Takes the oldest request away if it is done.
+/// Removes the oldest request if it is done.
 fn take_done(requests: &mut VecDeque<Request>) -> Result<bool, Failure> {
     let Some(oldest) = requests.front_mut() else { return Ok(false) };
     let done = oldest.is_done().map_err(Failure::Error)?;

@@ -1,5 +1,4 @@
-//! What goes wrong when a program is launched: recognised at the start, said in a line by one rank, and refused
-//! where going on would do harm.
+//! Launch errors: detected at the start, reported in one line by one rank, and fatal where continuing would do harm.
 
 use std::path::Path;
 
@@ -12,17 +11,15 @@ mod watch;
 
 use watch::Watch;
 
-/// Says a line.
+/// Prints a line.
 pub(super) fn say(line: &str) {
     system::say(&format!("unisono: {line}\n"));
 }
 
-/// What is to be seen to, or said, before MPI begins; then its beginning is watched for as long as the result is
-/// kept.
+/// Checks the environment before MPI starts; then watches its initialisation for as long as the result is kept.
 ///
 /// # Errors
-/// [`Error::Launch`] if the library is of another kind than the program was compiled for: its constants and handles
-/// mean other things.
+/// [`Error::Launch`] if the library has another ABI than the program was compiled for: its constants and handles differ.
 pub(super) fn before_mpi(config: &Result<Config>) -> Result<Watch> {
     let default = Config::default();
     let (config, launcher) = (config.as_ref().unwrap_or(&default), Launcher::detect());
@@ -41,17 +38,17 @@ pub(super) fn before_mpi(config: &Result<Config>) -> Result<Watch> {
     Ok(Watch::start(launcher, config.timeout))
 }
 
-/// The families of MPIs whose programs run with each other's libraries.
+/// Families of MPIs with a common ABI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
     /// Open MPI.
     OpenMpi,
-    /// MPICH and its children, which have agreed on what a program sees of them.
+    /// MPICH and its derivatives, which share an ABI.
     Mpich,
 }
 
 impl Family {
-    /// The family of an MPI that names itself so.
+    /// The family of an MPI, from its version text.
     fn of(version: &str) -> Option<Self> {
         let children = ["MPICH", "Intel", "MVAPICH", "CRAY", "ParaStation"];
         if version.starts_with("Open MPI") {
@@ -61,7 +58,7 @@ impl Family {
         }
     }
 
-    /// How Slurm's srun is told to start ranks of it.
+    /// The srun command for programs of this family.
     fn srun(self) -> &'static str {
         match self {
             Self::OpenMpi => "srun --mpi=pmix",
@@ -70,7 +67,7 @@ impl Family {
     }
 }
 
-/// Holds the library that is there against the one that the program was compiled for; what is odd but no harm.
+/// Compares the library with the one that the program was compiled for; returns a warning if they differ harmlessly.
 fn check_library(compiled: &str, running: &str) -> Result<Option<String>> {
     if compiled.is_empty() || compiled == running {
         return Ok(None);
@@ -85,12 +82,12 @@ fn check_library(compiled: &str, running: &str) -> Result<Option<String>> {
     }
 }
 
-/// The same of this program, for its doctor.
+/// The same check of this program, for `unisono doctor`.
 pub(crate) fn library_fits() -> Result<Option<String>> {
     check_library(&header_version(), &library_version())
 }
 
-/// What is to be said of the folder where MPI keeps its messages, if it is too small for the ranks of this node.
+/// A warning if the folder for MPI's shared memory is too small for the ranks of this node.
 fn shared_folder(launcher: Launcher) -> Option<String> {
     let ranks = launcher.local_ranks.filter(|&ranks| ranks > 1)? as u64;
     let free = system::free_bytes(Path::new(SHARED_FOLDER)).unwrap_or(0);
@@ -106,18 +103,18 @@ fn shared_folder(launcher: Launcher) -> Option<String> {
     })
 }
 
-/// Refuses to run as many worlds of one: what happens when the launcher belongs to another MPI.
+/// Refuses to run as many worlds of one rank, which happens if the launcher belongs to another MPI.
 pub(super) fn check_world() -> Result<()> {
     let world = Comm::world();
     check_launch(world.rank()?, world.ranks()?, Launcher::detect(), &library_version())
 }
 
 fn check_launch(rank: usize, ranks: usize, launcher: Launcher, library: &str) -> Result<()> {
-    // Of a program that attaches, somebody else may have set RANK and WORLD_SIZE.
+    // In a program that attaches, something else may have set RANK and WORLD_SIZE.
     let Some(starter) = launcher.starter.filter(|&starter| starter != Starter::Variables) else {
         return Ok(());
     };
-    // Several steps of Slurm's may be one world, and each says how many are in it.
+    // Several Slurm steps may form one world, and each reports only its own count.
     let is_all = matches!(starter, Starter::OpenMpi | Starter::Mpich);
     let fits = |launched: usize| launched == ranks || (!is_all && launched < ranks);
     let wrong_rank = launcher.ranks.is_none() && ranks == 1 && launcher.rank.is_some_and(|own| own != rank);
@@ -147,14 +144,14 @@ fn check_launch(rank: usize, ranks: usize, launcher: Launcher, library: &str) ->
     )))
 }
 
-/// A Slurm job with several tasks in which this process is alone.
+/// A warning for a Slurm job with several tasks in which this process is a world of one rank.
 pub(crate) fn alone_in_job(ranks: usize, launcher: Launcher) -> Option<String> {
     alone(ranks, launcher, &library_version())
 }
 
 fn alone(ranks: usize, launcher: Launcher, library: &str) -> Option<String> {
     let tasks = launcher.job_tasks.filter(|&tasks| tasks > 1 && ranks == 1)?;
-    // `mpirun -n 1` is what somebody wants.
+    // `mpirun -n 1` is deliberate.
     if !matches!(launcher.starter, None | Some(Starter::Slurm)) {
         return None;
     }
@@ -186,7 +183,7 @@ mod tests {
         let said = refusal(1, launched(Starter::OpenMpi, Some(4)), MPICH);
         assert!(said.contains("Open MPI's mpirun started 4") && said.contains("MPICH 4.0.2"), "{said}");
         assert!(refusal(1, launched(Starter::OpenMpi, Some(4)), OPEN_MPI).contains("another installation"));
-        // The number is not known, but that there are others is.
+        // The number is unknown, but there are several.
         assert!(refusal(1, launched(Starter::Other, None), MPICH).contains("started several"));
         assert!(check_launch(1, 4, launched(Starter::OpenMpi, Some(4)), OPEN_MPI).is_ok());
         assert!(check_launch(0, 1, Launcher::default(), OPEN_MPI).is_ok());
@@ -197,7 +194,7 @@ mod tests {
         let launcher = launched(Starter::Slurm, Some(4));
         assert!(refusal(1, launcher, OPEN_MPI).contains("srun --mpi=pmix"));
         assert!(refusal(1, launcher, MPICH).contains("srun --mpi=pmi2"));
-        // Two steps that are one world.
+        // Two steps that form one world.
         assert!(check_launch(1, 6, launcher, OPEN_MPI).is_ok());
     }
 

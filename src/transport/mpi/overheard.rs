@@ -1,7 +1,7 @@
-//! First messages that are taken in before their time.
+//! First messages received before they are expected.
 //!
-//! While a rank waits in vain, it looks at what ranks send that it does not wait for. Two ranks that call
-//! different things would otherwise wait for each other, or for a third, to the deadline.
+//! A rank that waits for long also receives messages that it does not expect. Otherwise, two ranks that make different calls
+//! would wait for each other, or for a third, until the deadline.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -16,20 +16,20 @@ use crate::status::StatusBoard;
 use crate::transport::half::Sight;
 use crate::transport::{Failure, Header, Waiting};
 
-/// More than a message needs that was sent by a rank before it left, or went on to something else: that, the others may learn on a
-/// shorter way.
+/// Longer than a message takes that a rank sent before it left or continued; other ranks may learn that it left sooner than the
+/// message arrives.
 pub(in crate::transport) const STRAGGLING: Duration = Duration::from_secs(3);
 
-/// What was overheard and is still to be received, oldest first.
+/// Overheard messages that are not yet received, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Overheard {
     messages: VecDeque<(Rank, Scratch)>,
-    /// The newest of them, while it is still arriving.
+    /// The newest of them, while it is arriving.
     arriving: Option<Request>,
 }
 
 impl Overheard {
-    /// What the oldest message from this rank says, if one was overheard and is here.
+    /// The header of the oldest overheard message from this rank, if it has arrived.
     pub(super) fn oldest(&mut self, from: Rank) -> Option<Header> {
         let here = self.messages.len() - usize::from(self.arriving.is_some());
         let (_, message) = self.messages.iter_mut().take(here).find(|(sender, _)| *sender == from)?;
@@ -37,18 +37,18 @@ impl Overheard {
     }
 }
 
-/// Listening in one exchange.
+/// Listens during one exchange.
 pub(super) struct Listening<'a> {
     pub(super) comm: Comm,
     pub(super) status: &'a StatusBoard,
     pub(super) header: &'a Header,
     pub(super) overheard: &'a mut Overheard,
-    /// Since when it is known that the rank that is waited for will not come.
+    /// When it became known that the awaited rank will not send.
     pub(super) gone_since: Option<Instant>,
 }
 
 impl Listening<'_> {
-    /// The oldest message from this rank, if one was overheard.
+    /// The oldest overheard message from this rank, if there is one.
     pub(super) fn recall(
         &mut self,
         from: Rank,
@@ -62,7 +62,7 @@ impl Listening<'_> {
         Ok(position.and_then(|position| messages.remove(position)).map(|(_, message)| message))
     }
 
-    /// What a rank does that has waited for a while.
+    /// The periodic check of a rank that has waited for a while.
     pub(super) fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
         if waiting.is_long() {
             self.listen()?;
@@ -74,7 +74,7 @@ impl Listening<'_> {
         Ok(if gone_since.elapsed() > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
     }
 
-    /// Takes in one message more, if there is one, and checks that its sender is in the same collective.
+    /// Receives one more message, if there is one, and checks that its sender is in the same collective.
     pub(super) fn listen(&mut self) -> Result<(), Failure> {
         if !self.has_arrived()? {
             return Ok(());
@@ -90,7 +90,7 @@ impl Listening<'_> {
         Ok(())
     }
 
-    /// Whether nothing is arriving any more. What arrives now is checked.
+    /// Whether no message is arriving any more. Checks a message that completes.
     fn has_arrived(&mut self) -> Result<bool, Failure> {
         let Overheard { messages, arriving } = &mut *self.overheard;
         let Some(request) = arriving else { return Ok(true) };

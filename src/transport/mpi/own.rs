@@ -1,4 +1,4 @@
-//! MPI's own collectives: those in the world, as a baseline, and those of a plan's phases among the ranks of a group.
+//! MPI's own collectives: in the world, as a baseline, and for the phases of a plan.
 
 use unisono_collectives::{Group, VendorCall};
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
 use crate::transport::{Deadlines, Failure, VendorPhase, Waiting};
 
-/// A communicator of the ranks of a group, made when the group first needs it.
+/// A communicator of the ranks of a group, created on first use.
 #[derive(Debug)]
 pub(super) struct OfGroup {
     group: Group,
@@ -18,19 +18,19 @@ pub(super) struct OfGroup {
 }
 
 impl Mpi {
-    /// A call by MPI's own collective, in place. A mean is a sum.
+    /// Runs a call as MPI's own collective, in place; a mean as its sum.
     pub(crate) fn vendor(&mut self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         self.check_thread();
         self.comm.run(call, buffer)
     }
 
     /// # Errors
-    /// [`Error::Unsupported`], on all ranks, if MPI's own collectives do not reduce this type as ours do.
+    /// [`Error::Unsupported`], on all ranks, if MPI's own collectives reduce this type differently.
     pub(crate) fn check_reduction(&self, dtype: DType, op: ReduceOp) -> Result<()> {
         self.reductions.check(dtype, op)
     }
 
-    /// A phase of a plan. All ranks of the group are in the same call, as they have made sure.
+    /// Runs a phase of a plan. The ranks of the group have verified that they make the same call.
     pub(crate) fn in_group(
         &mut self,
         task: &VendorPhase<'_>,
@@ -50,13 +50,13 @@ impl Mpi {
         self.stranded = true;
         let mut waiting = Waiting::new(self.spins, deadlines, &self.status);
         while !begun.is_done().map_err(Failure::Error)? {
-            // Which of them is late, MPI does not say; the one that most others wait for is the first.
+            // MPI does not report which rank is late; name the first one, which most others wait for.
             let other = task.group.member(usize::from(position == 0));
             waiting.pause_for(other)?;
         }
         self.stranded = false;
         if let VendorCall::ReduceScatter { .. } = task.call {
-            // In place, MPI leaves a rank's part at the beginning.
+            // In place, MPI leaves a rank's part at the beginning of the buffer.
             let own = task.parts[position].clone();
             held.copy_within(..own.len(), own.start);
         }
@@ -72,7 +72,7 @@ impl Mpi {
         Ok(comm)
     }
 
-    /// Gives back the communicators of groups.
+    /// Frees the communicators of groups.
     pub(super) fn free_groups(&mut self) -> Result<(), Error> {
         self.groups.drain(..).try_for_each(|known| known.comm.free())
     }

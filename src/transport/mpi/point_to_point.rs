@@ -1,4 +1,4 @@
-//! Messages from one rank to another that the program sends: over MPI, and through the node's memory where both ranks have it.
+//! Point-to-point messages of the program: over MPI, or through shared memory inside a node.
 
 use unisono_collectives::Rank;
 
@@ -7,7 +7,7 @@ use super::overheard::Listening;
 use crate::transport::{Deadlines, Failure, Header, Headers, Incoming, Outgoing};
 
 impl Mpi {
-    /// As [`Mpi::exchange`], of two messages that say different things.
+    /// Like [`Mpi::exchange`], for two messages with different headers.
     pub(in crate::transport) fn exchange_two(
         &mut self,
         headers: Headers<'_>,
@@ -32,7 +32,7 @@ impl Mpi {
         }
     }
 
-    /// What the next message from a rank says, if it is here. `awaited` is what this rank waits for.
+    /// The header of the next message from a rank, if it has arrived. `awaited` is the header that this rank expects.
     pub(in crate::transport) fn ahead(
         &mut self,
         from: Rank,
@@ -47,7 +47,7 @@ impl Mpi {
         Ok(self.messages.overheard.oldest(from))
     }
 
-    /// How often this rank looks before it gives way.
+    /// How often this rank polls before it yields.
     pub(in crate::transport) fn spins(&self) -> u32 {
         self.spins
     }

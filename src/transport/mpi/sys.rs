@@ -1,4 +1,4 @@
-//! MPI functions whose return codes are checked. Everything raw is here.
+//! MPI functions with checked return codes, and all other raw calls. Sections are those of the MPI 4.0 standard (§).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ pub(super) use own::reduce_local;
 pub(super) use turn::User;
 use turn::turn;
 
-/// The error for a return code that is not success.
+/// The error for a return code other than `MPI_SUCCESS`, with its text by `MPI_Error_string` (§9.4).
 fn check(call: &'static str, code: c_int) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         Ok(())
@@ -33,7 +33,7 @@ fn error_text(code: c_int) -> String {
     text.unwrap_or_else(|| "no text".to_owned())
 }
 
-/// The name and version of the MPI library.
+/// The name and version of the MPI library: `MPI_Get_library_version` (§9.1.1).
 pub(crate) fn library_version() -> String {
     let text = text(ffi::MPI_MAX_LIBRARY_VERSION_STRING as usize, |buffer, length| {
         // SAFETY: the buffer has the size that MPI asks for; the function may be called at any time.
@@ -42,18 +42,18 @@ pub(crate) fn library_version() -> String {
     plain_version(&text.unwrap_or_default())
 }
 
-/// The name and version of the MPI whose header this program was compiled with; empty if it does not say.
+/// The name and version of the MPI header that this program was compiled with; empty if unknown.
 pub(super) fn header_version() -> String {
     // SAFETY: the function gives a constant text of C's.
     let text = unsafe { CStr::from_ptr(unisono_mpi_of_header()) };
     plain_version(&text.to_string_lossy())
 }
 
-/// The beginning of what an MPI says of itself, in one way: "Open MPI v4.1.4", "MPICH 4.0.2".
+/// The version text of an MPI in a uniform form: "Open MPI v4.1.4", "MPICH 4.0.2".
 fn plain_version(text: &str) -> String {
     let first = text.lines().next().and_then(|line| line.split(',').next()).unwrap_or_default();
     let words = first.split([' ', '\t', ':']).filter(|word| !word.is_empty() && *word != "Version");
-    // Intel's goes on with the system that it is for.
+    // Intel's text continues with the operating system.
     words.take_while(|word| *word != "for").collect::<Vec<_>>().join(" ")
 }
 
@@ -62,13 +62,13 @@ unsafe extern "C" {
     safe fn unisono_mpi_of_header() -> *const c_char;
 }
 
-/// Ends this process at once, whatever its other threads are in.
+/// Ends this process immediately, whatever its other threads do.
 pub(super) fn end_process(exit_code: i32) -> ! {
     // SAFETY: nothing of this process runs after it.
     unsafe { libc::_exit(exit_code) }
 }
 
-/// What a function writes into a buffer of `size_bytes`, with its length.
+/// The text that a function writes into a buffer of `size_bytes`, together with its length.
 fn text(size_bytes: usize, write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> Option<String> {
     let mut buffer = vec![0_u8; size_bytes + 1];
     let mut length = 0;
@@ -78,7 +78,7 @@ fn text(size_bytes: usize, write: impl FnOnce(*mut c_char, *mut c_int) -> c_int)
         .then(|| String::from_utf8_lossy(written).trim_end_matches('\0').to_owned())
 }
 
-/// How far MPI has come in this process: it begins once, and ends once.
+/// The state of MPI in this process, which can be initialised and finalised once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     NotYet,
@@ -86,7 +86,7 @@ pub(super) enum State {
     Over,
 }
 
-/// How far MPI has come in this process.
+/// The state of MPI in this process: `MPI_Initialized` and `MPI_Finalized` (§11.2.3).
 pub(super) fn state() -> Result<State> {
     let (mut initialized, mut finalized) = (0, 0);
     // SAFETY: both functions may be called at any time.
@@ -101,7 +101,7 @@ pub(super) fn state() -> Result<State> {
     })
 }
 
-/// Initialises MPI.
+/// Initialises MPI with `MPI_THREAD_SERIALIZED`: `MPI_Init_thread` (§11.2.1).
 pub(super) fn init() -> Result<()> {
     let mut provided = 0;
     // SAFETY: MPI was never up, as the caller has seen; the arguments of the process are optional.
@@ -112,13 +112,13 @@ pub(super) fn init() -> Result<()> {
     check("MPI_Init_thread", code)
 }
 
-/// Finalises MPI; waits for the other ranks to do the same.
+/// Finalises MPI, which waits for the other ranks: `MPI_Finalize` (§11.2.2).
 pub(super) fn finalize() -> Result<()> {
     // SAFETY: called once, by the communicator that initialised MPI, at its end.
     check("MPI_Finalize", unsafe { ffi::MPI_Finalize() })
 }
 
-/// Whether any thread may call MPI, one at a time.
+/// Whether any thread may call MPI, one at a time: `MPI_Query_thread` (§11.6).
 pub(super) fn any_thread_may_call() -> Result<bool> {
     let mut provided = 0;
     // SAFETY: MPI is up.
@@ -127,7 +127,7 @@ pub(super) fn any_thread_may_call() -> Result<bool> {
     Ok(provided >= unsafe { ffi::RSMPI_THREAD_SERIALIZED })
 }
 
-/// A communicator handle. Copies name the same communicator.
+/// A communicator handle. Copies refer to the same communicator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Comm(ffi::MPI_Comm);
 
@@ -139,7 +139,7 @@ unsafe impl Send for Comm {}
 unsafe impl Sync for Comm {}
 
 impl Comm {
-    /// The communicator of all processes that were launched together.
+    /// The communicator of all launched processes, `MPI_COMM_WORLD` (§7.2.4).
     pub(super) fn world() -> Self {
         // SAFETY: a constant of the library.
         Self(unsafe { ffi::RSMPI_COMM_WORLD })
@@ -149,7 +149,7 @@ impl Comm {
         Self(raw)
     }
 
-    /// A communicator of the same ranks whose messages meet no others, and whose errors are returned.
+    /// A communicator of the same ranks with a separate context, which returns errors: `MPI_Comm_dup` (§7.4.2).
     pub(super) fn duplicate(self) -> Result<Self> {
         let _turn = turn();
         let mut copy = self;
@@ -158,7 +158,7 @@ impl Comm {
         copy.return_errors()
     }
 
-    /// The communicator of those ranks that share memory with this one.
+    /// The communicator of the ranks that share memory with this one: `MPI_Comm_split_type` (§7.4.2).
     pub(super) fn node(self) -> Result<Self> {
         let _turn = turn();
         let mut node = self;
@@ -171,6 +171,7 @@ impl Comm {
         node.return_errors()
     }
 
+    /// Makes errors return codes: `MPI_Comm_set_errhandler` (§9.3.1).
     fn return_errors(self) -> Result<Self> {
         // SAFETY: the handle is valid.
         check("MPI_Comm_set_errhandler", unsafe {
@@ -179,6 +180,7 @@ impl Comm {
         Ok(self)
     }
 
+    /// This rank: `MPI_Comm_rank` (§7.4.1).
     pub(super) fn rank(self) -> Result<Rank> {
         let mut rank = 0;
         // SAFETY: the handle is valid.
@@ -186,6 +188,7 @@ impl Comm {
         Ok(rank as Rank)
     }
 
+    /// The number of ranks: `MPI_Comm_size` (§7.4.1).
     pub(super) fn ranks(self) -> Result<usize> {
         let mut ranks = 0;
         // SAFETY: the handle is valid.
@@ -193,7 +196,7 @@ impl Comm {
         Ok(ranks as usize)
     }
 
-    /// What every rank gives, rank 0 first. Blocks: for setting up only.
+    /// All-gathers a number, rank 0 first: `MPI_Allgather` (§6.7). Blocks: for set-up only.
     pub(super) fn all_gather(self, value: u64) -> Result<Vec<u64>> {
         let mut values = vec![0_u64; self.ranks()?];
         let _turn = turn();
@@ -206,7 +209,7 @@ impl Comm {
         Ok(values)
     }
 
-    /// The bytes of every rank, rank 0 first. Blocks: for setting up only.
+    /// All-gathers bytes, rank 0 first: `MPI_Allgather` (§6.7). Blocks: for set-up only.
     pub(super) fn all_gather_bytes(self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let sizes = self.all_gather(own.len() as u64)?;
         let room = sizes.iter().max().map_or(0, |&most| most as usize).max(1);
@@ -225,21 +228,22 @@ impl Comm {
         Ok(all.chunks(room).zip(sizes).map(of_rank).collect())
     }
 
-    /// Ends all processes of the communicator.
+    /// Ends all processes of the communicator: `MPI_Abort` (§11.4.2).
     pub(super) fn abort(self, exit_code: i32) -> ! {
         // SAFETY: the handle is valid, and nothing of this process runs after it.
         unsafe { ffi::MPI_Abort(self.0, exit_code) };
-        // What is registered for a process's regular end may wait for other ranks.
+        // Without exit handlers, which may wait for other ranks.
         signal_hook::low_level::exit(exit_code)
     }
 
+    /// Frees the communicator: `MPI_Comm_free` (§7.4.3).
     pub(super) fn free(mut self) -> Result<()> {
         let _turn = turn();
         // SAFETY: the handle is valid and not used again.
         check("MPI_Comm_free", unsafe { ffi::MPI_Comm_free(&raw mut self.0) })
     }
 
-    /// Begins to send bytes.
+    /// Starts a non-blocking send: `MPI_Isend` (§3.7.2).
     ///
     /// # Safety
     /// The bytes must stay valid and unchanged until the request is done.
@@ -262,10 +266,10 @@ impl Comm {
         Ok(Request(unsafe { request.assume_init() }))
     }
 
-    /// Begins to receive at most `size` bytes.
+    /// Starts a non-blocking receive of at most `size` bytes: `MPI_Irecv` (§3.7.2).
     ///
     /// # Safety
-    /// The bytes must stay valid, and untouched by anybody else, until the request is done.
+    /// The bytes must stay valid and not be accessed by others until the request is done (§3.7.3).
     pub(super) unsafe fn begin_receive(
         self,
         bytes: *mut u8,
@@ -287,7 +291,7 @@ impl Comm {
 }
 
 impl Comm {
-    /// A message from any rank that has arrived and that no receive has taken.
+    /// A message from any rank that has arrived and matches no posted receive: `MPI_Improbe` (§3.8.2).
     pub(super) fn probe(self, tag: c_int) -> Result<Option<Probed>> {
         let _turn = turn();
         let (mut found, mut message, mut status) =
@@ -307,7 +311,7 @@ impl Comm {
     }
 }
 
-/// A message that was found by a probe, and that only this can receive.
+/// A message matched by a probe, which only this handle can receive.
 #[derive(Debug)]
 pub(super) struct Probed {
     pub(super) from: Rank,
@@ -315,7 +319,7 @@ pub(super) struct Probed {
 }
 
 impl Probed {
-    /// Begins to receive at most `size` bytes of the message.
+    /// Starts a non-blocking receive of at most `size` bytes of the message: `MPI_Imrecv` (§3.8.3).
     ///
     /// # Safety
     /// As for [`Comm::begin_receive`].
@@ -333,7 +337,7 @@ impl Probed {
     }
 }
 
-/// Something that was begun.
+/// A request handle of a non-blocking operation.
 #[derive(Debug)]
 pub(super) struct Request(ffi::MPI_Request);
 
@@ -341,7 +345,7 @@ pub(super) struct Request(ffi::MPI_Request);
 unsafe impl Send for Request {}
 
 impl Request {
-    /// Whether it is done; if so, the memory is the caller's again. Makes MPI progress.
+    /// Whether the operation is done, so that the caller may use the memory again; drives progress: `MPI_Test` (§3.7.3).
     pub(super) fn is_done(&mut self) -> Result<bool> {
         let _turn = turn();
         let mut done = 0;

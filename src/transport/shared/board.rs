@@ -1,4 +1,4 @@
-//! The memory over which ranks of a node send each other messages, and how each of them is in the midst of one.
+//! The board: the shared memory of the ranks of a node for messages and single passes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,51 +10,51 @@ use crate::memory::Pages;
 use crate::status::{StatusBoard, panicked};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, one_order, yield_now};
 
-/// How much of a long message is staged at a time, and how many such pieces a rank has.
+/// The size of the staging pieces for long messages, and their number per rank.
 pub(super) const PIECE: usize = 16 << 10;
 pub(super) const PIECES: usize = 4;
 
-/// More than any copy or reduction takes.
+/// Longer than any copy or reduction takes.
 const LONGEST_VISIT: Duration = Duration::from_secs(20);
 
-/// The board of a node. Clones name the same one.
+/// The board of a node. Clones refer to the same one.
 ///
-/// New pages are zero, and zero is how everything on the board begins.
+/// New pages are zero, and zero is the initial state of everything on the board.
 #[derive(Debug, Clone)]
 pub(in crate::transport) struct Board {
     pages: Arc<Pages>,
     ranks: usize,
 }
 
-/// What comes first on a board.
+/// The first part of a board.
 #[derive(Debug)]
 #[repr(C, align(128))]
 struct Head {
-    /// The number of the board, so that another memory is not taken for it.
+    /// The number of the board, which tells it from other memory.
     number: AtomicU64,
 }
 
-/// How a rank is. Each flag that is written often has a cache line of its own.
+/// The state of a rank. Each flag that is written often has its own cache line.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Condition {
-    /// It has failed: nobody may touch its memory any more.
+    /// The rank has failed: others must not access its memory.
     withdrawn: AtomicBool,
-    /// It is reading or writing memory of other ranks.
+    /// The rank is accessing memory of other ranks.
     inside: CachePadded<AtomicBool>,
-    /// It opens its buffer to all.
+    /// Opens the rank's buffer to all.
     pub(super) opened: Post,
-    /// How many opened buffers of others it is done with.
+    /// The number of other ranks' opened buffers that it has released.
     pub(super) closed: CachePadded<AtomicU64>,
 }
 
 impl Board {
-    /// How much memory a board needs.
+    /// The memory that a board needs.
     pub(in crate::transport) fn size_bytes(ranks: usize) -> usize {
         Self::staging_at(ranks, ranks)
     }
 
-    /// The board on zeroed memory that only one caller makes a board of.
+    /// Creates a board on zeroed memory; called once per memory.
     pub(in crate::transport) fn new(pages: Pages, ranks: usize, number: u64) -> Self {
         let board = Self { pages: Arc::new(pages), ranks };
         assert!(
@@ -65,7 +65,7 @@ impl Board {
         board
     }
 
-    /// The board with this number that another rank made on this memory, if it did.
+    /// The board with this number that another rank created on this memory, if there is one.
     pub(in crate::transport) fn existing(pages: Pages, ranks: usize, number: u64) -> Option<Self> {
         let fits = Self::size_bytes(ranks) <= pages.size_bytes();
         let board = Self { pages: Arc::new(pages), ranks };
@@ -89,26 +89,25 @@ impl Board {
         first.next_multiple_of(4096) + rank * PIECE * PIECES
     }
 
-    /// Has the pages made that every rank uses if ranks are processes.
+    /// Touches the pages that every rank uses, if ranks are processes.
     pub(in crate::transport) fn touch(&self) -> rustix::io::Result<()> {
         self.pages.touch_part(0..Self::channels_at(self.ranks))?;
         self.pages.touch_part(Self::staging_at(self.ranks, 0)..Self::size_bytes(self.ranks))
     }
 
-    /// Has the pages of a channel made, before its first message: most of the channels of many ranks are
-    /// never used.
+    /// Touches the pages of a channel before its first message: with many ranks, most channels are never used.
     #[cold]
     pub(super) fn touch_channel(&self, from: usize, to: usize) {
         let start = Self::channels_at(self.ranks) + (from * self.ranks + to) * size_of::<Channel>();
-        // Pages that cannot be had now are asked for again when they are used.
+        // Pages that are not available now are requested again on use.
         let _ = self.pages.touch_part(start..start + size_of::<Channel>());
     }
 
-    /// What lies at an offset.
+    /// A reference to the object at an offset.
     ///
     /// # Safety
-    /// The offset must be one at which the layout above has a `T`, which must be made of atomics and cells,
-    /// so that it may change behind a reference, and be valid where it is zero.
+    /// The layout above must have a `T` at the offset; `T` must consist of atomics and cells, so that it may change behind a
+    /// reference, and be valid when zero.
     unsafe fn at<T>(&self, offset: usize) -> &T {
         debug_assert!(
             offset + size_of::<T>() <= self.pages.size_bytes() && offset.is_multiple_of(align_of::<T>())
@@ -128,7 +127,7 @@ impl Board {
         unsafe { self.at(Self::conditions_at() + rank * size_of::<Condition>()) }
     }
 
-    /// What one rank sends to another.
+    /// The channel from one rank to another.
     pub(super) fn channel(&self, from: usize, to: usize) -> &Channel {
         assert!(from < self.ranks && to < self.ranks);
         // SAFETY: the layout has a channel for each ordered pair; it is atomics and cells.
@@ -142,18 +141,18 @@ impl Board {
         unsafe { self.pages.as_ptr().add(Self::staging_at(self.ranks, rank) + piece * PIECE) }
     }
 
-    /// Goes inside the memory of other ranks, unless one of them has withdrawn it.
+    /// Starts to access memory of other ranks, unless one of them has withdrawn it.
     pub(super) fn enter(&self, rank: usize, others: impl Iterator<Item = usize>) -> Option<Inside<'_>> {
         self.condition(rank).enter(others.map(|other| self.condition(other)))
     }
 
-    /// Lets nobody into a rank's memory any more, and waits until those are out who are inside.
+    /// Withdraws a rank's memory, and waits until no other rank accesses it.
     fn withdraw(&self, rank: usize) {
         let others = (0..self.ranks).filter(|&other| other != rank);
         let began = Instant::now();
         self.condition(rank).withdraw(others.map(|other| self.condition(other)), || {
             if began.elapsed() > LONGEST_VISIT {
-                // To return would be to let the memory be freed, or changed, under the other's hands.
+                // Returning would let the memory be freed or changed while another rank accesses it.
                 eprintln!("unisono: a rank of the node does not let go of memory of rank {rank}");
                 std::process::abort();
             }
@@ -162,17 +161,17 @@ impl Board {
 }
 
 impl Condition {
-    /// Goes inside the memory of others, unless one of them has withdrawn it.
+    /// Starts to access memory of others, unless one of them has withdrawn it.
     fn enter<'a>(&'a self, mut others: impl Iterator<Item = &'a Self>) -> Option<Inside<'a>> {
         let inside = Inside { inside: &self.inside };
-        // There is one order of all that is sequentially consistent, here and in `withdraw`: a rank that enters sees that the
-        // memory is withdrawn, or the rank that withdraws it sees that another is inside.
+        // Sequentially consistent, here and in `withdraw`: either the entering rank sees that the memory is withdrawn, or the
+        // withdrawing rank sees that another is inside.
         inside.inside.swap(true, Ordering::SeqCst);
         one_order();
         others.all(|other| !other.withdrawn.load(Ordering::SeqCst)).then_some(inside)
     }
 
-    /// Lets nobody into this rank's memory any more, and waits until the others are out; `waits` is called meanwhile.
+    /// Withdraws this rank's memory, and waits until the others have left it; calls `waits` meanwhile.
     fn withdraw<'a>(&self, others: impl Iterator<Item = &'a Self>, waits: impl Fn()) {
         self.withdrawn.store(true, Ordering::SeqCst);
         one_order();
@@ -185,7 +184,7 @@ impl Condition {
     }
 }
 
-/// As long as this lives, no rank takes back memory that it has lent.
+/// While this lives, no rank takes back memory that it has lent.
 #[derive(Debug)]
 pub(super) struct Inside<'a> {
     inside: &'a AtomicBool,
@@ -197,8 +196,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Memory that a rank lends to others. If it must end before they have said that they are done, they are kept
-/// out first.
+/// Memory lent to other ranks. If it is dropped before they have released it, it is withdrawn first.
 #[derive(Debug)]
 pub(super) struct Lent<'a> {
     board: &'a Board,
@@ -211,7 +209,7 @@ impl<'a> Lent<'a> {
         Self { board, status, rank }
     }
 
-    /// All others have said that they are done.
+    /// All others have released it.
     pub(super) fn take_back(self) {
         std::mem::forget(self);
     }
@@ -220,7 +218,7 @@ impl<'a> Lent<'a> {
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Whoever catches the panic may keep the communicator; nobody is to wait for the memory.
+            // Code that catches the panic may keep the communicator; no rank should wait for the memory.
             self.status.fail(self.status.rank(), &panicked());
         }
         self.board.withdraw(self.rank);

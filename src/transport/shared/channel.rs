@@ -1,4 +1,4 @@
-//! What one rank sends to another: a few slots in memory that both have, used in turn.
+//! Channels: messages from one rank to another, in a few mailboxes in shared memory that are used in turn.
 
 use crossbeam_utils::CachePadded;
 use unisono_collectives::{Rank, SENDS_AHEAD};
@@ -8,19 +8,19 @@ use crate::status::StatusBoard;
 use crate::sync::{AtomicU64, Ordering, SharedCell};
 use crate::transport::{Failure, Header};
 
-/// How many messages may lie in a channel.
+/// The number of messages that a channel can hold.
 pub(super) const SLOTS: u64 = SENDS_AHEAD as u64;
-/// The longest payload that travels in a slot.
+/// The longest payload in a mailbox.
 pub(crate) const SHORT: usize = if cfg!(loom) { 128 } else { 4096 };
-/// The longest payload that travels beside its number: it fills a pair of cache lines with it.
+/// The longest payload next to the number: both fit a pair of cache lines.
 const INLINE: usize = 2 * LINE - STAMP;
 /// A number, a digest and an acknowledgement.
 const STAMP: usize = 3 * size_of::<u64>();
 const LINE: usize = 64;
 
-/// A header and a location on one cache line, and a number that says which post it is.
+/// A header and a location on one cache line, with a number that identifies the post.
 ///
-/// Whoever posts writes everything else first and the number last; who reads it sees all or nothing.
+/// The writer writes the number last, so a reader sees all of it or nothing.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Post {
@@ -28,11 +28,11 @@ pub(super) struct Post {
     content: SharedCell<Content>,
 }
 
-// One cache line goes from core to core.
+// One cache line moves from core to core.
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Post>() == LINE);
 
-/// What a post says.
+/// The content of a post.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Content {
@@ -45,7 +45,7 @@ pub(super) struct Content {
 unsafe impl Sync for Post {}
 
 impl Post {
-    /// One at which nothing was posted. (A board's lie in zeroed memory.)
+    /// A post that was never used. (On a board, it lies in zeroed memory.)
     #[cfg(loom)]
     pub(super) fn new(content: Content) -> Self {
         Self { number: AtomicU64::new(0), content: SharedCell::new(content) }
@@ -54,14 +54,14 @@ impl Post {
     /// Posts the content with this number, which must be larger than the one before.
     ///
     /// # Safety
-    /// Only one rank may post here, and nobody may still be reading the content before.
+    /// Only one rank may post here, and nobody may still be reading the previous content.
     pub(super) unsafe fn post(&self, number: u64, content: Content) {
         // SAFETY: as the caller promises, nobody else touches the content now.
         self.content.with_mut(|own| unsafe { *own = content });
         self.number.store(number, Ordering::Release);
     }
 
-    /// The content, if it is the one with this number.
+    /// The content, if it has this number.
     #[inline]
     pub(super) fn read(&self, number: u64) -> Option<&Content> {
         // SAFETY: the number is there, so all of the content was written before, and it stays until this rank
@@ -71,7 +71,7 @@ impl Post {
     }
 }
 
-/// Copies so few bytes that a call of `memcpy` would take longer.
+/// Copies too few bytes for a call of `memcpy` to pay off.
 #[inline]
 fn copy_inline(to: &mut [u8], from: &[u8]) {
     let (mut to, mut from) = (to.chunks_exact_mut(4), from.chunks_exact(4));
@@ -81,26 +81,27 @@ fn copy_inline(to: &mut [u8], from: &[u8]) {
     to.into_remainder().copy_from_slice(from.remainder());
 }
 
-/// What the receiver of a message reads at once: as much as a message of few bytes needs is on the cache line of its number.
+/// The part of a message that the receiver reads at once: for a short message, everything is on the cache line of its number.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Message {
     /// [`Header::digest`].
     digest: u64,
-    /// How many messages of the receiver's the sender had taken: who hears it so need not fetch the line where it is written.
+    /// The number of the receiver's messages that the sender had received; it saves the receiver a read of that counter's cache
+    /// line.
     pub(super) acknowledged: u64,
-    /// The payload, or where it is.
+    /// The payload, or its location.
     inline: [u8; INLINE],
 }
 
 impl Message {
-    /// Where a payload is that is not in the slot.
+    /// The location of a payload outside the mailbox.
     pub(super) fn location(&self) -> Location {
         bytemuck::pod_read_unaligned(&self.inline[..size_of::<Location>()])
     }
 }
 
-/// Which message it is that a rank sends, and what it says of those that came the other way.
+/// The number of a message, and the acknowledgement for the other direction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp {
     pub(super) number: u64,
@@ -108,7 +109,7 @@ pub(super) struct Stamp {
     pub(super) acknowledged: u64,
 }
 
-/// A place for one message. Its number is written last; who has seen it may read the rest.
+/// The mailbox of one message. Its number is written last: once it is visible, so is the rest.
 #[derive(Debug)]
 #[repr(C, align(128))]
 struct Slot {
@@ -124,10 +125,10 @@ const _: () = assert!(size_of::<Slot>() == 2 * LINE + SHORT && STAMP + INLINE ==
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Channel {
-    /// How many messages the receiver is done with.
+    /// The number of messages that the receiver has released.
     taken: CachePadded<AtomicU64>,
-    /// The headers of which the messages have digests: read only where a digest is not the expected one, and otherwise in the
-    /// sender's cache alone.
+    /// The headers whose digests are in the messages: read only if a digest differs from the expected one, and otherwise only in
+    /// the sender's cache.
     headers: CachePadded<[SharedCell<Header>; SLOTS as usize]>,
     slots: [Slot; SLOTS as usize],
 }
@@ -141,13 +142,13 @@ impl Channel {
         &self.slots[(number % SLOTS) as usize]
     }
 
-    /// How many messages the receiver is done with.
+    /// The number of messages that the receiver has released.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Acquire)
     }
 
-    /// Sends a message with its payload. Only the sender of this channel calls it, for each number once and in order, when fewer than
-    /// [`SLOTS`] messages are not taken.
+    /// Sends a message with its payload. Only the sender of this channel calls it, once for each number and in order, while
+    /// fewer than [`SLOTS`] messages are unreleased.
     #[inline]
     pub(super) fn send_short(&self, stamp: Stamp, header: &Header, payload: &[u8]) {
         if payload.len() <= INLINE {
@@ -160,13 +161,12 @@ impl Channel {
         self.post(stamp, header, &[]);
     }
 
-    /// Sends a message whose payload is elsewhere. Called as [`Channel::send_short`].
+    /// Sends a message whose payload is elsewhere, under the conditions of [`Channel::send_short`].
     pub(super) fn send_long(&self, stamp: Stamp, header: &Header, location: Location) {
         self.post(stamp, header, bytemuck::bytes_of(&location));
     }
 
-    /// Everything is written where it stays: copied once more, it would be read in other words than it was written in, for which a
-    /// processor stalls.
+    /// Everything is written in place: reading a copy in other word sizes than it was written in would stall the processor.
     #[inline]
     fn post(&self, Stamp { number, acknowledged }: Stamp, header: &Header, inline: &[u8]) {
         let slot = self.slot(number);
@@ -182,7 +182,7 @@ impl Channel {
         slot.number.store(number, Ordering::Release);
     }
 
-    /// Message `number`, if it has arrived. Only the receiver calls it, before it takes the message.
+    /// Message `number`, if it has arrived. Only the receiver calls it, before it releases the message.
     #[inline]
     pub(super) fn arrived(&self, number: u64) -> Option<&Message> {
         let slot = self.slot(number);
@@ -191,7 +191,7 @@ impl Channel {
             .then(|| slot.message.with(|message| unsafe { &*message }))
     }
 
-    /// The header of message `number`, which has arrived and is not taken.
+    /// The header of message `number`, which has arrived and is not released.
     pub(super) fn header(&self, number: u64) -> &Header {
         // SAFETY: the message has arrived and is not taken, so nobody writes to its header.
         self.headers[(number % SLOTS) as usize].with(|header| unsafe { &*header })
@@ -203,7 +203,7 @@ impl Channel {
         self.arrived(next).map(|_| self.header(next))
     }
 
-    /// Holds message `number` of rank `other`, which has arrived and is not taken, against the header that is expected of it.
+    /// Compares the header of message `number` of rank `other`, which has arrived and is not released, with the expected one.
     #[inline]
     pub(super) fn check(
         &self,
@@ -219,7 +219,7 @@ impl Channel {
         expected.check(self.header(number), other, status)
     }
 
-    /// The short payload of message `number`, which has arrived and is not taken.
+    /// The short payload of message `number`, which has arrived and is not released.
     #[inline]
     pub(super) fn payload<'a>(&'a self, number: u64, message: &'a Message, size_bytes: usize) -> &'a [u8] {
         if size_bytes <= INLINE {
@@ -229,7 +229,7 @@ impl Channel {
         self.slot(number).payload.with(|payload| unsafe { &(&*payload)[..size_bytes] })
     }
 
-    /// Takes message `number`: its slot, and what it pointed to, are the sender's again.
+    /// Releases message `number`: its mailbox, and the memory that it points to, belong to the sender again.
     pub(super) fn take(&self, number: u64) {
         self.taken.store(number, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! What a rank has in a single pass: its own range of the buffers of all ranks.
+//! A rank's view of a single pass: its own range of the buffers of all ranks.
 
 use std::ops::Range;
 
@@ -6,38 +6,38 @@ use super::reach::{KERNEL_BLOCK_BYTES, Reach, Start};
 use crate::error::Result;
 use crate::memory::Scratch;
 
-/// How much is copied at a time to an array that another rank will write again itself: so little that `memcpy` stores it
-/// line by line, and not by the processor's string instruction. That takes three times as long for lines that this
-/// core's cache has already (27 and 9 µs for an all-reduce of 256 KiB that nobody writes to between calls), but
-/// two thirds of the time for those that it has not, as in copies that are lent.
+/// The bytes copied at a time into an array that another rank will write again: few enough that `memcpy` stores line by line,
+/// and not by the processor's string instruction. That takes three times as long for lines that are in this core's cache already
+/// (27 and 9 µs for an all-reduce of 256 KiB that nobody writes to between calls), but two thirds of the time for those that are
+/// not, as in copies that are lent.
 const STORED_BYTES: usize = 1 << 10;
 
-/// What each rank works on in a single pass, in all buffers, and what others do with this rank's.
+/// The ranges of all ranks in a single pass, and how other ranks access this rank's buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares<F> {
-    /// The range of each rank, in bytes: the ranges of all ranks are parts of a partition.
+    /// The byte range of each rank; the ranges are a partition.
     pub(crate) ranges: F,
-    /// Whether other ranks read what this one has in their ranges.
+    /// Whether other ranks read their ranges of this rank's buffer.
     pub(crate) read: bool,
-    /// Whether they write there.
+    /// Whether other ranks write to them.
     pub(crate) written: bool,
 }
 
-/// One range of the buffers of all ranks, which no other rank touches.
+/// One range of the buffers of all ranks, which no other rank accesses.
 #[derive(Debug)]
 pub(crate) struct Open<'a> {
     position: usize,
-    /// This rank's whole buffer, in which other ranks have ranges of theirs.
+    /// This rank's whole buffer, in which other ranks have their own ranges.
     buffer: *mut [u8],
     /// This rank's range.
     range: Range<usize>,
-    /// Whether other ranks see a copy of this rank's buffer.
+    /// Whether other ranks access a copy of this rank's buffer.
     is_copy: bool,
-    /// Where the range begins for each of the other ranks.
+    /// The start of the range in the buffer of each other rank.
     starts: &'a [Start],
     reach: &'a mut Reach,
     copy: &'a mut Scratch,
-    /// Whether what others have lent as copies was taken, so that nothing is written into copies of this rank's.
+    /// Whether copies lent by others have been read, so that nothing is written into copies of this rank's.
     pub(super) took_copies: bool,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Open<'a> {
         self.own_part(0..self.range.len()).0
     }
 
-    /// A part of the range in this rank's buffer, and what reaches the others'.
+    /// A part of the range in this rank's buffer, and the access to other ranks' memory.
     fn own_part(&mut self, part: Range<usize>) -> (&mut [u8], &mut Reach, &mut Scratch) {
         let Range { start, end } = self.range;
         assert!(part.start <= part.end && part.end <= end - start, "a part of the range");
@@ -68,13 +68,13 @@ impl<'a> Open<'a> {
         (own, self.reach, self.copy)
     }
 
-    /// How much of the range is best worked on at a time, where `preferred` is best for memory at hand.
+    /// The best block size for this range, where `preferred` is best for mapped memory.
     pub(crate) fn block_bytes(&self, preferred: usize) -> usize {
         let elsewhere = |start: &Start| matches!(start, Start::Elsewhere(_));
         if self.starts.iter().any(elsewhere) { KERNEL_BLOCK_BYTES } else { preferred }
     }
 
-    /// A part of the range in this rank's buffer, and in another's if that is at hand.
+    /// A part of the range in this rank's buffer, and in another's if that is mapped.
     pub(crate) fn at_hand(&mut self, other: usize, part: Range<usize>) -> Option<(&mut [u8], &mut [u8])> {
         let Start::Mapped { start, .. } = self.starts[other] else { return None };
         let (own, ..) = self.own_part(part.clone());
@@ -83,7 +83,7 @@ impl<'a> Open<'a> {
         Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
-    /// A part of the range in this rank's buffer, and what another rank has there.
+    /// A part of the range in this rank's buffer, and the other rank's values there.
     pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
         match self.starts[other] {
             Start::Mapped { .. } => {
@@ -99,7 +99,7 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Gives another rank this one's values of a part of the range.
+    /// Copies this rank's values of a part of the range to another rank.
     pub(crate) fn give(&mut self, other: usize, part: Range<usize>) -> Result<()> {
         match self.starts[other] {
             Start::Mapped { is_copy, .. } => {
@@ -117,7 +117,7 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Takes another rank's values of a part of the range.
+    /// Copies another rank's values of a part of the range to this one.
     pub(crate) fn take(&mut self, other: usize, part: Range<usize>) -> Result<()> {
         match self.starts[other] {
             Start::Mapped { .. } => {
@@ -132,8 +132,8 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Changes places with another rank: what it has in this rank's range goes to `theirs`, its own range, in this rank's buffer,
-    /// and the other way round. Both call it, with ranges of the same size, and each moves a half of them.
+    /// Swaps ranges with another rank: its values in this rank's range with those in `theirs`, its own range, of this rank's
+    /// buffer. Both ranks call it, with ranges of the same size, and each moves one half.
     ///
     /// # Panics
     /// If the ranges differ in size.
@@ -144,7 +144,7 @@ impl<'a> Open<'a> {
         let half = if self.position < other { 0..middle } else { middle..size_bytes };
         let part = match (self.is_copy, self.starts[other]) {
             (false, Start::Mapped { is_copy: false, .. } | Start::Elsewhere(_)) => half,
-            // Who lends a copy gets it back as this rank leaves it.
+            // The owner of a lent copy gets it back as this rank leaves it.
             (false, Start::Mapped { is_copy: true, .. }) | (true, Start::Mapped { is_copy: true, .. }) => {
                 0..size_bytes
             }

@@ -1,4 +1,4 @@
-//! How a rank gets at the memory of the ranks that it shares a board with.
+//! How a rank accesses the memory of the ranks that share its board.
 
 use crate::error::Result;
 use crate::memory::Location;
@@ -8,22 +8,22 @@ mod processes;
 
 pub(in crate::transport) use processes::{ByKernel, Processes, can_read, is_kernel_fast, map_untouched};
 
-/// How much the kernel copies at a time of what is then worked on: it stays in the core's cache.
+/// The bytes that the kernel copies at a time for further work: they stay in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
 
-/// Where another rank has what this one is to work on.
+/// Where a rank finds its range in another rank's buffer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start {
-    /// In memory that is mapped here: the array itself, or (`is_copy`) a copy that is lent in its place.
+    /// In memory mapped here: the array itself, or (`is_copy`) a copy lent in its place.
     Mapped { start: *mut u8, is_copy: bool },
-    /// In memory that only the kernel copies from and to.
+    /// In memory that only the kernel can access, at this address.
     Elsewhere(u64),
 }
 
-/// How a rank gets at the memory of the others.
+/// How a rank accesses the memory of the others.
 #[derive(Debug)]
 pub(in crate::transport) enum Reach {
-    /// They are threads of the same process: an address is all.
+    /// They are threads of the same process: an address suffices.
     Threads,
     /// They are processes: registered memory is mapped, and other memory copied by the kernel.
     Processes(Processes),
@@ -38,7 +38,7 @@ impl Reach {
         }
     }
 
-    /// Whether it also copies what ranks open to each other: there its copies take the place of as many of ours.
+    /// Whether it also copies buffers opened in a single pass, where its copies replace as many of ours.
     pub(super) fn opens_to_kernel(&self) -> bool {
         match self {
             Self::Threads => false,
@@ -46,7 +46,7 @@ impl Reach {
         }
     }
 
-    /// Takes in `size_bytes` bytes that another rank lends.
+    /// Consumes `size_bytes` bytes that another rank lends.
     pub(super) fn accept(
         &mut self,
         from: usize,
@@ -65,7 +65,7 @@ impl Reach {
         Ok(())
     }
 
-    /// Where `size_bytes` bytes that another rank lends, perhaps as a copy, are for this one.
+    /// Where this rank finds `size_bytes` bytes that another rank lends, possibly as a copy.
     pub(super) fn start(
         &mut self,
         of: usize,
@@ -81,7 +81,7 @@ impl Reach {
         }
     }
 
-    /// Has the kernel copy from an address of another rank.
+    /// Copies from an address of another rank by the kernel.
     pub(super) fn fetch(&self, of: usize, address: u64, into: &mut [u8]) -> Result<()> {
         match self {
             Self::Threads => unreachable!("threads reach all memory: {of}, {address}, {}", into.len()),
@@ -89,7 +89,7 @@ impl Reach {
         }
     }
 
-    /// Has the kernel copy to an address of another rank.
+    /// Copies to an address of another rank by the kernel.
     pub(super) fn store(&self, of: usize, address: u64, from: &[u8]) -> Result<()> {
         match self {
             Self::Threads => unreachable!("threads reach all memory: {of}, {address}, {}", from.len()),
@@ -97,7 +97,7 @@ impl Reach {
         }
     }
 
-    /// Where `size_bytes` bytes of another rank are for this one. They may be used as long as they are lent.
+    /// The address here of `size_bytes` bytes of another rank, valid while they are lent.
     fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
         match self {
             Self::Threads => {

@@ -10,7 +10,7 @@ use crate::status::StatusBoard;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Incoming, Target};
 
-/// A message on its way from another rank.
+/// A message being received from another rank.
 #[derive(Debug)]
 pub(in crate::transport) struct Receiving<'a> {
     board: &'a Board,
@@ -22,10 +22,10 @@ pub(in crate::transport) struct Receiving<'a> {
     expected: Header,
     target: Target<'a>,
     size_bytes: usize,
-    /// How many messages were received from this rank.
+    /// The number of messages received from this rank.
     received: &'a mut u64,
     reach: &'a mut Reach,
-    /// How much of the payload is here.
+    /// How much of the payload has been consumed.
     taken: usize,
     done: bool,
 }
@@ -63,7 +63,7 @@ impl<'a> Receiving<'a> {
         }
     }
 
-    /// Takes in a payload that is not in its message's slot.
+    /// Consumes a payload outside the mailbox.
     fn take_long(&mut self, location: Location) -> Result<(), Failure> {
         if location.segment == Location::STAGING {
             let size_bytes = PIECE.min(self.size_bytes - self.taken);
@@ -75,7 +75,7 @@ impl<'a> Receiving<'a> {
             return Ok(());
         }
         let Some(_inside) = self.board.enter(self.to, std::iter::once(self.from)) else {
-            // The sender has failed; the next look around says how.
+            // The sender has failed; the next check reports it.
             return Ok(());
         };
         self.reach.accept(self.from, location, self.size_bytes, &mut self.target).map_err(Failure::Error)?;

@@ -10,21 +10,21 @@ use crate::status::StatusBoard;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};
 
-/// From this size on, the kernel's copy from memory that the receiver cannot reach costs less than staging.
+/// The size from which a kernel copy from memory that the receiver cannot access is cheaper than staging.
 pub(super) const KERNEL_BYTES: usize = 64 << 10;
 
-/// How a payload travels.
+/// The way a payload is transferred.
 #[derive(Debug)]
 enum Way<'a> {
-    /// In the slot of its message.
+    /// In the mailbox of its message.
     Short,
-    /// Read where it lies. The bytes are lent until the receiver has taken the message.
+    /// Read in place. The bytes are lent until the receiver has released the message.
     Whole(Location, Option<Lent<'a>>),
     /// In pieces, through staging memory.
     Staged,
 }
 
-/// A message on its way to another rank.
+/// A message being sent to another rank.
 #[derive(Debug)]
 pub(in crate::transport) struct Sending<'a> {
     board: &'a Board,
@@ -37,7 +37,7 @@ pub(in crate::transport) struct Sending<'a> {
     bytes: &'a [u8],
     way: Way<'a>,
     outbox: &'a mut Outbox,
-    /// How much of the payload is sent.
+    /// How much of the payload has been sent.
     given: usize,
     done: bool,
 }
@@ -109,7 +109,7 @@ impl<'a> Sending<'a> {
         self.outbox.staged[piece] = Some((self.to, stamp.number));
         self.outbox.next_piece = (piece + 1) % PIECES;
         self.given += bytes.len();
-        // The pieces are the communicator's: nothing of the caller's is lent.
+        // The pieces belong to the communicator: none of the caller's memory is lent.
         self.done = self.given == self.bytes.len();
         true
     }

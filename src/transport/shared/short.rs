@@ -1,27 +1,26 @@
-//! Exchanges of messages that lie in their slots: nothing is lent and nothing comes in pieces, so all there is to do is to post the
-//! one and to look for the other.
+//! Exchanges of eager messages: nothing is lent or divided, so they only post one message and poll for the other.
 
 use super::Shared;
 use super::channel::SHORT;
 use crate::transport::{Failure, Header, Incoming, Outgoing};
 
-/// How often a rank looks for a short message before it waits as for any other: a few times as long as one takes.
+/// How often a rank polls for a short message before it waits as for any other: a few times the length of one exchange.
 const LOOKS: u32 = 1000;
 
 impl Shared {
-    /// Sends a message, if it is short and can be sent now.
+    /// Sends a message, if it is short and a mailbox is free.
     #[inline]
     pub(super) fn sends_short(&mut self, header: &Header, outgoing: &Outgoing<'_>) -> bool {
         let (bytes, to) = (outgoing.bytes, self.position_of(outgoing.to));
         let Self { position, board, outbox, .. } = self;
-        // The first message has its channel made.
+        // The first message touches its channel's pages.
         if bytes.len() > SHORT || outbox.sent[to] == 0 {
             return false;
         }
         outbox.send_short(board, (*position, to), &header.of_size(bytes.len()), bytes)
     }
 
-    /// Receives the message that is to come, if it is short and comes soon. Whether nothing is to come any more.
+    /// Receives the expected message, if it is short and arrives soon. Returns whether nothing remains to be received.
     #[inline]
     pub(super) fn takes_short(
         &mut self,
@@ -36,7 +35,7 @@ impl Shared {
             return Ok(false);
         }
         let channel = board.channel(from, *position);
-        // Who has no core to itself looks once.
+        // A rank without its own core polls once.
         for _ in 0..(*spins).clamp(1, LOOKS) {
             let Some(message) = channel.arrived(number) else { continue };
             channel.check(number, message, &header.of_size(size_bytes), *other, status)?;

@@ -1,4 +1,4 @@
-//! A single pass over memory: all ranks open their buffers to each other, each works on a range of its own of all of them, and they part.
+//! A single pass over memory: all ranks open their buffers to each other, and each works on its own range of all of them.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -13,15 +13,15 @@ use crate::memory::{Location, Scratch};
 use crate::transport::half::Sight;
 use crate::transport::{Deadlines, Failure, Header, Waiting};
 
-/// From this size of a range on, the copies of a kernel that copies fast cost less than ours of what is not registered.
+/// The range size from which copies by a fast kernel are cheaper than our own copies of memory that is not registered.
 const KERNEL_BYTES: usize = 512 << 10;
 
 impl Shared {
-    /// Opens this rank's buffer to all ranks that share this memory, lets `work` work on this rank's range of all
-    /// buffers, and returns when all ranks have worked on theirs.
+    /// Opens this rank's buffer to all ranks that share this memory, lets `work` work on this rank's range of all buffers, and
+    /// returns when all ranks are done with theirs.
     ///
-    /// All ranks call it with buffers of the same size and the same ranges. What is not registered is lent as a copy, or to the
-    /// kernel.
+    /// All ranks call it with buffers of the same size and the same ranges. Memory that is not registered is lent as a copy, or
+    /// accessed by the kernel.
     pub(in crate::transport) fn single_pass(
         &mut self,
         header: &Header,
@@ -49,7 +49,7 @@ impl Shared {
         let around = Around { position: own, members, board, status, header: &header, passes: *passes };
         let others = (0..members.len()).filter(|&other| other != own);
         let range = ranges(own);
-        // Asked for only where something is not registered.
+        // Computed only if something is not registered.
         let share_bytes = || share_bytes(members.len(), &ranges);
         let number = *passes + 1;
         *passes = number;
@@ -77,12 +77,12 @@ impl Shared {
             let theirs = wait(around, other, Waiting::new(*spins, deadlines, status), opened)?;
             header.check(&theirs.header, members[other], status)?;
         }
-        // Whoever finds a rank that has failed waits here for what it says. What is said of places holds only
-        // inside: a rank that has failed may have given back its memory, and its file's number to another file.
+        // A rank that finds a failed rank waits here for its failure report. Locations are valid only inside: a failed rank may
+        // have freed its memory, and its descriptor may refer to another file.
         let enter = || board.enter(own, others.clone());
         let inside = wait(around, own, Waiting::new(*spins, deadlines, status), enter)?;
         let mut took_copies = false;
-        // Who has nothing to work on looks at nothing: where no bytes are says nothing of whose memory that is.
+        // A rank without work accesses nothing: the location of an empty range does not identify memory.
         if !range.is_empty() {
             for other in others.clone() {
                 let theirs = board.condition(other).opened.read(number).expect("it stays open").location;
@@ -110,7 +110,7 @@ impl Shared {
     }
 }
 
-/// How much of a copy is for each rank: enough for the longest range, in whole cache lines.
+/// The bytes of a copy for each rank: enough for the longest range, in whole cache lines.
 fn share_bytes(ranks: usize, ranges: impl Fn(usize) -> Range<usize>) -> usize {
     (0..ranks).map(|rank| ranges(rank).len()).max().unwrap_or(0).next_multiple_of(64)
 }
@@ -129,7 +129,7 @@ fn deal(
     }
 }
 
-/// Copies back what each of the other ranks has worked on.
+/// Copies back the results of the other ranks.
 fn gather(
     dealt: &mut Scratch,
     buffer: &mut [u8],
@@ -144,7 +144,7 @@ fn gather(
     }
 }
 
-/// Waits until `look` sees what another rank does.
+/// Waits until `look` sees the change by another rank.
 #[inline]
 fn wait<R>(
     around: Around<'_>,

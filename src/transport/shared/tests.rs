@@ -1,4 +1,4 @@
-//! What becomes of memory that is lent when something goes wrong.
+//! Lent memory after failures.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
@@ -18,7 +18,7 @@ use crate::transport::{Calls, Deadlines, Failure};
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// A single pass with the other of two, with 64 bytes.
+/// A single pass of two ranks, with 64 bytes.
 fn pass(
     end: &mut Shared,
     timeout: Duration,
@@ -44,10 +44,10 @@ fn two<A: Send, B: Send>(
     })
 }
 
-/// Stays inside for a while after both have come, and says when it goes.
+/// Works for a while after both have arrived, and signals when it is done.
 fn visit(both: &Barrier, gone: &AtomicBool, open: &mut Open<'_>) -> Result<()> {
     both.wait();
-    // Longer than the other takes to look at its deadline, though it may have no core for a while.
+    // Longer than the other rank takes between checks of its deadline, even if it is descheduled.
     std::thread::sleep(Duration::from_secs(1));
     open.at_hand(1, 0..32).expect("threads reach all memory").1.fill(1);
     gone.store(true, Ordering::Release);

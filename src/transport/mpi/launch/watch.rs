@@ -1,4 +1,4 @@
-//! MPI's own beginning blocks for as long as MPI likes: a clock that ends it.
+//! A timeout for `MPI_Init`, which blocks without a deadline.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -7,23 +7,23 @@ use super::say;
 use crate::config::Launcher;
 use crate::system::{self, FAILED};
 
-/// After so long it is said that ranks are waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// So long they may take, however short the deadline of a collective is: programs are loaded, and take turns.
+/// The time after which a rank reports that it waits for others.
+const WARN_AFTER: Duration = Duration::from_secs(30);
+/// The least time for ranks to start, however short the deadline of a collective: loading programs takes time.
 const LEAST: Duration = Duration::from_secs(20);
 
-/// Ends this process if it is not dropped in time.
+/// Ends this process unless it is dropped in time.
 #[derive(Debug)]
 pub(in crate::transport::mpi) struct Watch {
     _done: Sender<()>,
 }
 
 impl Watch {
-    /// Gives what follows so much time.
+    /// Starts a timeout for what follows.
     pub(in crate::transport::mpi) fn start(launcher: Launcher, timeout: Duration) -> Self {
         let (timeout, (done, ended)) = (timeout.max(LEAST), channel());
         let watch = move || {
-            let deadlines = PATIENCE.min(timeout / 2);
+            let deadlines = WARN_AFTER.min(timeout / 2);
             if ended.recv_timeout(deadlines) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
@@ -36,7 +36,7 @@ impl Watch {
             say(&format!("{}; this process gives up", not_begun(launcher, timeout)));
             super::super::sys::end_process(FAILED)
         };
-        // Without a thread there is no clock, and no reason not to begin.
+        // Without a thread there is no timeout, which is no reason to fail.
         let _ = std::thread::Builder::new().name("unisono launch".into()).spawn(watch);
         Self { _done: done }
     }

@@ -1,4 +1,4 @@
-//! MPI's own blocking collectives in the world, in place: a baseline.
+//! MPI's own blocking collectives in the world, in place: a baseline. Sections are those of the MPI 4.0 standard (§).
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -12,29 +12,29 @@ use super::{Comm, check};
 use crate::call::Call;
 use crate::error::Result;
 
-/// A call as MPI wants to hear of it, on a buffer of this rank.
+/// The arguments of a call in MPI's terms, on a buffer of this rank.
 struct InPlace {
     comm: ffi::MPI_Comm,
     kind: ffi::MPI_Datatype,
     held: *mut c_void,
     count: c_int,
-    /// Of each rank's part, how many elements it has and where it begins.
+    /// The element count and displacement of each rank's part.
     counts: Vec<c_int>,
     starts: Vec<c_int>,
-    /// Where this rank's part begins, and how many elements it has.
+    /// The start and element count of this rank's part.
     part: *mut c_void,
     own_count: c_int,
-    /// Whether all parts are of one size: then MPI's simpler collectives do.
+    /// Whether all parts have the same size, so that the variants without counts apply.
     is_even: bool,
     root: c_int,
     is_root: bool,
 }
 
-/// The name of an MPI function, and what it returned.
+/// The name of an MPI function and its return code.
 type Called = (&'static str, c_int);
 
 impl Comm {
-    /// Carries out a call. Blocks for as long as MPI likes.
+    /// Carries out a call. Blocks without a deadline.
     ///
     /// # Panics
     /// If the buffer does not hold the elements of the call.
@@ -42,8 +42,8 @@ impl Comm {
         assert_eq!(buffer.len(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
         let _turn = turn();
         if buffer.is_empty() {
-            // An empty slice may lie at address 1, which is Open MPI's `MPI_IN_PLACE`, and refused. What is left of the call is that
-            // nobody is done before all have begun.
+            // An empty slice may have address 1, which is Open MPI's `MPI_IN_PLACE` and is refused. A barrier remains of the call:
+            // `MPI_Barrier` (§6.3).
             // SAFETY: the handle is valid.
             return check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.0) });
         }
@@ -58,7 +58,7 @@ impl Comm {
         };
         check(name, code)?;
         if call.operation == Operation::ReduceScatter {
-            // In place, MPI leaves a rank's part at the beginning.
+            // In place, MPI leaves a rank's part at the beginning of the buffer (§6.10).
             buffer.copy_within(..own.len(), own.start);
         }
         Ok(())
@@ -85,8 +85,10 @@ impl InPlace {
         })
     }
 
+    /// Reductions: `MPI_Reduce` (§6.9.1), `MPI_Allreduce` (§6.9.6), `MPI_Reduce_scatter_block` and `MPI_Reduce_scatter` (§6.10).
+    ///
     /// # Safety
-    /// The buffer must be valid, and nobody else's, until this returns.
+    /// The buffer must be valid, and not accessed by others, until this returns.
     unsafe fn reduce(&self, operation: Operation, op: ffi::MPI_Op) -> Called {
         let Self { comm, kind, held, count, ref counts, own_count, is_even, root, is_root, .. } = *self;
         let in_place = unisono_mpi_in_place();
@@ -114,6 +116,8 @@ impl InPlace {
         }
     }
 
+    /// Broadcast (§6.4), gather (§6.5), scatter (§6.6), all-gather (§6.7) and all-to-all (§6.8).
+    ///
     /// # Safety
     /// As for `reduce`.
     unsafe fn move_values(&self, operation: Operation) -> Called {
@@ -121,7 +125,7 @@ impl InPlace {
         let (counts, starts) = (self.counts.as_ptr(), self.starts.as_ptr());
         let in_place = unisono_mpi_in_place();
         let sent = if is_root { in_place } else { part.cast_const() };
-        // What MPI receives into is not const, and this address says that nothing is received.
+        // The receive buffer is not const in MPI's signatures; `MPI_IN_PLACE` is never written to.
         let into = if is_root { in_place.cast_mut() } else { part };
         // SAFETY: the buffer holds `count` elements of this type, and the parts of all ranks are inside of it; in place, it is both
         // input and output. What only the root looks at, others may say anything of.

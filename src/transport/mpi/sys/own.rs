@@ -1,4 +1,5 @@
-//! MPI's own collectives among the ranks of a group, begun and asked for; what all of MPI's own collectives are told of.
+//! MPI's own non-blocking collectives on groups, and types and reductions of all of them. Sections are those of the MPI 4.0
+//! standard (§).
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -12,11 +13,12 @@ use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
 use crate::transport::VendorPhase;
 
-/// Groups are made on a communicator of ours that sees no other tags like this.
+/// The tag of group creation, which no message on the communicator uses.
 const GROUP_TAG: c_int = 3;
 
 impl Comm {
-    /// A communicator of these ranks of this one. Called by all of them, and by no others; blocks until all have.
+    /// A communicator of these ranks: `MPI_Group_incl` (§7.3.2) and `MPI_Comm_create_group` (§7.4.2). Its members call it, and
+    /// no other ranks; blocks until all have.
     pub(in super::super) fn of_group(self, members: &[Rank]) -> Result<Self> {
         let _turn = turn();
         let members: Vec<_> = members.iter().map(|&rank| rank as c_int).collect();
@@ -34,10 +36,11 @@ impl Comm {
         part.return_errors()
     }
 
-    /// Begins a collective of a plan's phase, in place, on a communicator of the phase's group.
+    /// Starts the collective of a plan's phase, in place, on a communicator of the phase's group: `MPI_Ibcast` (§6.12.2),
+    /// `MPI_Iallgatherv` (§6.12.5), `MPI_Ireduce` (§6.12.7) or `MPI_Ireduce_scatter` (§6.12.10).
     ///
     /// # Safety
-    /// `held` must stay valid, and untouched by anybody else, until the collective is done.
+    /// `held` must stay valid, and not be accessed by others, until the collective is done.
     pub(in super::super) unsafe fn begin(self, task: &VendorPhase<'_>, held: &mut [u8]) -> Result<Begun> {
         let VendorPhase { dtype, op, ref parts, .. } = *task;
         let size_bytes = dtype.size_bytes();
@@ -80,7 +83,7 @@ impl Comm {
     }
 }
 
-/// What MPI's own reductions do to two arrays, without another rank: `held` becomes `arrived` reduced with `held`.
+/// Reduces `arrived` into `held` by MPI's reduction, without communication: `MPI_Reduce_local` (§6.9.7).
 pub(in super::super) fn reduce_local(
     held: &mut [u8],
     arrived: &[u8],
@@ -97,7 +100,7 @@ pub(in super::super) fn reduce_local(
     check("MPI_Reduce_local", code)
 }
 
-/// A collective that was begun, with what MPI reads until it is done.
+/// A non-blocking collective, with the arrays that MPI reads until it is done.
 #[derive(Debug)]
 pub(in super::super) struct Begun {
     request: Request,
@@ -106,7 +109,7 @@ pub(in super::super) struct Begun {
 }
 
 impl Begun {
-    /// Whether it is done. Makes MPI progress.
+    /// Whether it is done; drives progress.
     pub(in super::super) fn is_done(&mut self) -> Result<bool> {
         self.request.is_done()
     }
@@ -133,7 +136,7 @@ pub(super) fn reduction(op: ReduceOp) -> ffi::MPI_Op {
     }
 }
 
-/// The MPI type of an element; MPI has none for the half formats.
+/// The MPI type of an element (§3.2.2); MPI has none for half precision.
 pub(super) fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> {
     // SAFETY: constants of the library.
     let kind = unsafe {

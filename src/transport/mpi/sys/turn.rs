@@ -1,13 +1,13 @@
-//! Threads take turns in MPI, which allows one at a time: groups may be used on several.
+//! A lock around MPI calls: `MPI_THREAD_SERIALIZED` allows one at a time, and groups may be used on several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many communicators of ours there are. A second one is made on the thread that has the first.
+/// The number of our communicators. A second one is created on the thread that has the first.
 static USERS: AtomicUsize = AtomicUsize::new(0);
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A communicator that calls MPI, for as long as this lives.
+/// Counts a communicator that calls MPI while it lives.
 #[derive(Debug)]
 pub(in super::super) struct User(());
 
@@ -24,7 +24,7 @@ impl Drop for User {
     }
 }
 
-/// To be kept during a call of MPI's. Nobody waits as long as there is one communicator.
+/// The lock to hold during an MPI call; not taken while there is only one communicator.
 #[inline]
 pub(super) fn turn() -> Option<MutexGuard<'static, ()>> {
     (USERS.load(Ordering::Acquire) > 1).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))

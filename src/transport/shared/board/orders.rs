@@ -1,4 +1,4 @@
-//! Every order in which ranks can see that a buffer is opened, that they are done with it, and that it is withdrawn.
+//! All interleavings in which ranks see that a buffer is opened, released and withdrawn.
 
 use std::sync::Arc;
 

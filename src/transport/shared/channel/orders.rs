@@ -1,4 +1,4 @@
-//! Every order in which a sender and a receiver can see each other's writes.
+//! All interleavings in which a sender and a receiver see each other's writes.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn channel() -> Arc<Channel> {
     })
 }
 
-/// Waits until the receiver is done with so many messages.
+/// Waits until the receiver has released this many messages.
 fn until_taken(channel: &Channel, number: u64) {
     while channel.taken() < number {
         thread::yield_now();
@@ -39,7 +39,7 @@ fn until_arrived(channel: &Channel, number: u64) -> &Message {
     }
 }
 
-/// More messages than there are slots, so that a slot is used again.
+/// More messages than mailboxes, so that one is reused.
 fn messages_of(size_bytes: usize) {
     loom::model(move || {
         let channel = channel();

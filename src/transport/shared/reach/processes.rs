@@ -1,4 +1,4 @@
-//! The memory of other processes of the node.
+//! Access to the memory of other processes of the node.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -13,33 +13,33 @@ use crate::error::{Error, Result};
 use crate::memory::{Location, Pages, Scratch};
 use crate::transport::Target;
 
-/// How many segments of one rank stay mapped: more than most programs register.
+/// The number of segments per rank that stay mapped: more than most programs register.
 const MOST_MAPPED: usize = 256;
 
-/// What is copied to see how fast the kernel is, and how often: a fifth of a millisecond each time.
+/// The size of the copies that measure the kernel's speed, and their number: 0.2 ms each.
 const TRIAL_BYTES: usize = 2 << 20;
 const TRIALS: usize = 4;
-/// How many times as long as a process's own copy, of what it has at hand, the kernel's may take where it is worth to ask for: ours
-/// go through memory that two cores write in turns.
+/// The factor by which a kernel copy may be slower than a process's own copy of cached data and still be worth it: ours go
+/// through memory that two cores write in turn.
 const WORTH: u32 = 2;
 
-/// The memory of the processes of a node, by their position.
+/// Access to the memory of the processes of a node, by position.
 #[derive(Debug)]
 pub(in crate::transport) struct Processes {
     process_ids: Vec<i32>,
-    /// The segments that are mapped; those that were used last are last.
+    /// The mapped segments, least recently used first.
     mapped: Vec<Vec<Segment>>,
     by_kernel: ByKernel,
     copied: Scratch,
 }
 
-/// What the kernel copies between the processes of a node.
+/// What cross memory attach is used for between the processes of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::transport) enum ByKernel {
     Nothing,
-    /// Messages: one copy of its takes the place of two.
+    /// Messages, where one kernel copy replaces two.
     Messages,
-    /// Also what ranks open to each other.
+    /// Also buffers opened in a single pass.
     Everything,
 }
 
@@ -47,7 +47,7 @@ pub(in crate::transport) enum ByKernel {
 #[derive(Debug)]
 struct Segment {
     location: Location,
-    /// What the file is for the kernel: its number in the other process may come to be another file's.
+    /// The identity of the file: the descriptor in the other process may be reused.
     inode: u64,
     pages: Pages,
 }
@@ -79,7 +79,7 @@ impl Processes {
         self.by_kernel == ByKernel::Everything
     }
 
-    /// Where bytes of another rank's registered memory are mapped here.
+    /// The address here of another rank's registered memory.
     pub(super) fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
         let pages = self.segment(of, location)?;
         let fits = location
@@ -97,7 +97,7 @@ impl Processes {
         match known {
             Some(position) => mapped[position..].rotate_left(1),
             None => {
-                // What the rank has dropped is dropped here too.
+                // Unmaps segments that the rank has freed.
                 mapped.retain(|segment| segment.is_there(process_id));
                 if mapped.len() == MOST_MAPPED {
                     mapped.remove(0);
@@ -108,7 +108,7 @@ impl Processes {
         Ok(&mapped.last().expect("it is there now").pages)
     }
 
-    /// Has the kernel copy bytes of another rank, and takes them in.
+    /// Copies another rank's bytes by the kernel, and consumes them.
     pub(super) fn accept(
         &mut self,
         from: usize,
@@ -129,7 +129,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Has the kernel copy from an address of another rank.
+    /// Copies from an address of another rank by the kernel.
     pub(super) fn fetch(&self, of: usize, address: u64, into: &mut [u8]) -> Result<()> {
         let size_bytes = into.len();
         read(self.process_ids[of], address, into).map_err(|cause| Error::Memory { size_bytes, cause })
@@ -142,7 +142,7 @@ impl Processes {
     }
 }
 
-/// Maps the memory behind a file that is open in another process.
+/// Maps the memory of a file that is open in another process.
 fn map_file(process_id: i32, file: u64) -> Result<Pages> {
     let pages = map_untouched(process_id, file)
         .map_err(|error| Error::Memory { size_bytes: 0, cause: error.into() })?;
@@ -151,17 +151,17 @@ fn map_file(process_id: i32, file: u64) -> Result<Pages> {
     Ok(pages)
 }
 
-/// The same, without its pages.
+/// The same, without touching its pages.
 pub(in crate::transport) fn map_untouched(process_id: i32, file: u64) -> rustix::io::Result<Pages> {
     let path = path(process_id, file);
-    // Where a process has not the number here that it has for itself (containers), this may be any file.
+    // If the process ID here differs from the process's own (containers), this may be any file.
     if !rustix::fs::readlink(&path, Vec::new())?.as_bytes().starts_with(Pages::LINK) {
         return Err(Errno::NOENT);
     }
     Pages::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// What tells the file from all others, if it is there.
+/// The identity of the file, if it exists.
 fn inode(process_id: i32, file: u64) -> Option<u64> {
     rustix::fs::stat(path(process_id, file)).ok().map(|status| status.st_ino)
 }
@@ -170,14 +170,14 @@ fn path(process_id: i32, file: u64) -> String {
     format!("/proc/{process_id}/fd/{file}")
 }
 
-/// Whether the kernel lets this process read that one's memory, tried on a value that it is known to have.
+/// Whether the kernel lets this process read that one's memory, tested on a known value.
 pub(in crate::transport) fn can_read(process_id: i32, address: u64, expected: u64) -> bool {
     let mut found = [0; 8];
     read(process_id, address, &mut found).is_ok() && u64::from_ne_bytes(found) == expected
 }
 
-/// Whether the kernel copies about as fast as a process does by itself. It looks up every page, which takes a small part of the time
-/// on some processors (an Intel Xeon of Cascade Lake), and three times as long as the copying on others (an AMD EPYC of Zen 5).
+/// Whether the kernel copies about as fast as a process does itself. It looks up every page, which takes a small part of the
+/// time on some processors (Intel Xeon, Cascade Lake), and three times as long as the copy on others (AMD EPYC, Zen 5).
 pub(in crate::transport) fn is_kernel_fast() -> bool {
     let (own, from, mut into) = (std::process::id() as i32, vec![1_u8; TRIAL_BYTES], vec![2_u8; TRIAL_BYTES]);
     let mut best = [Duration::MAX; 2];
@@ -193,7 +193,7 @@ pub(in crate::transport) fn is_kernel_fast() -> bool {
     best[0] < best[1] * WORTH
 }
 
-/// Reads another process's memory (cross memory attach).
+/// Reads another process's memory: `process_vm_readv` (cross memory attach).
 fn read(process_id: i32, address: u64, into: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < into.len() {
@@ -208,7 +208,7 @@ fn read(process_id: i32, address: u64, into: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes another process's memory.
+/// Writes another process's memory: `process_vm_writev` (cross memory attach).
 fn write(process_id: i32, address: u64, from: &[u8]) -> io::Result<()> {
     let mut done = 0;
     while done < from.len() {
@@ -224,7 +224,7 @@ fn write(process_id: i32, address: u64, from: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// How much was copied, from what the kernel returns.
+/// The number of bytes copied, from the kernel's return value.
 fn copied(returned: isize) -> io::Result<usize> {
     match usize::try_from(returned) {
         Err(_) => Err(io::Error::last_os_error()),
