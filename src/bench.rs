@@ -1,5 +1,5 @@
-//! Measuring collectives, honestly: against a barrier, slowest rank first, every result checked, contenders
-//! taking turns.
+//! Benchmarks of collectives: iterations start at a barrier, the slowest rank counts, every result is checked, and contenders
+//! take turns.
 
 use crate::Communicator;
 use crate::call::{Call, Memory};
@@ -23,26 +23,26 @@ pub use operation::Operation;
 use pattern::Pattern;
 pub use room::{Room, room};
 
-/// What is measured.
+/// What to measure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Who takes part; they take turns, iteration by iteration.
+    /// The choices to compare; they take turns, iteration by iteration.
     pub contenders: Vec<Choice>,
-    /// What they carry out, one after the other.
+    /// The operations, measured one after the other.
     pub operations: Vec<Operation>,
-    /// The sizes of the array.
+    /// The array sizes.
     pub sizes_bytes: Vec<usize>,
     /// The type of its elements.
     pub dtype: DType,
-    /// The reduction, where the operation reduces.
+    /// The reduction, if the operation reduces.
     pub op: ReduceOp,
-    /// The kind of memory that the array is in.
+    /// The kind of memory that holds the array.
     pub memory: Memory,
-    /// How often each contender is measured at each size; by default as often as is worth while for the size.
+    /// The number of iterations of each contender at each size; by default it depends on the size.
     pub iterations: Option<usize>,
 }
 
-/// Times of a set of iterations, each that of the slowest rank.
+/// Statistics of the times of a set of iterations, each the time of the slowest rank.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[expect(missing_docs, reason = "the names of order statistics say all")]
 pub struct Times {
@@ -53,7 +53,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// The order statistics of a set that is not empty.
+    /// The statistics of a non-empty set.
     fn of(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let last = times.len() - 1;
@@ -65,11 +65,11 @@ impl Times {
 /// One contender at one size.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Row {
-    /// What was asked for.
+    /// The choice that was requested.
     pub algorithm: String,
-    /// What ran.
+    /// The method that ran.
     pub ran: &'static str,
-    /// What was carried out.
+    /// The operation.
     pub operation: &'static str,
     /// The size of the array.
     pub bytes: usize,
@@ -77,47 +77,46 @@ pub struct Row {
     pub count: usize,
     /// Their type.
     pub dtype: &'static str,
-    /// The reduction; `none` where values are only moved.
+    /// The reduction; `none` if values are only moved.
     pub op: &'static str,
     /// The number of ranks.
     pub ranks: usize,
     /// The number of nodes.
     pub nodes: usize,
-    /// How messages travel.
+    /// The links between ranks.
     pub transport: &'static str,
-    /// What kind of memory the array is in.
+    /// The kind of memory that holds the array.
     pub memory: &'static str,
-    /// The time of one call: for each iteration that of the slowest rank.
+    /// The time of one call: in each iteration that of the slowest rank.
     pub time_us: Times,
-    /// By how much the fastest rank is ahead of the slowest: the median over iterations, in percent of the
-    /// slowest.
+    /// How much faster the fastest rank is than the slowest: the median over iterations, in percent of the slowest.
     pub skew_percent: f64,
-    /// Bytes of the array over the median time, in 1e9 bytes a second.
+    /// Array bytes over the median time, in 1e9 bytes per second.
     pub algbw_gb_per_s: f64,
-    /// The same times 2(p−1)/p for an all-reduce, and what nccl-tests defines for others: what a link must carry at least.
-    /// Comparable between worlds.
+    /// The bus bandwidth: the same times 2(p−1)/p for an all-reduce, and the factor of nccl-tests for other operations. The
+    /// least that a link must carry, comparable between worlds.
     pub busbw_gb_per_s: f64,
-    /// How many elements were wrong, on the rank and in the iteration where most were; of a barrier, how many iterations a rank
-    /// left before all had come.
+    /// The number of wrong elements, in the rank and iteration with the most; for a barrier, the number of iterations in which a
+    /// rank left before all had arrived.
     pub wrong: u64,
-    /// What the cost model says of what ran; null for a vendor's own.
+    /// The prediction of the cost model for the method that ran; null for a vendor's own.
     pub predicted_us: Option<f64>,
     /// Whether ranks outnumber cores, so that times say little about the algorithm.
     pub oversubscribed: bool,
 }
 
-/// Iterations that are run before any is measured.
+/// The number of warm-up iterations before any is measured.
 const WARM_UP: usize = 3;
-/// How many bytes are worth reducing for a row, and how often at least and at most.
+/// The number of bytes to reduce for a row, and the minimum and maximum number of iterations.
 const WORTH_BYTES: usize = 1 << 28;
 const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=1000;
-/// The reduction of what does not reduce, as nccl-tests says it.
+/// The name of the reduction of operations that do not reduce, as in nccl-tests.
 const NO_OP: &str = "none";
 
-/// Measures every operation at every size, and hands over a row for each contender. Called by all ranks with the same
-/// settings; all get the same rows.
+/// Measures every operation at every size, and passes on a row for each contender. All ranks call it with the same settings, and
+/// get the same rows.
 ///
-/// Contenders that cannot do what is asked for are left out: they are returned, each with the reason.
+/// Skips contenders that cannot run, and returns them with the reasons.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce`].
@@ -155,13 +154,13 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// How often it is worth while to measure it.
+    /// The number of iterations.
     fn iterations(&self) -> usize {
         let worth = WORTH_BYTES / self.call.size_bytes().max(1);
         self.settings.iterations.unwrap_or_else(|| worth.clamp(*ITERATIONS.start(), *ITERATIONS.end()))
     }
 
-    /// Why a contender is not asked, if so: it would be carried out by something else.
+    /// The reason to skip a contender, if another method would run instead.
     fn unable(&self, comm: &Communicator, choice: &Choice) -> Option<String> {
         let Self { operation, settings, .. } = *self;
         if settings.memory == Memory::Device && operation != Operation::AllReduce {
@@ -176,15 +175,15 @@ impl Task<'_> {
     }
 }
 
-/// What one contender showed at one size, on this rank.
+/// The measurements of one contender at one size, on this rank.
 struct Contender {
     choice: Choice,
     ran: &'static str,
     times_us: Vec<f64>,
     wrong: u64,
-    /// When this rank came to each barrier, and when it left.
+    /// When this rank reached each barrier, and when it left.
     moments: Vec<barrier::Moments>,
-    /// Why it cannot do what is asked for.
+    /// The reason why it cannot run.
     unable: Option<String>,
 }
 
@@ -204,8 +203,7 @@ fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>)
     let mut contenders: Vec<_> = settings.contenders.iter().map(new).collect();
     for iteration in 0..WARM_UP + iterations {
         for turn in 0..contenders.len() {
-            // What ran before leaves its traces in caches and in the other ranks' schedulers, so everybody begins
-            // as often.
+            // Earlier calls affect caches and the schedulers of other ranks, so all contenders start equally often.
             let position = (turn + iteration) % contenders.len();
             let contender = &mut contenders[position];
             if contender.unable.is_some() {
@@ -234,13 +232,13 @@ fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>)
     Ok(contenders)
 }
 
-/// Of each iteration the time of the slowest rank.
+/// Statistics of the time of the slowest rank in each iteration.
 pub(crate) fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<Times> {
     comm.call().algorithm(Choice::Auto).all_reduce(&mut times_us, ReduceOp::Max)?;
     Ok(Times::of(times_us))
 }
 
-/// Puts together what all ranks saw of a contender.
+/// Combines the measurements of all ranks for a contender.
 fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result<Row> {
     let Task { operation, call, settings: &Settings { memory, .. } } = *task;
     let Contender { choice, ran, times_us, wrong, moments, .. } = contender;

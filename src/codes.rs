@@ -1,4 +1,4 @@
-//! A call in numbers: what ranks tell each other of it, and what they keep of it.
+//! Numeric encoding of a call, for messages and flight recorders.
 
 use bytemuck::{Pod, Zeroable};
 use unisono_collectives::{Algorithm, Operation, Rank};
@@ -9,8 +9,8 @@ use crate::kernels::ReduceOp;
 use crate::method::Method;
 use crate::record::{BARRIER_NAME, MESSAGE_NAME};
 
-/// All of a call but its count, and what carries it out: from the lowest bits, the root in 32, and the operation, the reduction,
-/// the type and the means in 8 each. All ones stand for none.
+/// All of a call except its count, and its method: from the lowest bits, the root in 32 bits, and the operation, reduction, type
+/// and method in 8 each. All ones mean none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Codes(u64);
@@ -25,13 +25,13 @@ impl Codes {
         Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root))
     }
 
-    /// Those of a message from one rank to another, which has neither a reduction nor a root, and is carried out by nothing.
+    /// The codes of a point-to-point message, which has no reduction, root or method.
     pub(crate) fn of_message(dtype: DType) -> Self {
         let bytes = [MESSAGE, u8::MAX, dtype as u8, u8::MAX];
         Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(u32::MAX))
     }
 
-    /// The same as one number.
+    /// The codes as one number.
     pub(crate) fn bits(self) -> u64 {
         self.0
     }
@@ -44,7 +44,7 @@ impl Codes {
         (self.0 >> (32 + 8 * place)) as u8
     }
 
-    /// The name of the operation, `barrier`, or `message`; `?` for a number that no operation has.
+    /// The name of the operation, `barrier`, or `message`; `?` for an unknown code.
     pub(crate) fn operation(self) -> &'static str {
         match self.byte(0) {
             BARRIER => BARRIER_NAME,
@@ -53,12 +53,12 @@ impl Codes {
         }
     }
 
-    /// Whether the call is a barrier, of which its name says all.
+    /// Whether the call is a barrier, fully described by its name.
     pub(crate) fn is_barrier(self) -> bool {
         self.byte(0) == BARRIER
     }
 
-    /// Whether it is no collective call but a message from one rank to another.
+    /// Whether this is a point-to-point message rather than a collective.
     pub(crate) fn is_message(self) -> bool {
         self.byte(0) == MESSAGE
     }
@@ -67,7 +67,7 @@ impl Codes {
         name(&DType::ALL.map(DType::name), self.byte(2))
     }
 
-    /// The name of what carries it out.
+    /// The name of the method.
     pub(crate) fn method(self) -> &'static str {
         name(&Method::ALL.map(Method::name), self.byte(3))
     }
@@ -82,11 +82,11 @@ impl Codes {
     }
 }
 
-/// What stands for [`BARRIER_NAME`].
+/// The code of [`BARRIER_NAME`].
 const BARRIER: u8 = 8;
-/// What stands for [`MESSAGE_NAME`].
+/// The code of [`MESSAGE_NAME`].
 const MESSAGE: u8 = 9;
-/// What carries it out.
+/// The algorithm of a barrier.
 pub(crate) const OF_BARRIER: Algorithm = Algorithm::RecursiveDoubling;
 
 fn name(names: &[&'static str], code: u8) -> &'static str {

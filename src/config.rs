@@ -1,4 +1,4 @@
-//! The environment: nothing else reads it.
+//! Settings from environment variables: the only place that reads them.
 
 use std::env::VarError;
 use std::path::PathBuf;
@@ -23,85 +23,85 @@ pub use launcher::{Launcher, Starter};
 pub(crate) use network::Network;
 pub use variables::warn_of_unread_settings;
 
-/// After how many seconds of a rank's waiting for another it is said that it waits.
+/// Seconds of waiting for another rank before a warning.
 const WARN: &str = "UNISONO_WARN_S";
-/// After how many seconds a rank gives up waiting for another.
+/// Seconds of waiting for another rank before a timeout.
 const TIMEOUT: &str = "UNISONO_TIMEOUT_S";
-/// The same in the first call of a communicator.
+/// The timeout in the first call of a communicator, in seconds.
 const FIRST_TIMEOUT: &str = "UNISONO_FIRST_TIMEOUT_S";
-/// The same while a rank is in a section that may take long.
+/// The timeout while a rank is in a quiet section, in seconds.
 const QUIET_TIMEOUT: &str = "UNISONO_QUIET_TIMEOUT_S";
-/// The folder that flight recorders are written to.
+/// The flight recorder folder.
 const FLIGHT_DIR: &str = "UNISONO_FLIGHT_DIR";
-/// Sizes of the nodes that a world is to be divided into, whatever it really runs on: `2,2`.
+/// Node sizes that override the real topology: `2,2`.
 const NODES: &str = "UNISONO_NODES";
-/// How much of a long message MPI is given at a time.
+/// The segment size of long messages over MPI.
 const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
-/// Whether the kernel copies large arrays between processes of a node.
+/// Whether the kernel copies large arrays between processes of a node (cross memory attach): `auto`, `on` or `off`.
 const KERNEL_COPIES: &str = "UNISONO_KERNEL_COPIES";
 /// Whether ranks of a node share memory: `auto` or `mpi`.
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
-/// Whether the nodes have connections of their own to tell each other of failures: `auto` or `off`.
+/// Whether the nodes have their own connections to report failures: `auto` or `off`.
 const WATCHDOG: &str = "UNISONO_WATCHDOG";
-/// The algorithm, or the rules, that are used where the program does not name one.
+/// The algorithm or rules to use if the program sets none.
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
-/// Whether what is odd about a launch is said when it starts: `on` or `off`.
+/// Whether to print warnings about the launch: `on` or `off`.
 const WARNINGS: &str = "UNISONO_WARNINGS";
-/// Faults on purpose: `seed=7,delay_us=200,lose=0.001`.
+/// Faults to inject: `seed=7,delay_us=200,lose=0.001`.
 const CHAOS: &str = "UNISONO_CHAOS";
-/// The variable that names the folder in which processes find each other that were launched without MPI.
+/// The variable with the folder in which processes launched without MPI find each other.
 pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
-/// A file of constants that `unisono tune` wrote.
+/// The file of constants written by `unisono tune`.
 const TUNING: &str = "UNISONO_TUNING";
 
-/// How long a rank waits for another where nothing is said: ten minutes.
+/// The default timeout: ten minutes.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
 const DEFAULT_WARN: Duration = Duration::from_secs(60);
-/// Programs may come to their first call at very different times: half an hour.
+/// The default timeout of the first call, which programs may reach at very different times: half an hour.
 const DEFAULT_FIRST_TIMEOUT: Duration = Duration::from_secs(1800);
-/// A day.
+/// The default timeout during quiet sections: a day.
 const DEFAULT_QUIET_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// A segment where nothing is said: enough to be worth a message, little enough to stay in a core's cache.
+/// The default segment size: large enough for little overhead, small enough for a core's cache.
 const DEFAULT_SEGMENT_BYTES: usize = 256 * 1024;
-/// Segments are cut at cache lines, and so at whole elements.
+/// Segments are multiples of a cache line, and so of elements.
 const SEGMENT_UNIT_BYTES: usize = 64;
 
-/// How ranks of a node talk to each other.
+/// How ranks of a node exchange messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Inside {
-    /// Through memory that they share, if the system lets them.
+    /// Through shared memory, if the system permits it.
     #[default]
     SharedMemory,
-    /// By MPI's messages, like all others.
+    /// Through MPI, like all others.
     Messages,
 }
 
-/// Whether the kernel copies large arrays between processes of a node, where they are not registered.
+/// Whether the kernel copies large unregistered arrays between processes of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum KernelCopies {
-    /// If it may, and a trial at the start shows that it copies about as fast as a process does by itself.
+    /// If it is permitted, and a test at start-up shows that the kernel copies about as fast as a process itself.
     #[default]
     Auto,
-    /// If it may.
+    /// If it is permitted.
     On,
     Off,
 }
 
-/// What a transport does wrong on purpose.
+/// The faults that a transport injects.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Chaos {
-    /// What everything follows from.
+    /// The random seed.
     pub(crate) seed: u64,
-    /// The longest delay of a message.
+    /// The maximum delay of a message.
     pub(crate) delay_us: u64,
-    /// How probable it is that a link is cut, at each message over it.
+    /// The probability, for each message, that its link is cut.
     pub(crate) lose: f64,
 }
 
 impl Chaos {
-    /// `seed=7,delay_us=200,lose=0.001`, or a part of it.
+    /// Parses `seed=7,delay_us=200,lose=0.001`, or a part of it.
     fn read(text: &str) -> Option<Self> {
         let mut chaos = Self::default();
         for setting in text.split(',') {
@@ -119,34 +119,34 @@ impl Chaos {
     }
 }
 
-/// What becomes of a program when a rank of its world fails.
+/// What a failure of a rank does to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
-    /// Calls return errors, and nothing ends: what a library does that is a part of somebody's program. No signal is heeded, no
-    /// panic hook set, no port opened. What is said on standard error are warnings, and where flight recorders were written to.
+    /// Calls return errors, and no process ends: for libraries inside a larger program. Installs no signal handler and no panic
+    /// hook, and opens no port. Standard error gets only warnings, and the location of flight recorder files.
     #[default]
     ReturnError,
-    /// The ranks are all that the program does: who failed, where and why is said on standard error, the other ranks are told
-    /// at once, wherever they are, and all processes end within ten seconds.
+    /// Ends the program: the failed rank, the place and the cause go to standard error, the other ranks learn of it at once,
+    /// wherever they are, and all processes end within ten seconds.
     EndJob,
 }
 
-/// Settings from the environment, and of the program.
+/// Settings from the environment and the program.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
     pub(crate) warn: Duration,
     pub(crate) timeout: Duration,
-    /// At least `timeout`, if nobody says otherwise.
+    /// At least `timeout`, unless set.
     pub(crate) first_timeout: Duration,
     pub(crate) quiet_timeout: Duration,
     pub(crate) flight_dir: Option<PathBuf>,
-    /// The nodes that the world is divided into for a trial, whatever it really runs on.
+    /// Declared nodes, which override the real topology.
     pub(crate) nodes: Option<Topology>,
     pub(crate) algorithm: Option<String>,
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
     pub(crate) kernel_copies: KernelCopies,
-    /// Whether the nodes have connections of their own to tell each other of failures.
+    /// Whether the nodes have their own connections to report failures.
     pub(crate) watchdog: bool,
     pub(crate) tuning: Option<PathBuf>,
     pub(crate) warnings: bool,
@@ -180,12 +180,12 @@ impl Config {
     /// Reads the environment.
     ///
     /// # Errors
-    /// [`Error::Setting`] if a variable is set to something that it cannot be.
+    /// [`Error::Setting`] for an invalid value.
     pub(crate) fn from_environment() -> Result<Self> {
         Self::read(|name| std::env::var(name))
     }
 
-    /// The folder that the flight recorders of a job are written to; by default one of its own, which is made then.
+    /// The flight recorder folder of a job; the default is one of its own, which this creates.
     pub(crate) fn flight_dir(&self, job: u64) -> PathBuf {
         let of_job = || std::env::temp_dir().join(format!("unisono-{job:016x}"));
         self.flight_dir.clone().unwrap_or_else(of_job)
@@ -264,8 +264,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What would make ranks wait for each other for ever, or send what the others do not expect, if they had it
-    /// otherwise.
+    /// Settings that must be the same on all ranks: otherwise ranks would deadlock, or send what others do not expect.
     pub(crate) fn alike(&self) -> Vec<(&'static str, String)> {
         let inside = if self.inside == Inside::Messages { "mpi" } else { "auto" };
         let copies = match self.kernel_copies {
@@ -296,19 +295,19 @@ fn wrong(name: &str, value: &str, expected: &str) -> Error {
     Error::Setting(format!("the environment variable {name} is {value:?}, and should be {expected}"))
 }
 
-/// NCCL's library: the file, or the folder that it is in.
+/// The NCCL library: the file, or its folder.
 const NCCL: &str = "UNISONO_NCCL";
-/// What `activate` of a virtual environment of Python's sets.
+/// Set by `activate` of a Python virtual environment.
 #[cfg(feature = "nccl")]
 const VIRTUAL_ENVIRONMENT: &str = "VIRTUAL_ENV";
 
-/// What the environment says of where NCCL is.
+/// Locations of NCCL, from the environment.
 #[cfg(feature = "nccl")]
 #[derive(Debug)]
 pub(crate) struct NcclPlaces {
-    /// The file or its folder, as the user named it.
+    /// The file or folder set by the user.
     pub(crate) given: Option<PathBuf>,
-    /// The virtual environment that this process was started in.
+    /// The virtual environment of this process.
     pub(crate) virtual_environment: Option<PathBuf>,
 }
 
@@ -321,7 +320,7 @@ impl NcclPlaces {
     }
 }
 
-/// What the environment sets of our own variables.
+/// All `UNISONO_…` variables in the environment.
 pub(crate) fn settings() -> impl Iterator<Item = (String, String)> {
     let mut settings: Vec<_> = std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
@@ -331,7 +330,7 @@ pub(crate) fn settings() -> impl Iterator<Item = (String, String)> {
     settings.into_iter()
 }
 
-/// Whether NCCL is told to let several ranks share a GPU.
+/// Whether NCCL is configured to let several ranks share a GPU.
 #[cfg(feature = "nccl")]
 pub(crate) fn nccl_may_share_a_gpu() -> bool {
     std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")

@@ -1,4 +1,4 @@
-//! The element types that collectives work on.
+//! The element types of collectives.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use unisono_collectives::named;
 
-/// An element type, as a value.
+/// An element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DType {
@@ -14,15 +14,15 @@ pub enum DType {
     F32,
     /// 64-bit float.
     F64,
-    /// 16-bit float of IEEE 754: 5 bits of exponent, 11 of precision.
+    /// IEEE 754 half precision: 5 bits of exponent, 11 of precision.
     F16,
-    /// The upper half of a 32-bit float: 8 bits of exponent, 8 of precision.
+    /// bfloat16, the upper half of a 32-bit float: 8 bits of exponent, 8 of precision.
     BF16,
     /// Signed 32-bit integer.
     I32,
     /// Signed 64-bit integer.
     I64,
-    /// Byte.
+    /// Unsigned 8-bit integer.
     U8,
     /// Unsigned 32-bit integer.
     U32,
@@ -31,7 +31,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// All of them.
+    /// All element types.
     pub const ALL: [Self; 9] =
         [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I32, Self::I64, Self::U8, Self::U32, Self::U64];
 
@@ -60,12 +60,12 @@ impl DType {
         }
     }
 
-    /// Whether this is a float of any size.
+    /// Whether this is a floating-point type.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64) || self.is_half()
     }
 
-    /// Whether this is one of the two 16-bit floats.
+    /// Whether this is a half-precision type.
     pub fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }
@@ -77,7 +77,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type whose slices can be reduced and moved: one for each [`DType`].
+/// A Rust type whose slices collectives accept: one for each [`DType`].
 pub trait Element: Pod + PartialEq + fmt::Debug + sealed::Sealed + Send + Sync {
     /// The type, as a value.
     const DTYPE: DType;

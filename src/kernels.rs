@@ -1,8 +1,7 @@
-//! The reduction kernels: every operation over every element type, on plain bytes.
+//! Reduction kernels: every operation on every element type, over bytes.
 //!
-//! All of them are commutative to the last bit, so `a + b` on one rank and `b + a` on another agree;
-//! [`ReduceOp`] says how for zeros of different sign. (Of two NaNs, whose payload a sum or a product carries is
-//! the affair of the processor and the compiler.)
+//! All of them are bitwise commutative, so `a + b` on one rank equals `b + a` on another; [`ReduceOp`] defines this for zeros of
+//! different sign. (Which of two NaN payloads a sum or product keeps depends on the processor and the compiler.)
 
 use half::{bf16, f16};
 use unisono_collectives::named;
@@ -24,11 +23,11 @@ pub use level::{Level, Pass};
 use number::{Larger, Number, Product, Smaller, Sum};
 use passes::{Arithmetic, Divide, Join, Reduce};
 
-/// What a reduction does to two values.
+/// A reduction of two values.
 ///
-/// Sums, means and products of the half formats are made in `f32`. A value is rounded when it is sent to
-/// another rank, so it depends on the algorithm how often: `all-to-all`, `master-worker` and `round-robin` send
-/// only inputs and results, and round once; the others send partial results, and round at every hop.
+/// Sums, means and products of half-precision elements are computed in `f32`. A value is rounded when it is sent to another
+/// rank, so the number of roundings depends on the algorithm: `all-to-all`, `master-worker` and `round-robin` send only inputs
+/// and results, and round once; the others send partial results, and round at every hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -36,19 +35,19 @@ pub enum ReduceOp {
     Sum,
     /// Adds, and divides by the number of ranks at the end.
     ///
-    /// The sum is in the element type, or in `f32` for the half formats as far as an algorithm lets it stay
-    /// there. Integers wrap around as in [`ReduceOp::Sum`], and the quotient is rounded towards zero.
+    /// The sum is computed in the element type, or in `f32` for half precision as far as the algorithm permits. Integers wrap
+    /// around as in [`ReduceOp::Sum`], and the quotient is rounded towards zero.
     Mean,
-    /// Takes the smaller. NaN if either is; −0 is smaller than +0.
+    /// The smaller value. NaN if either is; −0 is smaller than +0.
     Min,
-    /// Takes the larger. NaN if either is; +0 is larger than −0.
+    /// The larger value. NaN if either is; +0 is larger than −0.
     Max,
     /// Multiplies. Integers wrap around.
     Product,
 }
 
 impl ReduceOp {
-    /// All of them.
+    /// All reductions.
     pub const ALL: [Self; 5] = [Self::Sum, Self::Mean, Self::Min, Self::Max, Self::Product];
 
     /// The name on the command line and in every table.
@@ -65,16 +64,15 @@ impl ReduceOp {
 
 named!(ReduceOp, "reduction");
 
-/// Works `arrived` into `held`, element by element.
+/// Reduces `arrived` into `held`, element by element.
 ///
-/// Both are whole, aligned elements, of the same number.
+/// Both consist of whole, aligned elements, the same number.
 pub type Kernel = fn(held: &mut [u8], arrived: &[u8]);
 
-/// Reduces two arrays to one, which both become, in one pass: for two ranks that share memory, where each does
-/// this to one half of the elements.
+/// Reduces two arrays into both, in one pass: for two ranks that share memory, each of which processes one half of the elements.
 ///
-/// Both are whole, aligned elements, of the same number, and hold the same bits afterwards. Half formats are
-/// reduced in `f32` and rounded once. A mean is only added up, as by a [`Kernel`].
+/// Both consist of whole, aligned elements, the same number, and are bitwise equal afterwards. Half-precision elements are
+/// reduced in `f32` and rounded once. A mean is only summed, as by a [`Kernel`].
 pub type Joint = fn(one: &mut [u8], other: &mut [u8]);
 
 /// Calls `$function::<T>($arguments)` for the Rust type of a [`DType`].
@@ -96,7 +94,7 @@ macro_rules! for_dtype {
 
 pub(crate) use for_dtype;
 
-/// The kernel that reduces elements of one type, in the best instructions that the processor has.
+/// The kernel for an element type and reduction, in the best instructions of this processor.
 pub fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     for_dtype!(dtype, reduction(Level::best(), op))
 }
@@ -110,7 +108,7 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
     }
 }
 
-/// The same for two arrays that both become the result.
+/// The same for two arrays that both receive the result.
 pub fn joint(dtype: DType, op: ReduceOp) -> Joint {
     for_dtype!(dtype, joint_reduction(Level::best(), op))
 }
@@ -124,7 +122,7 @@ fn joint_reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Joint {
     }
 }
 
-/// Divides every element by the number of ranks: what makes a mean of a sum.
+/// Divides every element by the number of ranks: turns sums into means.
 pub(crate) fn divide(dtype: DType, elements: &mut [u8], ranks: usize) {
     for_dtype!(dtype, division(Level::best()))(elements, ranks);
 }

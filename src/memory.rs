@@ -1,4 +1,4 @@
-//! Memory: pages from the system, arrays that the other ranks of the node reach, and memory that is kept from call to call.
+//! Memory: pages from the system, registered arrays that other ranks access, and buffers kept between calls.
 
 #[allow(unsafe_code, reason = "memory comes from the system")]
 mod pages;

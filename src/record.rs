@@ -1,80 +1,80 @@
-//! What a rank did and does, in words.
+//! Records of calls and states of ranks, with texts for humans.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-/// The calls that ranks make before the user's first one have numbers that no user's call reaches.
+/// The first sequence number of calls during set-up, which user calls never reach.
 pub(crate) const FIRST_OF_SETUP: u64 = u64::MAX / 2;
 
-/// Messages from one rank to another have numbers that no collective's reaches: for each two ranks, and each way, from here on.
+/// The first sequence number of point-to-point messages, which collectives never reach; for each pair and direction.
 pub(crate) const FIRST_OF_MESSAGES: u64 = u64::MAX / 4;
 
-/// What such a message is called.
+/// The operation name of such a message.
 pub(crate) const MESSAGE_NAME: &str = "message";
 
-/// What stands in the place of an algorithm in them.
+/// The algorithm name of such a message.
 pub(crate) const POINT_TO_POINT: &str = "point-to-point";
 
-/// A barrier is an all-reduce of nothing, and is called a barrier.
+/// The operation name of a barrier, which is an all-reduce of no elements.
 pub(crate) const BARRIER_NAME: &str = "barrier";
 
-/// How far a call has come.
+/// The stage of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// The rank is in it.
+    /// The rank is in the call.
     Running,
-    /// It is done, as far as this rank is concerned.
+    /// The call is done on this rank.
     Done,
-    /// It has ended with an error.
+    /// The call has ended with an error.
     Failed,
 }
 
-/// A collective call, as a rank has written it down.
+/// A recorded collective call of a rank.
 ///
-/// Times are in seconds before the moment at which the record was read. Of short calls that had not to wait they are
-/// exact to a few hundredths of a second only.
+/// Times are in seconds before the record was read. For short calls without a wait they are only accurate to a few hundredths of
+/// a second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// How many collectives came before this one; all ranks number theirs alike.
+    /// The number of collectives before this one, the same on all ranks.
     pub sequence: u64,
     /// The operation: "all-reduce".
     pub operation: String,
     /// The type of the elements.
     pub dtype: String,
-    /// How many elements.
+    /// The number of elements.
     pub count: u64,
-    /// The reduction, where the operation reduces.
+    /// The reduction, if the operation reduces.
     pub op: Option<String>,
-    /// The root, where the operation has one.
+    /// The root, if the operation has one.
     pub root: Option<Rank>,
     /// The algorithm, or the vendor.
     pub algorithm: String,
-    /// What the program called it.
+    /// The label that the program gave it.
     pub label: Option<String>,
-    /// The phase of the algorithm that was reached, from 0.
+    /// The phase reached, from 0.
     pub phase: usize,
     /// The step of that phase, from 0.
     pub step: usize,
-    /// How far it has come.
+    /// The stage of the call.
     pub stage: Stage,
-    /// The rank that it waits for at this step, if that takes longer than a message.
+    /// The rank that it waits for at this step, if the wait is longer than a message takes.
     pub waits_for: Option<Rank>,
-    /// How many seconds ago it began.
+    /// How many seconds ago it started.
     pub began_s_ago: f64,
     /// How many seconds ago it ended, if it has.
     pub ended_s_ago: Option<f64>,
 }
 
 impl Record {
-    /// Whether it was made before the program's first one.
+    /// Whether it belongs to the set-up, before the program's first call.
     pub(crate) fn is_of_setup(&self) -> bool {
         self.sequence >= FIRST_OF_SETUP
     }
 
-    /// The call in few words: `all-reduce #17 "bucket 2"`.
+    /// The short form: `all-reduce #17 "bucket 2"`.
     pub fn name(&self) -> String {
         let label = self.label.as_ref().map_or(String::new(), |label| format!(" {label:?}"));
         match self.sequence.checked_sub(FIRST_OF_SETUP) {
@@ -84,7 +84,7 @@ impl Record {
     }
 }
 
-/// The call with all that ranks must agree on: `all-reduce #17 "bucket 2" of 8 f32, sum, by ring`.
+/// The form with everything that ranks must agree on: `all-reduce #17 "bucket 2" of 8 f32, sum, by ring`.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.operation == BARRIER_NAME {
@@ -101,43 +101,43 @@ impl fmt::Display for Record {
     }
 }
 
-/// How a rank is.
+/// The state of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It has made no call so far.
+    /// No call so far.
     NotYet,
-    /// It is in a call.
+    /// In a call.
     Inside,
-    /// It is between two calls.
+    /// Between two calls.
     Outside,
-    /// It is in a section that may take long.
+    /// In a quiet section.
     Quiet,
-    /// It has left the world.
+    /// Has left the world.
     Left,
 }
 
-/// What a rank does.
+/// What a rank is doing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Doing {
     /// The rank.
     pub rank: Rank,
     /// The host that it runs on.
     pub host: String,
-    /// Its process there.
+    /// Its process ID there.
     pub process_id: u32,
-    /// How it is.
+    /// The state.
     pub state: State,
-    /// For how many seconds it has been so.
+    /// The number of seconds in that state.
     pub since_s: f64,
-    /// The label of the quiet section that it is in.
+    /// The label of its quiet section.
     pub quiet: Option<String>,
-    /// The call that it is in, or was in last.
+    /// The current or latest call.
     pub last: Option<Record>,
 }
 
 impl Doing {
-    /// How many collectives it has begun that all ranks number alike: the number of the one that it is in, or comes to next.
+    /// The sequence number of the current collective, or else of the next one.
     pub fn sequence(&self) -> u64 {
         let last = self.last.as_ref();
         last.map_or(0, |last| match last.stage {
@@ -182,7 +182,7 @@ impl fmt::Display for Doing {
     }
 }
 
-/// Seconds for a person: 61 s, 0.3 s.
+/// Seconds for humans: 61 s, 0.3 s.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seconds(pub(crate) f64);
 

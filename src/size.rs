@@ -1,4 +1,4 @@
-//! Sizes as a person writes them: 512, 8K, 1M.
+//! Sizes as texts for humans: 512, 8K, 1M.
 
 /// The number of bytes that a text means: digits, and K, M or G for 2^10, 2^20 or 2^30 of them.
 ///

@@ -1,9 +1,9 @@
-//! What ranks know of each other beside their messages: who failed, who has left, what each does and did last.
+//! The state that ranks publish to each other besides messages: who failed, who left, and what each is doing.
 //!
-//! Every rank writes its calls down in a ring, its flight recorder. When something goes wrong it is written to a file
-//! ([`Dump`]), and the files of all ranks together say what happened ([`Flight`], `unisono hang-report`).
+//! Every rank records its calls in a ring buffer, its flight recorder. After a failure it is written to a file ([`Dump`]), and
+//! the files of all ranks together show what happened ([`Flight`], `unisono hang-report`).
 //!
-//! Here are facts only: nothing in here ends a rank, a process or a wait.
+//! This module only holds state: it never ends a rank, a process or a wait.
 
 mod board;
 mod dump;

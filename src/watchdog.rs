@@ -1,11 +1,11 @@
-//! The watchdog: a thread beside each process, or each world of threads, which sees what ranks that wait, compute or are
-//! dead cannot say themselves.
+//! The watchdog: a thread in each process, or in each world of threads, which detects what waiting, computing or dead ranks
+//! cannot report themselves.
 //!
-//! It sleeps until something happens, or for a moment: so it costs a few microseconds twenty times a second. It calls
-//! nothing of MPI's, which may hang.
+//! It sleeps until something happens, at most for a tick: it costs a few microseconds twenty times a second. It never calls MPI,
+//! which may hang.
 //!
-//! What one rank sees is written on the [`StatusBoard`], where those that wait look. The leaders of nodes tell each other
-//! over connections of their own.
+//! It writes what it detects to the [`StatusBoard`], which waiting ranks read. The leaders of nodes exchange it over their own
+//! connections.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -44,36 +44,36 @@ use report::{LATER, Report};
 use signals::Signals;
 use warning::Warnings;
 
-/// How often it looks around when nothing wakes it.
+/// The interval of its checks when nothing wakes it.
 const TICK: Duration = Duration::from_millis(50);
 /// How long a rank may still compute, or end, after another has failed.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a process that its launcher ends listens for the reason.
+/// How long a process that its launcher terminates waits for the cause.
 const TERMINATION: Duration = Duration::from_millis(300);
-/// What becomes of processes after that has another reason: the launcher ends them too.
+/// How much later than that other processes may end for the same reason: the launcher terminates them too.
 const SAME_END: Duration = Duration::from_millis(100);
 
-/// Who is to be watched, and what is done about it.
+/// What to watch, and what to do about it.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The status boards of the ranks of this process; the first is that of the watchdog.
+    /// The status boards of the ranks of this process; the watchdog uses the first.
     pub(crate) statuses: Vec<StatusBoard>,
     pub(crate) cards: Cards,
-    /// Where the leaders of other nodes connect.
+    /// The ports for the leaders of other nodes.
     pub(crate) hub: Option<Hub>,
-    /// After how long a wait is warned of, on rank 0.
+    /// The length of a wait before the first warning, on rank 0.
     pub(crate) warn_after: Duration,
     pub(crate) kind: Kind,
-    /// What becomes of this program when a rank fails, unless [it says](Guard::end_program_on_failure) otherwise later.
+    /// What a failure does to this program, unless [changed later](Guard::end_program_on_failure).
     pub(crate) on_failure: OnFailure,
 }
 
-/// What kind of ranks a watchdog watches.
+/// The kind of ranks that a watchdog watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Each is a process.
+    /// Each rank is a process.
     Processes,
-    /// Threads of this process.
+    /// The ranks are threads of this process.
     Threads,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Watchdog {
     bell: Arc<Bell>,
     reports: Vec<Arc<Report>>,
     is_program: Arc<AtomicBool>,
-    /// The status board of a rank that is this process.
+    /// The status board, if this process is one rank.
     of_process: Option<StatusBoard>,
     thread: Option<JoinHandle<()>>,
 }
@@ -92,9 +92,9 @@ impl Watchdog {
     /// Starts a watchdog.
     ///
     /// # Errors
-    /// [`Error::Launch`] if the system gives no thread, or no file for it.
+    /// [`Error::Launch`] if the system provides no thread or no file descriptor for it.
     pub(crate) fn start(watched: Watched) -> Result<Self> {
-        let failed = |cause: std::io::Error| Error::Launch(format!("there can be no watchdog: {cause}"));
+        let failed = |cause: std::io::Error| Error::Launch(format!("cannot start the watchdog: {cause}"));
         let Watched { statuses, cards, hub, warn_after, kind, on_failure } = watched;
         let (bell, cards) = (Arc::new(Bell::new().map_err(failed)?), Arc::new(cards));
         let is_program = Arc::new(AtomicBool::new(false));
@@ -131,7 +131,7 @@ impl Watchdog {
         Ok(Self { bell, reports, is_program, of_process, thread: Some(thread.map_err(failed)?) })
     }
 
-    /// What the ranks of this process say of a failure, in the order of their status boards.
+    /// The failure reports of the ranks of this process, in the order of their status boards.
     pub(crate) fn reports(&self) -> &[Arc<Report>] {
         &self.reports
     }
@@ -144,7 +144,7 @@ impl Guard for Watchdog {
     }
 }
 
-/// From now on the ranks are all that this process does.
+/// Makes this process end with its ranks.
 fn end_program(is_program: &AtomicBool) {
     panics::keep();
     is_program.store(true, Ordering::Relaxed);
@@ -164,17 +164,17 @@ impl Drop for Watchdog {
     }
 }
 
-/// What the thread does, again and again.
+/// The state of the watchdog thread.
 #[derive(Debug)]
 struct Rounds {
     kind: Kind,
-    /// Whether the ranks are all that this process does, so that it ends with them.
+    /// Whether this process ends with its ranks.
     is_program: Arc<AtomicBool>,
     status: StatusBoard,
     cards: Arc<Cards>,
     reports: Vec<Arc<Report>>,
     bell: Arc<Bell>,
-    /// Heeded where the ranks are all that this process does.
+    /// Handled if this process ends with its ranks.
     signals: Option<Signals>,
     processes: Processes,
     nodes: Option<Nodes>,
@@ -189,7 +189,7 @@ impl Rounds {
     fn run(&mut self) {
         loop {
             self.wait();
-            // What has happened before the end is still said.
+            // Events before the end are still reported.
             let ends = self.bell.ends();
             self.round();
             if ends {
@@ -201,7 +201,7 @@ impl Rounds {
         }
     }
 
-    /// Sleeps until something has happened, or it is time to look around.
+    /// Sleeps until something happens, or the next check is due.
     fn wait(&self) {
         let bell = (self.bell.as_fd(), false);
         let processes = self.processes.waits_on().map(|process| (process, false));
@@ -248,18 +248,18 @@ impl Rounds {
         }
     }
 
-    /// Whether somebody ends the whole world, which is no failure of it. A rank that is alone on its node cannot know.
+    /// Whether the whole world is being terminated, which is not a failure. A rank that is alone on its node cannot know.
     fn is_ended_from_outside(&self) -> bool {
         let members = self.status.members().len();
         self.status.all_are_told_to_end() && (members > 1 || members == self.status.ranks())
     }
 
-    /// Whether what becomes of other processes now has the same reason as the end of this one.
+    /// Whether other processes that end now do so for the same reason as this one.
     fn is_same_end(&self) -> bool {
         self.told_to_end.is_some_and(|(at, _)| at.elapsed() > SAME_END)
     }
 
-    /// A process that was told to end does so; unless all were, it says why: for the reason of another, or for this alone.
+    /// Ends a process that was told to end; unless all were, it reports the cause: that of another rank, or its own termination.
     fn end_if_told(&self) {
         let Some((at, signal)) = self.told_to_end else { return };
         let passed = at.elapsed();
@@ -269,7 +269,7 @@ impl Rounds {
             }
             self.reports[0].fail(&format!("it was ended by {}", signals::name(signal)));
         } else if passed > TERMINATION + 2 * LATER {
-            // The others have spoken: they may not outlive this process by much.
+            // The others have reported: they may not outlive this process by much.
             self.reports.iter().for_each(|report| report.aborted());
             signals::end_by(signal);
         }
@@ -283,11 +283,11 @@ impl Rounds {
         }
     }
 
-    /// A rank has failed: sees to it that the others say so, and that this process ends.
+    /// After the failure of a rank: lets the others report it, and ends this process.
     fn failed(&mut self) {
         let at = *self.failed_at.get_or_insert_with(Instant::now);
         let is_over = self.is_program.load(Ordering::Relaxed) && at.elapsed() > GRACE;
-        // Ranks that are threads speak for themselves, as long as they come to a call.
+        // Ranks that are threads report themselves, if they make a call.
         if is_over || self.kind == Kind::Processes && at.elapsed() > LATER {
             self.reports.iter().for_each(|report| report.aborted());
         }
@@ -296,7 +296,7 @@ impl Rounds {
         }
     }
 
-    /// Somebody wants to know what the ranks of this process did last. (Processes are asked one by one.)
+    /// Handles a request for flight recorders of this process. (Each process gets its own request.)
     fn asked(&self) {
         match self.kind {
             Kind::Threads => dump_all(&self.status, "SIGUSR1"),
@@ -308,7 +308,7 @@ impl Rounds {
         }
     }
 
-    /// On rank 0: looks at what all ranks do, for waits that take long and ranks that will never meet.
+    /// On rank 0: checks all ranks for long waits and for mismatched calls.
     fn look_at_all(&mut self) {
         let Some(warnings) = self.warnings.as_mut().filter(|_| !self.status.is_quiet()) else { return };
         if !warnings.is_time() {

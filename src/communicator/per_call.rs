@@ -30,7 +30,7 @@ impl PerCall {
 /// unless it is bound to a variable, the communicator's own options apply again. A call in flight keeps the options it was
 /// started with.
 ///
-/// Bound to a variable, it serves several calls, and it dereferences to a `&mut Communicator`:
+/// Bound to a variable, it serves several calls, and a `&mut` to it coerces to `&mut Communicator`:
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,23 +1,23 @@
-//! Where processes find each other that were launched without MPI.
+//! The folder in which processes launched without MPI find each other.
 
 use std::path::PathBuf;
 
 use super::launcher::Starter;
 use crate::system::Process;
 
-/// What `torchrun` calls a job, and how often it was started again.
+/// The ID of a `torchrun` job, and its number of restarts.
 const TORCH_JOB: [&str; 2] = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"];
-/// Where ranks of PyTorch's find each other: another port for each job.
+/// The rendezvous port of PyTorch, which differs between jobs.
 const MASTER_PORT: &str = "MASTER_PORT";
 
-/// The folder that the launcher or the user names for them, if one does.
+/// The folder set by the launcher or the user, if any.
 pub(crate) fn bootstrap_folder() -> Option<PathBuf> {
     std::env::var_os(super::BOOTSTRAP_DIR).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// What is the same for all processes of a world on this machine, and another for other worlds, as far as that can be told where
-/// nobody names a folder: the job of `torchrun`; the daemon that an MPI's launcher has on each machine; of others the session, which a
-/// loop of a shell's and what it wraps its commands in have in common.
+/// A name shared by all processes of a world on this machine and no other world, as far as possible without a folder: the
+/// `torchrun` job; the daemon of an MPI launcher on this machine; otherwise the session, which the processes of a shell loop
+/// share.
 pub(crate) fn job(starter: Option<Starter>) -> String {
     name(starter, |name| std::env::var(name).ok())
 }
@@ -32,7 +32,7 @@ fn name(starter: Option<Starter>, variable: impl Fn(&str) -> Option<String>) -> 
         (Some(Starter::Variables), None) => named("session", Process::session()),
         _ => named("parent", Process::parent()),
     };
-    // It becomes the name of a folder.
+    // Used as a folder name.
     name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")
 }
 

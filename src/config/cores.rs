@@ -1,16 +1,16 @@
-//! How many cores a rank uses.
+//! The number of cores that a rank uses.
 
 use rustix::process::{Pid, getppid};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// How many threads the tensor operations under the trainer use.
+/// The number of threads of the trainer's tensor operations.
 const TENSOR_THREADS: &str = "RAYON_NUM_THREADS";
 
 /// Sets `RAYON_NUM_THREADS` to a rank's share of the node's cores, for `local_ranks` ranks on this node,
 /// unless it is set already.
 ///
-/// The tensor operations under the trainer read it; where it says nothing each rank uses every core, and
-/// ranks that share a node take turns (measured with two ranks on two cores: a third of the speed).
+/// The trainer's tensor operations read it; without it each rank uses every core, and a node with several ranks is
+/// oversubscribed (measured with two ranks on two cores: a third of the speed).
 ///
 /// # Safety
 /// No other thread may run yet: call it first in `main`, before [`crate::init`].
@@ -26,8 +26,7 @@ pub unsafe fn share_cores(local_ranks: usize) {
     }
 }
 
-/// This rank's share of the node's cores. A rank may be bound to some of them; its launcher is not, and
-/// knows them all.
+/// This rank's share of the node's cores. A rank may be bound to some of them; its launcher is not, and sees them all.
 fn share(local_ranks: usize) -> usize {
     let own = usable(None).unwrap_or(1);
     let node = getppid().and_then(|launcher| usable(Some(launcher))).unwrap_or(own).max(own);

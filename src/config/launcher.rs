@@ -1,24 +1,24 @@
-//! What launchers leave in the environment of the processes that they start.
+//! Variables that launchers set for the processes that they start.
 
 use std::sync::LazyLock;
 
-/// Which program started this process.
+/// The program that launched this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Starter {
     /// Open MPI's `mpirun`.
     OpenMpi,
-    /// The `mpirun` of MPICH or of one of its children (Hydra).
+    /// The `mpirun` of MPICH or a derivative (Hydra).
     Mpich,
     /// Slurm's `srun`.
     Slurm,
-    /// `unisono launch`, `torchrun`, or whatever else says `RANK` and `WORLD_SIZE`.
+    /// `unisono launch`, `torchrun`, or any launcher that sets `RANK` and `WORLD_SIZE`.
     Variables,
-    /// Another one, that speaks PMI or PMIx.
+    /// Another launcher, by PMI or PMIx.
     Other,
 }
 
 impl Starter {
-    /// Its name in a sentence.
+    /// The name in a sentence.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI's mpirun",
@@ -30,28 +30,27 @@ impl Starter {
     }
 }
 
-/// What the launcher says of this process, as far as it says anything.
+/// What the launcher reports about this process; fields that it does not report are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Launcher {
-    /// Which launcher it is.
+    /// The launcher.
     pub starter: Option<Starter>,
-    /// The rank of this process in the world that was launched.
+    /// The rank of this process in the launched world.
     pub rank: Option<usize>,
-    /// How many processes were launched.
+    /// The number of processes launched.
     pub ranks: Option<usize>,
-    /// The number of this process among those of this node.
+    /// The rank of this process among those on this node.
     pub local_rank: Option<usize>,
-    /// How many of them were launched on this node.
+    /// The number of processes launched on this node.
     pub local_ranks: Option<usize>,
-    /// How many tasks the Slurm job has that this process runs in, whoever has started it.
+    /// The number of tasks of the Slurm job around this process, whoever started it.
     pub job_tasks: Option<usize>,
 }
 
 impl Launcher {
-    /// What Open MPI, MPICH and its children, Slurm, and launchers that know no MPI leave in the environment of the processes that
-    /// they launch.
+    /// Reads the variables of Open MPI, MPICH and derivatives, Slurm, and launchers without MPI.
     pub fn detect() -> Self {
-        // Read once, and by `init` before MPI begins: Open MPI then writes there too, also without a launcher.
+        // Read once, by `init` before MPI starts: Open MPI sets these variables too, even without a launcher.
         static FIRST: LazyLock<Launcher> = LazyLock::new(|| Launcher::read(|name| std::env::var(name).ok()));
         *FIRST
     }
@@ -59,8 +58,8 @@ impl Launcher {
     fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let number = |names: &[&str]| names.iter().find_map(|name| variable(name)?.parse().ok());
         let has = |name: &str| variable(name).is_some();
-        // A launcher inside of a Slurm job is started by srun itself: what is further in comes first. Of two that may be inside of
-        // each other, an mpirun comes first: RANK is a name that people use for other things too.
+        // srun starts the launcher inside a Slurm job, so the innermost one counts. mpirun comes before RANK, since programs use
+        // that name for other purposes too.
         let starter = if has("OMPI_COMM_WORLD_SIZE") {
             Some(Starter::OpenMpi)
         } else if has("PMI_SIZE") && (has("MPI_LOCALNRANKS") || has("HYDI_CONTROL_FD")) {
@@ -72,7 +71,7 @@ impl Launcher {
         } else {
             (has("PMI_SIZE") || has("PMIX_RANK")).then_some(Starter::Other)
         };
-        // The script of a batch job is a task of number 0 that nobody launched.
+        // The script of a batch job has task number 0 without being launched.
         let job_tasks = number(&["SLURM_NTASKS", "SLURM_NPROCS"]);
         if starter == Some(Starter::Variables) {
             let (rank, ranks) = (number(&["RANK"]), number(&["WORLD_SIZE"]));

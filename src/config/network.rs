@@ -1,16 +1,16 @@
-//! The networks that MPI was told to use.
+//! The networks that MPI is configured to use.
 
 use std::net::IpAddr;
 
-/// What tells Open MPI, libfabric and UCX which interfaces to take: names, or networks such as `10.1.0.0/16`.
+/// Variables that select the interfaces of Open MPI, libfabric and UCX: names, or networks such as `10.1.0.0/16`.
 const NAMES: [&str; 3] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE", "UCX_NET_DEVICES"];
 
-/// Interfaces by name or network, as far as MPI was told.
+/// Interfaces by name or network, if configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Network(Vec<String>);
 
 impl Network {
-    /// What the environment says.
+    /// Reads the environment.
     pub(crate) fn from_environment() -> Self {
         Self::read(|name| std::env::var(name).ok())
     }
@@ -21,13 +21,13 @@ impl Network {
         Self(each.collect())
     }
 
-    /// Whether an interface, of this name and with this address, is one of them.
+    /// Whether an interface with this name and address is one of them.
     pub(crate) fn has(&self, interface: &str, ip: IpAddr) -> bool {
         self.0.iter().any(|told| told == interface || is_in(ip, told))
     }
 }
 
-/// Whether an address is in a network that is written as `10.1.0.0/16`.
+/// Whether an address is in a network such as `10.1.0.0/16`.
 fn is_in(ip: IpAddr, network: &str) -> bool {
     let Some((first, bits)) = network.split_once('/') else { return false };
     let (Ok(first), Ok(bits)) = (first.parse(), bits.parse::<u32>()) else { return false };
@@ -36,7 +36,7 @@ fn is_in(ip: IpAddr, network: &str) -> bool {
         (IpAddr::V6(ip), IpAddr::V6(first)) => (ip.to_bits(), first.to_bits(), 128),
         _ => return false,
     };
-    // All bits of the address may be those of the host.
+    // A prefix of length 0 contains every address.
     bits <= width && (one ^ other).checked_shr(width - bits).unwrap_or(0) == 0
 }
 

@@ -1,15 +1,15 @@
-//! All variables of the environment that are ours.
+//! The table of all `UNISONO_…` variables.
 
 use std::sync::Once;
 
 use unisono_collectives::names::UnknownName;
 
-/// What begins with it is ours.
+/// The prefix of our variables.
 pub(super) const PREFIX: &str = "UNISONO_";
-/// What begins with it is for tests of ours.
+/// The prefix of variables for our tests.
 const OF_TESTS: &str = "UNISONO_TEST_";
 
-/// Those that the library reads, and its tests.
+/// The variables that the library and its tests read.
 const KNOWN: [&str; 19] = [
     super::ALGORITHM,
     super::BOOTSTRAP_DIR,
@@ -28,13 +28,13 @@ const KNOWN: [&str; 19] = [
     super::WARN,
     super::WARNINGS,
     "UNISONO_FUZZ",
-    // Cargo sets it for what it runs: which header the bindings are of.
+    // Set by Cargo for what it runs: the header version of the bindings.
     "UNISONO_NCCL_HEADER",
     "UNISONO_SOAK",
 ];
 
-/// Says on standard error which variables are set that nobody reads, once in a process: most are misspelled. Nothing is said where
-/// `UNISONO_WARNINGS` is `off`.
+/// Warns, once per process, about `UNISONO_…` variables that nothing reads: most are misspelled. Disabled by
+/// `UNISONO_WARNINGS=off`.
 pub fn warn_of_unread_settings() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
@@ -45,7 +45,7 @@ pub fn warn_of_unread_settings() {
     });
 }
 
-/// What is to be said of a variable, if nobody reads it.
+/// The warning for a variable that nothing reads.
 fn unread(name: &str) -> Option<String> {
     if KNOWN.contains(&name) || name.starts_with(OF_TESTS) {
         return None;
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(unread("UNISONO_TEST_ROLE"), None);
     }
 
-    /// A variable that is read and not in the table would be said to be read by nobody.
+    /// A variable that is missing in the table would be reported as unread.
     #[test]
     fn every_variable_of_the_readme_is_known() {
         let readme = include_str!("../../README.md");

@@ -1,4 +1,4 @@
-//! Short calls among ranks that share memory: every message is eager, so a step copies into one mailbox and polls another, and
+//! Short calls among ranks that share memory: every message is eager, so a step copies into one slot and polls another, and
 //! sends run before receives that they do not depend on.
 //!
 //! Byte ranges are computed once per kind of call.

@@ -1,4 +1,4 @@
-//! Half formats, worked on in `f32`.
+//! Half-precision elements, accumulated in `f32`.
 
 use std::marker::PhantomData;
 
@@ -11,20 +11,19 @@ use super::number::{Operator, Product, Sum};
 use super::{Kernel, ReduceOp};
 use crate::dtype::DType;
 
-/// Accumulates a half format in `f32`: values are rounded when they travel, and not at every addition.
+/// Accumulates half precision in `f32`: values are rounded when they are sent, not at every addition.
 #[derive(Debug, Clone, Copy)]
 pub struct Accumulator {
-    /// `f32` elements take the place of what was held.
+    /// Stores half-precision elements as `f32`.
     pub replace: Kernel,
-    /// Half elements are reduced into `f32` elements.
+    /// Reduces half-precision elements into `f32`.
     pub reduce: Kernel,
-    /// Rounds `f32` elements to half elements, and what is held with them: whoever sends a value holds the
-    /// same value.
+    /// Rounds `f32` elements to half precision, in place too: a rank holds the same value that it sends.
     pub round: fn(held: &mut [u8], rounded: &mut [u8]),
 }
 
 impl Accumulator {
-    /// The conversions of one half format; `None` for other types, and for operations that never round.
+    /// The conversions for a half-precision type; `None` for other types, and for operations that never round.
     pub fn of(dtype: DType, op: ReduceOp) -> Option<Self> {
         Self::at_level(Level::best(), dtype, op)
     }
@@ -49,7 +48,7 @@ impl Accumulator {
     }
 }
 
-/// What happens to a few elements of an array of one type, and to those of another that are beside them.
+/// An operation on a few elements of one array and the corresponding elements of another.
 pub(super) trait Fused {
     type Half: Half;
     type Element: bytemuck::Pod;
@@ -61,7 +60,7 @@ pub(super) trait Fused {
     );
 }
 
-/// Halves take the place of `f32`.
+/// Stores half-precision elements as `f32`.
 #[derive(Debug)]
 struct Widen<H>(PhantomData<H>);
 
@@ -75,7 +74,7 @@ impl<H: Half> Fused for Widen<H> {
     }
 }
 
-/// Halves are reduced into `f32`.
+/// Reduces half-precision elements into `f32`.
 #[derive(Debug)]
 struct ReduceWidened<H, O>(PhantomData<(H, O)>);
 
@@ -89,7 +88,7 @@ impl<H: Half, O: Operator> Fused for ReduceWidened<H, O> {
     }
 }
 
-/// `f32` are rounded to halves, and remain what the halves are.
+/// Rounds `f32` to half precision, in place too.
 #[derive(Debug)]
 struct Round<H>(PhantomData<H>);
 
@@ -104,7 +103,7 @@ impl<H: Half> Fused for Round<H> {
     }
 }
 
-/// Halves are reduced in `f32` and rounded; both sides become the result, if both are written.
+/// Reduces half-precision elements in `f32` and rounds the result, into both sides if both are written.
 #[derive(Debug)]
 pub(super) struct Halves<H, O>(PhantomData<(H, O)>);
 
@@ -124,7 +123,7 @@ fn apply_all<O: Operator, const N: usize>(one: [f32; N], other: [f32; N]) -> [f3
     std::array::from_fn(|lane| O::apply(one[lane], other[lane]))
 }
 
-/// The pass that leaves what is beside the array as it is.
+/// The pass that leaves the second array unchanged.
 #[derive(Debug)]
 pub(super) struct Reading<F>(PhantomData<F>);
 

@@ -1,28 +1,28 @@
-//! The two half formats: to `f32` and back, without a branch, so that many can be converted at once.
+//! Conversions between the two half-precision types and `f32`, without branches, so that they vectorise.
 //!
-//! The results are those of the crate `half` and of the processors that have instructions for it: rounded to
-//! the nearest, ties to even; a NaN keeps as much of its payload as fits, and is quiet.
+//! The results equal those of the crate `half` and of processors with such instructions: rounded to nearest, ties to even; a NaN
+//! keeps as much of its payload as fits, and is quiet.
 
 use half::{bf16, f16};
 
 use super::lanes::{Convert, LANES, Lanes, Portable};
 
-/// The last place of the subnormal numbers of `f16`.
+/// The unit in the last place of subnormal `f16` numbers.
 const TWO_TO_MINUS_24: f32 = 1.0 / (1 << 24) as f32;
 
-/// A half format.
+/// A half-precision type.
 pub(super) trait Half: bytemuck::Pod {
-    /// The bits of infinity; those of a NaN are, but for the sign, greater.
+    /// The bits of infinity; those of a NaN, without the sign, are greater.
     const INFINITY: i16;
 
     fn bits(self) -> u16;
     fn of_bits(bits: u16) -> Self;
 
-    /// In plain arithmetic: a loop over it becomes vector instructions.
+    /// In plain arithmetic: the compiler vectorises a loop over it.
     fn widened(self) -> f32;
     fn rounded(wide: f32) -> Self;
 
-    /// The instructions that convert this format at a level, if any do that better.
+    /// The instructions for this conversion at a level, if they are faster.
     fn converter<L: Lanes>(lanes: L) -> Option<impl Convert<Self, LANES>>;
 }
 
@@ -43,7 +43,7 @@ impl Half for f16 {
     fn widened(self) -> f32 {
         let sign = u32::from(self.to_bits() & 0x8000) << 16;
         let magnitude = u32::from(self.to_bits() & 0x7fff);
-        // f32 has 13 bits of mantissa more, and its exponents are biased by 112 more.
+        // f32 has 13 more bits of mantissa, and an exponent bias larger by 112.
         let normal = (magnitude << 13) + (112 << 23);
         let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
         let subnormal = (magnitude as i32 as f32 * TWO_TO_MINUS_24).to_bits();
@@ -58,7 +58,7 @@ impl Half for f16 {
         let magnitude = wide.to_bits() & 0x7fff_ffff;
         let odd = (magnitude >> 13) & 1;
         let normal = magnitude.wrapping_add(0x0fff + odd).wrapping_sub(112 << 23) >> 13;
-        // The last place of 0.5 is the last place of the subnormal halves: adding it rounds to that.
+        // The last place of 0.5 is that of subnormal halves: adding 0.5 rounds to it.
         let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
         let nan = 0x7e00 | ((magnitude >> 13) & 0x03ff);
         let beyond = if magnitude > 0x7f80_0000 { nan } else { 0x7c00 };
@@ -86,8 +86,7 @@ impl Half for bf16 {
         Self::from_bits(bits)
     }
 
-    /// A signalling NaN stays one until it is worked on, or rounded: to look for it here would cost more than
-    /// all the rest.
+    /// A signalling NaN stays one until it is used or rounded: checking for it here would cost more than all the rest.
     #[inline(always)]
     fn widened(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
@@ -144,8 +143,8 @@ mod tests {
         }
     }
 
-    /// Around every half, and around every point between two: one last place of `f32` less, none, one more.
-    /// This has all ties, overflows, infinities, NaNs and subnormals.
+    /// Around every half, and around every midpoint between two: one unit in the last place of `f32` less, none, one more. This
+    /// covers all ties, overflows, infinities, NaNs and subnormals.
     #[test]
     fn everything_is_rounded_as_the_crate_half_does() {
         fn check<H: Half + PartialEq>(from_f32: impl Fn(f32) -> H, wide: u32) {
@@ -155,7 +154,7 @@ mod tests {
         for bits in all_halves() {
             let f16_bits = f16::from_bits(bits).to_f32().to_bits();
             let bf16_bits = u32::from(bits) << 16;
-            // Half the distance to the next one: for subnormal halves of f16 it depends on the half.
+            // Half the distance to the next one, which depends on the value for subnormal f16.
             let between =
                 (f16::from_bits(bits).to_f32() + f16::from_bits(bits.wrapping_add(1)).to_f32()) / 2.0;
             for near in [f16_bits, f16_bits | 0x1000, between.to_bits(), bf16_bits, bf16_bits | 0x8000] {

@@ -1,4 +1,4 @@
-//! What the compiler does not find by itself: the instructions that convert `f16`.
+//! Instructions that the compiler does not generate by itself: conversions of `f16`.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -8,24 +8,24 @@ use std::arch::x86_64::{
 
 use half::f16;
 
-/// How many halves an instruction converts: as many as an AVX-512 register has of `f32`.
+/// The number of halves per conversion: the number of `f32` in an AVX-512 register.
 pub(super) const LANES: usize = 16;
 
-/// Converts so many elements of a half format at once.
+/// Converts this many half-precision elements at once.
 pub trait Convert<H, const N: usize>: Copy {
     fn widen(self, halves: [H; N]) -> [f32; N];
     fn round(self, wide: [f32; N]) -> [H; N];
 }
 
-/// What a level has beyond what the compiler finds by itself.
+/// The instructions of a level beyond those that the compiler generates by itself.
 ///
-/// A value of a type that implements this is the proof that the processor has the level's instructions.
+/// A value of a type that implements this proves that the processor has the level's instructions.
 pub trait Lanes: Convert<f16, LANES> {
-    /// Whether there are instructions that convert `f16`.
+    /// Whether there are instructions to convert `f16`.
     const CONVERTS_F16: bool;
 }
 
-/// Converts in plain arithmetic, that of each half format.
+/// Converts by the plain arithmetic of each half-precision type.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable;
 
@@ -33,11 +33,11 @@ impl Lanes for Portable {
     const CONVERTS_F16: bool = false;
 }
 
-/// To the nearest, ties to even, whatever the program has set.
+/// To nearest, ties to even, whatever rounding mode the program has set.
 #[cfg(target_arch = "x86_64")]
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 
-/// Has F16C: eight at a time.
+/// With F16C: eight at a time.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2(());
@@ -73,7 +73,7 @@ impl Convert<f16, LANES> for Avx2 {
     }
 }
 
-/// Has AVX-512 F: sixteen at a time.
+/// With AVX-512 F: sixteen at a time.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512(());

@@ -1,7 +1,7 @@
-//! Which instructions a kernel may use: found out when the program runs.
+//! Instruction sets of kernels, detected at run time.
 //!
-//! Every loop is written once, as a [`Pass`], and compiled once for each level; the compiler makes vector
-//! instructions of it. All levels give the same bits.
+//! Every loop is written once, as a [`Pass`], and compiled once for each level; the compiler vectorises it. All levels give the
+//! same bits.
 
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
@@ -9,13 +9,13 @@ use super::lanes::{Lanes, Portable};
 
 /// A set of instructions that this processor has.
 ///
-/// There is no way to make one but to look: that is what makes [`Level::compiled`] sound.
+/// It can only be obtained by detection, which makes [`Level::compiled`] sound.
 #[derive(Debug, Clone, Copy)]
 pub struct Level(Instructions);
 
 #[derive(Debug, Clone, Copy)]
 enum Instructions {
-    /// What every processor of this architecture has: SSE2, or NEON.
+    /// The baseline of the architecture: SSE2, or NEON.
     Baseline,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -23,13 +23,13 @@ enum Instructions {
     Avx512,
 }
 
-/// One loop over an array, with something beside it.
+/// One loop over an array and a second operand.
 pub trait Pass {
-    /// What is beside it: another array, to be read or written too, or a number.
+    /// The second operand: another array, read only or written too, or a number.
     type Beside<'a>;
 
-    /// The loop. It must be `#[inline(always)]`, and so must all that it calls: what is not inlined into a
-    /// function that may use wide vectors does not use them.
+    /// The loop. It and all functions that it calls must be `#[inline(always)]`: code that is not inlined into a function with
+    /// wide vectors enabled does not use them.
     fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: Self::Beside<'_>);
 }
 
@@ -37,7 +37,7 @@ pub trait Pass {
 pub(super) type Compiled<P> = for<'a, 'b> fn(array: &'a mut [u8], beside: <P as Pass>::Beside<'b>);
 
 impl Level {
-    /// Its name, for a person.
+    /// The name, for humans.
     pub fn name(self) -> &'static str {
         match self.0 {
             Instructions::Baseline => "no wide vector instructions that reductions could use",
@@ -48,14 +48,14 @@ impl Level {
         }
     }
 
-    /// The best one.
+    /// The best level.
     pub fn best() -> Self {
         Self::available().next_back().expect("every processor has the baseline")
     }
 
-    /// All of them, the best one last.
+    /// All levels of this processor, the best one last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
-        // The standard library looks once, and remembers.
+        // The standard library detects features once.
         #[cfg(target_arch = "x86_64")]
         let wide = {
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
@@ -71,7 +71,7 @@ impl Level {
         std::iter::once(Instructions::Baseline).chain(wide.into_iter().flatten()).map(Self)
     }
 
-    /// The pass in the instructions of this level.
+    /// The pass, compiled for this level.
     pub fn compiled<P: Pass>(self) -> Compiled<P> {
         match self.0 {
             Instructions::Baseline => |array, beside| P::run(Portable, array, beside),

@@ -1,4 +1,4 @@
-//! The arithmetic of one element of every type, without branches: a loop over it becomes vector instructions.
+//! Arithmetic on single elements of every type, without branches, so that loops over it vectorise.
 
 use half::{bf16, f16};
 
@@ -14,7 +14,7 @@ pub(super) trait Number: bytemuck::Pod {
     fn divide(elements: &mut [Self], divisor: usize);
 }
 
-/// What is done to two elements.
+/// A binary operation on elements.
 pub(super) trait Operator {
     fn apply<T: Number>(one: T, other: T) -> T;
 }
@@ -48,8 +48,8 @@ macro_rules! floats {
                 self * other
             }
 
-            /// Asked both ways, `<` gives the same answer twice, but for zeros and NaNs. Of two zeros, the sign
-            /// bit of one is enough; and any number's bits over those of a NaN make a NaN.
+            /// Comparing by `<` in both orders gives the same value, except for zeros and NaNs. For two zeros, combining the
+            /// sign bits suffices; and any bits combined with those of a NaN are a NaN.
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
                 let one = if self < other { self } else { other };
@@ -57,7 +57,7 @@ macro_rules! floats {
                 Self::from_bits(one.to_bits() | two.to_bits())
             }
 
-            /// As above, but that the sign bit must be that of both.
+            /// Likewise, but the sign bit must be set in both.
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
                 let one = if self > other { self } else { other }.to_bits();
@@ -69,7 +69,7 @@ macro_rules! floats {
             #[inline(always)]
             fn divide(elements: &mut [Self], divisor: usize) {
                 let (divisor, exact) = (divisor as Self, divisor.is_power_of_two());
-                // The reciprocal of a power of two is exact, so that the product is the quotient.
+                // The reciprocal of a power of two is exact, so the product equals the quotient.
                 let reciprocal = divisor.recip();
                 for element in elements {
                     *element = if exact { *element * reciprocal } else { *element / divisor };
@@ -79,7 +79,7 @@ macro_rules! floats {
     )*};
 }
 
-/// The bits of a half, as an integer that is the greater the greater the number. Twice is the identity.
+/// The bits of a half as an integer in the order of the numbers. Applied twice, it is the identity.
 #[inline(always)]
 fn ordered(bits: i16) -> i16 {
     bits ^ ((bits >> 15) & i16::MAX)
@@ -98,8 +98,7 @@ macro_rules! halves {
                 Self::rounded(self.widened() * other.widened())
             }
 
-            /// Shifted so far up that the NaNs above infinity wrap around to the lower end: they are the
-            /// smallest then, and those below come next.
+            /// Shifted up so that the NaNs above infinity wrap around to the lower end, where they are the smallest.
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
                 const SHIFT: i16 = i16::MAX - <$half as Half>::INFINITY;
@@ -153,7 +152,7 @@ macro_rules! integers {
             #[inline(always)]
             fn divide(elements: &mut [Self], divisor: usize) {
                 for element in elements {
-                    // More ranks than the type can count: every quotient is then below one.
+                    // With more ranks than the type can represent, every quotient is below one.
                     *element = Self::try_from(divisor).map_or(0, |divisor| *element / divisor);
                 }
             }

@@ -1,4 +1,4 @@
-//! The loops over whole arrays.
+//! Loops over whole arrays.
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ use super::lanes::Lanes;
 use super::level::Pass;
 use super::number::{Number, Operator};
 
-/// The passes of sums and products: half formats go through `f32` for them.
+/// The passes of sums and products, which half-precision types compute in `f32`.
 pub(super) trait Arithmetic: Number {
     type Reduce<O: Operator>: for<'a> Pass<Beside<'a> = &'a [u8]>;
     type Join<O: Operator>: for<'a> Pass<Beside<'a> = &'a mut [u8]>;
@@ -36,7 +36,7 @@ macro_rules! widened {
 plain!(f32, f64, i32, i64, u8, u32, u64);
 widened!(f16, bf16);
 
-/// What arrived is worked into what is held.
+/// Reduces the incoming array into the held one.
 #[derive(Debug)]
 pub(super) struct Reduce<T, O>(PhantomData<(T, O)>);
 
@@ -54,7 +54,7 @@ impl<T: Number, O: Operator> Pass for Reduce<T, O> {
     }
 }
 
-/// Two arrays are reduced to one, and both become it.
+/// Reduces two arrays into both.
 #[derive(Debug)]
 pub(super) struct Join<T, O>(PhantomData<(T, O)>);
 
@@ -73,7 +73,7 @@ impl<T: Number, O: Operator> Pass for Join<T, O> {
     }
 }
 
-/// Every element is divided by a number of ranks.
+/// Divides every element by the number of ranks.
 #[derive(Debug)]
 pub(super) struct Divide<T>(PhantomData<T>);
 

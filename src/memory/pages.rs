@@ -1,7 +1,7 @@
-//! Memory straight from the system: whole pages, touched before they are used.
+//! Memory mapped from the system: whole pages, touched before use.
 //!
-//! A fresh page costs more than a sum over it, so pages are touched once, when they are made, in huge pages
-//! where the system allows, and stay until the end.
+//! A fresh page costs more than a sum over it, so pages are touched once on allocation, as huge pages if available, and stay
+//! mapped to the end.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -13,10 +13,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::system::MemoryLimit;
 
-/// The step in which pages are touched: no page is smaller.
+/// The stride for touching pages: no page is smaller.
 const SMALLEST_PAGE: usize = 4096;
 
-/// Mapped memory. It begins at a page, and is zero at first.
+/// Mapped memory, page-aligned and initially zero.
 #[derive(Debug)]
 pub(crate) struct Pages {
     address: NonNull<u8>,
@@ -31,10 +31,10 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// How the link to a file that [`Pages::shared`] made begins.
+    /// The prefix of the link to a file made by [`Pages::shared`].
     pub(crate) const LINK: &[u8] = b"/memfd:unisono";
 
-    /// Memory of this process that is not touched yet: pages that are never used cost nothing.
+    /// Memory of this process, not touched: pages that are never used cost nothing.
     pub(crate) fn untouched(size_bytes: usize) -> Result<Self> {
         let size_bytes = whole_pages(size_bytes);
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -55,8 +55,8 @@ impl Pages {
         Ok(pages)
     }
 
-    /// Memory that other processes can map too, as long as they are given the file. It has no name in any
-    /// directory, and ends with the last process that has it.
+    /// Memory that other processes can map by its file descriptor. It has no name in any directory, and is freed with the last
+    /// process that holds it.
     pub(crate) fn shared(size_bytes: usize) -> Result<(OwnedFd, Self)> {
         check_room(size_bytes)?;
         let size_bytes = whole_pages(size_bytes);
@@ -66,7 +66,7 @@ impl Pages {
         Ok((file, pages))
     }
 
-    /// The memory behind a file that [`Pages::shared`] made, perhaps in another process.
+    /// The memory of a file made by [`Pages::shared`], possibly in another process.
     pub(crate) fn of_file(file: impl AsFd) -> Result<Self> {
         let size_bytes = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -84,12 +84,12 @@ impl Pages {
         Self { address, size_bytes }
     }
 
-    /// Where the memory begins.
+    /// The start of the memory.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.address.as_ptr()
     }
 
-    /// How much there is: whole pages.
+    /// The size: whole pages.
     pub(crate) fn size_bytes(&self) -> usize {
         self.size_bytes
     }
@@ -100,19 +100,19 @@ impl Pages {
         let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxHugepage) };
     }
 
-    /// Has every page made now, and not at its first use.
+    /// Touches every page now, rather than on first use.
     pub(crate) fn touch(&self) -> Result<()> {
         self.touch_part(0..self.size_bytes)
     }
 
-    /// Has the pages made now that a part of the memory lies in.
+    /// Touches the pages of a part of the memory.
     pub(crate) fn touch_part(&self, part: Range<usize>) -> Result<()> {
         assert!(part.end <= self.size_bytes);
         let start = part.start / rustix::param::page_size() * rustix::param::page_size();
         let advice = Advice::LinuxPopulateWrite;
         // SAFETY: inside the mapping; pages that are made hold what they would hold if they were made later.
         match unsafe { rustix::mm::madvise(self.as_ptr().add(start).cast(), part.end - start, advice) } {
-            // A kernel before 5.14.
+            // Kernels before 5.14.
             Err(Errno::INVAL) => {
                 for offset in (start..part.end).step_by(SMALLEST_PAGE) {
                     // SAFETY: the byte is inside the mapping. An addition of nothing changes no byte that
@@ -122,7 +122,7 @@ impl Pages {
                 }
                 Ok(())
             }
-            // The pages are not to be had: whoever used one would be killed by SIGBUS.
+            // The pages are not available: using one would raise SIGBUS.
             Err(Errno::FAULT) => Err(Errno::NOMEM),
             touched => touched,
         }
@@ -137,8 +137,8 @@ impl Drop for Pages {
     }
 }
 
-/// Refuses what the machine, or the container or job that this process is in, has no room for. The kernel would give the addresses, and when the pages are made
-/// end some process, perhaps another.
+/// Refuses sizes for which the machine, the container or the job has no memory. The kernel would reserve the addresses, and kill
+/// some process, perhaps another, when pages are touched.
 fn check_room(size_bytes: usize) -> Result<()> {
     let system = rustix::system::sysinfo();
     let room = (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);

@@ -1,4 +1,4 @@
-//! Registered memory: arrays that the other ranks of the node can read and write where they lie.
+//! Registered memory: arrays that the other ranks of the node access in place.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,10 +12,10 @@ use super::pages::Pages;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 
-/// An array that the other ranks of the node reach without a copy: what [`crate::Communicator::alloc`] gives.
+/// An array that the other ranks of the node access without a copy, from [`crate::Communicator::alloc`].
 ///
-/// It is used as a slice. All elements are zero at first. It may be dropped before or after the communicator,
-/// and leaves nothing behind, however the process ends.
+/// It dereferences to a slice; all elements are initially zero. It may be dropped before or after the communicator, and leaves
+/// nothing behind, however the process ends.
 pub struct Registered<T> {
     block: Block,
     count: usize,
@@ -23,14 +23,14 @@ pub struct Registered<T> {
 }
 
 impl<T: Element> Registered<T> {
-    /// The same for this rank alone: no other reaches it, and a collective on it costs as much as on any slice. It is there at once,
-    /// in huge pages where the system has them.
+    /// An array for this rank alone: no other rank can access it, and a collective on it costs as much as on any slice. It is
+    /// touched on allocation, and uses huge pages if available.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the system has not enough.
+    /// [`Error::Memory`] if the system does not provide the memory.
     ///
     /// # Panics
-    /// If `count` elements are more than memory can be.
+    /// If the size of `count` elements exceeds the address space.
     ///
     /// ```
     /// let moments = unisono::Registered::<f32>::local(1 << 16)?;
@@ -44,7 +44,7 @@ impl<T: Element> Registered<T> {
     pub(crate) fn new(registry: &Arc<Registry>, count: usize) -> Result<Self> {
         let size_bytes = count.checked_mul(size_of::<T>()).filter(|&size| size <= isize::MAX as usize);
         let size_bytes =
-            size_bytes.unwrap_or_else(|| panic!("{count} {} are more than memory can be", T::DTYPE));
+            size_bytes.unwrap_or_else(|| panic!("{count} {} exceed the address space", T::DTYPE));
         Ok(Self { block: registry.allocate(size_bytes)?, count, elements: PhantomData })
     }
 }
@@ -72,24 +72,24 @@ impl<T: Element> fmt::Debug for Registered<T> {
     }
 }
 
-/// Where bytes are, for another rank.
+/// The location of bytes, for another rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub(crate) struct Location {
-    /// Which memory of the rank: the number of a segment, or one of the constants.
+    /// The memory of the rank: the number of a segment, or one of the constants.
     pub(crate) segment: u64,
-    /// How many bytes after the beginning of that memory.
+    /// The offset in that memory, in bytes.
     pub(crate) offset: u64,
 }
 
 impl Location {
-    /// An address in a process that both ranks live in, or that the kernel is asked to read from.
+    /// An address in a process that both ranks live in, or that the kernel reads from.
     pub(crate) const ADDRESS: u64 = 1;
     /// The rank's staging memory.
     pub(crate) const STAGING: u64 = 2;
-    /// The first number of a segment.
+    /// The first segment number.
     const SEGMENTS: u64 = 3;
-    /// Added to the number of a segment that holds, one after the other, what is for each rank.
+    /// Flag of a segment that holds a copy with a separate share for each rank.
     const DEALT: u64 = 1 << 63;
 
     /// An address of this process.
@@ -97,12 +97,12 @@ impl Location {
         Self { segment: Self::ADDRESS, offset: bytes.cast::<u8>() as u64 }
     }
 
-    /// The same memory, holding one after the other what is for each rank.
+    /// The same memory, holding a share for each rank in order.
     pub(crate) fn dealt(self) -> Self {
         Self { segment: self.segment | Self::DEALT, ..self }
     }
 
-    /// Where what is for one rank is, in memory that holds so much for each; `None` if it is not such memory.
+    /// The share of one rank, in memory that holds shares of this size; `None` if it holds no shares.
     pub(crate) fn share_of(self, position: usize, share_bytes: impl FnOnce() -> usize) -> Option<Self> {
         let is_dealt = self.segment & Self::DEALT != 0;
         is_dealt.then(|| Self {
@@ -111,12 +111,12 @@ impl Location {
         })
     }
 
-    /// Some bytes further on.
+    /// A location this many bytes further.
     pub(crate) fn after(self, bytes: usize) -> Self {
         Self { offset: self.offset + bytes as u64, ..self }
     }
 
-    /// The file that a segment is behind, in the process that made it.
+    /// The file descriptor of a segment, in the process that made it.
     pub(crate) fn file(self) -> u64 {
         self.segment & u64::from(u32::MAX)
     }
@@ -125,7 +125,7 @@ impl Location {
 /// The registered memory of a rank.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    /// Whether ranks are processes, and memory must be behind a file to be shared.
+    /// Whether ranks are processes, so that memory needs a file to be shared.
     processes: bool,
     segments: RwLock<Vec<Segment>>,
     made: AtomicU32,
@@ -139,12 +139,12 @@ struct Segment {
 }
 
 impl Registry {
-    /// Of a rank whose mates are threads of the same process, or nobody: they reach all memory anyway.
+    /// For a rank that shares memory only with threads of its process, if at all: they access all memory anyway.
     pub(crate) fn of_threads() -> Arc<Self> {
         Arc::new(Self::new(false))
     }
 
-    /// Of a rank whose mates are processes of the same node.
+    /// For a rank that shares memory with processes of the same node.
     pub(crate) fn of_processes() -> Arc<Self> {
         Arc::new(Self::new(true))
     }
@@ -153,7 +153,7 @@ impl Registry {
         Self { processes, segments: RwLock::default(), made: AtomicU32::new(0) }
     }
 
-    /// New memory, touched.
+    /// Allocates memory, touched.
     pub(crate) fn allocate(self: &Arc<Self>, size_bytes: usize) -> Result<Block> {
         let failed = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
         let registry = Arc::clone(self);
@@ -162,7 +162,7 @@ impl Registry {
         }
         let (file, pages) = Pages::shared(size_bytes).map_err(failed)?;
         pages.touch().map_err(failed)?;
-        // No number comes twice, though files do.
+        // Numbers are never reused, though file descriptors are.
         let made = Location::SEGMENTS as u32 + self.made.fetch_add(1, Ordering::Relaxed);
         let number = u64::from(made) << 32 | file.as_raw_fd() as u64;
         let segment = Segment { number, start: pages.as_ptr() as usize, size_bytes: pages.size_bytes() };
@@ -170,8 +170,8 @@ impl Registry {
         Ok(Block { pages, file: Some(file), registry })
     }
 
-    /// Where another rank finds these bytes, if they are in one piece of registered memory. (A pointer, since who
-    /// lends memory to be written to must have the right to.)
+    /// The location of these bytes for another rank, if they lie in one block of registered memory. (A pointer, since memory
+    /// lent for writing must be writable for the lender.)
     pub(crate) fn locate(&self, bytes: *const [u8]) -> Option<Location> {
         let address = bytes.cast::<u8>() as usize;
         if !self.processes {
@@ -190,7 +190,7 @@ impl Registry {
     }
 }
 
-/// A piece of registered memory.
+/// A block of registered memory.
 #[derive(Debug)]
 pub(crate) struct Block {
     pages: Pages,
@@ -207,7 +207,7 @@ impl Block {
         self.pages.size_bytes()
     }
 
-    /// All of it. Other ranks read and write it only while it is lent to them.
+    /// All of it. Other ranks access it only while it is lent to them.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the pages are ours, and all of their bytes are set.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.size_bytes()) }
@@ -220,8 +220,7 @@ impl Drop for Block {
         let start = self.as_ptr() as usize;
         let mut segments = self.registry.segments.write().unwrap_or_else(PoisonError::into_inner);
         segments.retain(|segment| segment.start != start);
-        // Ranks that have mapped the file keep their mapping until they need room for others, but the memory
-        // is given back now.
+        // Ranks that have mapped the file keep the mapping until they need room for others, but this frees the memory now.
         let _ = rustix::fs::ftruncate(file, 0);
     }
 }

@@ -1,12 +1,12 @@
-//! Memory that is kept from call to call.
+//! Buffers kept between calls.
 
 use std::sync::Arc;
 
 use super::registered::{Block, Registry};
 
-/// Bytes that begin at a page. They grow to the largest size asked for and stay.
+/// A page-aligned buffer, which grows to the largest size requested and is kept.
 ///
-/// Fresh pages cost more than a sum over them, so nothing is given back before the end.
+/// Fresh pages cost more than a sum over them, so nothing is freed before the end.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     registry: Arc<Registry>,
@@ -14,25 +14,25 @@ pub(crate) struct Scratch {
 }
 
 impl Default for Scratch {
-    /// Scratch that no other rank reads.
+    /// A buffer that no other rank reads.
     fn default() -> Self {
         Self::new(Registry::of_threads())
     }
 }
 
 impl Scratch {
-    /// Scratch in registered memory, which the other ranks of the node reach too.
+    /// A buffer in registered memory, which the other ranks of the node can access.
     pub(crate) fn new(registry: Arc<Registry>) -> Self {
         Self { registry, block: None }
     }
 
-    /// The first `size_bytes` bytes, with whatever is in them.
+    /// The first `size_bytes` bytes, with undefined contents.
     ///
     /// # Panics
-    /// If the system has no memory left.
+    /// If the system is out of memory.
     pub(crate) fn take(&mut self, size_bytes: usize) -> &mut [u8] {
         if self.block.as_ref().is_none_or(|block| block.size_bytes() < size_bytes) {
-            // The outgrown memory goes first, so that both are not needed at once.
+            // Freed first, so that both are not needed at once.
             self.block = None;
             self.block = Some(self.registry.allocate(size_bytes).unwrap_or_else(|error| panic!("{error}")));
         }

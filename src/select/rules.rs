@@ -32,7 +32,7 @@ pub struct Rules {
 struct Rule {
     algorithm: Algorithm,
     from_bytes: usize,
-    /// `usize::MAX` or more for an open range.
+    /// `None` if the range has no upper end.
     to_bytes: Option<usize>,
 }
 

@@ -1,7 +1,7 @@
-//! The status board: memory that all ranks of a node have in common, in which each writes how it is and what it does.
+//! The status board: shared memory of the ranks of a node, in which each publishes its state and its calls.
 //!
-//! It is there whether or not messages go through shared memory, so that ranks that wait for a message know more of each
-//! other than that it does not come. Who is alone on a node, or cannot share memory, has one of its own.
+//! It exists whether or not messages use shared memory, so that a rank that waits for a message can find out what the sender is
+//! doing. A rank that is alone on its node, or cannot share memory, has a private one.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -19,49 +19,49 @@ use crate::memory::Pages;
 use crate::record::{Doing, Record, Stage, State};
 use crate::system;
 
-/// From this size on, a call takes so long that a look at the clock does not matter.
+/// The size from which a call takes so long that the cost of reading the clock does not matter.
 const LONG_BYTES: usize = 16 << 10;
-/// How exact [`StatusBoard::about_now`] need be.
+/// The precision of [`StatusBoard::about_now`].
 const TICK_US: u64 = 1000;
 
-/// One rank's view of a status board. Clones are of the same rank.
+/// One rank's view of a status board. Clones belong to the same rank.
 #[derive(Debug, Clone)]
 pub(crate) struct StatusBoard {
     sheet: Arc<Sheet>,
     members: Arc<[Rank]>,
     position: usize,
-    /// Where flight recorders are written to.
+    /// The flight recorder folder.
     flight_dir: Arc<OnceLock<PathBuf>>,
-    /// The world that this status board's ranks are a group of.
+    /// The world of which these ranks are a group.
     parent: Arc<OnceLock<Parent>>,
 }
 
-/// The status board of the world that a group was made of.
+/// The status board of a group's world.
 #[derive(Debug)]
 struct Parent {
     status: StatusBoard,
-    /// What the world calls each rank of the group.
+    /// The rank in the world of each rank of the group.
     ranks: Box<[Rank]>,
 }
 
 impl StatusBoard {
-    /// How much memory a status board needs that `members` of `ranks` ranks share.
+    /// The memory needed for a status board shared by `members` of `ranks` ranks.
     pub(crate) fn size_bytes(ranks: usize, members: usize) -> usize {
         Sheet::size_bytes(ranks, members)
     }
 
-    /// The views of all ranks of a world of threads.
+    /// The status boards of all ranks of a world of threads.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the system has not that much.
+    /// [`Error::Memory`] if the system does not provide the memory.
     pub(crate) fn of_threads(ranks: usize) -> Result<Vec<Self>> {
         Self::of_members(ranks, (0..ranks).collect())
     }
 
-    /// A status board of this rank's own, in a world of `ranks` ranks.
+    /// A private status board, in a world of `ranks` ranks.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the system has not that much.
+    /// [`Error::Memory`] if the system does not provide the memory.
     pub(crate) fn alone(rank: Rank, ranks: usize) -> Result<Self> {
         Ok(Self::of_members(ranks, vec![rank])?.remove(0))
     }
@@ -87,8 +87,8 @@ impl StatusBoard {
         (0..first.members.len()).map(view).collect()
     }
 
-    /// The status board with this number, on memory that all `members` have mapped, and that was zero; `None` if it is another's, or
-    /// cannot be had. The first of the members calls it first.
+    /// The status board with this number, on zeroed memory that all `members` have mapped; `None` if it is another one or the
+    /// memory is not available. The first of the members calls it first.
     pub(crate) fn shared(
         pages: Pages,
         number: u64,
@@ -107,7 +107,7 @@ impl StatusBoard {
         status.enter().ok().map(|()| status)
     }
 
-    /// Writes this rank's row for the first time.
+    /// Initialises this rank's row.
     fn enter(&self) -> rustix::io::Result<()> {
         self.sheet.touch(self.position)?;
         let row = self.own();
@@ -116,8 +116,8 @@ impl StatusBoard {
         Ok(())
     }
 
-    /// Says, once, that these ranks are a group of the world that another status board is of, which calls them so: what ends one of them
-    /// there ends the group, and a section there that may take long is one here.
+    /// Sets, once, the status board and the ranks of the world of which these ranks are a group: a failure there also fails the
+    /// group, and a quiet section there is one here.
     pub(crate) fn set_parent(&self, status: Self, ranks: Box<[Rank]>) {
         let _ = self.parent.set(Parent { status, ranks });
     }
@@ -127,22 +127,22 @@ impl StatusBoard {
         &self.members
     }
 
-    /// Which of them this rank is.
+    /// The position of this rank among them.
     pub(crate) fn position(&self) -> usize {
         self.position
     }
 
-    /// How many ranks the world has.
+    /// The number of ranks in the world.
     pub(crate) fn ranks(&self) -> usize {
         self.sheet.ranks()
     }
 
-    /// Sets where flight recorders are written to, once.
+    /// Sets the flight recorder folder, once.
     pub(crate) fn set_flight_dir(&self, folder: PathBuf) {
         let _ = self.flight_dir.set(folder);
     }
 
-    /// Where flight recorders are written to.
+    /// The flight recorder folder.
     pub(crate) fn flight_dir(&self) -> PathBuf {
         self.flight_dir.get().cloned().unwrap_or_else(|| std::env::temp_dir().join("unisono-flight"))
     }
@@ -152,12 +152,12 @@ impl StatusBoard {
         self.members[self.position]
     }
 
-    /// Where a rank of the world is among the members, if it is one.
+    /// The position of a rank of the world among the members, if it is one.
     pub(crate) fn position_of(&self, rank: Rank) -> Option<usize> {
         self.members.iter().position(|&member| member == rank)
     }
 
-    /// Says that a rank of the world cannot go on, and why. The first cause stays; whether this was the first.
+    /// Records that a rank of the world has failed, and why. Only the first failure is kept; returns whether this was the first.
     pub(crate) fn fail(&self, by: Rank, cause: &str) -> bool {
         let head = self.sheet.head();
         let first =
@@ -168,7 +168,7 @@ impl StatusBoard {
         first
     }
 
-    /// The rank that failed first, and what it said, if one did.
+    /// The rank that failed first and its cause, if one did.
     pub(crate) fn failed(&self) -> Option<(Rank, String)> {
         let head = self.sheet.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
@@ -177,7 +177,7 @@ impl StatusBoard {
         }
     }
 
-    /// Says that this process was told to end.
+    /// Records that this process was told to end.
     pub(crate) fn tell_to_end(&self) {
         self.sheet.head().told_to_end.fetch_add(1, Ordering::AcqRel);
     }
@@ -187,7 +187,7 @@ impl StatusBoard {
         self.sheet.head().told_to_end.load(Ordering::Acquire) as usize == self.members.len()
     }
 
-    /// Says that a rank of the world has left: it sends no more.
+    /// Records that a rank of the world has left: it sends no more.
     pub(crate) fn leave(&self, rank: Rank) {
         if let Some(position) = self.position_of(rank) {
             self.sheet.row(position).since.store(self.tick(), Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl StatusBoard {
         self.sheet.left(rank).load(Ordering::Acquire) != 0
     }
 
-    /// Says that this rank goes into a section that may take long.
+    /// Records that this rank enters a quiet section.
     pub(crate) fn begin_quiet(&self, label: &str) {
         let (row, hash) = (self.own(), self.know(label));
         if row.quiet_depth.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -210,7 +210,7 @@ impl StatusBoard {
         self.sheet.head().quiet.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Says that this rank comes out of the section that it went into last.
+    /// Records that this rank leaves its innermost quiet section.
     pub(crate) fn end_quiet(&self) {
         let row = self.own();
         if row.quiet_depth.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -219,36 +219,36 @@ impl StatusBoard {
         self.sheet.head().quiet.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Says what quiet section a rank is in that does not share this status board, or that none is.
+    /// Records the quiet section of a rank that does not share this status board, or that there is none.
     pub(crate) fn set_quiet_elsewhere(&self, label: Option<&str>) {
         let elsewhere = &self.sheet.head().elsewhere;
         label.map_or_else(|| elsewhere.clear(), |label| elsewhere.set(label));
     }
 
-    /// Whether a rank of the world is in a section that may take long, as far as is known here.
+    /// Whether a rank of the world is in a quiet section, as far as known here.
     pub(crate) fn is_quiet(&self) -> bool {
         let head = self.sheet.head();
         let of_world = || self.parent.get().is_some_and(|parent| parent.status.is_quiet());
         head.quiet.load(Ordering::Acquire) > 0 || head.elsewhere.is_set() || of_world()
     }
 
-    /// Reads the clock for all who look at [`StatusBoard::about_now`]; microseconds.
+    /// Reads the clock for all users of [`StatusBoard::about_now`]; microseconds.
     pub(crate) fn tick(&self) -> u64 {
         let (now, tick) = (now_us(), &self.sheet.head().tick);
-        // The line is in the caches of all ranks, and is to stay there.
+        // The line is in the caches of all ranks, and should stay there.
         if now > tick.load(Ordering::Relaxed) + TICK_US {
             tick.store(now, Ordering::Relaxed);
         }
         now
     }
 
-    /// What time it was when a rank of this status board last read the clock: a look costs a nanosecond.
+    /// The time when a rank of this status board last read the clock; takes a nanosecond.
     #[inline]
     pub(crate) fn about_now(&self) -> u64 {
         self.sheet.head().tick.load(Ordering::Relaxed)
     }
 
-    /// What the rank at a position does.
+    /// What the rank at a position is doing.
     pub(crate) fn doing(&self, position: usize) -> Doing {
         let (row, rank, now) = (self.sheet.row(position), self.members[position], now_us());
         let last = row.ring.last();
@@ -274,20 +274,19 @@ impl StatusBoard {
         }
     }
 
-    /// What a rank of the world has called in this place of the order of calls, as far as is known here: the count, the codes and
-    /// the label.
+    /// The call of a rank of the world with this sequence number, if known here: its count, codes and label.
     pub(crate) fn called(&self, rank: Rank, sequence: u64) -> Option<(u64, Codes, u64)> {
         let noted = self.sheet.row(self.position_of(rank)?).ring.of_sequence(sequence)?;
         Some((noted.count, Codes::of_bits(noted.codes), noted.label))
     }
 
-    /// What the rank at a position did last, oldest first.
+    /// The latest calls of the rank at a position, oldest first.
     pub(crate) fn records(&self, position: usize) -> Vec<Record> {
         let (row, now) = (self.sheet.row(position), now_us());
         row.ring.all().iter().map(|noted| noted.record(now, |hash| self.label_of(row, hash))).collect()
     }
 
-    /// The name of a label, if a rank of this status board has used it of late.
+    /// The name of a label, if a rank of this status board has used it recently.
     pub(crate) fn label(&self, hash: u64) -> Option<String> {
         self.label_of(self.own(), hash)
     }
@@ -298,14 +297,14 @@ impl StatusBoard {
         row.label(hash).or_else(others)
     }
 
-    /// What stands for a label in messages, whose name is then known to all of this status board.
+    /// The hash of a label for messages; makes its name known on this status board.
     pub(crate) fn know(&self, label: &str) -> u64 {
         let hash = hash(label);
         self.own().name(hash, label);
         hash
     }
 
-    /// Writes down that this rank begins a call.
+    /// Records that this rank starts a call.
     #[inline]
     pub(crate) fn begin(
         &self,
@@ -321,31 +320,31 @@ impl StatusBoard {
         Recording { status: self, slot }
     }
 
-    /// Writes down which step the call has come to.
+    /// Records the current step of the call.
     #[inline]
     pub(crate) fn at_step(&self, phase: usize, step: usize) {
         self.ring().at_step(phase, step);
     }
 
-    /// Writes down for whom the call waits, and how much longer than at the last look.
+    /// Records which rank the call waits for, and how much longer than at the last check.
     pub(crate) fn waits_for(&self, other: Rank, more: Duration) {
         let row = self.own();
         row.waited.store(row.waited.load(Ordering::Relaxed) + more.as_micros() as u64, Ordering::Relaxed);
         row.ring.waits_for(other, self.tick());
     }
 
-    /// Writes down how the call that was begun last has ended.
+    /// Records how the latest call ended.
     #[cfg(any(test, feature = "nccl"))]
     pub(crate) fn end(&self, is_done: bool) {
         Recording { status: self, slot: self.ring().newest() }.end(is_done);
     }
 
-    /// How long this rank has waited for others so far, but for the first moments of each wait.
+    /// How long this rank has waited for others so far, except for the start of each wait.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_micros(self.own().waited.load(Ordering::Relaxed))
     }
 
-    /// What this rank has written down of its calls.
+    /// This rank's flight recorder.
     #[inline]
     pub(super) fn ring(&self) -> &Ring {
         &self.own().ring
@@ -358,14 +357,14 @@ impl StatusBoard {
 }
 
 impl Parent {
-    /// The rank of the group that failed first in the world, as the group calls it.
+    /// The rank of the group that failed first in the world, as numbered in the group.
     fn failed(&self) -> Option<(Rank, String)> {
         let (by, cause) = self.status.failed()?;
         self.ranks.iter().position(|&rank| rank == by).map(|by| (by, cause))
     }
 }
 
-/// A call that is being written down.
+/// A call that is being recorded.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Recording<'a> {
@@ -374,7 +373,7 @@ pub(crate) struct Recording<'a> {
 }
 
 impl Recording<'_> {
-    /// Writes down how the call has ended.
+    /// Records how the call ended.
     #[inline]
     pub(crate) fn end(self, is_done: bool) {
         self.slot

@@ -1,4 +1,4 @@
-//! Flight recorders in files: one for each rank, as JSON.
+//! Flight recorder files: one JSON file for each rank.
 
 use std::fs::{DirBuilder, File};
 use std::io::{Error, Result, Write as _};
@@ -14,39 +14,39 @@ use super::board::StatusBoard;
 use crate::record::{Doing, Record};
 use crate::system::{host, say};
 
-/// More ranks than any world has, so that a file that says otherwise is not believed.
+/// A bound on the number of ranks in a file, to reject damaged ones.
 const MOST_RANKS: usize = 1 << 20;
 
-/// What a rank did before a moment: `rank-3.json` in the folder of flight recorders.
+/// The calls of a rank up to some moment: `rank-3.json` in the flight recorder folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Dump {
     /// The rank.
     pub rank: Rank,
-    /// How many ranks the world has.
+    /// The number of ranks in the world.
     pub ranks: usize,
-    /// Why this was written.
+    /// Why this file was written.
     pub why: String,
-    /// When, in seconds since 1970.
+    /// When it was written, in seconds since 1970.
     pub at_unix_s: f64,
     /// The rank that failed first, as far as this rank's node knew.
     pub failed: Option<Failed>,
-    /// What the rank did at that moment.
+    /// What the rank was doing at that moment.
     pub doing: Doing,
     /// Its last calls, oldest first.
     pub records: Vec<Record>,
 }
 
-/// A rank that could not go on.
+/// A rank that has failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// Which.
+    /// The rank.
     pub rank: Rank,
-    /// What it said.
+    /// The cause that it reported.
     pub cause: String,
 }
 
 impl Dump {
-    /// What the rank at a position of a status board does and did last.
+    /// The state and the calls of the rank at a position of a status board.
     pub(crate) fn of(status: &StatusBoard, position: usize, why: &str) -> Self {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self {
@@ -60,10 +60,10 @@ impl Dump {
         }
     }
 
-    /// What a file says. No bytes make this panic.
+    /// Parses a file. No input makes it panic.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of what is wrong with it.
     pub fn from_json(bytes: &[u8]) -> std::result::Result<Self, String> {
         let dump: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let Self { rank, ranks, .. } = dump;
@@ -76,13 +76,13 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The name of the file of a rank.
+    /// The file name for a rank.
     pub(super) fn file_name(rank: Rank) -> String {
         format!("rank-{rank}.json")
     }
 
-    /// Writes it into a folder, which is made if need be. Another dump of the same rank is replaced, as a whole. It is for its
-    /// owner alone: labels and causes may say what others need not know.
+    /// Writes it into a folder, which is created if necessary. It replaces an earlier dump of the rank atomically. Only the
+    /// owner can read it: labels and causes may be confidential.
     fn write(&self, folder: &Path) -> Result<PathBuf> {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -105,10 +105,10 @@ impl Dump {
     }
 }
 
-/// Writes down what the rank at a position of a status board does and did last, whichever process that is; the file.
+/// Writes the dump of the rank at a position of a status board, in whatever process; returns the file.
 ///
 /// # Errors
-/// That it cannot be written, and where.
+/// A description of why it cannot be written, and where.
 pub(crate) fn dump(status: &StatusBoard, position: usize, why: &str) -> Result<PathBuf> {
     let folder = status.flight_dir();
     Dump::of(status, position, why).write(&folder).map_err(|error| {
@@ -120,8 +120,8 @@ pub(crate) fn dump(status: &StatusBoard, position: usize, why: &str) -> Result<P
     })
 }
 
-/// Writes down what this rank did, because it failed. If it was the first to do so, it does so for all ranks of its status board: some
-/// may never come to do it themselves. And it says where.
+/// Writes the dump of this rank after it failed. The first rank to fail does so for all ranks of its status board, since some
+/// may never do it themselves, and prints the folder.
 pub(crate) fn dump_failed(status: &StatusBoard, why: &str) {
     let is_first = status.failed().is_some_and(|(by, _)| by == status.rank());
     let own = dump(status, status.position(), why);
@@ -132,15 +132,15 @@ pub(crate) fn dump_failed(status: &StatusBoard, why: &str) {
     }
 }
 
-/// Writes down what all ranks of a status board did, and says where.
+/// Writes the dumps of all ranks of a status board, and prints the folder.
 pub(crate) fn dump_all(status: &StatusBoard, why: &str) {
     let all = (1..status.members().len()).map(|position| dump(status, position, why));
     tell(status, all.fold(dump(status, 0, why), Result::and));
 }
 
-/// Says where what was written down is.
+/// Prints where the dumps are.
 fn tell(status: &StatusBoard, all: Result<PathBuf>) {
-    // In one piece: other ranks may be saying something at the same moment.
+    // In one write: other ranks may print at the same time.
     let line = match all {
         Ok(_) => {
             let folder = status.flight_dir();
@@ -167,7 +167,7 @@ mod tests {
     use crate::method::Method;
     use crate::record::{Stage, State};
 
-    /// Two ranks, of which the first is in a call that the other has not come to.
+    /// Two ranks, the first of which is in a call that the other has not made.
     fn statuses(folder: &Path) -> Vec<StatusBoard> {
         let statuses = StatusBoard::of_threads(2).unwrap();
         statuses[0].set_flight_dir(folder.to_owned());

@@ -1,21 +1,21 @@
-//! How a rank that fails is heard: what its thread's panic said, who speaks for it, and who watches.
+//! Hooks for failures: the text of a panic, the failure report of a rank, and its watchdog.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
 
-/// Speaks for a rank that cannot go on, before the other ranks are told. A floor above this one may give a rank such a report.
+/// Reports that a rank cannot continue, before the other ranks are informed. A higher layer implements it.
 pub(crate) trait FailureReport: Debug + Send + Sync {
-    /// Says why this rank fails, and writes it on the status board.
+    /// Reports why this rank fails, and records it on the status board.
     fn fail(&self, cause: &str);
 
-    /// Lets the other nodes know at once what is on the status board.
+    /// Sends the state of the status board to the other nodes immediately.
     #[cfg(feature = "mpi")]
     fn hurry(&self);
 }
 
-/// Watches over the ranks of this process for as long as it is held.
+/// Watches over the ranks of this process while it is held.
 pub(crate) trait Guard: Debug + Send + Sync {
-    /// From now on, these ranks are all that the program does: it ends when one of them fails.
+    /// Makes the failure of one of these ranks end the program.
     fn end_program_on_failure(&self);
 }
 
@@ -23,12 +23,12 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps what a panic of this thread said.
+/// Stores the text of a panic of this thread.
 pub(crate) fn keep_panic(said: String) {
     PANIC.with(|last| last.replace(Some(said)));
 }
 
-/// Why a rank fails whose thread panics.
+/// The cause of failure of a rank whose thread panics.
 pub(crate) fn panicked() -> String {
     let said = PANIC.try_with(|last| last.borrow().clone()).ok().flatten();
     said.unwrap_or_else(|| "it panicked".to_owned())

@@ -1,4 +1,4 @@
-//! What happened, from the flight recorders of all ranks.
+//! Diagnosis of a hang or failure from the flight recorders of all ranks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use unisono_collectives::Rank;
 use super::dump::Dump;
 use crate::record::{FIRST_OF_SETUP, Record, Seconds, Stage, State};
 
-/// How many ranks are named one by one.
+/// The number of ranks that a list names.
 const MOST_NAMED: usize = 12;
 
 /// Why flight recorders cannot be read.
@@ -19,18 +19,18 @@ pub enum FlightError {
     /// A folder or a file cannot be read.
     #[error("cannot read `{path}`: {cause}")]
     Unreadable {
-        /// Which.
+        /// The folder or file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// No flight recorder is there.
+    /// The folder contains no flight recorder.
     #[error("there are no flight recorders (rank-0.json, …) in `{path}`")]
     None {
         /// The folder.
         path: PathBuf,
     },
-    /// A file is not what it should be.
+    /// A file is damaged.
     #[error("`{path}` is not the flight recorder of a rank: {why}")]
     Bad {
         /// The file.
@@ -40,7 +40,7 @@ pub enum FlightError {
     },
 }
 
-/// The flight recorders of a job.
+/// The flight recorders of all ranks of a job.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Flight {
     ranks: usize,
@@ -73,10 +73,10 @@ impl Flight {
         if flight.dumps.is_empty() { Err(FlightError::None { path: folder.to_owned() }) } else { Ok(flight) }
     }
 
-    /// Adds what a rank has written, in the place of what it has written before.
+    /// Adds the dump of a rank, replacing an earlier one.
     ///
     /// # Errors
-    /// What is wrong, if it is not of the same world as the others.
+    /// A description of the difference, if it belongs to another world than the others.
     pub fn add(&mut self, dump: Dump) -> Result<(), String> {
         if !self.dumps.is_empty() && dump.ranks != self.ranks {
             return Err(format!(
@@ -89,7 +89,7 @@ impl Flight {
         Ok(())
     }
 
-    /// What happened, in sentences, the most important first.
+    /// The findings, as sentences, the most important first.
     pub fn findings(&self) -> Vec<String> {
         let mut findings = Vec::new();
         findings.extend(self.failed());
@@ -99,7 +99,7 @@ impl Flight {
         findings
     }
 
-    /// Who failed first, as far as each node knew.
+    /// The ranks that failed first, as far as each node knew.
     fn failed(&self) -> Vec<String> {
         let mut failed: Vec<_> = self.dumps.values().filter_map(|dump| dump.failed.as_ref()).collect();
         failed.sort_by_key(|failed| failed.rank);
@@ -108,7 +108,7 @@ impl Flight {
         failed.into_iter().map(|failed| format!("{} failed: {}", name(failed.rank), failed.cause)).collect()
     }
 
-    /// The first call in which ranks called different things.
+    /// The first call in which ranks made different calls.
     fn mismatch(&self) -> Option<String> {
         let mut calls: BTreeMap<Place, Vec<(&Record, Vec<Rank>)>> = BTreeMap::new();
         for (&rank, dump) in &self.dumps {
@@ -126,7 +126,7 @@ impl Flight {
         Some(format!("ranks disagree: {}", called.join(", but ")))
     }
 
-    /// Who waits for whom.
+    /// Which rank waits for which.
     fn stuck(&self) -> Vec<String> {
         let last = |dump: &Dump| dump.doing.last.as_ref().map(place);
         let Some(furthest) = self.dumps.values().filter_map(last).max() else {
@@ -162,7 +162,7 @@ impl Flight {
         behind.iter().map(late).collect()
     }
 
-    /// All ranks are in the same call: who is behind in it, and who waits for nobody.
+    /// All ranks are in the same call: those that are behind in it, and those that do not wait.
     fn in_one_call(&self, waiting: &[&(Record, &&Dump)], since: f64) -> Vec<String> {
         let (call, since) = (waiting[0].0.name(), Seconds(since));
         let mut steps: BTreeMap<(usize, usize), Vec<Rank>> = BTreeMap::new();
@@ -203,7 +203,7 @@ impl Flight {
         Some(format!("nothing is here of {}: {why}", ranks(&missing)))
     }
 
-    /// A line for each rank.
+    /// A table with a line for each rank.
     pub fn table(&self) -> String {
         let mut rows = vec![
             ["rank", "host", "process", "state", "since", "last call", "step", "waits for"]
@@ -232,7 +232,7 @@ impl Flight {
         })
     }
 
-    /// A rank for a person: `rank 3 (process 77 on node1)`.
+    /// A rank with its process: `rank 3 (process 77 on node1)`.
     fn name(&self, rank: Rank) -> String {
         match self.dumps.get(&rank) {
             None => format!("rank {rank}"),
@@ -241,14 +241,14 @@ impl Flight {
     }
 }
 
-/// Where a call is in the order of calls: those of the set-up come first.
+/// The position of a call in the order of calls, where those of the set-up are first.
 type Place = (bool, u64);
 
 fn place(record: &Record) -> Place {
     (record.sequence < FIRST_OF_SETUP, record.sequence)
 }
 
-/// Whether two ranks made the same call. A label whose name is lost is no other label.
+/// Whether two ranks made the same call. A label whose name is lost is not a difference.
 fn is_same(one: &Record, other: &Record) -> bool {
     let call = |record: &Record| {
         let Record { operation, dtype, count, op, root, algorithm, .. } = record.clone();
@@ -258,7 +258,7 @@ fn is_same(one: &Record, other: &Record) -> bool {
     call(one) == call(other) && labels.is_none_or(|(one, other)| one == other)
 }
 
-/// What a rank does that did not come to a call.
+/// What a rank is doing that has not made a call.
 fn whereabouts(dump: &Dump) -> String {
     match (&dump.doing.last, dump.doing.state) {
         (Some(last), State::Outside | State::Inside) if last.stage != Stage::Running => {

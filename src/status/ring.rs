@@ -1,4 +1,4 @@
-//! The flight recorder: what a rank did last, in a ring that it alone writes and that others read at any time.
+//! The flight recorder: the latest calls of a rank, in a ring buffer that only it writes and others may read at any time.
 
 use crossbeam_utils::CachePadded;
 use unisono_collectives::Rank;
@@ -8,21 +8,21 @@ use crate::codes::Codes;
 use crate::record::{Record, Stage};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// How many calls are kept.
+/// The number of calls kept.
 pub(crate) const RECORDS: usize = if cfg!(loom) { 2 } else { 256 };
 
-/// How far a call has come.
+/// The stage of a call.
 const DONE: u8 = 1;
 const FAILED: u8 = 2;
-/// Added to it: that the clock was read when it began, and that it had to wait, so that the clock was read then.
+/// Flags added to the stage: the clock was read at the start of the call, and during it because it had to wait.
 const TIMED: u8 = 16;
 const WAITED: u8 = 32;
 
-/// A call, on one cache line: a short one is written down while it takes a quarter of a microsecond.
+/// A call, on one cache line: recording must be fast, since a short call takes a quarter of a microsecond.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot {
-    /// How many calls there were with this one; 0 while it is being written.
+    /// The number of calls up to this one; 0 while it is being written.
     number: AtomicU64,
     sequence: AtomicU64,
     count: AtomicU64,
@@ -37,7 +37,7 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {
-    /// Writes down how the call has ended, and when; whether the clock was read in it.
+    /// Records how and when the call ended. Returns whether the clock was read during it.
     #[inline]
     pub(super) fn end(&self, is_done: bool, now: impl FnOnce(bool) -> u64) {
         let progress = self.progress.load(Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Slot {
     }
 }
 
-/// What changes in the course of a call, in one word.
+/// The part of a record that changes during a call, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
     /// [`DONE`], [`FAILED`], or neither; and flags.
@@ -55,7 +55,7 @@ pub(super) struct Progress {
     pub(super) phase: u8,
     /// The step of the phase; at most 65535.
     pub(super) step: u16,
-    /// Whom it waited for last, plus one; 0 if it had to wait for nobody.
+    /// The rank that it waited for last, plus one; 0 if it has not waited.
     pub(super) waits_for: u32,
 }
 
@@ -79,8 +79,7 @@ impl Progress {
     }
 }
 
-/// A call as it was written down. Times are microseconds of the system's clock, 0 if not known; the time of the end means
-/// nothing as long as it runs.
+/// A recorded call. Times are in microseconds of the system clock, 0 if unknown; the end time is undefined while the call runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Noted {
     pub(super) sequence: u64,
@@ -93,7 +92,7 @@ pub(super) struct Noted {
 }
 
 impl Noted {
-    /// The same for a person, at a moment; `label` knows the names of labels.
+    /// The record for humans, at a given time; `label` looks up label names.
     pub(super) fn record(&self, now: u64, label: impl Fn(u64) -> Option<String>) -> Record {
         let Self { sequence, count, codes, began, ended, progress, .. } = *self;
         let codes = Codes::of_bits(codes);
@@ -117,23 +116,23 @@ impl Noted {
     }
 }
 
-/// A ring of calls. Zero is an empty one.
+/// A ring buffer of calls. Zero is an empty one.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Ring {
-    /// How many calls were begun.
+    /// The number of calls started.
     begun: CachePadded<AtomicU64>,
     slots: [Slot; RECORDS],
 }
 
 impl Ring {
-    /// How many calls were begun.
+    /// The number of calls started.
     #[inline]
     pub(super) fn begun(&self) -> u64 {
         self.begun.load(Ordering::Acquire)
     }
 
-    /// Writes down that a call begins, and when; whether the clock was read for it. Only the rank whose ring it is writes.
+    /// Records that a call starts, and when. Returns whether the clock was read. Only the owner of the ring writes.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -145,7 +144,8 @@ impl Ring {
     ) -> &Slot {
         let number = self.begun.load(Ordering::Relaxed) + 1;
         let slot = self.slot(number);
-        // With the fence in `read`: who sees any of what follows sees that it is being written, too.
+        // Pairs with the fence in `read`: a reader that sees any of the following writes also sees that the record is being
+        // written.
         slot.number.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         slot.sequence.store(sequence, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl Ring {
         slot
     }
 
-    /// Writes down which step the call has come to.
+    /// Records the current step of the call.
     #[inline]
     pub(super) fn at_step(&self, phase: usize, step: usize) {
         let (phase, step) = (phase.min(usize::from(u8::MAX)) as u8, step.min(usize::from(u16::MAX)) as u16);
@@ -169,29 +169,29 @@ impl Ring {
         newest.progress.store(progress.bits(), Ordering::Relaxed);
     }
 
-    /// Writes down for whom the call waits now.
+    /// Records which rank the call waits for.
     pub(super) fn waits_for(&self, other: Rank, now: u64) {
         let newest = self.newest();
         let progress = Progress::of_bits(newest.progress.load(Ordering::Relaxed));
         if progress.stage() != Stage::Running {
-            // A wait beside calls, such as for a GPU.
+            // A wait outside calls, such as for a GPU.
             return;
         }
         if progress.stage & (TIMED | WAITED) == 0 {
-            // The call began a moment ago, and may have had to take an older time for it.
+            // The call started a moment ago, possibly with an older time.
             newest.began.store(now, Ordering::Relaxed);
         }
         let (stage, waits_for) = (progress.stage | WAITED, other as u32 + 1);
         newest.progress.store(Progress { stage, waits_for, ..progress }.bits(), Ordering::Relaxed);
     }
 
-    /// Call `number`, if it is still here; calls are numbered from 1.
+    /// Call `number`, if it is still kept; calls are numbered from 1.
     pub(super) fn read(&self, number: u64) -> Option<Noted> {
         let slot = self.slot(number);
         if number == 0 || slot.number.load(Ordering::Acquire) != number {
             return None;
         }
-        // `progress` first: what it says of the end was written after the time of the end.
+        // `progress` first: an end that it shows was written after the end time.
         let progress = Progress::of_bits(slot.progress.load(Ordering::Acquire));
         let noted = Noted {
             sequence: slot.sequence.load(Ordering::Relaxed),
@@ -206,20 +206,20 @@ impl Ring {
         (slot.number.load(Ordering::Relaxed) == number).then_some(noted)
     }
 
-    /// The newest call that is here; the writer may be a few further by now.
+    /// The newest call that is kept; the writer may be a few calls ahead by now.
     pub(super) fn last(&self) -> Option<Noted> {
-        // A writer that laps the ring in the midst of a look would have to do so again and again.
+        // A writer can lap the ring during a read only so many times.
         (0..RECORDS).find_map(|_| self.read(self.begun()))
     }
 
-    /// The call in this place of the order of calls, if it is here. In the midst of a write it may not be seen.
+    /// The call with this sequence number, if it is kept. It may be missed during a write.
     pub(super) fn of_sequence(&self, sequence: u64) -> Option<Noted> {
         let begun = self.begun();
         let before = self.read(begun)?.sequence.checked_sub(sequence)?;
         self.read(begun.checked_sub(before)?).filter(|noted| noted.sequence == sequence)
     }
 
-    /// All calls that are here, oldest first.
+    /// All calls that are kept, oldest first.
     pub(super) fn all(&self) -> Vec<Noted> {
         let begun = self.begun();
         let first = begun.saturating_sub(RECORDS as u64) + 1;
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!((last.ended, last.progress.waits_for, last.progress.stage()), (95, 4, Stage::Failed));
     }
 
-    /// Everything in a record follows from its number; a mixture of two would show.
+    /// Everything in a record follows from its number, so a mixture of two would show.
     #[test]
     fn a_reader_sees_whole_records_while_the_writer_laps_it() {
         let status = StatusBoard::of_one();

@@ -1,6 +1,6 @@
-//! The memory of a status board, and where everything is in it.
+//! The memory layout of a status board.
 //!
-//! Everything is made of atomics, and zero is how everything begins: new pages are zero.
+//! Everything consists of atomics, and zero is the initial state: new pages are zero.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -10,25 +10,24 @@ use crate::memory::Pages;
 use crossbeam_utils::CachePadded;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How much is kept of why a rank failed.
+/// The bytes stored of the cause of a failure.
 const CAUSE: usize = 480;
-/// How much is kept of a label.
+/// The bytes stored of a label.
 pub(super) const LABEL: usize = 52;
-/// How many labels of a rank are kept.
+/// The number of labels stored per rank.
 const LABELS: usize = 64;
 
-/// A text that other processes may read at any time: they see a whole one, or none, or, if it changes under their
-/// hands, a mixture.
+/// A text that other processes may read at any time: they see all of it or nothing, or a mixture if it changes meanwhile.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Text<const MOST: usize> {
-    /// The length, plus one; 0 as long as it is not written.
+    /// The length, plus one; 0 until it is written.
     length: AtomicU32,
     bytes: [AtomicU8; MOST],
 }
 
 impl<const MOST: usize> Text<MOST> {
-    /// Writes as much of a text as there is room for.
+    /// Writes a text, truncated to the available space.
     pub(super) fn set(&self, text: &str) {
         let text = &text.as_bytes()[..text.floor_char_boundary(MOST)];
         self.clear();
@@ -53,22 +52,22 @@ impl<const MOST: usize> Text<MOST> {
     }
 }
 
-/// What comes first.
+/// The first part of a status board.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Head {
-    /// The number of the status board, so that another memory is not taken for it.
+    /// The number of the status board, which tells it from other memory.
     pub(super) number: AtomicU64,
-    /// The rank that failed first, plus one; 0 as long as all is well.
+    /// The rank that failed first, plus one; 0 without a failure.
     pub(super) failed: AtomicU32,
-    /// How many processes of this status board were told to end.
+    /// The number of processes of this status board that were told to end.
     pub(super) told_to_end: AtomicU32,
-    /// How many quiet sections ranks of this status board are in.
+    /// The number of quiet sections that ranks of this status board are in.
     pub(super) quiet: AtomicU32,
     pub(super) cause: Text<CAUSE>,
-    /// The label of a quiet section of a rank that does not share this status board, if one is in such a section.
+    /// The label of a quiet section of a rank that does not share this status board, if there is one.
     pub(super) elsewhere: Text<LABEL>,
-    /// About what time it is, in microseconds.
+    /// The approximate time, in microseconds.
     pub(super) tick: CachePadded<AtomicU64>,
 }
 
@@ -80,25 +79,25 @@ pub(super) struct Named {
     name: Text<LABEL>,
 }
 
-/// What one rank writes, and all read.
+/// The row of a rank, which it writes and all read.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Row {
     pub(super) process_id: AtomicU32,
-    /// How deep it is in quiet sections.
+    /// The nesting depth of its quiet sections.
     pub(super) quiet_depth: AtomicU32,
-    /// The outermost of them.
+    /// The label of the outermost one.
     pub(super) quiet_label: AtomicU64,
-    /// When it came, went into a quiet section or out of one, or left.
+    /// When it started, entered or left a quiet section, or left the world.
     pub(super) since: AtomicU64,
-    /// For how many microseconds it has waited for others.
+    /// How long it has waited for others, in microseconds.
     pub(super) waited: AtomicU64,
     labels: [Named; LABELS],
     pub(super) ring: Ring,
 }
 
 impl Row {
-    /// Keeps the name of a label. One of two whose place is the same is forgotten when there is no other.
+    /// Stores the name of a label. If two labels have the same place and no other is free, the older one is lost.
     pub(super) fn name(&self, hash: u64, name: &str) {
         let first = hash as usize % LABELS;
         let places = (0..LABELS).map(|after| &self.labels[(first + after) % LABELS]);
@@ -111,7 +110,7 @@ impl Row {
         }
     }
 
-    /// The name of a label, if it is kept.
+    /// The name of a label, if it is stored.
     pub(super) fn label(&self, hash: u64) -> Option<String> {
         let place = self.labels.iter().find(|place| place.has(hash))?;
         let name = place.name.get();
@@ -120,7 +119,8 @@ impl Row {
     }
 }
 
-/// What is kept of a label. One that is too long is cut, and ends with what stands for it: two that begin alike are told apart.
+/// The stored form of a label. A label that is too long is truncated and ends with its hash, so that labels with a common prefix
+/// differ.
 fn kept(hash: u64, name: &str) -> Cow<'_, str> {
     if name.len() <= LABEL {
         return name.into();
@@ -136,7 +136,8 @@ impl Named {
     }
 }
 
-/// The memory of a status board: a head, for each rank of the world whether it has left, and a row for each rank that shares it.
+/// The memory of a status board: a head, a flag for each rank of the world that has left, and a row for each rank that shares
+/// it.
 #[derive(Debug)]
 pub(super) struct Sheet {
     pages: Pages,
@@ -145,12 +146,12 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    /// How much memory is needed in a world of `ranks` ranks, of which `members` share it.
+    /// The memory needed in a world of `ranks` ranks, of which `members` share it.
     pub(super) fn size_bytes(ranks: usize, members: usize) -> usize {
         Self::rows_at(ranks) + members * size_of::<Row>()
     }
 
-    /// On memory that is zero, or that another rank has made a sheet of.
+    /// The layout over memory that is zero, or that another rank has initialised.
     pub(super) fn new(pages: Pages, ranks: usize, members: usize) -> Option<Self> {
         (Self::size_bytes(ranks, members) <= pages.size_bytes()).then_some(Self { pages, ranks, members })
     }
@@ -163,18 +164,18 @@ impl Sheet {
         (size_of::<Head>() + ranks).next_multiple_of(align_of::<Row>())
     }
 
-    /// Has the pages made that a rank uses in a call.
+    /// Touches the pages that a rank uses in a call.
     pub(super) fn touch(&self, position: usize) -> rustix::io::Result<()> {
         let row = Self::rows_at(self.ranks) + position * size_of::<Row>();
         self.pages.touch_part(0..Self::rows_at(self.ranks))?;
         self.pages.touch_part(row..row + size_of::<Row>())
     }
 
-    /// What lies at an offset.
+    /// A reference to the object at an offset.
     ///
     /// # Safety
-    /// The offset must be one at which the layout above has a `T`, which must be made of atomics, so that it may change
-    /// behind a reference, and be valid whatever its bytes are.
+    /// The layout above must have a `T` at the offset; `T` must consist of atomics, so that it may change behind a reference,
+    /// and be valid for all bytes.
     unsafe fn at<T>(&self, offset: usize) -> &T {
         debug_assert!(
             offset + size_of::<T>() <= self.pages.size_bytes() && offset.is_multiple_of(align_of::<T>())
@@ -189,7 +190,7 @@ impl Sheet {
         unsafe { self.at(0) }
     }
 
-    /// Whether a rank of the world has left, if it is not zero.
+    /// Whether a rank of the world has left: nonzero if so.
     pub(super) fn left(&self, rank: usize) -> &AtomicU8 {
         assert!(rank < self.ranks, "rank {rank} in a world of {}", self.ranks);
         // SAFETY: the layout has such a byte for each rank of the world.
@@ -204,7 +205,7 @@ impl Sheet {
     }
 }
 
-/// What stands for a label in messages, in 32 bits; never 0, which stands for none.
+/// The hash of a label in messages, 32 bits; never 0, which means no label.
 pub(super) fn hash(label: &str) -> u64 {
     u64::from(xxh3_64(label.as_bytes()) as u32).max(1)
 }

@@ -354,7 +354,7 @@ impl Drop for Mpi {
         if std::thread::panicking() {
             self.fail(&panicked());
         } else if !self.messages.flights.are_none() {
-            self.fail("it left a collective in the middle of it");
+            self.fail("it left a collective before its end");
         }
         // `MPI_Finalize` and `MPI_Comm_free` would wait for ranks that wait for this one.
         if self.cause.is_some() {

@@ -1,6 +1,6 @@
 //! Ranks that share memory: threads of a process, or processes of a node.
 //!
-//! All communication uses a [`Board`] in shared memory. A short message is eager: the sender copies it into a mailbox of a
+//! All communication uses a [`Board`] in shared memory. A short message is eager: the sender copies it into a slot of a
 //! channel and continues. A longer one is read in place if the receiver can access it, while the sender waits; otherwise it is
 //! copied piece by piece through staging memory, or by the kernel. No rank takes a lock that another could hold, and once memory
 //! is mapped there are no system calls (except the kernel's copies).
@@ -84,7 +84,7 @@ struct Outbox {
 }
 
 impl Outbox {
-    /// The stamp of the next message to a position, if a mailbox is free.
+    /// The stamp of the next message to a position, if a slot is free.
     #[inline]
     fn next(&mut self, board: &Board, (from, to): (usize, usize)) -> Option<Stamp> {
         let number = self.sent[to] + 1;
@@ -96,7 +96,7 @@ impl Outbox {
         (number <= self.taken[to] + SLOTS).then(stamp)
     }
 
-    /// Sends a short message, if a mailbox is free.
+    /// Sends a short message, if a slot is free.
     #[inline]
     fn send_short(
         &mut self,

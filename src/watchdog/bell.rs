@@ -1,4 +1,4 @@
-//! How a watchdog is woken.
+//! The event that wakes a watchdog.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ impl Bell {
     }
 
     pub(super) fn ring(&self) {
-        // It fails only if it has been rung more often than it can count.
+        // It fails only if its counter overflows.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
@@ -32,7 +32,7 @@ impl Bell {
         self.ends.load(Ordering::Acquire)
     }
 
-    /// Makes it silent until it is rung again.
+    /// Resets the event.
     pub(super) fn still(&self) {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }

@@ -1,29 +1,28 @@
-//! What the ranks tell each other of themselves when a communicator begins: who they are, and where their leader
-//! listens.
+//! Cards: the identity of each rank, exchanged when a communicator is created, and the address of its leader.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-/// The longest name of a host.
+/// The maximum length of a host name.
 const HOST: usize = 64;
 
-/// A rank, as the others know it.
+/// The identity of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Card {
     pub(crate) host: String,
     pub(crate) process_id: u32,
-    /// The first of the ranks with which it shares a status board.
+    /// The first of the ranks that share its status board.
     pub(crate) leader: Rank,
-    /// Where it listens, if it is the hub of the leaders.
+    /// The addresses that it listens on, if it is the hub of the leaders.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// What whoever connects there must know.
+    /// The secret that connections must present.
     pub(crate) token: u64,
 }
 
 impl Card {
-    /// How many words a card takes: all take the same, so that they are gathered in one call.
+    /// The size of a card in words, the same for all, so that one call gathers them.
     pub(crate) const WORDS: usize = 64;
 
     /// The card of this process, without addresses.
@@ -32,7 +31,7 @@ impl Card {
         Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), token: 0 }
     }
 
-    /// Keeps as many addresses as fit in the words of a card, the first ones.
+    /// Keeps only as many addresses as fit into a card.
     #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "threads have no addresses"))]
     pub(crate) fn fit(&mut self) {
         let size_bytes = |card: &Self| Self { token: u64::MAX, ..card.clone() }.to_text().len();
@@ -43,7 +42,7 @@ impl Card {
         serde_json::to_vec(self).expect("a card has nothing that JSON has not")
     }
 
-    /// The card as words.
+    /// Encodes the card as words.
     ///
     /// # Panics
     /// If it does not [fit](Self::fit).
@@ -55,7 +54,7 @@ impl Card {
         words
     }
 
-    /// The card that a rank has written, if it is one.
+    /// Decodes the card of a rank, if it is valid.
     pub(crate) fn from_words(words: &[u64]) -> Option<Self> {
         let (&length, text) = words.split_first()?;
         let text = bytemuck::cast_slice(text).get(..usize::try_from(length).ok()?)?;
@@ -78,7 +77,7 @@ impl Cards {
         format!("rank {rank} (host {host}, pid {process_id})")
     }
 
-    /// A rank after its host: "host h (rank 3)".
+    /// A rank named by its host: "host h (rank 3)".
     pub(crate) fn host_name(&self, rank: Rank) -> String {
         format!("host {} (rank {rank})", self.0[rank].host)
     }

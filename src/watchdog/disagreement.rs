@@ -1,15 +1,15 @@
-//! Ranks that are in different calls at the same place of the order. Where they share no memory and neither is to send the other anything,
-//! both would wait to their deadlines, and no message would tell them.
+//! Detects ranks in different calls with the same sequence number. If they share no memory and neither sends to the other, no
+//! message would show it, and both would wait until their deadlines.
 
 use std::collections::HashMap;
 
 use crate::record::{Doing, State};
 
-/// How long a rank must have been in a call: what is heard of another node is about a moment ago.
+/// How long a rank must have been in a call: news of other nodes is slightly old.
 const SETTLED_S: f64 = 1.0;
 
-/// What two ranks have called, if they are in different calls of the same number; of what ranks do, or did so many seconds ago
-/// where it was not heard of them since.
+/// The calls of two ranks that are in different calls with the same number, given what ranks are doing, and for how many seconds
+/// each has not been heard of.
 pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
     let is_inside = |doing: &&Doing| doing.state == State::Inside && doing.since_s > SETTLED_S;
     let inside =

@@ -1,4 +1,4 @@
-//! Where the leaders of other nodes connect: a port on each interface over which they may come.
+//! The hub: ports to which the leaders of other nodes connect, one on each interface.
 
 use std::net::TcpListener;
 #[cfg(feature = "mpi")]
@@ -9,16 +9,16 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use super::card::Card;
 use super::link::Link;
 
-/// Where the hub listens.
+/// The listening sockets of the hub.
 #[derive(Debug)]
 pub(crate) struct Hub(Vec<TcpListener>);
 
 impl Hub {
-    /// Listens on the interfaces that MPI was told to use, or on all that other hosts may reach, and writes on the card where
-    /// that is.
+    /// Listens on the interfaces that MPI was told to use, or on all that other hosts may reach, and writes the addresses to the
+    /// card.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     #[cfg(feature = "mpi")]
     pub(crate) fn open(card: &mut Card, network: &crate::config::Network) -> std::io::Result<Self> {
         let interfaces = if_addrs::get_if_addrs()?;
@@ -27,7 +27,7 @@ impl Hub {
         if ips.is_empty() {
             ips = interfaces.iter().map(if_addrs::Interface::ip).filter(is_reached).collect();
         }
-        // The own host is a node of its own for ranks that cannot share memory.
+        // For ranks that cannot share memory, other nodes may be on the same host.
         ips.sort_by_key(|ip| (ip.is_loopback(), ip.is_ipv6()));
         if let Some(first_loopback) = ips.iter().position(IpAddr::is_loopback).filter(|&place| place > 0) {
             ips.truncate(first_loopback);
@@ -53,12 +53,12 @@ impl Hub {
         }
     }
 
-    /// What to wait on.
+    /// The descriptors to poll.
     pub(super) fn waits_on(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().map(|listener| listener.as_fd())
     }
 
-    /// Those who have connected, at most so many over each interface.
+    /// New connections, at most this many on each interface.
     pub(super) fn accepted(&self, most: usize) -> impl Iterator<Item = Link> {
         let accept = move |listener: &TcpListener| {
             let accepted = std::iter::from_fn(|| listener.accept().ok()).take(most);
@@ -72,7 +72,7 @@ impl Hub {
 #[cfg(feature = "mpi")]
 fn is_reached(ip: &IpAddr) -> bool {
     match ip {
-        // It says nothing without the number of an interface, which is another on each host.
+        // Link-local addresses need an interface number, which differs between hosts.
         IpAddr::V6(ip) => !ip.is_unicast_link_local(),
         IpAddr::V4(_) => true,
     }

@@ -1,4 +1,4 @@
-//! A connection between the leaders of two nodes, which never blocks.
+//! A non-blocking connection between the leaders of two nodes.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -12,29 +12,29 @@ use unisono_collectives::Rank;
 
 use super::message::{LENGTH, LONGEST, LONGEST_HELLO, Message, NoMessage};
 
-/// How long what was sent may stay without an acknowledgement of the other host before the link is cut. It is
-/// the kernel that acknowledges: a process that is stopped does not make a link look cut.
+/// How long sent data may remain unacknowledged by the other host before the link counts as cut. The kernel acknowledges, so a
+/// stopped process does not look like a cut link.
 pub(super) const CUT_AFTER: Duration = Duration::from_secs(5);
-/// How often something is sent, so that there is something to acknowledge.
+/// The interval of messages, so that there is something to acknowledge.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// More than this does not wait to be sent: it would be told a process that does not read.
+/// The limit of unsent data, for a process that does not read.
 const MOST_UNSENT: usize = 4 << 20;
 
-/// How much is read at a time.
+/// The size of a read.
 const PIECE: usize = 4096;
-/// More than this is not read of one link before the others have their turn.
+/// The bytes read from one link before the others have their turn.
 const MOST_READ: usize = LENGTH + LONGEST;
 
-/// Why a link is no more.
+/// Why a link has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lost {
     /// The other end said goodbye.
     Goodbye,
-    /// The other end has closed it without a word: its process has ended.
+    /// The other end closed it without a goodbye: its process has ended.
     Closed,
-    /// Nothing comes through.
+    /// Data is not acknowledged.
     Cut,
-    /// Somebody else is at the other end.
+    /// The other end is not one of ours.
     NoMessage,
 }
 
@@ -43,23 +43,23 @@ pub(super) enum Lost {
 pub(super) struct Link {
     stream: TcpStream,
     is_connected: bool,
-    /// Who is at the other end, once that is known.
+    /// The rank at the other end, once known.
     pub(super) to: Option<Rank>,
-    /// The address of the hub that it goes over.
+    /// The hub's address of this connection.
     pub(super) hub: IpAddr,
     pub(super) since: Instant,
-    /// Whether something has arrived since somebody last asked.
+    /// Whether anything has arrived since this was last reset.
     pub(super) heard: bool,
     arrived: Vec<u8>,
     unsent: VecDeque<u8>,
     heartbeat_at: Instant,
     said_goodbye: bool,
-    /// Why it is no more, once that is seen.
+    /// Why it has ended, once detected.
     lost: Option<Lost>,
 }
 
 impl Link {
-    /// Begins to connect to an address.
+    /// Starts to connect to an address.
     pub(super) fn to(address: SocketAddr) -> std::io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -96,23 +96,23 @@ impl Link {
         })
     }
 
-    /// Sends a message as soon as there is room.
+    /// Sends a message once there is buffer space.
     pub(super) fn send(&mut self, message: &Message) {
         if self.unsent.len() < MOST_UNSENT {
             self.unsent.extend(message.to_bytes());
         }
     }
 
-    /// Whether it is to be woken for when it may be written to.
+    /// Whether to poll for writability.
     pub(super) fn wants_to_write(&self) -> bool {
         !self.is_connected || !self.unsent.is_empty()
     }
 
-    /// Does what can be done now. What has arrived is given to `heard`, which says whether the link stays.
+    /// Makes progress without blocking. Passes messages to `heard`, which returns whether to keep the link.
     pub(super) fn progress(&mut self, mut heard: impl FnMut(&mut Self, Message) -> bool) -> Result<(), Lost> {
         self.connect();
         let (mut room, mut is_silent) = (MOST_READ, true);
-        // What has come before an end still counts.
+        // Messages received before the end still count.
         while let Some(message) = self.next(&mut room) {
             is_silent = false;
             if !heard(self, message) {
@@ -136,7 +136,7 @@ impl Link {
         }
     }
 
-    /// The next message that has arrived. It reads no more than that one, and at most so many bytes.
+    /// The next message. It reads only that one, and at most `room` bytes.
     fn next(&mut self, room: &mut usize) -> Option<Message> {
         loop {
             let longest = if self.to.is_some() { LONGEST } else { LONGEST_HELLO };
@@ -152,7 +152,7 @@ impl Link {
         }
     }
 
-    /// Reads a piece, so that no more has arrived than a message may be long; `None` if there is nothing to read now.
+    /// Reads a piece, up to the maximum message length; `None` if nothing can be read now.
     fn read(&mut self, most: usize, room: &mut usize) -> Option<()> {
         let mut piece = [0; PIECE];
         let most = PIECE.min(most - self.arrived.len()).min(*room);
@@ -170,14 +170,14 @@ impl Link {
             Err(error) if waits(&error) => return None,
             Err(error) => of(&error),
         };
-        // A write may have seen another end before.
+        // A write may have detected another end before.
         self.lost = self.lost.or(Some(ended));
         None
     }
 
-    /// Hands what is to be sent to the kernel, as far as there is room.
+    /// Passes queued data to the kernel, as far as there is buffer space.
     pub(super) fn flush(&mut self) {
-        // Before it is known who is there, there is nothing to keep alive.
+        // Until the other end is known, there is nothing to keep alive.
         if self.to.is_some() && Instant::now() >= self.heartbeat_at {
             self.heartbeat_at = Instant::now() + HEARTBEAT;
             self.send(&Message::Heartbeat);
@@ -202,7 +202,7 @@ fn waits(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// What an error of a socket means.
+/// The meaning of a socket error.
 fn of(error: &std::io::Error) -> Lost {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionRefused => Lost::Closed,
@@ -218,7 +218,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// The most memory that a link takes for what somebody says who begins with this length and goes on until it is hung up on.
+    /// The most memory that a link keeps for an unidentified sender that starts with this length and sends until it is
+    /// disconnected.
     fn kept_bytes(length: u32, to: Option<Rank>) -> usize {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

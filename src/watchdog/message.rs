@@ -1,44 +1,44 @@
-//! What the leaders of nodes tell each other.
+//! Messages between the leaders of nodes.
 
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
 use crate::record::Doing;
 
-/// The longest message: what some thousands of ranks of a node do.
+/// The longest message: the state of a few thousand ranks of a node.
 pub(super) const LONGEST: usize = 4 << 20;
-/// The longest first message of somebody who has connected, and may be anybody: a [`Message::Hello`].
+/// The longest first message of an unknown connection: a [`Message::Hello`].
 pub(super) const LONGEST_HELLO: usize = 96;
-/// What comes before each message: its length.
+/// The length field before each message.
 pub(super) const LENGTH: usize = size_of::<u32>();
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Message {
-    /// Who has connected; the first message, and of the one who connected.
+    /// The first message of a connection, from the connecting side.
     Hello { token: u64, rank: Rank },
-    /// The answer to it.
+    /// The answer to `Hello`.
     Welcome,
-    /// Nothing. The kernel at the other end acknowledges it, or the link is cut.
+    /// Sent for the acknowledgement of the kernel at the other end, without which the link counts as cut.
     Heartbeat,
-    /// A rank cannot go on.
+    /// A rank has failed.
     Failed { by: Rank, cause: String },
     /// A rank has left the world.
     Left { rank: Rank },
-    /// The label of a section that may take long, which some rank elsewhere is in.
+    /// The label of a quiet section on some other node.
     Quiet { label: Option<String> },
     /// What the ranks of a node are doing.
     Doing(Vec<Doing>),
-    /// The connection is about to be closed, and nothing is wrong.
+    /// The connection is about to be closed without an error.
     Goodbye,
 }
 
-/// Bytes that are no message.
+/// Invalid bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoMessage;
 
 impl Message {
-    /// The message in JSON, with its length before it.
+    /// Encodes the message in JSON, after its length.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let content = serde_json::to_vec(self).expect("a message has nothing that JSON has not");
         let mut bytes = (content.len() as u32).to_le_bytes().to_vec();
@@ -46,7 +46,7 @@ impl Message {
         bytes
     }
 
-    /// Takes the first message out of what has arrived, if it is whole. Its length is looked at before the rest of it is there.
+    /// Removes the first complete message from the received bytes. Checks its length before the rest has arrived.
     pub(super) fn take_from(arrived: &mut Vec<u8>, longest: usize) -> Result<Option<Self>, NoMessage> {
         let Some((length, rest)) = arrived.split_first_chunk::<LENGTH>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;

@@ -1,4 +1,4 @@
-//! What a leader and the leaders of the other nodes know of each other's ranks.
+//! The exchange of rank states between the leaders of nodes.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::record::{Doing, State};
 use crate::status::StatusBoard;
 use crate::system::say;
 
-/// How often, at least and at most, the hub is told what ranks do.
+/// The shortest and longest interval of state reports to the hub.
 const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// A leader's view of the other nodes.
@@ -26,12 +26,12 @@ pub(super) struct Nodes {
     status: StatusBoard,
     cards: Cards,
     star: Star,
-    /// The leaders that have been told what is below.
+    /// The leaders that have received the state below.
     told: Vec<Rank>,
     told_failed: bool,
     told_left: Vec<bool>,
     told_quiet: HashMap<Rank, Option<String>>,
-    /// The sections that may take long, by the leader that tells of them.
+    /// The quiet sections, by the leader that reported them.
     quiet: HashMap<Rank, Option<String>>,
     reports: HashMap<Rank, (Doing, Instant)>,
     reported_at: Instant,
@@ -40,7 +40,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// `None` for a rank that is not a leader, and where all ranks share a status board.
+    /// `None` for a rank that is not a leader, and if all ranks share a status board.
     pub(super) fn new(
         status: &StatusBoard,
         cards: &Cards,
@@ -69,8 +69,8 @@ impl Nodes {
         self.star.waits_on()
     }
 
-    /// What the ranks of other nodes do, as far as it is known, and for how many seconds it has not been heard of them if that
-    /// is long: then it is what they did at that time.
+    /// What the ranks of other nodes are doing, as far as known, and for how many seconds they have not been heard of, if that
+    /// is long.
     pub(super) fn doings(&self) -> impl Iterator<Item = (Doing, Option<f64>)> {
         let fresh = self.report_every * 2 + Duration::from_secs(1);
         self.reports.values().map(move |(doing, at)| {
@@ -82,7 +82,7 @@ impl Nodes {
         })
     }
 
-    /// Takes in what the others say, and says what is new here.
+    /// Processes messages of other leaders, and sends what is new here.
     pub(super) fn round(&mut self, report: &Report) {
         for event in self.star.progress() {
             match event {
@@ -93,7 +93,7 @@ impl Nodes {
             }
         }
         self.tell();
-        // What is to be sent goes at once.
+        // Sends without delay.
         self.star.flush();
     }
 
@@ -118,7 +118,7 @@ impl Nodes {
     fn tell(&mut self) {
         let others = self.star.others();
         if others != self.told {
-            // Whoever is new knows nothing yet.
+            // A new leader knows nothing yet.
             self.told = others;
             self.told_failed = false;
             self.told_left.fill(false);
@@ -148,7 +148,7 @@ impl Nodes {
         (0..self.status.members().len()).map(|position| self.status.doing(position))
     }
 
-    /// Tells each leader of a section that may take long anywhere but on its own node.
+    /// Informs each leader of quiet sections on other nodes than its own.
     fn tell_of_quiet(&mut self) {
         if !self.status.is_quiet() && self.told_quiet.values().all(Option::is_none) {
             return;
@@ -190,7 +190,7 @@ impl Nodes {
     }
 
     fn unreached(&self, ranks: &[Rank]) {
-        // The hub says it for both sides.
+        // The hub reports it for both sides.
         if self.star.is_hub() {
             let hosts: Vec<_> = ranks.iter().take(8).map(|&rank| self.cards.host_name(rank)).collect();
             say(&format!(
@@ -207,13 +207,13 @@ impl Nodes {
     fn stranger(&mut self) {
         if !std::mem::replace(&mut self.met_stranger, true) {
             say(&format!(
-                "unisono: {}: somebody has connected who is not of this job, and was turned away\n",
+                "unisono: {}: refused a connection from outside this job\n",
                 self.cards.host_name(self.status.rank())
             ));
         }
     }
 
-    /// Tells what is still to be told, and says goodbye.
+    /// Sends what is still unsent, and says goodbye.
     pub(super) fn close(&mut self) {
         self.tell();
         self.star.close();

@@ -1,11 +1,11 @@
-//! The panic hook: what a panic says is kept for the last words of its rank.
+//! The panic hook, which keeps the text of a panic for the failure report of its rank.
 
 use std::panic::PanicHookInfo;
 use std::sync::Once;
 
 use crate::status::keep_panic;
 
-/// From now on, what panics say is kept for [`crate::status::panicked`]. What a panic does otherwise stays as it was.
+/// Installs the hook, which keeps texts for [`crate::status::panicked`] and then calls the previous hook.
 pub(super) fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! The processes of the other ranks of a node: whether they live.
+//! Detects when processes of other ranks of a node end.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -11,7 +11,7 @@ use super::card::Cards;
 use crate::status::StatusBoard;
 use crate::system::say;
 
-/// The processes that live, as far as is known. (A file for each, which becomes readable when it ends.)
+/// The processes that are alive, as far as known, by pidfd (readable when the process ends).
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     living: Vec<(Rank, OwnedFd)>,
@@ -20,7 +20,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Those of the other ranks on a status board, which have the same table of processes: they have found its memory there.
+    /// The processes of the other ranks on a status board. They share a PID namespace, by which they found its memory.
     pub(super) fn on(status: &StatusBoard, cards: &Cards) -> Self {
         let mut processes = Self::default();
         for &rank in status.members().iter().filter(|&&rank| rank != status.rank()) {
@@ -45,7 +45,7 @@ impl Processes {
         self.living.iter().map(|(_, file)| file.as_fd())
     }
 
-    /// Those that have ended since this was last asked.
+    /// Those that have ended since the last call.
     pub(super) fn ended(&mut self) -> Vec<Rank> {
         let mut ended = std::mem::take(&mut self.ended);
         let is_over = |(_, file): &mut (Rank, OwnedFd)| {

@@ -1,4 +1,4 @@
-//! What a process says of a failure, and when: the first cause comes first.
+//! Failure reports of a process, ordered so that the first cause comes first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,19 +12,19 @@ use crate::record::{Doing, Stage};
 use crate::status::{FailureReport, StatusBoard, dump_all};
 use crate::system::say;
 
-/// How much later than the first cause the others speak: what ranks write goes its own way to the launcher, and
-/// is to arrive there in this order.
+/// How much later than the first cause other ranks report: the output of each rank takes its own path to the launcher, and
+/// should arrive in this order.
 pub(super) const LATER: Duration = Duration::from_millis(100);
 
-/// What one rank says of a failure, once.
+/// Reports the failure of one rank, once.
 #[derive(Debug)]
 pub(crate) struct Report {
     status: StatusBoard,
     cards: Arc<Cards>,
-    /// Whether there is anything to be said: of a program that does other things too, the library says nothing.
+    /// Whether to print: in a program that continues, the library prints nothing.
     speaks: Arc<AtomicBool>,
     said: AtomicBool,
-    /// Wakes the watchdog, which tells the other nodes.
+    /// Wakes the watchdog, which informs the other nodes.
     bell: Arc<Bell>,
 }
 
@@ -38,13 +38,13 @@ impl Report {
         Self { status, cards, speaks, said: AtomicBool::new(false), bell }
     }
 
-    /// Whether it is this rank's turn to say something: it says one thing only.
+    /// Whether this rank may print: it prints only one report.
     fn may_speak(&self) -> bool {
         self.speaks.load(Ordering::Relaxed) && !self.said.swap(true, Ordering::Relaxed)
     }
 
-    /// Another rank's process is no more. Whoever notices it first says so, and writes down what that rank did. Of a rank of
-    /// another node it is `known` what it did a moment ago, if anything.
+    /// Another rank's process has ended. The first to notice reports it and writes that rank's dump. For a rank of another node,
+    /// `known` is what it was last known to be doing.
     pub(super) fn died(&self, rank: Rank, cause: &str, known: Option<&Doing>) {
         if self.status.fail(rank, cause) {
             let position = self.status.position_of(rank);
@@ -58,7 +58,7 @@ impl Report {
         }
     }
 
-    /// This rank's watchdog has seen that the world cannot go on: a link is cut, or ranks disagree.
+    /// The watchdog of this rank has detected that the world cannot continue: a link is cut, or calls mismatch.
     pub(super) fn seen(&self, cause: &str) {
         let rank = self.status.rank();
         if self.status.fail(rank, cause) && self.may_speak() {
@@ -66,7 +66,7 @@ impl Report {
         }
     }
 
-    /// Says that this rank ends because another has failed.
+    /// Reports that this rank ends because another has failed.
     pub(super) fn aborted(&self) {
         let (own, failed) = (self.status.rank(), self.status.failed());
         if let Some((by, cause)) = failed.filter(|(by, _)| *by != own)
@@ -78,7 +78,7 @@ impl Report {
 }
 
 impl FailureReport for Report {
-    /// This rank cannot go on: says why, and then lets the others know. If another has failed before, it says that, a
+    /// Reports why this rank cannot continue, and then informs the others. If another failed before, it reports that instead, a
     /// little later.
     fn fail(&self, cause: &str) {
         let rank = self.status.rank();
@@ -103,7 +103,7 @@ impl FailureReport for Report {
     }
 }
 
-/// Which rank has failed, where, in what as far as that is known, and why.
+/// The first line of a report: which rank failed, where, in which call if known, and why.
 fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
     let place = match doing.map(|doing| &doing.last) {
         None => String::new(),

@@ -1,4 +1,4 @@
-//! Signals that a watchdog heeds: it is asked for records, or the process is told to end.
+//! Signals: a request for flight recorders, or for the process to end.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -7,20 +7,20 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
-/// What a watchdog has been told by signals.
+/// The signals received by a watchdog.
 #[derive(Debug)]
 pub(super) struct Signals {
     asked: Arc<AtomicBool>,
-    /// The signal that told the process to end; 0 if none has.
+    /// The signal that told the process to end; 0 if none did.
     told_to_end: Arc<AtomicUsize>,
     registered: Vec<SigId>,
     heeded: Vec<&'static Unheeded>,
 }
 
 impl Signals {
-    /// Heeds SIGUSR1, beside whoever else does; and those that end a process where `ends_process` and where nobody else did
-    /// before, so that it has time for its last words. (Of a launcher that is interrupted, Open MPI's sends SIGTERM, and MPICH's
-    /// SIGINT.)
+    /// Handles SIGUSR1, in addition to other handlers; and, if `ends_process`, the signals that end a process and have no
+    /// handler yet, so that it has time for its failure report. (An interrupted mpirun sends SIGTERM with Open MPI, SIGINT with
+    /// MPICH.)
     pub(super) fn heed(ends_process: bool) -> Self {
         static ASKED: OnceLock<Option<Unheeded>> = OnceLock::new();
         static TO_END: [(i32, OnceLock<Option<Unheeded>>); 2] =
@@ -39,12 +39,12 @@ impl Signals {
         Self { asked, told_to_end, registered, heeded }
     }
 
-    /// Whether records were asked for since this was last asked.
+    /// Whether flight recorders were requested since the last call.
     pub(super) fn asked(&self) -> bool {
         self.asked.swap(false, Ordering::Relaxed)
     }
 
-    /// The signal that told the process to end, if one has.
+    /// The signal that told the process to end, if one did.
     pub(super) fn told_to_end(&self) -> Option<i32> {
         Some(self.told_to_end.load(Ordering::Relaxed) as i32).filter(|&signal| signal != 0)
     }
@@ -59,7 +59,7 @@ impl Drop for Signals {
     }
 }
 
-/// A signal that does what it does by default as long as no watchdog heeds it: once a signal has a handler, it keeps one.
+/// Restores the default effect of a signal when no watchdog handles it: an installed handler cannot be removed.
 #[derive(Debug)]
 struct Unheeded {
     is: Arc<AtomicBool>,
@@ -67,7 +67,7 @@ struct Unheeded {
 }
 
 impl Unheeded {
-    /// `None` where the program has a handler of its own for the signal, or ignores it.
+    /// `None` if the program handles or ignores the signal itself.
     fn from_now_on(signal: i32) -> Option<Self> {
         let is = Arc::new(AtomicBool::new(true));
         let free = is_free(signal)
@@ -83,7 +83,7 @@ impl Unheeded {
     }
 }
 
-/// Whether a signal has no handler, and is not ignored.
+/// Whether a signal has no handler and is not ignored.
 fn is_free(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let is_in = |mask: &str| {
@@ -94,7 +94,7 @@ fn is_free(signal: i32) -> bool {
     !is_in("SigCgt:") && !is_in("SigIgn:")
 }
 
-/// Ends this process as the signal would have ended it.
+/// Ends this process by the default effect of the signal.
 pub(super) fn end_by(signal: i32) -> ! {
     let _ = signal_hook::low_level::emulate_default_handler(signal);
     signal_hook::low_level::exit(128 + signal)

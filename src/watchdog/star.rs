@@ -1,4 +1,4 @@
-//! The connections between nodes: the leader of each has one to rank 0, the hub.
+//! The connections between nodes: from the leader of each to rank 0, the hub.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -11,36 +11,36 @@ use super::hub::Hub;
 use super::link::{Link, Lost};
 use super::message::Message;
 
-/// How long leaders may take to connect, and to say who they are. The job goes on meanwhile.
+/// How long leaders may take to connect and identify themselves. The job continues meanwhile.
 const CONNECT: Duration = Duration::from_secs(5);
-/// So many connections may be of somebody who has not said so far who that is. Of more, the oldest are closed: a leader says it
-/// at once.
+/// The limit of connections that have not identified themselves. Beyond it, the oldest are closed: a leader identifies itself at
+/// once.
 const MOST_STRANGERS: usize = 64;
 
-/// What has come over a connection.
+/// An event on a connection.
 #[derive(Debug)]
 pub(super) enum Event {
     Told(Rank, Message),
-    /// The connection with this leader, over this address of the hub, is no more.
+    /// The connection with this leader, over this address of the hub, has ended.
     Lost(Rank, IpAddr, Lost),
-    /// No connection has come about with these leaders.
+    /// No connection with these leaders was established.
     Unreached(Vec<Rank>),
-    /// Somebody has connected who is not of this job.
+    /// A connection did not belong to this job.
     Stranger,
 }
 
-/// A leader's connections.
+/// The connections of a leader.
 #[derive(Debug)]
 pub(super) struct Star {
     token: u64,
     leaders: Vec<Rank>,
     is_hub: bool,
-    /// The ports of the hub, as long as leaders may still come.
+    /// The listening sockets of the hub, while leaders may still connect.
     hub: Option<Hub>,
-    /// How many ways there are from each leader to the hub.
+    /// The number of paths from each leader to the hub.
     ways: usize,
     links: Vec<Link>,
-    /// The leaders with which there is to be a connection and is none yet.
+    /// The leaders that have not connected yet.
     awaited: Vec<Rank>,
     began: Instant,
 }
@@ -56,7 +56,7 @@ impl Star {
         }
         let mut links = Vec::new();
         if own != first {
-            // All ways that there are: what is cut may be any of them, and nobody knows which MPI takes.
+            // All paths: any of them may be cut, and it is unknown which MPI uses.
             for &address in addresses {
                 let Ok(mut link) = Link::to(address) else { continue };
                 link.send(&Message::Hello { token: *token, rank: own });
@@ -72,7 +72,7 @@ impl Star {
         self.is_hub
     }
 
-    /// What to wait on, and whether for room to write too.
+    /// The descriptors to poll, and whether for writability too.
     pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         let listeners = self.hub.iter().flat_map(Hub::waits_on).map(|listener| (listener, false));
         listeners.chain(self.links.iter().map(|link| (link.as_fd(), link.wants_to_write())))
@@ -83,8 +83,8 @@ impl Star {
         self.links.iter_mut().filter(|link| link.to.is_some()).for_each(|link| link.send(message));
     }
 
-    /// Sends a message to all that have been heard since the last one of this kind: it is not to pile up where a process is
-    /// stopped.
+    /// Sends a message to all leaders heard of since the last message of this kind, so that it does not pile up for a stopped
+    /// process.
     pub(super) fn send_if_heard(&mut self, message: &Message) {
         let known = self.links.iter_mut().filter(|link| link.to.is_some());
         for link in known {
@@ -94,7 +94,7 @@ impl Star {
         }
     }
 
-    /// Hands what is to be sent to the kernel, as far as there is room. (If that fails, the next progress says so.)
+    /// Passes queued data to the kernel, as far as there is buffer space. (The next progress reports errors.)
     pub(super) fn flush(&mut self) {
         self.links.iter_mut().for_each(Link::flush);
     }
@@ -104,12 +104,12 @@ impl Star {
         self.links.iter_mut().filter(|link| link.to == Some(to)).for_each(|link| link.send(message));
     }
 
-    /// The leaders at the other ends, one for each way to them.
+    /// The leaders at the other ends, one for each path to them.
     pub(super) fn others(&self) -> Vec<Rank> {
         self.links.iter().filter_map(|link| link.to).collect()
     }
 
-    /// Does what can be done now, and says what has come.
+    /// Makes progress without blocking, and returns the events.
     pub(super) fn progress(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         self.links.extend(self.hub.iter().flat_map(|hub| hub.accepted(MOST_STRANGERS)));
@@ -128,12 +128,12 @@ impl Star {
         events
     }
 
-    /// Closes connections that nobody has said for too long, or of too many, whose they are.
+    /// Closes connections that have been unidentified for too long, or are too many.
     fn turn_away_strangers(&mut self) {
         self.links.retain(|link| link.to.is_some() || link.since.elapsed() < CONNECT);
         let strangers = self.links.iter().filter(|link| link.to.is_none()).count();
         let mut too_many = if self.is_hub { strangers.saturating_sub(MOST_STRANGERS) } else { 0 };
-        // Those that have come last are the last ones.
+        // The latest connections are last.
         self.links.retain(|link| {
             let stays = link.to.is_some() || too_many == 0;
             too_many -= usize::from(!stays);
@@ -141,8 +141,8 @@ impl Star {
         });
     }
 
-    /// Closes the hub's ports when nobody is to come any more: all leaders are there over all ways, or some way is blocked, and
-    /// those that tried it have given up.
+    /// Closes the listening sockets once no leader is expected: all have connected over all paths, or those on a blocked path
+    /// have given up.
     fn stop_listening(&mut self) {
         let known = self.links.iter().filter(|link| link.to.is_some()).count();
         if known == (self.leaders.len() - 1) * self.ways || self.began.elapsed() > 2 * CONNECT {
@@ -150,7 +150,7 @@ impl Star {
         }
     }
 
-    /// Takes in what has come over a link. Whether the link stays.
+    /// Processes a message of a link. Returns whether to keep the link.
     fn heard(&mut self, link: &mut Link, message: Message, events: &mut Vec<Event>) -> bool {
         match (link.to, message) {
             (Some(_), Message::Heartbeat) => {}
@@ -171,7 +171,7 @@ impl Star {
         true
     }
 
-    /// Says goodbye, as far as there is room for it.
+    /// Says goodbye, as far as there is buffer space.
     pub(super) fn close(&mut self) {
         self.send(&Message::Goodbye);
         self.flush();
@@ -188,14 +188,14 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A hub whose world has another node, of which rank 1 is.
+    /// A hub whose world has another node, that of rank 1.
     fn hub() -> (Star, Cards) {
         let mut cards = Cards(vec![Card::of_this_process(0), Card::of_this_process(1)]);
         let hub = Hub::open(&mut cards.0[0], &Network::default()).unwrap();
         (Star::new(0, &cards, Some(hub)).expect("it has somebody to connect to"), cards)
     }
 
-    /// What comes over the hub's connections, and the other's if there is one, until it is enough.
+    /// The events on the hub's connections, and the other's if there is one, until `is_enough`.
     fn events_until(stars: &mut [&mut Star], is_enough: impl Fn(&[Event]) -> bool) -> Vec<Event> {
         let (began, mut events) = (Instant::now(), Vec::new());
         while !is_enough(&events) {
@@ -206,7 +206,7 @@ mod tests {
         events
     }
 
-    /// The leader of the other node, once it has a connection with the hub.
+    /// The leader of the other node, once connected to the hub.
     fn connected(hub: &mut Star, cards: &Cards) -> Star {
         let (began, mut leader) = (Instant::now(), Star::new(1, cards, None).unwrap());
         while leader.others().is_empty() {
@@ -217,7 +217,7 @@ mod tests {
         leader
     }
 
-    /// Connects as somebody who is not of the job, and says something.
+    /// Connects as a process that is not of the job, and sends bytes.
     fn stranger(cards: &Cards, says: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(cards.0[0].addresses[0]).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -271,7 +271,7 @@ mod tests {
         assert!(hub.others().iter().all(|&other| other == 1), "over every address");
         drop(silent);
     }
-    /// Says what never ends, as fast as it can, until it is hung up on.
+    /// Sends without end, as fast as possible, until it is disconnected.
     fn flood(cards: &Cards, says: &[u8]) -> std::thread::JoinHandle<()> {
         let mut stream = stranger(cards, says);
         stream.set_write_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,4 @@
-//! A wait that takes long, in words: who is missing, and who waits.
+//! Warnings about long waits: which ranks are missing, and which wait.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use unisono_collectives::Rank;
 use super::card::Cards;
 use crate::record::{Doing, Seconds, State};
 
-/// The most ranks that a warning names one by one.
+/// The number of ranks that a warning lists.
 const MOST_NAMED: usize = 20;
-/// What thousands of ranks do is not put together at every round.
+/// The longest interval between checks of all ranks, which are costly for thousands of ranks.
 const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
-/// Warns of a wait once it has lasted long, and then at doubling intervals.
+/// Warns of a long wait, first after a delay and then at doubling intervals.
 #[derive(Debug)]
 pub(super) struct Warnings {
     first_s: f64,
     next_s: f64,
-    /// The call that the last warning was of.
+    /// The call of the last warning.
     sequence: Option<u64>,
-    /// When all ranks were looked at last, and how often they are.
+    /// When all ranks were last checked, and the interval of checks.
     looked: Instant,
     every: Duration,
 }
@@ -32,7 +32,7 @@ impl Warnings {
         Self { first_s, next_s: first_s, sequence: None, looked: Instant::now(), every }
     }
 
-    /// Whether it is time to look at all ranks again.
+    /// Whether the next check of all ranks is due.
     pub(super) fn is_time(&mut self) -> bool {
         let is_time = self.looked.elapsed() >= self.every;
         if is_time {
@@ -41,7 +41,7 @@ impl Warnings {
         is_time
     }
 
-    /// The warning that is due, if one is, from what the ranks do, or did so many seconds ago where it was not heard of them since.
+    /// The warning that is due, if any, given what the ranks are doing, and for how many seconds each has not been heard of.
     pub(super) fn due(&mut self, ranks: &[(Doing, Option<f64>)], cards: &Cards) -> Option<String> {
         let now = ranks.iter().filter(|(_, heard)| heard.is_none()).map(|(doing, _)| doing);
         let inside = || now.clone().filter(|doing| doing.state == State::Inside);
@@ -56,7 +56,7 @@ impl Warnings {
         while self.next_s <= longest.since_s {
             self.next_s *= 2.0;
         }
-        // A rank that is in an earlier call is missing in this one, and so is one of which nothing is known.
+        // A rank in an earlier call is missing in this one, and so is one of unknown state.
         let latest = inside().map(Doing::sequence).max()?;
         let known = |rank| ranks.iter().find(|(doing, _)| doing.rank == rank);
         let is_there = |(doing, heard): &(Doing, Option<f64>)| {
@@ -68,7 +68,7 @@ impl Warnings {
     }
 }
 
-/// A rank, and what it does if that is known, or did.
+/// A rank, and what it is doing or last did, if known.
 type Seen<'a> = (Rank, Option<&'a (Doing, Option<f64>)>);
 
 fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {

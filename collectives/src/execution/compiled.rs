@@ -1,4 +1,4 @@
-//! A rank's plan, with all that decides how it is carried out.
+//! A rank's plan, with everything that determines its execution.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::plan::Plan;
 use crate::schedule::Source;
 use crate::world::{Rank, Topology};
 
-/// What one rank does in one collective, with what is found once for calls of all sizes.
+/// The plan of one rank for one collective, with everything computed once for calls of all sizes.
 #[derive(Debug, Clone)]
 pub struct CompiledPlan {
     plan: Plan,
     operation: Operation,
     rank: Rank,
     ranks: usize,
-    /// `None` where nothing is known of what other ranks do.
+    /// `None` if nothing is known of the plans of other ranks.
     traits: Option<Traits>,
-    /// Set where one rank alone reduces each chunk.
+    /// Set if each chunk is reduced by a single rank.
     direct: Option<Arc<Direct>>,
     sends_original: bool,
 }
@@ -35,8 +35,8 @@ impl CompiledPlan {
         Some(Self { sends_original: sends_original(&plan), plan, operation, rank, ranks, traits, direct })
     }
 
-    /// A part of this plan, such as what vendors leave of it. Whether other ranks' parts are like it is not known, so it is carried out
-    /// in the plainest way.
+    /// A part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may differ, it
+    /// executes by plain messages.
     #[must_use]
     pub fn part(&self, plan: Plan) -> Self {
         let sends_original = sends_original(&plan);
@@ -48,12 +48,12 @@ impl CompiledPlan {
         &self.plan
     }
 
-    /// Whether a step sends what the buffer held before the first step.
+    /// Whether a step sends the initial contents of the buffer.
     pub fn sends_original(&self) -> bool {
         self.sends_original
     }
 
-    /// How this rank carries out its plan on arrays of `count` elements of `element_size_bytes`: all that decides it.
+    /// How this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All decisions are made here.
     pub fn execution(
         &self,
         count: usize,
@@ -68,17 +68,17 @@ impl CompiledPlan {
         }
     }
 
-    /// Where all ranks reach each other's memory.
+    /// If all ranks access each other's memory.
     fn over_memory(&self, traits: Traits, size_bytes: usize, capabilities: &Capabilities) -> Execution {
         let &Capabilities { eager_bytes, accumulates, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();
-        // What a block brings is then still in a core's cache when a later step needs it again.
+        // A block is then still in the core's cache when a later step uses it.
         let is_cut = traits.sends_single_chunks;
         let blocks = if is_cut { chunk_bytes.div_ceil(BLOCK_BYTES).max(1) } else { 1 };
         if let Some(direct) = &self.direct {
             return Execution::SinglePass { direct: Arc::clone(direct), blocks };
         }
-        // A shorter message is copied anyway, and a single pass would have ranks wait for each other twice.
+        // A shorter message is copied anyway, and a single pass would synchronise the ranks twice.
         if traits.moves_directly && chunk_bytes > eager_bytes {
             return Execution::Moves(Moves::new(self.operation, self.rank, self.ranks, size_bytes));
         }
@@ -87,7 +87,7 @@ impl CompiledPlan {
         halves.map_or(Execution::Messages { blocks, by_vendor: false }, Execution::Eager)
     }
 
-    /// Where some ranks do not.
+    /// If some ranks do not share memory.
     fn over_links(&self, traits: Traits, size_bytes: usize, capabilities: &Capabilities) -> Execution {
         let &Capabilities { has_lanes, segment_bytes, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();

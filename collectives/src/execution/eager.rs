@@ -1,51 +1,51 @@
-//! Short calls among ranks that share memory: every message is eager, and what a rank has, it sends before it waits.
+//! Short calls among ranks that share memory: every message is eager, and sends run before receives that they do not depend on.
 
 use crate::plan::Plan;
 use crate::schedule::{Chunks, Combine, Receive, Source, Step};
 use crate::world::Rank;
 
-/// Where a step is in a plan.
+/// The position of a step in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The name of its phase.
     pub name: &'static str,
     /// The number of its phase.
     pub phase: usize,
-    /// Its own number in the phase.
+    /// Its number in the phase.
     pub step: usize,
 }
 
-/// A half of a step, or a step in which a rank meets itself.
+/// A half of a step, or a step of a rank with itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
-    /// What the buffer holds now is copied to where its receiver finds it.
+    /// An eager send of the current contents of the buffer.
     Send {
         /// The receiver.
         to: Rank,
-        /// What is sent.
+        /// The chunks to send.
         chunks: Chunks,
     },
-    /// A message is waited for.
+    /// A blocking receive.
     Receive {
         /// The sender.
         from: Rank,
-        /// Where it goes.
+        /// The chunks to receive.
         chunks: Chunks,
-        /// What happens to what was there.
+        /// How they are combined with the buffer.
         combine: Combine,
     },
-    /// What the buffer held before the first step takes its place in the order of additions.
+    /// Combines the initial contents of the buffer at their place in the order of additions.
     Original {
-        /// What it held there.
+        /// The chunks of the initial contents.
         from: Chunks,
-        /// Where that goes.
+        /// The chunks that they are combined into.
         to: Chunks,
-        /// What happens to what was there.
+        /// How they are combined.
         combine: Combine,
     },
 }
 
-/// A half, and the step that it is of.
+/// A half, and its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EagerStep {
     /// The step.
@@ -54,9 +54,9 @@ pub struct EagerStep {
     pub half: Half,
 }
 
-/// All halves of a plan's steps, each send as early as what it reads is there
-/// ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)); without those in which this rank keeps what it has. `None` if it moves
-/// something else itself.
+/// The halves of a plan's steps, with each send as early as its data allows
+/// ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)), and without copies of a range to itself. `None` if the plan
+/// has other local copies.
 pub(super) fn halves(plan: &Plan, rank: Rank) -> Option<Vec<EagerStep>> {
     let places = plan.phases().iter().enumerate().flat_map(|(number, phase)| {
         (0..phase.schedule.steps().len()).map(move |step| Place { name: phase.name, phase: number, step })
@@ -78,7 +78,7 @@ pub(super) fn halves(plan: &Plan, rank: Rank) -> Option<Vec<EagerStep>> {
     Some(halves)
 }
 
-/// What is left of a step when its send is on its way, if anything is; `None` if that is no half.
+/// The rest of a step once its send is posted, if any; `None` if it is not a half.
 fn awaited(step: &Step, rank: Rank) -> Option<Option<Half>> {
     match (step.send, step.receive) {
         (_, None) => Some(None),

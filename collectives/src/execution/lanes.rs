@@ -1,57 +1,58 @@
-//! A plan of levels in lanes: while one block of an array is between nodes, others are reduced and spread inside of them.
+//! Multi-level plans in lanes, pipelined over blocks: while one block of an array is between nodes, others are reduced and
+//! distributed inside them. (Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.)
 //!
-//! A wire is idle in every moment in which nothing is on its way, so a step between nodes is begun long before it is needed, and
-//! ended long after. All ranks keep to one timetable. In tick t
-//! - what has been under way for [`DEPTH`] ticks is taken in;
-//! - step s between nodes begins, of the block t − 1 − s · `DEPTH`, for every s;
+//! A network link idles whenever nothing is in flight, so a step between nodes is posted long before its result is needed, and
+//! completed long after. All ranks follow the same timetable. In tick t
+//! - the steps that have been in flight for [`DEPTH`] ticks are completed;
+//! - step s between nodes is posted, for block t − 1 − s · `DEPTH`, for every s;
 //! - block t is reduced in the node;
-//! - the block that has all its steps between nodes behind it is spread in the node.
+//! - the block that has completed all its steps between nodes is distributed in the node.
 //!
-//! So a rank waits in tick t only for what other ranks begin before tick t, or do inside of the node in tick t, and those do not
-//! wait for this one: nothing can come to wait for itself.
+//! In tick t, a rank thus waits only for what other ranks post before tick t, or do inside the node in tick t; these never wait
+//! for this rank, so there is no deadlock.
 
 use std::ops::RangeInclusive;
 
-/// How many blocks of each step are between nodes at a time.
+/// The number of blocks in flight between nodes, for each step.
 pub(crate) const DEPTH: usize = 2;
-/// How much of a chunk is in a block, at least and at most; between the two, there are [`BLOCKS`]. The wire is idle while the first block
-/// is reduced and the last one is spread, so they should be many; but for each, ranks of a node wait for each other, which takes
-/// long where others want their cores.
+/// The minimum and maximum part of a chunk in a block; between them, there are [`BLOCKS`] blocks. The network idles while the
+/// first block is reduced and the last one distributed, so blocks should be many; but the ranks of a node synchronise for each,
+/// which takes long when oversubscribed.
 const BLOCK_BYTES: RangeInclusive<usize> = 32 << 10..=1 << 20;
 const BLOCKS: usize = 32;
 
-/// What a rank does when, in lanes.
+/// The order of a rank's actions in lanes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timetable {
-    /// How many blocks there are.
+    /// The number of blocks.
     pub blocks: usize,
-    /// What is done, one after the other.
+    /// The actions, in order.
     pub acts: Vec<LaneAct>,
 }
 
-/// Something that a rank does to one block of all chunks that it has anything to do with.
+/// An action of a rank on one block of all chunks that it works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneAct {
-    /// A step between nodes begins, in all phases there: what is sent leaves, and nothing is waited for.
+    /// Posts a step between nodes, in all inter-node phases, without waiting.
     Post {
         /// The number of the step, in each of those phases.
         step: usize,
         /// The block.
         block: usize,
     },
-    /// What such a step receives is waited for, and put in place or reduced.
+    /// Waits for what such a step receives, and stores or reduces it.
     Complete {
         /// The number of the step.
         step: usize,
         /// The block.
         block: usize,
     },
-    /// The phases in the node that bring results together.
+    /// Runs the phases in the node before those between nodes, which reduce.
     Inward {
         /// The block.
         block: usize,
     },
-    /// The phases in the node that spread them.
+    /// Runs the phases in the node after them, which distribute the results.
     Outward {
         /// The block.
         block: usize,
@@ -59,21 +60,21 @@ pub enum LaneAct {
 }
 
 impl Timetable {
-    /// For chunks of this size, links that send so much at a time, and so many steps between nodes; `None` if it is all one block.
+    /// The timetable for this chunk size, segment size and number of steps between nodes; `None` if everything fits one block.
     pub(super) fn new(chunk_bytes: usize, segment_bytes: usize, far_steps: usize) -> Option<Self> {
         let fair = (chunk_bytes / BLOCKS).clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
         let blocks = chunk_bytes.div_ceil(whole_segments(fair, segment_bytes));
         (blocks > 1).then(|| Self { blocks, acts: acts(blocks, far_steps) })
     }
 
-    /// How many steps there are between nodes.
+    /// The number of steps between nodes.
     pub fn far_steps(&self) -> usize {
         self.acts.iter().filter(|act| matches!(act, LaneAct::Post { block: 0, .. })).count()
     }
 }
 
-/// As much as fits whole segments: a few bytes more would be a message more for each block (measured at 10 Gbit/s, in 16 MiB: 60 and
-/// 36 ms).
+/// Rounds down to whole segments: a few bytes more would cost an extra message per block (measured at 10 Gbit/s, in 16 MiB: 60
+/// and 36 ms).
 fn whole_segments(size_bytes: usize, segment_bytes: usize) -> usize {
     if size_bytes < segment_bytes { size_bytes } else { size_bytes - size_bytes % segment_bytes }
 }
@@ -81,7 +82,7 @@ fn whole_segments(size_bytes: usize, segment_bytes: usize) -> usize {
 fn acts(blocks: usize, far_steps: usize) -> Vec<LaneAct> {
     let mut acts = Vec::with_capacity(2 * blocks * (1 + far_steps));
     for tick in 0..=blocks + DEPTH * far_steps {
-        // The block that is so many ticks behind.
+        // The block that is this many ticks behind.
         let block = |behind: usize| tick.checked_sub(behind).filter(|&block| block < blocks);
         let steps = || (0..far_steps).rev();
         let completing = |step| Some(LaneAct::Complete { step, block: block(1 + DEPTH * (step + 1))? });

@@ -1,4 +1,4 @@
-//! An operation that only moves elements, where all ranks reach all buffers: no messages, each rank moves its share of them.
+//! Operations that only move elements, where all ranks access all buffers: each rank copies its share, without messages.
 
 use super::BLOCK_BYTES;
 use crate::operation::Operation;
@@ -7,17 +7,17 @@ use crate::world::Rank;
 /// What a rank moves in a single pass: its own part of the array, in the buffers of all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moves {
-    /// How many passes, one for each block of the parts.
+    /// The number of passes, one for each block of the parts.
     pub blocks: usize,
-    /// What is moved in each, one after the other.
+    /// The moves of each pass, in order.
     pub moves: Vec<Move>,
     /// Whether other ranks read this rank's buffer.
     pub is_read: bool,
-    /// Whether they write to it.
+    /// Whether other ranks write to it.
     pub is_written: bool,
 }
 
-/// Where this rank's part goes, in the buffers of two ranks.
+/// A move of this rank's part between the buffers of two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     /// From another rank's buffer to this one's.
@@ -30,7 +30,7 @@ pub enum Move {
         /// The other rank.
         to: Rank,
     },
-    /// This rank's part of the other's buffer and the other's part of this one change places. Both ranks do it, each one half.
+    /// Swaps this rank's part of the other's buffer with the other's part of this one. Both ranks do it, one half each.
     Swap {
         /// The other rank.
         with: Rank,
@@ -53,7 +53,7 @@ impl Moves {
 
 fn moves(operation: Operation, rank: Rank, ranks: usize) -> Vec<Move> {
     match operation {
-        // The next rank first: not all at once to the same.
+        // The next rank first, so that not all access the same one at once.
         Operation::AllToAll => {
             (1..ranks).map(|distance| Move::Swap { with: (rank + distance) % ranks }).collect()
         }

@@ -1,7 +1,7 @@
-//! All ranks' acts, played over symbols.
+//! Simulates the actions of all ranks on symbols.
 //!
-//! A rank acts until it has to wait for something that is not there. Each rank takes messages of ranks that it names, in the order in
-//! which they were sent; so whoever goes first, all see the same.
+//! Each rank acts until it has to wait. Ranks receive from named ranks, in the order of sending, so the result does not depend
+//! on which rank goes first.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,10 +12,10 @@ use crate::schedule::{Combine, Source};
 use crate::verify::symbols::{Symbol, Symbols};
 use crate::world::Rank;
 
-/// From whom, and to whom.
+/// The sender and the receiver.
 type Pair = (Rank, Rank);
 
-/// Messages of one rank to another.
+/// The messages from one rank to another.
 #[derive(Debug, Default)]
 struct Channel {
     under_way: VecDeque<(Sent, Vec<Symbol>)>,
@@ -23,14 +23,14 @@ struct Channel {
     taken: usize,
 }
 
-/// A rank among its acts.
+/// The state of a rank.
 #[derive(Debug, Clone, Default)]
 struct Present {
     act: usize,
-    /// The number of the message that the act has sent, if it waits for that.
+    /// The number of the message that the current action has sent, if it waits for that.
     sent: Option<usize>,
     received: bool,
-    /// How many meetings it has come to.
+    /// The number of barriers that it has reached.
     meetings: usize,
     has_come: bool,
 }
@@ -43,9 +43,9 @@ pub(super) struct Player<'a> {
     pub(super) buffers: Vec<Vec<Symbol>>,
     present: Vec<Present>,
     channels: HashMap<Pair, Channel>,
-    /// How often something has changed for some rank.
+    /// The number of state changes of any rank.
     changes: usize,
-    /// Who touched a cell of a rank's buffer, in which pass.
+    /// The rank that accessed a cell of a rank's buffer, by pass.
     touched: HashMap<(usize, Rank, usize), Rank>,
     pub(super) defects: Vec<Defect>,
 }
@@ -74,10 +74,10 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Plays until nobody can go on, and says who has not finished.
+    /// Simulates until no rank can continue, and reports those that have not finished.
     pub(super) fn play(&mut self) {
         let mut before = None;
-        // A rank that waits may have changed something for others: it has sent, taken, or come to a meeting.
+        // A waiting rank may have changed the state of others: by a send, a receive or a barrier.
         while before != Some(self.changes) {
             before = Some(self.changes);
             for rank in 0..self.acts.len() {
@@ -92,7 +92,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// One act of a rank, if it need not wait; whether it went on.
+    /// Tries one action of a rank. Returns whether it continued.
     fn act(&mut self, rank: Rank) -> bool {
         let Some(&act) = self.acts[rank].get(self.present[rank].act) else { return false };
         let is_done = match act {
@@ -150,7 +150,7 @@ impl<'a> Player<'a> {
         send.is_none_or(is_taken) && (receive.is_none() || received)
     }
 
-    /// What is in the buffer now is on its way; its number.
+    /// Sends the current contents of the buffer; returns the number of the message.
     fn send(&mut self, rank: Rank, send: Sent) -> usize {
         let from = if send.source == Source::Original { &self.inputs } else { &self.buffers };
         let values = self.cells(send.part).map(|cell| from[rank][cell]).collect();
@@ -161,7 +161,7 @@ impl<'a> Player<'a> {
         channel.sent - 1
     }
 
-    /// Whether there was a message.
+    /// Tries a receive. Returns whether there was a message.
     fn receive(&mut self, rank: Rank, Received { from, part, combine }: Received) -> bool {
         let channel = self.channels.entry((from, rank)).or_default();
         let Some((sent, values)) = channel.under_way.pop_front() else { return false };
@@ -185,7 +185,7 @@ impl<'a> Player<'a> {
         self.present.iter().all(|other| other.meetings >= meetings)
     }
 
-    /// What a rank finds in a part of a buffer in a pass, in which nobody else may touch it.
+    /// The contents of a part of a buffer, accessed by a rank in a pass, in which no other rank may access it.
     fn touch(&mut self, rank: Rank, of: Rank, part: Part) -> Vec<Symbol> {
         let pass = self.present[rank].meetings;
         let cells: Vec<_> = self.cells(part).collect();
@@ -222,7 +222,7 @@ impl<'a> Player<'a> {
         let last = |rank: &Rank| (meets(*rank), waits(*rank));
         for (rank, present) in self.present.iter().enumerate().filter(|(rank, _)| waits(*rank)) {
             let (others, _) = self.acts[rank][present.act].names();
-            // Where one of two has finished, that is the cause; who meets waits for the last one.
+            // If one of two ranks has finished, that is the cause; at a barrier, a rank waits for the last one.
             let other = others.into_iter().min_by_key(|&other| waits(other));
             let other = other.or_else(|| (0..self.acts.len()).min_by_key(last)).unwrap_or(rank);
             let step = present.act;

@@ -1,4 +1,4 @@
-//! What the plans of all ranks have in common, seen in a few of them.
+//! Common properties of the plans of all ranks, derived from a sample of them.
 
 use crate::algorithm::Algorithm;
 use crate::direct::moves_directly;
@@ -7,19 +7,19 @@ use crate::plan::{Phase, Plan};
 use crate::schedule::{Source, Step};
 use crate::world::{Rank, Topology};
 
-/// What is true of the plans of all ranks or not. Every rank looks at the same few of them, and so comes to the same.
+/// Properties of the plans of all ranks. Every rank derives them from the same sample, and gets the same result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traits {
-    /// Whether it only moves elements, each from the rank that has it to those that are to have it ([`moves_directly`]).
+    /// Whether the operation only moves elements, each from its source directly to its destinations ([`moves_directly`]).
     pub moves_directly: bool,
-    /// Whether each message is of a single chunk, so that a block of it is in one place.
+    /// Whether each message is a single chunk, so that a block of it is contiguous.
     pub sends_single_chunks: bool,
-    /// How many steps there are between nodes, if all of them fit a [timetable](super::Timetable).
+    /// The number of steps between nodes, if all of them fit a [timetable](super::Timetable).
     pub far_steps: Option<usize>,
 }
 
 impl Traits {
-    /// What is so of an algorithm's plans, if it offers the operation.
+    /// The properties of an algorithm's plans, if it offers the operation.
     pub(super) fn of(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Self {
         let plans: Vec<_> = samples(topology)
             .into_iter()
@@ -34,8 +34,8 @@ impl Traits {
     }
 }
 
-/// The ranks whose plans tell of all: where a world is no power of two, rank 0 and its node stand for others; and no node has more to do
-/// inside than the largest one.
+/// The ranks whose plans represent all: if the world is not a power of two, rank 0 and its node act for others; and no node has
+/// more work inside than the largest one.
 fn samples(topology: &Topology) -> Vec<Rank> {
     let nodes = (0..topology.nodes()).map(|node| topology.node(node));
     let largest = nodes.max_by_key(|node| (node.ranks(), std::cmp::Reverse(node.member(0))));
@@ -44,14 +44,14 @@ fn samples(topology: &Topology) -> Vec<Rank> {
     samples
 }
 
-/// Both halves of a step are looked at: a rank that sends one chunk may receive two.
+/// Both halves of a step count: a rank that sends one chunk may receive two.
 fn sends_single_chunks(plan: &Plan) -> bool {
     let steps = plan.phases().iter().flat_map(|phase| phase.schedule.steps());
     steps.flat_map(Step::touched).all(|chunks| chunks.count() == 1)
 }
 
-/// How many steps there are between nodes, if the plans fit a timetable: each of those steps is an exchange of two ranks, and inside of
-/// nodes no step sends what it receives into.
+/// The number of steps between nodes, if the plans fit a timetable: each of those steps is an exchange of two ranks, and no
+/// intra-node step sends what it receives into.
 fn far_steps(plans: &[(Rank, Plan)]) -> Option<usize> {
     let phases = || plans.iter().flat_map(|(_, plan)| plan.phases());
     let steps = |phase: &Phase| phase.schedule.steps().len();
@@ -71,7 +71,7 @@ fn far_steps(plans: &[(Rank, Plan)]) -> Option<usize> {
     phases().all(fits).then_some(far_steps)
 }
 
-/// The other rank of an exchange of two, of as many chunks each way, and of what is in the buffer now.
+/// The other rank of an exchange of two, with equal chunk counts and the current contents of the buffer.
 fn partner(step: &Step) -> Option<Rank> {
     let (send, receive) = (step.send?, step.receive?);
     let even = send.to == receive.from && send.chunks.count() == receive.chunks.count();
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::direct;
 
-    /// Asked of the plans of all ranks.
+    /// The same, computed from the plans of all ranks.
     fn of_all(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Option<Traits> {
         let plans = algorithm.plans(operation, topology)?;
         let has_levels = algorithm.descriptor().levels.is_some();
@@ -94,7 +94,7 @@ mod tests {
         })
     }
 
-    /// As [`far_steps`], where also each exchange is the same step of the same phase to both ranks.
+    /// As [`far_steps`], where also each exchange is the same step of the same phase on both ranks.
     fn far_steps_of_all(plans: &[Plan]) -> Option<usize> {
         let numbered: Vec<_> = plans.iter().cloned().enumerate().collect();
         let far = |plan: &Plan| plan.phases().iter().filter(|phase| !phase.is_in_node()).cloned().collect();

@@ -1,4 +1,4 @@
-//! The proof of executions: those of all ranks, played over symbols.
+//! Verification of executions, by simulating those of all ranks on symbols.
 
 use super::acts::{Act, Part, acts, cut};
 use super::play::Player;
@@ -11,12 +11,12 @@ use crate::verify::promise;
 use crate::verify::symbols::{Symbol, Symbols};
 use crate::world::Rank;
 
-/// Everything that is wrong with how all ranks (rank 0 first) carry out their plans for an operation; nothing, if it is right. The plans
-/// themselves are right ([`verify`](crate::verify())).
+/// Finds all defects in how the ranks (rank 0 first) carry out their plans for an operation; empty if it is correct. The plans
+/// themselves are assumed correct ([`verify`](crate::verify())).
 ///
-/// What it proves, beside what is proved of plans: no rank waits for ever, although messages go early or late; what is sent is there by
-/// then; in a pass over memory no two ranks touch the same elements; and every sum is added up in the order of the plan, so that the bits
-/// do not depend on how it is carried out.
+/// Beyond the plans, it verifies that no rank deadlocks, although messages go early or late; that sent data is there by then;
+/// that no two ranks access the same elements in a pass over memory; and that every sum is added in the order of the plan, so
+/// that results do not depend on the execution.
 ///
 /// ```
 /// use unisono_collectives::execution::{Capabilities, CompiledPlan};
@@ -35,7 +35,7 @@ use crate::world::Rank;
 /// assert!(!verify_executions(&executions, &compiled, Operation::AllReduce).is_empty());
 /// ```
 ///
-/// # Panics
+/// If the number of executions and plans differs.
 /// If there is not one execution for each plan.
 pub fn verify_executions(
     executions: &[Execution],
@@ -70,7 +70,7 @@ pub fn verify_executions(
     defects
 }
 
-/// Ranks and parts that do not exist, and blocks that are not in one place.
+/// Ranks and parts that do not exist, and blocks that are not contiguous.
 fn malformed(acts: &[Vec<Act>], parts: usize, blocks: usize) -> Vec<Defect> {
     let mut defects = Vec::new();
     let ranks = acts.len();
@@ -91,7 +91,7 @@ fn malformed(acts: &[Vec<Act>], parts: usize, blocks: usize) -> Vec<Defect> {
     defects
 }
 
-/// Compares what every rank holds with what the operation promises.
+/// Compares the result of every rank with what the operation requires.
 fn wrong_results(
     buffers: &[Vec<Symbol>],
     symbols: &Symbols,
@@ -114,7 +114,7 @@ fn wrong_results(
     defects
 }
 
-/// Sums that are not added up as the plans add them up.
+/// Sums that are not added in the order of the plans.
 fn other_orders(
     buffers: &[Vec<Symbol>],
     symbols: &Symbols,

@@ -153,7 +153,7 @@ impl Board {
         self.condition(rank).withdraw(others.map(|other| self.condition(other)), || {
             if began.elapsed() > LONGEST_VISIT {
                 // Returning would let the memory be freed or changed while another rank accesses it.
-                eprintln!("unisono: a rank of the node does not let go of memory of rank {rank}");
+                eprintln!("unisono: a rank of the node still accesses memory of rank {rank}; aborting");
                 std::process::abort();
             }
         });

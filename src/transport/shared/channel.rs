@@ -1,4 +1,4 @@
-//! Channels: messages from one rank to another, in a few mailboxes in shared memory that are used in turn.
+//! Channels: messages from one rank to another, in a few slots in shared memory that are used in turn.
 
 use crossbeam_utils::CachePadded;
 use unisono_collectives::{Rank, SENDS_AHEAD};
@@ -10,7 +10,7 @@ use crate::transport::{Failure, Header};
 
 /// The number of messages that a channel can hold.
 pub(super) const SLOTS: u64 = SENDS_AHEAD as u64;
-/// The longest payload in a mailbox.
+/// The longest payload in a slot.
 pub(crate) const SHORT: usize = if cfg!(loom) { 128 } else { 4096 };
 /// The longest payload next to the number: both fit a pair of cache lines.
 const INLINE: usize = 2 * LINE - STAMP;
@@ -95,7 +95,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The location of a payload outside the mailbox.
+    /// The location of a payload outside the slot.
     pub(super) fn location(&self) -> Location {
         bytemuck::pod_read_unaligned(&self.inline[..size_of::<Location>()])
     }
@@ -109,7 +109,7 @@ pub(super) struct Stamp {
     pub(super) acknowledged: u64,
 }
 
-/// The mailbox of one message. Its number is written last: once it is visible, so is the rest.
+/// The slot of one message. Its number is written last: once it is visible, so is the rest.
 #[derive(Debug)]
 #[repr(C, align(128))]
 struct Slot {
@@ -134,7 +134,7 @@ pub(super) struct Channel {
 }
 
 // SAFETY: a message, its header and its payload are written by the sender alone, before the number and when the message before in
-// the slot is taken; they are read after the number has been seen, and before the message is taken.
+// the slot is released; they are read after the number has been seen, and before the message is released.
 unsafe impl Sync for Channel {}
 
 impl Channel {
@@ -186,14 +186,14 @@ impl Channel {
     #[inline]
     pub(super) fn arrived(&self, number: u64) -> Option<&Message> {
         let slot = self.slot(number);
-        // SAFETY: the number is there, so all of the message was written before, and it stays until it is taken.
+        // SAFETY: the number is there, so all of the message was written before, and it stays until it is released.
         (slot.number.load(Ordering::Acquire) == number)
             .then(|| slot.message.with(|message| unsafe { &*message }))
     }
 
     /// The header of message `number`, which has arrived and is not released.
     pub(super) fn header(&self, number: u64) -> &Header {
-        // SAFETY: the message has arrived and is not taken, so nobody writes to its header.
+        // SAFETY: the message has arrived and is not released, so nobody writes to its header.
         self.headers[(number % SLOTS) as usize].with(|header| unsafe { &*header })
     }
 
@@ -225,11 +225,11 @@ impl Channel {
         if size_bytes <= INLINE {
             return &message.inline[..size_bytes];
         }
-        // SAFETY: the message has arrived and is not taken, so nobody writes to the slot.
+        // SAFETY: the message has arrived and is not released, so nobody writes to the slot.
         self.slot(number).payload.with(|payload| unsafe { &(&*payload)[..size_bytes] })
     }
 
-    /// Releases message `number`: its mailbox, and the memory that it points to, belong to the sender again.
+    /// Releases message `number`: its slot, and the memory that it points to, belong to the sender again.
     pub(super) fn take(&self, number: u64) {
         self.taken.store(number, Ordering::Release);
     }

@@ -63,7 +63,7 @@ impl<'a> Receiving<'a> {
         }
     }
 
-    /// Consumes a payload outside the mailbox.
+    /// Consumes a payload outside the slot.
     fn take_long(&mut self, location: Location) -> Result<(), Failure> {
         if location.segment == Location::STAGING {
             let size_bytes = PIECE.min(self.size_bytes - self.taken);

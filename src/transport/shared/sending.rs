@@ -16,7 +16,7 @@ pub(super) const KERNEL_BYTES: usize = 64 << 10;
 /// The way a payload is transferred.
 #[derive(Debug)]
 enum Way<'a> {
-    /// In the mailbox of its message.
+    /// In the slot of its message.
     Short,
     /// Read in place. The bytes are lent until the receiver has released the message.
     Whole(Location, Option<Lent<'a>>),

@@ -8,7 +8,7 @@ use crate::transport::{Failure, Header, Incoming, Outgoing};
 const LOOKS: u32 = 1000;
 
 impl Shared {
-    /// Sends a message, if it is short and a mailbox is free.
+    /// Sends a message, if it is short and a slot is free.
     #[inline]
     pub(super) fn sends_short(&mut self, header: &Header, outgoing: &Outgoing<'_>) -> bool {
         let (bytes, to) = (outgoing.bytes, self.position_of(outgoing.to));

@@ -39,7 +39,7 @@ fn until_arrived(channel: &Channel, number: u64) -> &Message {
     }
 }
 
-/// More messages than mailboxes, so that one is reused.
+/// More messages than slots, so that one is reused.
 fn messages_of(size_bytes: usize) {
     loom::model(move || {
         let channel = channel();
