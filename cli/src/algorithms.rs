@@ -1,4 +1,4 @@
-//! Algorithms on the command line: a name, or all.
+//! The option value for algorithms: a name, or `all`.
 
 use clap::builder::TypedValueParser;
 use unisono::Algorithm;
@@ -6,11 +6,11 @@ use unisono_collectives::names::UnknownName;
 
 use super::values::named;
 
-/// What one name stands for.
+/// The algorithms that one name stands for.
 #[derive(Debug, Clone)]
 pub(super) struct Algorithms(pub(super) Vec<Algorithm>);
 
-/// The name of an algorithm, or all.
+/// Parses the name of an algorithm, or `all`.
 pub(super) fn algorithms() -> impl TypedValueParser<Value = Algorithms> {
     let parse = |name: &str| -> Result<_, UnknownName> {
         match name {

@@ -1,4 +1,4 @@
-//! `unisono bench`: algorithms and vendors against each other, for every operation.
+//! `unisono bench`: benchmarks algorithms and vendor collectives, for every operation.
 
 use clap::{Args as ClapArgs, ValueEnum};
 #[cfg(feature = "nccl")]
@@ -18,38 +18,38 @@ mod table;
 
 use rows::{Format, Rows};
 
-/// What is measured, and how it is shown.
+/// What to benchmark, and how to print it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The algorithms, separated by commas; also rules by size such as "tree:0-8K;ring:8K-"
+    /// Algorithms, comma-separated; also rules by size, such as "tree:0-8K;ring:8K-"
     #[arg(long, default_value = "all", value_delimiter = ',')]
     #[arg(value_parser = named(["all"].into_iter().chain(Choice::names()), contenders))]
     algorithm: Vec<Contenders>,
-    /// What is measured, separated by commas
+    /// Collective operations, comma-separated
     #[arg(long, default_value = "all-reduce", value_delimiter = ',')]
     #[arg(value_parser = named(["all"].into_iter().chain(Operation::ALL.map(Operation::name)), operations))]
     operation: Vec<Operations>,
-    /// The sizes of the array: from MIN to MAX, FACTOR times as large each time (2 by default); K, M and G
-    /// are 2^10, 2^20 and 2^30
+    /// Array sizes in bytes: from MIN to MAX, growing by FACTOR (2 if omitted); the suffixes K, M and G
+    /// mean 2^10, 2^20 and 2^30
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "8:16M", value_parser = sizes)]
     bytes: Sizes,
-    /// The type of the elements
+    /// Element type
     #[arg(long, default_value = "f32", value_parser = named(DType::ALL.map(DType::name), str::parse::<DType>))]
     dtype: DType,
-    /// The reduction, where the operation reduces
+    /// Reduction operator, for operations that reduce
     #[arg(long, default_value = "sum")]
     #[arg(value_parser = named(ReduceOp::ALL.map(ReduceOp::name), str::parse::<ReduceOp>))]
     op: ReduceOp,
-    /// The kind of memory that the array is in
+    /// Kind of memory that holds the array
     #[arg(long, default_value = "slice", value_parser = named(Memory::ALL.map(Memory::name), str::parse::<Memory>))]
     memory: Memory,
-    /// A baseline that is measured in the same run, taking turns
+    /// Baseline to compare with, alternating in the same run
     #[arg(long)]
     against: Option<Baseline>,
-    /// How often each algorithm is measured at each size; by default as often as is worth while
+    /// Iterations per algorithm and size [default: chosen by array size]
     #[arg(long, value_name = "N", value_parser = whole(1, MOST_ITERATIONS))]
     iterations: Option<usize>,
-    /// How the rows are written
+    /// Output format
     #[arg(long, default_value = "table")]
     format: Format,
     #[command(flatten)]
@@ -96,9 +96,9 @@ fn operations(name: &str) -> Result<Operations, UnknownName> {
 #[derive(Debug, Clone, PartialEq)]
 struct Sizes(Vec<usize>);
 
-/// A benchmark keeps the time of each.
+/// A benchmark stores the time of each iteration.
 const MOST_ITERATIONS: usize = 10_000_000;
-/// No array of a benchmark is larger.
+/// The largest array of a benchmark.
 const MOST_BYTES: usize = 1 << 34;
 
 fn sizes(text: &str) -> Result<Sizes, String> {
@@ -184,7 +184,7 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
     Ok(())
 }
 
-/// Who is left out, in a line for each reason.
+/// The contenders left out, one line per reason.
 fn left_out_of(mut rest: Vec<(Choice, String)>) -> Vec<String> {
     let mut lines = Vec::new();
     while let Some((_, why)) = rest.first().cloned() {
@@ -196,25 +196,25 @@ fn left_out_of(mut rest: Vec<(Choice, String)>) -> Vec<String> {
     lines
 }
 
-/// Why contenders cannot be measured in this memory, if so: NCCL works on that of GPUs.
+/// The error for contenders that cannot run in this kind of memory: NCCL needs GPU memory.
 fn without_gpu(contenders: &[Choice], memory: Memory) -> Option<String> {
     let is_nccl =
         |choice: &&Choice| matches!(choice, Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl));
     let choice = contenders.iter().find(is_nccl).filter(|_| memory != Memory::Device)?;
     Some(format!(
-        "{choice} works on the memory of GPUs, and not on --memory {memory}: add --memory device, or choose another --algorithm"
+        "{choice} works on GPU memory, not on --memory {memory}: add --memory device, or choose another --algorithm"
     ))
 }
 
-/// Why the benchmark makes no sense, if so: MPI's own collectives cannot be measured everywhere, and arrays on GPUs are only
-/// all-reduced. Every rank knows.
+/// The error for an invalid benchmark: MPI's own collectives are not available everywhere, and GPU arrays support only
+/// all-reduce. Every rank reaches the same verdict.
 fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
     let mut operations = settings.operations.iter();
     if settings.memory == Memory::Device
         && let Some(operation) = operations.clone().find(|&&operation| operation != Operation::AllReduce)
     {
         return Some(format!(
-            "--memory device measures all-reduce, and no {operation}: choose another --memory"
+            "--memory device supports all-reduce only, not {operation}: choose another --memory"
         ));
     }
     let mpi = Choice::Vendor(Vendor::Mpi);
@@ -225,13 +225,13 @@ fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
     match comm.collective(mpi) {
         Err(error) => Some(error.to_string()),
         Ok(_) if reduces_halves => {
-            Some(format!("MPI has no {}: leave out mpi, or choose another --dtype", settings.dtype))
+            Some(format!("MPI has no {}: remove mpi, or choose another --dtype", settings.dtype))
         }
         Ok(_) => None,
     }
 }
 
-/// How arrays on GPUs travel. Where a rank has no GPU, all know why, and rank 0 says it.
+/// The route of GPU arrays. If a rank has no GPU, all ranks know why, and rank 0 reports it.
 #[cfg(feature = "nccl")]
 fn device_route(comm: &mut Communicator) -> Result<String, Failure> {
     comm.device_route().map_err(|error| match error {

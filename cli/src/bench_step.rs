@@ -1,4 +1,4 @@
-//! `unisono bench-step`: how long a mirrored step takes, and where its time goes.
+//! `unisono bench-step`: times a data-parallel training step and breaks down its time.
 
 use std::time::{Duration, Instant};
 
@@ -19,35 +19,35 @@ use super::values::{count, named};
 use super::world::World;
 use super::{Failure, Figures};
 
-/// What is measured.
+/// What to benchmark.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// How many outputs each hidden layer of the MLP has
+    /// Widths of the hidden layers of the MLP, comma-separated
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1024,1024", value_parser = count)]
     hidden: Vec<usize>,
-    /// How many samples each rank takes in a step
+    /// Samples per rank and step
     #[arg(long, value_name = "PER_RANK", default_value_t = 128, value_parser = count)]
     batch_size: usize,
-    /// How many steps are measured, after a few that are not
+    /// Steps to measure, after a short warm-up
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = count)]
     steps: usize,
-    /// Whether gradients travel beside the backward pass: auto, beside or in-turn
+    /// Gradient all-reduce: beside (overlaps the backward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
-    /// The format in which gradients are sent: f32, bf16 or f16
+    /// Wire format of gradients: f32, bf16 or f16
     #[arg(long, default_value = "f32")]
     wire: Wire,
-    /// The all-reduce algorithm, as for train
+    /// All-reduce algorithm, as for train
     #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
-    /// How the figures are told
+    /// Output format
     #[arg(long, default_value = "human")]
     format: Figures,
     #[command(flatten)]
     world: World,
 }
 
-/// Steps before measuring.
+/// Unmeasured steps at the start.
 const WARM_UP: usize = 5;
 
 /// Medians over steps, of the slowest rank of each.
@@ -88,7 +88,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     if let Some(choice @ (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl))) = &args.algorithm
     {
         return Err(TrainError::Setting(format!(
-            "{choice} works in the memory of GPUs, and steps are measured on the CPU: choose another algorithm"
+            "{choice} works on GPU memory, and bench-step runs on the CPU: choose another --algorithm"
         )));
     }
     if let Some(choice) = args.algorithm.clone() {
@@ -112,7 +112,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         let Times { compute, hidden, exposed, update, .. } = report.times;
         let mut times = [began.elapsed(), compute, hidden, exposed, update]
             .map(|time: Duration| 1e3 * time.as_secs_f64());
-        // By our own algorithms, whatever is measured: not every MPI has this reduction.
+        // Uses our own algorithms whatever is measured: not every MPI has this reduction.
         let call = Call::all_reduce(DType::F64, ReduceOp::Max, times.len());
         comm.collective(Choice::Auto)?.run(&call, bytemuck::cast_slice_mut(&mut times))?;
         if step >= WARM_UP {
@@ -138,7 +138,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     })
 }
 
-/// Images of no meaning: what a step costs does not depend on them.
+/// Synthetic images: the cost of a step does not depend on their content.
 fn batch(samples: usize) -> Batch {
     let pixels = (0..samples * 28 * 28).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
     let targets = (0..samples).map(|at| (at % 10) as u32).collect();
@@ -149,8 +149,8 @@ fn tell(row: &Row, format: Figures) {
     match format {
         Figures::Json => println!("{}", serde_json::to_string(row).expect("figures are plain")),
         Figures::Human => println!(
-            "{} parameters, {} ranks over {}: {:.2} ms per step; computing {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
-             updating {:.2}",
+            "{} parameters, {} ranks over {}: {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
+             update {:.2}",
             row.parameters,
             row.ranks,
             row.transport,

@@ -1,4 +1,4 @@
-//! `unisono doctor`: what may be wrong with this machine, or with how ranks are launched on it.
+//! `unisono doctor`: diagnoses this machine and the launch.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ pub(super) struct Args {
     world: World,
 }
 
-/// Where the text of a finding begins, after its state and its subject.
+/// The column where the text of a finding begins, after its state and its subject.
 const FINDING_AT: usize = 19;
 
-/// The exit code is 1 if something is wrong.
+/// Exits with 1 if a finding is `WRONG`.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let is_wrong = AtomicBool::new(false);
     let tell = |findings: Vec<Finding>| {
@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         Ok(())
     });
     match ran {
-        // Ranks that are no world are what a doctor is asked about.
+        // Ranks that cannot form a world are a finding, not a failure of the command.
         Err(Failure::BadInput(why)) => tell(examine_refused(&why)),
         ran => ran?,
     }

@@ -1,4 +1,4 @@
-//! `unisono evaluate`: how good a saved model is.
+//! `unisono evaluate`: evaluates a saved model.
 
 use std::path::PathBuf;
 
@@ -12,32 +12,32 @@ use unisono_train::{Part, Saved, TrainError};
 use super::world::World;
 use super::{Failure, Figures, train};
 
-/// What is measured, and on what.
+/// The model, and the data to evaluate it on.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// A checkpoint, or the directory that train saves them to, of which the newest is taken
+    /// Checkpoint, or a directory of checkpoints, of which the newest is loaded
     #[arg(long, value_name = "DIR")]
     checkpoint: PathBuf,
-    /// Data as for train; by default what the model was trained on
+    /// Data set, as for train [default: the one that the model was trained on]
     #[arg(long)]
     data: Option<Source>,
-    /// Which samples: test (held out) or train
+    /// Samples to use: test (held out) or train
     #[arg(long, default_value = "test")]
     split: Part,
-    /// How the figures are told
+    /// Output format
     #[arg(long, default_value = "human")]
     format: Figures,
     #[command(flatten)]
     world: World,
 }
 
-/// What was found; the same at any number of ranks.
+/// The results; the same on any number of ranks.
 #[derive(Debug, Serialize)]
 struct Line {
     event: &'static str,
     /// Mean over targets, in nats.
     loss: f64,
-    /// The share of targets that the model puts first, 0 to 1.
+    /// Top-1 accuracy, 0 to 1.
     accuracy: f64,
     targets: u64,
     step: u64,
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     unsafe { share_cores(args.world.local_ranks()) };
     let on_rank = |comm: &mut Communicator| measure(comm, args).map_err(train::failure);
     if Launcher::detect().rank.is_none() && args.world.local_ranks() == 1 {
-        // One process that nobody launched needs no MPI.
+        // A single rank without a launcher needs no MPI.
         return unisono::threads(1, |mut comm| on_rank(&mut comm)).swap_remove(0);
     }
     args.world.run(on_rank)
@@ -89,15 +89,15 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Says what a person should know of the figures that follow.
+/// Prints warnings about the results that follow.
 pub(super) fn warn(saved: &Saved, data: Option<&Source>) {
     for passed in &saved.passed_over {
         eprintln!("unisono: passed over {}: {}", passed.path.display(), passed.why);
     }
     if let (None, Source::Csv(_) | Source::Images(_)) = (&saved.schema, data.unwrap_or(&saved.source)) {
         eprintln!(
-            "unisono: `{}` was saved before names were kept: columns are taken in their order and standardised by their own \
-             rows, and classes are numbered by the order of the names that are there now",
+            "unisono: `{}` was saved before names were kept: columns are matched by position and standardised by their own \
+             rows, and classes are numbered in the order of the present names",
             saved.path.display()
         );
     }

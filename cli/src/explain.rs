@@ -1,4 +1,4 @@
-//! `unisono explain`: the schedule, drawn, or how it is carried out.
+//! `unisono explain`: draws a schedule, or its execution.
 
 use clap::Args as ClapArgs;
 use unisono::size::bytes;
@@ -10,25 +10,25 @@ use unisono_collectives::{explain, explain_executions, names};
 use super::values::{named, whole};
 use super::{Failure, speaks};
 
-/// What is drawn.
+/// What to draw.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The algorithm
+    /// Algorithm to draw
     #[arg(value_parser = named(Algorithm::ALL.map(Algorithm::name), str::parse::<Algorithm>))]
     algorithm: Algorithm,
-    /// How many ranks
+    /// Number of ranks
     #[arg(long, value_name = "P", value_parser = whole(1, MOST_RANKS))]
     ranks: usize,
-    /// On how many nodes they live, as evenly as possible
+    /// Number of nodes; ranks are spread over them as evenly as possible
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = whole(1, MOST_RANKS))]
     nodes: usize,
-    /// Which collective
+    /// Collective operation
     #[arg(long, default_value = "all-reduce", value_parser = named(Operation::all(0).map(Operation::name), operation))]
     operation: Operation,
-    /// Draw how it is carried out: over memory on one node, and by the network between several
+    /// Draw the execution instead: over shared memory within a node, over the network between nodes
     #[arg(long)]
     execution: bool,
-    /// On arrays of this size, such as 8K, of elements of four bytes
+    /// Array size, such as 8K, in elements of four bytes, with --execution
     #[arg(long, value_name = "N", default_value = "1M", requires = "execution", value_parser = size_bytes)]
     bytes: usize,
 }
@@ -44,7 +44,7 @@ fn size_bytes(text: &str) -> Result<usize, String> {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let ranks = args.ranks;
     if !(1..=ranks).contains(&args.nodes) {
-        return Err(Failure::BadInput(format!("{ranks} ranks cannot live on {} nodes", args.nodes)));
+        return Err(Failure::BadInput(format!("{ranks} ranks do not fit on {} nodes", args.nodes)));
     }
     let sizes: Vec<_> = (0..args.nodes).map(|node| (ranks + node) / args.nodes).rev().collect();
     let topology = Topology::from_node_sizes(&sizes);
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The operation of this name, with rank 0 as its root.
+/// Parses the name of an operation; its root is rank 0.
 fn operation(name: &str) -> Result<Operation, names::UnknownName> {
     names::find("operation", name, &Operation::all(0), Operation::name)
 }

@@ -1,4 +1,4 @@
-//! Commands, and all processes that come of them: none outlives them.
+//! Child commands and all their descendants. No descendant outlives its command.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -13,20 +13,20 @@ use rustix::process::{
 };
 use signal_hook::low_level::signal_name;
 
-/// How often commands and signals are looked at.
+/// How often commands and signals are polled.
 pub(super) const POLL: Duration = Duration::from_millis(20);
-/// How long a command has, once it is told to end, to end what it has started.
+/// How long a command may take to clean up after SIGTERM.
 pub(super) const TO_END: Duration = Duration::from_secs(10);
-/// How long processes may take to end once they are killed: long enough for one that writes to a slow disk.
+/// How long processes may take to disappear after SIGKILL: long enough for one that writes to a slow disk.
 const TO_DIE: Duration = Duration::from_secs(30);
 
-/// Has the system make this process the parent of whatever its descendants leave behind, wherever they put themselves: ranks of a
-/// launcher that was killed, say, which would go on beside those of the next run.
+/// Makes this process the reaper of orphaned descendants, whatever session or group they are in: for example ranks of a
+/// killed launcher, which would otherwise run alongside those of the next run.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// A command that runs, in a process group of its own: what is typed at a terminal comes to it by this process alone.
+/// A running command in its own process group: signals typed at a terminal reach it only through this process.
 #[derive(Debug)]
 pub(super) struct Member {
     child: Child,
@@ -34,50 +34,50 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Starts it.
+    /// Starts the command.
     pub(super) fn start(mut command: Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
         let pid = Pid::from_child(&child);
         Ok(Self { child, pid })
     }
 
-    /// The number of its process.
+    /// Its process id.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How the command ended, if it has.
+    /// The exit status of the command, if it has ended.
     pub(super) fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// Sends a signal to the command itself, and to no other process: a launcher passes it on as it sees fit. It has not been
-    /// waited for, so the number is still its own; if it has just ended, nobody minds.
+    /// Sends a signal to the command itself and to no other process; a launcher forwards it as it sees fit. The command has not been
+    /// waited for, so its process id is still valid; if it has just ended, the signal has no effect.
     pub(super) fn signal(&self, signal: Signal) {
         let _ = kill_process(self.pid, signal);
     }
 
-    /// The same to all processes of its group, as a terminal does: the command may be a script around the program that is meant.
+    /// Sends a signal to its whole process group, as a terminal does: the command may be a script that wraps the program.
     pub(super) fn signal_group(&self, signal: Signal) {
         let _ = kill_process_group(self.pid, signal);
     }
 }
 
-/// Once all commands have ended, or are to: ends what they have left behind, and says how many processes these were.
+/// Kills all remaining descendants and returns how many there were. Call it once all commands have ended or must end.
 ///
 /// # Errors
-/// If they are still there after a time.
+/// If some are still alive after a time.
 pub(super) fn end() -> io::Result<usize> {
     let (began, mut killed) = (Instant::now(), HashSet::new());
     loop {
-        // Those that have ended and are ours by now.
+        // Reaps orphans that have ended.
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         let left = descendants()?;
         if left.is_empty() {
             return Ok(killed.len());
         }
         if began.elapsed() > TO_DIE {
-            let what = format!("processes {left:?} of the command do not end, though they were killed");
+            let what = format!("processes {left:?} of the command are still alive after SIGKILL");
             return Err(io::Error::new(io::ErrorKind::TimedOut, what));
         }
         for pid in left.iter().filter(|process| process.runs).filter_map(|process| Pid::from_raw(process.pid))
@@ -90,13 +90,13 @@ pub(super) fn end() -> io::Result<usize> {
     }
 }
 
-/// The exit code, as a shell has it: 128 and the signal for a command that was killed.
+/// The exit code as a shell reports it: 128 plus the signal for a killed command.
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// How a command ended that did not succeed, in words.
+/// Describes how a failed command ended.
 pub(super) fn how(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("failed with exit code {code}"),

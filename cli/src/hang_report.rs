@@ -1,4 +1,4 @@
-//! `unisono hang-report`: what happened, from the flight recorders that ranks have written.
+//! `unisono hang-report`: explains a hang or failure from the ranks' flight recorders.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::Failure;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The folder of the flight recorders: rank-0.json, …
+    /// Directory of the flight recorders: rank-0.json, …
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }

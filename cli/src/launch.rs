@@ -1,4 +1,4 @@
-//! `unisono launch`: the ranks of a world as processes of this machine, without MPI.
+//! `unisono launch`: starts the ranks of a world as processes on this machine, without MPI.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,29 +21,31 @@ mod ranks;
 use bootstrap_dir::BootstrapDir;
 use ranks::Ranks;
 
-/// What is started, and how often.
+/// The command, and how many ranks of it to start.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// How many processes to start: the ranks
+    /// Number of ranks to start, one process each
     #[arg(short = 'n', long, value_name = "N", value_parser = whole(1, MOST_RANKS))]
     ranks: usize,
-    /// How long the other ranks may take to end by themselves, when one has failed
+    /// Time for the other ranks to exit by themselves after one has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole(0, LONGEST_S))]
     grace_s: u64,
-    /// The command that every rank runs, after --; only rank 0 reads what is piped in
+    /// Command that every rank runs, after --; only rank 0 reads piped standard input
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
-/// As many as `--threads` takes.
+/// The same limit as for `--threads`.
 const MOST_RANKS: usize = 1024;
 
-/// Runs a process for each rank until all have ended. The exit code is that of the rank that failed first; 75 if ranks were asked
-/// to stop and none failed.
+/// Runs one process per rank until all have ended. Exits with the exit code of the rank that failed first, or with 75 if ranks
+/// stopped on request and none failed.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(ranks @ 2..) = Launcher::detect().ranks {
-        // All of them find the same.
-        let why = format!("launch starts a world, and cannot be itself one of {ranks} ranks: start it alone");
+        // All ranks find the same error.
+        let why = format!(
+            "launch starts the ranks itself, and cannot run as one of {ranks} ranks: start it without a launcher"
+        );
         return Err(if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere });
     }
     Ok(launch(args).unwrap_or_else(|error| {
@@ -63,7 +65,7 @@ fn launch(args: &Args) -> io::Result<ExitCode> {
     let mut ranks = match Ranks::start(&args.command, args.ranks, bootstrap_dir.path()) {
         Ok(ranks) => ranks,
         Err(error) => {
-            // Those that were started wait for the others.
+            // The ranks already started wait for the others.
             family::end()?;
             say(&format!("cannot start {}: {error}", args.command[0].display()));
             return Ok(ExitCode::from(BAD_INPUT));
@@ -73,12 +75,12 @@ fn launch(args: &Args) -> io::Result<ExitCode> {
     let left = family::end()?;
     watched?;
     if left > 0 {
-        say(&format!("ended {left} processes that the ranks left behind"));
+        say(&format!("killed {left} processes that the ranks left behind"));
     }
     Ok(ExitCode::from(ranks.code()))
 }
 
-/// The signals that ranks are told of. A terminal that goes away is one, but where that is ignored, as under `nohup`.
+/// The signals that are forwarded to ranks. SIGHUP is one of them unless it is ignored, as under `nohup`.
 fn heeded() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut heeded = vec![SIGTERM, SIGINT, SIGUSR1];
@@ -88,7 +90,7 @@ fn heeded() -> Vec<i32> {
     heeded
 }
 
-/// Whether a process ignores a signal, by what `/proc/PID/status` says.
+/// Whether a process ignores a signal, according to its `/proc/PID/status`.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

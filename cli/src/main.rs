@@ -1,6 +1,6 @@
-//! The command `unisono`: one file for each sub-command, and nothing in them that a user of the library would miss.
+//! The command `unisono`: one file per subcommand. Everything they do is also available from the library.
 
-#![deny(clippy::print_stdout, clippy::print_stderr, reason = "all that is said goes through output.rs")]
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "all output goes through output.rs")]
 
 use std::process::ExitCode;
 use std::thread;
@@ -42,7 +42,7 @@ mod world;
 
 use usage::Unrun;
 
-/// The system's allocator gives large blocks back to the system at once, and candle would spend a third of
+/// The system's allocator returns large blocks to the kernel at once, and candle would spend a third of
 /// a step in page faults.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -63,86 +63,86 @@ const STYLES: Styles = Styles::styled()
     .placeholder(AnsiColor::Cyan.on_default());
 
 const AFTER_HELP: &str = "\
-Ranks are processes under mpirun, or threads:
-  mpirun -n 2 unisono bench --against mpi
-  unisono train --threads 2
+Examples:
+  mpirun -n 2 unisono bench --against mpi   Ranks are processes
+  unisono train --threads 2                 Ranks are threads
 
-See `unisono help COMMAND` for what a command takes.";
+See `unisono help COMMAND` for the options of a command.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Train a model on all ranks together
+    /// Train a model, data-parallel over all ranks
     #[cfg(feature = "candle")]
     Train(Box<train::Args>),
-    /// Measure a saved model on data
+    /// Evaluate a saved model on a data set
     #[cfg(feature = "candle")]
     Evaluate(evaluate::Args),
-    /// Ask a saved model for classes, or for how a text goes on
+    /// Classify samples or continue a text with a saved model
     #[cfg(feature = "candle")]
     Predict(predict::Args),
-    /// Measure where the time of a training step goes
+    /// Benchmark a training step and break down its time
     #[cfg(feature = "candle")]
     BenchStep(bench_step::Args),
-    /// Measure algorithms and vendors against each other: all-reduce and every other operation
+    /// Benchmark all-reduce and the other collectives
     Bench(bench::Args),
-    /// Look for what is wrong with this machine, or with a launch
+    /// Diagnose this machine and the launch
     Doctor(doctor::Args),
     /// Draw the schedule of an algorithm
     Explain(explain::Args),
-    /// Say what happened, from the flight recorders of ranks
+    /// Explain a hang or failure from the ranks' flight recorders
     HangReport(hang_report::Args),
-    /// Start a command as the ranks of a world, on this machine and without MPI
+    /// Start N ranks of a command on this machine, without MPI
     Launch(launch::Args),
-    /// Draw what bench measured, as SVG
+    /// Plot benchmark results as SVG
     Plot(plot::Args),
-    /// Prove algorithms right, for every rank of many worlds
+    /// Prove algorithms correct for every rank of many world sizes
     Verify(verify::Args),
-    /// Measure what `auto` and predictions go by
+    /// Measure this machine to tune the cost model behind `auto`
     Tune(tune::Args),
-    /// Predict how long all-reduces take on machines that are not here
+    /// Predict all-reduce times on a cluster
     Simulate(simulate::Args),
-    /// Run a training command, and start it again when it fails
+    /// Run a training command and restart it when it fails
     Supervise(supervise::Args),
 }
 
-/// How figures are told.
+/// Output format of results.
 #[cfg(feature = "candle")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Figures {
-    /// For a person
+    /// Human-readable text
     Human,
-    /// A JSON object a line
+    /// One JSON object per line
     Json,
 }
 
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The user asked for something that cannot be; on all ranks alike, so that one of them says it.
+    /// The request is invalid. Every rank knows; one of them reports it.
     BadInput(String),
-    /// Another rank says what the user asked for that cannot be.
+    /// The request is invalid, and another rank reports it.
     SaidElsewhere,
-    /// Something went wrong on the way.
+    /// Something failed at run time.
     Error(String),
-    /// The same, and the ranks have said what.
+    /// Something failed at run time, and the ranks have already reported it.
     Said,
-    /// It was asked to stop before its end, and did so.
+    /// The command stopped early on request.
     #[cfg(feature = "candle")]
     Stopped,
 }
 
 const BAD_INPUT: u8 = 2;
-/// What was asked to stop has saved what there is to go on from: BSD's `EX_TEMPFAIL`, which invites to try again.
+/// Stopped on request, with a checkpoint to resume from: BSD's `EX_TEMPFAIL`, which invites a retry.
 const STOPPED: u8 = 75;
 
-/// A launcher ends the whole job when a rank fails, perhaps before the one that speaks has spoken; so the
-/// others leave quietly, and the job's exit code is that of the rank that says why.
+/// A launcher ends the whole job when a rank fails, perhaps before the reporting rank has reported. The
+/// others therefore exit with success, and the job's exit code is that of the rank that reports.
 const LEFT_TO_ANOTHER: ExitCode = ExitCode::SUCCESS;
 
-/// For how long a rank that finds its command line wrong tries to tell the others.
+/// How long a rank with an invalid command line tries to inform the others.
 const TO_REFUSE: Duration = Duration::from_secs(10);
 
-/// Runs the command; its exit code: 0, 1 if something went wrong, 2 if the command makes no sense, 75 if it was asked to stop.
+/// Runs the command. Exit code: 0 on success, 1 on failure, 2 if the command is invalid, 75 if it stopped on request.
 fn main() -> ExitCode {
     if speaks() {
         warn_of_unread_settings();
@@ -178,7 +178,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says why a command did not succeed, if that is this process's to say.
+/// Reports why a command failed, if this rank is the one to report it.
 fn failed(failure: &Failure) -> ExitCode {
     match failure {
         Failure::BadInput(message) => {
@@ -196,7 +196,7 @@ fn failed(failure: &Failure) -> ExitCode {
     }
 }
 
-/// Shows help that was asked for, or that somebody needs who asked for nothing.
+/// Shows help: on request, or because the command line is empty.
 fn told(help: &clap::Error) -> ExitCode {
     if !speaks() {
         return LEFT_TO_ANOTHER;
@@ -207,12 +207,12 @@ fn told(help: &clap::Error) -> ExitCode {
     }
 }
 
-/// What this process finds wrong before it knows the ranks that were launched with it. They would wait for it; so it tells them, and
-/// all fail with what the first of them finds.
+/// An error that this rank finds before it has connected to the others. They would wait for it, so it informs them, and
+/// all fail with the error of the first rank that has one.
 fn refused(why: String) -> Failure {
     let Some(2..) = Launcher::detect().ranks else { return Failure::BadInput(why) };
     let said = why.clone();
-    // The others may be at something that they do by themselves.
+    // The other ranks may be busy with local work.
     let alone = move || {
         thread::sleep(TO_REFUSE);
         eprintln!("unisono: {said}");
@@ -223,7 +223,7 @@ fn refused(why: String) -> Failure {
     if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere }
 }
 
-/// Tells all ranks; what each of them then says, if they could be told.
+/// Informs all ranks. Returns the message that each of them then prints, if they could be reached.
 fn told_to_all(why: &str) -> Option<String> {
     match unisono::refuse(why) {
         unisono::Error::Setting(why) => Some(why),
@@ -231,7 +231,7 @@ fn told_to_all(why: &str) -> Option<String> {
     }
 }
 
-/// Whether this process is the one that talks before ranks know each other: the launcher's rank 0, or the
+/// Whether this process prints before the ranks are connected: the launcher's rank 0, or the
 /// only process.
 fn speaks() -> bool {
     Launcher::detect().rank.is_none_or(|rank| rank == 0)

@@ -1,7 +1,7 @@
-//! What the command says: all of it goes through here.
+//! All output of the command.
 //!
-//! In all of the command `print!`, `println!` and `eprintln!` are these, and not the standard library's, which panic where
-//! nobody reads any more and where a disk is full.
+//! `print!`, `println!` and `eprintln!` are the macros below. The standard library's panic when the reader has closed
+//! the pipe or the disk is full.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
@@ -25,7 +25,7 @@ macro_rules! eprintln {
 
 /// Writes to standard output, or ends the process.
 pub(super) fn out(text: fmt::Arguments<'_>) {
-    // In one piece: other ranks may be saying something at the same moment.
+    // One write: other ranks may print at the same moment.
     let text = text.to_string();
     let mut stdout = io::stdout().lock();
     if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -33,13 +33,13 @@ pub(super) fn out(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Writes to standard error. Where that cannot be done, there is nobody left to be told.
+/// Writes to standard error. There is nowhere to report a failure to do so.
 pub(super) fn complain(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(text.to_string().as_bytes());
 }
 
-/// Ends the process, which cannot write to standard output: quietly and with 0 if whoever reads has read enough, as `head` does;
-/// otherwise it says why. Other threads may be ranks, which would wait for this one; so nothing is unwound.
+/// Ends the process after standard output has failed: silently and with 0 if the reader has closed the pipe, as `head` does;
+/// otherwise with an error. It does not unwind: other threads may be ranks, which would wait for this one.
 pub(super) fn end(error: &io::Error) -> ! {
     if error.kind() == ErrorKind::BrokenPipe {
         exit(0);
@@ -48,19 +48,19 @@ pub(super) fn end(error: &io::Error) -> ! {
     exit(1)
 }
 
-/// The columns that a table may take: 80, or those of the terminal if it has more.
+/// The width of a table in columns: 80, or the terminal's width if that is larger.
 pub(super) fn columns() -> usize {
     terminal_columns().unwrap_or(0).max(LEAST_COLUMNS)
 }
 
-/// A line for a person: broken between words where the terminal ends, and there indented. A file or another program gets it whole.
+/// Wraps a line to the terminal's width and indents continuation lines. Files and pipes get the line unwrapped.
 pub(super) fn broken(line: &str, indent: usize) -> String {
     terminal_columns().map_or_else(|| line.to_owned(), |columns| broken_at(line, indent, columns))
 }
 
 const LEAST_COLUMNS: usize = 80;
 
-/// How wide the terminal is, if standard output is one.
+/// The width of the terminal, if standard output is one.
 fn terminal_columns() -> Option<usize> {
     let stdout = io::stdout();
     let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok())??;

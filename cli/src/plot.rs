@@ -1,4 +1,4 @@
-//! `unisono plot`: rows of `unisono bench --format json`, drawn.
+//! `unisono plot`: draws the rows of `unisono bench --format json`.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -18,27 +18,27 @@ mod series;
 
 use series::Comparison;
 
-/// What is drawn, and where it goes.
+/// What to draw, and where to write it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Files that `unisono bench --format json` wrote
+    /// Files written by `unisono bench --format json`
     #[arg(required = true, value_name = "RESULTS")]
     results: Vec<PathBuf>,
-    /// The operation that is drawn, where the files have rows of several
+    /// Operation to draw, if the files contain several
     #[arg(long, value_parser = named(Operation::ALL.map(Operation::name), str::parse::<Operation>))]
     operation: Option<Operation>,
-    /// The figure: time and bus bandwidth over the size of the array
+    /// SVG file to write: time and bus bandwidth over array size
     #[arg(long, value_name = "FIGURE.svg", value_parser = svg)]
     out: PathBuf,
 }
 
-/// Another ending would promise another format; and results do not end so, and are not overwritten.
+/// Accepts only `.svg`: another extension suggests another format, and a file of results is never overwritten.
 fn svg(path: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(path);
     if path.extension().is_some_and(|extension| extension == "svg") && !path.is_dir() {
         Ok(path)
     } else {
-        Err("the figure is drawn as SVG: expected the name of a file that ends in .svg".to_owned())
+        Err("the figure is SVG: expected a file name that ends in .svg".to_owned())
     }
 }
 
@@ -61,14 +61,14 @@ fn read(paths: &[PathBuf], operation: Option<Operation>) -> Result<Comparison, S
     Comparison::of(&rows)
 }
 
-/// Writes beside the target and renames, so that there is a whole figure or none.
+/// Writes atomically: to a temporary file, which is then renamed.
 fn write(path: &Path, figure: &str) -> Result<(), Failure> {
     let unfinished = path.with_extension(format!("svg.{}", std::process::id()));
     let said = |error| format!("cannot write `{}`: {error}", path.display());
-    // A directory that is not there, or not ours, is the user's to mend; a disk that is full is not.
+    // A missing directory or permission is bad input; a full disk is not.
     let mut file = File::create(&unfinished).map_err(|error| Failure::BadInput(said(error)))?;
     file.write_all(figure.as_bytes()).and_then(|()| fs::rename(&unfinished, path)).map_err(|error| {
-        // What is said is why there is no figure, not why its beginning cannot be removed.
+        // The error to report is the first, not one from removing the partial file.
         let _ = fs::remove_file(&unfinished);
         Failure::Error(said(error))
     })

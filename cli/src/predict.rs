@@ -1,4 +1,4 @@
-//! `unisono predict`: what a saved model says.
+//! `unisono predict`: classifies samples or continues a text with a saved model.
 
 use std::fmt;
 use std::io::{self, BufWriter, Stdout, Write};
@@ -14,30 +14,30 @@ use super::Failure;
 use super::evaluate::warn;
 use super::train::failure;
 
-/// Which model is asked, and what.
+/// The model and its input.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// A checkpoint, or the directory that train saves them to, of which the newest is taken
+    /// Checkpoint, or a directory of checkpoints, of which the newest is loaded
     #[arg(long, value_name = "DIR")]
     checkpoint: PathBuf,
     #[command(flatten)]
     asked: Asked,
-    /// Which samples of the data; by default test, and all where none is held out, or a table says no classes
+    /// Samples to use [default: test; all if none is held out or a table has no classes]
     #[arg(long, conflicts_with_all = ["image", "prompt"])]
     split: Option<Samples>,
-    /// At most so many samples
+    /// Classify at most N samples
     #[arg(long, value_name = "N", conflicts_with_all = ["image", "prompt"])]
     limit: Option<usize>,
-    /// How many characters to go on
+    /// Number of characters to generate
     #[arg(long, value_name = "N", conflicts_with_all = ["data", "image"], default_value_t = 200)]
     length: usize,
-    /// How boldly characters are drawn: 1 as the model finds them probable, 0 always the most probable
+    /// Sampling temperature: 1 samples from the model's distribution, 0 always takes the most probable character
     #[arg(long, value_name = "T", conflicts_with_all = ["data", "image"], default_value_t = 1.0)]
     temperature: f64,
-    /// Where the randomness of the characters comes from
+    /// Random seed for sampling
     #[arg(long, value_name = "N", conflicts_with_all = ["data", "image"], default_value_t = 0)]
     seed: u64,
-    /// How answers are told
+    /// Output format
     #[arg(long, default_value = "human")]
     format: Format,
 }
@@ -45,24 +45,24 @@ pub(super) struct Args {
 #[derive(Debug, ClapArgs)]
 #[group(required = true, multiple = false)]
 struct Asked {
-    /// For models of images or tables: the samples of a data set, as for train
+    /// Data set to classify, as for train (image and table models)
     #[arg(long)]
     data: Option<Source>,
-    /// For models of images: PNG or JPEG files
+    /// PNG or JPEG files to classify (image models)
     #[arg(long, value_name = "FILE", num_args = 1..)]
     image: Option<Vec<PathBuf>>,
-    /// For the transformer: a text that it continues
+    /// Text to continue (transformer)
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Samples {
-    /// Those held out
+    /// Held-out samples
     Test,
-    /// Those to train on
+    /// Training samples
     Train,
-    /// First those held out, then those to train on
+    /// Held-out samples, then training samples
     All,
 }
 
@@ -78,25 +78,25 @@ impl Samples {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For a person
+    /// Human-readable text
     Human,
-    /// A JSON object a line
+    /// One JSON object per line
     Json,
-    /// A table with a header
+    /// Comma-separated values with a header
     Csv,
 }
 
-/// How many samples the model sees at a time: as many as evaluation takes, so that nothing differs by a bit.
+/// The batch size, the same as in evaluation, so that results agree to the bit.
 const BATCH: usize = 64;
 
-/// What is said of a sample.
+/// The prediction for a sample.
 #[derive(Serialize)]
 struct Sample {
     split: &'static str,
     index: usize,
     class: u32,
     probability: f64,
-    /// None where the data do not say.
+    /// None if the data have no labels.
     label: Option<u32>,
     class_name: String,
     label_name: Option<String>,
@@ -113,7 +113,7 @@ impl fmt::Display for Sample {
     }
 }
 
-/// What is said of an image.
+/// The prediction for an image.
 #[derive(Serialize)]
 struct Image {
     image: String,
@@ -128,7 +128,7 @@ impl fmt::Display for Image {
     }
 }
 
-/// How a text goes on.
+/// The continuation of a text.
 #[derive(Serialize)]
 struct Continuation<'a> {
     prompt: &'a str,
@@ -141,7 +141,7 @@ impl fmt::Display for Continuation<'_> {
     }
 }
 
-/// Why not all was said.
+/// Why the output is incomplete.
 enum Stopped {
     Train(TrainError),
     Output(io::Error),
@@ -157,13 +157,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut rows = Rows::new(args.format);
     match answer(args, &mut rows).and_then(|()| rows.end()) {
         Ok(()) => Ok(()),
-        // Whoever reads has read enough.
+        // The reader has closed the pipe.
         Err(Stopped::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(Stopped::Output(error)) => {
             Err(Failure::Error(format!("cannot write to standard output: {error}")))
         }
         Err(Stopped::Train(error)) => {
-            // What was said before stands.
+            // Flushes the results so far.
             let _ = rows.end();
             Err(failure(error))
         }
@@ -195,7 +195,7 @@ fn answer(args: &Args, rows: &mut Rows) -> Result<(), Stopped> {
     Ok(())
 }
 
-/// Tells the class of each sample.
+/// Classifies each sample.
 fn classify(
     saved: &Saved,
     predictor: &Predictor,
@@ -206,7 +206,7 @@ fn classify(
     let dataset = Arc::new(saved.dataset(Some(source))?);
     let is_split = !dataset.test.is_empty();
     if args.split == Some(Samples::Test) && !is_split {
-        let why = format!("no sample of {source} is held out: ask for all, with --split all");
+        let why = format!("{source} has no held-out samples: use --split all");
         return Err(TrainError::Setting(why).into());
     }
     let samples = args.split.unwrap_or(if is_split { Samples::Test } else { Samples::All });
@@ -217,7 +217,7 @@ fn classify(
         left -= count;
         let dataset = Arc::clone(&dataset);
         let starts = (0..count).step_by(BATCH);
-        // Images are decoded on threads.
+        // Decodes images on several threads.
         let batches = Pipeline::of(starts).map(Threads::Auto, move |start| {
             let own: Vec<_> = (start..count.min(start + BATCH)).collect();
             part.of(&dataset).batch(&own, Pass::Evaluation)
@@ -245,7 +245,7 @@ fn classify(
     Ok(())
 }
 
-/// Answers on their way to standard output.
+/// Writes predictions to standard output.
 enum Rows {
     Human(BufWriter<Stdout>),
     Json(BufWriter<Stdout>),

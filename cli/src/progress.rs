@@ -1,7 +1,7 @@
-//! A progress bar that also shows under mpirun.
+//! A progress bar that also works under mpirun.
 //!
-//! A launcher reads what its ranks write and passes it on, so a rank's standard error is a pipe even where
-//! a person looks at the launcher's. The bar is drawn if either is a terminal.
+//! A launcher forwards the output of its ranks, so a rank's standard error is a pipe even when
+//! the launcher's is a terminal. The bar is drawn if either is a terminal.
 
 use std::fmt;
 use std::fs;
@@ -10,10 +10,10 @@ use std::os::unix::process::parent_id;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
-/// How often a second the bar is drawn.
+/// How many times per second the bar is drawn.
 const REDRAWS_PER_SECOND: u8 = 5;
 
-/// A bar of one epoch, if somebody is there to see it.
+/// The progress bar of an epoch; hidden without a terminal.
 pub(super) fn bar() -> ProgressBar {
     let target = if io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -26,18 +26,18 @@ pub(super) fn bar() -> ProgressBar {
     ProgressBar::with_draw_target(None, target).with_style(style.expect("the template is right"))
 }
 
-/// Whether the process that started this one, a launcher, has a terminal as its standard error.
+/// Whether standard error of the parent process, a launcher, is a terminal.
 fn launcher_has_terminal() -> bool {
     let stderr = fs::read_link(format!("/proc/{}/fd/2", parent_id()));
     stderr.is_ok_and(|path| path.starts_with("/dev/pts") || path.starts_with("/dev/tty"))
 }
 
-/// Standard error as a terminal, for what passes it on to one.
+/// Standard error, for a launcher that forwards it to a terminal.
 struct PassedOn;
 
 impl fmt::Debug for PassedOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("standard error, passed on to a terminal")
+        f.write_str("standard error, forwarded to a terminal")
     }
 }
 

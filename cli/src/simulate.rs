@@ -1,4 +1,4 @@
-//! `unisono simulate`: how long all-reduces would take on machines that are not here.
+//! `unisono simulate`: predicts all-reduce times on a cluster.
 
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
@@ -11,46 +11,46 @@ use super::algorithms::{Algorithms, algorithms};
 use super::values::whole;
 use super::{Failure, speaks};
 
-/// What is simulated, and on what.
+/// What to simulate, and on which cluster.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The algorithms, separated by commas, or all
+    /// Algorithms, comma-separated, or all
     #[arg(value_delimiter = ',', required = true, value_parser = algorithms())]
     algorithm: Vec<Algorithms>,
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, value_name = "M", value_parser = whole(1, MOST_RANKS))]
     nodes: u64,
-    /// How many ranks live on each
+    /// Number of ranks per node
     #[arg(long, value_name = "L", value_parser = whole(1, MOST_RANKS))]
     ranks_per_node: u64,
-    /// The size of the array, of f32; K, M and G are 2^10, 2^20 and 2^30
+    /// Size of the f32 array in bytes; the suffixes K, M and G mean 2^10, 2^20 and 2^30
     #[arg(long, value_name = "S", value_parser = size)]
     bytes: usize,
-    /// What messages inside a node cost: latency and rate
+    /// Latency and bandwidth of messages within a node [default: of a two-core machine]
     #[arg(long, value_name = "ALPHA_US,GB_PER_S", value_parser = link)]
     intra: Option<Link>,
-    /// What messages between nodes cost; the ranks of a node share one port of this rate
+    /// Latency and bandwidth of messages between nodes; the ranks of a node share one port of this bandwidth
     #[arg(long, value_name = "ALPHA_US,GB_PER_S", value_parser = link)]
     inter: Option<Link>,
-    /// How the rows are written
+    /// Output format
     #[arg(long, default_value = "table")]
     format: Format,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Aligned columns, for a person, fastest first
+    /// Aligned columns, fastest first
     Table,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// Beyond this the steps of a single rank's ring no longer fit into a cache, and all would take minutes.
+/// With more ranks, the steps of a single rank's ring no longer fit into a cache, and the simulation takes minutes.
 const MOST_RANKS: u64 = 1 << 15;
 const ELEMENT_SIZE_BYTES: usize = size_of::<f32>();
 
 fn size(text: &str) -> Result<usize, String> {
-    // Sizes in bytes of whole worlds stay far from overflow.
+    // The bytes of a whole world stay far below overflow.
     let size_bytes = bytes(text).filter(|size_bytes| (1..=1 << 40).contains(size_bytes));
     size_bytes.ok_or_else(|| "expected 1 to 1024G bytes, such as 100M".to_owned())
 }
@@ -63,7 +63,7 @@ fn link(text: &str) -> Result<Link, String> {
     Link::uniform(alpha_us, gb_per_s).map_err(|error| error.to_string())
 }
 
-/// One algorithm on that machine.
+/// The prediction for one algorithm.
 #[derive(Debug, Serialize)]
 struct Row {
     algorithm: &'static str,
@@ -71,12 +71,12 @@ struct Row {
     ranks_per_node: usize,
     ranks: usize,
     bytes: usize,
-    /// Of the rank that has most; null, like all that follow, where there is no prediction.
+    /// Of the rank that has most. Null, like all fields below, if there is no prediction.
     steps: Option<usize>,
     messages: Option<usize>,
     sent_bytes: Option<usize>,
     predicted_us: Option<f64>,
-    /// As in nccl-tests.
+    /// As defined by nccl-tests.
     busbw_gb_per_s: Option<f64>,
     /// Why there is no prediction.
     why_not: Option<String>,
@@ -113,7 +113,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn machine(args: &Args) -> Machine {
     let mut machine = Machine::default();
     if let Some(link) = &args.intra {
-        // One pass is as fast as the messages that it replaces, unless more is known.
+        // Without a measurement, a single pass costs as much as the messages that it replaces.
         machine.one_pass = Some(link.clone());
         machine.intra = link.clone();
     }
@@ -123,7 +123,7 @@ fn machine(args: &Args) -> Machine {
     machine
 }
 
-/// What rows are sorted by: those without a prediction last.
+/// The sort key: rows without a prediction come last.
 fn time_us(row: &Row) -> f64 {
     row.predicted_us.unwrap_or(f64::INFINITY)
 }
@@ -132,7 +132,7 @@ fn row(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes:
     let said =
         clock::predict(algorithm, Operation::AllReduce, topology, machine, size_bytes, ELEMENT_SIZE_BYTES);
     let ranks = topology.ranks();
-    // A single rank is done at once, and nothing goes over a bus.
+    // A single rank communicates nothing.
     let busbw_gb_per_s = |time_us: f64| {
         let carried_bytes = size_bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64;
         if carried_bytes == 0.0 { 0.0 } else { carried_bytes / (time_us * 1e3) }
@@ -156,15 +156,15 @@ fn row(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes:
 fn table(rows: &[Row], machine: &Machine) {
     let [Row { nodes, ranks_per_node, ranks, bytes, .. }, ..] = rows else { return };
     println!("# all-reduce of {bytes} bytes over {ranks} ranks, {ranks_per_node} on each of {nodes} node(s)");
-    for (link, place) in [(&machine.intra, "inside a node"), (&machine.inter, "between nodes")] {
+    for (link, place) in [(&machine.intra, "within a node"), (&machine.inter, "between nodes")] {
         println!(
-            "# a message {place}: {:.2} us and {:.2} GB/s, together {:.2} us",
+            "# a message {place}: latency {:.2} us, {:.2} GB/s, total {:.2} us",
             link.latency_us(*bytes),
             *bytes as f64 / link.occupied_us(*bytes) / 1e3,
             link.time_us(*bytes, false)
         );
     }
-    println!("# steps, messages and bytes sent are those of the rank that has most;");
+    println!("# steps, messages and bytes sent are the maximum over ranks;");
     println!("# busbw as in nccl-tests");
     println!(
         "#{:<18} {:>8} {:>9} {:>14} {:>14} {:>9}",

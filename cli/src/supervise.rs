@@ -1,4 +1,4 @@
-//! `unisono supervise`: a command that is started again when it fails, and passes signals on.
+//! `unisono supervise`: restarts a command when it fails, and forwards signals to it.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,34 +19,35 @@ mod plan;
 
 use plan::Plan;
 
-/// What is started again, and how often.
+/// The command, and how often to restart it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// How often to start the command again in a row; the count begins anew whenever there is a new checkpoint
+    /// Give up after N restarts in a row without a new checkpoint
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(0, u32::MAX))]
     max_restarts: u32,
-    /// How long to wait before that; twice as long each time in a row, up to a minute
+    /// Wait before a restart; doubles with every restart in a row, up to a minute
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = whole(0, LONGEST_S))]
     wait_s: u64,
-    /// How long the command may take to save and end, when it is to stop
+    /// Time for the command to save a checkpoint and exit when asked to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole(0, LONGEST_S))]
     grace_s: u64,
-    /// The command, after --: mpirun … unisono train … --checkpoint-dir DIR
+    /// Command to run, after --: mpirun … unisono train … --checkpoint-dir DIR
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
-/// The longest wait before a restart, unless a longer one is asked for.
+/// The longest wait before a restart, unless `--wait-s` is longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// How one run of the command ended.
 struct Ended {
     status: ExitStatus,
-    /// Whether it was to stop.
+    /// Whether it was asked to stop.
     was_asked: bool,
 }
 
-/// Runs the command until it succeeds, is to stop, or cannot go on. The exit code is the command's; 75 if it was to stop.
+/// Runs the command until it succeeds, is asked to stop, or exhausts its restarts. Exits with the command's exit code, or with 75 if
+/// it was asked to stop.
 pub(super) fn run(args: &Args) -> ExitCode {
     match supervise(args) {
         Ok(code) => code,
@@ -87,12 +88,12 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
         let saved = plan.newest_of_run();
         match code {
             BAD_INPUT => {
-                say("the command makes no sense (exit code 2), and is not started again");
+                say("the command is invalid (exit code 2); not restarting");
                 return Ok(ExitCode::from(BAD_INPUT));
             }
-            STOPPED => return Ok(stopped("it stopped as it was asked to", &plan)),
+            STOPPED => return Ok(stopped("the command stopped on request", &plan)),
             _ if was_asked => {
-                return Ok(stopped(&format!("{}, when it was to stop", how(status)), &plan));
+                return Ok(stopped(&format!("{} after it was asked to stop", how(status)), &plan));
             }
             _ => {}
         }
@@ -100,21 +101,21 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
             (newest, in_a_row) = (saved, 0);
         }
         if in_a_row == args.max_restarts {
-            say(&format!("{}; gives up after {in_a_row} restarts without a new checkpoint", how(status)));
+            say(&format!("{}; giving up after {in_a_row} restarts without a new checkpoint", how(status)));
             return Ok(ExitCode::from(code));
         }
         let wait = wait(Duration::from_secs(args.wait_s), in_a_row);
         in_a_row += 1;
         let (how, from, max) = (how(status), plan.from(), args.max_restarts);
-        say(&format!("{how}; starts again in {} s, {from}: restart {in_a_row} of {max}", wait.as_secs()));
+        say(&format!("{how}; restarting in {} s {from}: restart {in_a_row} of {max}", wait.as_secs()));
         if is_asked_within(wait, &mut signals) {
-            return Ok(stopped("asked to stop, while nothing ran", &plan));
+            return Ok(stopped("asked to stop while nothing was running", &plan));
         }
         plan.resume();
     }
 }
 
-/// How long to wait before a restart, after so many in a row.
+/// The wait before a restart, after so many in a row.
 fn wait(first: Duration, in_a_row: u32) -> Duration {
     let longest = LONGEST_WAIT.max(first);
     first.checked_mul(1 << in_a_row.min(16)).map_or(longest, |wait| wait.min(longest))
@@ -135,7 +136,7 @@ fn is_asked_within(wait: Duration, signals: &mut Signals) -> bool {
 }
 
 fn stopped(what: &str, plan: &Plan) -> ExitCode {
-    say(&format!("{what}; the next run goes on {}, with --resume (exit code {STOPPED})", plan.from()));
+    say(&format!("{what}; with --resume the next run starts {} (exit code {STOPPED})", plan.from()));
     ExitCode::from(STOPPED)
 }
 
@@ -143,17 +144,17 @@ fn how(status: ExitStatus) -> String {
     format!("the command {}", family::how(status))
 }
 
-/// What is done next for a command that is to stop, when its time is over.
+/// What a command that must stop has been asked to do so far.
 enum Asked {
     No,
-    /// To save and end.
+    /// To save a checkpoint and exit.
     ToSave,
-    /// To end.
+    /// To exit.
     ToEnd,
 }
 
-/// Waits for the command to end, and has it stop if this process is told to: first it is asked to save, which a launcher passes on
-/// to all ranks, then to end; at last it is killed, with all that it has started. Another signal means: now.
+/// Waits for the command to end, and stops it if this process gets a signal: first by asking it to save, which a launcher forwards
+/// to all ranks, then with SIGTERM; at last it kills the command and all its descendants. Another signal skips to the next stage.
 fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Result<Ended> {
     let (mut asked, mut deadline) = (Asked::No, None);
     let status = loop {
@@ -164,17 +165,17 @@ fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Res
         let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         match asked {
             Asked::No if is_told => {
-                say(&format!("has the command save and end, within {} s", grace.as_secs()));
+                say(&format!("asking the command to save and exit within {} s", grace.as_secs()));
                 command.signal(Signal::USR1);
                 (asked, deadline) = (Asked::ToSave, Some(Instant::now() + grace));
             }
             Asked::ToSave if is_told || is_over => {
-                say("the command has not ended: has it end without saving");
+                say("the command is still running: terminating it without saving");
                 command.signal(Signal::TERM);
                 (asked, deadline) = (Asked::ToEnd, Some(Instant::now() + TO_END));
             }
             Asked::ToEnd if is_told || is_over => {
-                say("the command has not ended: kills it");
+                say("the command is still running: killing it");
                 command.signal(Signal::KILL);
                 deadline = Some(Instant::now() + TO_END);
             }
@@ -184,7 +185,7 @@ fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Res
     };
     let left = family::end()?;
     if left > 0 {
-        say(&format!("ended {left} processes that the command left behind"));
+        say(&format!("killed {left} processes that the command left behind"));
     }
     Ok(Ended { status, was_asked: !matches!(asked, Asked::No) })
 }

@@ -1,4 +1,4 @@
-//! `unisono train`: a model, trained by all ranks together.
+//! `unisono train`: trains a model, data-parallel over all ranks.
 
 use std::time::Instant;
 
@@ -25,17 +25,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.world.run(|comm| on_rank(comm, args, &settings))
 }
 
-/// Has signals ask the run to stop. Before anything else, for until then they end this process. A launcher passes them on to
-/// ranks, and one rank that is asked is enough.
+/// Makes signals request a stop. Must come first: until then they kill this process. A launcher forwards signals to its
+/// ranks, and a request on one rank is enough.
 fn heed_signals(stop: &Stop) -> Result<(), Failure> {
-    let unheeded = |error| Failure::Error(format!("signals cannot be heeded: {error}"));
+    let unheeded = |error| Failure::Error(format!("cannot install signal handlers: {error}"));
     for signal in [SIGTERM, SIGUSR1] {
         let registered = flag::register(signal, stop.flag());
         registered.map_err(unheeded)?;
     }
     if Launcher::detect().rank.is_none() {
-        // Ctrl-C, which a launcher would turn into one of the others. Whoever presses it again does not want to wait: then the
-        // flag is set already, and the signal does what it does by default.
+        // Ctrl-C, which a launcher would turn into one of the others. On a second Ctrl-C the user does not want to wait: the
+        // flag is already set, and the signal takes its default action.
         flag::register_conditional_default(SIGINT, stop.flag()).map_err(unheeded)?;
         flag::register(SIGINT, stop.flag()).map_err(unheeded)?;
     }
@@ -54,7 +54,7 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
     if summary.stopped.is_some() { Err(Failure::Stopped) } else { Ok(()) }
 }
 
-/// How a command fails if the trainer does.
+/// Converts a trainer error into a failure of the command.
 pub(super) fn failure(error: TrainError) -> Failure {
     match error {
         TrainError::Elsewhere { .. } => Failure::SaidElsewhere,
@@ -63,12 +63,12 @@ pub(super) fn failure(error: TrainError) -> Failure {
     }
 }
 
-/// What every rank finds wrong, said by one of them.
+/// An error that every rank has found and rank 0 reports.
 pub(super) fn bad_input(rank: usize, message: String) -> Failure {
     if rank == 0 { Failure::BadInput(message) } else { Failure::SaidElsewhere }
 }
 
-/// Trains; rank 0 tells how it goes.
+/// Trains; rank 0 prints progress.
 fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Result<Summary, TrainError> {
     let (rank, ranks, transport) = (comm.rank(), comm.ranks(), comm.transport());
     let mut trainer = settings.trainer(comm)?;
@@ -83,7 +83,7 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
         }
         let by = match ran {
             Some(ran) => format!("by {}: {}", ran.method, ran.why),
-            None => "in the memory of their GPUs".to_owned(),
+            None => "in GPU memory".to_owned(),
         };
         println!("{ranks} ranks over {transport}, all-reduce {by}");
     }

@@ -1,4 +1,4 @@
-//! `unisono tune`: what messages and single passes cost here, into a file.
+//! `unisono tune`: measures the cost of messages and single passes on this machine.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,10 +13,10 @@ use unisono::{Communicator, Error};
 use super::Failure;
 use super::world::World;
 
-/// What is measured, and where it goes.
+/// Where to write the measurements.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The file; sections that it has already and that are not measured now stay as they are
+    /// Tuning file to write; existing sections that this run does not measure are kept
     #[arg(long, value_name = "FILE", default_value = "unisono.toml")]
     out: PathBuf,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
     let talks = comm.rank() == 0;
-    // What cannot be written is better known before it is measured; and all ranks must know.
+    // Checks before measuring that the file can be written. All ranks must know the outcome.
     let kept = if talks { kept(file).and_then(|kept| check_place(file).map(|()| kept)) } else { Ok(vec![]) };
     let mut refused = [u8::from(kept.is_err())];
     comm.broadcast(&mut refused, 0).map_err(|error| Failure::Error(error.to_string()))?;
@@ -56,20 +56,20 @@ fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
     write(file, &merged(kept, &measured)).map_err(Failure::Error)?;
     if comm.is_oversubscribed() {
         println!(
-            "there are more ranks than cores: only hand-overs were measured; messages are with at most as many ranks as cores"
+            "oversubscribed (more ranks than cores): only hand-overs were measured; to measure messages, run at most one rank per core"
         );
     }
-    println!("written to {}; UNISONO_TUNING={0} uses it", file.display());
+    println!("written to {}; set UNISONO_TUNING={0} to use it", file.display());
     Ok(())
 }
 
-/// Why it may have been an unusual moment.
+/// Reasons to distrust the measurement.
 fn doubts(measured: &Measured, older: Option<&Section>) -> Vec<String> {
     let mut doubts = Vec::new();
     let [least_us, most_us] = measured.exchange_us;
     if !measured.is_steady() {
         doubts.push(format!(
-            "the machine changed while it was measured: 8 bytes took {least_us:.2} us, and then {most_us:.2}; run tune again"
+            "unstable measurement: an exchange of 8 bytes took between {least_us:.2} and {most_us:.2} us; run tune again"
         ));
     }
     if measured.messages_off.is_none() {
@@ -78,8 +78,8 @@ fn doubts(measured: &Measured, older: Option<&Section>) -> Vec<String> {
     if let Some((size_bytes, times)) = older.and_then(|older| measured.disagreement(older)) {
         let (size, percent) = (size::text(size_bytes), 100.0 * times);
         doubts.push(format!(
-            "the file said something else: messages of {size} took {percent:.0} % of what they take now ({}); one of the two was \
-             measured in an unusual moment, or with other ranks: run tune again",
+            "the file disagrees: messages of {size} took {percent:.0} % of the present time ({}); one of the two was \
+             measured under load, or with other ranks: run tune again",
             older.map_or("", |older| &older.measured)
         ));
     }
@@ -95,22 +95,23 @@ fn described(measured: &Measured) -> String {
     let one_pass = one_pass_off.as_ref().map_or_else(String::new, |pass| format!("; one pass {}", off(pass)));
     let Some(messages) = messages_off else {
         let us = section.hand_over_us.unwrap_or_default();
-        return format!("[{}] a core goes from rank to rank in {us:.2} us", reach.name());
+        return format!("[{}] a core switches between ranks in {us:.2} us", reach.name());
     };
     format!("[{}] {}: messages {}{one_pass}", reach.name(), section.measured, off(messages))
 }
 
-/// The sections that a file has already; none if there is no file.
+/// The existing sections of a file; none if there is no file.
 fn kept(file: &Path) -> Result<Vec<(Reach, Section)>, String> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         text => text.map_err(|error| format!("cannot read `{}`: {error}", file.display()))?,
     };
-    tuning::read(&text)
-        .map_err(|error| format!("`{}`, {error}; it is no tuning file, and is left as it is", file.display()))
+    tuning::read(&text).map_err(|error| {
+        format!("`{}`, {error}; it is not a tuning file, and stays unchanged", file.display())
+    })
 }
 
-/// Whether a file can be made at this place.
+/// Checks that the file can be written.
 fn check_place(file: &Path) -> Result<(), String> {
     let temporary = beside(file);
     fs::write(&temporary, "").map_err(|error| format!("cannot write `{}`: {error}", file.display()))?;
@@ -118,14 +119,14 @@ fn check_place(file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A name that nobody else uses, in the same directory.
+/// A unique name in the same directory.
 fn beside(file: &Path) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     file.with_file_name(name)
 }
 
-/// All sections, in their usual order; what is measured takes the place of what was.
+/// All sections in canonical order; new measurements replace old ones.
 fn merged(kept: Vec<(Reach, Section)>, measured: &[Measured]) -> Vec<(Reach, Section)> {
     let section = |reach: Reach| {
         let new = measured.iter().find(|one| one.reach == reach).map(|one| one.section.clone());
@@ -135,7 +136,7 @@ fn merged(kept: Vec<(Reach, Section)>, measured: &[Measured]) -> Vec<(Reach, Sec
     Reach::ALL.into_iter().filter_map(section).collect()
 }
 
-/// Writes the file as a whole or not at all.
+/// Writes the file atomically.
 fn write(file: &Path, sections: &[(Reach, Section)]) -> Result<(), String> {
     let temporary = beside(file);
     let written = fs::write(&temporary, tuning::write(sections)).and_then(|()| fs::rename(&temporary, file));

@@ -1,4 +1,4 @@
-//! What is typed: understood, or refused in one line.
+//! Parses the command line, or explains in one line why it is invalid.
 
 use std::ffi::OsString;
 
@@ -7,15 +7,15 @@ use clap::{Arg, Command, CommandFactory as _, Error, FromArgMatches as _};
 
 use super::Cli;
 
-/// Why there is nothing to be run.
+/// Why there is no command to run.
 pub(super) enum Unrun {
-    /// Help or the version was asked for, and this is it; or nothing was.
+    /// Help or version output; also help for an empty command line.
     Help(Error),
-    /// What makes no sense, in a line.
+    /// The error, in one line.
     Nonsense(String),
 }
 
-/// What was typed.
+/// Parses a command line.
 pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Unrun> {
     let words: Vec<_> = words.into_iter().collect();
     let mut command = command();
@@ -28,8 +28,8 @@ pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Un
     })
 }
 
-/// The command line as it is understood: a negative number is a value, and not an option that nobody knows, so that it is
-/// refused by the range that it is out of.
+/// The command line parser. It takes a negative number for a value and not for an unknown option, so that the error
+/// names the range that the value must lie in.
 fn command() -> Command {
     let negative = |argument: Arg| {
         let is_valued = argument.get_action().takes_values() && !argument.is_positional();
@@ -38,13 +38,13 @@ fn command() -> Command {
     Cli::command().mut_subcommands(|command| command.mut_args(negative))
 }
 
-/// The command that was asked for, and a space; nothing if there is no such command.
+/// The name of the subcommand and a space; empty if there is no such subcommand.
 fn asked(command: &Command, words: &[OsString]) -> String {
     let known = words.iter().skip(1).find_map(|word| command.find_subcommand(word));
     known.map_or_else(String::new, |command| format!("{} ", command.get_name()))
 }
 
-/// What clap says in paragraphs, with neither the usage nor advice on help.
+/// Clap's error in one line, without the usage and the hint at `--help`.
 fn line(error: &Error) -> String {
     let text = error.to_string();
     let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
@@ -52,7 +52,7 @@ fn line(error: &Error) -> String {
     said.fold(String::new(), |told, line| joined(told, &advice(line.strip_prefix("error: ").unwrap_or(line))))
 }
 
-/// Two parts of a line.
+/// Joins two parts of a line.
 fn joined(told: String, line: &str) -> String {
     match told.chars().last() {
         None => line.to_owned(),
@@ -61,17 +61,17 @@ fn joined(told: String, line: &str) -> String {
     }
 }
 
-/// Clap's tips as questions, and the values that there are as other options have them.
+/// Rewords clap's tips as questions, and its lists of values as the other options word them.
 fn advice(line: &str) -> String {
     let tip = line.strip_prefix("tip: ");
     let values = line.strip_prefix("[possible values: ").and_then(|values| values.strip_suffix(']'));
-    // One thing that is like it exists, or several exist.
+    // "a similar argument exists" or "some similar values exist".
     let alike = |exist| tip.and_then(|tip| tip.split_once(exist));
     let alike = alike(" exists: ").or_else(|| alike(" exist: "));
     match (tip.map(|tip| alike.ok_or(tip)), values) {
         (Some(Ok((_, alike))), _) => format!("did you mean {}?", alike.replace(", ", " or ")),
         (Some(Err(tip)), _) => tip.to_owned(),
-        (None, Some(values)) => format!("there are {values}"),
+        (None, Some(values)) => format!("expected one of {values}"),
         (None, None) => line.to_owned(),
     }
 }
@@ -80,7 +80,7 @@ fn advice(line: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The line that refuses what was typed.
+    /// The error line for a command line.
     fn refused(typed: &str) -> String {
         let words = ["unisono"].into_iter().chain(typed.split_whitespace()).map(OsString::from);
         match parse(words) {
@@ -104,7 +104,7 @@ mod tests {
             ),
             (
                 "bench --format jsn",
-                "invalid value 'jsn' for '--format <FORMAT>'; there are table, json, csv; did you mean 'json'? see \
+                "invalid value 'jsn' for '--format <FORMAT>'; expected one of table, json, csv; did you mean 'json'? see \
                  unisono bench --help",
             ),
             (

@@ -1,4 +1,4 @@
-//! Values of options: which there are is listed by `--help`, and said in words where one is another.
+//! Parsers of option values. `--help` lists the possible values.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -7,10 +7,10 @@ use std::str::FromStr;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command, Error};
 
-/// A year, in seconds: nobody means to wait for longer.
+/// A year in seconds, the longest wait that options accept.
 pub(super) const LONGEST_S: u64 = 365 * 24 * 3600;
 
-/// A whole number of a range.
+/// Parses a whole number in a range.
 pub(super) fn whole<N>(
     least: N,
     most: N,
@@ -24,19 +24,19 @@ where
     }
 }
 
-/// A whole number that is not 0.
+/// Parses a whole number above 0.
 #[cfg(feature = "candle")]
 pub(super) fn count(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|&number| number > 0);
     number.ok_or_else(|| "expected a whole number above 0".to_owned())
 }
 
-/// Values that have these names. A parser may know others, that cannot be listed.
+/// Values with these names. The parser may accept others that cannot be listed.
 pub(super) fn named<P>(names: impl IntoIterator<Item = &'static str>, parse: P) -> Named<P> {
     Named { names: names.into_iter().collect(), parse }
 }
 
-/// A parser of values that have names.
+/// A parser that lists the names of its values.
 #[derive(Debug, Clone)]
 pub(super) struct Named<P> {
     names: Vec<&'static str>,

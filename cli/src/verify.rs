@@ -1,4 +1,4 @@
-//! `unisono verify`: every rank of every world, proved.
+//! `unisono verify`: proves schedules correct for every rank of every world.
 
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
@@ -14,13 +14,13 @@ use unisono_collectives::{Defect, verify};
 use super::algorithms::{Algorithms, algorithms};
 use super::speaks;
 
-/// What is proved.
+/// What to prove.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The algorithms, separated by commas, or all
+    /// Algorithms, comma-separated, or all
     #[arg(long, default_value = "all", value_delimiter = ',', value_parser = algorithms())]
     algorithm: Vec<Algorithms>,
-    /// The sizes of worlds, A:B or a single one
+    /// World sizes: a range A:B, or a single size
     #[arg(long, value_name = "A:B", default_value = "1:64", value_parser = ranks)]
     ranks: RangeInclusive<usize>,
 }
@@ -36,7 +36,7 @@ fn ranks(text: &str) -> Result<RangeInclusive<usize>, String> {
     }
 }
 
-/// How many worlds are proved at once, where there are cores for it: the plans and values of 1024 ranks take half a gigabyte.
+/// The most worlds to prove at once, if there are cores for it: the plans and values of 1024 ranks take half a gigabyte.
 const MOST_AT_ONCE: usize = 4;
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let pool = match ThreadPoolBuilder::new().num_threads(threads).build() {
         Ok(pool) => pool,
         Err(error) => {
-            eprintln!("unisono: cannot start {threads} threads to prove with: {error}");
+            eprintln!("unisono: cannot start {threads} threads: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -72,14 +72,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
     if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What the verifier says of the plans of a whole world.
+/// The verifier's findings on the plans of one world.
 struct Proof {
     operation: Operation,
     ranks: usize,
     defects: Vec<Defect>,
 }
 
-/// Proves every operation that the algorithm offers.
+/// Verifies every operation that the algorithm offers.
 fn proofs(algorithm: Algorithm, world: &Topology) -> impl Iterator<Item = Proof> {
     let ranks = world.ranks();
     // From a root in the middle, where there is one.
@@ -89,8 +89,8 @@ fn proofs(algorithm: Algorithm, world: &Topology) -> impl Iterator<Item = Proof>
     })
 }
 
-/// The worlds of so many ranks that are not the same to an algorithm: one node, and for those that look at
-/// nodes every even division and an uneven one.
+/// All topologies of so many ranks that differ for an algorithm: one node, and for hierarchical algorithms
+/// also every even division into nodes and an uneven one.
 fn topologies(algorithm: Algorithm, ranks: usize) -> Vec<Topology> {
     let mut topologies = vec![Topology::single_node(ranks)];
     if algorithm.descriptor().levels.is_some() {

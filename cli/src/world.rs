@@ -1,4 +1,4 @@
-//! Where the ranks of a command come from: a launcher, or threads.
+//! The ranks of a command: launched processes, or threads.
 
 use clap::Args;
 use unisono::Communicator;
@@ -7,23 +7,23 @@ use unisono::config::Launcher;
 use super::values::whole;
 use super::{Failure, refused, speaks};
 
-/// How many ranks, and of what kind.
+/// Options that choose the ranks.
 #[derive(Debug, Args)]
 pub(super) struct World {
-    /// Run N ranks as threads of this process
+    /// Run N ranks as threads instead of under a launcher
     #[arg(long, value_name = "N", value_parser = whole(1, 1024_usize))]
     threads: Option<usize>,
 }
 
 impl World {
-    /// How many ranks share this node, as far as can be known before they know each other.
+    /// The number of ranks on this node, as far as it is known before the ranks connect.
     #[cfg(feature = "candle")]
     pub(super) fn local_ranks(&self) -> usize {
         let launched = Launcher::detect().local_ranks.unwrap_or(1);
         self.threads.unwrap_or(launched)
     }
 
-    /// Runs `body` on every rank. If one fails on the way, all end, and it is said why.
+    /// Runs `body` on every rank. If one fails, all end, and the cause is reported.
     pub(super) fn run(
         &self,
         body: impl Fn(&mut Communicator) -> Result<(), Failure> + Sync,
@@ -34,7 +34,7 @@ impl World {
         };
         if let Some(processes) = Launcher::detect().ranks.filter(|&processes| processes > 1) {
             let text = format!(
-                "--threads {ranks} makes a world of each of the {processes} processes that were launched: leave out --threads, \
+                "--threads {ranks} would start a separate world in each of the {processes} launched processes: remove --threads \
                  or the launcher"
             );
             return Err(refused(text));
@@ -45,7 +45,7 @@ impl World {
         });
         let results = results.map_err(|error| Failure::BadInput(error.to_string()))?;
         let failures = results.into_iter().filter_map(Result::err);
-        // The rank that says what is wrong comes before those that leave it to another.
+        // The rank that reports the error takes precedence over those that leave it to another.
         failures.min_by_key(|failure| matches!(failure, Failure::SaidElsewhere)).map_or(Ok(()), Err)
     }
 }

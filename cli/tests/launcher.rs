@@ -97,7 +97,7 @@ fn the_first_that_fails_ends_the_others() {
         assert_eq!(ended.status.code(), Some(code), "{}", ended.stderr);
         assert_eq!(failure(&ended), said);
         assert!(
-            ended.stderr.contains("launch: 2 of 3 ranks have not ended: has them end\n"),
+            ended.stderr.contains("launch: 2 of 3 ranks are still running: terminating them\n"),
             "{}",
             ended.stderr
         );
@@ -134,7 +134,11 @@ fn who_does_not_end_is_killed() {
     let ended = launched("-n 2 --grace-s 0", script);
     assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
     assert_eq!(failure(&ended), "launch: rank 1 failed with exit code 3");
-    assert!(ended.stderr.ends_with("launch: 1 of 2 ranks have not ended: kills them\n"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.ends_with("launch: 1 of 2 ranks are still running: killing them\n"),
+        "{}",
+        ended.stderr
+    );
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
@@ -155,7 +159,7 @@ fn nothing_is_left_running() {
     let directory = tempfile::tempdir().unwrap();
     let script = "exec >/dev/null 2>&1; setsid sleep 100 & echo $! > $0/$RANK";
     let ended = launch::run(launcher("-n 2", script, directory.path()), DEADLINE).expect_success();
-    assert_eq!(ended.stderr, "launch: ended 2 processes that the ranks left behind\n");
+    assert_eq!(ended.stderr, "launch: killed 2 processes that the ranks left behind\n");
     for rank in ["0", "1"] {
         let pid = fs::read_to_string(directory.path().join(rank)).unwrap().trim().parse().unwrap();
         let lives = watch::words(pid).contains(&"100".to_owned());
@@ -237,7 +241,7 @@ fn nonsense_is_refused() {
         assert!(stderr.contains(said), "{arguments}: {stderr}");
     }
     let world = |rank| [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", rank)];
-    let line = "unisono: launch starts a world, and cannot be itself one of 2 ranks: start it alone\n";
+    let line = "unisono: launch starts the ranks itself, and cannot run as one of 2 ranks: start it without a launcher\n";
     assert_eq!(refused("-n 2 -- echo x", &world("0")), (Some(2), line.to_owned()));
     assert_eq!(refused("-n 2 -- echo x", &world("1")), (Some(0), String::new()));
 }

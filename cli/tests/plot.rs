@@ -75,8 +75,8 @@ fn bad_input_draws_nothing() {
     let path = |name: &str| directory.join(name).display().to_string();
     for (name, text, said) in [
         ("empty.json", String::new(), "empty.json` has no rows"),
-        ("broken.json", format!("{rows}{{\"algorithm\": \"ring\""), "broken.json`, line 13: no row of"),
-        ("table.json", "# 2 ranks on 1 node(s)\n".to_owned(), "table.json`, line 1: no row of"),
+        ("broken.json", format!("{rows}{{\"algorithm\": \"ring\""), "broken.json`, line 13: not a row of"),
+        ("table.json", "# 2 ranks on 1 node(s)\n".to_owned(), "table.json`, line 1: not a row of"),
         ("twice.json", format!("{rows}{rows}"), "twice.json`, line 13: ring at 8 B was measured in line 1"),
     ] {
         fs::write(path(name), text).unwrap();

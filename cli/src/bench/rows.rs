@@ -1,4 +1,4 @@
-//! How rows are written: for a person, or for a program.
+//! Output formats of benchmark rows.
 
 use clap::ValueEnum;
 use unisono::Communicator;
@@ -8,15 +8,15 @@ use super::table::Table;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// Aligned columns, for a person
+    /// Aligned columns
     Table,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
-    /// Comma-separated values, with a header
+    /// Comma-separated values with a header
     Csv,
 }
 
-/// Rows on their way to standard output.
+/// Writes rows to standard output.
 pub(super) enum Rows {
     Table(Table),
     Json,
@@ -24,7 +24,7 @@ pub(super) enum Rows {
 }
 
 impl Rows {
-    /// Writes what comes before the first row. `route` is how arrays on GPUs travel.
+    /// Writes the header. `route` describes the route of GPU arrays.
     pub(super) fn begin(
         format: Format,
         comm: &Communicator,
@@ -51,7 +51,7 @@ impl Rows {
         }
     }
 
-    /// What comes after the last of so many rows, if all is right.
+    /// Writes the footer after the last row, if all results were right.
     pub(super) fn end(&self, rows: usize) {
         if let Self::Table(_) = self {
             println!("# {rows} rows, no element wrong");
@@ -59,10 +59,10 @@ impl Rows {
     }
 }
 
-/// A column of a CSV row: its name, and its value.
+/// A CSV column: its name, and its value for a row.
 type Column = (&'static str, fn(&Row) -> String);
 
-/// The columns of a CSV row; the values have neither commas nor quotes.
+/// The CSV columns. No value contains commas or quotes.
 const COLUMNS: [Column; 21] = [
     ("algorithm", |row| row.algorithm.clone()),
     ("ran", |row| row.ran.to_owned()),

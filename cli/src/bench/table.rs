@@ -1,32 +1,32 @@
-//! Rows as a table: as many columns as a line has room for.
+//! Benchmark rows as a table with as many columns as fit on a line.
 
 use unisono::bench::{Row, Settings};
 use unisono::{Algorithm, Choice, Communicator};
 
 use crate::output;
 
-/// A table that is being written, row by row.
+/// A table, written row by row.
 pub(super) struct Table {
     columns: Vec<Column>,
-    /// What the rows that were written last measure.
+    /// The operation of the latest row.
     operation: &'static str,
 }
 
-/// What one column shows.
+/// One column.
 struct Column {
     name: &'static str,
     unit: &'static str,
     width: usize,
-    /// Text begins at the left, and numbers end at the right.
+    /// Text is left-aligned, numbers are right-aligned.
     is_text: bool,
     value: fn(&Row) -> String,
 }
 
-/// What is left out first where a line has no room.
+/// The columns to drop, in this order, if a line is too narrow.
 const LEAST_NEEDED: [&str; 3] = ["algbw", "min", "model"];
 
 impl Table {
-    /// Writes the head. `route` is how arrays on GPUs travel.
+    /// Writes the header. `route` describes the route of GPU arrays.
     pub(super) fn begin(comm: &Communicator, settings: &Settings, route: Option<&str>) -> Self {
         let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
         let Settings { op, dtype, memory, .. } = settings;
@@ -36,7 +36,7 @@ impl Table {
             println!("# arrays on GPUs: {route}");
         }
         if comm.is_oversubscribed() {
-            println!("# more ranks than cores take turns: times say little about the algorithms");
+            println!("# oversubscribed (more ranks than cores): times say little about the algorithms");
         }
         let table = Self { columns: columns(&settings.contenders, output::columns()), operation: "" };
         println!("{}", table.line('#', |column| column.name.to_owned()));
@@ -62,8 +62,8 @@ impl Table {
     }
 }
 
-/// The columns of a table of these contenders, on lines of so many characters. What ran is shown where that may be another than was
-/// asked for.
+/// The columns that fit on lines of `room` characters. The column `ran` appears only if a contender may run another algorithm than
+/// the one requested.
 fn columns(contenders: &[Choice], room: usize) -> Vec<Column> {
     let mut columns = all(contenders);
     let are_chosen = contenders.iter().any(|choice| matches!(choice, Choice::Auto | Choice::Rules(_)));

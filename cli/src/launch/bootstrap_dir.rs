@@ -1,4 +1,4 @@
-//! Where ranks find each other.
+//! The directory in which ranks find each other.
 
 use std::env::temp_dir;
 use std::fs::{self, DirBuilder};
@@ -7,12 +7,12 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// A directory that is this user's alone, and is gone when it is dropped, with all that is in it.
+/// A private directory of this user. Dropping it deletes the directory and its contents.
 #[derive(Debug)]
 pub(super) struct BootstrapDir(PathBuf);
 
 impl BootstrapDir {
-    /// A new one, with a name that nobody can foresee, among the system's temporary files.
+    /// Creates a directory with an unpredictable name in the system's temporary directory.
     pub(super) fn new() -> io::Result<Self> {
         loop {
             let path = temp_dir().join(format!("unisono-launch-{:016x}", RandomState::new().hash_one(())));
@@ -20,10 +20,7 @@ impl BootstrapDir {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    let what = format!(
-                        "cannot make the folder {} for ranks to find each other: {error}",
-                        path.display()
-                    );
+                    let what = format!("cannot create the bootstrap directory {}: {error}", path.display());
                     return Err(io::Error::new(error.kind(), what));
                 }
             }
@@ -37,7 +34,7 @@ impl BootstrapDir {
 
 impl Drop for BootstrapDir {
     fn drop(&mut self) {
-        // It is among temporary files: whoever cleans up there will find what could not be removed.
+        // The system's clean-up of temporary files removes what remains after an error.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The ranks that were started, until the last of them has ended.
+//! The launched ranks, until the last has ended.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
@@ -16,15 +16,15 @@ use super::super::STOPPED;
 use super::super::family::{Member, POLL, TO_END, code, how};
 use super::say;
 
-/// All ranks of a world, by number.
+/// All ranks of a world, in rank order.
 #[derive(Debug)]
 pub(super) struct Ranks {
     ranks: Vec<Rank>,
-    /// How the first ended that failed.
+    /// The exit status of the first rank that failed.
     failed: Option<ExitStatus>,
-    /// What is done next, and when, to those that should have ended.
+    /// What to do next, and when, to ranks that should have ended.
     next: Option<(Measure, Instant)>,
-    /// Whether they were told to end by a signal.
+    /// Whether a signal has told the ranks to end.
     told: bool,
 }
 
@@ -34,7 +34,7 @@ struct Rank {
     status: Option<ExitStatus>,
 }
 
-/// What makes ranks end that do not end by themselves.
+/// A way to end ranks that do not end by themselves.
 #[derive(Debug, Clone, Copy)]
 enum Measure {
     Tell,
@@ -42,10 +42,10 @@ enum Measure {
 }
 
 impl Ranks {
-    /// Starts them, to find each other in a directory.
+    /// Starts the ranks, which find each other in `bootstrap_dir`.
     ///
     /// # Errors
-    /// If one cannot be started; those before it run.
+    /// If a rank cannot be started; those before it are running.
     pub(super) fn start(words: &[OsString], count: usize, bootstrap_dir: &Path) -> io::Result<Self> {
         let start = |rank| {
             let member = Member::start(command(words, rank, count, bootstrap_dir))?;
@@ -55,8 +55,8 @@ impl Ranks {
         Ok(Self { ranks, failed: None, next: None, told: false })
     }
 
-    /// Waits for all of them to end. When one fails, the others have a grace: they learn of it by themselves, and say so. Signals
-    /// are passed on.
+    /// Waits for all ranks to end. After one fails, the others get a grace period: they notice by themselves, and report it. Forwards
+    /// signals to the ranks.
     pub(super) fn watch(&mut self, signals: &mut Signals, grace: Duration) -> io::Result<()> {
         loop {
             self.poll(grace)?;
@@ -90,7 +90,7 @@ impl Ranks {
         self.ranks.iter().filter(|rank| rank.status.is_none()).map(|rank| &rank.member)
     }
 
-    /// Sees who has ended, and says who failed first.
+    /// Polls the ranks, and reports the first that failed.
     fn poll(&mut self, grace: Duration) -> io::Result<()> {
         for (number, rank) in self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.status.is_none()) {
             rank.status = rank.member.poll()?;
@@ -100,14 +100,14 @@ impl Ranks {
             {
                 say(&format!("rank {number} (process {}) {}", rank.member.id(), how(status)));
                 self.failed = Some(status);
-                // Those that are being killed already have no grace.
+                // Ranks that are already being killed get no grace period.
                 self.next.get_or_insert((Measure::Tell, Instant::now() + grace));
             }
         }
         Ok(())
     }
 
-    /// Tells ranks what this process is told. Who tells it twice to end does not want to wait.
+    /// Forwards a signal to the ranks. A second signal to end kills them.
     fn pass_on(&mut self, signal: i32) {
         let (signal, ends) = match signal {
             SIGUSR1 => (Signal::USR1, false),
@@ -125,16 +125,16 @@ impl Ranks {
     fn take(&mut self, measure: Measure) {
         let running = self.running().count();
         let (signal, what) = match measure {
-            Measure::Tell => (Signal::TERM, "has them end"),
-            Measure::Kill => (Signal::KILL, "kills them"),
+            Measure::Tell => (Signal::TERM, "terminating them"),
+            Measure::Kill => (Signal::KILL, "killing them"),
         };
-        say(&format!("{running} of {} ranks have not ended: {what}", self.ranks.len()));
+        say(&format!("{running} of {} ranks are still running: {what}", self.ranks.len()));
         self.running().for_each(|rank| rank.signal_group(signal));
         self.next = Some((Measure::Kill, Instant::now() + TO_END));
     }
 }
 
-/// What a rank runs, and what it is told.
+/// The command of a rank, with its environment.
 fn command(words: &[OsString], rank: usize, ranks: usize, bootstrap_dir: &Path) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).env(BOOTSTRAP_DIR, bootstrap_dir);
@@ -143,7 +143,7 @@ fn command(words: &[OsString], rank: usize, ranks: usize, bootstrap_dir: &Path) 
     {
         command.env(name, number.to_string());
     }
-    // Not the terminal's: who reads there and is in the group of another process than the terminal serves is stopped.
+    // No terminal: a process outside the terminal's foreground group that reads from it is stopped.
     if rank > 0 || io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }

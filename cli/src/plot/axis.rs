@@ -1,10 +1,10 @@
-//! Axes: where a value is, and which values bear a label.
+//! Axes: the positions of values, and the values that get a label.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-/// A range of values, and those that bear a label.
+/// A range of values, and its labelled values.
 #[derive(Debug, Clone)]
 pub(super) struct Axis {
     range: Range<f64>,
@@ -45,7 +45,7 @@ impl ValueFormatter<f64> for Axis {
 const MOST_TICKS: usize = 7;
 
 impl Axis {
-    /// Sizes of arrays: logarithmic, with labels at even distances down from the largest, powers of two apart.
+    /// Array sizes: logarithmic, with labels evenly spaced down from the largest, a power of two apart.
     pub(super) fn sizes(bytes: impl Iterator<Item = f64> + Clone) -> Self {
         let (least, most) = ends(bytes);
         let doublings = (most / least).log2().floor() as usize;
@@ -56,7 +56,7 @@ impl Axis {
         Self::logarithmic(least, most, sizes, size)
     }
 
-    /// Times: logarithmic, with powers of ten labelled, or more where those are few.
+    /// Times: logarithmic, with labels at powers of ten, or more where those are few.
     pub(super) fn times(us: impl Iterator<Item = f64> + Clone) -> Self {
         let (least, most) = ends(us);
         let among = |digits: &[f64]| {
@@ -85,7 +85,7 @@ impl Axis {
     }
 
     fn logarithmic(least: f64, most: f64, mut ticks: Vec<f64>, label: fn(f64) -> String) -> Self {
-        // Room at both ends: for markers, and for a range of one value.
+        // Leaves a margin at both ends for markers, and for a range of one value.
         let room = 1.08 * (most / least).powf(0.03);
         let range = least / room..most * room;
         ticks.retain(|tick| range.contains(tick));
@@ -105,7 +105,7 @@ fn size(bytes: f64) -> String {
     format!("{} {}", (value * 100.0).round() / 100.0, units[power])
 }
 
-/// Three digits, and all of a whole number, with thousands set apart.
+/// Three significant digits, or all digits of a whole number, with thousands separated.
 fn decimal(value: f64) -> String {
     let digits = if value > 0.0 { (2.0 - value.log10().floor()).max(0.0) } else { 0.0 };
     let text = format!("{value:.*}", digits as usize);

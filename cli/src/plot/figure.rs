@@ -11,7 +11,7 @@ const CAPTION_HEIGHT: i32 = 76;
 const PANEL_HEIGHT: i32 = 620;
 const GRID: RGBColor = RGBColor(0xE2, 0xE2, 0xE2);
 
-/// With more series, what lies between their best and worst times is a blur.
+/// With more series, their shaded ranges blur into each other.
 const MOST_BANDS: usize = 4;
 
 /// The figure, as SVG.
@@ -65,7 +65,7 @@ struct Panel<'a> {
     sizes: &'a Axis,
     values: Axis,
     value: fn(&Point) -> f64,
-    /// Whether the range of times is shaded.
+    /// Whether to shade the range of times.
     bands: bool,
 }
 

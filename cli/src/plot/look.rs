@@ -1,4 +1,4 @@
-//! What series look like: in the panels, and in the legend.
+//! The style of series, in the panels and in the legend.
 
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
@@ -9,15 +9,15 @@ use super::series::Series;
 pub(super) type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(super) type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<std::io::Error>>;
 
-/// Coordinates are whole numbers, so the canvas is twice as large as a page shows it.
+/// Coordinates are whole numbers, so the canvas is twice the displayed size.
 pub(super) const WIDTH: i32 = 1680;
 pub(super) const MARGIN: i32 = 24;
 
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const BASELINE: RGBColor = RGBColor(0x7A, 0x7A, 0x7A);
 
-/// First the colours of Okabe and Ito, which readers with any colour vision tell apart; without their yellow, which is lost on
-/// white. Then four of Tol's and Brewer's, so that all algorithms have one of their own.
+/// First the colours of Okabe and Ito, which readers with any colour vision can tell apart, without their yellow, which is faint on
+/// white. Then four of Tol's and Brewer's, so that each algorithm has its own.
 const COLOURS: [RGBColor; 11] = [
     RGBColor(0x00, 0x72, 0xB2),
     RGBColor(0xD5, 0x5E, 0x00),
@@ -32,8 +32,8 @@ const COLOURS: [RGBColor; 11] = [
     RGBColor(0x98, 0x4E, 0xA3),
 ];
 
-/// The corners of markers, around their middle; the first is a circle. Their number has no factor in common
-/// with that of colours, so that 66 series differ. Markers are outlines: of lines that coincide, all show.
+/// The corners of markers around their centre; the first is a circle. Their number has no factor in common
+/// with that of colours, so that 66 series differ. Markers are outlines, so that coinciding lines all show.
 const MARKERS: [&[(i32, i32)]; 6] = [
     &[],
     &[(-9, -9), (9, -9), (9, 9), (-9, 9), (-9, -9)],
@@ -46,7 +46,7 @@ const MARKERS: [&[(i32, i32)]; 6] = [
 /// The marker of the first baseline, often the only one.
 const CROSS: &[(i32, i32)] = &[(-9, -9), (9, 9), (0, 0), (-9, 9), (9, -9)];
 
-/// What one series looks like.
+/// The style of one series.
 pub(super) struct Look {
     colour: RGBColor,
     marker: &'static [(i32, i32)],
@@ -54,7 +54,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// The look of each series. Baselines are grey and dashed, and take no colour from the others.
+    /// The style of each series. Baselines are grey and dashed, and use up no colour.
     pub(super) fn all(series: &[Series]) -> impl Iterator<Item = (Self, &Series)> {
         let mut others = COLOURS.into_iter().cycle().zip(MARKERS.into_iter().cycle());
         let mut baselines = [CROSS].into_iter().chain(MARKERS).cycle().map(|marker| (BASELINE, marker));
@@ -66,7 +66,7 @@ impl Look {
         })
     }
 
-    /// A line, without its markers.
+    /// The line, without markers.
     pub(super) fn line(&self, canvas: &Canvas, points: Vec<(i32, i32)>) -> Drawn {
         let style = self.colour.stroke_width(4);
         if self.dashed {
@@ -90,7 +90,7 @@ impl Look {
     }
 }
 
-/// Labels in columns, above the panels and so beside every line.
+/// The legend: labels in columns above the panels.
 pub(super) struct Legend<'a> {
     series: &'a [Series],
     columns: usize,
@@ -99,18 +99,18 @@ pub(super) struct Legend<'a> {
 
 const LEGEND_LINE_HEIGHT: i32 = 38;
 const LABEL_SIZE: i32 = 25;
-/// The length of line beside a label, and the distance to it.
+/// The length of the line next to a label, and the gap between them.
 const SAMPLE: i32 = 64;
 const GAP: i32 = 14;
 
 impl<'a> Legend<'a> {
     pub(super) fn of(series: &'a [Series]) -> Self {
-        // Who shows the figure has a font of their own: most letters are narrower than this.
+        // The viewer chooses the font; most letters are narrower than this.
         let width = |label: &str| label.chars().count() as i32 * LABEL_SIZE * 6 / 10;
         let widest = series.iter().map(|series| width(&series.label)).max().unwrap_or(0);
         let column_width = SAMPLE + GAP + widest + 2 * GAP;
         let most = ((WIDTH - 2 * MARGIN) / column_width).max(1) as usize;
-        // As few lines as it takes, and as many labels in each.
+        // As few lines as possible, filled evenly.
         let lines = series.len().div_ceil(most).max(1);
         let columns = series.len().div_ceil(lines).max(1);
         Self { series, columns, column_width }
@@ -133,9 +133,9 @@ impl<'a> Legend<'a> {
     }
 }
 
-/// Text of a height in the units of the canvas.
+/// Text of a given height in canvas units.
 pub(super) fn text(size: i32) -> TextStyle<'static> {
-    // plotters divides by this, for the room between lines.
+    // plotters divides by this to leave room between lines.
     ("sans-serif", f64::from(size) * 1.24).into_font().color(&INK)
 }
 

@@ -1,18 +1,18 @@
-//! Reading the rows of a benchmark.
+//! Reads the rows of a benchmark.
 
 use serde::Deserialize;
 use unisono::bench::Operation;
 
-/// What a figure needs of a row of `unisono bench --format json`; its other fields are passed over.
+/// The fields of a row of `unisono bench --format json` that a figure needs; others are ignored.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Row {
-    /// The file and the line that it is from.
+    /// The file and line of the row.
     #[serde(skip)]
     pub(super) file: String,
     #[serde(skip)]
     pub(super) line: usize,
     pub(super) algorithm: String,
-    /// Rows that do not say are older than other operations.
+    /// Old rows lack this field; they are all-reduces.
     #[serde(default = "all_reduce")]
     pub(super) operation: String,
     pub(super) bytes: u64,
@@ -34,7 +34,7 @@ fn all_reduce() -> String {
     Operation::AllReduce.name().to_owned()
 }
 
-/// The order statistics that are drawn.
+/// The quantiles that are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(super) struct Times {
     pub(super) min: f64,
@@ -47,10 +47,10 @@ impl Row {
     fn defect(&self) -> Option<String> {
         let Times { min, p50, p95 } = self.time_us;
         if self.wrong > 0 {
-            Some(format!("{} elements were wrong, and their times mean nothing", self.wrong))
+            Some(format!("{} elements were wrong, so the times are meaningless", self.wrong))
         } else if self.bytes == 0 {
             Some(format!(
-                "{} of 0 bytes has no place on a logarithmic axis: choose another --operation",
+                "{} of 0 bytes cannot be drawn on a logarithmic axis: choose another --operation",
                 self.operation
             ))
         } else if !(0.0 < min && min <= p50 && p50 <= p95) {
@@ -63,7 +63,7 @@ impl Row {
     }
 }
 
-/// The rows of a file, one JSON object a line: all of them, or those of an operation.
+/// Reads the rows of a file, one JSON object per line: all of them, or those of one operation.
 pub(super) fn read(file: &str, text: &str, operation: Option<Operation>) -> Result<Vec<Row>, String> {
     let lines = text.lines().zip(1..).filter(|(text, _)| !text.trim().is_empty());
     let said = |line: usize, why: String| format!("`{file}`, line {line}: {why}");
@@ -87,9 +87,9 @@ pub(super) fn read(file: &str, text: &str, operation: Option<Operation>) -> Resu
 fn row(file: &str, line: usize, text: &str) -> Result<Row, String> {
     let row: Row = serde_json::from_str(text).map_err(|error| {
         let said = error.to_string();
-        // Every object is line 1 to serde, which is not the line that the user sees.
+        // Serde numbers every object as line 1, which is not its line in the file.
         let why = said.split(" at line ").next().unwrap_or_default();
-        format!("no row of `unisono bench --format json`: {why}")
+        format!("not a row of `unisono bench --format json`: {why}")
     })?;
     Ok(Row { file: file.to_owned(), line, ..row })
 }
@@ -119,8 +119,11 @@ pub(super) mod tests {
         let row = line("ring", 2, 8);
         for (text, said) in [
             (String::new(), "`a.json` has no rows"),
-            (format!("{row}\nring 8"), "`a.json`, line 2: no row of `unisono bench --format json`: expected"),
-            (row.replace("\"bytes\"", "\"size\""), "`a.json`, line 1: no row of"),
+            (
+                format!("{row}\nring 8"),
+                "`a.json`, line 2: not a row of `unisono bench --format json`: expected",
+            ),
+            (row.replace("\"bytes\"", "\"size\""), "`a.json`, line 1: not a row of"),
             (row.replace("\"bytes\"", "\"size\""), "missing field `bytes`"),
             (row.replace("\"wrong\":0", "\"wrong\":3"), "line 1: 3 elements were wrong"),
             (row.replace("\"min\":1.0", "\"min\":0.0"), "0 < min <= p50 <= p95, not 0, 2 and 3"),

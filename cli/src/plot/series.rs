@@ -1,10 +1,10 @@
-//! Rows made into series: what all of them share is the title, what tells them apart is in the labels.
+//! Groups rows into series. What all rows share goes into the title, what differs goes into the labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::row::{Row, Times};
 
-/// What a figure shows.
+/// The content of a figure.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Comparison {
     pub(super) title: String,
@@ -14,15 +14,15 @@ pub(super) struct Comparison {
 /// One line of a figure.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Series {
-    /// The algorithm, and whatever else not all series share.
+    /// The algorithm, and the traits that differ between series.
     pub(super) label: String,
-    /// Whether it is what the others are held against.
+    /// Whether the others are compared with it.
     pub(super) baseline: bool,
-    /// In the order of sizes.
+    /// Sorted by size.
     pub(super) points: Vec<Point>,
 }
 
-/// A series at one size.
+/// A point of a series, at one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
     pub(super) bytes: f64,
@@ -30,11 +30,11 @@ pub(super) struct Point {
     pub(super) busbw_gb_per_s: f64,
 }
 
-/// More lines than that nobody tells apart.
+/// The most lines that a reader can tell apart.
 const MOST_SERIES: usize = 24;
 
 impl Comparison {
-    /// The comparison that at least one row makes.
+    /// The comparison of at least one row.
     pub(super) fn of(rows: &[Row]) -> Result<Self, String> {
         refuse_mixed(rows)?;
         refuse_twice(rows)?;
@@ -75,8 +75,8 @@ impl Point {
 
 const TRAITS: usize = 7;
 
-/// What a row says of itself besides algorithm and size, each as a phrase that is empty where there is
-/// nothing to say. The file is one where nothing else would tell two rows apart.
+/// The traits of a row besides algorithm and size, each a phrase that is empty where there is
+/// nothing to say. The file is a trait only if nothing else distinguishes two rows.
 fn traits(row: &Row, by_file: bool) -> [String; TRAITS] {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let said = |said: bool, phrase: &str| if said { phrase.to_owned() } else { String::new() };
@@ -86,37 +86,37 @@ fn traits(row: &Row, by_file: bool) -> [String; TRAITS] {
         format!("{} of {}", row.op, row.dtype),
         format!("over {}", row.transport),
         format!("{} memory", row.memory),
-        said(row.oversubscribed, "more ranks than cores"),
+        said(row.oversubscribed, "oversubscribed"),
         said(by_file, &row.file),
     ]
 }
 
-/// The head, and after it the wanted phrases.
+/// The head, followed by the wanted phrases.
 fn phrases(head: &str, then: &str, phrases: [String; TRAITS], wanted: [bool; TRAITS]) -> String {
     let wanted = phrases.into_iter().zip(wanted).filter(|(phrase, wanted)| *wanted && !phrase.is_empty());
     let wanted: Vec<_> = wanted.map(|(phrase, _)| phrase).collect();
     if wanted.is_empty() { head.to_owned() } else { format!("{head}{then}{}", wanted.join(", ")) }
 }
 
-/// The name of an operation as the beginning of a title.
+/// The name of an operation, capitalised for a title.
 fn title(operation: &str) -> String {
     let (first, rest) = operation.split_at_checked(1).unwrap_or_default();
     first.to_uppercase() + rest
 }
 
-/// A figure is of one operation: what the others took is no better and no worse.
+/// Refuses rows of different operations: their times cannot be compared.
 fn refuse_mixed(rows: &[Row]) -> Result<(), String> {
     let first = &rows[0];
     match rows.iter().find(|row| row.operation != first.operation) {
         None => Ok(()),
         Some(Row { file, line, operation, .. }) => Err(format!(
-            "`{file}`, line {line} is of {operation}, and rows before it are of {}: choose one with --operation",
+            "`{file}`, line {line} is of {operation}, but earlier rows are of {}: choose one with --operation",
             first.operation
         )),
     }
 }
 
-/// No file has two rows of the same series and size: which of them to draw, nobody said.
+/// Refuses two rows of the same series and size in one file: which to draw would be ambiguous.
 fn refuse_twice(rows: &[Row]) -> Result<(), String> {
     let mut lines = BTreeMap::new();
     for row in rows {
@@ -125,14 +125,14 @@ fn refuse_twice(rows: &[Row]) -> Result<(), String> {
             let Row { file, algorithm, bytes, .. } = row;
             let now = row.line;
             return Err(format!(
-                "`{file}`, line {now}: {algorithm} at {bytes} B was measured in line {line} already; put runs into files of their own"
+                "`{file}`, line {now}: {algorithm} at {bytes} B was measured in line {line} already; put each run into its own file"
             ));
         }
     }
     Ok(())
 }
 
-/// Whether two files have rows of the same series and size, as of runs before and after a change.
+/// Whether two files have rows of the same series and size, as from runs before and after a change.
 fn files_overlap(rows: &[Row]) -> bool {
     let mut seen = BTreeSet::new();
     !rows.iter().all(|row| seen.insert((&row.algorithm, row.bytes, traits(row, false))))
@@ -181,7 +181,7 @@ mod tests {
         let why = Comparison::of(&read("a.json", &text, None).unwrap()).unwrap_err();
         assert_eq!(
             why,
-            "`a.json`, line 2 is of broadcast, and rows before it are of all-reduce: choose one with --operation"
+            "`a.json`, line 2 is of broadcast, but earlier rows are of all-reduce: choose one with --operation"
         );
         let chosen = read("a.json", &text, Some(Operation::Broadcast)).unwrap();
         assert!(Comparison::of(&chosen).unwrap().title.starts_with("Broadcast: 2 ranks"));

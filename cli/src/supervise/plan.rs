@@ -1,4 +1,4 @@
-//! What the command line of what is supervised says.
+//! The command line under supervision.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -10,16 +10,16 @@ const DIRECTORY: &str = "--checkpoint-dir";
 const RESUME: &str = "--resume";
 const OVERWRITE: &str = "--overwrite";
 
-/// A command, and where it keeps checkpoints, if it says so.
+/// A command, and its checkpoint directory if it names one.
 #[derive(Debug)]
 pub(super) struct Plan {
     words: Vec<OsString>,
     directory: Option<PathBuf>,
-    /// What another run has saved there, if the command may remove it.
+    /// The checkpoint of another run in the directory, if the command may delete it.
     overwritten: Option<Saved>,
 }
 
-/// A checkpoint's directory, and when it got its last file.
+/// A checkpoint's name and modification time.
 type Saved = (String, Option<SystemTime>);
 
 impl Plan {
@@ -37,38 +37,38 @@ impl Plan {
         &self.words[0]
     }
 
-    /// The command. It reads nothing: what is typed would go to one run and not to the next.
+    /// The command, with no standard input: what a user types would reach one run and not the next.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).stdin(Stdio::null());
         command
     }
 
-    /// Whether the command goes on from checkpoints, if there are some.
+    /// Whether the command resumes from a checkpoint if there is one.
     fn resumes(&self) -> bool {
         self.has(RESUME)
     }
 
-    /// What makes a restart go on from where it should not: what another run has saved.
+    /// The error if a restart would resume from another run's checkpoint.
     pub(super) fn refusal(&self) -> Option<String> {
         let (directory, newest) = (self.directory.as_ref()?.display(), self.newest()?);
         (!self.resumes() && !self.has(OVERWRITE)).then(|| {
             format!(
-                "there is {newest} in {directory}, and the command does not go on from it: add {RESUME}, choose another \
-                 directory, or remove it with {OVERWRITE}"
+                "{directory} contains {newest}, and the command does not resume from it: add {RESUME}, choose another \
+                 directory, or delete it with {OVERWRITE}"
             )
         })
     }
 
-    /// Has the command go on from its checkpoints, if it says where they are and does not go on from them anyway.
+    /// Makes the command resume from its checkpoints, if it names their directory and does not resume anyway.
     pub(super) fn resume(&mut self) {
         if self.overwritten.is_some() && self.overwritten == self.saved() {
-            // The command has failed before it removed them.
+            // The command failed before it deleted the other run's checkpoints.
             return;
         }
         if self.directory.is_some() && !self.resumes() {
             self.words.retain(|word| word != OVERWRITE);
-            super::say("adds --resume to the command");
+            super::say("adding --resume to the command");
             self.words.push(RESUME.into());
         }
     }
@@ -84,18 +84,18 @@ impl Plan {
         Some((name, changed.ok()))
     }
 
-    /// The name of the newest checkpoint. Names are as long as each other, so the newest is the greatest.
+    /// The name of the newest checkpoint. All names have the same length, so the newest is the greatest.
     pub(super) fn newest(&self) -> Option<String> {
         let entries = fs::read_dir(self.directory.as_ref()?).ok()?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         names.filter(|name| name.starts_with("step-")).max()
     }
 
-    /// Where the next run will go on, for people.
+    /// Where the next run starts, as text.
     pub(super) fn from(&self) -> String {
         match (&self.directory, self.newest()) {
-            (None, _) => format!("as it was, for lack of a {DIRECTORY}"),
-            (Some(_), None) => "from the beginning, for lack of a checkpoint".to_owned(),
+            (None, _) => format!("unchanged, since it has no {DIRECTORY}"),
+            (Some(_), None) => "from the beginning, since there is no checkpoint".to_owned(),
             (Some(_), Some(name)) => format!("from {name}"),
         }
     }

@@ -1,4 +1,4 @@
-//! What the command line of `unisono train` says.
+//! The command line of `unisono train`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,21 +18,22 @@ use crate::Figures;
 use crate::values::{named, whole};
 use crate::world::World;
 
-/// What is trained, on what, and how.
+/// What to train, on which data, and how.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
-    /// How often to go through the training samples; by default what suits the model
+    /// Number of epochs [default: depends on the model]
     #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
     epochs: Option<usize>,
-    /// How many samples each rank takes in a pass; by default what suits the model
+    /// Micro-batch size: samples per rank and pass [default: depends on the model]
     #[arg(long, value_name = "PER_RANK", value_parser = whole(0, usize::MAX))]
     batch_size: Option<usize>,
-    /// How many samples all ranks take together in a step, in as many passes as it needs; by default one pass of each
+    /// Global batch size: samples per step over all ranks; gradients accumulate over several passes if needed
+    /// [default: one pass per rank]
     #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
     global_batch: Option<usize>,
-    /// Where the model computes: auto, cpu or cuda; by default on GPUs if every rank finds one
+    /// Device: cpu, cuda, or auto for GPUs if every rank finds one
     #[arg(long, default_value = "auto")]
     device: DeviceKind,
     #[command(flatten)]
@@ -41,40 +42,40 @@ pub(crate) struct Args {
     gradients: GradientArgs,
     #[command(flatten)]
     state: StateArgs,
-    /// How progress is told
+    /// Output format
     #[arg(long, default_value = "human")]
     pub(super) format: Figures,
     #[command(flatten)]
     pub(super) world: World,
 }
 
-/// What is learnt, and by what.
+/// The data set and the model.
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Data and model")]
 struct DataArgs {
-    /// digits (made by this program), idx:DIR (files in MNIST's format), images:DIR (a folder for each class),
+    /// Data set: digits (generated), idx:DIR (MNIST format), images:DIR (one folder per class),
     /// tfrecord:FILE_OR_DIR, csv:FILE or text:FILE
     #[arg(long, default_value = "digits")]
     data: Source,
-    /// mlp or cnn for images, mlp for tables, transformer for text; by default mlp or transformer
+    /// Model: mlp or cnn for images, mlp for tables, transformer for text [default: mlp or transformer]
     #[arg(long)]
     model: Option<ModelKind>,
-    /// How many outputs each hidden layer of the MLP has
+    /// Widths of the hidden layers of the MLP, comma-separated
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = whole(0, usize::MAX))]
     hidden: Option<Vec<usize>>,
-    /// How many characters a sample of a text has
+    /// Characters per text sample
     #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
     context: Option<usize>,
-    /// Shift, turn and mirror images in files, each time another way
+    /// Randomly shift, rotate and mirror images from files
     #[arg(long)]
     augment: bool,
-    /// How many threads of each rank make batches; by default as many as help
+    /// Input pipeline threads per rank [default: adjusted while running]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     input_threads: Option<u16>,
-    /// How many steps' batches lie ready; by default as many as help
+    /// Steps whose batches are prefetched [default: adjusted while running]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     prefetch: Option<u16>,
-    /// Where all randomness comes from
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
@@ -82,34 +83,34 @@ struct DataArgs {
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Learning")]
 struct LearningArgs {
-    /// sgd or adamw; by default what suits the model
+    /// Optimizer: sgd or adamw [default: depends on the model]
     #[arg(long)]
     optimizer: Option<OptimizerKind>,
-    /// The learning rate for the model's usual global batch, to which it is scaled; by default what suits the model
+    /// Learning rate for the model's usual global batch; scaled to the actual one [default: depends on the model]
     #[arg(long, value_name = "RATE")]
     learning_rate: Option<f64>,
-    /// constant, step or cosine, after warm-up
+    /// Learning rate schedule after warm-up: constant, step or cosine
     #[arg(long, default_value = "cosine")]
     schedule: ScheduleKind,
-    /// With the schedule step: after how many epochs the learning rate falls; by default 3
+    /// Epochs between drops of the learning rate, with --schedule step [default: 3]
     #[arg(long, value_name = "EPOCHS", value_parser = whole(0, usize::MAX))]
     step_epochs: Option<usize>,
-    /// With the schedule step: what the learning rate is multiplied by; by default 0.1
+    /// Factor by which the learning rate drops, with --schedule step [default: 0.1]
     #[arg(long, value_name = "FACTOR")]
     step_factor: Option<f64>,
-    /// The share of all steps in which the learning rate rises; by default what suits the model
+    /// Fraction of all steps spent on warm-up [default: depends on the model]
     #[arg(long, value_name = "SHARE")]
     warm_up: Option<f64>,
-    /// How strongly weights are drawn to zero; by default what suits the model
+    /// Weight decay [default: depends on the model]
     #[arg(long, value_name = "RATE")]
     weight_decay: Option<f32>,
-    /// The momentum of sgd; by default 0.9
+    /// Momentum, with --optimizer sgd [default: 0.9]
     #[arg(long, value_name = "SHARE")]
     momentum: Option<f32>,
-    /// Nesterov's momentum, with sgd
+    /// Use Nesterov momentum, with --optimizer sgd
     #[arg(long)]
     nesterov: bool,
-    /// The greatest norm that the mean gradient may have; by default any
+    /// Clip the norm of the mean gradient to this value [default: no clipping]
     #[arg(long, value_name = "NORM")]
     clip_norm: Option<f64>,
 }
@@ -117,68 +118,68 @@ struct LearningArgs {
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Gradients")]
 struct GradientArgs {
-    /// The all-reduce algorithm, auto, mpi, or rules by size such as "tree:0-8K;ring:8K-"; by default
-    /// UNISONO_ALGORITHM, or else auto
+    /// All-reduce algorithm, auto, mpi, or rules by size, such as "tree:0-8K;ring:8K-" [default:
+    /// UNISONO_ALGORITHM, or auto if it is not set]
     #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
-    /// The format in which gradients are sent: f32, bf16 or f16
+    /// Wire format of gradients: f32, bf16 or f16
     #[arg(long, default_value = "f32")]
     wire: Wire,
-    /// Whether gradients travel beside the backward pass: auto, beside or in-turn
+    /// Gradient all-reduce: beside (overlaps the backward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
-    /// How many bytes of gradients travel together
+    /// Bucket size: bytes of gradients per all-reduce
     #[arg(long, value_name = "BYTES", default_value = "25M", value_parser = bytes)]
     bucket_bytes: usize,
-    /// Whether the order of additions, and so the result, may depend on the number of ranks
+    /// Order of additions: whether the result may depend on the number of ranks
     #[arg(long, default_value = "free")]
     order: OrderArg,
-    /// With --order world-invariant: into how many parts each step is divided; a power of two, and a multiple of the
-    /// number of ranks; by default 8
+    /// Shards per step, with --order world-invariant: a power of two and a multiple of the number of ranks
+    /// [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     shards: Option<u16>,
-    /// Hold all replicas against each other after every so many steps
+    /// Check every STEPS steps that all replicas are identical
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     verify_replicas_every: Option<u64>,
-    /// Compare the times of all ranks after every so many steps, and name one that the others wait for
+    /// Compare the step times of all ranks every STEPS steps, and report a straggler
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     straggler_every: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OrderArg {
-    /// Whatever is fastest
+    /// The fastest order; results may depend on the number of ranks
     Free,
-    /// The same bits at any number of ranks that divides the parts of a step
+    /// The same bits on any number of ranks that divides --shards
     WorldInvariant,
 }
 
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Checkpoints and logs")]
 struct StateArgs {
-    /// Save checkpoints to this directory, at the end in any case
+    /// Directory for checkpoints; one is always saved at the end
     #[arg(long, value_name = "DIR")]
     checkpoint_dir: Option<PathBuf>,
-    /// Save one after every so many steps
+    /// Save a checkpoint every STEPS steps
     #[arg(long, value_name = "STEPS", requires = "checkpoint_dir", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: Option<u64>,
-    /// Save one when so many seconds have gone by since the last
+    /// Save a checkpoint when SECONDS have passed since the last
     #[arg(long, value_name = "SECONDS", requires = "checkpoint_dir", default_value_t = 600)]
     checkpoint_every_s: u64,
-    /// Keep so many
+    /// Number of checkpoints to keep
     #[arg(long, value_name = "N", requires = "checkpoint_dir", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     keep: u16,
-    /// Go on from the newest checkpoint there, if there is one: the same command then serves for the first start and all others
+    /// Resume from the newest checkpoint, or start afresh if there is none: one command for the first start and every restart
     #[arg(long, requires = "checkpoint_dir")]
     resume: bool,
-    /// Remove the checkpoints of another run that are there, and begin; without this and --resume they are left alone, and the
-    /// run is refused
+    /// Delete the checkpoints of another run in the directory and start afresh; without this or --resume the command refuses
+    /// such a directory
     #[arg(long, requires = "checkpoint_dir", conflicts_with = "resume")]
     overwrite: bool,
-    /// Write curves for TensorBoard to this directory
+    /// Write TensorBoard curves to this directory
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
-    /// Write what all ranks did when to this file, for chrome://tracing or Perfetto
+    /// Write a timeline of all ranks to this file, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
@@ -188,7 +189,7 @@ fn bytes(text: &str) -> Result<usize, String> {
 }
 
 impl DataArgs {
-    /// What suits this data and this model, as far as nothing else is said.
+    /// The settings of the data options, with defaults that suit the data and the model.
     fn settings(&self) -> Settings {
         let model = self.model.unwrap_or_else(|| Settings::default_model(&self.data));
         let usual = Settings::new(self.data.clone(), model);
@@ -205,12 +206,12 @@ impl DataArgs {
 }
 
 impl Args {
-    /// The algorithm that is named.
+    /// The algorithm named by `--algorithm`.
     pub(super) fn algorithm(&self) -> Option<Choice> {
         self.gradients.algorithm.clone()
     }
 
-    /// What is said on the command line and would change nothing.
+    /// The error for an option that would have no effect.
     pub(super) fn without_effect(&self, settings: &Settings) -> Option<String> {
         let Self { data, learning, gradients, .. } = self;
         let has_files = matches!(data.data, Source::TfRecord(_) | Source::Images(_));
@@ -232,7 +233,7 @@ impl Args {
             ("--hidden", "--model mlp", data.hidden.is_some() && settings.model != ModelKind::Mlp),
         ];
         let (option, needs, _) = pointless.into_iter().find(|(_, _, is_so)| *is_so)?;
-        Some(format!("{option} has no effect without {needs}: leave it out, or say that too"))
+        Some(format!("{option} has no effect without {needs}: remove it, or add {needs}"))
     }
 
     pub(super) fn settings(&self) -> Settings {

@@ -1,4 +1,4 @@
-//! How a run is told: to a person or to a program.
+//! Progress and results of a run, as text or JSON.
 
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -6,21 +6,21 @@ use unisono_train::{EpochReport, Event, StepEvent, Stopped, Straggler, Straggler
 
 use super::super::{Figures, progress};
 
-/// Tells a person or a program how it goes.
+/// Prints progress and results.
 pub(super) struct Teller {
     format: Figures,
     epochs: usize,
     bar: ProgressBar,
 }
 
-/// Where a run goes on.
+/// Where a run resumes.
 #[derive(Serialize)]
 struct Resumed {
     step: u64,
     epoch: usize,
 }
 
-/// A line of JSON: what happened, and the figures.
+/// One JSON line: the event and its figures.
 #[derive(Serialize)]
 struct Line<'a, T> {
     event: &'static str,
@@ -29,7 +29,7 @@ struct Line<'a, T> {
 }
 
 impl Teller {
-    /// A bar, if it is for a person.
+    /// Shows a progress bar in the human-readable format.
     pub(super) fn new(format: Figures, epochs: usize) -> Self {
         let bar = match format {
             Figures::Human => progress::bar(),
@@ -47,10 +47,10 @@ impl Teller {
                 self.bar.set_position(*step as u64);
             }
             Event::Resumed { step, epoch } => match self.format {
-                Figures::Human => println!("goes on after step {step}, in epoch {epoch}"),
+                Figures::Human => println!("resuming after step {step}, in epoch {epoch}"),
                 Figures::Json => print_json("resumed", &Resumed { step: *step, epoch: *epoch }),
             },
-            // Standard output is for figures.
+            // Standard output is for results.
             Event::Notice(notice) => self.bar.suspend(|| eprintln!("unisono: {notice}")),
             Event::Stragglers(report) => match (self.format, &report.slowest) {
                 (Figures::Json, _) => print_json("stragglers", report),
@@ -93,10 +93,10 @@ impl Teller {
             ),
             (Figures::Human, Some(Stopped { step, is_saved })) => {
                 let saved = match is_saved {
-                    true => "which is saved: go on with --resume",
-                    false => "and nothing was saved, for lack of a --checkpoint-dir",
+                    true => "saved: continue with --resume",
+                    false => "not saved: no --checkpoint-dir was given",
                 };
-                println!("asked to stop, after step {step}, {saved}; parameters {parameters_hash}");
+                println!("stopped on request after step {step}, {saved}; parameters {parameters_hash}");
             }
         }
     }
@@ -107,8 +107,8 @@ fn straggler(report: &StragglerReport, slowest: &Straggler) -> String {
     let StragglerReport { step, steps, .. } = *report;
     let ms = |seconds: &f64| 1e3 * seconds / steps as f64;
     format!(
-        "up to step {step}: rank {rank} on {host} is slow: busy for {:.1} ms a step, and the others for {:.1} ms ({:+.0} %); they \
-         waited up to {:.1} ms a step for it",
+        "straggler up to step {step}: rank {rank} on {host} is busy for {:.1} ms per step, the others for {:.1} ms ({:+.0} %); they \
+         wait up to {:.1} ms per step for it",
         ms(busy_s),
         ms(others_busy_s),
         100.0 * (busy_s / others_busy_s - 1.0),

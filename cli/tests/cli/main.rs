@@ -119,14 +119,18 @@ fn nonsense_is_refused_once() {
     refused(
         2,
         &["bench", "--algorithm", "ring,rail+nccl"],
-        "rail+nccl works on the memory of GPUs, and not on --memory slice",
+        "rail+nccl works on GPU memory, not on --memory slice",
     );
-    refused(2, &["bench", "--threads", "2"], "--threads 2 makes a world of each of the 2 processes");
+    refused(
+        2,
+        &["bench", "--threads", "2"],
+        "--threads 2 would start a separate world in each of the 2 launched processes",
+    );
     refused(2, &["bench", "--operation", "brodcast"], "did you mean \"broadcast\"?");
     refused(
         2,
         &["bench", "--operation", "gather", "--memory", "device"],
-        "measures all-reduce, and no gather",
+        "supports all-reduce only, not gather",
     );
     refused(2, &["bench", "--dtype", "bf16", "--against", "mpi"], "MPI has no bf16");
     refused(2, &["verify", "--ranks", "0:3"], "expected A:B");
@@ -251,7 +255,7 @@ fn bad_tuning_files_are_refused_once() {
     refused_with(3, &["bench", "--bytes", "8"], &variables, "UNISONO_TUNING: cannot read");
     std::fs::write(&file, "[mpi]\nmessages = []\nmesages = []\n").unwrap();
     refused_with(3, &["bench", "--bytes", "8"], &variables, "line 3: unknown field `mesages`");
-    refused(2, &["tune", "--out", &file], "is no tuning file, and is left as it is");
+    refused(2, &["tune", "--out", &file], "is not a tuning file, and stays unchanged");
     std::fs::remove_file(&file).unwrap();
     refused(2, &["tune", "--out", "no/such/place.toml"], "cannot write `no/such/place.toml`");
     refused(1, &["tune", "--out", &file], "one rank reaches no other");

@@ -271,7 +271,11 @@ fn threads_under_a_launcher() {
     command.args(["bench", "--threads", "2", "--bytes", "8"]);
     let ended = run(command);
     assert_eq!(ended.status.code(), Some(2), "{ended:?}");
-    assert_eq!(count(&ended.stderr, "--threads 2 makes a world of each of the 2 processes"), 1, "{ended:?}");
+    assert_eq!(
+        count(&ended.stderr, "--threads 2 would start a separate world in each of the 2 launched processes"),
+        1,
+        "{ended:?}"
+    );
 }
 
 fn again() {

@@ -97,7 +97,7 @@ pub(crate) fn often() {
         assert_eq!(found[figure], expected[figure], "{figure}\n{said}");
     }
     let restarts =
-        said.lines().filter(|line| line.starts_with("supervise:") && line.contains("starts again")).count();
+        said.lines().filter(|line| line.starts_with("supervise:") && line.contains("restarting in")).count();
     assert_eq!(restarts, kills, "{said}");
     assert!(!is_writing(&place), "nothing is half-written in the end");
     assert_eq!(with_argument(place.to_str().unwrap()), [0_u32; 0], "no process is left");

@@ -25,11 +25,11 @@ fn lines(directory: &Path) -> usize {
 
 pub(crate) fn gives_up() {
     for (script, restarts, code, said) in [
-        ("echo x >> $1/runs; exit 3", "2", 3, "gives up after 2 restarts"),
-        ("echo x >> $1/runs; kill -9 $$", "2", 137, "gives up after 2 restarts"),
-        ("echo x >> $1/runs; exit 3", "0", 3, "gives up after 0 restarts"),
-        ("echo x >> $1/runs; exit 2", "5", 2, "makes no sense"),
-        ("echo x >> $1/runs; exit 75", "5", 75, "as it was asked to"),
+        ("echo x >> $1/runs; exit 3", "2", 3, "giving up after 2 restarts"),
+        ("echo x >> $1/runs; kill -9 $$", "2", 137, "giving up after 2 restarts"),
+        ("echo x >> $1/runs; exit 3", "0", 3, "giving up after 0 restarts"),
+        ("echo x >> $1/runs; exit 2", "5", 2, "the command is invalid"),
+        ("echo x >> $1/runs; exit 75", "5", 75, "stopped on request"),
         ("echo x >> $1/runs; exit 0", "5", 0, ""),
     ] {
         let directory = tempfile::tempdir().unwrap();
