@@ -92,7 +92,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
 /// Prints warnings about the results that follow.
 pub(super) fn warn(saved: &Saved, data: Option<&Source>) {
     for passed in &saved.passed_over {
-        eprintln!("unisono: passed over {}: {}", passed.path.display(), passed.why);
+        eprintln!("unisono: skipped {}: {}", passed.path.display(), passed.why);
     }
     if let (None, Source::Csv(_) | Source::Images(_)) = (&saved.schema, data.unwrap_or(&saved.source)) {
         eprintln!(

@@ -49,7 +49,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Collective communication for data-parallel training.
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100, styles = STYLES, after_help = AFTER_HELP)]
+#[command(version, max_term_width = 100, styles = STYLES, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

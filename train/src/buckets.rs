@@ -1,10 +1,10 @@
-//! Gradients in buckets: a backward pass fills them, from the model's end to its beginning, and each is all-reduced as
-//! soon as it is full, while the pass goes on.
+//! Gradients in buckets. A backward pass fills them from the model's end to its beginning, and each is all-reduced as
+//! soon as it is full, during the pass.
 //!
-//! They are what a training loop of one's own takes from the trainer: see [`Buckets`].
+//! Your own training loop can use them without the trainer: see [`Buckets`].
 //!
 //! **Source**: Li et al., "PyTorch distributed: experiences on accelerating data parallel training", VLDB 2020,
-//! section 3.2.3; that the first bucket is small, so that the network has something to do early, too.
+//! section 3.2.3; also for the small first bucket, which gives the network work early.
 
 use std::time::Duration;
 
@@ -27,23 +27,23 @@ pub(super) use plan::{Place, Plan};
 use sums::Tree;
 use wire::Narrow;
 
-/// What goes on over ranks with a tree of additions: it adds at distances 1, 2, 4, ….
+/// The all-reduce across ranks for a tree of additions: it adds at distances 1, 2, 4, ….
 pub(super) const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
 
-/// How gradients travel.
+/// How gradients are bucketed and sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BucketSettings {
-    /// How many bytes of gradients the first bucket holds at most, if more than one gradient is in it.
+    /// The maximum bytes of gradients in the first bucket, unless it holds a single gradient.
     pub first_bucket_bytes: usize,
     /// The same for every other bucket.
     pub bucket_bytes: usize,
-    /// The format in which gradients are sent.
+    /// The wire format of gradients.
     pub wire: Wire,
-    /// Whether buckets travel beside the backward pass.
+    /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
-    /// How the gradients of several passes are added up.
+    /// The order in which the gradients of several passes are added.
     pub order: Order,
-    /// By what gradients are multiplied while they are on the way as `f16`, whose greatest value is 65504: a power of
+    /// The scale of gradients on the wire as `f16`, whose greatest value is 65504: a power of
     /// two, the same on all ranks.
     pub f16_scale: f32,
 }
@@ -61,22 +61,22 @@ impl Default for BucketSettings {
     }
 }
 
-/// Whether buckets travel beside the backward pass.
+/// Whether bucket all-reduces overlap the backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlap {
-    /// Beside it between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and
-    /// add by themselves, on the cores that compute.
+    /// Overlap between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and
+    /// add themselves, on the cores that compute.
     Auto,
     /// On the communication thread.
     Beside,
-    /// On the thread that computes, which waits.
+    /// On the compute thread, which waits.
     InTurn,
 }
 
 unisono_collectives::named!(Overlap, "way to overlap");
 
 impl Overlap {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Beside, Self::InTurn];
 
     /// The name on the command line.
@@ -97,16 +97,16 @@ impl Overlap {
     }
 }
 
-/// How the gradients of several passes are added up.
+/// The order in which the gradients of several passes are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// One after the other, then over ranks in the order of whatever algorithm is fastest.
+    /// One pass after the other, then over ranks in the order of the fastest algorithm.
     Free,
     /// In a balanced binary tree over all passes of all ranks, so that the bits do not depend on how many ranks share
     /// the passes. The number of passes of a step must be a power of two on each rank, and so must the number of ranks.
     ///
-    /// It costs memory for as many copies of all gradients as the tree has levels on a rank, a further pass over them
-    /// for every pass but the first, and binds the all-reduce to recursive doubling.
+    /// It costs memory for one copy of all gradients per level of the tree on a rank, one more pass over them
+    /// for every pass but the first, and restricts the all-reduce to recursive doubling.
     Tree,
 }
 
@@ -118,7 +118,7 @@ pub enum Order {
 /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
 ///     let parameters = [Parameter::new("weight", [2, 3]), Parameter::new("bias", [3])];
 ///     let mut buckets = Buckets::new(&mut comm, &parameters, &BucketSettings::default())?;
-///     // The backward pass of your framework; one pass a step, the first and the last.
+///     // The backward pass of your framework; here one pass per step, the first and the last.
 ///     let mut filling = buckets.fill(&mut comm, Pass::ONLY);
 ///     filling.weigh(Tally { targets: 4.0, loss: 2.0, correct: 0.0 });
 ///     filling.put(1, &mut |gradient, fill| fill.write(gradient, &[1.0; 3]));
@@ -136,36 +136,36 @@ pub struct Buckets {
     names: Vec<String>,
     plan: Plan,
     buckets: Vec<Bucket>,
-    /// The sums, where they cannot travel with the gradients since these are rounded.
+    /// The sums, if they cannot travel with the gradients because these are rounded.
     aside: Option<Parcel<f32>>,
     tree: Option<Tree>,
     f16_scale: f32,
     has_others: bool,
     way: Way,
-    /// How many buckets are on their way or back.
+    /// How many buckets have been launched.
     launched: usize,
     own: Sums,
-    /// Whether a gradient is there that was put in an earlier pass of this step.
+    /// Whether the parameter has a gradient from an earlier pass of this step.
     is_filled: Vec<bool>,
     flights: Vec<Flight>,
 }
 
-/// Some gradients, one after the other.
+/// A bucket: consecutive gradients.
 #[derive(Debug)]
 struct Bucket {
     gradients: Parcel<f32>,
     narrow: Narrow,
-    /// How many gradients are not yet whole.
+    /// How many gradients are not yet complete.
     missing: usize,
     is_back: bool,
 }
 
 impl Buckets {
-    /// Buckets for the gradients of these parameters. Called by all ranks with the same ones.
+    /// Creates buckets for the gradients of these parameters. All ranks call it with the same ones.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the system has not that much; [`Error::Unsupported`] if the gradients are to be added up in a
-    /// tree and the number of ranks is no power of two.
+    /// [`Error::Memory`] if the system has not enough memory; [`Error::Unsupported`] if gradients are to be added in a
+    /// tree and the number of ranks is not a power of two.
     pub fn new(
         comm: &mut Communicator,
         parameters: &[Parameter],
@@ -205,22 +205,22 @@ impl Buckets {
         })
     }
 
-    /// How many buckets there are.
+    /// The number of buckets.
     pub fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Whether nothing is trained.
+    /// Whether there is no trained parameter.
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
 
-    /// Whether buckets travel beside the backward pass.
+    /// Whether bucket all-reduces overlap the backward pass.
     pub fn is_beside(&self) -> bool {
         self.way.is_beside
     }
 
-    /// What will carry out the all-reduce of the largest bucket, and why.
+    /// The method that will all-reduce the largest bucket, and why.
     pub fn ran(&self, comm: &mut Communicator) -> Ran {
         if self.way.in_tree {
             let why = Why::Usual("the order of additions does not depend on the number of ranks");
@@ -236,16 +236,16 @@ impl Buckets {
         self.plan.members.iter().map(Vec::as_slice)
     }
 
-    /// Lets a pass fill the buckets. In the last pass of a step they are all-reduced, so all ranks have one, even if it is
-    /// empty; what passes before it give stays here and adds up.
+    /// Starts a pass that fills the buckets. The last pass of a step all-reduces them, so every rank needs one, even if it is
+    /// empty; earlier passes accumulate locally.
     ///
     /// # Panics
-    /// If the buckets of the step before are still on their way.
+    /// If buckets of the previous step are still in flight.
     pub fn fill<'a>(&'a mut self, comm: &'a mut Communicator, pass: Pass) -> Filling<'a> {
         Filling::new(self, comm, pass)
     }
 
-    /// What all ranks have added up besides gradients. Waits for the first bucket.
+    /// The sums over all ranks other than gradients. Waits for the first bucket.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -263,7 +263,7 @@ impl Buckets {
         }
     }
 
-    /// What this rank has added up by itself in this step.
+    /// This rank's own sums of this step.
     pub fn own_tally(&self) -> Tally {
         self.own.tally
     }
@@ -274,7 +274,7 @@ impl Buckets {
     /// As [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// If that parameter is not trained.
+    /// If the parameter is not trained.
     pub fn gradient(&mut self, index: usize) -> Result<&[f32], Error> {
         let Place { bucket, ref range } = *self.plan.place(index, &self.names);
         let range = range.clone();
@@ -282,13 +282,13 @@ impl Buckets {
         Ok(&self.buckets[bucket].gradients.values()[range])
     }
 
-    /// When each bucket of the last step travelled, in the order in which they came back, and how long this thread
+    /// When each bucket of the last step was in flight, in order of completion, and how long this thread
     /// waited for it.
     pub fn flights(&self) -> &[Flight] {
         &self.flights
     }
 
-    /// How long the buckets of the last step travelled while this thread computed, and how long it waited for them.
+    /// How long the buckets of the last step were in flight while this thread computed, and how long it waited for them.
     pub fn hidden_and_exposed(&self) -> (Duration, Duration) {
         let exposed = self.flights.iter().map(|flight| flight.exposed).sum();
         let travelled: Duration = self.flights.iter().map(|flight| flight.ended - flight.began).sum();
@@ -319,7 +319,7 @@ impl Buckets {
         Ok(())
     }
 
-    /// Sends what is added up besides gradients, or puts it where the first bucket will take it along.
+    /// Sends the sums other than gradients, or puts them where the first bucket will carry them.
     fn send_sums(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         match (&mut self.aside, self.plan.counts.first()) {
             (Some(aside), _) => {
@@ -334,7 +334,7 @@ impl Buckets {
         }
     }
 
-    /// Launches all buckets, in their order, that are whole and not yet launched.
+    /// Launches, in order, all buckets that are complete and not yet launched.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         while let Some(bucket) = self.buckets.get_mut(self.launched).filter(|bucket| bucket.missing == 0) {
             if self.has_others {

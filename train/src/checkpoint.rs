@@ -1,10 +1,10 @@
-//! Checkpoints: a run's parameters, its optimizer's state and where it was, kept so that a kill at any moment
+//! Checkpoints: a run's parameters, optimizer state and position, saved so that a kill at any moment
 //! or a full disk costs no more than the steps since the last one.
 //!
-//! A [`Store`] is a directory with a directory for each checkpoint, `step-0000001234`, that holds
-//! `parameters.safetensors`, `optimizer.safetensors` and `state.json`. A checkpoint is written under another
-//! name, and gets its own only when all of it is on the disk; older ones go only after that. What is read is
-//! checked to the last byte.
+//! A [`Store`] is a directory with a subdirectory per checkpoint, `step-0000001234`, that holds
+//! `parameters.safetensors`, `optimizer.safetensors` and `state.json`. A checkpoint is written under a temporary
+//! name, and renamed once all of it is on the disk; only then are older ones deleted. Reading verifies
+//! every byte.
 //!
 //! ```
 //! use unisono_train::checkpoint::{Checkpoint, Store, Tensor, load_newest};
@@ -35,32 +35,32 @@ pub use load::{Loaded, load, load_newest};
 pub(super) use load::{is_one, newest_state};
 pub use store::Store;
 
-/// An array with a name.
+/// A named array.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// The name, of which there is but one in a list.
+    /// The name, unique in a list.
     pub name: String,
-    /// How many elements it has along each dimension; none for a single number.
+    /// The size of each dimension; empty for a scalar.
     pub shape: Vec<usize>,
     /// The elements, row-major.
     pub values: Vec<f32>,
 }
 
-/// All that a run needs to go on as if it had not been interrupted.
+/// Everything that a run needs to resume as if it had not been interrupted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint<S> {
-    /// How many steps were made.
+    /// The number of steps made.
     pub step: u64,
-    /// What else the run has to know. It must read back from JSON as it was: no infinities and no NaN.
+    /// Any further state of the run. It must survive a round trip through JSON: no infinities and no NaN.
     pub state: S,
     /// The model's parameters.
     pub parameters: Vec<Tensor>,
-    /// What the optimizer remembers.
+    /// The optimizer state.
     pub optimizer: Vec<Tensor>,
 }
 
 impl<S> Checkpoint<S> {
-    /// Panics if a tensor is not what it says, or its name is one that a file can not hold.
+    /// Panics if a tensor does not match its shape, or a file cannot hold its name.
     fn check(&self) {
         for tensors in [&self.parameters, &self.optimizer] {
             let mut names = HashSet::new();
@@ -72,30 +72,27 @@ impl<S> Checkpoint<S> {
                     values.len()
                 );
                 assert!(names.insert(name), "two tensors have the name `{name}`");
-                assert!(
-                    name != "__metadata__",
-                    "no tensor may be called `{name}`: the format has it for itself"
-                );
+                assert!(name != "__metadata__", "no tensor may be called `{name}`: the format reserves it");
             }
         }
     }
 }
 
-/// When a checkpoint is due: after so many steps or after so much time, whichever comes first; never, if neither
-/// is said.
+/// When to save a checkpoint: after a number of steps or after some time, whichever comes first; never, if neither
+/// is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct When {
-    /// At every step whose number is a multiple of this.
+    /// At every step that is a multiple of this.
     pub every_steps: Option<u64>,
-    /// When this much time has gone by since the last one.
+    /// When this much time has passed since the last one.
     pub every: Option<Duration>,
 }
 
 impl When {
-    /// Whether one is due now that `step` steps were made, and `since_last` after the last one (or, before the
-    /// first one, after the beginning).
+    /// Whether a checkpoint is due after `step` steps, `since_last` after the last one (or, before the
+    /// first one, after the start).
     ///
-    /// Ranks that decide by time must not each decide for themselves: their clocks differ.
+    /// If time decides, ranks must not decide separately: their clocks differ.
     pub fn due(&self, step: u64, since_last: Duration) -> bool {
         let by_steps = self.every_steps.is_some_and(|every| step > 0 && step.is_multiple_of(every));
         by_steps || self.every.is_some_and(|every| since_last >= every)

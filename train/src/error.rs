@@ -1,4 +1,4 @@
-//! What can end a training run.
+//! Errors that end a training run.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,18 +12,18 @@ use crate::optimizer::StateError;
 use crate::replica::ReplicaError;
 use unisono_data::DataError;
 
-/// Why a training run could not begin, or ended before its time.
+/// Why a training run could not start, or ended early.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// A setting makes no sense, by itself or for this data.
+    /// A setting is invalid, by itself or for this data.
     #[error("{0}")]
     Setting(String),
     /// The data could not be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A rank's data could not be read in the midst of a run.
-    #[error("rank {rank} cannot go on in epoch {epoch}, step {step}: {error}")]
+    /// A rank's data could not be read during a run.
+    #[error("rank {rank} failed in epoch {epoch}, step {step}: {error}")]
     Feed {
         /// The rank.
         rank: Rank,
@@ -31,33 +31,33 @@ pub enum TrainError {
         epoch: usize,
         /// The step in the epoch, from 1.
         step: usize,
-        /// What is wrong.
+        /// The error.
         error: DataError,
     },
     /// The model could not be built.
     #[cfg(feature = "candle")]
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A checkpoint could not be read, or none can be kept in that place.
+    /// A checkpoint could not be read, or the directory cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A run could not be saved, which ends it: what it made from then on would be lost. Said by the rank that saves.
+    /// A run could not be saved, which ends it, since all later work would be lost. Reported by the rank that saves.
     #[error("rank {rank} cannot save the run: {error}")]
     NotSaved {
         /// The rank that saves: 0.
         rank: Rank,
-        /// What is wrong.
+        /// The error.
         error: CheckpointError,
     },
     /// A checkpoint is of another run.
-    #[error("cannot go on from {checkpoint}: {why}")]
+    #[error("cannot resume from {checkpoint}: {why}")]
     OtherRun {
         /// The checkpoint.
         checkpoint: String,
-        /// What does not fit.
+        /// What does not match.
         why: String,
     },
-    /// A run that begins would mix its checkpoints with those of another run, and remove them.
+    /// A new run would mix its checkpoints with those of another run, and delete them.
     #[error(
         "`{}` holds the checkpoints of another run ({run}): go on from them with --resume, choose another directory, or \
          remove them with --overwrite",
@@ -66,35 +66,35 @@ pub enum TrainError {
     Occupied {
         /// The directory.
         directory: PathBuf,
-        /// What is known of that run.
+        /// A description of that run.
         run: String,
     },
-    /// Something is wrong on another rank, which says what.
-    #[error("something is wrong on rank {rank}")]
+    /// Another rank has an error, and reports it.
+    #[error("rank {rank} reports an error")]
     Elsewhere {
-        /// The lowest rank where something is wrong.
+        /// The lowest rank with an error.
         rank: Rank,
     },
-    /// The framework objects.
+    /// The framework returned an error.
     #[error("{0}")]
     Replica(#[from] ReplicaError),
-    /// The ranks could not work together.
+    /// The communicator returned an error.
     #[error(transparent)]
     Collective(#[from] unisono::Error),
-    /// What is logged could not be written.
+    /// A log file could not be written.
     #[error("cannot write {what}: {error}")]
     Log {
         /// The file.
         what: String,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// The loss is infinite or not a number any more. Nothing was updated in that step.
+    /// The loss is infinite or NaN. That step updated nothing.
     #[error("the loss of {} is not finite ({loss}) in epoch {epoch}, step {step}: {}", whose(ranks, *of), advice(ranks, *of))]
     Diverged {
-        /// The ranks whose own loss it was; none, if only the sum of all is too great.
+        /// The ranks whose own loss is not finite; empty if only the sum over all ranks overflows.
         ranks: Vec<Rank>,
-        /// Of how many.
+        /// The number of ranks.
         of: usize,
         /// The epoch, from 1.
         epoch: usize,
@@ -109,9 +109,9 @@ pub enum TrainError {
          choose to stop or to join with zeros"
     )]
     OutOfData {
-        /// How many ranks have none.
+        /// How many ranks have no more data.
         out: usize,
-        /// Of how many.
+        /// The number of ranks.
         ranks: usize,
         /// The epoch, from 1.
         epoch: usize,
@@ -126,32 +126,32 @@ pub enum TrainError {
     ModelsDiffer {
         /// All ranks whose model differs from rank 0's.
         ranks: Vec<Rank>,
-        /// How that of the lowest of them differs, by the names of parameters.
+        /// How the model of the lowest of them differs, by the names of parameters.
         message: String,
     },
-    /// Ranks hold different parameters; this must not happen.
+    /// Ranks hold different parameters. This indicates a bug or faulty memory.
     #[error(
         "the replicas are not the same after step {step}: the parameters of ranks {ranks:?} differ from those of the others{}",
         places(ranks, parameters)
     )]
     ReplicasDiffer {
-        /// After how many steps it was seen.
+        /// After how many steps the difference was found.
         step: u64,
-        /// Those that differ from most.
+        /// The ranks in the minority.
         ranks: Vec<Rank>,
-        /// The first parameter of each of them that does.
+        /// The first parameter that differs on each of them.
         parameters: Vec<String>,
     },
 }
 
-/// As it reads: an error that `main` returns is printed by its `Debug`, and whoever wrote that `main` wants the sentence.
+/// The same text as `Display`: Rust prints an error that `main` returns by its `Debug`, and the user wants the sentence.
 impl fmt::Debug for TrainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Whose loss it is.
+/// Describes the ranks.
 fn whose(ranks: &[Rank], of: usize) -> String {
     match ranks {
         [] => "all ranks together".to_owned(),
@@ -161,7 +161,7 @@ fn whose(ranks: &[Rank], of: usize) -> String {
     }
 }
 
-/// What to do about a loss that is not finite.
+/// Advice for a loss that is not finite.
 fn advice(ranks: &[Rank], of: usize) -> &'static str {
     match ranks.len() {
         found if 0 < found && found < of => "look at the samples there; or try a lower learning rate",
@@ -188,17 +188,17 @@ impl From<StateError> for TrainError {
 }
 
 impl TrainError {
-    /// Whether all ranks found the same at the same time, so that none waits for another.
+    /// Whether all ranks found the same error at the same time, so that none waits for another.
     pub(super) fn is_common(&self) -> bool {
         matches!(self, Self::OutOfData { .. } | Self::Diverged { .. } | Self::ReplicasDiffer { .. })
     }
 
-    /// Whether the cause is what the user asked for: nothing was begun, and the same call will fail again.
+    /// Whether the request was invalid: nothing was started, and the same call will fail again.
     pub fn is_bad_input(&self) -> bool {
         match self {
             Self::Setting(_) | Self::Data(_) | Self::Elsewhere { .. } => true,
             Self::OtherRun { .. } | Self::Occupied { .. } => true,
-            // Who else saves there may soon be gone: ranks of a run that was killed, say.
+            // The other process may soon be gone, for example a rank of a killed run.
             Self::Checkpoint(CheckpointError::Busy { .. }) => false,
             Self::Checkpoint(error) => {
                 !matches!(error, CheckpointError::Write { .. } | CheckpointError::Remove { .. })
@@ -217,6 +217,6 @@ mod tests {
     #[test]
     fn an_error_that_main_returns_reads_as_a_sentence() {
         let error = TrainError::Elsewhere { rank: 3 };
-        assert_eq!(format!("{error:?}"), "something is wrong on rank 3");
+        assert_eq!(format!("{error:?}"), "rank 3 reports an error");
     }
 }

@@ -1,14 +1,14 @@
-//! The mirrored trainer: every rank holds the same model, takes its share of every batch, and averages
-//! gradients with the others. It knows no transport: it sees a [`Communicator`](unisono::Communicator).
+//! The data-parallel trainer: every rank holds the same model, takes its share of every batch, and averages
+//! gradients with the other ranks. It uses no transport directly, only a [`Communicator`](unisono::Communicator).
 //!
 //! From the inside out:
-//! - [`Replica`]: a model on one rank, of any framework; `candle` is the one we ship.
-//! - [`Buckets`]: gradients on their way to the other ranks, while the backward pass goes on.
-//! - [`Mirror`]: the mirrored step. It reads from top to bottom.
-//! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and what people look at.
+//! - [`Replica`]: a model on one rank, in any framework; the feature `candle` provides one.
+//! - [`Buckets`]: gradients, all-reduced in buckets during the backward pass.
+//! - [`Mirror`]: the data-parallel step. It reads from top to bottom.
+//! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and logs.
 //!
-//! The tensor operations under it use as many threads as `RAYON_NUM_THREADS` says, and all cores where it
-//! says nothing. Ranks that share a node must share its cores: see `config::share_cores`.
+//! Tensor operations use `RAYON_NUM_THREADS` threads, or all cores if it is not set. Ranks on the same node must
+//! share its cores: see `config::share_cores`.
 
 #![deny(unsafe_code)]
 

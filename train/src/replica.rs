@@ -1,30 +1,30 @@
-//! What the trainer sees of a model on one rank. Any framework can be put under it.
+//! A model on one rank, as the trainer sees it. Any framework can implement it.
 
 use std::error::Error;
 use std::ops::AddAssign;
 
-/// What can go wrong in a framework.
+/// An error of a framework.
 pub type ReplicaError = Box<dyn Error + Send + Sync>;
 
-/// An array of a model: what is trained, or what goes with it.
+/// An array of a model: a trained parameter, or a buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name, like no other's of the model.
+    /// Its name, unique in the model.
     pub name: String,
     /// Its dimensions.
     pub shape: Vec<usize>,
-    /// Whether it has a gradient. What has none (the running mean of a normalisation) is broadcast and saved like
-    /// all others, and neither reduced nor updated.
+    /// Whether it has a gradient. A buffer without one (the running mean of a normalisation) is broadcast and saved like
+    /// all others, but neither reduced nor updated.
     pub is_trained: bool,
 }
 
 impl Parameter {
-    /// A parameter that is trained.
+    /// A trained parameter.
     pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         Self { name: name.into(), shape: shape.into(), is_trained: true }
     }
 
-    /// How many values it has.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.shape.iter().product()
     }
@@ -32,58 +32,58 @@ impl Parameter {
 
 /// One rank's copy of a model.
 ///
-/// Its parameters are known by their place in [`Replica::parameters`], which is the same on all ranks: the order in
-/// which the forward pass comes to them, as far as there is one. Gradients are then ready from the last to the first,
-/// and are all-reduced in that order.
+/// A parameter is identified by its index in [`Replica::parameters`], the same on all ranks. List parameters in the order in
+/// which the forward pass uses them, if there is one. Gradients are then ready from the last to the first, and are
+/// all-reduced in that order.
 pub trait Replica {
-    /// What one pass takes: the samples of a micro-batch.
+    /// The input of one pass: the samples of a micro-batch.
     type Batch: Send + 'static;
 
     /// All parameters, in the same order on all ranks.
     fn parameters(&self) -> &[Parameter];
 
-    /// Goes forward and backward through the model: tells `gradients` the [`Tally`] once the loss is known, and then
-    /// each parameter's gradient, once, as soon as it is whole. The gradient is that of the loss's *sum* over targets.
+    /// Runs forward and backward through the model: reports the [`Tally`] to `gradients` once the loss is known, then
+    /// each parameter's gradient, once, as soon as it is complete. The gradient is that of the loss's *sum* over targets.
     ///
     /// # Errors
-    /// Whatever the framework objects to; the run ends then.
+    /// Any error of the framework; it ends the run.
     fn pass(&mut self, batch: &Self::Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError>;
 
-    /// Measures the model on a batch, and changes nothing.
+    /// Evaluates the model on a batch, and changes nothing.
     ///
     /// # Errors
     /// As [`Replica::pass`].
     fn evaluate(&mut self, batch: &Self::Batch) -> Result<Tally, ReplicaError>;
 
-    /// Calls `see` once with the values of the parameter with this index, where they lie and in row-major order. What
-    /// `see` writes is what the next pass computes with.
+    /// Calls `see` once with the values of the parameter with this index, in place and in row-major order. The next
+    /// pass computes with what `see` writes.
     ///
     /// # Errors
     /// As [`Replica::pass`].
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
 
-    /// The values of all parameters, if they are on a GPU, in the shapes and the order of [`Replica::parameters`]. What is
-    /// written to them is what the next pass computes with; that pass tells gradients by [`Gradients::put_tensor`].
+    /// The values of all parameters, if they are on a GPU, in the shapes and the order of [`Replica::parameters`]. The next
+    /// pass computes with what is written to them, and reports gradients by [`Gradients::put_tensor`].
     #[cfg(feature = "cuda")]
     fn on_device(&self) -> Option<&[candle_core::Tensor]> {
         None
     }
 }
 
-/// What a pass tells of its gradients.
+/// Receives the gradients of a pass.
 pub trait Gradients {
-    /// Tells what the loss is over how many targets. Called once in a pass, before the first gradient.
+    /// Reports the loss and its number of targets. Called once per pass, before the first gradient.
     fn weigh(&mut self, tally: Tally);
 
-    /// Has `write` put the gradient of the parameter with this index, in row-major order, where it will be reduced. It
-    /// is whole then, and may be on its way to the other ranks before this returns.
+    /// Calls `write` with the place of the gradient of this parameter, in row-major order. The gradient
+    /// is then complete, and may be on its way to the other ranks before this returns.
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill));
 
-    /// The same for a gradient on a GPU, of the parameter's shape. Unless somebody has a better use for it, it is copied to the
+    /// The same for a gradient on a GPU, with the parameter's shape. The default implementation copies it to the
     /// host.
     ///
     /// # Errors
-    /// What candle objects to.
+    /// An error of candle.
     #[cfg(feature = "cuda")]
     fn put_tensor(&mut self, index: usize, gradient: &candle_core::Tensor) -> candle_core::Result<()> {
         let values = gradient.flatten_all()?.to_vec1::<f32>()?;
@@ -92,20 +92,20 @@ pub trait Gradients {
     }
 }
 
-/// What to do with the values that are there.
+/// What to do with the existing values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
-    /// They mean nothing: overwrite them.
+    /// The values are undefined: overwrite them.
     Set,
-    /// They are the gradient of earlier micro-batches: add to them.
+    /// The values are the gradient of earlier micro-batches: add to them.
     Add,
 }
 
 impl Fill {
-    /// Sets, or adds to, `target` these values.
+    /// Sets `target` to these values, or adds them to it.
     ///
     /// # Panics
-    /// If there are more or fewer values than `target` holds.
+    /// If the number of values differs from the length of `target`.
     pub fn write(self, target: &mut [f32], values: &[f32]) {
         match self {
             Self::Set => target.copy_from_slice(values),
@@ -120,21 +120,21 @@ impl Fill {
 /// Sums over targets: images, or characters of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Tally {
-    /// How many targets there are: the weight of a gradient in the mean.
+    /// The number of targets: the weight of a gradient in the mean.
     pub targets: f64,
     /// The sum of their losses, in nats.
     pub loss: f64,
-    /// How many of them the model puts first; a training pass may leave it 0.
+    /// How many of them the model predicts correctly; a training pass may leave it 0.
     pub correct: f64,
 }
 
 impl Tally {
-    /// The loss of a target, on the mean.
+    /// The mean loss per target.
     pub fn mean_loss(&self) -> f64 {
         self.loss / self.targets
     }
 
-    /// The share of targets that the model puts first, 0 to 1.
+    /// The fraction of targets that the model predicts correctly, 0 to 1.
     pub fn accuracy(&self) -> f64 {
         self.correct / self.targets
     }

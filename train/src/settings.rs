@@ -1,4 +1,4 @@
-//! What a run of a model of ours is told, and what suits a model where it is told nothing.
+//! The settings of a run of a built-in model, with defaults that suit the model.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,93 +27,93 @@ mod needs;
 
 pub(super) use check::Figure;
 
-/// Everything that decides a run, but for the number of ranks.
+/// Everything that determines a run, except the number of ranks.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where the data is.
+    /// The data set.
     pub source: Source,
-    /// What is trained on it.
+    /// The model.
     pub model: ModelKind,
-    /// How many outputs each hidden layer of the MLP has, if not as many as usual.
+    /// The widths of the MLP's hidden layers; `None` for the default.
     pub hidden: Option<Vec<usize>>,
-    /// How often the training samples are gone through.
+    /// The number of epochs.
     pub epochs: usize,
-    /// How many samples a rank takes in a pass.
+    /// The micro-batch size: samples per rank and pass.
     pub batch_size: usize,
-    /// How many samples all ranks take together in a step, in as many passes as it needs. Without it, as many as one pass
-    /// of each rank takes; in a run that is resumed, as many as before.
+    /// The global batch size: samples per step over all ranks, in as many passes as needed. `None` means one pass
+    /// per rank or, in a resumed run, the same as before.
     pub global_batch: Option<usize>,
-    /// How parameters are updated.
+    /// The optimizer and its constants.
     pub optimizer: OptimizerSettings,
     /// The learning rate after warm-up, for a global batch of `reference_batch`; see
     /// [`Settings::scaled_rate`].
     pub learning_rate: f64,
-    /// The global batch that the learning rate is for.
+    /// The global batch that the learning rate belongs to.
     pub reference_batch: usize,
-    /// How the learning rate goes on after warm-up.
+    /// The schedule of the learning rate after warm-up.
     pub schedule: Falling,
-    /// The share of all steps in which the learning rate rises.
+    /// The fraction of all steps spent on warm-up.
     pub warm_up: f64,
-    /// The greatest norm that the mean gradient may have.
+    /// The maximum norm of the mean gradient.
     pub clip_norm: Option<f64>,
-    /// Where all randomness comes from.
+    /// The random seed.
     pub seed: u64,
-    /// How many characters a sample of a text has.
+    /// Characters per text sample.
     pub context: usize,
-    /// Whether images in files are varied.
+    /// Whether to augment images from files.
     pub augments: bool,
-    /// How many threads make batches.
+    /// The number of input pipeline threads.
     pub input_threads: Threads,
-    /// How many steps' batches lie ready.
+    /// The number of steps whose batches are prefetched.
     pub prefetch: Depth,
-    /// Where the model computes.
+    /// The device.
     pub device: DeviceKind,
-    /// The format in which gradients are sent.
+    /// The wire format of gradients.
     pub wire: Wire,
-    /// Whether gradients travel beside the backward pass.
+    /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
-    /// How many bytes of gradients travel together.
+    /// The bucket size in bytes.
     pub bucket_bytes: usize,
-    /// Whether the bits depend on how many ranks share the work: not, if the gradients of this many equal parts of each
-    /// step are added up in a tree. It is a power of two, and a multiple of the number of ranks.
+    /// If set, the bits do not depend on the number of ranks: the gradients of this many equal shards of each
+    /// step are added in a tree. A power of two, and a multiple of the number of ranks.
     pub world_invariant: Option<usize>,
-    /// After how many steps, again and again, all replicas are held against each other.
+    /// Check every so many steps that all replicas are identical.
     pub verify_replicas_every: Option<u64>,
-    /// After how many steps, again and again, the ranks' times are compared.
+    /// Compare the ranks' step times every so many steps.
     pub straggler_every: Option<u64>,
-    /// Where and when checkpoints are saved.
+    /// Where and when to save checkpoints.
     pub checkpoints: Option<Checkpoints>,
-    /// Whether the run goes on from the newest of them, if there is one.
+    /// Whether to resume from the newest checkpoint, if there is one.
     pub resumes: bool,
-    /// Asks the run to save and end, on whichever ranks it is set.
+    /// Asks the run to save and stop, if it is set on any rank.
     pub stop: Stop,
-    /// Where files for TensorBoard are written.
+    /// The directory for TensorBoard files.
     pub log_directory: Option<PathBuf>,
-    /// Where a trace of all ranks is written.
+    /// The file for a trace of all ranks.
     pub trace: Option<PathBuf>,
 }
 
-/// How images are varied, if they are: little enough that a digit stays what it is.
+/// How images are augmented: little enough that a digit remains recognisable.
 const AUGMENTATION: Augmentation = Augmentation { shift_pixels: 2, rotation_degrees: 10, mirror: false };
 
-/// How the learning rate goes on after warm-up.
+/// The schedule of the learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Falling {
-    /// It does not fall.
+    /// Constant.
     Constant,
-    /// It is multiplied by a factor after every so many epochs.
+    /// Multiplied by a factor after every so many epochs.
     Step {
-        /// How many.
+        /// The number of epochs.
         epochs: usize,
-        /// What it is multiplied by.
+        /// The factor.
         factor: f64,
     },
-    /// It falls to zero along half a cosine.
+    /// Falls to zero along half a cosine.
     Cosine,
 }
 
 impl Settings {
-    /// What was found to suit this model, on two ranks.
+    /// Defaults that suit this model, found on two ranks.
     pub fn new(source: Source, model: ModelKind) -> Self {
         let for_mlp = Self {
             source,
@@ -170,7 +170,7 @@ impl Settings {
         }
     }
 
-    /// The model that learns from this source where none is named.
+    /// The default model for this source.
     pub fn default_model(source: &Source) -> ModelKind {
         match source {
             Source::Text(_) => ModelKind::Transformer,
@@ -180,10 +180,10 @@ impl Settings {
 
     /// The learning rate for this global batch.
     ///
-    /// A larger batch has a less noisy gradient and bears a larger step: for SGD in proportion (Goyal et
-    /// al., "Accurate, large minibatch SGD", 2017, section 2.1), for AdamW with the square root (Malladi et
+    /// A larger batch has a less noisy gradient and permits a larger step: linearly for SGD (Goyal et
+    /// al., "Accurate, large minibatch SGD", 2017, section 2.1), with the square root for AdamW (Malladi et
     /// al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022, section 4). The same
-    /// global batch has the same rate at any number of ranks.
+    /// global batch has the same rate on any number of ranks.
     pub fn scaled_rate(&self, global_batch: usize) -> f64 {
         let factor = global_batch as f64 / self.reference_batch as f64;
         match self.optimizer.kind {
@@ -192,12 +192,12 @@ impl Settings {
         }
     }
 
-    /// Loads the data and builds the model, on every rank; then rank 0's parameters are everybody's, or those of a
+    /// Loads the data and builds the model on every rank; then all ranks take rank 0's parameters, or those of a
     /// checkpoint. Called by all ranks with the same settings. If it fails on one rank it fails on all.
     ///
     /// # Errors
-    /// [`TrainError`] names what is wrong with the settings, the data or the model; on ranks where nothing
-    /// is wrong, [`TrainError::Elsewhere`] names the lowest rank where something is.
+    /// [`TrainError`] names the problem with the settings, the data or the model; on ranks without
+    /// an error, [`TrainError::Elsewhere`] names the lowest rank that has one.
     pub fn trainer<'a>(
         &self,
         comm: &'a mut Communicator,
@@ -244,7 +244,7 @@ impl Settings {
         }
     }
 
-    /// The data set, as these settings want it.
+    /// The data set for these settings.
     ///
     /// # Errors
     /// [`TrainError::Data`].
@@ -258,7 +258,7 @@ impl Settings {
         Ok(unisono_data::load(&self.source, &options)?)
     }
 
-    /// The data set, and what a checkpoint says of the run; if it goes on from one, that one is of this run. Called by all
+    /// The data set, and the checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by all
     /// ranks.
     fn prepare(
         &self,
@@ -272,14 +272,14 @@ impl Settings {
             comm,
             self.dataset().and_then(|dataset| self.check_data(dataset, global_batch, comm.ranks())),
         )?;
-        // Rank 0 saves, and what it finds is found once.
+        // Rank 0 saves, so it checks the directory.
         let keeps = self.checkpoints.is_some() && comm.rank() == 0;
         let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
         let description = self.description(&dataset, fingerprint);
         if let Some(resumed) = resumed {
             agree(comm, self.compare(&description, global_batch, resumed))?;
-            // What is saved from now on says all that this version knows of the run.
+            // Checkpoints saved from now on hold everything that this version knows of the run.
             resumed.progress.description = description.clone();
         }
         Ok((Arc::new(dataset), description))
@@ -314,7 +314,7 @@ impl Settings {
             wire: self.wire,
             overlap: self.overlap,
             order: if self.world_invariant.is_some() { Order::Tree } else { Order::Free },
-            // The power of two below: f16 then holds the mean over a global batch of what is summed.
+            // The power of two below: f16 then holds the mean over a global batch of the sums.
             f16_scale: (global_batch as f32).log2().floor().exp2().recip(),
             ..BucketSettings::default()
         }

@@ -1,4 +1,4 @@
-//! The mirrored step: [`Mirror::step`] reads in the order in which it happens.
+//! The data-parallel step: [`Mirror::step`] reads in the order in which things happen.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,15 +14,15 @@ use crate::device::OnDevice;
 use crate::error::TrainError;
 use unisono::Communicator;
 
-/// One rank's replica, kept the same as those of the other ranks by steps that all make together.
+/// One rank's replica, kept identical to those of the other ranks by steps that all ranks make together.
 ///
-/// It is the trainer without its loop: for a loop of one's own.
+/// It is the trainer without its loop, for your own loop.
 #[derive(Debug)]
 pub struct Mirror<R> {
     replica: R,
     buckets: Buckets,
     optimizer: Optimizer,
-    /// What does their work, if the replica is on a GPU.
+    /// The buckets and optimizer of a replica on a GPU.
     device: Option<OnDevice>,
     clip_norm: Option<f64>,
     never_put: BTreeSet<usize>,
@@ -33,8 +33,8 @@ impl<R: Replica> Mirror<R> {
     /// Makes this replica the same as rank 0's. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::ModelsDiffer`] if the parameters of a rank have other names or shapes than rank 0's; the collectives'
-    /// errors; [`TrainError::Replica`].
+    /// [`TrainError::ModelsDiffer`] if the parameters of a rank have other names or shapes than rank 0's; errors of the
+    /// collectives; [`TrainError::Replica`].
     pub fn new(
         comm: &mut Communicator,
         mut replica: R,
@@ -67,15 +67,15 @@ impl<R: Replica> Mirror<R> {
         })
     }
 
-    /// The mirrored step. Every rank adds up the gradients of its micro-batches; from the last one on, buckets are
-    /// all-reduced as they fill; with them, the number of targets: so the mean is weighted, whatever the shares are. Then
-    /// all make the same update. Called by all ranks.
+    /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
+    /// all-reduced as they fill, together with the number of targets, so the mean is weighted whatever the shares are. Then
+    /// all ranks make the same update. Called by all ranks.
     ///
-    /// `goes_on` is asked about what was added up, before the update, which is left out if it says no; it must say the
+    /// `goes_on` receives the sums before the update and decides whether to make it; it must return the
     /// same on all ranks.
     ///
     /// # Errors
-    /// The collectives' errors; [`TrainError::Replica`].
+    /// Errors of the collectives; [`TrainError::Replica`].
     pub fn step(
         &mut self,
         comm: &mut Communicator,
@@ -107,7 +107,7 @@ impl<R: Replica> Mirror<R> {
         Ok(StepReport { sums, own: self.buckets.own_tally(), norm, times, without_gradient })
     }
 
-    /// Goes through this rank's micro-batches, and says which parameters have no gradient that always had one.
+    /// Runs this rank's micro-batches. Returns the parameters that have no gradient for the first time.
     fn pass(
         &mut self,
         comm: &mut Communicator,
@@ -146,7 +146,7 @@ impl<R: Replica> Mirror<R> {
         new.into_iter().map(|index| names[index].name.clone()).collect()
     }
 
-    /// The norm of the summed gradient. Waits for all of it.
+    /// The norm of the summed gradient. Waits for all buckets.
     fn norm(&mut self) -> Result<f64, TrainError> {
         let mut squares = 0.0;
         for index in self.trained() {
@@ -155,7 +155,7 @@ impl<R: Replica> Mirror<R> {
         Ok(squares.sqrt())
     }
 
-    /// Updates all parameters, bucket by bucket as they come back.
+    /// Updates all parameters, bucket by bucket as they arrive.
     fn update(&mut self, scale: f32, rate: f32) -> Result<(), TrainError> {
         self.optimizer.begin_step();
         for index in self.trained() {
@@ -177,7 +177,7 @@ impl<R: Replica> Mirror<R> {
         Ok(())
     }
 
-    /// The indices of what is trained, in the order in which buckets come back.
+    /// The indices of trained parameters, in the order in which buckets arrive.
     fn trained(&self) -> Vec<usize> {
         self.buckets.parameters().flatten().copied().collect()
     }
@@ -207,10 +207,10 @@ impl<R: Replica> Mirror<R> {
         &mut self.replica
     }
 
-    /// The optimizer, and what it remembers, which is fetched if it is on a GPU.
+    /// The optimizer and its state, which is copied to the host if it is on a GPU.
     ///
     /// # Errors
-    /// [`TrainError::Replica`] if it cannot be fetched.
+    /// [`TrainError::Replica`] if the state cannot be copied.
     pub fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {
         if let Some(device) = &self.device {
             device.save(&mut self.optimizer)?;
@@ -218,10 +218,10 @@ impl<R: Replica> Mirror<R> {
         Ok(&self.optimizer)
     }
 
-    /// Has the optimizer go on from what it remembered after so many steps: [`Optimizer::restore`].
+    /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if it is not the state of such an optimizer; [`TrainError::Replica`].
+    /// [`TrainError::OtherRun`] if the state is of another optimizer; [`TrainError::Replica`].
     pub fn restore_optimizer<'a>(
         &mut self,
         steps: u64,
@@ -236,12 +236,12 @@ impl<R: Replica> Mirror<R> {
         self.device.is_some()
     }
 
-    /// The buckets; of nothing, if gradients are reduced on a GPU.
+    /// The buckets; empty if gradients are reduced on a GPU.
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
     }
 
-    /// From now on, what happens in steps is recorded; what was recorded so far is given back. What a GPU does is not recorded.
+    /// Records what happens in steps from now on; returns what was recorded so far. Work on a GPU is not recorded.
     pub fn record(&mut self, recorder: Option<Recorder>) -> Option<Recorder> {
         std::mem::replace(&mut self.recorder, recorder)
     }
@@ -251,7 +251,7 @@ impl<R: Replica> Mirror<R> {
         self.recorder.as_mut()
     }
 
-    /// The hash of all values, which is the same on all ranks.
+    /// The hash of all values, the same on all ranks.
     ///
     /// # Errors
     /// [`TrainError::Replica`].
@@ -260,7 +260,7 @@ impl<R: Replica> Mirror<R> {
     }
 }
 
-/// Passes gradients on, and notes when the forward pass was over.
+/// Forwards gradients, and notes when the forward pass ended.
 struct Watched<'a, G> {
     gradients: &'a mut G,
     weighed: Option<Instant>,

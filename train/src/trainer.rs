@@ -30,21 +30,21 @@ pub struct Trainer<'a, R: Replica, F> {
     feed: F,
     settings: RunSettings,
     progress: Progress,
-    /// Rank 0's.
+    /// On rank 0 only.
     store: Option<Store>,
     saved_at: Instant,
     log: Log,
     resumed: Option<Resumed>,
-    /// Once a rank was asked to stop.
+    /// Set once a rank was asked to stop.
     is_stopping: bool,
     stragglers: Stragglers,
 }
 
 impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
-    /// Makes the replica the same as rank 0's, or as it was saved. Called by all ranks with the same settings.
+    /// Makes the replica the same as rank 0's, or restores it from a checkpoint. Called by all ranks with the same settings.
     ///
     /// # Errors
-    /// [`TrainError`] of the replica, of the collectives, of checkpoints that are of another run, or of files that
+    /// [`TrainError`] of the replica, of the collectives, of a checkpoint of another run, or of a file that
     /// cannot be written.
     pub fn new(
         comm: &'a mut Communicator,
@@ -97,17 +97,17 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         })
     }
 
-    /// How many parameters the model has.
+    /// The number of parameters.
     pub fn parameter_count(&mut self) -> usize {
         self.mirror.replica().parameters().iter().map(super::Parameter::count).sum()
     }
 
-    /// How many samples there are to train on, if the feed knows.
+    /// The number of training samples, if the feed knows.
     pub fn sample_count(&self) -> Option<usize> {
         self.feed.steps().and_then(|steps| self.feed.samples(steps))
     }
 
-    /// How many samples all ranks take together in a step.
+    /// The global batch size: samples per step over all ranks.
     pub fn global_batch(&self) -> usize {
         self.progress.global_batch
     }
@@ -117,24 +117,24 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.settings.rate
     }
 
-    /// What will carry out the all-reduce of the largest bucket, and why; nothing where gradients are reduced on GPUs, where each
+    /// The method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs, where each
     /// call decides.
     pub fn all_reduce(&mut self) -> Option<Ran> {
         (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.comm))
     }
 
-    /// Where the model computes, and why, if it was said.
+    /// The device on which the model computes, and why, if known.
     pub fn computes(&self) -> Option<&str> {
         self.settings.computes.as_deref()
     }
 
-    /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop), and tells of every step and epoch. Either way the
-    /// last step is saved, if there is a place for checkpoints, and whole on the disk when this returns, on any rank. If this rank
-    /// cannot go on, the communicator has failed, so that no other rank waits for it.
+    /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop), and reports every step and epoch. Either way it
+    /// saves the last step, if there is a checkpoint directory, and the checkpoint is complete on disk when this returns on any rank.
+    /// If this rank fails, it fails the communicator, so that no other rank waits for it.
     ///
     /// # Errors
-    /// [`TrainError`] of a failing rank, model, file or data, and if the loss is not a number any more, or the replicas
-    /// are not the same at the end.
+    /// [`TrainError`] of a failed rank, model, file or data; also if the loss is not finite, or the replicas
+    /// differ at the end.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> Result<Summary, TrainError> {
         let ended = self.epochs(&mut tell).and_then(|last| self.finish(last));
         if let Some(error) = ended.as_ref().err().filter(|error| !error.is_common()) {
@@ -143,11 +143,11 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         ended
     }
 
-    /// All epochs that are left; the report of the last.
+    /// Runs all remaining epochs; returns the report of the last.
     fn epochs(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
         if let Some(Resumed { passed_over, .. }) = self.resumed.take() {
             for PassedOver { path, why } in passed_over {
-                tell(Event::Notice(format!("passed over {}: {why}", path.display())));
+                tell(Event::Notice(format!("skipped {}: {why}", path.display())));
             }
             tell(Event::Resumed { step: self.progress.step, epoch: self.progress.epoch });
         }
@@ -168,7 +168,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         }
         match last {
             Some(last) => Ok(last),
-            // The run was saved at its end.
+            // The run has already been saved at its end.
             None => {
                 self.progress.epoch -= 1;
                 let last = self.report(Tally::default(), Times::default(), Duration::ZERO, 0.0)?;
@@ -178,7 +178,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         }
     }
 
-    /// Goes through the rest of an epoch, then measures on the held-out samples; unless it is to stop, for then there may be no
+    /// Runs the rest of an epoch, then evaluates on the held-out samples; not if the run must stop, since there may be no
     /// time for that.
     fn epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
         let first = self.progress.step_in_epoch;
@@ -220,7 +220,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.report(self.progress.tally, times, began.elapsed(), seen)
     }
 
-    /// Takes what the feed has for a step, and makes it; nothing if the epoch ends before it.
+    /// Takes the next step's batches from the feed and makes the step; `None` if the epoch is over.
     fn step(
         &mut self,
         steps: &mut Steps<R::Batch>,
@@ -310,7 +310,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     }
 }
 
-/// Opens the place of a run's checkpoints, emptied if it is to be.
+/// Opens the checkpoint directory of a run, and empties it if so requested.
 fn open(kept: &Checkpoints, resumes: bool) -> Result<Store, CheckpointError> {
     let store = Store::open(&kept.directory, kept.keep)?;
     if kept.overwrites && !resumes {
@@ -319,8 +319,8 @@ fn open(kept: &Checkpoints, resumes: bool) -> Result<Store, CheckpointError> {
     Ok(store)
 }
 
-/// Measures a replica on the held-out samples, each rank on its own part of the batches. The batches, and the order in
-/// which their figures are added up, do not depend on the number of ranks: so the result does not, to the last bit. Called
+/// Evaluates a replica on the held-out samples, each rank on its share of the batches. The batches, and the order in
+/// which their results are added, do not depend on the number of ranks, so neither does the result, to the last bit. Called
 /// by all ranks.
 ///
 /// # Errors
@@ -332,7 +332,7 @@ pub fn evaluate<R: Replica>(
 ) -> Result<Tally, TrainError> {
     let batches = feed.held_out();
     let own = comm.own_part(batches);
-    // Every batch is measured by one rank; the others add zero.
+    // One rank evaluates each batch; the others add zero.
     let mut sums = vec![[0.0; 3]; batches];
     let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
         for (sums, batch) in sums[own].iter_mut().zip(found) {

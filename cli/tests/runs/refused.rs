@@ -14,11 +14,11 @@ fn options_without_effect_are_refused() {
         (&["--context", "5"], "--context has no effect without --data text:FILE"),
         (&["--augment"], "--augment has no effect without --data images:DIR"),
         (&["--order", "world-invariant", "--algorithm", "ring"], "the algorithm ring would not be used"),
-        (&["--algorithm", "nccl", "--device", "cpu"], "the algorithm nccl works in the memory of GPUs"),
+        (&["--algorithm", "nccl", "--device", "cpu"], "the algorithm nccl works on GPU memory"),
     ] {
         refused(&[&["train", "--threads", "2"], words].concat(), &[said]);
     }
-    refused(&["bench-step", "--threads", "2", "--algorithm", "nccl"], &["nccl works in the memory of GPUs"]);
+    refused(&["bench-step", "--threads", "2", "--algorithm", "nccl"], &["nccl works on GPU memory"]);
 }
 
 /// What the header says is what happens.

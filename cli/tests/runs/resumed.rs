@@ -23,7 +23,7 @@ fn data_that_have_changed_are_seen() {
         fs::write(&file, text.replace(from, to)).unwrap();
         refused(
             &resume,
-            &["cannot go on from the checkpoint of step 12", "has changed since", said, "--resume"],
+            &["cannot resume from the checkpoint of step 12", "has changed since", said, "--resume"],
         );
     }
     fs::write(&file, &text).unwrap();

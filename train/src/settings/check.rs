@@ -1,4 +1,4 @@
-//! Whether settings make sense, by themselves and for the data.
+//! Checks settings, by themselves and for the data.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use unisono::{Choice, Vendor};
 use unisono_data::Dataset;
 
 impl Settings {
-    /// Refuses what makes no sense whatever the data are, and what would have no effect.
+    /// Refuses settings that are invalid for any data, or would have no effect.
     pub(super) fn check(&self) -> Result<(), TrainError> {
         self.check_counts()?;
         self.check_rates()?;
@@ -36,7 +36,7 @@ impl Settings {
         positive("the number of steps between comparisons", comparisons as usize)?;
         match self.schedule {
             Falling::Step { epochs, .. } => {
-                positive("the number of epochs between falls of the learning rate", epochs)
+                positive("the number of epochs between drops of the learning rate", epochs)
             }
             Falling::Constant | Falling::Cosine => Ok(()),
         }
@@ -56,24 +56,24 @@ impl Settings {
         }
     }
 
-    /// Refuses what would be ignored.
+    /// Refuses settings that would have no effect.
     fn check_effect(&self) -> Result<(), TrainError> {
         if self.world_invariant.is_some() && self.wire != Wire::F32 {
             return refuse(format!(
-                "gradients are rounded to {} on their way between ranks, so the bits depend on the number of ranks: send f32 \
+                "gradients are rounded to {} between ranks, so the bits depend on the number of ranks: use --wire f32 \
                  with --order world-invariant",
                 self.wire
             ));
         }
         if self.optimizer.nesterov && self.optimizer.kind != OptimizerKind::Sgd {
             return refuse(format!(
-                "{} has no Nesterov momentum: leave it out, or take sgd",
+                "{} has no Nesterov momentum: remove --nesterov, or use sgd",
                 self.optimizer.kind
             ));
         }
         if self.hidden.is_some() && self.model != ModelKind::Mlp {
             return refuse(format!(
-                "the hidden layers of the {} are as they are: leave them out, or take the mlp",
+                "the hidden layers of the {} are fixed: remove --hidden, or use the mlp",
                 self.model
             ));
         }
@@ -90,33 +90,33 @@ impl Settings {
         match choice {
             Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl) if device.is_cpu() => {
                 refuse(format!(
-                    "the algorithm {choice} works in the memory of GPUs, and this run computes {computes}: choose another one, or \
+                    "the algorithm {choice} works on GPU memory, and this run computes {computes}: choose another one, or \
                  auto"
                 ))
             }
             Choice::Auto => Ok(()),
             Choice::Algorithm(algorithm) if *algorithm == buckets::IN_TREE => Ok(()),
             choice if self.world_invariant.is_some() => refuse(format!(
-                "the algorithm {choice} would not be used: bits that do not depend on the number of ranks bind the all-reduce \
-                 to {}; leave it out",
+                "the algorithm {choice} would not be used: a result independent of the number of ranks requires {}; remove \
+                 --algorithm",
                 buckets::IN_TREE
             )),
             _ => Ok(()),
         }
     }
 
-    /// Refuses parts of a step that so many ranks cannot share.
+    /// Refuses a number of shards that the ranks cannot divide.
     pub(super) fn check_world(&self, ranks: usize) -> Result<(), TrainError> {
         match self.world_invariant {
             Some(parts) if !parts.is_power_of_two() || !parts.is_multiple_of(ranks) => refuse(format!(
-                "{parts} parts of a step for {ranks} ranks: bits that do not depend on the number of ranks need a power of two \
-                 that is a multiple of it"
+                "{parts} shards per step on {ranks} ranks: the number of shards must be a power of two and a multiple of the \
+                 number of ranks"
             )),
             _ => Ok(()),
         }
     }
 
-    /// Refuses a step that takes more samples than there are.
+    /// Refuses a global batch larger than the data set.
     pub(super) fn check_data(
         &self,
         dataset: Dataset,
@@ -139,7 +139,7 @@ fn refuse<T>(why: String) -> Result<T, TrainError> {
     Err(TrainError::Setting(why))
 }
 
-/// What a number may be: from or above the first, up to the second.
+/// A range of numbers: from or above the first, up to the second.
 #[derive(Debug, Clone, Copy)]
 enum Range {
     From(f64, f64),
@@ -165,7 +165,7 @@ impl fmt::Display for Range {
     }
 }
 
-/// A number as a person writes it: with an exponent where it has many digits before or after its point.
+/// A human-readable number: with an exponent if it would have many digits.
 pub(crate) struct Figure(pub(crate) f64);
 
 impl fmt::Display for Figure {

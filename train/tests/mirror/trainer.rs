@@ -199,5 +199,5 @@ fn a_checkpoint_of_another_model_is_refused() {
         Trainer::new(&mut comm, line, feed, settings, resumed).unwrap_err().to_string()
     });
     assert!(messages[0].contains("there is nothing called offset"), "{messages:?}");
-    assert!(messages[1].contains("something is wrong on rank 0"), "{messages:?}");
+    assert!(messages[1].contains("rank 0 reports an error"), "{messages:?}");
 }
