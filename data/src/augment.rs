@@ -1,29 +1,29 @@
-//! Images varied at random, so that a model does not learn them by heart.
+//! Random augmentation of images, against overfitting.
 
 use image::{GrayImage, Luma};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-/// How far images are moved, turned and mirrored: each time anew, up to these bounds.
+/// The bounds of random shifts, rotations and mirroring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Augmentation {
-    /// How far an image moves to each side, up or down, in pixels.
+    /// The maximum shift in each direction, in pixels.
     pub shift_pixels: u32,
-    /// How far it turns either way, in degrees.
+    /// The maximum rotation either way, in degrees.
     pub rotation_degrees: u32,
-    /// Whether every other image is mirrored, left and right exchanged. Wrong for digits and letters.
+    /// Whether to mirror every other image horizontally. Wrong for digits and letters.
     pub mirror: bool,
 }
 
 impl Augmentation {
-    /// A variant of `image`, of the same size. What comes in from outside repeats the pixels at the edge.
+    /// A variant of `image`, of the same size. Pixels from outside repeat the edge.
     pub(super) fn apply(self, image: &GrayImage, rng: &mut ChaCha8Rng) -> GrayImage {
         let (shift, turn) = (self.shift_pixels as f32, self.rotation_degrees as f32);
         let (right, down) = (rng.random_range(-shift..=shift), rng.random_range(-shift..=shift));
         let (sin, cos) = rng.random_range(-turn..=turn).to_radians().sin_cos();
         let is_mirrored = self.mirror && rng.random();
         let middle = [(image.width() - 1) as f32 / 2.0, (image.height() - 1) as f32 / 2.0];
-        // For each pixel, where it comes from: the way back.
+        // The source position of each pixel: the inverse transformation.
         GrayImage::from_fn(image.width(), image.height(), |x, y| {
             let (x, y) = (x as f32 - middle[0] - right, y as f32 - middle[1] - down);
             let (x, y) = (cos * x + sin * y, cos * y - sin * x);
@@ -33,7 +33,7 @@ impl Augmentation {
     }
 }
 
-/// The grey level at a point between pixels, weighted by nearness.
+/// The bilinearly interpolated grey level at a point.
 fn between(image: &GrayImage, x: f32, y: f32) -> u8 {
     let (x, y) = (x.clamp(0.0, (image.width() - 1) as f32), y.clamp(0.0, (image.height() - 1) as f32));
     let (left, top) = (x as u32, y as u32);

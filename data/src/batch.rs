@@ -1,32 +1,32 @@
-//! What a model is given: samples of a batch, in numbers.
+//! Batches: the numeric input of a model.
 
-/// What samples are gathered for.
+/// The purpose of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// Learning: samples vary from epoch to epoch, as follows from the seed (the windows of a text move, images are
+    /// Training: samples vary from epoch to epoch, determined by the seed (the windows of a text move, images are
     /// augmented).
     Training {
-        /// Where all randomness comes from.
+        /// The random seed.
         seed: u64,
         /// The epoch.
         epoch: u64,
     },
-    /// Measuring: samples are always the same.
+    /// Evaluation: samples are always the same.
     Evaluation,
 }
 
 /// Samples ready for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
-    /// What the model sees.
+    /// The model's input.
     pub inputs: Inputs,
-    /// What it should say: one class per image or row, or one token per input token.
+    /// The targets: one class per image or row, or one token per input token.
     pub targets: Vec<u32>,
     /// Number of samples (images, rows or windows).
     pub samples: usize,
 }
 
-/// What a model sees of a batch, row-major.
+/// The input of a batch, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Inputs {
     /// Normalised grey levels, `samples x height*width`; or a table's features, `samples x features`.
@@ -39,7 +39,7 @@ pub enum Inputs {
 /// and close enough for any grey image.
 pub(super) const GREY: (f32, f32) = (0.1307, 0.3081);
 
-/// A grey level as a model sees it.
+/// Normalises a grey level.
 pub(super) fn normalise(grey: u8) -> f32 {
     let (mean, deviation) = GREY;
     (f32::from(grey) / 255.0 - mean) / deviation

@@ -1,4 +1,4 @@
-//! A data set, and what its samples are.
+//! A data set, and the kind of its samples.
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -6,23 +6,23 @@ use crate::error::DataError;
 use crate::schema::Schema;
 use crate::split::Split;
 
-/// A data set: what its samples are, those to train on and those to test on.
+/// A data set: the kind of its samples, the training samples and the held-out samples.
 ///
 /// Threads share it behind an [`Arc`](std::sync::Arc).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dataset {
-    /// What a sample is.
+    /// The kind of a sample.
     pub kind: Kind,
-    /// The samples to train on.
+    /// The training samples.
     pub train: Split,
-    /// The samples held out.
+    /// The held-out samples.
     pub test: Split,
-    /// What classes and columns are called.
+    /// The names of classes and columns.
     pub schema: Schema,
 }
 
 impl Dataset {
-    /// What is likely to differ if the data do: a hash of all samples or, where images stay in their files, of what is known
+    /// A hash that detects changed data: of all samples or, if images stay in their files, of what is known
     /// without decoding them (names and sizes of files, checksums of records).
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Dataset {
     }
 }
 
-/// What a sample is, and so what a model must take and give.
+/// The kind of a sample, and so the input and output of a model.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// A grey image and its class.
@@ -59,7 +59,7 @@ pub enum Kind {
     Text {
         /// Characters in a window.
         context: usize,
-        /// The distinct characters in order; a token is an index into this list.
+        /// The distinct characters, sorted; a token is an index into this list.
         vocabulary: Vec<char>,
     },
 }

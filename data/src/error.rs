@@ -1,13 +1,13 @@
-//! What can be wrong with a data set.
+//! Errors of data sets.
 
 use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a data set could not be loaded, or a sample of it not be made.
+/// Why a data set could not be loaded, or a sample could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// The source's name is none we know.
+    /// The name of the source is unknown.
     #[error(
         "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILE`, `csv:FILE`, `tfrecord:FILE_OR_DIR` or \
          `images:DIR`"
@@ -16,10 +16,10 @@ pub enum DataError {
         /// The name as given.
         name: String,
     },
-    /// An option asks for nothing.
+    /// An option is 0.
     #[error("{option} is 0: it must be at least 1")]
     Zero {
-        /// The option, in words.
+        /// The option, as text.
         option: &'static str,
     },
     /// A file could not be read or unpacked.
@@ -27,24 +27,24 @@ pub enum DataError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The directory of an IDX data set is not there.
-    #[error("no directory `{}`: expected one that holds files in the format of MNIST", path.display())]
+    /// The directory of an IDX data set does not exist.
+    #[error("no directory `{}`: expected one that contains files in MNIST format", path.display())]
     NoDirectory {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory lacks a file.
+    /// A file is missing from a directory.
     #[error("no {names} in `{}`: expected there, gzipped (.gz) or not", path.display())]
     NoFile {
         /// The directory.
         path: PathBuf,
-        /// The names looked for.
+        /// The names that were tried.
         names: String,
     },
-    /// A file's first four bytes name another format.
+    /// The magic number of a file is of another format.
     #[error(
         "`{}` is no IDX file of {what}: its magic number is {found:#010x}, expected {expected:#010x}",
         path.display()
@@ -56,10 +56,10 @@ pub enum DataError {
         what: &'static str,
         /// The magic number read.
         found: u32,
-        /// The magic number of such a file.
+        /// The expected magic number.
         expected: u32,
     },
-    /// A header announces nothing, or more than can be counted.
+    /// A header has a size of 0, or one that overflows.
     #[error("`{}` has the shape {shape:?}: expected sizes that are above 0 and fit in memory", path.display())]
     Shape {
         /// The file.
@@ -77,7 +77,7 @@ pub enum DataError {
         /// Bytes that the header announces, itself included.
         expected: usize,
     },
-    /// A file goes on after its end.
+    /// A file continues after its end.
     #[error("`{}` has trailing bytes: expected it to end after {expected}; fetch it again", path.display())]
     Trailing {
         /// The file.
@@ -85,7 +85,7 @@ pub enum DataError {
         /// Bytes that the header announces, itself included.
         expected: usize,
     },
-    /// Labels and images do not pair up.
+    /// The numbers of labels and images differ.
     #[error(
         "`{}` has {found} labels for the {expected} images of `{}`: expected as many",
         path.display(),
@@ -101,17 +101,17 @@ pub enum DataError {
         /// How many that one holds.
         expected: usize,
     },
-    /// The images to test on differ in size from those to train on.
+    /// Test images and training images differ in size.
     #[error(
         "`{}` has images of {}x{} pixels: expected {}x{}, as in training",
         path.display(), found[0], found[1], expected[0], expected[1]
     )]
     Size {
-        /// The file of images to test on.
+        /// The file of test images.
         path: PathBuf,
         /// Their height and width.
         found: [usize; 2],
-        /// Height and width of the images to train on.
+        /// Height and width of the training images.
         expected: [usize; 2],
     },
     /// A label is not a class.
@@ -123,7 +123,7 @@ pub enum DataError {
         sample: usize,
         /// Its label.
         label: u8,
-        /// The highest label there is.
+        /// The highest valid label.
         highest: u8,
     },
     /// A text is not UTF-8.
@@ -134,7 +134,7 @@ pub enum DataError {
         /// Offset of the first invalid byte.
         position: usize,
     },
-    /// There are too few samples to train and to test on.
+    /// There are too few samples for training and testing.
     #[error("`{}` is too short: {found} {what}, expected at least {expected}", path.display())]
     TooShort {
         /// The file.
@@ -143,18 +143,18 @@ pub enum DataError {
         what: &'static str,
         /// How many there are.
         found: usize,
-        /// How many it takes.
+        /// How many are needed.
         expected: usize,
     },
-    /// A directory holds nothing of what is looked for.
+    /// A directory contains no suitable file.
     #[error("`{}` holds no {expected}", path.display())]
     Empty {
         /// The directory.
         path: PathBuf,
-        /// What is looked for.
+        /// What was expected.
         expected: &'static str,
     },
-    /// A cell of a table is not what its column holds.
+    /// A cell of a table has an unexpected value.
     #[error("`{}`, line {line}, column `{column}`: {problem}", path.display())]
     Cell {
         /// The file.
@@ -166,7 +166,7 @@ pub enum DataError {
         /// What is wrong and what was expected.
         problem: String,
     },
-    /// A column of a table is not what it should be.
+    /// A column of a table is invalid.
     #[error("`{}`, column `{column}`: {problem}", path.display())]
     Column {
         /// The file.
@@ -176,7 +176,7 @@ pub enum DataError {
         /// What is wrong and what was expected.
         problem: String,
     },
-    /// A line of a table, or its header, is not what it should be.
+    /// A line of a table, or its header, is invalid.
     #[error("`{}`, line {line}: {problem}", path.display())]
     Line {
         /// The file.
@@ -186,7 +186,7 @@ pub enum DataError {
         /// What is wrong and what was expected.
         problem: String,
     },
-    /// A record of a file is not what it should be.
+    /// A record of a file is invalid.
     #[error("`{}`, record {record}: {problem}", path.display())]
     Record {
         /// The file.
@@ -196,7 +196,7 @@ pub enum DataError {
         /// What is wrong and what was expected.
         problem: String,
     },
-    /// A file of an image, or a directory of such files, is not what it should be.
+    /// An image file, or a directory of images, is invalid.
     #[error("`{}`: {problem}", path.display())]
     Image {
         /// The file or directory.
@@ -207,29 +207,29 @@ pub enum DataError {
     /// An element of a pipeline could not be made.
     #[error("element {element}: {error}")]
     Element {
-        /// The element's number at the stage that failed, from 0.
+        /// The element's index at the stage that failed, from 0.
         element: u64,
-        /// What was wrong.
+        /// The error.
         error: Box<DataError>,
     },
-    /// No thread could be started for a pipeline.
+    /// A thread for a pipeline could not be started.
     #[error("cannot start a thread for the input pipeline: {error}; allow this user more threads")]
     Thread {
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// An error of the user's own.
+    /// A user-defined error.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
 }
 
 impl DataError {
-    /// An error of the user's own, or its message.
+    /// A user-defined error, or its message.
     pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
     }
 
-    /// The same, said of an element of a pipeline.
+    /// Adds the index of a pipeline's element to an error.
     pub(super) fn in_element(self, element: u64) -> Self {
         Self::Element { element, error: Box::new(self) }
     }

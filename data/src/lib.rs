@@ -1,4 +1,4 @@
-//! Data sets: where they come from, how they are split, how a batch is made, and the [pipeline] that makes batches
+//! Data sets: sources, splits, batches, and the [pipeline] that makes batches
 //! ahead of time.
 //!
 //! ```
@@ -10,7 +10,7 @@
 //! let (seed, epoch) = (1, 0);
 //! let order = dataset.train.order(seed, epoch);
 //! let batches: Vec<_> = order.chunks(32).map(<[usize]>::to_vec).collect();
-//! // On as many threads as help, ahead of the loop below.
+//! // Batches are made on several threads, ahead of the loop below.
 //! let on_threads = Arc::clone(&dataset);
 //! let pass = Pass::Training { seed, epoch };
 //! let input = Pipeline::of(batches).map(Threads::Auto, move |own| on_threads.train.batch(&own, pass));
@@ -22,8 +22,8 @@
 //! # Ok::<(), DataError>(())
 //! ```
 //!
-//! Everything here is plain Rust. A rank that knows the source, the seed and the epoch knows
-//! every batch of every other rank, so ranks never talk to each other about data.
+//! Everything here is plain Rust. Source, seed and epoch determine every batch of every rank, so ranks never
+//! communicate about data.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Every source has a reader of its own.
+//! Loads a data set; each source has its own reader.
 
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
@@ -6,11 +6,11 @@ use crate::schema::Schema;
 use crate::source::{Options, Source};
 use crate::{digits, folder, idx, table, text, tfrecord};
 
-/// Reads or draws a data set.
+/// Reads or generates a data set.
 ///
 /// # Errors
 ///
-/// If a file is missing, unreadable or not what it should be, or if the options leave a split
+/// If a file is missing, unreadable or invalid, or if the options leave a split
 /// without samples.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     match source {
@@ -23,12 +23,12 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     }
 }
 
-/// The same for a model that was trained on such data: classes have the numbers that they have in `schema`, whatever order
-/// they come in, and the columns of a table are found by their names, and standardised as there.
+/// Loads data for a model trained on such data: classes have the numbers of `schema`, whatever their
+/// order, and the columns of a table are found by name, and standardised as there.
 ///
 /// # Errors
 ///
-/// As [`load`]; and if a class or a column is not what `schema` says.
+/// As [`load`]; also if a class or a column does not match `schema`.
 pub fn load_as(
     source: &Source,
     options: &Options,

@@ -1,5 +1,5 @@
-//! A pipeline of elements on their way to the trainer: read, mapped, shuffled and batched ahead of time, on threads
-//! of their own.
+//! The input pipeline: reads, maps, shuffles and batches elements ahead of the trainer, on background
+//! threads.
 //!
 //! ```
 //! use unisono_data::{DataError, Depth, Pipeline, Threads};
@@ -13,13 +13,13 @@
 //! # Ok::<(), DataError>(())
 //! ```
 //!
-//! What comes out follows from what goes in, the seed and the epoch; never from how many threads there are or how
-//! fast they happen to be.
+//! The output depends only on the input, the seed and the epoch, never on the number or speed of
+//! threads.
 //!
-//! - **Errors** come in their place: all elements before one, then it, then the end. But the stages that hold
-//!   elements back (`batch`, `shuffle`) hand on an error at once, without what they hold.
-//! - **A panic** on a thread is taken to the consumer, in its place, and goes on there.
-//! - **Threads** start when a stage is made, and are joined when the pipeline is dropped, ends or fails. That takes
+//! - **Errors** keep their place: first all elements before the error, then the error, then the end. But stages that hold
+//!   elements back (`batch`, `shuffle`) forward an error at once and drop what they hold.
+//! - **A panic** on a thread resumes in the consumer, in its place.
+//! - **Threads** start when a stage is built, and are joined when the pipeline is dropped, ends or fails. That takes
 //!   as long as the longest call in progress (of `map`'s function, or of the user's iterator).
 
 mod ahead;
@@ -39,43 +39,43 @@ use crate::random::{SHUFFLE, keyed_rng};
 use ahead::Ahead;
 use interleave::Interleave;
 
-/// How many threads a stage works with.
+/// The number of threads of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Threads {
-    /// As many as help, up to one for each core, found out while it runs.
+    /// Adjusted while running, up to one per core.
     ///
-    /// A quarter more, and at least one, is tried while the consumer spends over a tenth of its time waiting. They
-    /// are kept if they bring at least a fifth of what they would at best. One is sent to rest when the consumer never
-    /// waits and finished results lie about. What was tried is tried again after pauses that double.
+    /// While the consumer spends over a tenth of its time waiting, the stage tries a quarter more threads, at least one. It
+    /// keeps them if they bring at least a fifth of the ideal gain. It idles one when the consumer never
+    /// waits and finished results pile up. It repeats trials after pauses that double.
     #[default]
     Auto,
     /// This many, at least 1.
     Fixed(usize),
 }
 
-/// How many elements lie ready, at most.
+/// The maximum number of prefetched elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Depth {
-    /// 2 at first; twice as many, up to 64, whenever the consumer finds none although all were ready before: then
-    /// what is missing is not speed but a reserve for the slow ones.
+    /// 2 at first; doubles, up to 64, whenever the consumer finds none although all were ready before: the
+    /// stage is then fast enough, but needs a reserve for slow elements.
     #[default]
     Auto,
     /// This many, at least 1.
     Fixed(usize),
 }
 
-/// Elements on their way: an iterator that ends after its first error.
+/// A pipeline: an iterator that ends after its first error.
 ///
-/// See the [module](self) for an example and for what holds of all stages.
+/// See the [module](self) for an example and for the properties of all stages.
 pub struct Pipeline<T> {
-    /// Gone once it has ended; with it go its threads.
+    /// `None` once it has ended, and its threads with it.
     elements: Option<Elements<T>>,
     clock: Clock,
 }
 
 type Elements<T> = Box<dyn Iterator<Item = Result<T, DataError>> + Send>;
 
-/// How long a consumer has waited, counted by one stage and read by all after it.
+/// How long a consumer has waited, counted by one stage and read by all later ones.
 #[derive(Debug, Clone, Default)]
 struct Clock(Arc<AtomicU64>);
 
@@ -110,9 +110,9 @@ impl<T: Send + 'static> Pipeline<T> {
         Self::new(elements.into_iter().map(Ok))
     }
 
-    /// One pipeline after the other: `make` is called for each epoch when the one before has ended.
+    /// Chains pipelines: calls `make` for each epoch when the previous one has ended.
     ///
-    /// An error of `make` is handed on, and is the end.
+    /// Forwards an error of `make`, and ends.
     pub fn repeat<I, F>(epochs: I, mut make: F) -> Self
     where
         I: IntoIterator<Item = u64, IntoIter: Send + 'static>,
@@ -142,10 +142,10 @@ impl<T: Send + 'static> Pipeline<T> {
         Self::stage(iter::from_fn(next), clock)
     }
 
-    /// Takes each element for something that holds many, such as a file; opens `at_once` of them at a time, each
-    /// read on a thread of its own, and takes turns: the first element of each, then the second of each, ….
+    /// Opens each element as a source of many, such as a file: `at_once` of them at a time, each
+    /// read on its own thread, in round-robin order: the first element of each, then the second of each, ….
     ///
-    /// Where one ends, the next takes its turn. `open` is called on the thread.
+    /// When one ends, the next takes its turn. `open` is called on the thread.
     ///
     /// # Panics
     ///
@@ -160,13 +160,13 @@ impl<T: Send + 'static> Pipeline<T> {
         Pipeline::stage(Interleave::new(self, at_once, open, clock.clone()), clock)
     }
 
-    /// Maps elements by `f`, on threads; they stay in order.
+    /// Maps elements by `f` on several threads, in order.
     ///
-    /// An error of `f` is told with the element's number, counted from 0 at this stage.
+    /// An error of `f` is returned with the element's index at this stage, from 0.
     ///
     /// # Panics
     ///
-    /// If there are to be 0 threads.
+    /// If the number of threads is 0.
     pub fn map<U, F>(self, threads: Threads, f: F) -> Pipeline<U>
     where
         U: Send + 'static,
@@ -177,12 +177,12 @@ impl<T: Send + 'static> Pipeline<T> {
         Pipeline::stage(Ahead::map(self, threads, f, clock.clone()), clock)
     }
 
-    /// [`map`](Self::map), [`batch`](Self::batch) and another `map` that makes one value of a batch, all in one: a
-    /// thread makes a whole batch, and takes and gives others' locks once for it.
+    /// [`map`](Self::map), [`batch`](Self::batch) and a `map` of whole batches in one stage: a
+    /// thread makes a whole batch, and takes locks only once for it.
     ///
     /// # Panics
     ///
-    /// If `size` is 0, or there are to be 0 threads.
+    /// If `size` or the number of threads is 0.
     pub fn map_batch<U, V, F, C>(self, threads: Threads, size: usize, f: F, collate: C) -> Pipeline<V>
     where
         U: Send + 'static,
@@ -205,10 +205,10 @@ impl<T: Send + 'static> Pipeline<T> {
         Pipeline::stage(Ahead::map(groups, threads, whole, clock.clone()), clock)
     }
 
-    /// Hands on elements in another order, drawn from seed and epoch: keeps `buffer` of them, and of these one at
-    /// random each time. An element may so come any time later, but at most `buffer - 1` places sooner.
+    /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one
+    /// each time. An element may come any time later, but at most `buffer - 1` places sooner.
     ///
-    /// To shuffle all of a data set alike, draw its indices in [order](super::Split::order) instead.
+    /// To shuffle a whole data set uniformly, use the [order](super::Split::order) of its indices instead.
     ///
     /// # Panics
     ///
@@ -257,7 +257,7 @@ impl<T: Send + 'static> Pipeline<T> {
         })
     }
 
-    /// Makes elements ahead of time, on a thread of its own.
+    /// Prefetches elements on a background thread.
     ///
     /// # Panics
     ///
@@ -267,7 +267,7 @@ impl<T: Send + 'static> Pipeline<T> {
         Self::stage(Ahead::prefetch(self, depth, clock.clone()), clock)
     }
 
-    /// Leaves out the first `count` elements; they are made all the same. An error among them is handed on.
+    /// Skips the first `count` elements, which are still produced. Forwards an error among them.
     pub fn skip(mut self, count: usize) -> Self {
         let (mut left, clock) = (count, self.clock.clone());
         let next = move || {
@@ -288,7 +288,7 @@ impl<T: Send + 'static> Pipeline<T> {
         Self::stage(Iterator::take(self, count), clock)
     }
 
-    /// Keeps what is `rank`'s among `ranks`: element i is rank `i % ranks`'s. An error is everybody's.
+    /// Keeps the elements of `rank` among `ranks`: element i belongs to rank `i % ranks`. An error reaches all ranks.
     ///
     /// # Panics
     ///
@@ -306,9 +306,9 @@ impl<T> Pipeline<T> {
         Self { elements: Some(Box::new(elements)), clock }
     }
 
-    /// How long the consumer has waited so far for the last stage that has threads.
+    /// How long the consumer has waited so far for the last stage with threads.
     ///
-    /// Nothing where no stage has any: then the consumer's own thread does all the work.
+    /// Zero if no stage has any: then the consumer's own thread does all the work.
     pub fn stalled(&self) -> Duration {
         self.clock.read()
     }
@@ -335,7 +335,7 @@ impl<T> fmt::Debug for Pipeline<T> {
     }
 }
 
-/// Elements on their way into a batch, and the error that ended it early.
+/// Elements of a growing batch, and the error that ended it early.
 struct Group<T> {
     elements: Vec<T>,
     error: Option<DataError>,

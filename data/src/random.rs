@@ -1,9 +1,9 @@
-//! Random streams that every rank can draw from by itself, and that are the same on all of them.
+//! Random streams that are the same on all ranks without communication.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// The second word of a random stream's key: what the stream is for.
+/// The second word of a random stream's key: its purpose.
 pub(crate) const TRAIN_DIGIT: u64 = 0;
 pub(crate) const TEST_DIGIT: u64 = 1;
 pub(crate) const SHIFT: u64 = 2;
@@ -11,13 +11,13 @@ pub(crate) const ORDER: u64 = 3;
 pub(crate) const SHUFFLE: u64 = 4;
 pub(crate) const AUGMENT: u64 = 5;
 
-/// A random stream of its own for each use and index, so that nothing depends on the order in
+/// A separate random stream for each purpose and index, so that nothing depends on the order in
 /// which streams are drawn from.
 pub(crate) fn keyed_rng(seed: u64, purpose: u64, index: u64) -> ChaCha8Rng {
     rng_of([seed, purpose, index, 0])
 }
 
-/// A random stream of its own for each key.
+/// A separate random stream for each key.
 pub(crate) fn rng_of(words: [u64; 4]) -> ChaCha8Rng {
     let mut key = [0; 32];
     for (bytes, word) in key.chunks_exact_mut(8).zip(words) {

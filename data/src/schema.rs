@@ -1,20 +1,20 @@
-//! What the numbers of a data set stand for.
+//! The meaning of a data set's numbers.
 
 use serde::{Deserialize, Serialize};
 
-/// What the numbers of a data set stand for. A checkpoint keeps it, so that the model answers in the names that it was trained
-/// on, and other data are read by them and not by their own order.
+/// The meaning of a data set's numbers. Checkpoints store it, so that a model answers with the names of its training data,
+/// and other data are matched by name and not by position.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Schema {
-    /// The name of each class; none where classes are numbers.
+    /// The name of each class; empty if classes are numbers.
     pub classes: Vec<String>,
-    /// The columns of a table that a model sees, in the order in which it sees them.
+    /// The columns of a table that the model uses, in its input order.
     pub columns: Vec<Column>,
-    /// The column of a table that holds the class; none if the table says no classes.
+    /// The column of a table that holds the class; `None` if the table has none.
     pub label: Option<String>,
 }
 
-/// A column of a table, and how it is spread over the rows to train on: by this it is standardised.
+/// A column of a table, with its statistics over the training rows, by which it is standardised.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Column {
     /// The name in the header.
@@ -26,21 +26,21 @@ pub struct Column {
 }
 
 impl Column {
-    /// A value as a model sees it.
+    /// Standardises a value.
     pub(super) fn standardised(&self, value: f32) -> f32 {
-        // A column that is always the same says nothing; but it may differ in a row to test on.
+        // A constant column carries no information; but a test row may have another value.
         let deviation = if self.deviation > 0.0 { self.deviation } else { 1.0 };
         ((f64::from(value) - self.mean) / deviation) as f32
     }
 }
 
 impl Schema {
-    /// The name of a class, which is its number where it has none.
+    /// The name of a class; its number if it has no name.
     pub fn class(&self, class: u32) -> String {
         self.classes.get(class as usize).cloned().unwrap_or_else(|| class.to_string())
     }
 
-    /// The number of the class of this name, of so many classes. Where all names are whole numbers, 1 is 01.
+    /// The number of the class of this name, out of so many classes. If all names are whole numbers, 1 equals 01.
     pub(super) fn number(&self, name: &str, classes: usize) -> Option<u32> {
         let place = self.classes.iter().position(|known| known == name).or_else(|| {
             let number: i64 = name.parse().ok()?;
@@ -52,8 +52,8 @@ impl Schema {
         place.and_then(|place| place.try_into().ok())
     }
 
-    /// What of another schema is not the same, as far as a model depends on it, in a sentence that ends "…, and in the other
-    /// it is …".
+    /// The first difference from another schema that matters to a model, as a clause: "class 1 is …, and
+    /// was …".
     pub fn difference(&self, other: &Self) -> Option<String> {
         let columns = |schema: &Self| list(schema.columns.iter().map(|column| column.name.as_str()));
         if self.classes != other.classes {
@@ -68,7 +68,7 @@ impl Schema {
     }
 }
 
-/// Names in a message: so many that a person still reads them.
+/// Lists names in a message, as many as are readable.
 pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 20;
     let mut names: Vec<String> = names.map(|name| format!("`{name}`")).collect();

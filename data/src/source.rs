@@ -1,4 +1,4 @@
-//! Where a data set comes from, and what is to be made of it.
+//! Sources of data sets, and options for loading them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,30 +7,30 @@ use std::str::FromStr;
 use crate::augment::Augmentation;
 use crate::error::DataError;
 
-/// Where a data set comes from.
+/// The source of a data set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Handwritten-looking digits, drawn from the seed; needs no files.
+    /// Synthetic handwritten-looking digits, generated from the seed; needs no files.
     Digits,
-    /// A directory of files in the format of MNIST, gzipped or not.
+    /// A directory of files in MNIST format, gzipped or not.
     Idx(PathBuf),
-    /// A text file in UTF-8, learnt character by character.
+    /// A UTF-8 text file, learnt character by character.
     Text(PathBuf),
     /// A table with a header: the column `label`, or else the last, is the class (any words or numbers), the others
-    /// are numbers. Every tenth row is to test on.
+    /// are numeric. Every tenth row is held out.
     Csv(PathBuf),
-    /// A file of TensorFlow's records, or a directory of such files, each record a `tf.train.Example` with
-    /// `image/encoded` or `image` (PNG, JPEG or grey levels) and `image/class/label` or `label`. Of a directory the
-    /// files with `tfrec` in their names are read; those with the word `test`, `val` or `validation` are to test on.
-    /// Where there is none, every tenth record is.
+    /// A TFRecord file, or a directory of them, each record a `tf.train.Example` with
+    /// `image/encoded` or `image` (PNG, JPEG or grey levels) and `image/class/label` or `label`. In a directory, all
+    /// files with `tfrec` in their names are read; those with the word `test`, `val` or `validation` are held out.
+    /// If there is none, every tenth record is.
     TfRecord(PathBuf),
-    /// A directory with a directory of PNG and JPEG files for each class, or with two such directories, `train` and
-    /// `test`; where these are not there, every tenth image of a class is to test on.
+    /// A directory with one directory of PNG and JPEG files per class, or with two such directories, `train` and
+    /// `test`; without these, every tenth image of a class is held out.
     Images(PathBuf),
 }
 
 impl Source {
-    /// Whether both are the same place, however it is written.
+    /// Whether both are the same location, however it is written.
     pub fn is_same(&self, other: &Self) -> bool {
         let place = |source: &Self| match source {
             Self::Digits => None,
@@ -77,20 +77,20 @@ impl fmt::Display for Source {
     }
 }
 
-/// What [`load`](crate::load()) needs to know besides the source; each source reads what concerns it.
+/// The options of [`load`](crate::load()); each source uses those that concern it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Digits: the seed they are drawn from.
+    /// Digits: the random seed.
     pub seed: u64,
-    /// Digits: the number of images to train on.
+    /// Digits: the number of training images.
     pub train_samples: usize,
-    /// Digits: the number of images to test on.
+    /// Digits: the number of test images.
     pub test_samples: usize,
     /// Text: the length of a window, in characters.
     pub context: usize,
-    /// TFRecord: the number of classes. Where none is given, all records are read once to learn it.
+    /// TFRecord: the number of classes. `None` reads all records once to find it.
     pub classes: Option<usize>,
-    /// TFRecord and images: how images to train on are varied; `None` leaves them as they are.
+    /// TFRecord and images: augmentation of training images; `None` for none.
     pub augmentation: Option<Augmentation>,
 }
 

@@ -1,4 +1,4 @@
-//! One half of a data set, and how a batch of it is made.
+//! One part of a data set, and its batches.
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -9,9 +9,9 @@ use super::encoded::EncodedImages;
 use crate::error::DataError;
 use crate::random::{ORDER, SHIFT, keyed_rng};
 
-/// One half of a data set, in the compact form it is stored in.
+/// One part of a data set, in a compact form.
 ///
-/// Threads share it: what is on disk stays there, and is read when a batch is made of it.
+/// Threads share it. Images on disk stay there until a batch needs them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Split {
     /// Images of equal size, one after the other, with one label each.
@@ -21,7 +21,7 @@ pub enum Split {
         /// Classes, `samples`.
         labels: Vec<u8>,
     },
-    /// A text that is cut into windows which do not overlap.
+    /// A text divided into windows that do not overlap.
     Windows {
         /// The whole text as tokens.
         tokens: Vec<u32>,
@@ -42,7 +42,7 @@ pub enum Split {
 impl Split {
     /// Number of samples.
     ///
-    /// A text holds back the length of one window, so that the windows may start at any
+    /// A text reserves the length of one window, so that the windows may start at any
     /// [`shift`](Self::shift) without changing their number.
     pub fn len(&self) -> usize {
         match self {
@@ -58,7 +58,7 @@ impl Split {
         self.len() == 0
     }
 
-    /// Adds what the samples are to a hash; of images in files, what is known without decoding them.
+    /// Adds the samples to a hash; for images in files, what is known without decoding them.
     pub(super) fn hash(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
         match self {
             Self::Images { pixels, labels } => {
@@ -77,7 +77,7 @@ impl Split {
 
     /// How far the windows of a text move in `epoch`, in `0..context`; 0 for anything else.
     ///
-    /// Without it, no model would ever see the characters before a window's edge in context.
+    /// Without it, no model would ever see the context across a window's edge.
     pub fn shift(&self, seed: u64, epoch: u64) -> usize {
         match self {
             Self::Windows { context, .. } => keyed_rng(seed, SHIFT, epoch).random_range(0..*context),
@@ -85,7 +85,7 @@ impl Split {
         }
     }
 
-    /// The order in which `epoch` goes through the samples: a shuffle that follows from the seed alone, so
+    /// The order of samples in `epoch`: a shuffle determined by the seed alone, so
     /// that every rank knows which samples every other rank takes.
     pub fn order(&self, seed: u64, epoch: u64) -> Vec<usize> {
         let mut order: Vec<_> = (0..self.len()).collect();
@@ -99,7 +99,7 @@ impl Split {
     ///
     /// # Errors
     ///
-    /// If a sample is in a file that is unreadable, damaged, or not what it was when the data set was loaded.
+    /// If a file is unreadable or damaged, or has changed since the data set was loaded.
     ///
     /// # Panics
     ///
@@ -139,8 +139,8 @@ fn gather_windows(tokens: &[u32], context: usize, samples: &[usize], shift: usiz
     (Inputs::Tokens(windows(0)), windows(1))
 }
 
-/// Every tenth of so many samples is held out: whatever they are sorted by, there is some of everything in both
-/// parts. The indices to train on, and those to test on.
+/// Holds out every tenth of so many samples: whatever their order, both parts contain some of everything.
+/// Returns the training indices and the test indices.
 pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
     (0..samples).partition(|index| index % 10 != 9)
 }

@@ -1,4 +1,4 @@
-//! What the trainer is fed with: the micro-batches of one rank, step by step.
+//! Feeds of the trainer: the micro-batches of one rank, step by step.
 
 use std::ops::Range;
 
@@ -6,82 +6,82 @@ use unisono_collectives::{Chunks, Rank, partition};
 
 use unisono_data::{DataError, Pipeline};
 
-/// The steps of an epoch, on one rank: the micro-batches of each; `None` for one that has no sample on this rank.
+/// The steps of an epoch, on one rank: the micro-batches of each; `None` for one without samples on this rank.
 pub type Steps<B> = Box<dyn Iterator<Item = Result<Vec<Option<B>>, DataError>> + Send>;
 
 /// What happens when some ranks have no more data for a step and others have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutOfData {
-    /// The epoch ends for all of them, before that step.
+    /// The epoch ends on all ranks before that step.
     Stop,
-    /// Those that have none take part with gradients of zero and a weight of zero until the last has none.
+    /// Ranks without data continue with zero gradient and zero weight until the last rank runs out.
     JoinWithZeros,
     /// It is an error.
     Error,
 }
 
-/// Where a rank's micro-batches come from.
+/// A source of a rank's micro-batches.
 pub trait Feed {
     /// A micro-batch.
     type Batch: Send + 'static;
 
-    /// How many steps an epoch has, if that is known, and then it is the same on all ranks. If not, ranks may run out of
-    /// data at different steps, and [`OutOfData`](super::OutOfData) says what happens.
+    /// The number of steps of an epoch, if known; it must be the same on all ranks. If it is unknown, ranks may run out of
+    /// data at different steps, and [`OutOfData`](super::OutOfData) decides what happens.
     fn steps(&self) -> Option<usize>;
 
-    /// How many samples the first so many steps of an epoch have on all ranks together, if that is known.
+    /// The number of samples in the first so many steps of an epoch over all ranks, if known.
     fn samples(&self, steps: usize) -> Option<usize> {
         let _ = steps;
         None
     }
 
-    /// The steps of an epoch (counted from 1) on this rank, without the first so many.
+    /// The steps of an epoch (counted from 1) on this rank, skipping the first so many.
     ///
     /// # Errors
-    /// What is wrong with the data.
+    /// An error of the data.
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Self::Batch>, DataError>;
 
-    /// How many batches there are to evaluate on; the same on all ranks.
+    /// The number of evaluation batches; the same on all ranks.
     fn held_out(&self) -> usize {
         0
     }
 
-    /// Those of the batches to evaluate on that are in `range`. They are the same batches however many ranks share them,
-    /// so that their figures are the same.
+    /// The evaluation batches in `range`. They are the same batches however many ranks share them,
+    /// so that their results are the same.
     ///
     /// # Errors
-    /// What is wrong with the data.
+    /// An error of the data.
     fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<Self::Batch>, DataError> {
         let _ = range;
         Ok(Box::new(std::iter::empty()))
     }
 }
 
-/// Batches to evaluate on.
+/// Evaluation batches.
 pub type Batches<B> = Box<dyn Iterator<Item = Result<B, DataError>> + Send>;
 
-/// How the samples of a step are shared out.
+/// How ranks share the samples of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
     /// This rank.
     pub rank: Rank,
-    /// How many there are.
+    /// The number of ranks.
     pub ranks: usize,
-    /// How many samples all ranks take together in a step.
+    /// The global batch size: samples per step over all ranks.
     pub global_batch: usize,
-    /// How many samples a pass takes at most.
+    /// The maximum number of samples in a pass.
     pub micro_batch: usize,
-    /// Into how many passes a step is divided whatever the number of ranks; if nothing is said, into as few as can be.
+    /// A fixed number of passes per step, whatever the number of ranks; `None` for as few as possible.
     pub fixed_passes: Option<usize>,
 }
 
 impl Shares {
-    /// How many steps it takes to see so many samples once.
+    /// The number of steps that see so many samples once.
     pub fn steps(&self, samples: usize) -> usize {
         samples.div_ceil(self.global_batch)
     }
 
-    /// The passes of this rank in a step of so many samples: which of the step's samples each takes.
+    /// The passes of this rank in a step of so many samples: the range of samples of each.
     pub fn passes(&self, samples: usize) -> Vec<Range<usize>> {
         let part = |parts, index| partition::elements(samples, parts, Chunks::one(index));
         if let Some(passes) = self.fixed_passes {
@@ -94,7 +94,7 @@ impl Shares {
     }
 }
 
-/// A stream of micro-batches that ends when it ends.
+/// A stream of micro-batches of unknown length.
 pub struct Stream<B> {
     open: Box<dyn FnMut(usize) -> Result<Pipeline<B>, DataError> + Send>,
     passes: usize,
@@ -107,7 +107,7 @@ impl<B> std::fmt::Debug for Stream<B> {
 }
 
 impl<B: Send + 'static> Stream<B> {
-    /// `open` makes this rank's micro-batches of an epoch (counted from 1); `passes` of them make a step.
+    /// `open` builds this rank's micro-batches of an epoch (counted from 1); `passes` of them make a step.
     ///
     /// # Panics
     /// If `passes` is 0.

@@ -1,7 +1,7 @@
-//! Optimizers over flat memory: one pass over a parameter, its gradient and what is remembered of it.
+//! Optimizers over flat memory: one pass over a parameter, its gradient and its optimizer state.
 //!
-//! The values of a parameter stay where the framework has them; what an optimizer remembers lies in memory of
-//! its own, in the order of the parameters.
+//! The values of a parameter stay in the framework's memory; the optimizer has its own memory for its state,
+//! in the order of the parameters.
 //!
 //! ```
 //! use unisono_train::OptimizerKind;
@@ -33,17 +33,17 @@ use unisono::internals::Level;
 use passes::{Adam, AdamStep, AdamW, LANES, Sgd, SgdStep, SquareSum};
 pub use state::StateError;
 
-/// How parameters are updated.
+/// The kind of optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptimizerKind {
-    /// Stochastic gradient descent with momentum; weight decay as a part of the gradient.
+    /// Stochastic gradient descent with momentum; weight decay is part of the gradient.
     Sgd,
     /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2).
     AdamW,
 }
 
 impl OptimizerKind {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 2] = [Self::Sgd, Self::AdamW];
 
     /// The name on the command line.
@@ -54,7 +54,7 @@ impl OptimizerKind {
         }
     }
 
-    /// What is remembered of each element, by the names that checkpoints have for it.
+    /// The state per element, by its names in checkpoints.
     fn moments(self) -> &'static [&'static str] {
         match self {
             Self::Sgd => &["velocity"],
@@ -65,21 +65,21 @@ impl OptimizerKind {
 
 named!(OptimizerKind, "optimizer");
 
-/// An optimizer's constants. Each kind reads what concerns it.
+/// An optimizer's constants. Each kind uses those that concern it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerSettings {
-    /// How parameters are updated.
+    /// The kind of optimizer.
     pub kind: OptimizerKind,
-    /// SGD: the share of the velocity that is kept from step to step.
+    /// SGD: the fraction of the velocity that is kept from step to step.
     pub momentum: f32,
-    /// SGD: whether the step is made by the gradient and the velocity that it leads to, after Nesterov.
+    /// SGD: whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// How strongly weights are drawn to zero. Vectors (biases, gains) are not: they are few, and do not
+    /// The weight decay. Vectors (biases, gains) do not decay: they are few, and do not
     /// overfit.
     pub weight_decay: f32,
-    /// AdamW: the shares of the mean of the gradients, and of the mean of their squares, that are kept.
+    /// AdamW: the decay rates of the means of gradients and of their squares.
     pub betas: (f32, f32),
-    /// AdamW: what keeps a step finite where all gradients were zero.
+    /// AdamW: keeps a step finite if all gradients were zero.
     pub epsilon: f32,
 }
 
@@ -90,7 +90,7 @@ impl OptimizerSettings {
     }
 }
 
-/// An optimizer and what it remembers of some parameters.
+/// An optimizer and its state for some parameters.
 pub struct Optimizer {
     settings: OptimizerSettings,
     parameters: Vec<Parameter>,
@@ -99,16 +99,16 @@ pub struct Optimizer {
     steps: u64,
 }
 
-/// What is known of a parameter.
+/// The description of a parameter.
 #[derive(Debug)]
 struct Parameter {
-    /// Where its part of every array of moments is.
+    /// The offset of its part in every array of moments.
     range: Range<usize>,
     is_vector: bool,
 }
 
 impl fmt::Debug for Optimizer {
-    /// Without what is remembered, which may be gigabytes.
+    /// Omits the state, which may be gigabytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { settings, parameters, steps, .. } = self;
         f.debug_struct("Optimizer")
@@ -120,11 +120,11 @@ impl fmt::Debug for Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer that remembers nothing yet, of parameters with so many elements; `true` is for those that
+    /// An optimizer with zero state, for parameters with so many elements; `true` marks those that
     /// are vectors and so do not decay.
     ///
     /// # Errors
-    /// [`unisono::Error::Memory`] if the system has not enough.
+    /// [`unisono::Error::Memory`] if the system has not enough memory.
     pub fn new(
         settings: OptimizerSettings,
         parameters: impl IntoIterator<Item = (usize, bool)>,
@@ -136,32 +136,32 @@ impl Optimizer {
             Parameter { range: start..end, is_vector }
         };
         let parameters: Vec<_> = parameters.into_iter().map(place).collect();
-        // Not for another rank, but made once, in huge pages: the first step is as fast as the others.
+        // Allocated once, in huge pages, though no other rank reads it: the first step is as fast as the others.
         let memory = |_| Registered::local(end);
         let moments = settings.kind.moments().iter().map(memory).collect::<unisono::Result<_>>()?;
         Ok(Self { settings, parameters, moments, steps: 0 })
     }
 
-    /// The constants it was made with.
+    /// Its constants.
     pub fn settings(&self) -> &OptimizerSettings {
         &self.settings
     }
 
-    /// How many steps have begun.
+    /// The number of steps begun.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Counts a step; then each parameter may be updated, in any order.
+    /// Starts a step, in which each parameter may be updated, in any order.
     pub fn begin_step(&mut self) {
         self.steps += 1;
     }
 
-    /// Updates parameter `index` by `scale` times `gradient`, at the learning rate `rate`. So `scale` is one
+    /// Updates parameter `index` with `scale` times `gradient`, at the learning rate `rate`. `scale` is one
     /// over the number of samples in the sum, times [`clip_factor`].
     ///
     /// # Panics
-    /// If there is no such parameter, if its values or its gradient are not as many as it has elements, or if
+    /// If there is no such parameter, if its values or its gradient have another number of elements, or if
     /// no step has begun.
     pub fn update(&mut self, index: usize, values: &mut [f32], gradient: &[f32], scale: f32, rate: f32) {
         let count = self.parameters.len();
@@ -201,8 +201,8 @@ impl Optimizer {
 
 /// The sum of the squares of a gradient's elements, for its norm.
 ///
-/// The same elements in the same order have the same sum, on every processor. It is taken in `f64`, where the
-/// square of an `f32` is exact and none is too large.
+/// The same elements in the same order have the same sum on every processor. It is computed in `f64`, where the
+/// square of an `f32` is exact and cannot overflow.
 ///
 /// ```
 /// let norm = unisono_train::optimizer::square_sum(&[3.0, -4.0]).sqrt();
@@ -218,9 +218,9 @@ fn square_sum_at(level: Level, gradient: &[f32]) -> f64 {
     sums.into_iter().sum()
 }
 
-/// What a gradient of this norm is to be multiplied by for its norm to be at most `max_norm`.
+/// The factor that scales a gradient of this norm to a norm of at most `max_norm`.
 ///
-/// It is 1 for a norm that is no number: then the gradient is none either, and says so in the parameters. (An
+/// It is 1 for a norm of NaN: the gradient is NaN too, and so become the parameters. (An
 /// infinite norm has the factor 0, which makes NaN of the infinite elements.)
 ///
 /// ```

@@ -95,7 +95,7 @@ fn is_writable(directory: &Path) -> io::Result<()> {
 /// Whether a file can be made, or replaced.
 fn is_writable_file(path: &Path) -> io::Result<()> {
     if path.file_name().is_none() || path.metadata().is_ok_and(|found| !found.is_file()) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
     }
     let directory = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     if !directory.metadata()?.is_dir() {

@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use unisono_collectives::named;
 
-/// How the learning rate goes on after warm-up, without its constants.
+/// The kind of a learning rate schedule after warm-up, without its constants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScheduleKind {
     /// [`Schedule::Constant`].
@@ -16,7 +16,7 @@ pub enum ScheduleKind {
 }
 
 impl ScheduleKind {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Constant, Self::Step, Self::Cosine];
 
     /// The name on the command line.
@@ -31,25 +31,25 @@ impl ScheduleKind {
 
 named!(ScheduleKind, "schedule of the learning rate");
 
-/// How the learning rate goes on after warm-up.
+/// The schedule of the learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Schedule {
-    /// It stays at its peak.
+    /// Stays at its peak.
     Constant,
-    /// It is multiplied by `factor` every so many steps.
+    /// Multiplied by `factor` every so many steps.
     Step {
-        /// How many steps, at least 1. They are counted from the beginning of the run, warm-up included: so
-        /// the rate falls between epochs if this is a number of epochs.
+        /// The number of steps, at least 1, counted from the start of the run including warm-up: so
+        /// the rate drops between epochs if this is a whole number of epochs.
         every: u64,
-        /// What the rate is multiplied by.
+        /// The factor.
         factor: f64,
     },
-    /// It falls to zero along half a cosine.
+    /// Falls to zero along half a cosine.
     Cosine,
 }
 
 impl Schedule {
-    /// What it is, without its constants.
+    /// The kind of the schedule.
     pub fn kind(self) -> ScheduleKind {
         match self {
             Self::Constant => ScheduleKind::Constant,
@@ -59,9 +59,9 @@ impl Schedule {
     }
 }
 
-/// The learning rate of every step of a run: it rises in a straight line to its peak, then follows a schedule.
+/// The learning rate of every step of a run: it rises linearly to its peak, then follows a schedule.
 ///
-/// It follows from the step's number alone, so a run that is resumed has the rates that it would have had.
+/// It depends only on the step's number, so a resumed run has the rates of an uninterrupted one.
 ///
 /// ```
 /// use unisono_train::rate::{Rate, Schedule};
@@ -79,11 +79,11 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A run of `steps` steps, of which the share `warm_up`, from 0 to 1, warms up; `peak` is the rate for
+    /// A run of `steps` steps, of which the fraction `warm_up`, from 0 to 1, warms up; `peak` is the rate for
     /// the global batch.
     ///
     /// # Panics
-    /// If the share is none, or the rate would fall every 0 steps.
+    /// If `warm_up` is outside of 0 to 1, or a step schedule drops every 0 steps.
     pub fn new(schedule: Schedule, peak: f64, warm_up: f64, steps: u64) -> Self {
         assert!((0.0..=1.0).contains(&warm_up), "a share of {warm_up} to warm up: expected 0 to 1");
         assert!(
@@ -99,7 +99,7 @@ impl Rate {
         self.peak
     }
 
-    /// The rate of a step, the first of which is 0. Of a step after the end it is what the schedule says.
+    /// The rate of a step, counted from 0. After the last step it follows the schedule.
     pub fn at(&self, step: u64) -> f64 {
         if step < self.warm_up_steps {
             return self.peak * (step + 1) as f64 / self.warm_up_steps as f64;

@@ -1,25 +1,25 @@
-//! What a run tells.
+//! The events and results of a run.
 
 use crate::share::Times;
 use crate::straggler::StragglerReport;
 
-/// What happens while a model is being trained; the same on every rank, but for times.
+/// An event of a training run; the same on every rank, except for times.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// The run goes on from a checkpoint.
+    /// The run resumes from a checkpoint.
     Resumed {
-        /// How many steps it has made.
+        /// The number of steps made.
         step: u64,
-        /// The epoch in which it goes on, from 1.
+        /// The epoch in which it resumes, from 1.
         epoch: usize,
     },
     /// A step was made.
     Step(StepEvent),
     /// An epoch is over.
     Epoch(EpochReport),
-    /// Where the time of the last steps went, rank by rank, if that was asked for.
+    /// The ranks' times in the latest steps, if requested.
     Stragglers(StragglerReport),
-    /// Something that a person should know of: once.
+    /// A warning for the user; each is sent once.
     Notice(String),
 }
 
@@ -30,59 +30,59 @@ pub struct StepEvent {
     pub epoch: usize,
     /// The step in the epoch, from 1.
     pub step: usize,
-    /// How many steps an epoch has, if that is known.
+    /// The number of steps of an epoch, if known.
     pub steps: Option<usize>,
     /// The mean loss of the global batch.
     pub loss: f64,
     /// The learning rate.
     pub rate: f64,
-    /// Where this rank's time went.
+    /// The times of this rank.
     pub times: Times,
 }
 
-/// How an epoch went, over all ranks.
+/// The results of an epoch, over all ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct EpochReport {
     /// The epoch, from 1.
     pub epoch: usize,
     /// The mean training loss over the epoch, in nats.
     pub loss: f64,
-    /// The mean loss on the held-out samples after the epoch, in nats; not a number if there are none.
+    /// The mean loss on the held-out samples after the epoch, in nats; NaN if there are none.
     pub test_loss: f64,
-    /// The share of held-out targets that the model puts first, 0 to 1; not a number if there are none.
+    /// The fraction of held-out targets that the model predicts correctly, 0 to 1; NaN if there are none.
     pub test_accuracy: f64,
-    /// Training samples a second, all ranks together. (Targets, if the feed does not know its samples.)
+    /// Training samples per second over all ranks. (Targets, if the feed does not know its samples.)
     pub samples_per_s: f64,
-    /// The share of the training time that ranks spent in all-reduces with nothing else to do, waiting for
-    /// slower ranks included.
+    /// The share of the training time that ranks spent in all-reduces with nothing else to do, including waits for
+    /// slower ranks.
     pub exposed_communication_percent: f64,
-    /// The share of the training time in which all-reduces went on beside computation.
+    /// The share of the training time in which all-reduces overlapped computation.
     pub hidden_communication_percent: f64,
     /// The share of the training time that ranks waited for the input pipeline.
     pub input_percent: f64,
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Summary {
     /// The last epoch.
     #[serde(flatten)]
     pub last: EpochReport,
-    /// How many ranks trained.
+    /// The number of ranks.
     pub ranks: usize,
-    /// A hash of the final parameters' bytes, in hexadecimal. It is the same on all ranks.
+    /// A hash of the final parameters' bytes, in hexadecimal; the same on all ranks.
     pub parameters_hash: String,
-    /// Where it stopped, if it was asked to stop and did so before its end: the figures are then of a part of an epoch, and the
-    /// test figures not a number.
+    /// Where the run stopped, if it stopped on request: the results then cover part of an epoch, and the
+    /// test results are NaN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Stopped>,
 }
 
-/// A run that stopped because it was asked to; the same on all ranks.
+/// A run that stopped on request; the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Stopped {
-    /// How many steps it has made.
+    /// The number of steps made.
     pub step: u64,
-    /// Whether this step was saved, and is whole on the disk: it is, if there is a place for checkpoints.
+    /// Whether this step was saved, completely on disk: it is, if there is a checkpoint directory.
     pub is_saved: bool,
 }

@@ -1,4 +1,4 @@
-//! A run's state as a checkpoint, and a checkpoint as the state of a run.
+//! Converts a run's state to a checkpoint and back.
 
 use std::path::Path;
 
@@ -13,33 +13,33 @@ use crate::run::RunSettings;
 use crate::step::Mirror;
 use unisono::Communicator;
 
-/// Where a run is, and what it is.
+/// The position of a run, and its description.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// How many steps were made.
+    /// The number of steps made.
     pub step: u64,
     /// The epoch, from 1.
     pub epoch: usize,
-    /// How many steps of this epoch were made.
+    /// The number of steps made in this epoch.
     pub step_in_epoch: usize,
-    /// How many samples of this epoch all ranks have seen, if the feed knows.
+    /// The number of samples of this epoch seen by all ranks, if the feed knows.
     pub sample_in_epoch: Option<usize>,
-    /// What was added up in this epoch.
+    /// The sums of this epoch.
     pub tally: Tally,
-    /// How many ranks there were.
+    /// The number of ranks.
     pub ranks: usize,
-    /// How many samples all ranks take together in a step.
+    /// The global batch size: samples per step over all ranks.
     pub global_batch: usize,
     /// The number of updates that the optimizer has made.
     pub updates: u64,
-    /// The mean loss of the epoch before, 0 in the first.
+    /// The mean loss of the previous epoch, 0 in the first.
     pub last_loss: f64,
-    /// What the run is: whatever whoever began it finds worth knowing.
+    /// The description of the run: whatever its creator wants to keep.
     pub description: serde_json::Value,
 }
 
 impl Progress {
-    /// Nothing yet.
+    /// The start of a run.
     pub(super) fn beginning(settings: &RunSettings) -> Self {
         Self {
             step: 0,
@@ -56,25 +56,25 @@ impl Progress {
     }
 }
 
-/// A run that goes on.
+/// A run to resume.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Where it was.
+    /// Its progress.
     pub progress: Progress,
-    /// Newer checkpoints that are broken; known to rank 0 alone.
+    /// Newer checkpoints that are damaged; only on rank 0.
     pub passed_over: Vec<PassedOver>,
     /// The arrays, on rank 0.
     arrays: Option<(Vec<Tensor>, Vec<Tensor>)>,
-    /// For messages.
+    /// The checkpoint's path, for messages.
     path: String,
 }
 
 impl Resumed {
-    /// Looks for the newest checkpoint in a directory, on rank 0, and tells all ranks; nothing if there is none. Called by
+    /// Looks for the newest checkpoint in a directory on rank 0, and tells all ranks; `None` if there is none. Called by
     /// all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] if there are checkpoints and none is whole.
+    /// [`TrainError::Checkpoint`] if there are checkpoints and none is complete.
     pub fn find(comm: &mut Communicator, directory: &Path) -> Result<Option<Self>, TrainError> {
         let found = if comm.rank() == 0 {
             checkpoint::load_newest::<Progress>(directory).map_err(TrainError::from)
@@ -96,19 +96,19 @@ impl Resumed {
         Ok(Some(Self { progress, passed_over, arrays, path }))
     }
 
-    /// Gives a replica the values that were saved; on ranks other than 0 nothing happens, since rank 0's are broadcast.
+    /// Restores a replica's values; does nothing on ranks other than 0, since rank 0's are broadcast.
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if they are of another model.
+    /// [`TrainError::OtherRun`] if the checkpoint is of another model.
     pub fn load(&self, replica: &mut impl Replica) -> Result<(), TrainError> {
         let Some((parameters, _)) = &self.arrays else { return Ok(()) };
         load(replica, parameters).map_err(|error| self.explain(error))
     }
 
-    /// Gives the optimizers of all ranks what rank 0's checkpoint remembers, and lets go of its arrays. Called by all ranks.
+    /// Restores the optimizers of all ranks from rank 0's checkpoint, and drops its arrays. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if it is of another optimizer; the collectives' errors.
+    /// [`TrainError::OtherRun`] if the checkpoint is of another optimizer; errors of the collectives.
     pub(super) fn restore<R: Replica>(
         &mut self,
         comm: &mut Communicator,
@@ -139,7 +139,7 @@ impl Resumed {
     }
 }
 
-/// Gives a replica the values of these arrays, found by their names.
+/// Restores a replica's values from these arrays, by name.
 ///
 /// # Errors
 /// [`TrainError::Setting`] if one is missing, or has another shape.
@@ -185,12 +185,12 @@ fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> 
     found.ok_or_else(|| TrainError::Setting(format!("there is nothing called {name}")))
 }
 
-/// The name under which what an optimizer remembers of a parameter is saved.
+/// The name under which an optimizer's state for a parameter is saved.
 fn moment_name(parameter: &str, moment: &str) -> String {
     format!("{parameter}:{moment}")
 }
 
-/// All that is to be saved. Copies it: what follows may change the replica.
+/// The arrays to save. Copies them, since the replica may change afterwards.
 ///
 /// # Errors
 /// [`TrainError::Replica`].

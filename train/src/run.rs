@@ -1,4 +1,4 @@
-//! What a run is told.
+//! The settings of a run.
 
 use std::path::PathBuf;
 
@@ -9,40 +9,40 @@ use crate::optimizer::OptimizerSettings;
 use crate::rate::Rate;
 use crate::stop::Stop;
 
-/// Everything that a [`Trainer`](super::Trainer) has to know besides the model and the data; the same on all ranks.
+/// Everything that a [`Trainer`](super::Trainer) needs besides the model and the data; the same on all ranks.
 #[derive(Debug, Clone)]
 pub struct RunSettings {
-    /// How often the training samples are gone through.
+    /// The number of epochs.
     pub epochs: usize,
-    /// How many samples all ranks take together in a step: for checkpoints.
+    /// The global batch size, stored in checkpoints.
     pub global_batch: usize,
-    /// How parameters are updated.
+    /// The optimizer and its constants.
     pub optimizer: OptimizerSettings,
     /// The learning rate of every step.
     pub rate: Rate,
-    /// How gradients travel.
+    /// How gradients are bucketed and sent.
     pub buckets: BucketSettings,
-    /// The greatest norm that the mean gradient may have.
+    /// The maximum norm of the mean gradient.
     pub clip_norm: Option<f64>,
     /// What happens when some ranks have no more data.
     pub out_of_data: OutOfData,
-    /// After how many steps, again and again, all replicas are held against each other.
+    /// Check every so many steps that all replicas are identical.
     pub verify_replicas_every: Option<u64>,
-    /// After how many steps, again and again, the ranks' times are compared, and told as [`Event::Stragglers`].
+    /// Compare the ranks' step times every so many steps, and report them as [`Event::Stragglers`].
     ///
     /// [`Event::Stragglers`]: super::Event::Stragglers
     pub straggler_every: Option<u64>,
-    /// Where and when checkpoints are saved.
+    /// Where and when to save checkpoints.
     pub checkpoints: Option<Checkpoints>,
-    /// Asks the run to save and end, on whichever ranks it is set.
+    /// Asks the run to save and stop, if it is set on any rank.
     pub stop: Stop,
-    /// Where files for TensorBoard are written.
+    /// The directory for TensorBoard files.
     pub log_directory: Option<PathBuf>,
-    /// Where a trace of all ranks is written, for `chrome://tracing` or Perfetto.
+    /// The file for a trace of all ranks, for `chrome://tracing` or Perfetto.
     pub trace: Option<PathBuf>,
-    /// Where the model computes, and why, for people: "on the CPU: asked for".
+    /// The device and the reason for its choice, as text: "on the CPU: asked for".
     pub computes: Option<String>,
-    /// What the run is, in a checkpoint.
+    /// A description of the run, stored in checkpoints.
     pub description: serde_json::Value,
 }
 
@@ -69,15 +69,15 @@ impl RunSettings {
     }
 }
 
-/// Where and when checkpoints are saved.
+/// Where and when to save checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoints {
-    /// The directory, which is made if it is not there.
+    /// The directory; created if missing.
     pub directory: PathBuf,
-    /// How many are kept.
+    /// How many to keep.
     pub keep: usize,
-    /// Whether a run that begins removes the checkpoints of another run that are there. If not, it is refused.
+    /// Whether a new run deletes the checkpoints of another run in the directory. Otherwise it is refused.
     pub overwrites: bool,
-    /// When they are saved; at the end of a run, and when it is asked to stop, in any case.
+    /// When to save; a run always saves at its end, and when it is asked to stop.
     pub when: When,
 }

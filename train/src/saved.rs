@@ -1,6 +1,6 @@
-//! A model that was saved while it was trained: to be measured, or asked, without training.
+//! A saved model, for evaluation or prediction without training.
 //!
-//! Nothing of the run is needed but the checkpoint: it says what the model is and what it was trained on.
+//! Only the checkpoint is needed: it describes the model and its training data.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ mod predictor;
 
 pub use predictor::{Guess, Predictor, Sampling};
 
-/// A saved model, and what is known of it.
+/// A saved model and its description.
 ///
 /// ```no_run
 /// use unisono_train::{Part, Saved};
@@ -43,27 +43,27 @@ pub use predictor::{Guess, Predictor, Sampling};
 pub struct Saved {
     /// The checkpoint's directory.
     pub path: PathBuf,
-    /// Where the run was; its description holds all settings that were saved.
+    /// The progress of the run; its description holds all settings that were saved.
     pub progress: Progress,
-    /// What the model was trained on.
+    /// The data set that the model was trained on.
     pub source: Source,
-    /// What a sample is, and so what the model takes and gives.
+    /// The kind of samples, and so the model's input and output.
     pub kind: Kind,
-    /// What classes and columns are called; none in checkpoints that were saved before they were kept.
+    /// The names of classes and columns; `None` in checkpoints from before names were stored.
     pub schema: Option<Schema>,
-    /// Which model it is.
+    /// The kind of model.
     pub model: ModelKind,
-    /// How many outputs each hidden layer of the MLP has, if not as many as usual.
+    /// The widths of the MLP's hidden layers; `None` for the default.
     pub hidden: Option<Vec<usize>>,
-    /// Where all randomness of the run came from.
+    /// The random seed of the run.
     pub seed: u64,
     /// The parameters.
     pub parameters: Vec<Tensor>,
-    /// Newer checkpoints that are broken; known to the rank that read them alone.
+    /// Newer checkpoints that are damaged; only on the rank that read them.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// What [`Settings`](super::Settings) say of a run in its checkpoints, as far as the model depends on it.
+/// The part of a run's [`Settings`](super::Settings) in its checkpoints that determines the model.
 #[derive(Deserialize)]
 struct Description {
     data: String,
@@ -77,16 +77,16 @@ struct Description {
 /// Which samples of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Those held out.
+    /// The held-out samples.
     Test,
-    /// Those to train on; as they are, without being varied.
+    /// The training samples, without augmentation.
     Train,
 }
 
 named!(Part, "part of a data set");
 
 impl Part {
-    /// Both of them.
+    /// Both parts.
     pub const ALL: [Self; 2] = [Self::Test, Self::Train];
 
     /// The name on the command line.
@@ -97,7 +97,7 @@ impl Part {
         }
     }
 
-    /// These samples of a data set.
+    /// This part of a data set.
     pub fn of(self, dataset: &Dataset) -> &Split {
         match self {
             Self::Test => &dataset.test,
@@ -107,11 +107,11 @@ impl Part {
 }
 
 impl Saved {
-    /// Reads a checkpoint, or the newest that is whole of those in a directory.
+    /// Reads a checkpoint, or the newest complete one in a directory.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if there is none, or it does not say which model it is of;
-    /// [`TrainError::Checkpoint`] if it is broken.
+    /// [`TrainError::Setting`] if there is none, or it does not describe its model;
+    /// [`TrainError::Checkpoint`] if it is damaged.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
         let Some(Loaded { checkpoint, path, passed_over }) = checkpoint::load_newest(path)? else {
             let expected = "expected a directory that `unisono train --checkpoint-dir` has saved to";
@@ -120,11 +120,11 @@ impl Saved {
         Self::new(path, checkpoint.state, checkpoint.parameters, passed_over)
     }
 
-    /// The same, read by rank 0 alone and sent to all ranks, so that they hold the same even while newer checkpoints are
+    /// The same, read by rank 0 alone and broadcast, so that all ranks have the same even while newer checkpoints are
     /// being saved. Called by all ranks.
     ///
     /// # Errors
-    /// As [`open`](Self::open), on all ranks; the collectives' errors.
+    /// As [`open`](Self::open), on all ranks; errors of the collectives.
     pub fn open_on_all(comm: &mut Communicator, path: &Path) -> Result<Self, TrainError> {
         let read = if comm.rank() == 0 { Self::open(path).map(Some) } else { Ok(None) };
         let read = agree(comm, read)?;
@@ -171,10 +171,10 @@ impl Saved {
         Ok(Self { path, progress, source, kind, schema, model, hidden, seed, parameters, passed_over })
     }
 
-    /// The model as the trainer takes it, with the saved values.
+    /// The model as a replica for the trainer, with the saved values.
     ///
     /// # Errors
-    /// [`TrainError`] if the model cannot be built, or the values are not those of such a model.
+    /// [`TrainError`] if the model cannot be built, or the values do not fit it.
     pub fn replica(&self) -> Result<impl Replica<Batch = Batch> + use<>, TrainError> {
         let mut replica =
             model::classifier(self.model, self.hidden.as_deref(), &self.kind, self.seed, &Device::Cpu)?;
@@ -182,19 +182,19 @@ impl Saved {
         Ok(replica)
     }
 
-    /// The model by itself, with the saved values.
+    /// The model alone, with the saved values.
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
     pub fn network(&self) -> Result<Box<dyn Model>, TrainError> {
         let (model, parameters) =
             model::build(self.model, self.hidden.as_deref(), &self.kind, self.seed, &Device::Cpu)?;
-        // It shares its values with the model, and is there to have them written.
+        // It shares its values with the model, and only serves to write them.
         self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
         Ok(model)
     }
 
-    /// What answers by this model.
+    /// A predictor with this model.
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
@@ -212,12 +212,12 @@ impl Saved {
         })
     }
 
-    /// The name of a class, which is its number where it has none.
+    /// The name of a class; its number if it has no name.
     pub fn class_name(&self, class: u32) -> String {
         self.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
     }
 
-    /// A hash of the parameters' bytes, as a run tells it at its end.
+    /// A hash of the parameters' bytes, as printed at the end of a run.
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
@@ -225,8 +225,8 @@ impl Saved {
         Ok(format!("{:016x}", compare::hash(&mut self.replica()?)?))
     }
 
-    /// Measures the model on a part of a data set, by default the one it was trained on. The figures are the same, to the
-    /// last bit, at any number of ranks. Called by all ranks, each of which holds the same.
+    /// Evaluates the model on a part of a data set, by default its training data set. The results are the same, to the
+    /// last bit, on any number of ranks. Called by all ranks, each with the same model.
     ///
     /// # Errors
     /// [`TrainError`] of the data, the model or the collectives; see [`dataset`](Self::dataset).
@@ -240,10 +240,10 @@ impl Saved {
         let prepared = dataset.and_then(|dataset| Ok((dataset, self.replica()?)));
         let (mut dataset, mut replica) = agree(comm, prepared)?;
         if part == Part::Train {
-            // A feed measures on what is held out.
+            // A feed evaluates on the held-out part.
             std::mem::swap(&mut dataset.test, &mut dataset.train);
         }
-        // Nothing is trained on, so the batches' sizes do not matter.
+        // There is no training, so batch sizes do not matter.
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let shares = Shares { rank, ranks, global_batch: ranks, micro_batch: 1, fixed_passes: None };
         let mut feed = Sampled::new(Arc::new(dataset), self.seed, shares, Threads::Auto, Depth::Auto);

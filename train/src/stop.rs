@@ -1,12 +1,12 @@
-//! Asking a run to save and end.
+//! Requests to save and stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A flag that asks a run to save and end after the step that it is in. Whoever has a copy may set it, at any time: a signal
-/// handler, another thread, a clock.
+/// A flag that asks a run to save and stop after the current step. Anything that has a copy may set it at any time: a signal
+/// handler, another thread, a timer.
 ///
-/// One rank that is asked is enough. That it was travels with the sums that every step adds up, so all ranks end after the same
+/// Asking one rank is enough. The request travels with the sums of every step, so all ranks stop after the same
 /// step.
 ///
 /// ```
@@ -21,17 +21,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Asks.
+    /// Asks the run to stop.
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody has asked.
+    /// Whether the run was asked to stop.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, which asks when it is `true`: for what can set a flag and do no more, such as a signal handler.
+    /// The flag itself, `true` to ask: for code that can only set a flag, such as a signal handler.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }

@@ -1,4 +1,4 @@
-//! Which rank the others wait for.
+//! Finds the rank that the others wait for.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use crate::error::TrainError;
 use unisono::internals::host;
 use unisono::{Communicator, Times};
 
-/// Where the time of some steps went, on all ranks.
+/// The times of all ranks over some steps.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct StragglerReport {
-    /// After how many steps of the run.
+    /// The number of steps made in the run.
     pub step: u64,
-    /// Over how many steps, the last of which is that one.
+    /// The number of steps covered, up to that one.
     pub steps: u64,
     /// Every rank's times.
     pub ranks: Vec<RankTimes>,
-    /// The rank that the others wait for, if one stands out: it is busy for a fifth longer than the others usually are.
+    /// The straggler, if a rank stands out: it is busy for a fifth longer than the median of the others.
     pub slowest: Option<Straggler>,
 }
 
-/// Where the time of one rank went.
+/// The times of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct RankTimes {
-    /// Outside of collectives: computing, waiting for input, copying what is saved.
+    /// Outside of collectives: computing, waiting for input, copying a checkpoint.
     pub busy_s: f64,
     /// Waiting in all-reduces with nothing else to do.
     pub waited_s: f64,
-    /// How much less than the rank that waited longest: for so long others waited for this one.
+    /// How much less it waited than the rank that waited longest: others waited for it that long.
     pub lateness_s: f64,
 }
 
@@ -38,17 +38,17 @@ pub struct RankTimes {
 pub struct Straggler {
     /// The rank.
     pub rank: Rank,
-    /// The host that it runs on.
+    /// Its host.
     pub host: String,
     /// How long it was busy.
     pub busy_s: f64,
-    /// How long the others were: their median.
+    /// How long the others were busy: their median.
     pub others_busy_s: f64,
     /// How long others waited for it.
     pub lateness_s: f64,
 }
 
-/// Adds up this rank's times, and compares them with those of the others every so many steps.
+/// Accumulates this rank's times, and compares them with those of the others every so many steps.
 #[derive(Debug)]
 pub(super) struct Stragglers {
     every: Option<u64>,
@@ -69,8 +69,8 @@ impl Stragglers {
         self.waited += waited;
     }
 
-    /// What all ranks know together, if it is time, after so many steps of the run. Called by all ranks after every step: the
-    /// numbers of all are gathered once, and the name of a host if a rank stands out.
+    /// The report, if one is due after so many steps of the run. Called by all ranks after every step: one gather collects
+    /// all times, and a broadcast the host of a straggler, if there is one.
     pub(super) fn report(
         &mut self,
         comm: &mut Communicator,

@@ -39,8 +39,8 @@ fn what_cannot_be_written_is_refused_before_anything_is_made() {
     let below = file.join("below");
     for (option, place, said) in [
         ("--trace", directory.path().join("no/such/trace.json"), "cannot write a trace to"),
-        ("--trace", directory.path().to_path_buf(), "it is no file"),
-        ("--trace", "/dev/null".into(), "it is no file"),
+        ("--trace", directory.path().to_path_buf(), "it is not a file"),
+        ("--trace", "/dev/null".into(), "it is not a file"),
         ("--log-dir", below, "cannot write curves to"),
         ("--log-dir", "/proc/curves".into(), "cannot write curves to"),
     ] {

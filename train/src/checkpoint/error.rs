@@ -1,4 +1,4 @@
-//! What can be wrong with checkpoints.
+//! Errors of checkpoints.
 
 use std::fmt;
 use std::io;
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The directory can not be used.
+    /// The directory cannot be used.
     #[error(
         "cannot keep checkpoints in `{}`: {error}; expected a directory that this user may write to",
         path.display()
     )]
     Directory {
-        /// The directory, or what could not be done in it.
+        /// The directory, or the operation that failed in it.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// Another run saves to the same directory.
@@ -28,23 +28,23 @@ pub enum CheckpointError {
         /// The directory.
         path: PathBuf,
     },
-    /// A checkpoint could not be written. Those that were there still are.
+    /// A checkpoint could not be written. Older ones are untouched.
     #[error("cannot write `{}`: {error}; {}; older checkpoints are untouched", path.display(), advice(error))]
     Write {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The checkpoint is in place, but an older one could not be removed.
+    /// The checkpoint is in place, but an older one could not be deleted.
     #[error("cannot remove the old checkpoint `{}`: {error}; remove it by hand", path.display())]
     Remove {
         /// The old one.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The state can not be kept: it is refused when it is saved, and not when it is needed.
+    /// The state cannot be stored: saving refuses it, rather than loading.
     #[error(
         "the state of step {step} does not survive being written as JSON: {error}; are there numbers in it that \
          are infinite or NaN?"
@@ -52,7 +52,7 @@ pub enum CheckpointError {
     State {
         /// The step.
         step: u64,
-        /// What is wrong with it.
+        /// The error.
         error: serde_json::Error,
     },
     /// A file or directory could not be read.
@@ -60,10 +60,10 @@ pub enum CheckpointError {
     Read {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file is not what was written, or not one of ours.
+    /// A file is damaged, or not part of a checkpoint.
     #[error("`{}` is no whole checkpoint file: {why}; expected it as it was saved", path.display())]
     Broken {
         /// The file.
@@ -76,12 +76,12 @@ pub enum CheckpointError {
     NoneWhole {
         /// The directory.
         directory: PathBuf,
-        /// Each of them, the newest first.
+        /// Each of them, newest first.
         passed_over: Vec<PassedOver>,
     },
 }
 
-/// A checkpoint that can not be loaded.
+/// A checkpoint that cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedOver {
     /// Its directory.
@@ -98,16 +98,18 @@ impl fmt::Display for List<'_> {
     }
 }
 
-/// What to do where something could not be written.
+/// Advice for a write error.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull => "its disk is full: free space on it, or keep checkpoints elsewhere",
-        io::ErrorKind::QuotaExceeded => "free space of this user's, or keep checkpoints elsewhere",
-        io::ErrorKind::FileTooLarge => "raise the limit on the size of files (ulimit -f)",
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "let this user write there, or keep checkpoints elsewhere"
+        io::ErrorKind::QuotaExceeded => {
+            "the user's disk quota is exceeded: free space, or keep checkpoints elsewhere"
         }
-        _ => "look whether the disk is well, or keep checkpoints elsewhere",
+        io::ErrorKind::FileTooLarge => "raise the limit on file size (ulimit -f)",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "grant this user write permission, or keep checkpoints elsewhere"
+        }
+        _ => "check the disk, or keep checkpoints elsewhere",
     }
 }
 

@@ -1,7 +1,7 @@
-//! The files of a checkpoint, written and read with their checksums.
+//! Reads and writes the files of a checkpoint, with their checksums.
 //!
-//! Tensors are in the format of safetensors: the size of a header (8 bytes, little-endian), the header in JSON,
-//! the values. They are written and read in pieces, so that a checkpoint is in memory once and not twice.
+//! Tensors are stored in the safetensors format: the size of a header (8 bytes, little-endian), the header in JSON,
+//! the values. They are written and read in pieces, so that a checkpoint is in memory only once.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -13,12 +13,12 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{CheckpointError, Tensor};
 
-/// How many values are converted and checksummed at a time: they stay in the cache in between.
+/// How many values are converted and checksummed at a time: they stay in the cache meanwhile.
 const PIECE: usize = 16 << 10;
-/// The most that a header or a state may have, a hundred times what is sensible: more is not even read.
+/// The maximum size of a header or a state, a hundred times a sensible one; larger ones are not read.
 const MOST_TEXT_BYTES: u64 = 100 << 20;
 
-/// What a file must be.
+/// The expected size and checksum of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sum {
     bytes: u64,
@@ -26,7 +26,7 @@ pub(super) struct Sum {
     xxh3: String,
 }
 
-/// What is read or written, counted and checksummed on the way.
+/// A reader or writer that counts and checksums its bytes.
 struct Summing<F> {
     file: F,
     bytes: u64,
@@ -62,7 +62,7 @@ impl Summing<File> {
     }
 }
 
-/// Writes tensors to a new file, through to the disk.
+/// Writes tensors to a new file, and syncs it to disk.
 pub(super) fn write_tensors(path: &Path, tensors: &[Tensor]) -> Result<Sum, CheckpointError> {
     let mut end = 0;
     let describe = |tensor: &Tensor| {
@@ -92,10 +92,10 @@ pub(super) fn write_tensors(path: &Path, tensors: &[Tensor]) -> Result<Sum, Chec
     write().map_err(CheckpointError::write(path))
 }
 
-/// Reads what [`write_tensors`] wrote, in the order in which it lies there, if that is what the sum says.
+/// Reads what [`write_tensors`] wrote, in file order, and verifies its sum.
 pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, CheckpointError> {
     let broken = |why: String| CheckpointError::broken(path, why);
-    // What was checked before may end early all the same, if somebody changes it meanwhile.
+    // The file may still end early, if it changes after the check.
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof => broken("it ends early".into()),
         _ => CheckpointError::Read { path: path.into(), error },
@@ -113,7 +113,7 @@ pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, C
     }
     let mut header = vec![0; size as usize];
     file.take(&mut header).map_err(unreadable)?;
-    // Checks that the tensors lie one after the other and are as large as their shapes say.
+    // Checks that the tensors are contiguous and match their shapes.
     let metadata: Metadata =
         serde_json::from_slice(&header).map_err(|error| broken(format!("its header is wrong: {error}")))?;
     if metadata.data_len() as u64 != bytes - 8 - size {
@@ -141,7 +141,7 @@ pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, C
     Ok(tensors)
 }
 
-/// Reads so many values; there are no fewer in the file, or memory for them is not asked for.
+/// Reads so many values. The file has that many, or no memory is allocated for them.
 fn read_values(file: &mut Summing<File>, count: usize) -> io::Result<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count)?;
@@ -153,7 +153,7 @@ fn read_values(file: &mut Summing<File>, count: usize) -> io::Result<Vec<f32>> {
     Ok(values)
 }
 
-/// Writes JSON to a new file, through to the disk, in a frame that holds its checksum and is JSON again.
+/// Writes JSON to a new file, and syncs it to disk, in a JSON frame that holds its checksum.
 pub(super) fn write_framed(path: &Path, content: &str) -> Result<(), CheckpointError> {
     let write = || {
         let mut file = File::create_new(path)?;
@@ -163,7 +163,7 @@ pub(super) fn write_framed(path: &Path, content: &str) -> Result<(), CheckpointE
     write().map_err(CheckpointError::write(path))
 }
 
-/// Reads what [`write_framed`] wrote, if every byte of it is right.
+/// Reads what [`write_framed`] wrote, and verifies its checksum.
 pub(super) fn read_framed(path: &Path) -> Result<String, CheckpointError> {
     let broken = |why: String| CheckpointError::broken(path, why);
     let (file, bytes) = open(path)?;
@@ -184,7 +184,7 @@ pub(super) fn read_framed(path: &Path) -> Result<String, CheckpointError> {
     Ok(content.to_owned())
 }
 
-/// Whether a state may have so many bytes.
+/// Whether a state may have this size.
 pub(super) fn fits(content: &str) -> bool {
     frame(content).len() as u64 <= MOST_TEXT_BYTES
 }
@@ -198,12 +198,12 @@ fn frame_around(xxh3: &str) -> (String, &'static str) {
     (format!("{{\n\"xxh3_of_content\": \"{xxh3}\",\n\"content\": "), "\n}\n")
 }
 
-/// Opens a file, and says how many bytes it has.
+/// Opens a file and returns its size.
 fn open(path: &Path) -> Result<(File, u64), CheckpointError> {
     let unreadable = || CheckpointError::read(path);
-    // Before it is opened: to open a pipe is to wait for somebody who writes to it.
+    // Checks before opening: opening a pipe would wait for a writer.
     if !fs::metadata(path).map_err(unreadable())?.is_file() {
-        return Err(CheckpointError::broken(path, "it is no file"));
+        return Err(CheckpointError::broken(path, "it is not a file"));
     }
     let file = File::open(path).map_err(unreadable())?;
     let bytes = file.metadata().map_err(unreadable())?.len();

@@ -1,4 +1,4 @@
-//! Finding and reading checkpoints.
+//! Finds and reads checkpoints.
 
 use std::fs;
 use std::io;
@@ -13,10 +13,10 @@ use super::{Checkpoint, CheckpointError, PassedOver};
 pub(super) const PARAMETERS: &str = "parameters.safetensors";
 pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(super) const STATE: &str = "state.json";
-/// The version of what is in `state.json`, and so of all.
+/// The version of the format of `state.json`, and so of the whole checkpoint.
 pub(super) const FORMAT: u32 = 1;
 
-/// What is in `state.json`.
+/// The content of `state.json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Content<S> {
     pub(super) format: u32,
@@ -26,29 +26,29 @@ pub(super) struct Content<S> {
     pub(super) state: S,
 }
 
-/// What every version of `state.json` has in common.
+/// The fields that all versions of `state.json` share.
 #[derive(Deserialize)]
 struct Version {
     format: u32,
 }
 
-/// A checkpoint, and how it was found.
+/// A loaded checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded<S> {
-    /// What was saved.
+    /// The checkpoint.
     pub checkpoint: Checkpoint<S>,
     /// Its directory.
     pub path: PathBuf,
-    /// Newer ones that can not be loaded, the newest first.
+    /// Newer checkpoints that cannot be loaded, newest first.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// Loads the newest checkpoint of a [`Store`](super::Store)'s directory that is whole; or the directory itself,
+/// Loads the newest complete checkpoint in the directory of a [`Store`](super::Store), or from the directory itself
 /// if it is a checkpoint. `None` if there is no such directory, or no checkpoint in it.
 ///
 /// # Errors
-/// [`CheckpointError::NoneWhole`] if there are checkpoints and each of them is broken;
-/// [`CheckpointError::Read`] if the directory can not be read.
+/// [`CheckpointError::NoneWhole`] if there are checkpoints and all are damaged;
+/// [`CheckpointError::Read`] if the directory cannot be read.
 pub fn load_newest<S: DeserializeOwned>(directory: &Path) -> Result<Option<Loaded<S>>, CheckpointError> {
     if is_one(directory) {
         let checkpoint = load(directory)?;
@@ -67,10 +67,10 @@ pub fn load_newest<S: DeserializeOwned>(directory: &Path) -> Result<Option<Loade
     Err(CheckpointError::NoneWhole { directory: directory.into(), passed_over })
 }
 
-/// Loads one checkpoint from its own directory.
+/// Loads one checkpoint from its directory.
 ///
 /// # Errors
-/// [`CheckpointError`] names the file that is missing, unreadable, or not as it was written.
+/// [`CheckpointError`] names the file that is missing, unreadable, or damaged.
 pub fn load<S: DeserializeOwned>(path: &Path) -> Result<Checkpoint<S>, CheckpointError> {
     let content = content(path)?;
     Ok(Checkpoint {
@@ -81,11 +81,11 @@ pub fn load<S: DeserializeOwned>(path: &Path) -> Result<Checkpoint<S>, Checkpoin
     })
 }
 
-/// What the newest checkpoint in a directory says, without its arrays: its step, and its state if that can be read. `None`
+/// The newest checkpoint in a directory without its arrays: its step, and its state if that can be read. `None`
 /// if there is no checkpoint.
 ///
 /// # Errors
-/// [`CheckpointError::Read`] if the directory can not be read.
+/// [`CheckpointError::Read`] if the directory cannot be read.
 pub(crate) fn newest_state<S: DeserializeOwned>(
     directory: &Path,
 ) -> Result<Option<(u64, Option<S>)>, CheckpointError> {
@@ -93,12 +93,12 @@ pub(crate) fn newest_state<S: DeserializeOwned>(
     Ok(newest.map(|(step, path)| (step, content(&path).ok().map(|content| content.state))))
 }
 
-/// Whether a directory is itself a checkpoint, and not one that checkpoints are in.
+/// Whether a directory is itself a checkpoint, rather than a directory of checkpoints.
 pub(crate) fn is_one(directory: &Path) -> bool {
     directory.join(STATE).exists()
 }
 
-/// What is in a checkpoint's `state.json`.
+/// Reads a checkpoint's `state.json`.
 fn content<S: DeserializeOwned>(path: &Path) -> Result<Content<S>, CheckpointError> {
     let file = path.join(STATE);
     let content = files::read_framed(&file)?;
@@ -116,7 +116,7 @@ pub(super) fn name(step: u64) -> String {
     format!("step-{step:010}")
 }
 
-/// The checkpoints in a directory, by their steps.
+/// The checkpoints in a directory, keyed by step.
 pub(super) fn checkpoints(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(directory) {
@@ -126,7 +126,7 @@ pub(super) fn checkpoints(directory: &Path) -> Result<Vec<(u64, PathBuf)>, Check
     for entry in entries {
         let path = entry.map_err(CheckpointError::read(directory))?.path();
         let step = path.file_name().and_then(|name| name.to_str()?.strip_prefix("step-")?.parse().ok());
-        // What has another name than we give is not ours.
+        // Other names are not ours.
         found.extend(step.filter(|&step| path.ends_with(name(step))).map(|step| (step, path)));
     }
     found.sort_unstable();

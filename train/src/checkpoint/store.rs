@@ -1,4 +1,4 @@
-//! Saving checkpoints.
+//! Saves checkpoints.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -14,12 +14,12 @@ use serde::ser::Error as _;
 use super::load::{Content, FORMAT, OPTIMIZER, PARAMETERS, STATE, checkpoints, name};
 use super::{Checkpoint, CheckpointError, files};
 
-/// The file that is locked by the process that saves. The lock ends with the process, however it ends.
+/// The file that the saving process locks. The lock ends with the process, however it ends.
 const LOCK: &str = ".lock";
-/// How the names of directories end that are not, or no longer, checkpoints.
+/// The suffix of directories that are not yet, or no longer, checkpoints.
 const PARTIAL: &str = ".partial";
 
-/// A directory of checkpoints that this process saves to, and no other.
+/// A directory of checkpoints to which only this process saves.
 #[derive(Debug)]
 pub struct Store {
     writer: Writer,
@@ -28,11 +28,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a directory, which is made if it is not there, to keep the newest `keep` checkpoints in it. What a
-    /// process that was killed left half-written is removed.
+    /// Opens a directory, creating it if missing, and keeps the newest `keep` checkpoints in it. Deletes partial
+    /// checkpoints of killed processes.
     ///
     /// # Errors
-    /// [`CheckpointError::Directory`] if it can not be made or written to, [`CheckpointError::Busy`] if another
+    /// [`CheckpointError::Directory`] if it cannot be created or written to, [`CheckpointError::Busy`] if another
     /// process saves to it.
     ///
     /// # Panics
@@ -42,12 +42,12 @@ impl Store {
         let unusable = CheckpointError::directory;
         let is_new = !directory.exists();
         fs::create_dir_all(directory).map_err(unusable(directory))?;
-        // Whoever changes the working directory later does not change where checkpoints are.
+        // A later change of the working directory must not move the checkpoints.
         let directory = fs::canonicalize(directory).map_err(unusable(directory))?;
         let lock = lock(&directory)?;
         let writer = Writer { directory, keep };
         writer.remove_partial()?;
-        // The lock may have been there already; this shows that there can be something new.
+        // The lock file may have existed already; this checks that new files can be created.
         let trial = writer.partial(0);
         fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).map_err(unusable(&trial))?;
         if let Some(parent) = writer.directory.parent().filter(|_| is_new) {
@@ -56,25 +56,25 @@ impl Store {
         Ok(Self { writer, writing: None, _lock: lock })
     }
 
-    /// Removes all checkpoints that are there, whatever run they are of.
+    /// Deletes all checkpoints in the directory, of any run.
     ///
     /// # Errors
-    /// [`CheckpointError::Remove`] names the one that can not be removed.
+    /// [`CheckpointError::Remove`] names the one that cannot be deleted.
     pub fn clear(&self) -> Result<(), CheckpointError> {
         self.writer.remove_all(checkpoints(&self.writer.directory)?)
     }
 
     /// Saves a checkpoint and returns its directory. It replaces one of the same step.
     ///
-    /// Older ones beyond the number to keep are then removed. Those of later steps are left alone: if a run goes
-    /// on from an older one, they are broken, or another run's.
+    /// Then deletes the oldest beyond the number to keep. Checkpoints of later steps are kept: if a run resumes
+    /// from an older one, they are damaged, or another run's.
     ///
     /// # Errors
-    /// [`CheckpointError`], of this checkpoint or of the one that was saved in the background; if of that one,
-    /// this one is not saved. In either case the older ones are untouched.
+    /// [`CheckpointError`] of this checkpoint or of the one saved in the background; in the latter case
+    /// this one is not saved. Older ones are untouched either way.
     ///
     /// # Panics
-    /// If a tensor has not as many values as its shape says, or two of a list have one name.
+    /// If a tensor's values do not match its shape, or two tensors of a list have the same name.
     pub fn save<S>(&mut self, checkpoint: Checkpoint<S>) -> Result<PathBuf, CheckpointError>
     where
         S: Serialize + DeserializeOwned,
@@ -84,12 +84,12 @@ impl Store {
         self.writer.save(&checkpoint)
     }
 
-    /// Saves a checkpoint while the caller goes on. If one is still being written, this waits for it, so there
+    /// Saves a checkpoint in the background. If another is still being written, this waits for it, so there
     /// is never more than one in memory.
     ///
     /// # Errors
-    /// [`CheckpointError`] of the checkpoint before this one; this one is then not saved. This one's comes from
-    /// the next call, or from [`Store::finish`].
+    /// [`CheckpointError`] of the previous checkpoint; this one is then not saved. The next call, or
+    /// [`Store::finish`], returns this one's error.
     ///
     /// # Panics
     /// As [`Store::save`].
@@ -106,7 +106,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether what was saved in the background has failed, as far as it is known by now. Waits for nothing.
+    /// Checks whether the background save has failed so far. Does not wait.
     ///
     /// # Errors
     /// [`CheckpointError`] of that checkpoint.
@@ -114,7 +114,7 @@ impl Store {
         if self.writing.as_ref().is_some_and(JoinHandle::is_finished) { self.wait() } else { Ok(()) }
     }
 
-    /// Waits until what is being saved in the background is there.
+    /// Waits for the background save to complete.
     ///
     /// # Errors
     /// [`CheckpointError`] of that checkpoint.
@@ -129,7 +129,7 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Waits for what is being saved.
+    /// Waits for the background save.
     fn drop(&mut self) {
         match self.writing.take().map(JoinHandle::join) {
             Some(Ok(Err(error))) => tracing::error!("{error}"),
@@ -139,7 +139,7 @@ impl Drop for Store {
     }
 }
 
-/// Makes this process the one that saves to a directory.
+/// Locks a directory for this process.
 fn lock(directory: &Path) -> Result<File, CheckpointError> {
     let path = directory.join(LOCK);
     let file = File::options().create(true).write(true).truncate(false).open(&path);
@@ -156,7 +156,7 @@ fn lock(directory: &Path) -> Result<File, CheckpointError> {
     }
 }
 
-/// What saves, in whichever thread.
+/// Writes checkpoints, on any thread.
 #[derive(Debug, Clone)]
 struct Writer {
     directory: PathBuf,
@@ -175,7 +175,7 @@ impl Writer {
             sync(&self.directory).map_err(CheckpointError::write(&self.directory))
         });
         if let Err(error) = placed {
-            // Room for the next attempt. If this fails too, the first error is the one to be told.
+            // Makes room for the next attempt. If this fails too, the first error is the one to report.
             let _ = fs::remove_dir_all(&partial);
             return Err(error);
         }
@@ -192,19 +192,19 @@ impl Writer {
         })
     }
 
-    /// The name of a directory that is no checkpoint: whatever happens to it, nobody takes it for one.
+    /// A name that is not a checkpoint's, so that its contents are never taken for one.
     fn partial(&self, step: u64) -> PathBuf {
         self.directory.join(format!(".{}-{}{PARTIAL}", name(step), std::process::id()))
     }
 
-    /// Removes a checkpoint, which stops to be one at once and not file by file.
+    /// Deletes a checkpoint, which ceases to be one at once rather than file by file.
     fn remove(&self, step: u64, path: &Path) -> io::Result<()> {
         let partial = self.partial(step);
         fs::rename(path, &partial)?;
         fs::remove_dir_all(&partial)
     }
 
-    /// Removes what is half-written or half-removed. Since the directory is locked, nobody is at it.
+    /// Deletes partial and partly deleted checkpoints. The directory is locked, so none is in use.
     fn remove_partial(&self) -> Result<(), CheckpointError> {
         for entry in fs::read_dir(&self.directory).map_err(CheckpointError::read(&self.directory))? {
             let path = entry.map_err(CheckpointError::read(&self.directory))?.path();
@@ -217,7 +217,7 @@ impl Writer {
     }
 }
 
-/// Writes all files of a checkpoint into a new directory, through to the disk.
+/// Writes all files of a checkpoint into a new directory, and syncs them to disk.
 fn write<S>(directory: &Path, checkpoint: &Checkpoint<S>) -> Result<(), CheckpointError>
 where
     S: Serialize + DeserializeOwned,
@@ -229,7 +229,7 @@ where
     let content = Content { format: FORMAT, step, parameters, optimizer, state };
     let wrong = |error| CheckpointError::State { step, error };
     let content = serde_json::to_string_pretty(&content).map_err(wrong)?;
-    // JSON has no NaN, and what it makes of one is not read back as one.
+    // JSON has no NaN: it would not read back as one.
     serde_json::from_str::<Content<S>>(&content).map_err(wrong)?;
     if !files::fits(&content) {
         return Err(wrong(serde_json::Error::custom(format!("{} bytes are too many", content.len()))));
@@ -238,14 +238,14 @@ where
     sync(directory).map_err(CheckpointError::write(directory))
 }
 
-/// Gives a directory its name, at once; if there is one of this name already, they change places.
+/// Renames a directory atomically; if the name exists, exchanges the two.
 fn place(partial: &Path, path: &Path) -> io::Result<()> {
     if !path.exists() {
         return fs::rename(partial, path);
     }
     match renameat_with(CWD, partial, CWD, path, RenameFlags::EXCHANGE) {
-        // A file system that can not exchange: for a moment there is neither. What is replaced is not what the
-        // run goes on from, for that would be an earlier step.
+        // A file system without exchange: for a moment neither exists. The run does not resume from the checkpoint
+        // being replaced, which would be of an earlier step.
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
             let mut aside = partial.as_os_str().to_owned();
             aside.push(PARTIAL);
@@ -256,7 +256,7 @@ fn place(partial: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Sees that the names in a directory are on the disk.
+/// Syncs the entries of a directory to disk.
 fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

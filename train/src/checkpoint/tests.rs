@@ -142,7 +142,7 @@ fn a_missing_file_is_passed_over_and_all_broken_is_an_error() {
         assert!(why.contains("cannot read"), "{why}");
         fs::create_dir(&file).unwrap();
         let why = assert_passed_over(directory.path(), &newer, name);
-        assert!(why.contains("it is no file"), "{why}");
+        assert!(why.contains("it is not a file"), "{why}");
         fs::remove_dir(&file).unwrap();
         fs::write(&file, whole).unwrap();
     }

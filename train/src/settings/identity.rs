@@ -1,4 +1,4 @@
-//! What a checkpoint says of a run, and whether it is of this one.
+//! A checkpoint's description of a run, and whether it is of this run.
 
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -8,11 +8,11 @@ use crate::error::TrainError;
 use crate::resume::Resumed;
 use unisono_data::{Dataset, Schema, Source};
 
-/// What is said of the data, and compared in words of its own.
+/// The entries on data, which are compared separately.
 const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
 
 impl Settings {
-    /// What a checkpoint says of the run: what must be the same for it to go on, and to use its model.
+    /// The description of the run: what must be the same to resume it, and what determines its model.
     pub(super) fn description(&self, dataset: &Dataset, fingerprint: Option<u64>) -> Value {
         json!({
             "data": self.source.to_string(),
@@ -62,13 +62,13 @@ impl Settings {
         match pairs.into_iter().find(|(_, own, saved)| own != saved) {
             None => Ok(()),
             Some((name, own, saved)) => other_run(format!(
-                "its {name} is {saved}, and this run's is {own}: say the same, or train without --resume"
+                "its {name} is {saved}, and this run's is {own}: use the same, or train without --resume"
             )),
         }
     }
 
-    /// How the data at the same place are not what they were, if that is so. Checkpoints that were saved before this was kept
-    /// say nothing of it.
+    /// How the data at the same location have changed, if they have. Checkpoints from before this was stored
+    /// are not checked.
     fn changed_data(&self, own: &Value, saved: &Value) -> Option<String> {
         let schema = |description: &Value| Schema::deserialize(&description["schema"]).ok();
         let renamed = schema(saved).zip(schema(own)).and_then(|(theirs, own)| theirs.difference(&own));

@@ -1,4 +1,4 @@
-//! What a run will take of memory.
+//! The memory that a run needs.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::sampled::EVALUATION_BATCH;
 use unisono_data::{Dataset, Depth, Source};
 
 impl Settings {
-    /// The data set, as far as can be said before it is read: what the files have, or what they become if that is more.
+    /// The data set, as far as known before it is read: the size of the files, or of the data in memory if that is more.
     pub(super) fn needs_of_data(&self) -> Needs {
         let files = |path: &Path| {
             let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -21,7 +21,7 @@ impl Settings {
             Source::Idx(directory) => files(directory),
             // Bytes, characters, tokens.
             Source::Text(file) => files(file) * (1.0 + NUMBER),
-            // Bytes, values as they stand, values as a model sees them: a value has two characters at least.
+            // Bytes, raw values, values as the model sees them: a value has two characters at least.
             Source::Csv(file) => files(file) * (1.0 + NUMBER),
             // They stay in their files.
             Source::TfRecord(_) | Source::Images(_) => 0.0,
@@ -29,7 +29,7 @@ impl Settings {
         Needs { data, ..Needs::default() }
     }
 
-    /// All but the data set, once that is there; nothing for a model that is not for such data.
+    /// Everything but the data set, once that is loaded; nothing for a model that does not fit such data.
     pub(super) fn needs(&self, ranks: usize, global_batch: usize, dataset: &Dataset) -> Needs {
         let Some(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
             return Needs::default();
@@ -45,7 +45,7 @@ impl Settings {
         let ready = depth as f64 * global_batch.div_ceil(ranks) as f64 * size.inputs;
         let measured = EVALUATION_BATCH.min(dataset.test.len()) as f64;
         let mut needs = Needs::of(&size, pass, self.optimizer.kind, self.wire);
-        // What waits for its counterpart in a tree over the parts of a rank.
+        // Sums that wait for their counterpart in a tree over the shards of a rank.
         let waiting = self.world_invariant.map_or(0, |parts| (parts / ranks).max(1).ilog2());
         needs.gradients += f64::from(waiting) * needs.parameters;
         needs.batches = NUMBER * ready + needs.batches.max(NUMBER * measured * size.activations);
