@@ -1,7 +1,7 @@
-//! Models of [candle](candle_core)'s under the trainer.
+//! [candle](candle_core) models in the trainer.
 //!
-//! Model code stays as it is: it asks [`Parameters::var_builder`] for its variables, as any model of `candle_nn` does. What
-//! it gets are tensors whose gradient is reported as soon as the backward pass knows it.
+//! Model code stays unchanged: it requests its variables from [`Parameters::var_builder`], as any `candle_nn` model does,
+//! and gets tensors whose gradient is reported as soon as the backward pass knows it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,16 +22,16 @@ pub use linear::Linear;
 pub use loss::cross_entropy;
 pub use parameters::Parameters;
 
-/// What a forward pass says of a batch.
+/// The result of a forward pass over a batch.
 #[derive(Debug)]
 pub struct Loss {
-    /// The sum of the losses of all targets: what is differentiated.
+    /// The sum of the losses of all targets, to differentiate.
     pub sum: Tensor,
-    /// What it is over.
+    /// Its targets and values.
     pub tally: Tally,
 }
 
-/// A model of candle's as a [`Replica`]: its parameters, and what computes the loss of a batch with them.
+/// A candle model as a [`Replica`]: its parameters, and a closure that computes the loss of a batch.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -40,7 +40,7 @@ pub struct Loss {
 /// use unisono_train::{BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Share, Tally};
 ///
 /// let losses = unisono::threads(2, |mut comm| -> Result<f64, unisono_train::TrainError> {
-///     // A model as candle's users write it.
+///     // An ordinary candle model.
 ///     let parameters = Parameters::new(7);
 ///     let layer = candle_nn::linear(4, 3, parameters.var_builder()).unwrap();
 ///     let replica = Network::new(&parameters, move |(inputs, targets): &(Tensor, Tensor)| {
@@ -80,7 +80,7 @@ impl<B, F> fmt::Debug for Network<B, F> {
 }
 
 impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
-    /// A model that was built from these parameters, all of which exist now.
+    /// A model that was built from these parameters; all of them must exist by now.
     pub fn new(parameters: &Parameters, loss: F) -> Self {
         let (described, tensors) = parameters.all();
         Self { described, tensors, loss, batch: std::marker::PhantomData }
@@ -121,13 +121,13 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 }
 
-/// Gives a contiguous tensor, where it lies, the values of another one of its shape.
+/// Copies values into a contiguous tensor in place, from another one of its shape.
 pub(super) fn overwrite(tensor: &Tensor, values: &Tensor) -> candle_core::Result<()> {
-    // Flat: a number by itself has no dimension to write along. Detached: it is no step of a derivative.
+    // Flat: a scalar has no dimension to write along. Detached: it is not part of a derivative.
     tensor.detach().flatten_all()?.slice_set(&values.detach().flatten_all()?, 0, 0)
 }
 
-/// Shows the values of a tensor where they lie.
+/// Passes the values of a tensor, in place.
 struct See<'a>(RefCell<Seer<'a>>);
 
 type Seer<'a> = &'a mut dyn FnMut(&mut [f32]);

@@ -1,4 +1,4 @@
-//! Whether all ranks hold the same.
+//! Checks that all ranks hold the same.
 
 use unisono_collectives::Rank;
 
@@ -6,13 +6,13 @@ use super::replica::{Parameter, Replica, ReplicaError};
 use crate::error::TrainError;
 use unisono::{Choice, Communicator, ReduceOp};
 
-/// How many differences between two models are told: more are counted.
+/// How many differences between two models are listed; further ones are counted.
 const MOST_TOLD: usize = 8;
 
-/// Holds this rank's parameters against rank 0's. Called by all ranks.
+/// Compares this rank's parameters with rank 0's. Called by all ranks.
 ///
 /// # Errors
-/// [`TrainError::ModelsDiffer`] on every rank, with the differences of the lowest rank that has some.
+/// [`TrainError::ModelsDiffer`] on every rank, with the differences of the lowest rank that has any.
 pub(super) fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
     let described: Vec<Described> = own.iter().map(describe).collect();
     let text = described.iter().map(|(name, rest)| format!("{name}\n{rest}\n")).collect();
@@ -25,7 +25,7 @@ pub(super) fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(
     Err(TrainError::ModelsDiffer { ranks, message })
 }
 
-/// A parameter's name, and what else it is.
+/// A parameter's name and its description.
 type Described = (String, String);
 
 fn describe(parameter: &Parameter) -> Described {
@@ -34,7 +34,7 @@ fn describe(parameter: &Parameter) -> Described {
     (name.replace('\n', " "), format!("{shape:?} f32{trained}"))
 }
 
-/// What is not the same in rank 0's model and this rank's, by name.
+/// The differences between rank 0's model and this rank's, by name.
 fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
     let find = |all: &[Described], name: &str| all.iter().find(|(other, _)| other == name).cloned();
     let missing = theirs.iter().filter(|(name, _)| find(own, name).is_none());
@@ -75,7 +75,7 @@ fn hash_each(replica: &mut impl Replica) -> Result<Vec<u64>, ReplicaError> {
 /// The hash of all values of a replica.
 ///
 /// # Errors
-/// What the framework objects to.
+/// An error of the framework.
 pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
     let mut hasher = xxhash_rust::xxh3::Xxh3::new();
     for index in 0..replica.parameters().len() {
@@ -84,10 +84,10 @@ pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
     Ok(hasher.digest())
 }
 
-/// Holds the values of this rank's replica against those of all others; their hash. Called by all ranks, after so many steps.
+/// Compares the values of all ranks' replicas; returns their hash. Called by all ranks, after so many steps.
 ///
 /// # Errors
-/// [`TrainError::ReplicasDiffer`] on every rank, which names the ranks of the minority, and where they begin to differ.
+/// [`TrainError::ReplicasDiffer`] on every rank, which names the ranks in the minority, and the first parameter that differs.
 pub(super) fn replicas(
     comm: &mut Communicator,
     replica: &mut impl Replica,
@@ -117,7 +117,7 @@ pub(super) fn replicas(
     Err(TrainError::ReplicasDiffer { step, ranks, parameters })
 }
 
-/// All ranks for which something is so. Called by all ranks.
+/// All ranks for which a condition holds. Called by all ranks.
 pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank>, TrainError> {
     let mut found = vec![0_u8; comm.ranks()];
     found[comm.rank()] = u8::from(is_so);
@@ -125,19 +125,19 @@ pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank
     Ok((0..found.len()).filter(|&rank| found[rank] == 1).collect())
 }
 
-/// The lowest rank for which something is so.
+/// The lowest rank for which a condition holds.
 pub(super) fn lowest(comm: &mut Communicator, is_so: bool) -> Result<Option<Rank>, TrainError> {
     let mut lowest = [if is_so { comm.rank() as u64 } else { u64::MAX }];
     comm.call().algorithm(Choice::Auto).all_reduce(&mut lowest, ReduceOp::Min)?;
     Ok((lowest[0] != u64::MAX).then_some(lowest[0] as Rank))
 }
 
-/// Rank 0's text.
+/// Broadcasts rank 0's text.
 pub(super) fn broadcast(comm: &mut Communicator, text: String) -> Result<String, TrainError> {
     broadcast_from(comm, text, 0)
 }
 
-/// The text of one rank.
+/// Broadcasts the text of one rank.
 pub(super) fn broadcast_from(
     comm: &mut Communicator,
     text: String,
@@ -151,7 +151,7 @@ pub(super) fn broadcast_from(
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Lets all ranks know whether each of them succeeded.
+/// Tells all ranks whether each of them succeeded.
 pub(crate) fn agree<T>(comm: &mut Communicator, result: Result<T, TrainError>) -> Result<T, TrainError> {
     match lowest(comm, result.is_err())? {
         Some(rank) if rank != comm.rank() => Err(TrainError::Elsewhere { rank }),

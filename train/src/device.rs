@@ -1,7 +1,7 @@
-//! Where a model computes: on the CPU or, with the feature `cuda`, on this rank's GPU; and the mirrored step there.
+//! The device of a model: the CPU or, with the feature `cuda`, this rank's GPU; and the data-parallel step there.
 //!
-//! On a GPU gradients never leave it: each is copied into its place in a bucket of device memory as soon as the backward pass
-//! knows it, a bucket that is full is all-reduced beside that pass, and the update is made of candle's operations. Values go
+//! On a GPU, gradients stay there: each is copied into its bucket in device memory as soon as the backward pass
+//! knows it, full buckets are all-reduced during that pass, and the update uses candle operations. Values go
 //! through the host when they are broadcast, compared, saved or read, which is rare: so files and hashes are the same as the CPU's.
 
 #[cfg(not(feature = "cuda"))]
@@ -22,7 +22,7 @@ pub(super) use step::OnDevice;
 
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
 
-/// What of these settings a GPU does not do, if anything.
+/// The first of these settings that a GPU does not support, if any.
 pub(super) fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<String> {
     let what = match buckets {
         _ if is_traced => "what it does when is not recorded for a trace".to_owned(),

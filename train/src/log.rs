@@ -1,4 +1,4 @@
-//! What people look at: files for TensorBoard, and a trace.
+//! TensorBoard files and traces.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::step::Mirror;
 use crate::tensorboard::EventFile;
 use unisono::Communicator;
 
-/// How many spans of each rank a trace holds.
+/// The maximum number of spans per rank in a trace.
 const SPANS: usize = 100_000;
 
-/// What is written beside a run. Only rank 0 writes.
+/// The logs of a run. Only rank 0 writes.
 #[derive(Debug)]
 pub(super) struct Log {
     file: Option<EventFile>,
@@ -27,7 +27,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Opens what is asked for; `resumed` is the number of steps after which a run goes on. Called by all ranks.
+    /// Opens the requested files; a resumed run continues after `resumed` steps. Called by all ranks.
     pub(super) fn open(
         comm: &mut Communicator,
         settings: &RunSettings,
@@ -43,14 +43,14 @@ impl Log {
         Ok(Self { file, trace: settings.trace.clone(), last_step: Instant::now() })
     }
 
-    /// Lets the mirror record what a trace shows. Called by all ranks.
+    /// Makes the mirror record spans for the trace. Called by all ranks.
     pub(super) fn record<R: Replica>(
         &self,
         comm: &mut Communicator,
         mirror: &mut Mirror<R>,
     ) -> Result<(), TrainError> {
         if self.trace.is_some() {
-            // Behind a barrier: all ranks count from about the same moment.
+            // After a barrier: all ranks start their clocks at about the same moment.
             comm.barrier()?;
             mirror.record(Some(Recorder::new(comm.rank(), Instant::now(), SPANS)));
         }
@@ -91,7 +91,7 @@ impl Log {
         written.and_then(|()| file.flush()).map_err(|error| cannot_write(file.path(), error))
     }
 
-    /// Puts the spans of all ranks into one file. Called by all ranks.
+    /// Writes the spans of all ranks into one file. Called by all ranks.
     pub(super) fn finish<R: Replica>(
         &mut self,
         comm: &mut Communicator,

@@ -1,4 +1,4 @@
-//! The models that can be trained, and how to build one for a data set.
+//! The built-in models, and how to build one for a data set.
 
 mod cnn;
 mod mlp;
@@ -25,11 +25,11 @@ pub trait Model: Send {
     ///
     /// # Errors
     ///
-    /// If `inputs` are not shaped like the data the model was built for.
+    /// If the shape of `inputs` does not fit the data that the model was built for.
     fn forward(&self, inputs: &Tensor) -> candle_core::Result<Tensor>;
 }
 
-/// Which model to train.
+/// The kind of a built-in model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelKind {
     /// Fully connected layers, for images.
@@ -41,10 +41,10 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
-    /// Every model there is.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Mlp, Self::Cnn, Self::Transformer];
 
-    /// The name by which a user asks for it.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mlp => "mlp",
@@ -62,14 +62,14 @@ pub enum ModelError {
     /// The model is for another kind of data.
     #[error("the {model} does not learn from {data}: use {instead}")]
     WrongData {
-        /// The model asked for.
+        /// The requested model.
         model: ModelKind,
-        /// The data at hand.
+        /// The kind of data.
         data: &'static str,
-        /// What learns from such data.
+        /// The models for such data.
         instead: &'static str,
     },
-    /// The images have no room for the model's convolutions.
+    /// The images are too small for the model's convolutions.
     #[error("images of {height}x{width} pixels are too small for the cnn: use the mlp")]
     TooSmall {
         /// Rows of pixels.
@@ -77,16 +77,16 @@ pub enum ModelError {
         /// Columns of pixels.
         width: usize,
     },
-    /// A tensor could not be made.
+    /// A tensor could not be created.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }
 
-/// Builds a model for `data` and returns it with its parameters; `hidden` is how many outputs each hidden layer of the MLP
-/// has, and nothing is what suits it.
+/// Builds a model for `data` and returns it with its parameters; `hidden` gives the widths of the MLP's hidden layers,
+/// `None` the default.
 ///
-/// The initial values follow from the seed and the names alone, so every rank that calls this
-/// holds the same model. It computes on `device`.
+/// The initial values depend only on the seed and the names, so every rank that calls this
+/// builds the same model. It computes on `device`.
 ///
 /// # Errors
 ///
@@ -135,7 +135,7 @@ fn with_parameters(
     Ok(model)
 }
 
-/// Builds a model for `data` as the trainer takes it: a replica that classifies each target of a batch.
+/// Builds a model for `data` as a replica for the trainer, which classifies each target of a batch.
 ///
 /// # Errors
 ///
@@ -164,11 +164,11 @@ pub fn classifier(
     }))
 }
 
-/// What a model takes of a batch, on the CPU.
+/// The input tensor of a batch, on the CPU.
 ///
 /// # Errors
 ///
-/// If there are not as many values as samples need.
+/// If the number of values does not fit the number of samples.
 pub fn inputs(batch: &Batch) -> candle_core::Result<Tensor> {
     let shape = |count: usize| (batch.samples, count / batch.samples.max(1));
     match &batch.inputs {
@@ -177,7 +177,7 @@ pub fn inputs(batch: &Batch) -> candle_core::Result<Tensor> {
     }
 }
 
-/// The size of a model for such data; nothing where the model is for other data.
+/// The size of a model for such data; `None` if the model is for other data.
 pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Option<Size> {
     match (kind, data) {
         (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {

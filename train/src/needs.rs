@@ -1,5 +1,5 @@
-//! How much memory a run will take, roughly, held against what there is before any of it is asked for: what nobody has room
-//! for would otherwise end some process, perhaps another one.
+//! Estimates a run's memory, roughly, and compares it with what is available before allocating: running out of memory
+//! would otherwise kill some process, perhaps another one.
 
 use crate::buckets::Wire;
 use crate::compare::agree;
@@ -9,31 +9,31 @@ use crate::optimizer::OptimizerKind;
 use unisono::Communicator;
 use unisono::internals::{AvailableMemory, host, text};
 
-/// What a number takes.
+/// The bytes of a number.
 pub(super) const NUMBER: f64 = size_of::<f32>() as f64;
 
-/// What a rank of a run will take, in bytes. An estimate: small things are left out.
+/// The memory of a rank of a run, in bytes. An estimate: small things are ignored.
 ///
-/// They are floating-point numbers, so that a size that makes no sense is great, and not an overflow.
+/// Floating-point, so that an absurd size is large and does not overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Needs {
-    /// The data set, as far as it lies in memory.
+    /// The part of the data set that is in memory.
     pub data: f64,
     /// The model's parameters.
     pub parameters: f64,
-    /// The buckets of gradients, and what is added up in a tree.
+    /// The buckets of gradients, and the sums in a tree.
     pub gradients: f64,
-    /// What the optimizer remembers.
+    /// The optimizer state.
     pub optimizer: f64,
-    /// Batches that lie ready, and what a forward pass leaves for the backward pass.
+    /// Prefetched batches, and the activations for the backward pass.
     pub batches: f64,
-    /// What rank 0 copies to save it.
+    /// Rank 0's copy for checkpoints.
     pub checkpoint: f64,
 }
 
 impl Needs {
-    /// A model of this size that is trained, so many samples in a pass, by an optimizer of this kind. Its gradients travel in
-    /// this format.
+    /// The needs of training a model of this size, with so many samples per pass, this optimizer and this
+    /// wire format.
     pub fn of(size: &Size, samples: usize, optimizer: OptimizerKind, wire: Wire) -> Self {
         let parameters = NUMBER * size.parameters;
         let moments = match optimizer {
@@ -50,10 +50,10 @@ impl Needs {
         }
     }
 
-    /// Refuses what this node has no room for, for all its ranks together. Called by all ranks.
+    /// Refuses a run for which this node has not enough memory, for all its ranks together. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] on the lowest rank of a node that has not as much, [`TrainError::Elsewhere`] on the others.
+    /// [`TrainError::Setting`] on the lowest rank of a node without enough memory, [`TrainError::Elsewhere`] on the others.
     pub fn check(&self, comm: &mut Communicator) -> Result<(), TrainError> {
         let topology = comm.topology();
         let node = topology.node_of(comm.rank());

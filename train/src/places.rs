@@ -1,5 +1,5 @@
-//! Where a run writes. It is looked at before anything is made there: what cannot be written, or is another run's, is refused
-//! at the start.
+//! The files that a run writes. They are checked at the start: a file that cannot be written, or a directory of another run, is
+//! refused.
 
 use std::fs;
 use std::io;
@@ -12,22 +12,22 @@ use crate::resume::Progress;
 use crate::run::Checkpoints;
 use unisono::Communicator;
 
-/// What rank 0, which alone writes, is asked to write.
+/// The files that rank 0 writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places<'a> {
     pub(super) checkpoints: Option<&'a Checkpoints>,
-    /// Whether the run goes on from what is there.
+    /// Whether the run resumes from the checkpoints there.
     pub(super) resumes: bool,
     pub(super) log_directory: Option<&'a Path>,
     pub(super) trace: Option<&'a Path>,
 }
 
 impl Places<'_> {
-    /// Looks at all of them, and leaves nothing there. Called by all ranks.
+    /// Checks all of them, and leaves nothing behind. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Occupied`] if another run's checkpoints are there, [`TrainError::Setting`] if a place cannot be written
-    /// to.
+    /// [`TrainError::Occupied`] if another run's checkpoints are there, [`TrainError::Setting`] if a file or directory cannot be
+    /// written to.
     pub(super) fn check(&self, comm: &mut Communicator) -> Result<(), TrainError> {
         let looked = if comm.rank() == 0 { self.look() } else { Ok(()) };
         agree(comm, looked)
@@ -68,7 +68,7 @@ fn refused(what: &str, path: &Path, error: &io::Error, expected: &str) -> TrainE
     ))
 }
 
-/// What is known of the run whose checkpoints are in a directory, if there are some.
+/// Describes the run whose checkpoints are in a directory, if there are any.
 fn run_in(directory: &Path) -> Result<Option<String>, TrainError> {
     let Some((step, progress)) = checkpoint::newest_state::<Progress>(directory)? else { return Ok(None) };
     let described = progress.and_then(|Progress { description, .. }| {
@@ -78,7 +78,7 @@ fn run_in(directory: &Path) -> Result<Option<String>, TrainError> {
     Ok(Some(format!("{}after {step} steps", described.unwrap_or_default())))
 }
 
-/// Whether a directory can be written to or, if it is not there, made.
+/// Whether a directory can be written to or, if missing, created.
 fn is_writable(directory: &Path) -> io::Result<()> {
     let nothing = Path::new("");
     let above = directory.ancestors().map(|path| if path == nothing { Path::new(".") } else { path });
@@ -87,12 +87,12 @@ fn is_writable(directory: &Path) -> io::Result<()> {
         let why = format!("`{}` is no directory", there.display());
         return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
     }
-    // Permissions do not say all: some file systems make nothing, whoever asks.
+    // Permissions are not enough: some file systems permit no new files to anyone.
     let trial = there.join(format!(".unisono-{}", std::process::id()));
     fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial))
 }
 
-/// Whether a file can be made, or replaced.
+/// Whether a file can be created or replaced.
 fn is_writable_file(path: &Path) -> io::Result<()> {
     if path.file_name().is_none() || path.metadata().is_ok_and(|found| !found.is_file()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));

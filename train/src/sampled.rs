@@ -1,4 +1,4 @@
-//! A data set as a feed: every sample once an epoch, in an order of its own each time, at any number of ranks.
+//! A data set as a feed: every sample once per epoch, reshuffled every time, on any number of ranks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::feed::{Batches, Feed, Shares, Steps};
 use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Threads};
 
-/// A [`Dataset`] as a [`Feed`]. Batches are made by threads, ahead of the rank that takes them.
+/// A [`Dataset`] as a [`Feed`]. Background threads prefetch its batches.
 ///
-/// The order of samples follows from the seed and the epoch, so each rank knows which samples every other takes, and a
-/// run that is resumed knows which it has seen.
+/// Seed and epoch determine the order of samples, so each rank knows which samples every other takes, and a
+/// resumed run knows which it has seen.
 #[derive(Debug, Clone)]
 pub struct Sampled {
     dataset: Arc<Dataset>,
@@ -19,11 +19,11 @@ pub struct Sampled {
     depth: Depth,
 }
 
-/// How many samples are evaluated at a time.
+/// The number of samples per evaluation batch.
 pub(super) const EVALUATION_BATCH: usize = 64;
 
 impl Sampled {
-    /// A feed for one rank; `threads` make its batches, `depth` steps lie ready.
+    /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
         Self { dataset, seed, shares, threads, depth }
     }
@@ -45,7 +45,7 @@ impl Feed for Sampled {
         let (dataset, epoch) = (Arc::clone(dataset), epoch as u64);
         let order = dataset.train.order(seed, epoch);
         let steps = shares.steps(order.len());
-        // What each rank takes of a step, as lists of samples.
+        // The samples of each rank in a step.
         let plans = (skipped..steps).map(move |step| {
             let start = step * shares.global_batch;
             let batch = &order[start..order.len().min(start + shares.global_batch)];

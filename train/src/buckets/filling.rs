@@ -1,24 +1,24 @@
-//! One pass that fills the buckets.
+//! A pass that fills the buckets.
 
 use super::{Buckets, Sums};
 use crate::replica::{Fill, Gradients, Tally};
 use unisono::{Communicator, Error};
 
-/// Which pass of a step it is.
+/// The position of a pass in its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
     /// Its number, from 0.
     pub number: usize,
-    /// How many passes the step has on this rank.
+    /// The number of passes of the step on this rank.
     pub of: usize,
-    /// Whether this rank has no more data, and only takes part for the sake of the others.
+    /// Whether this rank has no more data, and only takes part in the collectives.
     pub is_out_of_data: bool,
-    /// Whether this rank was asked to stop. What it says in the last pass of a step counts.
+    /// Whether this rank was asked to stop. The last pass of a step decides.
     pub asks_to_stop: bool,
 }
 
 impl Pass {
-    /// The only one of a step.
+    /// The only pass of a step.
     pub const ONLY: Self = Self { number: 0, of: 1, is_out_of_data: false, asks_to_stop: false };
 
     pub(crate) fn is_last(self) -> bool {
@@ -26,7 +26,7 @@ impl Pass {
     }
 }
 
-/// Takes the gradients of one pass. [`Filling::end`] ends it.
+/// Receives the gradients of one pass. [`Filling::end`] ends it.
 #[derive(Debug)]
 #[must_use = "a pass that does not end sends nothing, and the other ranks wait"]
 pub struct Filling<'a> {
@@ -64,8 +64,8 @@ impl<'a> Filling<'a> {
         Self { buckets, comm, pass, is_whole, is_weighed: false, failure: None }
     }
 
-    /// Ends the pass. A gradient that was not put counts as zero; the indices of their parameters are returned. After the
-    /// last pass of a step all buckets are on their way.
+    /// Ends the pass. A missing gradient counts as zero; returns the indices of these parameters. The
+    /// last pass of a step has then launched all buckets.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].

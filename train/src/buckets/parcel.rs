@@ -1,31 +1,31 @@
-//! An array on its way.
+//! An array that is either here or in an all-reduce.
 
 use std::time::{Duration, Instant};
 
 use super::{IN_TREE, Way};
 use unisono::{Communicator, Element, Error, ReduceOp, Registered, Request};
 
-/// When a bucket travelled.
+/// The times of an all-reduce in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flight {
-    /// Which bucket; none if it is what is added up besides gradients.
+    /// The bucket; `None` for the sums besides gradients.
     pub bucket: Option<usize>,
-    /// When its all-reduce began, of this rank.
+    /// When its all-reduce began on this rank.
     pub began: Instant,
     /// When it was done.
     pub ended: Instant,
-    /// For how long of this the thread that computes has waited.
+    /// How long the compute thread waited for it.
     pub exposed: Duration,
 }
 
-/// Registered memory that is here, or in an all-reduce.
+/// Registered memory that is either here or in an all-reduce.
 #[derive(Debug)]
 pub(crate) struct Parcel<T: Element> {
     bucket: Option<usize>,
     label: String,
     here: Option<Registered<T>>,
     request: Option<Request<Registered<T>>>,
-    /// The last flight, if nobody has asked yet.
+    /// The times of the last flight, until they are read.
     flight: Option<Flight>,
 }
 
@@ -65,7 +65,7 @@ impl<T: Element> Parcel<T> {
         Ok(())
     }
 
-    /// Waits until it is back.
+    /// Waits until the all-reduce is done.
     pub(crate) fn land(&mut self) -> Result<Option<Flight>, Error> {
         if let Some(request) = self.request.take() {
             let waits_since = Instant::now();

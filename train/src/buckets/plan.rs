@@ -1,13 +1,13 @@
-//! Which gradient lies where.
+//! The layout of gradients in buckets.
 
 use std::ops::Range;
 
 use crate::replica::Parameter;
 
-/// Gradients begin at cache lines: a product writes to them directly.
+/// Gradients start at cache lines: a product writes to them directly.
 const ALIGNMENT: usize = 16;
 
-/// Where a gradient lies.
+/// The place of a gradient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) bucket: usize,
@@ -15,19 +15,19 @@ pub(crate) struct Place {
     pub(crate) range: Range<usize>,
 }
 
-/// Which gradient lies in which bucket.
+/// The assignment of gradients to buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// By the index of the parameter; nothing for those that are not trained.
+    /// By the index of the parameter; `None` for those that are not trained.
     places: Vec<Option<Place>>,
-    /// How many elements each bucket has.
+    /// The number of elements of each bucket.
     pub(crate) counts: Vec<usize>,
     /// The indices of the parameters in each bucket.
     pub(crate) members: Vec<Vec<usize>>,
 }
 
 impl Plan {
-    /// Goes from the last parameter to the first, as a backward pass does, and begins a new bucket where one would become
+    /// Goes from the last parameter to the first, as a backward pass does, and starts a new bucket when one would become
     /// too large.
     pub(crate) fn new(parameters: &[Parameter], first_bytes: usize, bucket_bytes: usize) -> Self {
         let mut plan = Self { places: vec![None; parameters.len()], counts: Vec::new(), members: Vec::new() };
@@ -55,7 +55,7 @@ impl Plan {
             .unwrap_or_else(|| panic!("{} has no gradient: it is not trained", names[index]))
     }
 
-    /// The indices of all parameters that are trained.
+    /// The indices of all trained parameters.
     pub(crate) fn trained(&self) -> impl Iterator<Item = usize> {
         (0..self.places.len()).filter(|&index| self.places[index].is_some())
     }

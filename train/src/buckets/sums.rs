@@ -1,11 +1,11 @@
-//! What is added up besides gradients, and the order of additions.
+//! Sums besides gradients, and the order of additions.
 
 use crate::replica::{Fill, Tally};
 
-/// What all ranks add up besides gradients.
+/// The sums over all ranks besides gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sums {
-    /// The loss, and over how many targets.
+    /// The loss, and its number of targets.
     pub tally: Tally,
     /// How many ranks had no more data for this step.
     pub ranks_out_of_data: f64,
@@ -14,7 +14,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// How many numbers they are on the way.
+    /// How many numbers are sent.
     pub(crate) const COUNT: usize = 5;
 
     pub(crate) fn read(sums: &[f32]) -> Self {
@@ -29,7 +29,7 @@ impl Sums {
         target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum as f32);
     }
 
-    /// Both together, as `f32` adds them up: so it does not matter which are added before they travel.
+    /// Adds both as `f32`: so it does not matter which are added before sending.
     fn rounded_sum(self, other: Self) -> Self {
         let [mut sums, mut others] = [[0.0; Self::COUNT]; 2];
         self.write(&mut sums);
@@ -39,8 +39,8 @@ impl Sums {
     }
 }
 
-/// Sums of 1, 2, 4, … passes that wait for as many further ones, like the digits of a binary counter: pass by pass
-/// they make a balanced tree.
+/// Sums of 1, 2, 4, … passes that wait for as many further ones, like the digits of a binary counter: together
+/// they form a balanced tree.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     /// For each level, the gradients by the index of their parameter.
@@ -49,12 +49,12 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// How many waiting sums the pass with this number, from 0, is added to.
+    /// The number of waiting sums to which the pass with this number, from 0, is added.
     fn carries(pass: usize) -> usize {
         pass.trailing_ones() as usize
     }
 
-    /// Where the gradient of a parameter goes in a pass that is not the last of its step.
+    /// The place of a parameter's gradient in a pass that is not the last of its step.
     pub(super) fn waiting(&mut self, pass: usize, parameter: usize, count: usize) -> &mut Vec<f32> {
         let level = Self::carries(pass);
         if self.gradients.len() <= level {
@@ -68,14 +68,14 @@ impl Tree {
         &mut gradients[parameter]
     }
 
-    /// Adds to the gradient of a pass what waits for it.
+    /// Adds the waiting sums to the gradient of a pass.
     pub(super) fn carry(&self, pass: usize, parameter: usize, gradient: &mut [f32]) {
         for level in 0..Self::carries(pass) {
             Fill::Add.write(gradient, &self.gradients[level][parameter]);
         }
     }
 
-    /// Takes the sums of a pass; what they are together with those that waited.
+    /// Stores and returns the sums of a pass together with those that waited for it.
     pub(super) fn carry_sums(&mut self, pass: usize, sums: Sums) -> Sums {
         let level = Self::carries(pass);
         let carried = self.sums[..level].iter().fold(sums, |carried, &waiting| carried.rounded_sum(waiting));

@@ -1,4 +1,4 @@
-//! The format in which gradients travel.
+//! The wire format of gradients.
 
 use half::{bf16, f16};
 
@@ -6,10 +6,10 @@ use super::Way;
 use super::parcel::{Flight, Parcel};
 use unisono::{Communicator, DType, Element, Error};
 
-/// The format in which gradients are sent. Sums are made in `f32`; what is sent is rounded.
+/// The wire format of gradients. Sums are computed in `f32` and rounded for sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
-    /// As they are.
+    /// Unchanged.
     F32,
     /// Half the bytes, the range of `f32`, 8 bits of precision.
     Bf16,
@@ -20,7 +20,7 @@ pub enum Wire {
 unisono_collectives::named!(Wire, "wire format");
 
 impl Wire {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
 
     /// The name on the command line.
@@ -36,7 +36,7 @@ impl Wire {
 /// A bucket's gradients in half the bytes.
 #[derive(Debug)]
 pub(super) enum Narrow {
-    /// They travel as they are.
+    /// The gradients are sent unchanged.
     No,
     Bf16(Parcel<bf16>),
     F16(Parcel<f16>),
@@ -80,7 +80,7 @@ impl Narrow {
         }
     }
 
-    /// Waits for the sums, and takes them.
+    /// Waits for the sums and converts them back.
     pub(super) fn land(&mut self, gradients: &mut [f32], f16_scale: f32) -> Result<Option<Flight>, Error> {
         match self {
             Self::No => Ok(None),

@@ -1,51 +1,51 @@
-//! What an optimizer remembers, for checkpoints.
+//! Optimizer state, for checkpoints.
 
 use super::{Optimizer, OptimizerKind};
 
-/// Why an optimizer can not go on from what is given as its state.
+/// Why an optimizer cannot restore a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// Something is given that this optimizer does not remember, or of a parameter that is not there.
+    /// The state has an entry that this optimizer does not use, or for a parameter that does not exist.
     #[error(
         "{kind} remembers no `{name}` of parameter {index}: it remembers {} of {parameters} parameters; \
          is this the state of another optimizer or model?",
         kind.moments().join(" and ")
     )]
     Unknown {
-        /// What this optimizer is.
+        /// The kind of this optimizer.
         kind: OptimizerKind,
-        /// The name of what is given.
+        /// The name of the entry.
         name: String,
-        /// The parameter that it is given of.
+        /// The parameter of the entry.
         index: usize,
-        /// How many parameters there are.
+        /// The number of parameters.
         parameters: usize,
     },
-    /// Something has another number of elements than its parameter.
+    /// An entry has another number of elements than its parameter.
     #[error("`{name}` of parameter {index} has {found} elements: expected {expected}, as the parameter has")]
     Count {
-        /// The name of what is given.
+        /// The name of the entry.
         name: String,
         /// The parameter.
         index: usize,
-        /// How many elements are given.
+        /// The number of elements of the entry.
         found: usize,
-        /// How many elements the parameter has.
+        /// The number of elements of the parameter.
         expected: usize,
     },
-    /// Something is given more than once.
+    /// An entry occurs more than once.
     #[error("`{name}` of parameter {index} is given twice: expected once")]
     Twice {
-        /// The name of what is given.
+        /// The name of the entry.
         name: String,
         /// The parameter.
         index: usize,
     },
-    /// Something is not given.
+    /// An entry is missing.
     #[error("`{name}` of parameter {index} is missing; is this the state of another optimizer or model?")]
     Missing {
-        /// The name of what is not given.
+        /// The name of the entry.
         name: &'static str,
         /// The parameter.
         index: usize,
@@ -53,8 +53,8 @@ pub enum StateError {
 }
 
 impl Optimizer {
-    /// What is remembered: name, parameter, and one number for each of its elements. [`Optimizer::steps`]
-    /// belongs to it too.
+    /// The state: name, parameter, and one number per element of the parameter. [`Optimizer::steps`]
+    /// is part of it too.
     pub fn state(&self) -> impl Iterator<Item = (&'static str, usize, &[f32])> {
         let moments = self.settings.kind.moments().iter().zip(&self.moments);
         moments.flat_map(move |(&name, moment)| {
@@ -63,17 +63,17 @@ impl Optimizer {
         })
     }
 
-    /// Goes on, to the last bit, from what [`Optimizer::state`] gave after so many steps; in any order.
+    /// Restores, to the last bit, what [`Optimizer::state`] returned after so many steps; in any order.
     ///
     /// # Errors
-    /// [`StateError`] if it is not the state of such an optimizer, whole. Then nothing has changed.
+    /// [`StateError`] if it is not the complete state of such an optimizer. Then nothing has changed.
     pub fn restore<'a>(
         &mut self,
         steps: u64,
         state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
     ) -> Result<(), StateError> {
         let (kind, count) = (self.settings.kind, self.parameters.len());
-        // By moment, then by parameter; copied only once everything is known to be there.
+        // By moment, then by parameter; copied only once the state is known to be complete.
         let mut found: Vec<Option<&[f32]>> = vec![None; kind.moments().len() * count];
         for (name, index, elements) in state {
             let moment = kind.moments().iter().position(|&moment| moment == name);
