@@ -1,4 +1,4 @@
-//! Images in folders, one folder for each class.
+//! Images in folders, one folder per class.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use crate::schema::Schema;
 use crate::source::Options;
 use crate::split::Split;
 
-/// Finds the images in `directory`; reads the first of them, for its size. Classes have the numbers that they have in `known`,
-/// of so many classes, or else those of their place in the order of the names.
+/// Finds the images in `directory`; reads the first of them for its size. Classes have the numbers that they have in `known`,
+/// of so many classes, or else their index in the order of names.
 ///
-/// Files that are not called `.png`, `.jpg` or `.jpeg` are none of ours.
+/// Ignores files that are not called `.png`, `.jpg` or `.jpeg`.
 ///
 /// # Errors
 ///
-/// If there are no classes, a class without images or one that is not known, or too few images to test on; if a directory or the first image
+/// If there are no classes, a class without images or an unknown one, or too few images for testing; if a directory or the first image
 /// is unreadable.
 pub(super) fn read(
     directory: &Path,
@@ -97,7 +97,7 @@ fn known_labels(
     folders.iter().map(number).collect()
 }
 
-/// What is in a directory, in the order of the names, as far as it is wanted.
+/// The wanted entries of a directory, sorted by name.
 fn entries(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, DataError> {
     let unreadable = |error| DataError::Read { path: directory.into(), error };
     let mut entries = vec![];

@@ -17,10 +17,10 @@ mod header;
 
 use header::Layout;
 
-/// Reads the table in `file`; every tenth row is to test on.
+/// Reads the table in `file`; every tenth row is held out.
 ///
-/// The classes are the different labels in order, as numbers if all are whole numbers and as words otherwise. Features
-/// are standardised by the mean and the deviation of the rows to train on.
+/// The classes are the distinct labels in order, as numbers if all are whole numbers and as words otherwise. Features
+/// are standardised by the mean and the standard deviation of the training rows.
 ///
 /// # Errors
 ///
@@ -45,15 +45,15 @@ pub(super) fn read(file: &Path) -> Result<Dataset, DataError> {
     Ok(Dataset { kind, train: split(&train), test: split(&test), schema })
 }
 
-/// Reads the table in `file` as one that is described: its columns found by their names, standardised by what is said of them,
-/// and its classes numbered as they were. Other columns are left alone.
+/// Reads the table in `file` for a model: finds columns by name, standardises them by the given statistics,
+/// and numbers classes as given. Ignores other columns.
 ///
 /// If it has no column for the label, no row is held out, and all labels are 0. The same table gives the same samples as
 /// [`read`].
 ///
 /// # Errors
 ///
-/// If the file is unreadable, lacks a column, has no row or a label that is not known.
+/// If the file is unreadable, lacks a column, has no row or an unknown label.
 pub(super) fn read_as(file: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
     let table = Table::read(file, &content(file)?, |header| Layout::by(header, known))?;
     let rows = table.values.len() / table.features.len().max(1);
@@ -88,7 +88,7 @@ fn names(names: &[String]) -> impl Iterator<Item = &str> {
     names.iter().map(String::as_str)
 }
 
-/// A table as it stands in the file.
+/// The raw contents of a table.
 struct Table {
     /// The names of the features, in the order of the values.
     features: Vec<String>,
@@ -99,7 +99,7 @@ struct Table {
 }
 
 impl Table {
-    /// Reads those columns that `layout` takes of a header.
+    /// Reads the columns that `layout` selects from a header.
     fn read(
         path: &Path,
         text: &[u8],
@@ -160,7 +160,7 @@ impl Table {
         &self.values[row * self.features.len()..][..self.features.len()]
     }
 
-    /// How a feature is spread over some rows.
+    /// The statistics of a feature over some rows.
     fn column(&self, feature: usize, name: &str, rows: &[usize]) -> Column {
         let mean_of = |term: &dyn Fn(f64) -> f64| {
             let sum: f64 = rows.iter().map(|&row| term(f64::from(self.row(row)[feature]))).sum();
@@ -171,7 +171,7 @@ impl Table {
         Column { name: name.to_owned(), mean, deviation }
     }
 
-    /// Some rows as a model sees them.
+    /// Some rows as input of a model.
     fn split(&self, rows: &[usize], columns: &[Column], labels: &[u32]) -> Split {
         let row = |&row: &usize| {
             self.row(row).iter().zip(columns).map(|(value, column)| column.standardised(*value))
@@ -193,7 +193,7 @@ fn line_of(text: &[u8], byte: usize) -> u64 {
     1 + text[..start].iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-/// Refuses labels from which nothing is learnt: the same in all rows, or amounts, of which hardly one comes twice.
+/// Refuses labels from which nothing can be learnt: the same in all rows, or continuous quantities, of which hardly any repeats.
 fn check_classes(file: &Path, table: &Table, labels: &[String]) -> Result<(), DataError> {
     /// Fractions that are classes are few.
     const MOST_FRACTIONS: usize = 100;

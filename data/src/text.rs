@@ -1,4 +1,4 @@
-//! A text as a sequence of characters: the first 90 % to train on, the rest to test on.
+//! A text as a sequence of characters: the first 90 % for training, the rest held out.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,11 +9,11 @@ use crate::error::DataError;
 use crate::schema::Schema;
 use crate::split::Split;
 
-/// Reads the text in `file`, to be cut into windows of `context` characters.
+/// Reads the text in `file`, for windows of `context` characters.
 ///
 /// # Errors
 ///
-/// If `context` is 0, or the file is unreadable, not UTF-8, or too short for a window to test on.
+/// If `context` is 0, or the file is unreadable, not UTF-8, or too short for a held-out window.
 pub(super) fn read(file: &Path, context: usize) -> Result<Dataset, DataError> {
     if context == 0 {
         return Err(DataError::Zero { option: "the context" });

@@ -1,8 +1,8 @@
-//! The stage that works ahead: threads that pull elements from the stage before, make something of each, and lay
-//! the results down in order.
+//! The stage that works ahead: threads pull elements from the previous stage, process them, and store
+//! the results in order.
 //!
-//! There is no thread that hands out work. Each pulls for itself, under a lock that also numbers the elements, so
-//! a result has its place before it is made.
+//! No thread distributes work. Each pulls for itself, under a lock that also numbers the elements, so
+//! a result has its place before it is computed.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use super::governor::{Governor, MOST_READY, Reserve};
 use super::{Clock, DataError, Depth, Pipeline, Threads};
 
-/// What becomes of an element: a result, or a panic that goes on in the consumer.
+/// The outcome of an element: a result, or a panic that resumes in the consumer.
 type Outcome<U> = Result<Result<U, DataError>, Box<dyn Any + Send>>;
 
-/// Threads at work, as their consumer holds them.
+/// The handle of the consumer to its threads.
 pub(super) struct Ahead<T, U, F> {
     shared: Arc<Shared<T, U, F>>,
     threads: Vec<JoinHandle<()>>,

@@ -1,9 +1,9 @@
-//! How many threads work, and how much they make in advance, where that is left to the pipeline.
+//! Adjusts the number of threads and of prefetched results.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
-/// How many elements lie ready, at most, where nobody says otherwise.
+/// The default maximum of prefetched elements.
 pub(super) const MOST_READY: usize = 64;
 
 /// How long it is watched, at least, before anything is changed.

@@ -1,4 +1,4 @@
-//! Several files read at a time, and their elements taken in turns.
+//! Reads several files at a time, and interleaves their elements.
 
 use std::iter;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ahead::Ahead;
 use super::{Clock, DataError, Depth, Pipeline};
 
-/// The files that are open, each with a thread that reads ahead, and those still to be opened.
+/// The open files, each with a thread that reads ahead, and those still to be opened.
 pub(super) struct Interleave<P, U, F> {
     files: Pipeline<P>,
     at_once: usize,

@@ -1,5 +1,5 @@
-//! A linear layer in one operation: forward a product, backward two products and one sum, which write the gradients
-//! where they are reduced.
+//! A linear layer in one operation: forward one product, backward two products and one sum, which write the gradients
+//! in place in their buckets.
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
@@ -29,11 +29,11 @@ struct Array {
 }
 
 impl Linear {
-    /// Adds the layer `name`, with weights of variance `gain / inputs`: 2 keeps the spread of activations through a ReLU
-    /// (Kaiming), 1 without one; and a bias of zeros.
+    /// Adds the layer `name`, with weights of variance `gain / inputs`: 2 preserves the spread of activations through a ReLU
+    /// (Kaiming), 1 without one; and a zero bias.
     ///
     /// # Errors
-    /// If there is a layer of this name already.
+    /// If a layer of this name exists.
     pub fn new(
         parameters: &Parameters,
         name: &str,
@@ -50,7 +50,7 @@ impl Linear {
     /// Adds a layer without a bias, whose weight is called `name`.
     ///
     /// # Errors
-    /// If there is a parameter of this name already.
+    /// If a parameter of this name exists.
     pub fn without_bias(
         parameters: &Parameters,
         name: &str,
@@ -70,8 +70,8 @@ impl Linear {
         Self { has_relu: true, ..self }
     }
 
-    /// `x` is `rows x inputs`, the result `rows x outputs`. Called at most once in a pass: gradients of several calls
-    /// would have to be waited for. (A layer that is used several times asks [`Parameters::add`] for a weight.)
+    /// `x` is `rows x inputs`, the result `rows x outputs`. Call it at most once per pass: gradients of several calls
+    /// would have to be accumulated. (For a layer used several times, create the weight with [`Parameters::add`].)
     ///
     /// # Errors
     /// If `x` has another shape.
@@ -94,7 +94,7 @@ impl Linear {
         x.contiguous()?.apply_op2(self.parameters.anchor(), operation)
     }
 
-    /// The layer as candle's own operations.
+    /// The layer as candle operations.
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
         let y = x.matmul(&self.weight.tensor)?;
         let y = self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(&bias.tensor))?;

@@ -1,8 +1,8 @@
 //! Parameters with reproducible initial values, and gradients that are reported.
 //!
-//! Candle has no hooks. But what an operation of one's own does in the backward pass is one's own: a parameter here is the
-//! result of an operation without an input of any size, made once. Its values are changed where they lie, so a
-//! step copies nothing; and candle calls its derivative when all uses of the parameter have added to the gradient.
+//! Candle has no hooks, but a custom operation controls its own backward pass. A parameter here is the
+//! result of an operation with an empty input, made once. Its values are updated in place, so a
+//! step copies nothing; and candle calls its derivative once all uses of the parameter have added to the gradient.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use super::fused::with_values;
 use crate::replica::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(
-    /// Where the backward pass that runs on this thread reports to.
+        /// The receiver of gradients for the backward pass that runs on this thread.
     static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
 );
 
@@ -33,8 +33,8 @@ pub(super) fn reporting_to(
     GRADIENTS.set(gradients, backward)
 }
 
-/// Reports the gradient of a parameter to whoever runs the backward pass; to nobody, if that is a program of the user's
-/// own.
+/// Reports the gradient of a parameter to the running backward pass; ignores it if a user's program runs the
+/// pass itself.
 pub(super) fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
     if GRADIENTS.is_set() {
         GRADIENTS.with(|gradients| gradients.put(index, write));
@@ -51,36 +51,36 @@ fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
     }
 }
 
-/// The parameters of a model under construction, in the order in which it asks for them.
+/// The parameters of a model under construction, in the order in which it requests them.
 ///
 /// Candle's own store draws initial values from a generator that cannot be seeded, and lists parameters in random order.
 /// Here each parameter has a random stream keyed by the seed and its name, so that ranks agree on every value without
-/// telling each other.
+/// communication.
 #[derive(Debug, Clone)]
 pub struct Parameters {
     seed: u64,
     made: Arc<Mutex<Vec<(Parameter, Tensor)>>>,
-    /// What every operation that reports gradients has as an input, so that candle looks for derivatives there.
+    /// An input of every operation that reports gradients, so that candle looks for derivatives there.
     anchor: Var,
     has_loops: bool,
 }
 
 impl Parameters {
-    /// None yet, on the CPU. Called by all ranks with the same seed.
+    /// An empty set on the CPU. Called by all ranks with the same seed.
     pub fn new(seed: u64) -> Self {
         Self::on(&Device::Cpu, seed).expect("one number is a tensor")
     }
 
-    /// None yet, on a device. Called by all ranks with the same seed.
+    /// An empty set on a device. Called by all ranks with the same seed.
     ///
     /// # Errors
-    /// If the device has no memory for a number.
+    /// If the device is out of memory.
     pub fn on(device: &Device, seed: u64) -> Result<Self> {
         let anchor = Var::from_vec(vec![0.0_f32], 1, device)?;
         Ok(Self { seed, made: Arc::default(), anchor, has_loops: device.is_cpu() })
     }
 
-    /// Where they are, and so where a model computes.
+    /// Their device, on which the model computes.
     pub fn device(&self) -> &Device {
         self.anchor.device()
     }
@@ -91,28 +91,28 @@ impl Parameters {
         self.has_loops
     }
 
-    /// On the CPU, what a GPU would compute.
+    /// Computes on the CPU as on a GPU.
     #[cfg(test)]
     pub(crate) fn composed(seed: u64) -> Self {
         Self { has_loops: false, ..Self::new(seed) }
     }
 
-    /// What a model of `candle_nn` takes its variables from. Their type is `f32`.
+    /// The source of variables for a `candle_nn` model. Their type is `f32`.
     pub fn var_builder(&self) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(Backend(self.clone())), DType::F32, self.device().clone())
     }
 
-    /// Adds a parameter, drawn evenly from both sides of 0 with a standard deviation of `deviation`.
+    /// Adds a parameter with values uniform around 0, of standard deviation `deviation`.
     ///
     /// # Errors
-    /// If there is one of this name already.
+    /// If a parameter of this name exists.
     pub fn add(&self, name: impl Into<String>, shape: impl Into<Shape>, deviation: f64) -> Result<Tensor> {
         let (name, shape) = (name.into(), shape.into());
         let values = self.even(&name, shape.elem_count(), deviation);
         self.report_whole(&name, shape, values)
     }
 
-    /// All there are, and their values.
+    /// All parameters and their values.
     pub(super) fn all(&self) -> (Vec<Parameter>, Vec<Tensor>) {
         self.lock().iter().cloned().unzip()
     }
@@ -122,7 +122,7 @@ impl Parameters {
         self.anchor.as_tensor()
     }
 
-    /// Values drawn evenly from both sides of 0.
+    /// Values uniform around 0.
     pub(super) fn even(&self, name: &str, count: usize, deviation: f64) -> Vec<f32> {
         let mut rng = self.stream(name);
         let bound = (deviation * 3_f64.sqrt()) as f32;
@@ -181,7 +181,7 @@ impl Parameters {
     }
 }
 
-/// The operation that makes a parameter.
+/// The operation that creates a parameter.
 struct Made {
     index: usize,
     shape: Shape,
@@ -220,7 +220,7 @@ impl CustomOp1 for Made {
     }
 }
 
-/// Parameters as `candle_nn` asks for them.
+/// Parameters as a backend of `candle_nn`.
 struct Backend(Parameters);
 
 impl fmt::Debug for Backend {

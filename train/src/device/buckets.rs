@@ -1,7 +1,7 @@
-//! Gradients in buckets of device memory, on their way.
+//! Gradients in buckets of device memory.
 //!
-//! All that touches a bucket is queued on candle's stream: it runs after what computes a gradient and before what uses it. The
-//! all-reduce, on streams of the communicator's own, is put between the two.
+//! Every access to a bucket is queued on candle's stream: after the computation of a gradient, and before its use. The
+//! all-reduce, on the communicator's streams, runs between the two.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::TrainError;
 use crate::replica::{Fill, Gradients, Parameter, Tally};
 use unisono::{Communicator, DeviceRequest, Error, ReduceOp};
 
-/// The buckets of one rank's GPU: what [`Buckets`](crate::Buckets) are on the host.
+/// The buckets of one rank's GPU, as [`Buckets`](crate::Buckets) are on the host.
 pub(super) struct DeviceBuckets {
     device: CudaDevice,
     /// Candle's.
@@ -23,7 +23,7 @@ pub(super) struct DeviceBuckets {
     names: Vec<String>,
     plan: Plan,
     buckets: Vec<Bucket>,
-    /// What is added up besides gradients: known on the host, needed there, and so added up there.
+    /// The sums besides gradients: they are known and needed on the host, so they are reduced there.
     aside: Parcel<f32>,
     own: Sums,
     /// The gradients of earlier passes of this step, by the index of the parameter.
@@ -36,7 +36,7 @@ pub(super) struct DeviceBuckets {
 struct Bucket {
     here: Option<CudaSlice<f32>>,
     request: Option<DeviceRequest<CudaSlice<f32>>>,
-    /// How many gradients are not yet whole.
+    /// How many gradients are not yet complete.
     missing: usize,
 }
 
@@ -86,10 +86,10 @@ impl DeviceBuckets {
         })
     }
 
-    /// Lets a pass fill the buckets, as [`Buckets::fill`](crate::Buckets::fill).
+    /// Starts a pass that fills the buckets, as [`Buckets::fill`](crate::Buckets::fill).
     ///
     /// # Panics
-    /// If the buckets of the step before are still on their way.
+    /// If buckets of the previous step are still in flight.
     pub(super) fn fill<'a>(&'a mut self, comm: &'a mut Communicator, pass: Pass) -> Filling<'a> {
         let is_back = self.buckets.iter().all(|bucket| bucket.here.is_some());
         assert!(is_back, "a bucket of the step before is on its way");
@@ -105,7 +105,7 @@ impl DeviceBuckets {
         Filling { buckets: self, comm, pass, is_whole, is_weighed: false, failure: None }
     }
 
-    /// What all ranks have added up besides gradients. Waits for it.
+    /// The sums over all ranks besides gradients. Waits for them.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -114,12 +114,12 @@ impl DeviceBuckets {
         Ok(Sums::read(self.aside.values()))
     }
 
-    /// What this rank has added up by itself in this step.
+    /// This rank's own sums of this step.
     pub(super) fn own_tally(&self) -> Tally {
         self.own.tally
     }
 
-    /// The gradients of all parameters that are trained, summed over all ranks, by the index of their parameter. Waits for all
+    /// The gradients of all trained parameters, summed over all ranks, by the index of their parameter. Waits for all
     /// buckets.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ impl DeviceBuckets {
         Ok(gradients)
     }
 
-    /// Puts a gradient where it is reduced; zeros, if there is none.
+    /// Puts a gradient into its bucket; zeros if there is none.
     fn write(&mut self, index: usize, gradient: Option<&Tensor>) -> Result<(), TrainError> {
         let Place { bucket, range } = self.plan.place(index, &self.names).clone();
         let bucket = &mut self.buckets[bucket];
@@ -170,7 +170,7 @@ impl DeviceBuckets {
         self.stream.memcpy_dtod(&source, &mut target).map_err(failed("copying a gradient into its bucket"))
     }
 
-    /// Launches all buckets, in their order, that are whole and not yet launched.
+    /// Launches, in order, all buckets that are complete and not yet launched.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         while let Some(bucket) = self.buckets.get_mut(self.launched).filter(|bucket| bucket.missing == 0) {
             if self.has_others {
@@ -189,7 +189,7 @@ fn not_as_expected(name: &str, gradient: &Tensor) -> TrainError {
     )
 }
 
-/// Takes the gradients of one pass. [`Filling::end`] ends it.
+/// Receives the gradients of one pass. [`Filling::end`] ends it.
 pub(super) struct Filling<'a> {
     buckets: &'a mut DeviceBuckets,
     comm: &'a mut Communicator,
@@ -219,7 +219,7 @@ impl Filling<'_> {
         self.failure.map_or(Ok(without), Err)
     }
 
-    /// Why a gradient could not be reduced, if that was so.
+    /// The error that prevented a gradient from being reduced, if any.
     pub(super) fn into_failure(self) -> Option<TrainError> {
         self.failure
     }
@@ -230,7 +230,7 @@ impl Filling<'_> {
         }
     }
 
-    /// Adds a gradient to what earlier passes gave; in the last one, puts it on its way.
+    /// Adds a gradient to those of earlier passes; in the last pass, launches it.
     fn write(&mut self, index: usize, gradient: Option<&Tensor>) -> Result<(), TrainError> {
         let earlier = self.buckets.waiting[index].take();
         let sum = match (earlier, gradient) {

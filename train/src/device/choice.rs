@@ -1,4 +1,4 @@
-//! Which device a rank's model is on.
+//! Chooses the device of a rank's model.
 
 use candle_core::Device;
 use unisono_collectives::named;
@@ -8,19 +8,19 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use unisono::Communicator;
 
-/// Where models compute.
+/// The kind of device that models compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// On GPUs if every rank finds one and the run asks for nothing that they do not do, and on the CPU otherwise.
+    /// GPUs if every rank finds one and they support all settings of the run, otherwise the CPU.
     Auto,
-    /// On the CPU.
+    /// The CPU.
     Cpu,
-    /// On GPUs: each rank on its own. It needs the feature `cuda`.
+    /// GPUs, one per rank. Needs the feature `cuda`.
     Cuda,
 }
 
 impl DeviceKind {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Cpu, Self::Cuda];
 
     /// The name on the command line.
@@ -32,11 +32,11 @@ impl DeviceKind {
         }
     }
 
-    /// This rank's device, the same kind on all ranks, and what is to be told of it. `refused` is what the run asks for and a GPU
-    /// does not do. Called by all ranks.
+    /// This rank's device, the same kind on all ranks, and the text that describes it. `refused` is a setting of the run that a GPU
+    /// does not support. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if GPUs are asked for and cannot be had.
+    /// [`TrainError::Setting`] if GPUs are requested but unavailable.
     pub(crate) fn choose(
         self,
         comm: &mut Communicator,
@@ -69,7 +69,7 @@ impl DeviceKind {
 
 named!(DeviceKind, "device");
 
-/// Why a rank has no GPU to train on, and what to do.
+/// Why a rank has no GPU for training, and the remedy.
 struct NoGpu {
     why: String,
     advice: &'static str,

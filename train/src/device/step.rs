@@ -1,4 +1,4 @@
-//! The mirrored step on a GPU: [`OnDevice::step`] reads in the order in which it happens, which is that of the host's.
+//! The data-parallel step on a GPU: [`OnDevice::step`] reads in the order in which things happen, as the host's does.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,17 +16,17 @@ use crate::replica::Replica;
 use crate::share::{Share, StepReport, Times, in_every_pass};
 use unisono::Communicator;
 
-/// What a mirror has in the place of buckets and an optimizer on the host, if its replica is on a GPU.
+/// Replaces a mirror's buckets and optimizer on the host, if its replica is on a GPU.
 pub(crate) struct OnDevice {
     device: Device,
     buckets: DeviceBuckets,
     optimizer: TensorOptimizer,
-    /// The replica's values, where they lie.
+    /// The replica's values, in place.
     values: Vec<Tensor>,
 }
 
 impl fmt::Debug for OnDevice {
-    /// Without what is in the memory of the GPU.
+    /// Omits the contents of GPU memory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OnDevice").field("device", &self.device).finish_non_exhaustive()
     }
@@ -57,10 +57,10 @@ impl OnDevice {
         }))
     }
 
-    /// The mirrored step; with its report, the indices of parameters that had a gradient in no pass.
+    /// Makes a data-parallel step; returns its report and the indices of parameters without a gradient in any pass.
     ///
     /// # Errors
-    /// The collectives' errors; [`TrainError::Replica`].
+    /// Errors of the collectives; [`TrainError::Replica`].
     pub(crate) fn step<R: Replica>(
         &mut self,
         comm: &mut Communicator,
@@ -104,7 +104,7 @@ impl OnDevice {
         Ok((StepReport { sums, own, norm, times, without_gradient: Vec::new() }, never_put))
     }
 
-    /// Goes through this rank's micro-batches.
+    /// Runs this rank's micro-batches.
     fn pass<R: Replica>(
         &mut self,
         comm: &mut Communicator,
@@ -130,18 +130,18 @@ impl OnDevice {
         Ok(never_put)
     }
 
-    /// Copies what the optimizer remembers to the host's.
+    /// Copies the optimizer state to the host.
     ///
     /// # Errors
-    /// What candle objects to.
+    /// An error of candle.
     pub(crate) fn save(&self, host: &mut Optimizer) -> Result<(), TrainError> {
         Ok(self.optimizer.save(host)?)
     }
 
-    /// Goes on from what the host's optimizer remembers.
+    /// Restores the optimizer state from the host.
     ///
     /// # Errors
-    /// What candle objects to.
+    /// An error of candle.
     pub(crate) fn load(&mut self, host: &Optimizer) -> Result<(), TrainError> {
         Ok(self.optimizer.load(host, &self.values)?)
     }

@@ -1,4 +1,4 @@
-//! What a saved model can be given: data that fit it.
+//! Input data for a saved model.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use crate::error::TrainError;
 use unisono_data::{Batch, Dataset, EncodedImages, Kind, Options, Pass, Source, Split};
 
 impl Saved {
-    /// A data set that this model can be measured on or asked about; by default the one it was trained on.
+    /// A data set to evaluate or predict; by default the one that the model was trained on.
     ///
-    /// The tokens of a text are those of the model's vocabulary, and classes have the numbers that their names had in training.
-    /// The columns of a table are found by their names, in any order, and standardised by the rows that were trained on; so a
-    /// single row will do, and the column of labels may be missing, if the model is not to be measured.
+    /// A text is encoded with the model's vocabulary, and classes are matched by name.
+    /// The columns of a table are found by name, in any order, and standardised with the statistics of the training rows; so a
+    /// single row is enough, and the column of labels may be missing, unless the model is evaluated.
     ///
-    /// Checkpoints that were saved before names were kept are the exception: then a table is standardised by its own rows, and
-    /// classes are numbered by their own order, so there must be as many as the model knows.
+    /// Checkpoints from before names were stored are the exception: then a table is standardised by its own rows, and
+    /// classes are numbered in their own order, so there must be as many as the model knows.
     ///
     /// # Errors
     /// [`TrainError::Data`] if it cannot be loaded; [`TrainError::Setting`], with what was found and what was expected, if
@@ -60,7 +60,7 @@ impl Saved {
         }
     }
 
-    /// Holds a data set against what the model takes, and has it say so in the model's tokens.
+    /// Checks that a data set fits the model, and encodes it in the model's tokens.
     fn fit(&self, source: &Source, dataset: Dataset) -> Result<Dataset, TrainError> {
         // Without a schema, labels that are names get their numbers from the names that are there.
         let is_numbered_anew = self.schema.is_none() && matches!(source, Source::Csv(_) | Source::Images(_));
@@ -89,8 +89,8 @@ impl Saved {
         )))
     }
 
-    /// The images in PNG or JPEG files as the model takes them: grey, and resized if they have another size. Their targets
-    /// mean nothing.
+    /// The images in PNG or JPEG files as input of the model: grey, and resized if they have another size. Their targets
+    /// are meaningless.
     ///
     /// # Errors
     /// [`TrainError::Data`] names a file that cannot be read or decoded; [`TrainError::Setting`] if the model is not for
@@ -107,7 +107,7 @@ impl Saved {
     }
 }
 
-/// A text in the tokens of another vocabulary.
+/// Encodes a text in another vocabulary.
 fn translated(
     source: &Source,
     text: &Dataset,
@@ -136,7 +136,7 @@ fn translated(
     Ok(Dataset { kind, train, test, schema })
 }
 
-/// The token of each character, or those characters that have none, each once.
+/// The token of each character, or the distinct characters that have none.
 pub(super) fn tokens(text: impl Iterator<Item = char>, vocabulary: &[char]) -> Result<Vec<u32>, Vec<char>> {
     let (mut tokens, mut unknown) = (Vec::new(), Vec::new());
     for character in text {
@@ -149,7 +149,7 @@ pub(super) fn tokens(text: impl Iterator<Item = char>, vocabulary: &[char]) -> R
     if unknown.is_empty() { Ok(tokens) } else { Err(unknown) }
 }
 
-/// Characters in a message: so many that a person still reads them.
+/// Lists characters in a message, as many as are readable.
 pub(super) struct Characters<'a>(pub(super) &'a [char]);
 
 impl fmt::Display for Characters<'_> {
@@ -161,7 +161,7 @@ impl fmt::Display for Characters<'_> {
     }
 }
 
-/// What a sample is, in words.
+/// Describes a kind of sample.
 pub(super) struct Described<'a>(pub(super) &'a Kind);
 
 impl fmt::Display for Described<'_> {

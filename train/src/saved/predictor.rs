@@ -1,4 +1,4 @@
-//! What a model answers: the class of a sample, or how a text goes on.
+//! Predictions of a model: the class of a sample, or the continuation of a text.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::replica::ReplicaError;
 use crate::settings::Figure;
 use unisono_data::{Batch, Kind};
 
-/// A model that is asked; see [`Saved::predictor`](super::Saved::predictor).
+/// A model for prediction; see [`Saved::predictor`](super::Saved::predictor).
 pub struct Predictor {
     network: Box<dyn Model>,
     model: ModelKind,
@@ -29,22 +29,22 @@ impl fmt::Debug for Predictor {
     }
 }
 
-/// What a model says of a sample.
+/// A prediction for a sample.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Guess {
-    /// The class that it puts first.
+    /// The most probable class.
     pub class: u32,
-    /// How probable the model finds it, 0 to 1.
+    /// Its probability, 0 to 1.
     pub probability: f64,
 }
 
-/// How characters are drawn.
+/// How characters are sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by before their softmax: 1 draws characters as the model finds them probable, less makes it
-    /// bolder, and 0 always takes the most probable.
+    /// The divisor of logits before the softmax: 1 samples from the model's distribution, less sharpens
+    /// it, and 0 always takes the most probable character.
     pub temperature: f64,
-    /// Where the randomness comes from.
+    /// The random seed.
     pub seed: u64,
 }
 
@@ -53,7 +53,7 @@ impl Predictor {
         Self { network, model, kind }
     }
 
-    /// What the model says of each sample of a batch: of images or rows like those it was trained on.
+    /// Predicts each sample of a batch: images or rows like those that the model was trained on.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if the model does not classify; [`TrainError::Replica`] if the samples are of another size.
@@ -65,11 +65,11 @@ impl Predictor {
         Ok(self.logits(&inputs)?.iter().map(|logits| guess(logits)).collect())
     }
 
-    /// How a text goes on: `length` characters, each drawn by what the model makes of those before it.
+    /// Continues a text by `length` characters, each sampled given those before it.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if the model is of no text, the prompt is empty or has a character that the model does not
-    /// know, or the temperature is negative or no number.
+    /// [`TrainError::Setting`] if the model is not for text, the prompt is empty or has a character that the model does not
+    /// know, or the temperature is negative or NaN.
     pub fn continued(&self, prompt: &str, length: usize, sampling: Sampling) -> Result<String, TrainError> {
         let Kind::Text { context, vocabulary } = &self.kind else {
             return Err(self.does_not("it gives a class to samples, and continues no prompt"));
@@ -119,12 +119,12 @@ impl Predictor {
     }
 }
 
-/// The place of the highest value; the first of several.
+/// The index of the highest value; the first of several.
 fn highest(logits: &[f32]) -> usize {
     (1..logits.len()).fold(0, |best, at| if logits[at] > logits[best] { at } else { best })
 }
 
-/// What each value weighs in the softmax, against 1 for the highest.
+/// The softmax weight of each value, relative to 1 for the highest.
 fn weights(logits: &[f32], temperature: f64) -> impl Iterator<Item = f64> + Clone {
     let most = f64::from(logits[highest(logits)]);
     logits.iter().map(move |&logit| ((f64::from(logit) - most) / temperature).exp())
@@ -135,7 +135,7 @@ fn guess(logits: &[f32]) -> Guess {
     Guess { class: highest(logits) as u32, probability: sum.recip() }
 }
 
-/// A token by its probability.
+/// Samples a token by its probability.
 fn draw(logits: &[f32], temperature: f64, rng: &mut ChaCha8Rng) -> u32 {
     let best = highest(logits) as u32;
     if temperature == 0.0 {
