@@ -28,7 +28,7 @@ pub(super) struct Args {
     /// Draw the execution instead: over shared memory within a node, over the network between nodes
     #[arg(long)]
     execution: bool,
-    /// Array size, such as 8K, in elements of four bytes, with --execution
+    /// Array size in bytes, such as 8K, of four-byte elements; with --execution
     #[arg(long, value_name = "N", default_value = "1M", requires = "execution", value_parser = size_bytes)]
     bytes: usize,
 }
