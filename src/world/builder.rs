@@ -120,11 +120,11 @@ impl Builder {
         Ok(config)
     }
 
-    /// Joins the launched world: under `mpirun` as [`mpi`](Self::mpi), under a launcher that sets `RANK` and `WORLD_SIZE`
+    /// Joins the launched world: under `mpirun` as `mpi`, under a launcher that sets `RANK` and `WORLD_SIZE`
     /// (`unisono launch`, `torchrun`) as [`processes`](Self::processes). Without a launcher, a world of one rank.
     ///
     /// # Errors
-    /// As [`mpi`](Self::mpi) and [`processes`](Self::processes).
+    /// As `mpi` and [`processes`](Self::processes).
     pub fn detect(self) -> Result<Communicator> {
         if self.bootstrap.is_some() || Launcher::detect().starter == Some(Starter::Variables) {
             return self.processes();
@@ -169,7 +169,7 @@ impl Builder {
     /// job: returning the buffer would be unsound.
     ///
     /// # Errors
-    /// [`Error::Launch`] if MPI is not initialised, or is finalised; otherwise as [`mpi`](Self::mpi).
+    /// [`Error::Launch`] if MPI is not initialised, or is finalised; otherwise as `mpi`.
     #[cfg(feature = "mpi")]
     pub fn attach(
         self,
