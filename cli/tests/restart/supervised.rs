@@ -65,7 +65,7 @@ pub(crate) fn counts_anew() {
     // They are now those of an earlier run, and a restart must not go on from them.
     let ended = launch::run(supervise(&[], &command), Duration::from_secs(60));
     assert_eq!(ended.status.code(), Some(2));
-    assert!(ended.stderr.contains("there is step-0000000004"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("contains step-0000000004"), "{}", ended.stderr);
 }
 
 /// A process that has left the group and the session of its command, as ranks of a launcher do.

@@ -52,7 +52,7 @@ fn what_would_have_no_effect_is_refused() {
     assert!(chosen(&settings, "ring").is_ok());
     let invariant = Settings { world_invariant: Some(8), ..settings };
     for name in ["ring", "tree:0-"] {
-        assert!(chosen(&invariant, name).unwrap_err().contains("bind the all-reduce to recursive-doubling"));
+        assert!(chosen(&invariant, name).unwrap_err().contains("requires recursive-doubling"));
     }
     assert!(chosen(&invariant, "auto").is_ok() && chosen(&invariant, "recursive-doubling").is_ok());
 }
