@@ -1,25 +1,31 @@
 //! MPI's own collectives, as a baseline.
 
 use super::options::Options;
-use super::{Collective, Engine, check_size};
+use super::{Engine, check_size};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::{Accumulator, ReduceOp};
 use crate::method::{Method, Vendor};
-use crate::transport::Transport;
 
 impl Engine {
-    /// Carries out a call by the vendor's own collective.
+    /// Carries out a call by the vendor's own collective, which waits without a deadline, as MPI does, and reduces in its own order.
     pub(super) fn run_by_vendor(&mut self, options: &Options, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        self.check_vendor(Method::Vendor(Vendor::Mpi), call)?;
-        let codes = Codes::new(call, Method::Vendor(Vendor::Mpi));
+        check_size(call, buffer);
+        let method = Method::Vendor(Vendor::Mpi);
+        self.check_vendor(method, call)?;
+        let codes = Codes::new(call, method);
         let header = self.calls.next(1, call.count, codes, options.label);
         let recording = header.note(&self.status, buffer.len());
-        let ran = Own { transport: &mut self.transport, ranks: self.topology.ranks() }.run(call, buffer);
-        recording.end(ran.is_ok());
-        ran
+        let done = self.transport.vendor_call(call, buffer);
+        if done.is_ok() && call.op == Some(ReduceOp::Mean) {
+            let ranks = self.topology.ranks();
+            let sums = call.bytes_of(call.result_on(self.transport.rank(), ranks));
+            crate::kernels::divide(call.dtype, &mut buffer[sums], ranks);
+        }
+        recording.end(done.is_ok());
+        done.map(|()| Ran { method, why: Why::AskedFor, link: method.link(self.transport.name()) })
     }
 
     /// # Errors
@@ -37,25 +43,5 @@ impl Engine {
             return Ok(());
         };
         self.transport.check_vendor(if accumulates { DType::F32 } else { call.dtype }, op)
-    }
-}
-
-/// They wait without a deadline, as MPI does, and reduce in their own order.
-#[derive(Debug)]
-struct Own<'a> {
-    transport: &'a mut Transport,
-    ranks: usize,
-}
-
-impl Collective for Own<'_> {
-    fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        check_size(call, buffer);
-        self.transport.vendor_call(call, buffer)?;
-        if call.op == Some(ReduceOp::Mean) {
-            let sums = call.bytes_of(call.result_on(self.transport.rank(), self.ranks));
-            crate::kernels::divide(call.dtype, &mut buffer[sums], self.ranks);
-        }
-        let method = Method::Vendor(Vendor::Mpi);
-        Ok(Ran { method, why: Why::AskedFor, link: method.link(self.transport.name()) })
     }
 }
