@@ -1,24 +1,24 @@
 //! `unisono launch`: starts the ranks of a world as processes on this machine, without MPI.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use tempfile::TempDir;
 use unisono::config::Launcher;
 
 use super::family;
 use super::values::{LONGEST_S, whole};
 use super::{BAD_INPUT, Failure, speaks};
 
-mod bootstrap_dir;
 mod ranks;
 
-use bootstrap_dir::BootstrapDir;
 use ranks::Ranks;
 
 /// The command, and how many ranks of it to start.
@@ -61,7 +61,7 @@ fn say(what: &str) {
 fn launch(args: &Args) -> io::Result<ExitCode> {
     let mut signals = Signals::new(heeded())?;
     family::adopt_orphans()?;
-    let bootstrap_dir = BootstrapDir::new()?;
+    let bootstrap_dir = bootstrap_dir()?;
     let mut ranks = match Ranks::start(&args.command, args.ranks, bootstrap_dir.path()) {
         Ok(ranks) => ranks,
         Err(error) => {
@@ -78,6 +78,15 @@ fn launch(args: &Args) -> io::Result<ExitCode> {
         say(&format!("killed {left} processes that the ranks left behind"));
     }
     Ok(ExitCode::from(ranks.code()))
+}
+
+/// A private directory of this user, in which ranks find each other. Dropping it deletes the directory and its contents.
+fn bootstrap_dir() -> io::Result<TempDir> {
+    let private = Permissions::from_mode(0o700);
+    let made = tempfile::Builder::new().prefix("unisono-launch-").permissions(private).tempdir();
+    made.map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot create the bootstrap directory: {error}"))
+    })
 }
 
 /// The signals that are forwarded to ranks. SIGHUP is one of them unless it is ignored, as under `nohup`.
@@ -100,6 +109,17 @@ fn ignores(status: &str, signal: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bootstrap_directory_is_private_and_goes_away() {
+        let (one, other) = (bootstrap_dir().unwrap(), bootstrap_dir().unwrap());
+        assert_ne!(one.path(), other.path());
+        assert_eq!(fs::metadata(one.path()).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::write(one.path().join("file"), "").unwrap();
+        let path = one.path().to_owned();
+        drop(one);
+        assert!(!path.exists());
+    }
 
     #[test]
     fn what_is_ignored_is_read() {
