@@ -202,7 +202,7 @@ impl Engine {
 
     /// The deadlines of the next call.
     pub(crate) fn deadlines(&self, options: &Options) -> Deadlines {
-        options.deadlines(self.limits.of(self.calls.sequence))
+        options.deadlines(self.limits.of(self.calls.sequence)).into_owned()
     }
 
     /// The compiled plan of this rank, if the algorithm offers the operation.

@@ -1,5 +1,6 @@
 //! Options of a call, apart from the call itself.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::transport::Deadlines;
@@ -14,9 +15,13 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The deadlines of the call, given the `usual` ones of the communicator.
+    /// The deadlines of the call, given the `usual` ones of the communicator: those themselves, unless the call has its own.
+    /// (Nearly every call has none, and a short one would wait for the words of a copy to be stored.)
     #[inline]
-    pub(crate) fn deadlines(&self, usual: &Deadlines) -> Deadlines {
-        Deadlines { timeout: self.timeout.unwrap_or(usual.timeout), ..*usual }
+    pub(crate) fn deadlines<'a>(&self, usual: &'a Deadlines) -> Cow<'a, Deadlines> {
+        match self.timeout {
+            None => Cow::Borrowed(usual),
+            Some(timeout) => Cow::Owned(Deadlines { timeout, ..*usual }),
+        }
     }
 }
