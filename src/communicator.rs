@@ -69,7 +69,7 @@ pub struct Communicator {
     topology: Topology,
     transport: &'static str,
     has_mpi: bool,
-    turns: f64,
+    is_oversubscribed: bool,
     registry: Arc<Registry>,
     /// The state that the ranks of a node publish to each other.
     status: StatusBoard,
@@ -120,12 +120,7 @@ impl Communicator {
 
     /// Whether this node has more ranks than cores (oversubscribed).
     pub fn is_oversubscribed(&self) -> bool {
-        self.turns > 1.0
-    }
-
-    /// The number of ranks per core on this node, at least 1.
-    pub(crate) fn turns(&self) -> f64 {
-        self.turns
+        self.is_oversubscribed
     }
 
     pub(crate) fn transport_of_engine(&mut self) -> &Transport {

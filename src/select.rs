@@ -194,9 +194,10 @@ pub fn select(
     }
 }
 
-/// The algorithms that offer an operation, without those that reduce to another one in this topology.
+/// The algorithms that offer an operation, without those that reduce to another one in this topology. (With one rank per node, an
+/// algorithm with levels has the steps of another, but pipelines them over blocks.)
 fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
-    let has_levels = topology.nodes() > 1 && topology.ranks_of_largest_node() > 1;
+    let has_levels = topology.nodes() > 1;
     let differs = |algorithm: &Algorithm| has_levels || algorithm.descriptor().levels.is_none();
     let worth =
         |algorithm: &Algorithm| topology.ranks() <= MANY_RANKS || !algorithm.descriptor().is_quadratic;
@@ -308,6 +309,7 @@ mod tests {
             assert_eq!(choose(&eight, transport, 8), Algorithm::RecursiveDoubling, "{transport}");
         }
         assert_eq!(choose(&Topology::uniform(4, 8), "shm+mpi", 1 << 26), Algorithm::Rail);
+        assert_eq!(choose(&Topology::uniform(2, 1), "mpi", 8), Algorithm::RecursiveDoubling);
     }
 
     #[test]

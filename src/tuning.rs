@@ -74,7 +74,8 @@ pub struct Section {
     pub messages: Link,
     /// What each other rank costs in one pass, where memory is shared ([`Machine::one_pass`]).
     pub one_pass: Option<Link>,
-    /// What it takes a core to go from a rank that waits to its next one ([`Machine::hand_over_us`]); `None` for what is usual.
+    /// What it takes a core to go from a rank that waits to its next one ([`Machine::hand_over_us`]); `None` for what is usual. For
+    /// worlds of several nodes that share memory, that of the network.
     pub hand_over_us: Option<f64>,
     /// Where and when that was measured.
     pub measured: String,
@@ -112,12 +113,15 @@ impl Tuning {
     /// memory, on nodes of so many cores.
     pub fn machine(&self, transport: &str, memory: Memory, cores: usize) -> Machine {
         let inside = Reach::inside(transport, memory);
+        let network = self.section(Reach::Network);
         let Section { messages, one_pass, hand_over_us, .. } = self.section(inside).clone();
+        // Between nodes, a rank that has its turn asks MPI for messages too.
+        let hand_over_us = if transport == "shm+mpi" { network.hand_over_us } else { hand_over_us };
         let copy_gb_per_s = COPIED_BYTES as f64 / messages.occupied_us(COPIED_BYTES) / 1e3;
         Machine {
             intra: messages,
             one_pass: one_pass.filter(|_| inside.shares_memory()),
-            inter: self.section(Reach::Network).messages.clone(),
+            inter: network.messages.clone(),
             segment_bytes: Some(FAR_SEGMENT),
             // What is no registered memory is copied into it anyway, and only once.
             copy_gb_per_s: if inside == Reach::ShmSlice { f64::INFINITY } else { copy_gb_per_s },

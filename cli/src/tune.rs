@@ -54,7 +54,7 @@ fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
         }
     }
     write(file, &merged(kept, &measured)).map_err(Failure::Error)?;
-    if comm.is_oversubscribed() {
+    if comm.is_oversubscribed() && comm.topology().nodes() == 1 {
         println!(
             "oversubscribed (more ranks than cores): only hand-overs were measured; to measure messages, run at most one rank per core"
         );
@@ -93,11 +93,12 @@ fn described(measured: &Measured) -> String {
         format!("{typical_percent:.0} % off, at worst {worst_percent:.0} % at {at}")
     };
     let one_pass = one_pass_off.as_ref().map_or_else(String::new, |pass| format!("; one pass {}", off(pass)));
-    let Some(messages) = messages_off else {
-        let us = section.hand_over_us.unwrap_or_default();
-        return format!("[{}] a core switches between ranks in {us:.2} us", reach.name());
-    };
-    format!("[{}] {}: messages {}{one_pass}", reach.name(), section.measured, off(messages))
+    let hand_over = section.hand_over_us.map(|us| format!("a core switches between ranks in {us:.2} us"));
+    let messages = messages_off
+        .as_ref()
+        .map(|messages| format!("{}: messages {}{one_pass}", section.measured, off(messages)));
+    let measured: Vec<_> = messages.into_iter().chain(hand_over).collect();
+    format!("[{}] {}", reach.name(), measured.join("; "))
 }
 
 /// The existing sections of a file; none if there is no file.

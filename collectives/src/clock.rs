@@ -19,8 +19,9 @@
 //! Where the ranks of a node share memory, a *direct* all-reduce among them, or one that only moves elements, needs no messages
 //! ([`Machine::one_pass`]): each rank waits for each other one, and works on its own part of all arrays in one pass.
 //!
-//! Where one node has fewer cores ([`Machine::cores`]) than ranks, these take turns. Of several nodes it is only
-//! known that none is done before its cores have done all of its ranks' work.
+//! If a node has fewer cores ([`Machine::cores`]) than ranks, these take turns. In a world of one node, every turn is simulated. In one
+//! of several nodes, a rank that waits for a message gets its core back after each other rank of that core has had it once, and no
+//! node finishes before its cores have done all of its ranks' work.
 //!
 //! What is timed is the [`Execution`] that would run. Plans of levels run in lanes between nodes where the machine has
 //! them ([`Machine::segment_bytes`]): that takes as long as one block, and for each block after it as long as the slowest stage. Nothing
@@ -135,7 +136,7 @@ pub fn predict(
         Execution::Messages { .. } => messages_us(None)?,
         Execution::Lanes(timetable) => {
             let block = World::folded(&plan, topology, stride, count.div_ceil(timetable.blocks), LIMITS)?;
-            lanes::time_us(&block, &timetable, machine, element_size_bytes)?
+            lanes::time_us((&world, &block), &timetable, machine, element_size_bytes)?
         }
     };
     Ok(Prediction {

@@ -4,8 +4,8 @@
 //! carried out by messages. A round-robin all-reduce is one pass where memory is shared. So times over p − 1 are those of a
 //! message, or of another rank in one pass.
 //!
-//! Where ranks take turns on cores, that is not so: most of a short collective is hand-overs. There only these are measured: what one
-//! must take for the clock to say what was measured. Messages are measured where each rank has a core.
+//! Where ranks take turns on cores, that is not so: most of a short collective is hand-overs. Their constant is fitted: with it, the
+//! clock predicts what was measured. In such a world of one node, nothing else is measured: messages are where each rank has a core.
 
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
@@ -92,9 +92,16 @@ pub fn measure(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>>
         (1, reach) => vec![(reach, Memory::Slice)],
         _ => vec![(Reach::Network, Memory::Slice)],
     };
-    let takes_turns = comm.is_oversubscribed() && comm.topology().nodes() == 1;
-    let measure = |(reach, memory)| {
-        if takes_turns { hand_overs(comm, reach, memory, known) } else { section(comm, reach, memory, known) }
+    let takes_turns = comm.is_oversubscribed();
+    let measure = |(reach, memory)| match (takes_turns, reach) {
+        (false, _) => section(comm, reach, memory, known),
+        (true, Reach::Network) => {
+            let mut measured = section(comm, reach, memory, known)?;
+            let known = known.clone().with([(reach, measured.section.clone())]);
+            measured.section.hand_over_us = hand_overs(comm, reach, memory, &known)?.section.hand_over_us;
+            Ok(measured)
+        }
+        (true, _) => hand_overs(comm, reach, memory, known),
     };
     kinds.into_iter().map(measure).collect()
 }
@@ -243,7 +250,8 @@ fn hand_overs(comm: &mut Communicator, reach: Reach, memory: Memory, known: &Tun
         rounds_us.push(medians_us(comm, memory, array_bytes, ORDERS)?);
     }
     exchanges_us.push(exchange_us(comm, memory)?);
-    let machine = known.machine(comm.transport(), memory, cores(comm));
+    let cores = comm.transport_of_engine().node_cores();
+    let machine = known.machine(comm.transport(), memory, cores);
     let off = |hand_over_us: f64| {
         let machine = Machine { hand_over_us, ..machine.clone() };
         let said_us = ORDERS.map(|way| said_us(comm, &machine, array_bytes, way));
@@ -261,11 +269,6 @@ fn hand_overs(comm: &mut Communicator, reach: Reach, memory: Memory, known: &Tun
         one_pass_off: None,
         exchange_us: extremes(&exchanges_us),
     })
-}
-
-/// How many cores the ranks of one node share.
-fn cores(comm: &Communicator) -> usize {
-    (comm.ranks() as f64 / comm.turns()).round() as usize
 }
 
 /// What the clock says of a collective.

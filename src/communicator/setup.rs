@@ -54,7 +54,7 @@ impl Communicator {
             rank: transport.rank(),
             transport: transport.name(),
             has_mpi: transport.has_mpi(),
-            turns: (transport.local_ranks() as f64 / transport.node_cores() as f64).max(1.0),
+            is_oversubscribed: transport.local_ranks() > transport.node_cores(),
             registry: transport.registry(),
             guard: None,
             config: config.clone(),

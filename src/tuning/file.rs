@@ -159,10 +159,6 @@ pub fn read(text: &str) -> Result<Vec<(Reach, Section)>, InvalidFile> {
             let what = format!("[{}] has no one_pass: these ranks share no memory", reach.name());
             return Err(invalid(span.start, what));
         }
-        if let Some(hand_over_us) = hand_over_us.as_ref().filter(|_| reach == Reach::Network) {
-            let what = "[network] has no hand_over_us: ranks of different nodes share no core".to_owned();
-            return Err(invalid(hand_over_us.span().start, what));
-        }
         let messages = link(messages, invalid)?;
         let one_pass = match one_pass {
             Some(ranges) => Some(link(ranges, invalid)?),
@@ -311,6 +307,10 @@ mod tests {
         assert_eq!(tuning.machine("mpi", crate::call::Memory::Slice, 2).hand_over_us, 0.834);
         let usual = Tuning::default().machine("mpi", crate::call::Memory::Slice, 2).hand_over_us;
         assert_eq!(tuning.machine("shm", crate::call::Memory::Slice, 2).hand_over_us, usual);
+        let network = Section { hand_over_us: Some(4.0), ..super::super::defaults::section(Reach::Network) };
+        let tuning = tuning.with([(Reach::Network, network)]);
+        assert_eq!(tuning.machine("shm+mpi", crate::call::Memory::Slice, 1).hand_over_us, 4.0);
+        assert_eq!(tuning.machine("shm", crate::call::Memory::Slice, 2).hand_over_us, usual);
     }
 
     #[test]
@@ -344,7 +344,6 @@ mod tests {
             (file(""), 3, "the last range should be for all sizes"),
             (file("{ up_to = 8, alpha = 1 }"), 4, "unknown field `alpha`"),
             (file("{ up_to = 8 }"), 4, "missing field `alpha_us`"),
-            (file(&open) + "hand_over_us = 1", 7, "[network] has no hand_over_us"),
             ("[mpi]\nhand_over_us = -1".to_owned(), 2, "-1 us, but a latency is 0 or above"),
             ("[tcp]\n".to_owned(), 1, "unknown field `tcp`, expected one of `shm`"),
             (file(&open) + "one_pass = []", 7, "[network] has no one_pass"),

@@ -1,4 +1,4 @@
-//! How long a plan of levels takes in lanes: as long as one block by itself, and for each block after it as long as the slowest stage.
+//! The time of a plan of levels in lanes: that of one block by itself, and for each further block that of the slowest stage.
 
 use super::Unpredictable;
 use super::outline::World;
@@ -6,12 +6,13 @@ use super::play::play;
 use crate::execution::{LANES_DEPTH, Timetable};
 use crate::model::{Link, Machine};
 
-/// When the last rank is done with all blocks; `block` is the world in which arrays are one of them.
+/// When the last rank has finished all blocks. In `whole` arrays are whole, in `block` they are one block.
 ///
-/// There are three stages. In the node, ranks work on one block at a time; a port carries one block after the other; and between the
-/// beginning and the end of a step between nodes there are as many blocks as are under way at a time.
+/// There are three stages. In the node, ranks work on one block at a time. A port carries one block after the other, at the rate of
+/// the whole: what a link buffers makes one block faster than a long sequence of them. And between the start and the end of a step
+/// between nodes, [`LANES_DEPTH`] blocks are in flight.
 pub(super) fn time_us(
-    block: &World<'_>,
+    (whole, block): (&World<'_>, &World<'_>),
     timetable: &Timetable,
     machine: &Machine,
     element_size_bytes: usize,
@@ -21,8 +22,10 @@ pub(super) fn time_us(
     let inside = Machine { inter: no_wire, call_us: 0.0, ..machine.clone() };
     let inside_us = play(block, &inside, element_size_bytes)?.time_us(block, &inside);
     let alone_us = alone.time_us(block, machine);
-    let under_way = LANES_DEPTH * timetable.far_steps().max(1);
-    let step_us = (alone_us - inside_us) / under_way as f64;
-    let slowest_us = inside_us.max(alone.busiest_port_us()).max(step_us);
-    Ok(alone_us + (timetable.blocks - 1) as f64 * slowest_us)
+    let blocks = timetable.blocks as f64;
+    let port_us = play(whole, machine, element_size_bytes)?.busiest_port_us() / blocks;
+    let in_flight = LANES_DEPTH * timetable.far_steps().max(1);
+    let step_us = (alone_us - inside_us) / in_flight as f64;
+    let slowest_us = inside_us.max(alone.busiest_port_us()).max(port_us).max(step_us);
+    Ok(alone_us + (blocks - 1.0) * slowest_us)
 }

@@ -133,6 +133,16 @@ impl<'a> World<'a> {
         machine.held_bytes(self.count * element_size_bytes, self.topology.ranks_of_largest_node())
     }
 
+    /// How long a rank of the largest node of several waits for its core, once what it waits for has arrived: until every other rank
+    /// of that core has had its turn. (In a world of one node, turns are [simulated](super::turns).)
+    pub(super) fn turn_us(&self, machine: &Machine) -> f64 {
+        if self.topology.nodes() == 1 {
+            return 0.0;
+        }
+        let on_core = self.topology.ranks_of_largest_node().div_ceil(machine.cores.max(1));
+        on_core.saturating_sub(1) as f64 * machine.hand_over_us
+    }
+
     /// The one of the ranks that are played that stands for `rank`.
     pub(super) fn played(&self, rank: Rank) -> Rank {
         rank % self.played.len()

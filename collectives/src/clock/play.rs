@@ -103,6 +103,8 @@ struct Clock<'a> {
     element_size_bytes: usize,
     /// [`Machine::held_bytes`] of the largest node.
     held_bytes: usize,
+    /// [`World::turn_us`].
+    turn_us: f64,
     present: Vec<Present>,
     messages: BinaryHeap<Reverse<Message>>,
     /// For each node, when its port out and its port in are free.
@@ -135,6 +137,7 @@ pub(super) fn play(
         machine,
         element_size_bytes,
         held_bytes: world.held_bytes(machine, element_size_bytes),
+        turn_us: world.turn_us(machine),
         present: vec![before; world.played.len()],
         messages: BinaryHeap::new(),
         ports: vec![[0.0; 2]; world.topology.nodes()],
@@ -270,7 +273,7 @@ impl Clock<'_> {
 
     fn end(&mut self, message: &Message, done_us: f64) {
         self.end_half(message.from, done_us);
-        self.end_half(message.to, done_us);
+        self.end_half(message.to, done_us + self.turn_us);
     }
 
     /// One half of a rank's step has ended; if it was the last, the rank goes on.

@@ -253,6 +253,36 @@ fn in_lanes_the_slowest_stage_decides() {
 }
 
 #[test]
+fn blocks_in_lanes_are_no_faster_on_the_wire_than_the_whole() {
+    let world = Topology::uniform(2, 1);
+    let range = |up_to_bytes, gb_per_s| Range {
+        up_to_bytes,
+        alpha_us: 0.0,
+        move_gb_per_s: gb_per_s,
+        reduce_gb_per_s: gb_per_s,
+    };
+    let inter = Link::new(vec![range(1 << 20, 4.0 * GB_PER_S), range(usize::MAX, GB_PER_S)]).unwrap();
+    let machine = Machine { inter, segment_bytes: Some(1), ..network_only() };
+    // 32 blocks of 512 KiB, each a quarter of its share by itself.
+    let share_us = 16.0 * 1024.0 * KIB_US / 32.0;
+    let time_us = all_reduce(Algorithm::Rail, &world, &machine, 16 << 20);
+    close(time_us, share_us / 4.0 + 31.0 * share_us);
+}
+
+#[test]
+fn between_nodes_a_rank_without_its_own_core_waits_for_its_turn() {
+    let (algorithm, world) = (Algorithm::RecursiveDoubling, Topology::uniform(2, 4));
+    let time =
+        |cores| all_reduce(algorithm, &world, &Machine { cores, hand_over_us: 3.0, ..uniform() }, 1024);
+    let fast = Machine { intra: Link::uniform(0.0, 1e12).unwrap(), ..uniform() };
+    let fast =
+        |cores| all_reduce(algorithm, &world, &Machine { cores, hand_over_us: 3.0, ..fast.clone() }, 1024);
+    // Two messages in the node and one between nodes; on each core two ranks, or four.
+    close(time(2), time(4) + 3.0 * 3.0);
+    close(fast(1), fast(4) + 3.0 * 9.0);
+}
+
+#[test]
 fn ranks_that_stand_for_others_give_the_same_times() {
     let machine = Machine::default();
     for topology in
