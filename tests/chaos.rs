@@ -65,10 +65,10 @@ fn trials() -> Vec<Trial> {
     vec![
         trial("faults over threads", |name| faults(name, Over::Threads, 60)),
         trial("faults over processes without MPI", |name| faults(name, Over::Processes, 8)),
-        trial("faults over shm", |name| faults(name, Over::Mpi(&[]), 8)),
+        trial("faults over shared memory", |name| faults(name, Over::Mpi(&[]), 8)),
         trial("faults over mpi", |name| faults(name, Over::Mpi(&[("UNISONO_TRANSPORT", "mpi")]), 8)),
         trial("faults over shm+mpi", |name| faults(name, Over::Mpi(&[("UNISONO_NODES", "2,2")]), 4)),
-        trial("stopped ranks over shm", |name| stops(name, &[])),
+        trial("stopped ranks over shared memory", |name| stops(name, &[])),
         trial("stopped ranks over mpi", |name| stops(name, &[("UNISONO_TRANSPORT", "mpi")])),
     ]
 }

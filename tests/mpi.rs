@@ -158,7 +158,7 @@ fn left() -> ExitCode {
     let mut comm = Communicator::attach(&universe.world()).unwrap();
     if comm.rank() == 0 {
         drop(comm);
-        std::thread::sleep(Duration::from_secs(20));
+        std::thread::sleep(Duration::from_secs(5));
     } else {
         comm.all_reduce(&mut vec![1_u8; 1 << 20], ReduceOp::Sum).unwrap();
     }

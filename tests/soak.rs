@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     };
     let trials = vec![
         trial("all-reduces over threads", over_threads),
-        trial("all-reduces over shm", |name| over_processes(name, &[])),
+        trial("all-reduces over shared memory", |name| over_processes(name, &[])),
         trial("all-reduces over mpi", |name| over_processes(name, &[("UNISONO_TRANSPORT", "mpi")])),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -56,8 +56,10 @@ fn main() -> ExitCode {
             Ok(())
         })
     };
-    let trials =
-        vec![trial("steady over threads", over_threads), trial("steady over shm", over_shared_memory)];
+    let trials = vec![
+        trial("steady over threads", over_threads),
+        trial("steady over shared memory", over_shared_memory),
+    ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

@@ -45,7 +45,7 @@ fn trials() -> Vec<Trial> {
         trial("mismatches over threads", over_threads),
         trial("mismatches over processes without MPI", over_processes),
         trial("mismatches in a group of processes", in_group),
-        trial("mismatches over shm", over_shared_memory),
+        trial("mismatches over shared memory", over_shared_memory),
         trial("mismatches over mpi", over_messages),
         trial("mismatches over shm+mpi", over_both),
     ]

@@ -109,11 +109,12 @@ fn every_operation_is_right(rows: &[serde_json::Value], ranks: u64, algorithms: 
 fn bench_measures_every_operation() {
     let arguments = "bench --operation all --bytes 4:300K:256 --iterations 3 --format json --algorithm auto";
     let arguments: Vec<_> = arguments.split(' ').collect();
-    for memory in ["slice", "registered"] {
+    // What is registered makes no difference to MPI.
+    for (memory, worlds) in [("slice", &[2, 3][..]), ("registered", &[2])] {
         let arguments = [&arguments[..], &["--memory", memory]].concat();
         let stdout = unisono(&[&arguments[..], &["--threads", "3"]].concat()).expect_success().stdout;
         every_operation_is_right(&rows(&stdout), 3, &["auto"]);
-        for ranks in [2, 3] {
+        for &ranks in worlds {
             let arguments = [&arguments[..], &["--against", "mpi"]].concat();
             let stdout = launched(ranks, &arguments).expect_success().stdout;
             every_operation_is_right(&rows(&stdout), ranks as u64, &["auto", "mpi"]);
