@@ -1,7 +1,8 @@
-//! The two halves of an exchange, and the loop that completes both.
+//! The two halves of an exchange.
 
 use unisono_collectives::Rank;
 
+use super::waiting::{Poll, Sight};
 use super::{Failure, Waiting};
 
 /// A send or a receive in progress.
@@ -32,49 +33,24 @@ impl<H: Half> Half for Option<H> {
     }
 }
 
-/// The outcome of a check during a wait.
-#[derive(Debug)]
-pub(super) enum Sight {
-    Nothing,
-    /// The other rank will not arrive. Messages that it sent before still count.
-    Hopeless(Failure),
-}
-
-/// Polls both halves until they are complete, and periodically checks the state of the rank that it waits for.
+/// Polls both halves until they are complete; `look_around` as in [`Waiting::until`].
 #[inline]
 pub(super) fn complete(
     sending: &mut impl Half,
     receiving: &mut impl Half,
-    mut waiting: Waiting<'_>,
-    mut look_around: impl FnMut(Rank, &Waiting<'_>) -> Result<Sight, Failure>,
+    waiting: Waiting<'_>,
+    look_around: impl FnMut(Rank, &Waiting<'_>) -> Result<Sight, Failure>,
 ) -> Result<(), Failure> {
-    loop {
+    let poll = || {
         let received = receiving.progress()?;
         let sent = sending.progress()?;
-        if receiving.is_done() && sending.is_done() {
-            return Ok(());
-        }
-        if received || sent {
-            continue;
-        }
-        // With two ranks, first the one that is to send.
-        let other = if receiving.is_done() { sending.other() } else { receiving.other() };
-        let due = match waiting.pause_for(other) {
-            Err(late @ Failure::Timeout { .. }) => {
-                // This rank may have been descheduled itself: the message may be here, or the reason why not.
-                look_around(other, &waiting)?;
-                if receiving.progress()? || sending.progress()? {
-                    continue;
-                }
-                return Err(late);
-            }
-            paused => paused?,
-        };
-        if due
-            && let Sight::Hopeless(failure) = look_around(other, &waiting)?
-            && !(receiving.progress()? || sending.progress()?)
-        {
-            return Err(failure);
-        }
-    }
+        Ok(match (receiving.is_done(), sending.is_done()) {
+            (true, true) => Poll::Done(()),
+            _ if received || sent => Poll::Progress,
+            (true, false) => Poll::WaitsFor(sending.other()),
+            // Of two ranks, first the one that is to send.
+            (false, _) => Poll::WaitsFor(receiving.other()),
+        })
+    };
+    waiting.until(poll, look_around)
 }

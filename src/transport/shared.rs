@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use unisono_collectives::Rank;
 
-use super::half::{Half as _, Sight, complete};
+use super::half::{Half as _, complete};
+use super::waiting::Sight;
 use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Waiting};
 use crate::error::Error;
 use crate::memory::{Registry, Scratch};

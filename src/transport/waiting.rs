@@ -29,6 +29,24 @@ pub(crate) struct Deadlines {
     pub(crate) quiet: Duration,
 }
 
+/// The outcome of a poll.
+#[derive(Debug)]
+pub(super) enum Poll<R> {
+    Done(R),
+    /// Something happened, and more may happen at once.
+    Progress,
+    /// Nothing can happen before this rank does something.
+    WaitsFor(Rank),
+}
+
+/// The outcome of a check during a wait.
+#[derive(Debug)]
+pub(super) enum Sight {
+    Nothing,
+    /// The other rank will not arrive. Messages that it sent before still count.
+    Hopeless(Failure),
+}
+
 /// Why a wait ends without success.
 #[derive(Debug)]
 pub(crate) enum Hopeless {
@@ -103,6 +121,45 @@ impl<'a> Waiting<'a> {
             }
             Err(Hopeless::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
             Err(Hopeless::Failed(error)) => Err(Failure::Error(error)),
+        }
+    }
+
+    /// Polls until done. In between it pauses, and periodically checks the rank that it waits for (`look_around`).
+    ///
+    /// Before the wait fails, it polls once more: what the rank did before it left counts; and at the deadline, this rank may have
+    /// been descheduled itself, and what it waits for, or the reason why it does not come, may be here.
+    #[inline]
+    pub(super) fn until<R>(
+        mut self,
+        mut poll: impl FnMut() -> Result<Poll<R>, Failure>,
+        mut look_around: impl FnMut(Rank, &Self) -> Result<Sight, Failure>,
+    ) -> Result<R, Failure> {
+        let mut fails = None;
+        loop {
+            let other = match poll()? {
+                Poll::Done(result) => return Ok(result),
+                Poll::Progress => {
+                    fails = None;
+                    continue;
+                }
+                Poll::WaitsFor(other) => other,
+            };
+            if let Some(failure) = fails {
+                return Err(failure);
+            }
+            match self.pause_for(other) {
+                Ok(false) => {}
+                Ok(true) => {
+                    if let Sight::Hopeless(failure) = look_around(other, &self)? {
+                        fails = Some(failure);
+                    }
+                }
+                Err(late @ Failure::Timeout { .. }) => {
+                    look_around(other, &self)?;
+                    fails = Some(late);
+                }
+                Err(failure) => return Err(failure),
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use super::sys::{Comm, Request};
 use super::wire::{FIRST, FIRST_TAG};
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
-use crate::transport::half::Sight;
+use crate::transport::waiting::Sight;
 use crate::transport::{Failure, Header, Waiting};
 
 /// Longer than a message takes that a rank sent before it left or continued; other ranks may learn that it left sooner than the

@@ -10,7 +10,7 @@ use super::reach::Start;
 use super::{Around, Shared};
 use crate::error::Result;
 use crate::memory::{Location, Scratch};
-use crate::transport::half::Sight;
+use crate::transport::waiting::Poll;
 use crate::transport::{Deadlines, Failure, Header, Waiting};
 
 /// The range size from which copies by a fast kernel are cheaper than our own copies of memory that is not registered.
@@ -149,23 +149,10 @@ fn gather(
 fn wait<R>(
     around: Around<'_>,
     other: usize,
-    mut waiting: Waiting<'_>,
+    waiting: Waiting<'_>,
     look: impl Fn() -> Option<R>,
 ) -> Result<R, Failure> {
     let other = around.members[other];
-    loop {
-        if let Some(seen) = look() {
-            return Ok(seen);
-        }
-        let due = match waiting.pause_for(other) {
-            Err(late @ Failure::Timeout { .. }) => {
-                around.look(other, &waiting)?;
-                return look().ok_or(late);
-            }
-            paused => paused?,
-        };
-        if due && let Sight::Hopeless(failure) = around.look(other, &waiting)? {
-            return look().ok_or(failure);
-        }
-    }
+    let poll = || Ok(look().map_or(Poll::WaitsFor(other), Poll::Done));
+    waiting.until(poll, |other, waiting| around.look(other, waiting))
 }
