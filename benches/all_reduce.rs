@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use unisono::{Algorithm, Choice, ReduceOp};
+use unisono::{Algorithm, ReduceOp};
 
 const RANKS: usize = 2;
 
@@ -12,7 +12,7 @@ const RANKS: usize = 2;
 fn time(algorithm: Algorithm, count: usize, iterations: u64) -> Duration {
     let together = Barrier::new(RANKS);
     let times = unisono::threads(RANKS, |mut comm| {
-        comm.set_choice(Choice::Algorithm(algorithm)).expect("threads have every algorithm");
+        comm.set_choice(algorithm).expect("threads have every algorithm");
         let mut buffer = vec![1.0_f32; count];
         together.wait();
         let began = Instant::now();

@@ -166,10 +166,10 @@ impl Task<'_> {
         if settings.memory == Memory::Device && operation != Operation::AllReduce {
             return Some(format!("arrays on GPUs are only all-reduced; there is no {operation} of them"));
         }
-        let (Choice::Algorithm(algorithm) | Choice::InNodes(algorithm, _)) = *choice else { return None };
+        let algorithm = choice.method()?.algorithm()?;
         let offers = match operation.collective() {
             Some(collective) => algorithm.plan(collective, comm.topology(), comm.rank()).is_some(),
-            None => *choice == Choice::Algorithm(Communicator::OF_BARRIER),
+            None => *choice == Choice::from(Communicator::OF_BARRIER),
         };
         (!offers).then(|| format!("{operation} is not offered"))
     }

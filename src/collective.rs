@@ -153,12 +153,12 @@ impl Engine {
         buffer: &mut [u8],
     ) -> Result<Ran> {
         self.check_alive()?;
-        let planned = match choice {
-            Choice::Vendor(Vendor::Mpi) if self.transport.has_mpi() => {
+        let planned = match choice.method() {
+            Some(Method::Vendor(Vendor::Mpi)) if self.transport.has_mpi() => {
                 let ran = self.run_by_vendor(options, call, buffer);
                 return self.settle(ran);
             }
-            Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl) => Err(Error::Unsupported(
+            Some(method) if method.vendor() == Some(Vendor::Nccl) => Err(Error::Unsupported(
                 "NCCL reduces arrays in GPU memory, and this array is in host memory; choose another algorithm"
                     .to_owned(),
             )),
@@ -229,12 +229,8 @@ impl Engine {
             return place;
         }
         let (selection, compiled) = self.look_up(choice, call);
-        let method = match *choice {
-            Choice::InNodes(algorithm, vendor) if algorithm == selection.algorithm => {
-                Method::InNodes(algorithm, vendor)
-            }
-            _ => Method::Algorithm(selection.algorithm),
-        };
+        let is_of = |method: &Method| method.algorithm() == Some(selection.algorithm);
+        let method = choice.method().filter(is_of).unwrap_or(Method::Algorithm(selection.algorithm));
         let ranks = self.topology.ranks();
         let recent = Recent::new(choice, call, (method, selection.why), compiled, &self.transport, ranks);
         if self.recent.len() < MOST_RECENT {

@@ -148,22 +148,24 @@ impl Communicator {
     /// # Errors
     /// [`Error::Unsupported`] for MPI as a vendor over another transport, and for a vendor inside the nodes of an algorithm
     /// without intra-node phases.
-    pub fn set_choice(&mut self, choice: Choice) -> Result<()> {
+    pub fn set_choice(&mut self, choice: impl Into<Choice>) -> Result<()> {
+        let choice = choice.into();
         self.check_choice(&choice)?;
         self.choice = choice;
         Ok(())
     }
 
     fn check_choice(&self, choice: &Choice) -> Result<()> {
-        match choice {
-            Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi) if !self.has_mpi => {
+        let Some(method) = choice.method() else { return Ok(()) };
+        match method {
+            _ if method.vendor() == Some(Vendor::Mpi) && !self.has_mpi => {
                 let these =
                     if self.transport == "threads" { "these are threads" } else { "this world has no MPI" };
                 Err(Error::Unsupported(format!(
                     "MPI's own collectives need ranks under mpirun; {these}: choose another algorithm"
                 )))
             }
-            Choice::InNodes(algorithm, _) if !is_for_vendors(*algorithm) => Err(Error::Unsupported(format!(
+            Method::InNodes(algorithm, _) if !is_for_vendors(algorithm) => Err(Error::Unsupported(format!(
                 "{algorithm} has no intra-node phases; choose {}",
                 those_for_vendors()
             ))),
@@ -174,8 +176,7 @@ impl Communicator {
     /// The method that would carry out this call, and why.
     pub fn selection(&mut self, call: &Call) -> Ran {
         match self.per_call.choice_or(&self.choice).on_host(call.operation) {
-            Choice::Vendor(vendor) => {
-                let method = Method::Vendor(*vendor);
+            &Choice::Method(method @ Method::Vendor(_)) => {
                 Ran { method, why: Why::AskedFor, link: method.link(self.transport) }
             }
             choice => self.seat.engine().selection(choice, call),
@@ -312,14 +313,15 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn barrier(&mut self) -> Result<()> {
-        self.collective(Choice::Algorithm(Self::OF_BARRIER))?.run(&Call::barrier(), &mut []).map(drop)
+        self.collective(Self::OF_BARRIER)?.run(&Call::barrier(), &mut []).map(drop)
     }
 
     /// A [`Collective`] by this choice, over this communicator, for benchmarks and tests.
     ///
     /// # Errors
     /// As [`Communicator::set_choice`]; [`Error::Aborted`] after a failure.
-    pub fn collective(&mut self, choice: Choice) -> Result<impl Collective + '_> {
+    pub fn collective(&mut self, choice: impl Into<Choice>) -> Result<impl Collective + '_> {
+        let choice = choice.into();
         self.seat.engine().check_alive()?;
         self.check_choice(&choice)?;
         Ok(Chosen { engine: self.seat.engine(), options: &self.per_call.options, choice })

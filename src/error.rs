@@ -28,7 +28,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// use unisono::{Choice, Error, ErrorCode, ReduceOp, Vendor};
 ///
 /// unisono::threads(2, |mut comm| {
-///     let refused = comm.set_choice(Choice::Vendor(Vendor::Mpi)).unwrap_err();
+///     let refused = comm.set_choice(Vendor::Mpi).unwrap_err();
 ///     assert!(!refused.is_fatal() && refused.code() == ErrorCode::Unsupported);
 ///     comm.barrier().unwrap();
 ///     // A rank that calls something else.

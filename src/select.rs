@@ -32,29 +32,39 @@ pub enum Choice {
     /// The algorithm predicted to be fastest, for each call.
     #[default]
     Auto,
-    /// This algorithm for every operation that it offers; [`Choice::Auto`] for others.
-    Algorithm(Algorithm),
+    /// This method for every operation that it offers; [`Choice::Auto`] for others.
+    ///
+    /// An algorithm with a vendor in its intra-node phases must have [levels](unisono_collectives::algorithm::Levels). A vendor alone
+    /// offers the all-reduce, and by a [`Collective`](crate::Collective) other operations too. If a communicator's method includes
+    /// NCCL, it applies to arrays on GPUs, and arrays in host memory use [`Choice::Auto`].
+    Method(Method),
     /// By array size; [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does not offer.
     Rules(Arc<Rules>),
-    /// This algorithm, with a vendor in its intra-node phases; it must have [levels](unisono_collectives::algorithm::Levels).
-    /// [`Choice::Auto`] for operations that the algorithm does not offer.
-    InNodes(Algorithm, Vendor),
-    /// The vendor's own all-reduce; [`Choice::Auto`] for other operations, except by a [`Collective`](crate::Collective).
-    ///
-    /// The choice of NCCL for a communicator applies to arrays on GPUs; others use [`Choice::Auto`].
-    Vendor(Vendor),
 }
 
 const AUTO: &str = "auto";
 
 impl Choice {
+    /// The method, if it is the same for all calls.
+    pub fn method(&self) -> Option<Method> {
+        match self {
+            Self::Method(method) => Some(*method),
+            Self::Auto | Self::Rules(_) => None,
+        }
+    }
+
+    /// The vendor of that method.
+    pub fn vendor(&self) -> Option<Vendor> {
+        self.method().and_then(Method::vendor)
+    }
+
     /// The choice as it applies to an array in host memory.
     pub(crate) fn on_host(&self, operation: Operation) -> &Self {
-        match self {
+        match self.method() {
             // A program with arrays on GPUs has some in host memory too.
-            Self::Vendor(Vendor::Nccl) | Self::InNodes(_, Vendor::Nccl) => &Self::Auto,
-            Self::Vendor(_) if operation != Operation::AllReduce => &Self::Auto,
-            choice => choice,
+            Some(method) if method.vendor() == Some(Vendor::Nccl) => &Self::Auto,
+            Some(Method::Vendor(_)) if operation != Operation::AllReduce => &Self::Auto,
+            _ => self,
         }
     }
 
@@ -66,26 +76,28 @@ impl Choice {
     /// The algorithm that the caller chose for an array of this size, if any.
     pub(crate) fn wished(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         match self {
-            Self::Algorithm(algorithm) | Self::InNodes(algorithm, _) => Some((*algorithm, Why::AskedFor)),
+            Self::Method(method) => method.algorithm().map(|algorithm| (algorithm, Why::AskedFor)),
             Self::Rules(rules) => rules.algorithm(size_bytes),
-            Self::Auto | Self::Vendor(_) => None,
+            Self::Auto => None,
         }
     }
 }
 
 impl From<Algorithm> for Choice {
     fn from(algorithm: Algorithm) -> Self {
-        Self::Algorithm(algorithm)
+        Self::Method(Method::Algorithm(algorithm))
+    }
+}
+
+impl From<Vendor> for Choice {
+    fn from(vendor: Vendor) -> Self {
+        Self::Method(Method::Vendor(vendor))
     }
 }
 
 impl From<Method> for Choice {
     fn from(method: Method) -> Self {
-        match method {
-            Method::Algorithm(algorithm) => Self::Algorithm(algorithm),
-            Method::InNodes(algorithm, vendor) => Self::InNodes(algorithm, vendor),
-            Method::Vendor(vendor) => Self::Vendor(vendor),
-        }
+        Self::Method(method)
     }
 }
 
@@ -93,10 +105,8 @@ impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.pad(AUTO),
-            Self::Algorithm(algorithm) => algorithm.fmt(f),
+            Self::Method(method) => method.fmt(f),
             Self::Rules(rules) => rules.fmt(f),
-            Self::InNodes(algorithm, vendor) => Method::InNodes(*algorithm, *vendor).fmt(f),
-            Self::Vendor(vendor) => Method::Vendor(*vendor).fmt(f),
         }
     }
 }
@@ -345,9 +355,9 @@ mod tests {
     #[test]
     fn names_are_read() {
         assert_eq!("auto".parse(), Ok(Choice::Auto));
-        assert_eq!("mpi".parse(), Ok(Choice::Vendor(Vendor::Mpi)));
-        assert_eq!("rail+nccl".parse(), Ok(Choice::InNodes(Algorithm::Rail, Vendor::Nccl)));
-        assert_eq!("ring".parse(), Ok(Choice::Algorithm(Algorithm::Ring)));
+        assert_eq!("mpi".parse(), Ok(Choice::from(Vendor::Mpi)));
+        assert_eq!("rail+nccl".parse(), Ok(Choice::from(Method::InNodes(Algorithm::Rail, Vendor::Nccl))));
+        assert_eq!("ring".parse(), Ok(Choice::from(Algorithm::Ring)));
         let error = "rimg".parse::<Choice>().unwrap_err().to_string();
         assert!(error.contains("did you mean \"ring\"?") && error.ends_with("mpi, nccl, auto"), "{error}");
         let rules = "tree:0-8;ring:8-";

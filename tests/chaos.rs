@@ -169,7 +169,7 @@ fn calls(comm: &mut Communicator, case: u64) -> unisono::Result<bool> {
         let longest = common.one_of(&[10, 1000, 10_000, 100_000]);
         let call = Made {
             operation: Operation::AllReduce,
-            choice: Choice::Algorithm(algorithm),
+            choice: Choice::from(algorithm),
             dtype: common.one_of(&DType::ALL),
             op: common.one_of(&ReduceOp::ALL),
             count: common.below(longest),

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use unisono::status::State;
-use unisono::{Algorithm, Choice, Communicator, Error, ReduceOp};
+use unisono::{Algorithm, Communicator, Error, ReduceOp};
 
 const SHORT: Duration = Duration::from_millis(300);
 /// Longer than [`SHORT`], also where cores are few.
@@ -28,7 +28,7 @@ fn another_label_is_an_error_that_names_both() {
             let started = Instant::now();
             let errors = unisono::threads(ranks, |mut comm| {
                 comm.set_timeout(Duration::from_secs(30));
-                comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
+                comm.set_choice(algorithm).unwrap();
                 // A rank that the others are ahead of may hear of their failure while still in this one.
                 let first = comm.call().label("both").all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum);
                 let label = if comm.rank() == 1 { "bucket 2" } else { "bucket 1" };

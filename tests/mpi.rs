@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use unisono::status::Flight;
-use unisono::{Algorithm, Choice, Communicator, ReduceOp, Vendor};
+use unisono::{Algorithm, Communicator, Method, ReduceOp, Vendor};
 
 mod common;
 
@@ -124,11 +124,11 @@ fn disagree(role: &str, comm: &mut Communicator) {
         }),
         "algorithm" => mismatched(comm, |comm, buffer| {
             let algorithm = if comm.rank() == 1 { Algorithm::Tree } else { Algorithm::Butterfly };
-            comm.set_choice(Choice::Algorithm(algorithm))?;
+            comm.set_choice(algorithm)?;
             comm.all_reduce(buffer, ReduceOp::Sum).map(drop)
         }),
         "vendor" => mismatched(comm, |comm, buffer| {
-            comm.set_choice(Choice::InNodes(Algorithm::Rail, Vendor::Mpi))?;
+            comm.set_choice(Method::InNodes(Algorithm::Rail, Vendor::Mpi))?;
             let short = if comm.rank() == 1 { &mut buffer[1..] } else { buffer };
             comm.all_reduce(short, ReduceOp::Sum).map(drop)
         }),
@@ -169,7 +169,7 @@ fn left() -> ExitCode {
 /// line.
 fn long_messages(comm: &mut Communicator) {
     for algorithm in Algorithm::ALL {
-        comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
+        comm.set_choice(algorithm).unwrap();
         let mut buffer: Vec<f64> = (0..20_011).map(|index| f64::from(index % 1000)).collect();
         comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
         let ranks = comm.ranks() as f64;
@@ -180,7 +180,7 @@ fn long_messages(comm: &mut Communicator) {
 /// Calls something that the ranks disagree on. Nobody may come out of it with a result.
 fn mismatched(comm: &mut Communicator, call: impl Fn(&mut Communicator, &mut [f32]) -> unisono::Result<()>) {
     comm.set_timeout(Duration::from_secs(30));
-    comm.set_choice(Choice::Algorithm(Algorithm::Ring)).unwrap();
+    comm.set_choice(Algorithm::Ring).unwrap();
     let mut buffer = vec![1.0; 100_000];
     let called = call(comm, &mut buffer);
     let then = comm.barrier();

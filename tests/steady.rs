@@ -76,7 +76,7 @@ fn over_shared_memory() {
 
 /// After two calls, ten more of the same take nothing from the system.
 fn steady(comm: &mut Communicator) {
-    let named = [Algorithm::RecursiveDoubling, Algorithm::Ring, Algorithm::RoundRobin].map(Choice::Algorithm);
+    let named = [Algorithm::RecursiveDoubling, Algorithm::Ring, Algorithm::RoundRobin].map(Choice::from);
     for choice in named.into_iter().chain([Choice::Auto]) {
         comm.set_choice(choice.clone()).unwrap();
         for memory in [Memory::Slices, Memory::Registered, Memory::Mixed] {

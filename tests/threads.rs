@@ -101,7 +101,7 @@ fn direct_algorithms_round_halves_once() {
         let sums = unisono::threads(8, |mut comm| {
             let value = if comm.rank() == 0 { 1.0 } else { 1.0 / 256.0 };
             let mut buffer = [bf16::from_f32(value); 16];
-            comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
+            comm.set_choice(algorithm).unwrap();
             comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
             buffer
         });
@@ -136,7 +136,7 @@ fn another_count_is_an_error_that_names_both() {
     for algorithm in Algorithm::ALL {
         for ranks in [2, 3, 4] {
             let errors = disagree(ranks, |comm| {
-                comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
+                comm.set_choice(algorithm).unwrap();
                 let mut buffer = vec![1.0_f32; if comm.rank() == 1 { 999 } else { 1000 }];
                 comm.all_reduce(&mut buffer, ReduceOp::Sum).map(drop)
             });
@@ -161,7 +161,7 @@ fn another_type_operation_or_algorithm_is_an_error_that_names_both() {
 
     let errors = disagree(4, |comm| {
         let algorithm = if comm.rank() == 3 { Algorithm::Ring } else { Algorithm::Butterfly };
-        comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
+        comm.set_choice(algorithm).unwrap();
         comm.all_reduce(&mut [1.0_f32; 64], ReduceOp::Sum).map(drop)
     });
     assert_named(&errors, "by ring", "by butterfly");
@@ -238,7 +238,7 @@ fn after_a_failure_nothing_works_and_the_cause_is_told() {
 #[test]
 fn what_a_transport_cannot_do_is_said_and_harms_nothing() {
     unisono::threads(2, |mut comm| {
-        assert!(matches!(comm.collective(Choice::Vendor(Vendor::Mpi)).err(), Some(Error::Unsupported(_))));
+        assert!(matches!(comm.collective(Vendor::Mpi).err(), Some(Error::Unsupported(_))));
         let mut one = [1_u64];
         comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
         assert_eq!(one, [2]);

@@ -74,9 +74,9 @@ fn contenders(name: &str) -> Result<Contenders, InvalidChoice> {
 
 impl Contenders {
     fn choices(&self, memory: Memory) -> Vec<Choice> {
-        let all = Algorithm::ALL.map(Choice::Algorithm).into_iter();
+        let all = Algorithm::ALL.map(Choice::from).into_iter();
         match self {
-            Self::All if memory == Memory::Device => all.chain([Choice::Vendor(Vendor::Nccl)]).collect(),
+            Self::All if memory == Memory::Device => all.chain([Choice::from(Vendor::Nccl)]).collect(),
             Self::All => all.collect(),
             Self::One(choice) => vec![choice.clone()],
         }
@@ -124,8 +124,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut contenders: Vec<_> =
         args.algorithm.iter().flat_map(|contenders| contenders.choices(args.memory)).collect();
     if let Some(Baseline::Mpi) = args.against {
-        contenders.retain(|choice| *choice != Choice::Vendor(Vendor::Mpi));
-        contenders.push(Choice::Vendor(Vendor::Mpi));
+        contenders.retain(|choice| *choice != Choice::from(Vendor::Mpi));
+        contenders.push(Choice::from(Vendor::Mpi));
     }
     if let Some(why) = without_gpu(&contenders, args.memory) {
         return Err(super::refused(why));
@@ -198,8 +198,7 @@ fn left_out_of(mut rest: Vec<(Choice, String)>) -> Vec<String> {
 
 /// The error for contenders that cannot run in this kind of memory: NCCL needs GPU memory.
 fn without_gpu(contenders: &[Choice], memory: Memory) -> Option<String> {
-    let is_nccl =
-        |choice: &&Choice| matches!(choice, Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl));
+    let is_nccl = |choice: &&Choice| choice.vendor() == Some(Vendor::Nccl);
     let choice = contenders.iter().find(is_nccl).filter(|_| memory != Memory::Device)?;
     Some(format!(
         "{choice} works on GPU memory, not on --memory {memory}: add --memory device, or choose another --algorithm"
@@ -217,7 +216,7 @@ fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
             "--memory device supports all-reduce only, not {operation}: choose another --memory"
         ));
     }
-    let mpi = Choice::Vendor(Vendor::Mpi);
+    let mpi = Choice::from(Vendor::Mpi);
     if !settings.contenders.contains(&mpi) {
         return None;
     }

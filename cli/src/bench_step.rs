@@ -85,8 +85,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
             "the batch size, the steps and all layers must be at least 1".to_owned(),
         ));
     }
-    if let Some(choice @ (Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl))) = &args.algorithm
-    {
+    if let Some(choice) = args.algorithm.as_ref().filter(|choice| choice.vendor() == Some(Vendor::Nccl)) {
         return Err(TrainError::Setting(format!(
             "{choice} works on GPU memory, and bench-step runs on the CPU: choose another --algorithm"
         )));

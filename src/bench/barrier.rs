@@ -28,7 +28,9 @@ pub(super) fn timed(
     comm.barrier()?;
     let (came, began) = (now(), Instant::now());
     let ran = match choice {
-        Choice::Vendor(_) => comm.collective(choice.clone())?.run(&Call::barrier(), &mut [])?,
+        Choice::Method(Method::Vendor(_)) => {
+            comm.collective(choice.clone())?.run(&Call::barrier(), &mut [])?
+        }
         _ => {
             comm.barrier()?;
             let method = Method::Algorithm(Communicator::OF_BARRIER);

@@ -228,7 +228,7 @@ fn medians_us<const N: usize>(
         for ((algorithm, call), times_us) in ways.iter().zip(&mut times_us) {
             // As after a computation: it is in this rank's caches, if in any.
             array.fill(|elements| elements.fill(1.0))?;
-            let (_, time_us) = array.timed(comm, &Choice::Algorithm(*algorithm), &call(count))?;
+            let (_, time_us) = array.timed(comm, &Choice::from(*algorithm), &call(count))?;
             if iteration >= WARM_UP {
                 times_us.push(time_us);
             }

@@ -46,13 +46,8 @@ pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
 /// How many arrays of the same size a rank has at a time: the one that is reduced, and what is needed beside it.
 fn arrays(settings: &Settings) -> usize {
     let copies = |choice: &Choice| {
-        matches!(
-            choice,
-            // What is sent is what the array was before; MPIs have buffers of their own.
-            Choice::Algorithm(Algorithm::AllToAll)
-                | Choice::Vendor(Vendor::Mpi)
-                | Choice::InNodes(_, Vendor::Mpi)
-        )
+        // What is sent is what the array was before; MPIs have buffers of their own.
+        choice.vendor() == Some(Vendor::Mpi) || *choice == Algorithm::AllToAll.into()
     };
     let is_copied = settings.memory == Memory::Device || settings.contenders.iter().any(copies);
     // Halves are held as f32, and rounded when they are sent.

@@ -72,7 +72,7 @@ impl Engine {
         all[rank * own.len()..][..own.len()].copy_from_slice(own);
         let call = Call { operation: Operation::AllGather, op: None, dtype: DType::U64, count: all.len() };
         let bytes = bytemuck::cast_slice_mut(&mut all);
-        self.run_planned(&Choice::Algorithm(Algorithm::Ring), &Options::default(), &call, bytes)?;
+        self.run_planned(&Choice::from(Algorithm::Ring), &Options::default(), &call, bytes)?;
         Ok(all)
     }
 

@@ -175,7 +175,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
     pub fn barrier_async(&mut self) -> Result<Request<()>> {
-        self.run_async(Choice::Algorithm(Self::OF_BARRIER), Call::barrier(), (), |()| &mut [])
+        self.run_async(Choice::from(Self::OF_BARRIER), Call::barrier(), (), |()| &mut [])
     }
 
     /// Starts an operation on a buffer, by the algorithm chosen for it or for all calls.

@@ -7,7 +7,6 @@ use crate::call::Call;
 use crate::collective::Collective as _;
 use crate::dtype::Element;
 use crate::error::Result;
-use crate::select::Choice;
 
 impl Communicator {
     /// All-gathers byte strings, rank 0 first; their lengths may differ. All ranks call it.
@@ -34,8 +33,7 @@ impl Communicator {
         let mut all = vec![T::zeroed(); own.len() * self.ranks()];
         all[self.rank() * own.len()..][..own.len()].copy_from_slice(own);
         let call = Call { operation: Operation::AllGather, op: None, dtype: T::DTYPE, count: all.len() };
-        self.collective(Choice::Algorithm(Algorithm::Butterfly))?
-            .run(&call, bytemuck::cast_slice_mut(&mut all))?;
+        self.collective(Algorithm::Butterfly)?.run(&call, bytemuck::cast_slice_mut(&mut all))?;
         Ok(all)
     }
 }

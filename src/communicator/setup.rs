@@ -178,7 +178,7 @@ impl Communicator {
             count: buffer.len(),
         };
         let bytes = bytemuck::cast_slice_mut(buffer);
-        self.collective(Choice::Algorithm(Algorithm::Tree))?.run(&call, bytes).map(drop)
+        self.collective(Algorithm::Tree)?.run(&call, bytes).map(drop)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Same plan, same bits: on inputs that are not exact, so that every order of additions gives another result.
 
 use half::{bf16, f16};
-use unisono::{Algorithm, Choice, Communicator, Element, Operation, ReduceOp};
+use unisono::{Algorithm, Communicator, Element, Operation, ReduceOp};
 use unisono_collectives::simulate;
 
 use super::memory::Memory;
@@ -120,7 +120,7 @@ fn reduced<T: Element>(
     element: impl Fn(f64) -> T,
 ) -> Vec<T> {
     let mut array = memory.array(comm, inputs(comm.rank(), count, element));
-    comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
+    comm.set_choice(algorithm).unwrap();
     comm.all_reduce(&mut array, op).unwrap();
     array.to_vec()
 }

@@ -38,7 +38,7 @@ pub enum Ranks {
 
 impl Made {
     pub fn barrier() -> Self {
-        let choice = Choice::Algorithm(unisono::Algorithm::RecursiveDoubling);
+        let choice = Choice::from(unisono::Algorithm::RecursiveDoubling);
         Self {
             operation: Operation::AllReduce,
             choice,

@@ -11,7 +11,7 @@ type Calls = fn(&mut Communicator) -> Result<()>;
 
 /// Calls that are refused over any transport but MPI.
 const REFUSED: [(ErrorCode, Calls); 7] = [
-    (ErrorCode::Unsupported, |comm| comm.set_choice(Choice::InNodes(Algorithm::Ring, Vendor::Mpi))),
+    (ErrorCode::Unsupported, |comm| comm.set_choice(Method::InNodes(Algorithm::Ring, Vendor::Mpi))),
     (ErrorCode::Unsupported, |comm| {
         let by_mpi = Method::Vendor(Vendor::Mpi);
         comm.call().algorithm(by_mpi).all_reduce(&mut [1_u8], ReduceOp::Sum).map(drop)
@@ -22,9 +22,9 @@ const REFUSED: [(ErrorCode, Calls); 7] = [
     }),
     (ErrorCode::Unsupported, |comm| {
         let call = Call::all_reduce(DType::U8, ReduceOp::Sum, 1);
-        comm.collective(Choice::Vendor(Vendor::Nccl))?.run(&call, &mut [1]).map(drop)
+        comm.collective(Vendor::Nccl)?.run(&call, &mut [1]).map(drop)
     }),
-    (ErrorCode::Unsupported, |comm| comm.collective(Choice::Vendor(Vendor::Mpi)).map(drop)),
+    (ErrorCode::Unsupported, |comm| comm.collective(Vendor::Mpi).map(drop)),
     (ErrorCode::Memory, |comm| comm.alloc::<u64>(1 << 45).map(drop)),
     // Another world, which does not begin.
     (ErrorCode::Setting, |_| Unisono::builder().tuning("no-such-file.toml").threads(1).map(drop)),

@@ -11,7 +11,7 @@ const LARGE: usize = 50_003;
 
 /// Several calls in flight, waited for in any order, with blocking calls between.
 pub fn conformance(comm: &mut Communicator) {
-    for choice in [Choice::Auto, Choice::Algorithm(Algorithm::Ring)] {
+    for choice in [Choice::Auto, Choice::from(Algorithm::Ring)] {
         comm.set_choice(choice).unwrap();
         for count in [0, 1, comm.ranks(), comm.ranks() + 1, LARGE] {
             same_bits(comm, count);

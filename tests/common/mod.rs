@@ -4,8 +4,8 @@
 
 use half::{bf16, f16};
 use unisono::{
-    Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, Operation, ReduceOp,
-    Vendor,
+    Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, Method, Operation,
+    ReduceOp, Vendor,
 };
 
 pub mod bits;
@@ -129,14 +129,14 @@ pub fn conformance(comm: &mut Communicator, memory: Memory) {
 }
 
 fn choices(comm: &Communicator, dtype: DType) -> Vec<Choice> {
-    let mut choices: Vec<_> = Algorithm::ALL.into_iter().map(Choice::Algorithm).collect();
+    let mut choices: Vec<_> = Algorithm::ALL.into_iter().map(Choice::from).collect();
     choices.push(Choice::Auto);
     if comm.has_mpi() {
-        choices.push(Choice::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi));
-        choices.push(Choice::InNodes(Algorithm::Rail, Vendor::Mpi));
+        choices.push(Choice::from(Method::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi)));
+        choices.push(Choice::from(Method::InNodes(Algorithm::Rail, Vendor::Mpi)));
     }
     if comm.has_mpi() && !dtype.is_half() {
-        choices.push(Choice::Vendor(Vendor::Mpi));
+        choices.push(Choice::from(Vendor::Mpi));
     }
     choices
 }
@@ -177,7 +177,7 @@ fn all_reduce<T: Exact>(
 /// Every algorithm that offers the operation, and the one that is chosen where none is named.
 fn offering(comm: &Communicator, operation: Operation) -> Vec<Choice> {
     let offers = |algorithm: &Algorithm| algorithm.plan(operation, comm.topology(), comm.rank()).is_some();
-    let offering: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::Algorithm).collect();
+    let offering: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::from).collect();
     assert!(!offering.is_empty(), "nobody offers {operation:?}");
     offering.into_iter().chain([Choice::Auto]).collect()
 }

@@ -65,7 +65,7 @@ impl Call<'_> {
         let longest = common.one_of(&[2, 40, 40, 300, 300, 3000]);
         let count = common.below(longest);
         if common.once_in(4) {
-            let algorithm = Choice::Algorithm(common.one_of(&Algorithm::ALL));
+            let algorithm = Choice::from(common.one_of(&Algorithm::ALL));
             comm.set_choice(if common.once_in(4) { Choice::Auto } else { algorithm }).unwrap();
         }
         let memory = if own.once_in(4) { own.one_of(&Memory::ALL) } else { Memory::Slices };

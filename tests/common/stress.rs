@@ -28,7 +28,7 @@ fn call<T: Exact>(comm: &mut Communicator, memory: Memory, common: &mut Random, 
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let (longest, op) = (common.one_of(&[20, 2_000, 20_000, 200_000]), common.one_of(&ReduceOp::ALL));
     let (count, root) = (common.below(longest) / ranks * ranks, common.below(ranks));
-    let choice = Choice::Algorithm(common.one_of(&Algorithm::ALL));
+    let choice = Choice::from(common.one_of(&Algorithm::ALL));
     comm.set_choice(choice.clone()).unwrap();
     // Other elements in every call: those of a call before are noticed.
     let begin = |comm: &Communicator| memory.array(comm, inputs::<T>(op, rank, number, count));

@@ -1,17 +1,17 @@
 //! What MPI's own collectives must be like: right, or refused by name, and not a little different.
 
 use unisono::{
-    Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, ReduceOp, Vendor,
+    Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, Method, ReduceOp, Vendor,
 };
 
 use crate::for_every_dtype;
 
 /// Whether MPI may be refused: where none that we know of is, it must not be.
 pub fn may_refuse(choice: &Choice, dtype: DType, op: ReduceOp) -> bool {
-    let is_vendor = matches!(choice, Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi));
+    let is_vendor = choice.vendor() == Some(Vendor::Mpi);
     let compares = matches!(op, ReduceOp::Min | ReduceOp::Max);
     let is_signed = matches!(dtype, DType::I32 | DType::I64);
-    let in_nodes = matches!(choice, Choice::InNodes(..));
+    let in_nodes = matches!(choice, Choice::Method(Method::InNodes(..)));
     is_vendor && (compares && !is_signed || dtype == DType::U8 || dtype.is_half() && !in_nodes)
 }
 
@@ -40,9 +40,9 @@ fn value<T: Element>(random: u64) -> T {
 
 fn agree_on<T: Element>(comm: &mut Communicator) {
     let choices = [
-        Choice::Vendor(Vendor::Mpi),
-        Choice::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi),
-        Choice::InNodes(Algorithm::Rail, Vendor::Mpi),
+        Choice::from(Vendor::Mpi),
+        Choice::from(Method::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi)),
+        Choice::from(Method::InNodes(Algorithm::Rail, Vendor::Mpi)),
     ];
     for op in ReduceOp::ALL {
         // The order of additions is the vendor's, and sums of floats would differ with it; of integers they do not.
@@ -68,7 +68,7 @@ fn agree_on_one<T: Element>(comm: &mut Communicator, choice: &Choice, op: Reduce
         let ran = comm.collective(choice).unwrap().run(&call, bytemuck::cast_slice_mut(&mut array));
         (ran, array)
     };
-    let (by_us, expected) = run(Choice::Algorithm(Algorithm::Ring));
+    let (by_us, expected) = run(Choice::from(Algorithm::Ring));
     by_us.unwrap();
     let (ran, found) = run(choice.clone());
     let what = format!("{op} of {count} {dtype} by {choice}");

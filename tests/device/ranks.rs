@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
-use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, ReduceOp, Vendor};
+use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, Method, ReduceOp, Vendor};
 
 use crate::common::{Exact, assert_reduced, bits, inputs};
 use crate::for_every_dtype;
@@ -71,10 +71,9 @@ fn reduce(comm: &mut Communicator) {
 
 fn reduce_all<T: Exact + DeviceRepr + ValidAsZeroBits>(comm: &mut Communicator) {
     let vendors = [Algorithm::HierarchicalCopy, Algorithm::Rail]
-        .map(|algorithm| Choice::InNodes(algorithm, Vendor::Nccl));
-    let algorithms =
-        [Algorithm::Ring, Algorithm::Butterfly, Algorithm::HierarchicalCopy].map(Choice::Algorithm);
-    let others = [Choice::Auto, Choice::Vendor(Vendor::Nccl)];
+        .map(|algorithm| Choice::from(Method::InNodes(algorithm, Vendor::Nccl)));
+    let algorithms = [Algorithm::Ring, Algorithm::Butterfly, Algorithm::HierarchicalCopy].map(Choice::from);
+    let others = [Choice::Auto, Choice::from(Vendor::Nccl)];
     let mut by_nccl = 0;
     for choice in vendors.into_iter().chain(algorithms).chain(others) {
         comm.set_choice(choice.clone()).unwrap();
@@ -105,11 +104,7 @@ where
         }
         // What is asked for by name may not be had; anything else must be.
         Err(Error::Unsupported(_)) => {
-            assert!(
-                matches!(choice, Choice::Vendor(_) | Choice::InNodes(..)),
-                "{choice}, {op} of {}",
-                T::DTYPE
-            );
+            assert!(choice.vendor().is_some(), "{choice}, {op} of {}", T::DTYPE);
             false
         }
         Err(error) => panic!("{choice}, {op} of {}: {error}", T::DTYPE),
@@ -136,7 +131,7 @@ fn ran(comm: &mut Communicator, expected: &[&str], route: &str) {
 
 /// What was asked for by name is never replaced in silence, and the communicator is as good as before.
 fn refuses(comm: &mut Communicator) {
-    for choice in [Choice::Vendor(Vendor::Nccl), Choice::Vendor(Vendor::Mpi)] {
+    for choice in [Choice::from(Vendor::Nccl), Choice::from(Vendor::Mpi)] {
         comm.set_choice(choice).unwrap();
         let (mut array, stream) = array(comm, &[1.0_f32; 10]);
         let refused = comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream);
@@ -159,7 +154,7 @@ fn another_gpu(comm: &mut Communicator) {
 /// Through the host an array on a GPU ends with the bits of one in the host's memory, however it is cut.
 fn same_bits_as_slices(comm: &mut Communicator) {
     for algorithm in Algorithm::ALL {
-        comm.set_choice(Choice::Algorithm(algorithm)).unwrap();
+        comm.set_choice(algorithm).unwrap();
         for count in [1000, LARGE] {
             let noise = bits::inputs(comm.rank(), count, |noise| noise as f32);
             let (mut array, stream) = array(comm, &noise);
@@ -178,9 +173,7 @@ fn same_bits_as_slices(comm: &mut Communicator) {
 /// Arrays of many pieces, one after the other on the same stream without the host waiting for any: slots are used again while
 /// their last piece is on its way.
 fn pieces(comm: &mut Communicator) {
-    for choice in
-        [Choice::Auto, Choice::Algorithm(Algorithm::HierarchicalCopy), Choice::Algorithm(Algorithm::Ring)]
-    {
+    for choice in [Choice::Auto, Choice::from(Algorithm::HierarchicalCopy), Choice::from(Algorithm::Ring)] {
         comm.set_choice(choice.clone()).unwrap();
         let (mut array, stream) = array(comm, &inputs::<f32>(ReduceOp::Max, comm.rank(), 0, LARGE));
         for _ in 0..4 {
@@ -195,7 +188,7 @@ fn pieces(comm: &mut Communicator) {
 /// More pieces than there are slots, and streams that are now and then much slower than the others: a slot's last piece is still on
 /// its way up when the next one is to come down.
 fn many_pieces(comm: &mut Communicator) {
-    for choice in [Choice::Auto, Choice::Algorithm(Algorithm::RoundRobin)] {
+    for choice in [Choice::Auto, Choice::from(Algorithm::RoundRobin)] {
         comm.set_choice(choice.clone()).unwrap();
         let (mut array, stream) = array(comm, &inputs::<u8>(ReduceOp::Sum, comm.rank(), 0, 33 << 20));
         comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream).unwrap();

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use unisono::{Algorithm, Choice, Communicator, DType, Error, Operation, ReduceOp, Topology, Vendor};
+use unisono::{Algorithm, Choice, Communicator, DType, Error, Method, Operation, ReduceOp, Topology, Vendor};
 
 use crate::common::calls::{Made, Own, Ranks};
 use crate::common::memory::Memory;
@@ -218,10 +218,10 @@ impl Draw {
 
     fn choices(&self, call: &Made) -> Vec<Choice> {
         let offers = |algorithm: &Algorithm| algorithm.plan(call.operation, &self.topology, 0).is_some();
-        let mut choices: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::Algorithm).collect();
+        let mut choices: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::from).collect();
         if self.has_mpi && call.operation == Operation::AllReduce {
             let in_nodes = [Algorithm::HierarchicalCopy, Algorithm::Rail];
-            let in_nodes = in_nodes.map(|algorithm| Choice::InNodes(algorithm, Vendor::Mpi));
+            let in_nodes = in_nodes.map(|algorithm| Choice::from(Method::InNodes(algorithm, Vendor::Mpi)));
             choices.extend(
                 in_nodes.into_iter().filter(|choice| !vendors::may_refuse(choice, call.dtype, call.op)),
             );

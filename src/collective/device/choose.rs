@@ -27,24 +27,26 @@ pub(super) fn choose(
     let in_nodes = can_be_in_nodes(call, topology).and_then(|()| has_nccl(inside));
     let refused = |why: String| Err(Error::Unsupported(format!("{choice} cannot reduce this: {why}")));
     match choice {
-        Choice::Vendor(Vendor::Mpi) | Choice::InNodes(_, Vendor::Mpi) => {
+        Choice::Method(Method::Vendor(Vendor::Mpi) | Method::InNodes(_, Vendor::Mpi)) => {
             refused("MPI's own collectives are for arrays in host memory".to_owned())
         }
-        Choice::Vendor(Vendor::Nccl) => match by_nccl {
+        Choice::Method(Method::Vendor(Vendor::Nccl)) => match by_nccl {
             Ok(()) => Ok(Some((Method::Vendor(Vendor::Nccl), Why::AskedFor))),
             Err(why) => refused(why),
         },
-        Choice::InNodes(algorithm, Vendor::Nccl) => match in_nodes {
+        Choice::Method(Method::InNodes(algorithm, Vendor::Nccl)) => match in_nodes {
             Ok(()) => Ok(Some((Method::InNodes(*algorithm, Vendor::Nccl), Why::AskedFor))),
             Err(why) => refused(why),
         },
-        Choice::Algorithm(_) | Choice::Rules(_) | Choice::Auto => match choice.wished(call.size_bytes()) {
-            Some((algorithm, why)) if is_for_vendors(algorithm) && in_nodes.is_ok() => {
-                Ok(Some((Method::InNodes(algorithm, Vendor::Nccl), why)))
+        Choice::Method(Method::Algorithm(_)) | Choice::Rules(_) | Choice::Auto => {
+            match choice.wished(call.size_bytes()) {
+                Some((algorithm, why)) if is_for_vendors(algorithm) && in_nodes.is_ok() => {
+                    Ok(Some((Method::InNodes(algorithm, Vendor::Nccl), why)))
+                }
+                Some(_) => Ok(None),
+                None => Ok(usual(call, by_nccl.is_ok(), in_nodes.is_ok())),
             }
-            Some(_) => Ok(None),
-            None => Ok(usual(call, by_nccl.is_ok(), in_nodes.is_ok())),
-        },
+        }
     }
 }
 

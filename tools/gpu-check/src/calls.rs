@@ -48,7 +48,7 @@ pub(crate) fn measure(comm: &mut Communicator, route: &str) -> Outcome {
                 let is_ours = (iteration + turn) % 2 == 0;
                 comm.set_choice(Choice::Auto)?;
                 comm.barrier()?;
-                comm.set_choice(Choice::Vendor(Vendor::Nccl))?;
+                comm.set_choice(Vendor::Nccl)?;
                 let began = Instant::now();
                 if is_ours {
                     comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream)?;

@@ -82,7 +82,7 @@ fn with_type<T: Number>(
             let Some(ran) = arrays.reduce(comm, settings, op, count, seen)? else { continue };
             arrays.compare(comm, op, count, &Choice::Auto, seen)?;
             // The host's own algorithms give the host's bits; a vendor adds up in an order of its own.
-            let own = ran.parse::<Algorithm>().ok().map(Choice::Algorithm);
+            let own = ran.parse::<Algorithm>().ok().map(Choice::from);
             let (rank, input) = (comm.rank(), &mut arrays.input[..count + 2 * MARGIN]);
             if let Some(own) = own
                 && values::inexact(input, rank, seen.calls)

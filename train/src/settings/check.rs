@@ -88,14 +88,12 @@ impl Settings {
         computes: &str,
     ) -> Result<(), TrainError> {
         match choice {
-            Choice::Vendor(Vendor::Nccl) | Choice::InNodes(_, Vendor::Nccl) if device.is_cpu() => {
-                refuse(format!(
-                    "the algorithm {choice} works on GPU memory, and this run computes {computes}: choose another one, or \
+            _ if choice.vendor() == Some(Vendor::Nccl) && device.is_cpu() => refuse(format!(
+                "the algorithm {choice} works on GPU memory, and this run computes {computes}: choose another one, or \
                  auto"
-                ))
-            }
+            )),
             Choice::Auto => Ok(()),
-            Choice::Algorithm(algorithm) if *algorithm == buckets::IN_TREE => Ok(()),
+            choice if *choice == buckets::IN_TREE.into() => Ok(()),
             choice if self.world_invariant.is_some() => refuse(format!(
                 "the algorithm {choice} would not be used: a result independent of the number of ranks requires {}; remove \
                  --algorithm",
