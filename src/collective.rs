@@ -9,6 +9,7 @@ use unisono_collectives::model::Machine;
 use unisono_collectives::{Algorithm, Operation, Schedule, Topology, clock};
 
 use crate::call::{Call, Memory, Ran};
+use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Task, agreement};
 use crate::method::{Method, Vendor};
@@ -198,6 +199,18 @@ impl Engine {
         };
         recording.end(done.is_ok());
         done.map(|()| place)
+    }
+
+    /// All-gathers elements, the same number from each rank, rank 0 first, by a fixed algorithm. Part of a call, which settles the
+    /// result.
+    pub(crate) fn gather<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
+        let (rank, ranks) = (self.transport.rank(), self.topology.ranks());
+        let mut all = vec![T::zeroed(); own.len() * ranks];
+        all[rank * own.len()..][..own.len()].copy_from_slice(own);
+        let call = Call { operation: Operation::AllGather, op: None, dtype: T::DTYPE, count: all.len() };
+        let bytes = bytemuck::cast_slice_mut(&mut all);
+        self.run_planned(&Algorithm::Butterfly.into(), &Options::default(), &call, bytes)?;
+        Ok(all)
     }
 
     /// The deadlines of the next call.

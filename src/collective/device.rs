@@ -10,7 +10,6 @@ use super::{Engine, Options};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
 use crate::device::{Gpu, Pipeline, Ranks, Staged, pieces};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Task};
 use crate::gpu::{Span, cuda};
@@ -61,19 +60,8 @@ impl Engine {
         let (rank, topology, registry) =
             (self.transport.rank(), self.topology.clone(), self.transport.registry());
         let timeout = self.limits.usual.timeout;
-        let gather = &mut |own: &[u64]| self.gathered(own);
+        let gather = &mut |own: &[u64]| self.gather(own);
         Gpu::new(context, Ranks { rank, topology: &topology, registry, timeout, gather })
-    }
-
-    /// All-gathers words, the same number from each rank, rank 0 first.
-    fn gathered(&mut self, own: &[u64]) -> Result<Vec<u64>> {
-        let (rank, ranks) = (self.transport.rank(), self.topology.ranks());
-        let mut all = vec![0; own.len() * ranks];
-        all[rank * own.len()..][..own.len()].copy_from_slice(own);
-        let call = Call { operation: Operation::AllGather, op: None, dtype: DType::U64, count: all.len() };
-        let bytes = bytemuck::cast_slice_mut(&mut all);
-        self.run_planned(&Choice::from(Algorithm::Ring), &Options::default(), &call, bytes)?;
-        Ok(all)
     }
 
     /// Reduces an array on this rank's GPU.

@@ -1,10 +1,6 @@
 //! All-gathers for the library's own use.
 
-use unisono_collectives::{Algorithm, Operation};
-
 use super::Communicator;
-use crate::call::Call;
-use crate::collective::Collective as _;
 use crate::dtype::Element;
 use crate::error::Result;
 
@@ -28,12 +24,11 @@ impl Communicator {
         Ok(self.gather_alike(own)?.chunks(own.len()).map(<[u64]>::to_vec).collect())
     }
 
-    /// All-gathers elements, the same number from each rank, by a fixed algorithm.
+    /// All-gathers elements, the same number from each rank, rank 0 first. All ranks call it.
     fn gather_alike<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
-        let mut all = vec![T::zeroed(); own.len() * self.ranks()];
-        all[self.rank() * own.len()..][..own.len()].copy_from_slice(own);
-        let call = Call { operation: Operation::AllGather, op: None, dtype: T::DTYPE, count: all.len() };
-        self.collective(Algorithm::Butterfly)?.run(&call, bytemuck::cast_slice_mut(&mut all))?;
-        Ok(all)
+        let engine = self.seat.engine();
+        engine.check_alive()?;
+        let all = engine.gather(own);
+        engine.settle(all)
     }
 }
