@@ -100,7 +100,7 @@ impl Communicator {
     /// # Panics
     /// If there is no other rank.
     pub fn receive_any<T: Element>(&mut self, values: &mut [T]) -> Result<Rank> {
-        assert!(self.ranks() > 1, "a world of one rank has no messages to receive");
+        self.check_any_other();
         self.seat.engine().receive_any(&self.per_call.options, T::DTYPE, cast_slice_mut(values))
     }
 
@@ -192,6 +192,37 @@ impl Communicator {
         })
     }
 
+    /// The non-blocking form of [`Communicator::receive_any`] (`MPI_Irecv` with `MPI_ANY_SOURCE`), in the order of the calls in
+    /// flight as [`Communicator::send_async`] describes. The request returns the sender and the buffer with the received values.
+    ///
+    /// ```
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     if comm.rank() == 1 {
+    ///         return comm.send(&[1.0_f32; 1000], 0);
+    ///     }
+    ///     let request = comm.receive_any_async(vec![0.0_f32; 1000])?;
+    ///     assert_eq!(request.wait()?, (1, vec![1.0; 1000]));
+    ///     Ok(())
+    /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::send_async`].
+    ///
+    /// # Panics
+    /// As [`Communicator::receive_any`].
+    pub fn receive_any_async<T: Element, B>(&mut self, values: B) -> Result<Request<(Rank, B)>>
+    where
+        B: DerefMut<Target = [T]> + Send + 'static,
+    {
+        self.check_any_other();
+        self.work_async((self.rank(), values), |engine, options, (from, values)| {
+            *from = engine.receive_any(options, T::DTYPE, cast_slice_mut(values))?;
+            Ok(())
+        })
+    }
+
     /// The non-blocking form of [`Communicator::exchange`] (`MPI_Isendrecv`), in the order of the calls in flight as
     /// [`Communicator::send_async`] describes. The request returns both buffers: the values sent and those received.
     ///
@@ -217,6 +248,12 @@ impl Communicator {
             let (outgoing, incoming) = ((cast_slice(values), to), (cast_slice_mut(received), from));
             engine.messages(options, T::DTYPE, Some(outgoing), Some(incoming))
         })
+    }
+
+    /// # Panics
+    /// If there is no other rank.
+    fn check_any_other(&self) {
+        assert!(self.ranks() > 1, "a world of one rank has no messages to receive");
     }
 
     /// # Panics
