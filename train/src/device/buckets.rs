@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, Storage, Tensor, bail};
-use cudarc::driver::{CudaSlice, CudaStream, DriverError};
+use unisono::cudarc::driver::{CudaSlice, CudaStream, DriverError};
 
 use crate::buckets::{BucketSettings, Parcel, Pass, Place, Plan, Sums, Way};
 use crate::error::TrainError;
