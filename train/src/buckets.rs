@@ -12,6 +12,7 @@ use super::replica::{Parameter, Tally};
 use unisono::{Algorithm, Communicator, DType, Error, Method, Ran, ReduceOp, Why};
 
 mod filling;
+mod ledger;
 mod parcel;
 mod plan;
 mod sums;
@@ -22,6 +23,7 @@ pub use parcel::Flight;
 pub use sums::Sums;
 pub use wire::Wire;
 
+pub(super) use ledger::Ledger;
 pub(super) use parcel::Parcel;
 pub(super) use plan::{Place, Plan};
 use sums::Tree;
@@ -133,8 +135,7 @@ pub enum Order {
 /// ```
 #[derive(Debug)]
 pub struct Buckets {
-    names: Vec<String>,
-    plan: Plan,
+    ledger: Ledger,
     buckets: Vec<Bucket>,
     /// The sums, if they cannot travel with the gradients because these are rounded.
     aside: Option<Parcel<f32>>,
@@ -142,9 +143,6 @@ pub struct Buckets {
     f16_scale: f32,
     has_others: bool,
     way: Way,
-    /// How many buckets have been launched.
-    launched: usize,
-    own: Sums,
     /// Whether the parameter has a gradient from an earlier pass of this step.
     is_filled: Vec<bool>,
     flights: Vec<Flight>,
@@ -155,8 +153,6 @@ pub struct Buckets {
 struct Bucket {
     gradients: Parcel<f32>,
     narrow: Narrow,
-    /// How many gradients are not yet complete.
-    missing: usize,
     is_back: bool,
 }
 
@@ -171,14 +167,13 @@ impl Buckets {
         parameters: &[Parameter],
         settings: &BucketSettings,
     ) -> Result<Self, Error> {
-        let plan = Plan::new(parameters, settings.first_bucket_bytes, settings.bucket_bytes);
+        let ledger = Ledger::new(parameters, settings);
         let rides_along = settings.wire == Wire::F32;
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
-        let buckets = (0..).zip(&plan.counts).map(|(bucket, &count)| {
+        let buckets = (0..).zip(&ledger.plan.counts).map(|(bucket, &count)| {
             Ok(Bucket {
                 gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
                 narrow: Narrow::new(comm, settings.wire, bucket, count)?,
-                missing: 0,
                 is_back: true,
             })
         });
@@ -196,12 +191,9 @@ impl Buckets {
             f16_scale: settings.f16_scale,
             has_others: ranks > 1,
             way: Way { is_beside: settings.overlap.is_beside(comm), in_tree: settings.order == Order::Tree },
-            launched: plan.counts.len(),
-            own: Sums::default(),
             is_filled: vec![false; parameters.len()],
             flights: Vec::new(),
-            names: parameters.iter().map(|parameter| parameter.name.clone()).collect(),
-            plan,
+            ledger,
         })
     }
 
@@ -233,7 +225,11 @@ impl Buckets {
 
     /// The indices of the parameters in each bucket, in the order in which buckets are launched.
     pub fn parameters(&self) -> impl Iterator<Item = &[usize]> {
-        self.plan.members.iter().map(Vec::as_slice)
+        self.ledger.plan.members.iter().map(Vec::as_slice)
+    }
+
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// Starts a pass that fills the buckets. The last pass of a step all-reduces them, so every rank needs one, even if it is
@@ -254,18 +250,18 @@ impl Buckets {
             self.flights.extend(aside.land()?);
             return Ok(Sums::read(aside.values()));
         }
-        match self.plan.counts.first() {
+        match self.ledger.plan.counts.first() {
             Some(&count) => {
                 self.land(0)?;
                 Ok(Sums::read(&self.buckets[0].gradients.values()[count..]))
             }
-            None => Ok(self.own),
+            None => Ok(self.ledger.own),
         }
     }
 
     /// This rank's own sums of this step.
     pub fn own_tally(&self) -> Tally {
-        self.own.tally
+        self.ledger.own.tally
     }
 
     /// The gradient of a parameter, summed over all ranks. Waits for its bucket.
@@ -276,7 +272,7 @@ impl Buckets {
     /// # Panics
     /// If the parameter is not trained.
     pub fn gradient(&mut self, index: usize) -> Result<&[f32], Error> {
-        let Place { bucket, ref range } = *self.plan.place(index, &self.names);
+        let Place { bucket, ref range } = *self.ledger.place(index);
         let range = range.clone();
         self.land(bucket)?;
         Ok(&self.buckets[bucket].gradients.values()[range])
@@ -305,7 +301,10 @@ impl Buckets {
 
     /// Waits for a bucket.
     fn land(&mut self, bucket: usize) -> Result<(), Error> {
-        assert!(bucket < self.launched, "bucket {bucket} is not on its way: the last pass has not ended");
+        assert!(
+            bucket < self.ledger.launched,
+            "bucket {bucket} is not on its way: the last pass has not ended"
+        );
         let bucket = &mut self.buckets[bucket];
         if bucket.is_back {
             return Ok(());
@@ -321,30 +320,32 @@ impl Buckets {
 
     /// Sends the sums other than gradients, or puts them where the first bucket will carry them.
     fn send_sums(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        match (&mut self.aside, self.plan.counts.first()) {
+        let Ledger { plan, own, .. } = &self.ledger;
+        match (&mut self.aside, plan.counts.first()) {
             (Some(aside), _) => {
-                self.own.write(aside.values_mut());
+                own.write(aside.values_mut());
                 if self.has_others { aside.launch(comm, self.way) } else { Ok(()) }
             }
             (None, Some(&count)) => {
-                self.own.write(&mut self.buckets[0].gradients.values_mut()[count..]);
+                own.write(&mut self.buckets[0].gradients.values_mut()[count..]);
                 Ok(())
             }
             (None, None) => Ok(()),
         }
     }
 
-    /// Launches, in order, all buckets that are complete and not yet launched.
+    /// Launches, in order, all buckets that are full and not yet launched.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        while let Some(bucket) = self.buckets.get_mut(self.launched).filter(|bucket| bucket.missing == 0) {
+        while let Some(full) = self.ledger.full() {
             if self.has_others {
+                let bucket = &mut self.buckets[full];
                 match &mut bucket.narrow {
                     Narrow::No => bucket.gradients.launch(comm, self.way)?,
                     narrow => narrow.launch(comm, self.way, bucket.gradients.values(), self.f16_scale)?,
                 }
                 bucket.is_back = false;
             }
-            self.launched += 1;
+            self.ledger.launched += 1;
         }
         Ok(())
     }

@@ -1,24 +1,13 @@
-//! The device of a model: the CPU or, with the feature `cuda`, this rank's GPU; and the data-parallel step there.
+//! The device of a model: the CPU or, with the feature `cuda`, this rank's GPU.
 //!
-//! On a GPU, gradients stay there: each is copied into its bucket in device memory as soon as the backward pass
-//! knows it, full buckets are all-reduced during that pass, and the update uses candle operations. Values go
-//! through the host when they are broadcast, compared, saved or read, which is rare: so files and hashes are the same as the CPU's.
+//! On a GPU, gradients and parameters stay there. Values go through the host when they are broadcast, compared, saved or read,
+//! which is rare: so files and hashes are the same as the CPU's.
 
-#[cfg(not(feature = "cuda"))]
-mod absent;
-#[cfg(feature = "cuda")]
-mod buckets;
 #[cfg(feature = "candle")]
 mod choice;
-#[cfg(feature = "cuda")]
-mod step;
 
-#[cfg(not(feature = "cuda"))]
-pub(super) use absent::OnDevice;
 #[cfg(feature = "candle")]
 pub use choice::DeviceKind;
-#[cfg(feature = "cuda")]
-pub(super) use step::OnDevice;
 
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
 

@@ -12,6 +12,7 @@
 
 #![deny(unsafe_code)]
 
+mod backend;
 mod buckets;
 #[cfg(feature = "candle")]
 pub mod candle;

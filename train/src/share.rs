@@ -1,6 +1,5 @@
 //! A rank's share of a step, wherever its gradients are, and the report of the step.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::buckets::Sums;
@@ -62,10 +61,4 @@ impl std::ops::AddAssign for Times {
         self.exposed += other.exposed;
         self.update += other.update;
     }
-}
-
-/// The indices that are in all passes so far and in a further one.
-pub(super) fn in_every_pass(so_far: Option<BTreeSet<usize>>, of_pass: Vec<usize>) -> Option<BTreeSet<usize>> {
-    let of_pass: BTreeSet<_> = of_pass.into_iter().collect();
-    Some(so_far.map_or_else(|| of_pass.clone(), |so_far| &so_far & &of_pass))
 }

@@ -1,16 +1,16 @@
 //! The data-parallel step: [`Mirror::step`] reads in the order in which things happen.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use super::backend::{self, Backend};
 use super::buckets::{BucketSettings, Buckets, Pass, Sums};
-use super::optimizer::{Optimizer, OptimizerSettings, clip_factor, square_sum};
-use super::replica::{Fill, Gradients, Replica, Tally};
-use super::share::{Share, StepReport, Times, in_every_pass};
+use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
+use super::replica::Replica;
+use super::share::{Share, StepReport};
 use super::trace::{Lane, Recorder};
 use crate::compare;
-use crate::compare::agree;
-use crate::device::OnDevice;
 use crate::error::TrainError;
 use unisono::Communicator;
 
@@ -20,11 +20,10 @@ use unisono::Communicator;
 #[derive(Debug)]
 pub struct Mirror<R> {
     replica: R,
-    buckets: Buckets,
-    optimizer: Optimizer,
-    /// The buckets and optimizer of a replica on a GPU.
-    device: Option<OnDevice>,
+    /// The buckets and the optimizer.
+    backend: Box<dyn Backend<R>>,
     clip_norm: Option<f64>,
+    /// The indices of parameters that were reported to have no gradient.
     never_put: BTreeSet<usize>,
     recorder: Option<Recorder>,
 }
@@ -48,23 +47,8 @@ impl<R: Replica> Mirror<R> {
             replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
             sent?;
         }
-        let device = OnDevice::of(comm, &replica, optimizer, buckets);
-        let device = if cfg!(feature = "cuda") { agree(comm, device)? } else { device? };
-        let trained = replica.parameters().iter();
-        let parameters =
-            trained.map(|found| (if found.is_trained { found.count() } else { 0 }, found.shape.len() < 2));
-        Ok(Self {
-            optimizer: Optimizer::new(optimizer, parameters)?,
-            buckets: match device {
-                None => Buckets::new(comm, replica.parameters(), buckets)?,
-                Some(_) => Buckets::new(comm, &[], buckets)?,
-            },
-            replica,
-            device,
-            clip_norm,
-            never_put: BTreeSet::new(),
-            recorder: None,
-        })
+        let backend = backend::of(comm, &replica, optimizer, buckets)?;
+        Ok(Self { replica, backend, clip_norm, never_put: BTreeSet::new(), recorder: None })
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
@@ -83,57 +67,62 @@ impl<R: Replica> Mirror<R> {
         rate: f64,
         goes_on: impl FnOnce(&Sums) -> bool,
     ) -> Result<StepReport, TrainError> {
-        if let Some(device) = &mut self.device {
-            let (report, never_put) =
-                device.step(comm, &mut self.replica, share, rate, self.clip_norm, goes_on)?;
-            return Ok(StepReport { without_gradient: self.new_names(never_put), ..report });
-        }
         let began = Instant::now();
-        let without_gradient = self.pass(comm, share)?;
+        let without_gradient = self.passes(comm, share)?;
+        self.backend.wait_for_passes()?;
         let computed = Instant::now();
-        let sums = self.buckets.sums()?;
+        let sums = self.backend.sums()?;
         let mut norm = None;
         if goes_on(&sums) && sums.tally.targets > 0.0 {
             let mut scale = (1.0 / sums.tally.targets) as f32;
             if let Some(most) = self.clip_norm {
-                let found = self.norm()? * f64::from(scale);
+                let found = self.norm(comm)? * f64::from(scale);
                 scale *= clip_factor(found, most);
                 norm = Some(found);
             }
-            self.update(scale, rate as f32)?;
+            self.update(comm, scale, rate as f32)?;
         }
-        self.buckets.land_all()?;
-        let times = self.times(began, computed);
-        Ok(StepReport { sums, own: self.buckets.own_tally(), norm, times, without_gradient })
+        self.backend.finish(comm)?;
+        let times = self.backend.times(computed - began, computed.elapsed());
+        for flight in self.backend.buckets().flights() {
+            if let Some(recorder) = &mut self.recorder {
+                let name = flight.bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
+                recorder.span(Lane::Communication, name, flight.began, flight.ended);
+            }
+        }
+        Ok(StepReport { sums, own: self.backend.ledger().own.tally, norm, times, without_gradient })
     }
 
     /// Runs this rank's micro-batches. Returns the parameters that have no gradient for the first time.
-    fn pass(
+    fn passes(
         &mut self,
         comm: &mut Communicator,
         share: Share<'_, R::Batch>,
     ) -> Result<Vec<String>, TrainError> {
-        let of = share.passes.len().max(1);
-        let mut never_put = None;
+        let Share { passes, is_out_of_data, asks_to_stop } = share;
+        let of = passes.len().max(1);
+        let mut never_put: Option<BTreeSet<usize>> = None;
         for number in 0..of {
-            let Share { is_out_of_data, asks_to_stop, .. } = share;
             let pass = Pass { number, of, is_out_of_data, asks_to_stop };
-            let mut filling = self.buckets.fill(comm, pass);
-            let batch = share.passes.get(number).and_then(Option::as_ref);
-            if let Some(batch) = batch {
-                let began = Instant::now();
-                let mut watched = Watched { gradients: &mut filling, weighed: None };
-                self.replica.pass(batch, &mut watched)?;
-                let weighed = watched.weighed.unwrap_or(began);
-                if let Some(recorder) = &mut self.recorder {
-                    recorder.span(Lane::Compute, "forward", began, weighed);
-                    recorder.span(Lane::Compute, "backward", weighed, Instant::now());
-                }
+            let Some(Some(batch)) = passes.get(number) else {
+                self.backend.pass(comm, pass, &mut |_| Ok(()))?;
+                continue;
+            };
+            let (began, mut ended) = (Instant::now(), None);
+            let without = self.backend.pass(comm, pass, &mut |gradients| {
+                self.replica.pass(batch, gradients)?;
+                ended = Some(Instant::now());
+                Ok(())
+            })?;
+            if let (Some(weighed), Some(ended)) = (self.backend.ledger().weighed, ended) {
+                self.span(Lane::Compute, |_| "forward", began, weighed);
+                self.span(Lane::Compute, |_| "backward", weighed, ended);
             }
-            let without = filling.end()?;
-            if batch.is_some() {
-                never_put = in_every_pass(never_put, without);
-            }
+            let without = without.into_iter().collect();
+            never_put = Some(match never_put {
+                Some(earlier) => &earlier & &without,
+                None => without,
+            });
         }
         Ok(self.new_names(never_put))
     }
@@ -147,58 +136,43 @@ impl<R: Replica> Mirror<R> {
     }
 
     /// The norm of the summed gradient. Waits for all buckets.
-    fn norm(&mut self) -> Result<f64, TrainError> {
+    fn norm(&mut self, comm: &mut Communicator) -> Result<f64, TrainError> {
         let mut squares = 0.0;
         for index in self.trained() {
-            squares += square_sum(self.buckets.gradient(index)?);
+            self.backend.land(comm, index)?;
+            squares += self.backend.square_sum(index)?;
         }
         Ok(squares.sqrt())
     }
 
     /// Updates all parameters, bucket by bucket as they arrive.
-    fn update(&mut self, scale: f32, rate: f32) -> Result<(), TrainError> {
-        self.optimizer.begin_step();
+    fn update(&mut self, comm: &mut Communicator, scale: f32, rate: f32) -> Result<(), TrainError> {
+        self.backend.begin_update();
         for index in self.trained() {
-            let gradient = self.buckets.gradient(index)?;
+            self.backend.land(comm, index)?;
             let began = Instant::now();
-            let optimizer = &mut self.optimizer;
-            self.replica.with_values(index, &mut |values| {
-                optimizer.update(index, values, gradient, scale, rate);
-            })?;
-            if let Some(recorder) = &mut self.recorder {
-                recorder.span(
-                    Lane::Update,
-                    self.replica.parameters()[index].name.clone(),
-                    began,
-                    Instant::now(),
-                );
-            }
+            self.backend.update(&mut self.replica, index, scale, rate)?;
+            let name = |replica: &R| replica.parameters()[index].name.clone();
+            self.span(Lane::Update, name, began, Instant::now());
         }
         Ok(())
     }
 
     /// The indices of trained parameters, in the order in which buckets arrive.
     fn trained(&self) -> Vec<usize> {
-        self.buckets.parameters().flatten().copied().collect()
+        self.backend.ledger().plan.members.concat()
     }
 
-    fn times(&mut self, began: Instant, computed: Instant) -> Times {
-        let (hidden, exposed) = self.buckets.hidden_and_exposed();
-        if let Some(recorder) = &mut self.recorder {
-            for flight in self.buckets.flights() {
-                let name = flight.bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
-                recorder.span(Lane::Communication, name, flight.began, flight.ended);
-            }
-        }
-        // In turn, buckets travel in the midst of a pass; otherwise they are waited for in the midst of the update.
-        let (during_pass, during_update) =
-            if self.buckets.is_beside() { (Duration::ZERO, exposed) } else { (exposed, Duration::ZERO) };
-        Times {
-            input: Duration::ZERO,
-            compute: (computed - began).saturating_sub(during_pass),
-            hidden,
-            exposed,
-            update: computed.elapsed().saturating_sub(during_update),
+    /// Records what the host did. What a GPU does, it does later than the host knows.
+    fn span<N: Into<Cow<'static, str>>>(
+        &mut self,
+        lane: Lane,
+        name: impl FnOnce(&R) -> N,
+        began: Instant,
+        ended: Instant,
+    ) {
+        if let Some(recorder) = self.recorder.as_mut().filter(|_| !self.backend.is_gpu()) {
+            recorder.span(lane, name(&self.replica), began, ended);
         }
     }
 
@@ -212,10 +186,7 @@ impl<R: Replica> Mirror<R> {
     /// # Errors
     /// [`TrainError::Replica`] if the state cannot be copied.
     pub fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {
-        if let Some(device) = &self.device {
-            device.save(&mut self.optimizer)?;
-        }
-        Ok(&self.optimizer)
+        self.backend.optimizer()
     }
 
     /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
@@ -227,18 +198,17 @@ impl<R: Replica> Mirror<R> {
         steps: u64,
         state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
     ) -> Result<(), TrainError> {
-        self.optimizer.restore(steps, state)?;
-        self.device.as_mut().map_or(Ok(()), |device| device.load(&self.optimizer))
+        self.backend.restore_optimizer(steps, &mut state.into_iter())
     }
 
     /// Whether the replica is on a GPU, and gradients are reduced there.
     pub fn is_on_device(&self) -> bool {
-        self.device.is_some()
+        self.backend.is_gpu()
     }
 
     /// The buckets; empty if gradients are reduced on a GPU.
     pub fn buckets(&self) -> &Buckets {
-        &self.buckets
+        self.backend.buckets()
     }
 
     /// Records what happens in steps from now on; returns what was recorded so far. Work on a GPU is not recorded.
@@ -257,22 +227,5 @@ impl<R: Replica> Mirror<R> {
     /// [`TrainError::Replica`].
     pub fn hash(&mut self) -> Result<u64, TrainError> {
         Ok(compare::hash(&mut self.replica)?)
-    }
-}
-
-/// Forwards gradients, and notes when the forward pass ended.
-struct Watched<'a, G> {
-    gradients: &'a mut G,
-    weighed: Option<Instant>,
-}
-
-impl<G: Gradients> Gradients for Watched<'_, G> {
-    fn weigh(&mut self, tally: Tally) {
-        self.weighed = Some(Instant::now());
-        self.gradients.weigh(tally);
-    }
-
-    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
-        self.gradients.put(index, write);
     }
 }

@@ -1,6 +1,6 @@
 //! A pass that fills the buckets.
 
-use super::{Buckets, Sums};
+use super::{Buckets, Place, Sums};
 use crate::replica::{Fill, Gradients, Tally};
 use unisono::{Communicator, Error};
 
@@ -32,16 +32,11 @@ impl Pass {
 pub struct Filling<'a> {
     buckets: &'a mut Buckets,
     comm: &'a mut Communicator,
-    pass: Pass,
-    /// By the index of the parameter.
-    is_whole: Vec<bool>,
-    is_weighed: bool,
     failure: Option<Error>,
 }
 
 impl<'a> Filling<'a> {
     pub(super) fn new(buckets: &'a mut Buckets, comm: &'a mut Communicator, pass: Pass) -> Self {
-        assert!(pass.number < pass.of, "pass {} of {}", pass.number, pass.of);
         assert!(
             buckets.buckets.iter().all(|bucket| bucket.is_back),
             "a bucket of the step before is on its way"
@@ -51,17 +46,12 @@ impl<'a> Filling<'a> {
             "a step of {} passes: to be added up in a balanced tree they must be a power of two",
             pass.of
         );
+        buckets.ledger.begin(pass);
         if pass.number == 0 {
-            buckets.own = Sums::default();
             buckets.is_filled.fill(false);
             buckets.flights.clear();
-            buckets.launched = 0;
         }
-        for (bucket, members) in buckets.buckets.iter_mut().zip(&buckets.plan.members) {
-            bucket.missing = members.len();
-        }
-        let is_whole = vec![false; buckets.is_filled.len()];
-        Self { buckets, comm, pass, is_whole, is_weighed: false, failure: None }
+        Self { buckets, comm, failure: None }
     }
 
     /// Ends the pass. A missing gradient counts as zero; returns the indices of these parameters. The
@@ -70,11 +60,10 @@ impl<'a> Filling<'a> {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn end(mut self) -> Result<Vec<usize>, Error> {
-        if !self.is_weighed {
+        if self.buckets.ledger.weighed.is_none() {
             self.weigh(Tally::default());
         }
-        let trained: Vec<_> = self.buckets.plan.trained().collect();
-        let without: Vec<_> = trained.into_iter().filter(|&index| !self.is_whole[index]).collect();
+        let without = self.buckets.ledger.not_put();
         for &index in &without {
             self.put(index, &mut |gradient, fill| {
                 if fill == Fill::Set {
@@ -94,52 +83,39 @@ impl<'a> Filling<'a> {
 
 impl Gradients for Filling<'_> {
     fn weigh(&mut self, tally: Tally) {
-        assert!(!self.is_weighed, "a pass is weighed once");
-        self.is_weighed = true;
-        let Pass { number, is_out_of_data, asks_to_stop, .. } = self.pass;
-        let buckets = &mut *self.buckets;
-        match &mut buckets.tree {
-            Some(tree) => buckets.own = tree.carry_sums(number, Sums { tally, ..Sums::default() }),
-            None => buckets.own.tally += tally,
+        let Buckets { ledger, tree, .. } = &mut *self.buckets;
+        ledger.weigh(tally);
+        if let Some(tree) = tree {
+            ledger.own.tally = tree.carry_sums(ledger.pass.number, Sums { tally, ..Sums::default() }).tally;
         }
-        // Of the rank, and not of a pass.
-        buckets.own.ranks_out_of_data = f64::from(u8::from(is_out_of_data));
-        buckets.own.ranks_to_stop = f64::from(u8::from(asks_to_stop));
-        if self.pass.is_last() {
+        if ledger.pass.is_last() {
             self.attempt(Buckets::send_sums);
         }
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
-        let Pass { number, .. } = self.pass;
-        let buckets = &mut *self.buckets;
-        let name = &buckets.names[index];
-        assert!(self.is_weighed, "the gradient of {name} was put before the pass was weighed");
-        assert!(!self.is_whole[index], "the gradient of {name} was put twice in one pass");
-        self.is_whole[index] = true;
-        let place = buckets.plan.place(index, &buckets.names).clone();
-        let bucket = &mut buckets.buckets[place.bucket];
-        match &mut buckets.tree {
+        let Buckets { ledger, buckets, tree, is_filled, .. } = &mut *self.buckets;
+        let Place { bucket, range } = ledger.put(index);
+        let Pass { number, .. } = ledger.pass;
+        let gradients = &mut buckets[bucket].gradients;
+        match tree {
             None => {
-                let fill = if buckets.is_filled[index] { Fill::Add } else { Fill::Set };
-                write(&mut bucket.gradients.values_mut()[place.range], fill);
+                let fill = if is_filled[index] { Fill::Add } else { Fill::Set };
+                write(&mut gradients.values_mut()[range], fill);
             }
-            Some(tree) if self.pass.is_last() => {
-                let gradient = &mut bucket.gradients.values_mut()[place.range];
+            Some(tree) if ledger.pass.is_last() => {
+                let gradient = &mut gradients.values_mut()[range];
                 write(gradient, Fill::Set);
                 tree.carry(number, index, gradient);
             }
             Some(tree) => {
-                let mut gradient = std::mem::take(tree.waiting(number, index, place.range.len()));
+                let mut gradient = std::mem::take(tree.waiting(number, index, range.len()));
                 write(&mut gradient, Fill::Set);
                 tree.carry(number, index, &mut gradient);
-                *tree.waiting(number, index, place.range.len()) = gradient;
+                *tree.waiting(number, index, range.len()) = gradient;
             }
         }
-        buckets.is_filled[index] = true;
-        bucket.missing -= 1;
-        if self.pass.is_last() {
-            self.attempt(Buckets::launch);
-        }
+        is_filled[index] = true;
+        self.attempt(Buckets::launch);
     }
 }

@@ -47,12 +47,9 @@ impl Plan {
         plan
     }
 
-    /// # Panics
-    /// If the parameter is not trained.
-    pub(crate) fn place(&self, index: usize, names: &[String]) -> &Place {
-        self.places[index]
-            .as_ref()
-            .unwrap_or_else(|| panic!("{} has no gradient: it is not trained", names[index]))
+    /// The place of the gradient of a parameter, if it is trained.
+    pub(crate) fn place(&self, index: usize) -> Option<&Place> {
+        self.places[index].as_ref()
     }
 
     /// The indices of all trained parameters.
@@ -72,7 +69,8 @@ mod tests {
         let plan = Plan::new(&parameters, 64, 256);
         assert_eq!(plan.members, [vec![5], vec![3], vec![2, 1], vec![0]]);
         assert_eq!(plan.counts, [16, 64, 64, 16]);
-        assert_eq!(plan.place(1, &[]), &Place { bucket: 2, range: 32..62 });
+        assert_eq!(plan.place(1), Some(&Place { bucket: 2, range: 32..62 }));
+        assert_eq!(plan.place(4), None);
         assert!(plan.trained().eq([0, 1, 2, 3, 5]));
     }
 

@@ -1,0 +1,94 @@
+//! Where gradients are reduced and parameters updated: on the host or, with the feature `cuda`, on this rank's GPU.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::buckets::{BucketSettings, Buckets, Ledger, Pass, Sums};
+use super::optimizer::{Optimizer, OptimizerSettings};
+use super::replica::{Gradients, Parameter, Replica, ReplicaError};
+use super::share::Times;
+use crate::error::TrainError;
+use unisono::Communicator;
+
+#[cfg(feature = "cuda")]
+mod gpu;
+mod host;
+
+/// What a data-parallel step does with gradients and parameters, in the order in which it does so.
+pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
+    /// Has `run` fill the buckets with the gradients of a pass; returns the indices of parameters without one.
+    fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError>;
+
+    /// Waits until the passes are computed.
+    fn wait_for_passes(&self) -> Result<(), TrainError>;
+
+    /// The sums over all ranks besides gradients. Waits for them.
+    fn sums(&mut self) -> Result<Sums, TrainError>;
+
+    /// Waits for the gradient of a parameter, summed over all ranks.
+    fn land(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError>;
+
+    /// The sum of the squares of a landed gradient's elements.
+    fn square_sum(&mut self, index: usize) -> Result<f64, TrainError>;
+
+    /// Starts the update.
+    fn begin_update(&mut self);
+
+    /// Updates a parameter with `scale` times its landed gradient, at the learning rate `rate`.
+    fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError>;
+
+    /// Waits for all buckets, updated with or not, and for the update.
+    fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError>;
+
+    /// Divides the time of the passes, and the time from there to the end, into what a rank did.
+    fn times(&self, passes: Duration, rest: Duration) -> Times;
+
+    /// What the passes of the step have put into the buckets.
+    fn ledger(&self) -> &Ledger;
+
+    /// The buckets on the host.
+    fn buckets(&self) -> &Buckets;
+
+    /// The optimizer, with its state on the host.
+    fn optimizer(&mut self) -> Result<&Optimizer, TrainError>;
+
+    /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
+    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError>;
+
+    /// Whether this is a GPU.
+    fn is_gpu(&self) -> bool;
+}
+
+/// Runs a pass, and reports its gradients.
+pub(super) type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaError>;
+
+/// The state of an optimizer, as [`Optimizer::state`] gives it.
+pub(super) type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
+
+/// The backend of this replica: the GPU on which it is, or the host. Called by all ranks.
+///
+/// # Errors
+/// As [`Buckets::new`]; on a GPU also [`TrainError::Setting`], on all ranks, if a GPU does not support these settings or the
+/// replica of a rank is on another rank's.
+pub(super) fn of<R: Replica>(
+    comm: &mut Communicator,
+    replica: &R,
+    optimizer: OptimizerSettings,
+    buckets: &BucketSettings,
+) -> Result<Box<dyn Backend<R>>, TrainError> {
+    #[cfg(feature = "cuda")]
+    {
+        let gpu = gpu::Gpu::of(comm, replica, optimizer, buckets);
+        if let Some(gpu) = crate::compare::agree(comm, gpu)? {
+            return Ok(Box::new(gpu));
+        }
+    }
+    let parameters = replica.parameters();
+    let optimizer = optimizer_of(optimizer, parameters)?;
+    Ok(Box::new(host::Host { optimizer, buckets: Buckets::new(comm, parameters, buckets)? }))
+}
+
+fn optimizer_of(settings: OptimizerSettings, parameters: &[Parameter]) -> unisono::Result<Optimizer> {
+    let trained = |found: &Parameter| if found.is_trained { found.count() } else { 0 };
+    Optimizer::new(settings, parameters.iter().map(|found| (trained(found), found.shape.len() < 2)))
+}

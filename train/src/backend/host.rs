@@ -1,0 +1,90 @@
+//! The host: gradients in registered memory, and parameters in the framework's.
+
+use std::time::Duration;
+
+use super::{Backend, Run, State};
+use crate::buckets::{Buckets, Ledger, Pass, Sums};
+use crate::error::TrainError;
+use crate::optimizer::{Optimizer, square_sum};
+use crate::replica::Replica;
+use crate::share::Times;
+use unisono::Communicator;
+
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) buckets: Buckets,
+    pub(super) optimizer: Optimizer,
+}
+
+impl<R: Replica> Backend<R> for Host {
+    fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError> {
+        let mut filling = self.buckets.fill(comm, pass);
+        run(&mut filling)?;
+        Ok(filling.end()?)
+    }
+
+    fn wait_for_passes(&self) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn sums(&mut self) -> Result<Sums, TrainError> {
+        Ok(self.buckets.sums()?)
+    }
+
+    fn land(&mut self, _: &mut Communicator, index: usize) -> Result<(), TrainError> {
+        self.buckets.gradient(index)?;
+        Ok(())
+    }
+
+    fn square_sum(&mut self, index: usize) -> Result<f64, TrainError> {
+        Ok(square_sum(self.buckets.gradient(index)?))
+    }
+
+    fn begin_update(&mut self) {
+        self.optimizer.begin_step();
+    }
+
+    fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError> {
+        let gradient = self.buckets.gradient(index)?;
+        let update = &mut |values: &mut [f32]| self.optimizer.update(index, values, gradient, scale, rate);
+        Ok(replica.with_values(index, update)?)
+    }
+
+    fn finish(&mut self, _: &mut Communicator) -> Result<(), TrainError> {
+        Ok(self.buckets.land_all()?)
+    }
+
+    fn times(&self, passes: Duration, rest: Duration) -> Times {
+        let (hidden, exposed) = self.buckets.hidden_and_exposed();
+        // In turn, buckets travel in the midst of a pass; otherwise they are waited for in the midst of the update.
+        let (during_passes, during_rest) =
+            if self.buckets.is_beside() { (Duration::ZERO, exposed) } else { (exposed, Duration::ZERO) };
+        Times {
+            input: Duration::ZERO,
+            compute: passes.saturating_sub(during_passes),
+            hidden,
+            exposed,
+            update: rest.saturating_sub(during_rest),
+        }
+    }
+
+    fn ledger(&self) -> &Ledger {
+        self.buckets.ledger()
+    }
+
+    fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {
+        Ok(&self.optimizer)
+    }
+
+    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
+        Ok(self.optimizer.restore(steps, state)?)
+    }
+
+    fn is_gpu(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,106 @@
+//! What the passes of a step have put into the buckets, wherever their memory is.
+
+use std::time::Instant;
+
+use super::{BucketSettings, Pass, Place, Plan, Sums};
+use crate::replica::{Parameter, Tally};
+
+/// Counts what the passes of a step put into one rank's buckets: which gradients are there, which buckets are therefore
+/// full, and this rank's own sums.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) plan: Plan,
+    /// The pass that fills the buckets now.
+    pub(crate) pass: Pass,
+    /// When the pass was weighed.
+    pub(crate) weighed: Option<Instant>,
+    /// This rank's own sums of this step.
+    pub(crate) own: Sums,
+    /// How many buckets have been launched.
+    pub(crate) launched: usize,
+    /// Whether the pass has put the gradient of the parameter with this index.
+    is_put: Vec<bool>,
+    /// How many gradients of each bucket the pass has not put yet.
+    missing: Vec<usize>,
+}
+
+impl Ledger {
+    pub(crate) fn new(parameters: &[Parameter], settings: &BucketSettings) -> Self {
+        let plan = Plan::new(parameters, settings.first_bucket_bytes, settings.bucket_bytes);
+        let buckets = plan.counts.len();
+        Self {
+            parameters: parameters.to_vec(),
+            plan,
+            pass: Pass::ONLY,
+            weighed: None,
+            own: Sums::default(),
+            launched: buckets,
+            is_put: vec![false; parameters.len()],
+            missing: vec![0; buckets],
+        }
+    }
+
+    /// Starts a pass.
+    ///
+    /// # Panics
+    /// If the step has no pass of this number.
+    pub(crate) fn begin(&mut self, pass: Pass) {
+        assert!(pass.number < pass.of, "pass {} of {}", pass.number, pass.of);
+        if pass.number == 0 {
+            self.own = Sums::default();
+            self.launched = 0;
+        }
+        self.pass = pass;
+        self.weighed = None;
+        self.is_put.fill(false);
+        self.missing = self.plan.members.iter().map(Vec::len).collect();
+    }
+
+    /// Adds the tally of the pass to this rank's sums.
+    ///
+    /// # Panics
+    /// If the pass was weighed before.
+    pub(crate) fn weigh(&mut self, tally: Tally) {
+        assert!(self.weighed.is_none(), "a pass is weighed once");
+        self.weighed = Some(Instant::now());
+        self.own.tally += tally;
+        // Of the rank, and not of a pass.
+        self.own.ranks_out_of_data = f64::from(u8::from(self.pass.is_out_of_data));
+        self.own.ranks_to_stop = f64::from(u8::from(self.pass.asks_to_stop));
+    }
+
+    /// Notes that the pass puts the gradient of this parameter; returns its place.
+    ///
+    /// # Panics
+    /// If the pass is not weighed, if it has put this gradient before, or if the parameter is not trained.
+    pub(crate) fn put(&mut self, index: usize) -> Place {
+        let name = &self.parameters[index].name;
+        assert!(self.weighed.is_some(), "the gradient of {name} was put before the pass was weighed");
+        assert!(!self.is_put[index], "the gradient of {name} was put twice in one pass");
+        let place = self.place(index).clone();
+        self.is_put[index] = true;
+        self.missing[place.bucket] -= 1;
+        place
+    }
+
+    /// The indices of trained parameters whose gradients the pass has not put.
+    pub(crate) fn not_put(&self) -> Vec<usize> {
+        self.plan.trained().filter(|&index| !self.is_put[index]).collect()
+    }
+
+    /// The next bucket to launch, if the last pass of the step has filled it.
+    pub(crate) fn full(&self) -> Option<usize> {
+        let next = self.launched;
+        (self.pass.is_last() && self.missing.get(next) == Some(&0)).then_some(next)
+    }
+
+    /// The place of a gradient.
+    ///
+    /// # Panics
+    /// If the parameter is not trained.
+    pub(crate) fn place(&self, index: usize) -> &Place {
+        let name = &self.parameters[index].name;
+        self.plan.place(index).unwrap_or_else(|| panic!("{name} has no gradient: it is not trained"))
+    }
+}
