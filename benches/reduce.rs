@@ -108,7 +108,8 @@ fn accumulators(criterion: &mut Criterion) {
                     bencher.iter(|| pass(held.bytes(), arrived.bytes()));
                 });
             };
-            run("widened: replace", &|held, arrived| (accumulator.replace)(held, arrived));
+            run("encode", &|held, arrived| (accumulator.codec.encode)(arrived, held));
+            run("decode", &|held, arrived| (accumulator.codec.decode)(held, arrived));
             run("widened: reduce", &|held, arrived| (accumulator.reduce)(held, arrived));
             run("widened: round", &|held, arrived| (accumulator.round)(held, arrived));
         }

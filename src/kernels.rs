@@ -9,6 +9,8 @@ use unisono_collectives::named;
 use crate::dtype::DType;
 
 mod accumulator;
+mod codec;
+mod fused;
 mod halves;
 #[allow(unsafe_code, reason = "instructions that not every processor has")]
 mod lanes;
@@ -18,6 +20,7 @@ mod number;
 mod passes;
 
 pub use accumulator::Accumulator;
+pub use codec::Codec;
 pub use lanes::Lanes;
 pub use level::{Level, Pass};
 use number::{Larger, Number, Product, Smaller, Sum};

@@ -35,9 +35,9 @@ impl Format {
 
     /// Where and how incoming elements are stored.
     pub(super) fn target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
-        let replace = self.accumulator.map(|accumulator| accumulator.replace);
+        let decode = self.accumulator.map(|accumulator| accumulator.codec.decode);
         let kernel = match combine {
-            Combine::Replace => replace,
+            Combine::Replace => decode,
             Combine::Reduce => Some(self.reduce.expect("an operation that reduces has a reduction")),
         };
         let (held_size_bytes, wire_size_bytes) = (self.held_size_bytes, self.wire_size_bytes);
@@ -56,7 +56,7 @@ impl<'a> Run<'a> {
         let Some(accumulator) = self.format.accumulator else { return };
         for elements in self.block_by_chunks() {
             let narrow = &self.narrow[scaled(elements.clone(), self.format.wire_size_bytes)];
-            (accumulator.replace)(&mut held[scaled(elements, self.format.held_size_bytes)], narrow);
+            (accumulator.codec.decode)(&mut held[scaled(elements, self.format.held_size_bytes)], narrow);
         }
     }
 

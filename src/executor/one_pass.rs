@@ -94,7 +94,7 @@ impl OnePass<'_> {
         widened: &mut Scratch,
     ) -> Result<()> {
         let held = widened.take(block.len() / self.task.call.dtype.size_bytes() * size_of::<f32>());
-        (accumulator.replace)(held, &open.own()[block.clone()]);
+        (accumulator.codec.decode)(held, &open.own()[block.clone()]);
         for &other in &self.direct.from {
             let (_, theirs) = open.both(other, block.clone())?;
             (accumulator.reduce)(held, theirs);

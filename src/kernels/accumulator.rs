@@ -4,9 +4,11 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
+use super::codec::Codec;
+use super::fused::{Fused, Reading, Writing};
 use super::halves::Half;
-use super::lanes::{Convert, Lanes, Portable};
-use super::level::{Level, Pass};
+use super::lanes::Convert;
+use super::level::Level;
 use super::number::{Operator, Product, Sum};
 use super::{Kernel, ReduceOp};
 use crate::dtype::DType;
@@ -14,8 +16,8 @@ use crate::dtype::DType;
 /// Accumulates half precision in `f32`: values are rounded when they are sent, not at every addition.
 #[derive(Debug, Clone, Copy)]
 pub struct Accumulator {
-    /// Stores half-precision elements as `f32`.
-    pub replace: Kernel,
+    /// The half-precision format.
+    pub codec: Codec,
     /// Reduces half-precision elements into `f32`.
     pub reduce: Kernel,
     /// Rounds `f32` elements to half precision, in place too: a rank holds the same value that it sends.
@@ -23,7 +25,7 @@ pub struct Accumulator {
 }
 
 impl Accumulator {
-    /// The conversions for a half-precision type; `None` for other types, and for operations that never round.
+    /// The accumulator of a half-precision type; `None` for other types, and for operations that never round.
     pub fn of(dtype: DType, op: ReduceOp) -> Option<Self> {
         Self::at_level(Level::best(), dtype, op)
     }
@@ -42,35 +44,8 @@ impl Accumulator {
             ReduceOp::Product => level.compiled::<Reading<ReduceWidened<H, Product>>>(),
             ReduceOp::Min | ReduceOp::Max => return None,
         };
-        let replace = level.compiled::<Reading<Widen<H>>>();
         let round = level.compiled::<Writing<Round<H>>>();
-        Some(Self { replace, reduce, round })
-    }
-}
-
-/// An operation on a few elements of one array and the corresponding elements of another.
-pub(super) trait Fused {
-    type Half: Half;
-    type Element: bytemuck::Pod;
-
-    fn block<C: Convert<Self::Half, N>, const N: usize>(
-        converter: C,
-        array: &mut [Self::Element; N],
-        beside: &mut [Self::Half; N],
-    );
-}
-
-/// Stores half-precision elements as `f32`.
-#[derive(Debug)]
-struct Widen<H>(PhantomData<H>);
-
-impl<H: Half> Fused for Widen<H> {
-    type Half = H;
-    type Element = f32;
-
-    #[inline(always)]
-    fn block<C: Convert<H, N>, const N: usize>(converter: C, held: &mut [f32; N], arrived: &mut [H; N]) {
-        *held = converter.widen(*arrived);
+        Some(Self { codec: Codec::of_half::<H>(level), reduce, round })
     }
 }
 
@@ -81,6 +56,7 @@ struct ReduceWidened<H, O>(PhantomData<(H, O)>);
 impl<H: Half, O: Operator> Fused for ReduceWidened<H, O> {
     type Half = H;
     type Element = f32;
+    type Beside = H;
 
     #[inline(always)]
     fn block<C: Convert<H, N>, const N: usize>(converter: C, held: &mut [f32; N], arrived: &mut [H; N]) {
@@ -95,6 +71,7 @@ struct Round<H>(PhantomData<H>);
 impl<H: Half> Fused for Round<H> {
     type Half = H;
     type Element = f32;
+    type Beside = H;
 
     #[inline(always)]
     fn block<C: Convert<H, N>, const N: usize>(converter: C, held: &mut [f32; N], rounded: &mut [H; N]) {
@@ -110,6 +87,7 @@ pub(super) struct Halves<H, O>(PhantomData<(H, O)>);
 impl<H: Half, O: Operator> Fused for Halves<H, O> {
     type Half = H;
     type Element = H;
+    type Beside = H;
 
     #[inline(always)]
     fn block<C: Convert<H, N>, const N: usize>(converter: C, one: &mut [H; N], other: &mut [H; N]) {
@@ -121,56 +99,4 @@ impl<H: Half, O: Operator> Fused for Halves<H, O> {
 #[inline(always)]
 fn apply_all<O: Operator, const N: usize>(one: [f32; N], other: [f32; N]) -> [f32; N] {
     std::array::from_fn(|lane| O::apply(one[lane], other[lane]))
-}
-
-/// The pass that leaves the second array unchanged.
-#[derive(Debug)]
-pub(super) struct Reading<F>(PhantomData<F>);
-
-impl<F: Fused> Pass for Reading<F> {
-    type Beside<'a> = &'a [u8];
-
-    #[inline(always)]
-    fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: &[u8]) {
-        let mut array: &mut [F::Element] = bytemuck::cast_slice_mut(array);
-        let mut beside: &[F::Half] = bytemuck::cast_slice(beside);
-        assert_eq!(array.len(), beside.len(), "as many elements arrive as are held");
-        if let Some(converter) = F::Half::converter(lanes) {
-            let (blocks, rest) = array.as_chunks_mut();
-            let (blocks_beside, rest_beside) = beside.as_chunks();
-            for (block, beside) in blocks.iter_mut().zip(blocks_beside) {
-                F::block(converter, block, &mut { *beside });
-            }
-            (array, beside) = (rest, rest_beside);
-        }
-        for (element, &beside) in array.iter_mut().zip(beside) {
-            F::block(Portable, std::array::from_mut(element), &mut [beside]);
-        }
-    }
-}
-
-/// The pass that changes both arrays.
-#[derive(Debug)]
-pub(super) struct Writing<F>(PhantomData<F>);
-
-impl<F: Fused> Pass for Writing<F> {
-    type Beside<'a> = &'a mut [u8];
-
-    #[inline(always)]
-    fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: &mut [u8]) {
-        let mut array: &mut [F::Element] = bytemuck::cast_slice_mut(array);
-        let mut beside: &mut [F::Half] = bytemuck::cast_slice_mut(beside);
-        assert_eq!(array.len(), beside.len(), "both have as many elements");
-        if let Some(converter) = F::Half::converter(lanes) {
-            let (blocks, rest) = array.as_chunks_mut();
-            let (blocks_beside, rest_beside) = beside.as_chunks_mut();
-            for (block, beside) in blocks.iter_mut().zip(blocks_beside) {
-                F::block(converter, block, beside);
-            }
-            (array, beside) = (rest, rest_beside);
-        }
-        for (element, beside) in array.iter_mut().zip(beside) {
-            F::block(Portable, std::array::from_mut(element), std::array::from_mut(beside));
-        }
-    }
 }

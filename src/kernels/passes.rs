@@ -4,7 +4,8 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::accumulator::{Halves, Reading, Writing};
+use super::accumulator::Halves;
+use super::fused::{Reading, Writing};
 use super::lanes::Lanes;
 use super::level::Pass;
 use super::number::{Number, Operator};

@@ -171,11 +171,14 @@ fn widened_halves_are_the_same_at_every_level() {
                     let mut halves = Placed::new(&arrived, offset_bytes);
                     (accumulator.reduce)(held.bytes(), halves.bytes());
                     let reduced = without_payloads(DType::F32, held.bytes());
-                    (accumulator.replace)(held.bytes(), halves.bytes());
-                    let replaced = held.bytes().to_vec();
+                    (accumulator.codec.decode)(held.bytes(), halves.bytes());
+                    let decoded = held.bytes().to_vec();
                     let mut held = Placed::new(&wide, 4);
+                    (accumulator.codec.encode)(halves.bytes(), held.bytes());
+                    let encoded = halves.bytes().to_vec();
                     (accumulator.round)(held.bytes(), halves.bytes());
-                    Some((reduced, replaced, held.bytes().to_vec(), halves.bytes().to_vec()))
+                    assert_eq!(halves.bytes(), encoded, "{op} of {count} {dtype} at {level:?}");
+                    Some((reduced, decoded, encoded, held.bytes().to_vec()))
                 })
                 .collect();
             assert!(results.iter().all(|result| *result == results[0]), "{op} of {count} {dtype}");

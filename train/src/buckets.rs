@@ -140,7 +140,6 @@ pub struct Buckets {
     /// The sums, if they cannot travel with the gradients because these are rounded.
     aside: Option<Parcel<f32>>,
     tree: Option<Tree>,
-    f16_scale: f32,
     has_others: bool,
     way: Way,
     /// Whether the parameter has a gradient from an earlier pass of this step.
@@ -173,7 +172,7 @@ impl Buckets {
         let buckets = (0..).zip(&ledger.plan.counts).map(|(bucket, &count)| {
             Ok(Bucket {
                 gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
-                narrow: Narrow::new(comm, settings.wire, bucket, count)?,
+                narrow: Narrow::new(comm, settings, bucket, count)?,
                 is_back: true,
             })
         });
@@ -188,7 +187,6 @@ impl Buckets {
             buckets: buckets.collect::<Result<_, Error>>()?,
             aside: if rides_along { None } else { Some(Parcel::new(comm, None, Sums::COUNT)?) },
             tree: (settings.order == Order::Tree).then(Tree::default),
-            f16_scale: settings.f16_scale,
             has_others: ranks > 1,
             way: Way { is_beside: settings.overlap.is_beside(comm), in_tree: settings.order == Order::Tree },
             is_filled: vec![false; parameters.len()],
@@ -311,7 +309,7 @@ impl Buckets {
         }
         let flight = match &mut bucket.narrow {
             Narrow::No => bucket.gradients.land()?,
-            narrow => narrow.land(bucket.gradients.values_mut(), self.f16_scale)?,
+            narrow => narrow.land(bucket.gradients.values_mut())?,
         };
         self.flights.extend(flight);
         bucket.is_back = true;
@@ -341,7 +339,7 @@ impl Buckets {
                 let bucket = &mut self.buckets[full];
                 match &mut bucket.narrow {
                     Narrow::No => bucket.gradients.launch(comm, self.way)?,
-                    narrow => narrow.launch(comm, self.way, bucket.gradients.values(), self.f16_scale)?,
+                    narrow => narrow.launch(comm, self.way, bucket.gradients.values())?,
                 }
                 bucket.is_back = false;
             }

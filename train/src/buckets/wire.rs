@@ -1,9 +1,11 @@
 //! The wire format of gradients.
 
+use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
-use super::Way;
 use super::parcel::{Flight, Parcel};
+use super::{BucketSettings, Way};
+use unisono::internals::Codec;
 use unisono::{Communicator, DType, Element, Error};
 
 /// The wire format of gradients. Sums are computed in `f32` and rounded for sending.
@@ -38,16 +40,21 @@ impl Wire {
 pub(super) enum Narrow {
     /// The gradients are sent unchanged.
     No,
-    Bf16(Parcel<bf16>),
-    F16(Parcel<f16>),
+    Bf16(Encoded<bf16>),
+    F16(Encoded<f16>),
 }
 
 impl Narrow {
-    pub(super) fn new(comm: &Communicator, wire: Wire, bucket: usize, count: usize) -> Result<Self, Error> {
-        Ok(match wire {
+    pub(super) fn new(
+        comm: &Communicator,
+        settings: &BucketSettings,
+        bucket: usize,
+        count: usize,
+    ) -> Result<Self, Error> {
+        Ok(match settings.wire {
             Wire::F32 => Self::No,
-            Wire::Bf16 => Self::Bf16(Parcel::new(comm, Some(bucket), count)?),
-            Wire::F16 => Self::F16(Parcel::new(comm, Some(bucket), count)?),
+            Wire::Bf16 => Self::Bf16(Encoded::new(comm, bucket, count, 1.0)?),
+            Wire::F16 => Self::F16(Encoded::new(comm, bucket, count, settings.f16_scale)?),
         })
     }
 
@@ -65,43 +72,86 @@ impl Narrow {
         comm: &mut Communicator,
         way: Way,
         gradients: &[f32],
-        f16_scale: f32,
     ) -> Result<(), Error> {
         match self {
             Self::No => Ok(()),
-            Self::Bf16(parcel) => {
-                convert(gradients, parcel.values_mut(), |&value| bf16::from_f32(value));
-                parcel.launch(comm, way)
-            }
-            Self::F16(parcel) => {
-                convert(gradients, parcel.values_mut(), |&value| f16::from_f32(value * f16_scale));
-                parcel.launch(comm, way)
-            }
+            Self::Bf16(encoded) => encoded.launch(comm, way, gradients),
+            Self::F16(encoded) => encoded.launch(comm, way, gradients),
         }
     }
 
     /// Waits for the sums and converts them back.
-    pub(super) fn land(&mut self, gradients: &mut [f32], f16_scale: f32) -> Result<Option<Flight>, Error> {
+    pub(super) fn land(&mut self, gradients: &mut [f32]) -> Result<Option<Flight>, Error> {
         match self {
             Self::No => Ok(None),
-            Self::Bf16(parcel) => land(parcel, gradients, |value| value.to_f32()),
-            Self::F16(parcel) => land(parcel, gradients, |value| value.to_f32() / f16_scale),
+            Self::Bf16(encoded) => encoded.land(gradients),
+            Self::F16(encoded) => encoded.land(gradients),
         }
     }
 }
 
-fn land<T: Element>(
-    parcel: &mut Parcel<T>,
-    gradients: &mut [f32],
-    widen: impl Fn(&T) -> f32,
-) -> Result<Option<Flight>, Error> {
-    let flight = parcel.land()?;
-    if flight.is_some() {
-        convert(parcel.values(), gradients, widen);
-    }
-    Ok(flight)
+/// How many gradients are scaled and converted at a time: so many stay in the core's cache in between.
+const BLOCK: usize = 1024;
+
+/// Scaled gradients in a half-precision format.
+#[derive(Debug)]
+pub(super) struct Encoded<T: Element> {
+    parcel: Parcel<T>,
+    codec: Codec,
+    /// A power of two.
+    scale: f32,
 }
 
-fn convert<A, B>(from: &[A], to: &mut [B], convert: impl Fn(&A) -> B) {
-    from.iter().zip(to).for_each(|(from, to)| *to = convert(from));
+impl<T: Element> Encoded<T> {
+    fn new(comm: &Communicator, bucket: usize, count: usize, scale: f32) -> Result<Self, Error> {
+        let codec = Codec::of(T::DTYPE).expect("a half-precision format has a codec");
+        Ok(Self { parcel: Parcel::new(comm, Some(bucket), count)?, codec, scale })
+    }
+
+    fn launch(&mut self, comm: &mut Communicator, way: Way, gradients: &[f32]) -> Result<(), Error> {
+        let mut scaled = [0.0; BLOCK];
+        for (values, encoded) in gradients.chunks(BLOCK).zip(self.parcel.values_mut().chunks_mut(BLOCK)) {
+            let scaled = &mut scaled[..values.len()];
+            scaled.iter_mut().zip(values).for_each(|(scaled, value)| *scaled = value * self.scale);
+            (self.codec.encode)(cast_slice_mut(encoded), cast_slice(scaled));
+        }
+        self.parcel.launch(comm, way)
+    }
+
+    fn land(&mut self, gradients: &mut [f32]) -> Result<Option<Flight>, Error> {
+        let flight = self.parcel.land()?;
+        if flight.is_some() {
+            for (values, encoded) in gradients.chunks_mut(BLOCK).zip(self.parcel.values().chunks(BLOCK)) {
+                (self.codec.decode)(cast_slice_mut(values), cast_slice(encoded));
+                values.iter_mut().for_each(|value| *value /= self.scale);
+            }
+        }
+        Ok(flight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than two blocks.
+    const COUNT: usize = 2 * BLOCK + 7;
+
+    #[test]
+    fn gradients_are_scaled_and_rounded() {
+        unisono::threads(1, |mut comm| {
+            let gradients: Vec<_> = (0..COUNT).map(|index| (index as f32 - 1000.0) * 0.1).collect();
+            for (wire, rounded) in [
+                (Wire::Bf16, &(|value| bf16::from_f32(value).to_f32()) as &dyn Fn(f32) -> f32),
+                (Wire::F16, &|value| f16::from_f32(value / 4096.0).to_f32() * 4096.0),
+            ] {
+                let settings = BucketSettings { wire, f16_scale: 1.0 / 4096.0, ..BucketSettings::default() };
+                let mut narrow = Narrow::new(&comm, &settings, 0, COUNT).unwrap();
+                narrow.launch(&mut comm, Way { is_beside: false, in_tree: false }, &gradients).unwrap();
+                let mut landed = vec![0.0; COUNT];
+                assert!(narrow.land(&mut landed).unwrap().is_some());
+                assert!(landed.into_iter().eq(gradients.iter().copied().map(rounded)), "{wire}");
+            }
+        });
+    }
 }
