@@ -1,4 +1,4 @@
-//! Arrays in the memory of GPUs: NCCL in the nodes where it can, the host between nodes and where it cannot.
+//! Arrays in GPU memory: reduced by NCCL within nodes where possible, otherwise and between nodes by the host.
 
 use crate::error::{Error, Result};
 use crate::status::StatusBoard;
@@ -6,10 +6,10 @@ use crate::transport::{Deadlines, Hopeless, Waiting};
 
 mod copies;
 mod facts;
-pub(crate) mod pieces;
 mod plan;
+pub(crate) mod segments;
 mod setup;
-#[allow(unsafe_code, reason = "copies that go on after the call that began them")]
+#[allow(unsafe_code, reason = "copies that outlive the call that started them")]
 mod slot;
 mod staged;
 
@@ -19,7 +19,7 @@ pub(crate) use plan::Staged;
 pub(crate) use setup::{Gpu, Ranks};
 pub(crate) use staged::Pipeline;
 
-/// Waits for an event; `look` is asked from time to time whether something is wrong.
+/// Polls until `is_over`, with the deadlines of a call; calls `look` from time to time to detect errors.
 pub(crate) fn wait_for(
     mut is_over: impl FnMut() -> Result<bool>,
     what: &'static str,

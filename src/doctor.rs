@@ -1,4 +1,4 @@
-//! What may be wrong with a machine, or with how a program was launched on it: looked at, and said in a line each.
+//! Diagnoses a machine, and how a program was launched on it, with one line per finding.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use crate::select::Choice;
 mod launch;
 mod machine;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// As it should be.
     Fine,
-    /// Slower than it could be, or not there; nothing fails for it.
+    /// Slower than possible, or unavailable, without causing a failure.
     Note,
-    /// To be mended.
+    /// Needs a remedy.
     Wrong,
 }
 
@@ -35,14 +35,14 @@ impl State {
     }
 }
 
-/// Something that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub state: State,
-    /// What was looked at: "cores".
+    /// What was checked, such as "cores".
     pub subject: String,
-    /// What was seen, on one line; where something is to be done, what.
+    /// The result on one line, with the remedy if there is a problem.
     pub text: String,
 }
 
@@ -70,8 +70,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Looks at everything, on every rank; rank 0 gets what all have seen, the others nothing. What all ranks see alike is said
-/// once, and what some see bears their numbers. Called by all ranks.
+/// Runs all checks on every rank, and returns the findings of all ranks on rank 0, nothing on the others. A finding that all
+/// ranks share is listed once; others name their ranks. All ranks call it.
 ///
 /// ```
 /// let found = unisono::threads(2, |mut comm| unisono::doctor::examine(&mut comm)).remove(0).unwrap();
@@ -88,8 +88,8 @@ pub fn examine(comm: &mut Communicator) -> Result<Vec<Finding>> {
     Ok(if comm.rank() == 0 { merged(of_all) } else { Vec::new() })
 }
 
-/// What this process alone can see, where the launch was refused for this reason (an error of
-/// `Communicator::init`): the reason is one of the findings. Called by one process.
+/// Runs the checks that need no world, for one process whose launch was refused (an error of `Communicator::init`); the
+/// reason is one of the findings.
 ///
 /// ```
 /// let found = unisono::doctor::examine_refused("the launcher belongs to another MPI");
@@ -103,7 +103,7 @@ pub fn examine_refused(why: &str) -> Vec<Finding> {
     findings
 }
 
-/// What all ranks have found, rank 0 first.
+/// Gathers the findings of all ranks, rank 0's first.
 fn gathered(comm: &mut Communicator, own: &[Finding]) -> Result<Vec<Vec<Finding>>> {
     let line =
         |finding: &Finding| format!("{}\t{}\t{}\n", finding.state as u8, finding.subject, finding.text);
@@ -129,7 +129,7 @@ fn read(line: &str) -> Option<Finding> {
     Some(Finding::new(state, subject, text))
 }
 
-/// One line for what several ranks have found alike.
+/// Merges equal findings of several ranks into one line.
 fn merged(of_all: Vec<Vec<Finding>>) -> Vec<Finding> {
     let ranks = of_all.len();
     let mut merged: Vec<(Finding, Vec<usize>)> = Vec::new();
@@ -141,7 +141,7 @@ fn merged(of_all: Vec<Vec<Finding>>) -> Vec<Finding> {
             }
         }
     }
-    // What is looked at in one place is told in one place, whoever has seen it.
+    // Findings about the same subject are listed together, whatever rank made them.
     let mut subjects: Vec<String> = Vec::new();
     for (finding, _) in &merged {
         if !subjects.contains(&finding.subject) {

@@ -92,7 +92,7 @@ pub use mpi;
 #[doc(hidden)]
 pub mod internals {
     #[cfg(feature = "nccl")]
-    pub use crate::bench::parts::{Alone, Way, copy_in_pieces, nccl_all_reduce};
+    pub use crate::bench::parts::{Alone, Way, copy_in_segments, nccl_all_reduce};
     pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel};
     pub use crate::system::{AvailableMemory, host, text};
 }

@@ -1,15 +1,14 @@
 //! NCCL: collectives on the memory of GPUs.
 //!
-//! Three floors: `sys` is bindgen's output and the table of functions that are resolved when the library is loaded,
-//! `result` makes a checked call of each, and `safe` is what the rest of the crate uses.
+//! Three layers: `sys` is bindgen's output and the table of functions that are resolved when the library is loaded, `result`
+//! wraps each function in a checked call, and `safe` is the sound interface for the rest of the crate.
 //!
-//! NCCL is no part of this program. It is loaded when it is first asked for ([`library`]), and until then nobody
-//! misses it.
+//! NCCL is not linked. [`library`] loads it on first use; without such a call the program does not need it.
 //!
 //! ```
 //! match unisono::nccl::library() {
 //!     Ok(nccl) => println!("NCCL {}, {}", nccl.version(), nccl.path().display()),
-//!     // Where it was looked for, and what to do.
+//!     // The places that were tried, and the remedy.
 //!     Err(error) => println!("{error}"),
 //! }
 //! ```
@@ -26,5 +25,5 @@ pub(crate) use safe::Communicator;
 pub use unique_id::UniqueId;
 pub use version::Version;
 
-/// Which of NCCL's headers this program was built with, for reports.
+/// The NCCL header that this program was built with, for reports.
 pub const HEADER: &str = env!("UNISONO_NCCL_HEADER");

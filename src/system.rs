@@ -1,4 +1,4 @@
-//! What the system allows this process: how many open files, how much memory, a look into other processes.
+//! System limits of this process, with remedies: open files, memory, access to other processes.
 
 use std::io;
 use std::path::Path;
@@ -13,39 +13,39 @@ pub use memory::AvailableMemory;
 pub(crate) use memory::MemoryLimit;
 pub(crate) use process::{FAILED, Process, machine, private_folder, say};
 
-/// Where the MPIs keep their own messages between the ranks of a node.
+/// The folder in which MPIs keep the messages between ranks of a node.
 pub(crate) const SHARED_FOLDER: &str = "/dev/shm";
-/// What they keep there for each of those ranks: Open MPI 4 asks for 4 MiB, MPICH's UCX for a little more.
+/// The space that they need there per rank: Open MPI 4 requests 4 MiB, MPICH's UCX a little more.
 pub(crate) const SHARED_FOR_A_RANK_BYTES: u64 = 5 << 20;
-/// What an MPI opens by itself, and the program.
+/// The number of files that an MPI and the program open.
 const FILES_OF_ONE: u64 = 96;
-/// What an MPI opens for each other rank of the world, at most.
+/// The largest number of files that an MPI opens for each other rank of the world.
 const FILES_FOR_A_RANK: u64 = 2;
-/// More than these are never asked for: some programs go through all numbers that a file may have.
+/// The largest limit to request: some programs loop over all possible file descriptors.
 const ENOUGH_FILES: u64 = 65_536;
 
-/// How many files this process may have open; `None` if there is no limit.
+/// The limit of open files of this process; `None` if there is none.
 pub(crate) fn open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// How many files a rank of such a world may come to need, before its program registers any memory.
+/// The number of files that a rank of such a world may open, before its program registers any memory.
 pub(crate) fn least_open_files(ranks: usize) -> u64 {
     FILES_OF_ONE + FILES_FOR_A_RANK * ranks as u64
 }
 
-/// Lets this process have as many open files as it may allow itself: each registered array is one.
+/// Raises this process's limit of open files as far as it may: each registered array is one.
 pub(crate) fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.map_or(ENOUGH_FILES, |most| most.min(ENOUGH_FILES));
     if limit.current.is_some_and(|current| current < most) {
         limit.current = Some(most);
-        // What cannot be raised stays, and is spoken of where it is too little.
+        // If raising fails, the limit stays, and is reported if it is too low.
         let _ = rustix::process::setrlimit(Resource::Nofile, limit);
     }
 }
 
-/// How much room a folder has, if it is there.
+/// The free space of a folder's file system, if the folder exists.
 pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
     rustix::fs::statvfs(folder).ok().map(|room| room.f_bavail * room.f_frsize)
 }
@@ -55,15 +55,17 @@ pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// What to do about memory that could not be had, as the end of a sentence.
+/// The remedy for a failed allocation, as the end of a sentence.
 pub(crate) fn advice(cause: &io::Error) -> String {
     let limits = || {
         if let Some(most) = getrlimit(Resource::As).current {
-            return format!("a process may have {} of addresses: raise `ulimit -v`", text(most));
+            return format!("a process is limited to {} of address space: raise `ulimit -v`", text(most));
         }
         match MemoryLimit::of_this_process() {
-            Some(limit) => format!("{limit}: ask for more, or start fewer ranks on a node"),
-            None => "the machine has not so much: use less, or start fewer ranks on a node".to_owned(),
+            Some(limit) => format!("{limit}: request more, or start fewer ranks on a node"),
+            None => {
+                "the machine does not have that much: use less, or start fewer ranks on a node".to_owned()
+            }
         }
     };
     let advice = match cause.raw_os_error().map(Errno::from_raw_os_error) {
@@ -81,7 +83,7 @@ pub(crate) fn advice(cause: &io::Error) -> String {
     format!("; {advice}")
 }
 
-/// Why the kernel copies nothing between processes, as far as it can be known.
+/// The likely reason why the kernel does not copy between processes.
 pub(crate) fn why_no_copies() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     why(&read("/proc/sys/kernel/yama/ptrace_scope"), &read("/proc/self/status"))
@@ -90,17 +92,17 @@ pub(crate) fn why_no_copies() -> String {
 fn why(ptrace_scope: &str, status: &str) -> String {
     let is_filtered = status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]));
     match ptrace_scope.trim() {
-        scope @ ("2" | "3") => format!("kernel.yama.ptrace_scope is {scope}, and should be 0 or 1"),
+        scope @ ("2" | "3") => format!("kernel.yama.ptrace_scope is {scope}, but should be 0 or 1"),
         _ if is_filtered => {
-            "a seccomp filter is set, as containers do: docker --cap-add SYS_PTRACE, or another --security-opt \
+            "a seccomp filter is set, as in containers: docker --cap-add SYS_PTRACE, or another --security-opt \
              seccomp"
                 .to_owned()
         }
-        _ => "the ranks may be of different users, containers or user namespaces".to_owned(),
+        _ => "the ranks may belong to different users, containers or user namespaces".to_owned(),
     }
 }
 
-/// About so many bytes, for a person.
+/// A size as approximate text.
 pub fn text(bytes: u64) -> String {
     match bytes {
         0..0x40_0000 => format!("{} KiB", bytes >> 10),

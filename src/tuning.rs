@@ -1,7 +1,7 @@
-//! What messages and single passes cost on this machine: the constants that `auto` and every prediction go by.
+//! The constants of the cost model: the cost of messages and of single passes on this machine, which `auto` and all
+//! predictions use.
 //!
-//! There are constants by default. `unisono tune` measures them; the file that it writes is used where
-//! `UNISONO_TUNING` names it.
+//! There are default constants. `unisono tune` measures them and writes a file, which is used if `UNISONO_TUNING` names it.
 
 use unisono_collectives::model::{Link, Machine};
 
@@ -15,16 +15,16 @@ mod file;
 #[cfg(feature = "tuning")]
 pub use file::{InvalidFile, read, write};
 
-/// How ranks reach each other, and where the array is: each has constants of its own.
+/// How ranks communicate, and in which memory the array is; each has constants of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Processes that share memory, and an array in any slice.
+    /// Processes that share memory, with the array in an ordinary slice.
     ShmSlice,
-    /// Processes that share memory, and an array in it.
+    /// Processes that share memory, with the array in registered memory.
     ShmRegistered,
-    /// Threads of a process.
+    /// Threads of one process.
     Threads,
-    /// Ranks of a node by MPI's messages.
+    /// Ranks of a node that communicate by MPI messages.
     Mpi,
     /// Ranks of different nodes.
     Network,
@@ -45,7 +45,7 @@ impl Reach {
         }
     }
 
-    /// How ranks of a node reach each other over the [transport](crate::Communicator::transport) of this name.
+    /// How ranks of a node communicate over the [transport](crate::Communicator::transport) of this name.
     pub fn inside(transport: &str, memory: Memory) -> Self {
         match (transport, memory) {
             ("threads", _) => Self::Threads,
@@ -55,33 +55,33 @@ impl Reach {
         }
     }
 
-    /// Whether ranks can work on each other's arrays, without messages.
+    /// Whether ranks can access each other's arrays, without messages.
     pub fn shares_memory(self) -> bool {
         !matches!(self, Self::Mpi | Self::Network)
     }
 }
 
-/// A copy takes what it takes to put a message of this size in place: it fits the caches, and what does not is never best
-/// sent as a copy.
+/// The cost of a copy is that of moving a message of this size, which fits the caches. Larger messages are never best sent
+/// as a copy.
 const COPIED_BYTES: usize = 64 << 10;
-/// A yield of the kernel's, and the next rank's look around.
+/// A yield in the kernel, and the next rank's check for its message.
 const HAND_OVER_US: f64 = 1.4;
 
-/// What it costs to reach another rank.
+/// The constants for one [`Reach`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Section {
-    /// What messages cost.
+    /// The cost of messages.
     pub messages: Link,
-    /// What each other rank costs in one pass, where memory is shared ([`Machine::one_pass`]).
+    /// The cost of each other rank in a single pass, where memory is shared ([`Machine::one_pass`]).
     pub one_pass: Option<Link>,
-    /// What it takes a core to go from a rank that waits to its next one ([`Machine::hand_over_us`]); `None` for what is usual. For
-    /// worlds of several nodes that share memory, that of the network.
+    /// The time in which a core switches from a waiting rank to the next ([`Machine::hand_over_us`]); `None` for the
+    /// default. In worlds of several nodes that share memory, that of the network applies.
     pub hand_over_us: Option<f64>,
-    /// Where and when that was measured.
+    /// Where and when the constants were measured.
     pub measured: String,
 }
 
-/// The constants.
+/// The constants of the cost model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuning {
     sections: [Section; Reach::ALL.len()],
@@ -95,7 +95,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// What it costs to reach another rank in this way.
+    /// The constants for one way to communicate.
     pub fn section(&self, reach: Reach) -> &Section {
         &self.sections[reach as usize]
     }
@@ -109,8 +109,8 @@ impl Tuning {
         self
     }
 
-    /// What the clock needs to know of a world over the transport of this name, with arrays in this kind of
-    /// memory, on nodes of so many cores.
+    /// The cost model of a world over the transport of this name, with arrays in this kind of memory, on nodes with so many
+    /// cores.
     pub fn machine(&self, transport: &str, memory: Memory, cores: usize) -> Machine {
         let inside = Reach::inside(transport, memory);
         let network = self.section(Reach::Network);
@@ -123,12 +123,12 @@ impl Tuning {
             one_pass: one_pass.filter(|_| inside.shares_memory()),
             inter: network.messages.clone(),
             segment_bytes: Some(FAR_SEGMENT),
-            // What is no registered memory is copied into it anyway, and only once.
+            // An array outside of registered memory is copied into it anyway, and only once.
             copy_gb_per_s: if inside == Reach::ShmSlice { f64::INFINITY } else { copy_gb_per_s },
             cores,
             hand_over_us: hand_over_us.unwrap_or(HAND_OVER_US),
             eager_bytes: EAGER_BYTES,
-            // Measured in the messages' latency.
+            // Included in the measured latency of messages.
             step_us: 0.0,
             call_us: 0.0,
         }

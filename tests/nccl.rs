@@ -184,7 +184,7 @@ fn not_nccl() {
     assert!(text.contains("notes.txt: invalid ELF header"), "{text}");
 
     let text = refusal(&["libc.so.6".into()]);
-    assert!(text.contains("libc.so.6: it is no NCCL: there is no ncclGetVersion (of NCCL 2.0)"), "{text}");
+    assert!(text.contains("libc.so.6: it is not NCCL: it lacks ncclGetVersion (of NCCL 2.0)"), "{text}");
     assert!(bind::FUNCTIONS.iter().all(|name| text.contains(name)), "{text}");
 }
 
@@ -201,7 +201,7 @@ fn too_old() {
     compiler.args(["-shared", "-fPIC", "-o"]).args([&file, &source]);
     launch::run(compiler, DEADLINE).expect_success();
     let text = refusal(&[file]);
-    let expected = "it is NCCL 2.10.3: there is no ncclGetLastError (of NCCL 2.13), ncclCommInitRankConfig (of NCCL \
-                    2.14), ncclCommFinalize (of NCCL 2.14) in it";
+    let expected = "it is NCCL 2.10.3: it lacks ncclGetLastError (of NCCL 2.13), ncclCommInitRankConfig (of NCCL \
+                    2.14), ncclCommFinalize (of NCCL 2.14)";
     assert!(text.contains(expected), "{text}");
 }

@@ -101,7 +101,7 @@ fn doctor_fails_if_something_is_wrong() {
     };
     let (code, found) = doctor("99");
     assert_eq!(code, Some(1), "{found}");
-    let wrong = "WRONG files        a process may open 99, and should be allowed 100 and one for each registered array (ulimit -n)";
+    let wrong = "WRONG files        a process may open 99, but needs 100 and one for each registered array (ulimit -n)";
     assert!(found.lines().any(|line| line == wrong), "{found}");
     let (code, found) = doctor("256");
     assert!(code == Some(0) && !found.contains("WRONG"), "{found}");
@@ -153,8 +153,9 @@ fn more_than_there_is_is_refused() {
         stderr
     };
     let said = refused("exec \"$0\" bench --threads 64 --bytes 16G --algorithm all-to-all");
-    let expected = "unisono: arrays of 16 GiB on 64 ranks of a node need 2048 GiB, copies included, and ";
-    assert!(said.starts_with(expected) && said.contains("of memory can be had"), "{said}");
+    let expected =
+        "unisono: arrays of 16 GiB on 64 ranks of a node need 2048 GiB, copies included, but only ";
+    assert!(said.starts_with(expected) && said.contains("of memory is available"), "{said}");
     let said = refused("ulimit -v 4000000 && exec \"$0\" bench --threads 1024 --bytes 8");
     assert!(said.contains("raise `ulimit -v`"), "{said}");
     let said = refused("exec \"$0\" bench --threads 1025 --bytes 8");

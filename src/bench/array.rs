@@ -1,4 +1,4 @@
-//! The array of a measurement, in whatever memory.
+//! The array of a measurement, in any kind of memory.
 
 use std::ops::DerefMut;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::dtype::Element;
 use crate::error::Result;
 use crate::select::Choice;
 
-/// An array that is filled, reduced and looked at.
+/// An array that is filled, reduced and checked.
 pub(crate) enum Array<T> {
     OnHost(Box<dyn DerefMut<Target = [T]>>),
     #[cfg(feature = "nccl")]
@@ -19,7 +19,7 @@ pub(crate) enum Array<T> {
 }
 
 impl<T: Element> Array<T> {
-    /// Zeros.
+    /// Allocates an array of zeros.
     pub(crate) fn new(memory: Memory, comm: &Communicator, count: usize) -> Result<Self> {
         Ok(match memory {
             Memory::Slice => Self::OnHost(Box::new(vec![T::zeroed(); count])),
@@ -40,7 +40,7 @@ impl<T: Element> Array<T> {
         Ok(())
     }
 
-    /// Carries out a call that all ranks begin together; what ran, and how long it took this rank.
+    /// Executes a call that all ranks start together; returns the method that ran, and this rank's time.
     pub(crate) fn timed(
         &mut self,
         comm: &mut Communicator,
@@ -58,14 +58,14 @@ impl<T: Element> Array<T> {
             Self::OnDevice(array) => array.reduce(comm, &choice, call)?,
         };
         let time_us = began.elapsed().as_secs_f64() * 1e6;
-        // Whoever is done first has more to do, on a core that another rank may need to be done.
+        // A rank that finished first would continue on a core that another rank may need to finish.
         if comm.is_oversubscribed() {
             comm.barrier()?;
         }
         Ok((ran, time_us))
     }
 
-    /// What is in it now.
+    /// The current contents.
     pub(crate) fn elements(&mut self) -> Result<&[T]> {
         match self {
             Self::OnHost(elements) => Ok(elements),
@@ -77,7 +77,7 @@ impl<T: Element> Array<T> {
 
 #[cfg(not(feature = "nccl"))]
 fn no_device() -> crate::Error {
-    let text = "this program was built without the feature `nccl`, and knows no GPUs";
+    let text = "this program was built without the feature `nccl`, and does not support GPUs";
     crate::Error::Unsupported(text.to_owned())
 }
 
@@ -116,7 +116,7 @@ mod device {
             copied.map_err(cuda("a copy to the GPU"))
         }
 
-        /// Returns when the GPU is done.
+        /// Copies the array from the GPU, and returns once that is done.
         pub(super) fn reduce(
             &mut self,
             comm: &mut Communicator,

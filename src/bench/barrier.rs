@@ -1,4 +1,4 @@
-//! Barriers, which have no array to look at: what is looked at is when ranks come and leave.
+//! Barriers: they have no array to check, so the times at which ranks arrive and leave are checked.
 
 use std::time::Instant;
 
@@ -12,14 +12,14 @@ use crate::kernels::ReduceOp;
 use crate::method::Method;
 use crate::select::Choice;
 
-/// When a rank came to a barrier, and when it left, in nanoseconds of the node's clock.
+/// When a rank arrived at a barrier, and when it left, in nanoseconds of the node's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moments {
     came: i64,
     left: i64,
 }
 
-/// Carries out a barrier that all ranks come to at about the same time; what ran, and how long it took this rank.
+/// Executes a barrier at which all ranks arrive at about the same time; returns the method that ran, and this rank's time.
 pub(super) fn timed(
     comm: &mut Communicator,
     choice: &Choice,
@@ -42,13 +42,13 @@ pub(super) fn timed(
     Ok((ran, time_us))
 }
 
-/// A clock that all processes of a node read alike.
+/// A clock that is the same for all processes of a node.
 fn now() -> i64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// How many barriers a rank left before all had come. Nodes have clocks of their own, so that is not known of more than one.
+/// The number of barriers that a rank left before all had arrived. Only known on a single node: nodes have separate clocks.
 pub(super) fn left_early(comm: &mut Communicator, moments: &[Moments]) -> Result<u64> {
     if moments.is_empty() || comm.topology().nodes() > 1 {
         return Ok(0);
@@ -72,7 +72,7 @@ mod tests {
                 timed(&mut comm, &Choice::Auto, &mut moments).unwrap();
             }
             let right = left_early(&mut comm, &moments).unwrap();
-            // As if rank 1 had gone through the third without the others.
+            // Rank 1 leaves the third barrier without the others.
             if comm.rank() == 1 {
                 moments[2].left = moments[2].came - 1_000_000_000;
             }

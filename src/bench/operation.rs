@@ -1,4 +1,4 @@
-//! What is measured: every operation that ranks carry out together.
+//! The operations to measure.
 
 use unisono_collectives::{Operation as Collective, named};
 
@@ -6,9 +6,9 @@ use crate::call::Call;
 use crate::dtype::DType;
 use crate::kernels::ReduceOp;
 
-/// A collective operation, or a barrier. Those that have a root have rank 0.
+/// A collective operation, or a barrier. The root, if there is one, is rank 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[expect(missing_docs, reason = "the names are MPI's; what becomes of the array, `unisono::Operation` says")]
+#[expect(missing_docs, reason = "the names are MPI's; `unisono::Operation` describes them")]
 pub enum Operation {
     #[default]
     AllReduce,
@@ -36,12 +36,12 @@ impl Operation {
         Self::Barrier,
     ];
 
-    /// The name on the command line and in every table.
+    /// The name on the command line and in tables.
     pub fn name(self) -> &'static str {
         self.collective().map_or("barrier", Collective::name)
     }
 
-    /// What is called; nothing but a barrier is no collective on an array.
+    /// The collective; `None` for a barrier, which has no array.
     pub(crate) fn collective(self) -> Option<Collective> {
         Some(match self {
             Self::AllReduce => Collective::AllReduce,
@@ -61,8 +61,8 @@ impl Operation {
         self.collective().is_some_and(Collective::reduces)
     }
 
-    /// A call on an array of about so many bytes: of one element at least, and of one for each rank where each has a part that is
-    /// as large as the others'.
+    /// A call on an array of about this many bytes: at least one element, and a multiple of the number of ranks if each rank
+    /// has a part of equal size.
     pub(super) fn call(self, dtype: DType, op: ReduceOp, size_bytes: usize, ranks: usize) -> Call {
         let Some(operation) = self.collective() else {
             return Call::barrier();
@@ -73,7 +73,7 @@ impl Operation {
         Call { operation, op: operation.reduces().then_some(op), dtype, count }
     }
 
-    /// What the bandwidth of the array is multiplied with for that of the busiest link: nccl-tests' definitions.
+    /// The ratio of bus bandwidth to array bandwidth, by the definitions of nccl-tests.
     pub(super) fn bus_factor(self, ranks: usize) -> f64 {
         let ranks = ranks as f64;
         match self {

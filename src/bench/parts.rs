@@ -1,4 +1,4 @@
-//! Parts of a call on arrays on GPUs, one by one: what a check on a machine with a GPU measures beside what it stands for.
+//! Parts of a call on device memory, to measure separately: `gpu-check` compares each with the plain operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +14,21 @@ use crate::gpu::lend;
 use crate::kernels::ReduceOp;
 use crate::nccl::{self, UniqueId};
 
-/// How long the only rank of a communicator waits for NCCL.
+/// The deadline of the single rank of a communicator in NCCL.
 const ALONE: Duration = Duration::from_secs(60);
 
-/// Copies an array as an all-reduce through the host does, in the same pieces through the same pinned memory, but without the ranks
-/// and the host's work between; returns when the GPU is done. It needs no other rank, once this rank's GPU is set up
-/// ([`Communicator::device_route`]).
+/// Copies an array as an all-reduce through the host does, in the same segments through the same pinned memory, without the
+/// ranks' and the host's work in between; returns once the GPU has finished. It involves no other rank, once this rank's GPU
+/// is set up ([`Communicator::device_route`]).
 ///
-/// The pinned memory has room for a few pieces and not for the array. So what [`Way::Up`] leaves in the array is of no use, and it needs a
+/// The pinned memory has room for a few segments, not for the array. So the contents of the array after [`Way::Up`] are
+/// meaningless, and that needs an earlier call with [`Way::Both`] on an array of the same size, which allocates the memory
+/// and leaves the array unchanged.
 /// call of [`Way::Both`] for an array of the same size before, which makes the room and leaves the array as it is.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce_device`].
-pub fn copy_in_pieces(
+pub fn copy_in_segments(
     comm: &mut Communicator,
     array: &mut CudaSlice<u8>,
     stream: &Arc<CudaStream>,
@@ -34,12 +36,12 @@ pub fn copy_in_pieces(
 ) -> Result<()> {
     comm.on_gpu(stream.context(), |engine, gpu| {
         let waits = (&engine.deadlines(&Options::default()), &engine.status);
-        lend(array, stream, |span| gpu.copy_in_pieces(span, stream, way, waits))
+        lend(array, stream, |span| gpu.copy_in_segments(span, stream, way, waits))
     })
 }
 
-/// Adds up an array by `ncclAllReduce` and nothing else, on the communicator that [`Communicator::all_reduce_device`] uses: as a
-/// program would that trusts itself to call the same on all ranks.
+/// Sums an array with `ncclAllReduce` alone, on the communicator that [`Communicator::all_reduce_device`] uses, like a
+/// program that relies on all ranks making the same calls.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if NCCL is not used among these ranks; otherwise as [`Communicator::all_reduce_device`].
@@ -50,18 +52,21 @@ pub fn nccl_all_reduce<T: Element>(
 ) -> Result<()> {
     comm.on_gpu(stream.context(), |_, gpu| {
         let route = gpu.route();
-        let nccl = gpu.nccl.as_mut().ok_or_else(|| Error::Unsupported(format!("arrays go {route}")))?;
+        let nccl =
+            gpu.nccl.as_mut().ok_or_else(|| Error::Unsupported(format!("arrays are reduced {route}")))?;
         lend(array, stream, |span| nccl.sum_directly(span, T::DTYPE, stream))
     })
 }
 
-/// A communicator of NCCL's with one rank.
+/// An NCCL communicator of one rank.
 #[derive(Debug)]
 pub struct Alone {
     nccl: nccl::Communicator,
 }
 
 impl Alone {
+    /// Creates the communicator.
+    ///
     /// # Errors
     /// [`Error::Library`] if there is no NCCL, [`Error::Nccl`] if it fails.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
@@ -71,7 +76,7 @@ impl Alone {
         Ok(Self { nccl })
     }
 
-    /// Adds up an array, with the checks that our calls make.
+    /// Sums an array, with the checks that our calls make.
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL fails.
@@ -79,7 +84,7 @@ impl Alone {
         lend(array, stream, |span| self.nccl.all_reduce(span, DType::F32, ReduceOp::Sum, stream))
     }
 
-    /// Adds up an array by `ncclAllReduce` and nothing else.
+    /// Sums an array with `ncclAllReduce` alone.
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL fails.

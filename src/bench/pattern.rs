@@ -1,6 +1,6 @@
-//! Inputs whose reductions are exact in every element type, so that any order of additions gives the same
-//! bits and the tolerance is zero; and what each operation must make of them. Among them are values of which not everybody makes the
-//! same: sums that wrap around, integers that are large if they have no sign, NaNs in what is compared.
+//! Inputs whose reductions are exact in every element type, so that any order of additions gives the same bits and the
+//! tolerance is zero; and the expected results of each operation. The inputs include values on which implementations differ:
+//! sums that wrap around, integers that are large if read as unsigned, NaNs in comparisons.
 
 use std::ops::Range;
 
@@ -10,16 +10,16 @@ use crate::call::Call;
 use crate::dtype::{DType, Element};
 use crate::kernels::{self, ReduceOp};
 
-/// What a rank brings and what it must end with. Both repeat along the array with a short period.
+/// The input of a rank, and its expected result. Both repeat along the array with a short period.
 pub(super) struct Pattern<T> {
     inputs: Vec<T>,
     results: Vec<Part<T>>,
 }
 
-/// What elements of the array must be in the end; of those in no part nothing is known.
+/// The expected values of some elements; elements in no part are undefined.
 struct Part<T> {
     elements: Range<usize>,
-    /// A period, from the first of them on.
+    /// One period of values, starting at the first element of the part.
     values: Vec<T>,
 }
 
@@ -57,10 +57,10 @@ impl<T: Element + From<u8>> Pattern<T> {
         Self { inputs: given(rank, 0), results }
     }
 
-    /// Writes what the rank brings.
+    /// Writes the input of the rank.
     ///
-    /// This and the check are not inlined: what they leave in the caches is what a call begins with, and it should not
-    /// change with the code around them (seen: a fifth of the time of 2 MiB).
+    /// This and the check are not inlined: they determine the state of the caches at the start of a call, which should not
+    /// depend on the surrounding code (inlining changed the time of 2 MiB by a fifth).
     #[inline(never)]
     pub(super) fn fill(&self, buffer: &mut [T]) {
         for chunk in buffer.chunks_mut(self.inputs.len()) {
@@ -68,7 +68,7 @@ impl<T: Element + From<u8>> Pattern<T> {
         }
     }
 
-    /// How many elements are not what they must be.
+    /// Counts the elements that differ from the expected result.
     #[inline(never)]
     pub(super) fn count_wrong(&self, buffer: &[T]) -> u64 {
         let is_nan = |value: &T| value.ne(value);
@@ -83,13 +83,13 @@ impl<T: Element + From<u8>> Pattern<T> {
     }
 }
 
-/// Sums stay below 2^8, the largest integer up to which bf16 has all.
+/// Sums stay below 2^8: bf16 represents all integers up to there.
 const LARGEST: usize = 255;
-/// Where values are only moved, no two ranks of a few hundred bring the same at an index, nor a rank the same at indices that are
-/// less apart: this many is a prime number.
+/// If values are only moved, no two ranks of a few hundred have the same value at an index, and no rank has the same value
+/// at indices that are closer than this prime number.
 const MOVED_PERIOD: usize = 251;
 
-/// What ranks bring.
+/// The inputs of the ranks.
 struct Inputs {
     /// The reduction, unless values are only moved.
     op: Option<ReduceOp>,
@@ -97,12 +97,12 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// What a rank brings at an index.
+    /// The small integer of a rank at an index.
     fn at(&self, rank: Rank, index: usize) -> u8 {
         let period = self.period();
         let value = match self.op {
             None => 101 * rank + index,
-            // At most seven ranks bring a 2.
+            // At most seven ranks have a 2.
             Some(ReduceOp::Product) => return 1 + u8::from((rank + index).is_multiple_of(period)),
             Some(_) if rank >= LARGEST => return 0,
             Some(_) => 7 * rank + 13 * index + rank * index,
@@ -118,7 +118,7 @@ impl Inputs {
         }
     }
 
-    /// What a rank brings at an index of an array.
+    /// The value of a rank at an index.
     fn value<T: Element + From<u8>>(&self, rank: Rank, index: usize) -> T {
         let place = index % self.whole_period::<T>();
         match place.checked_sub(self.specials::<T>()) {
@@ -128,13 +128,13 @@ impl Inputs {
         }
     }
 
-    /// After so many elements all begins again.
+    /// The number of elements after which the pattern repeats.
     fn whole_period<T: Element>(&self) -> usize {
         self.specials::<T>() + self.period()
     }
 
-    /// At how many indices one rank brings a value whose bits are all ones: the largest number without a sign, -1 with one, a NaN.
-    /// (A NaN in a sum would say less than a number.)
+    /// The number of indices at which one rank has a value with all bits set: the largest unsigned integer, -1 if signed, or
+    /// a NaN. (In sums a NaN would reveal less than a number.)
     fn specials<T: Element>(&self) -> usize {
         match self.op {
             None => 0,
@@ -144,7 +144,7 @@ impl Inputs {
         }
     }
 
-    /// Who brings it: the first rank, and then the last one. Who compares may lose a NaN on one side alone.
+    /// The rank that has the value: the first, then the last, since a comparison may lose a NaN on one side only.
     fn giver(&self, special: usize) -> Rank {
         if special == 0 { 0 } else { self.ranks - 1 }
     }
@@ -174,10 +174,10 @@ impl Inputs {
         }
     }
 
-    /// What comes of a value whose bits are all ones and of the others.
+    /// The result of reducing a value with all bits set and the others.
     fn special<T: Element>(&self, others: impl Iterator<Item = u64>) -> T {
         let is_signed = matches!(T::DTYPE, DType::I32 | DType::I64);
-        // The lower bits of sums and products are the same in all widths, with a sign and without one.
+        // The lower bits of sums and products are the same in all widths, signed and unsigned.
         of_bits(match self.op {
             Some(ReduceOp::Product) => others.fold(u64::MAX, u64::wrapping_mul),
             Some(ReduceOp::Min) if !is_signed && !T::DTYPE.is_float() => others.min().unwrap_or(u64::MAX),
@@ -188,7 +188,7 @@ impl Inputs {
     }
 }
 
-/// The value with these bits, as far as it has so many.
+/// The value with these bits, truncated to its size.
 fn of_bits<T: Element>(bits: u64) -> T {
     let size_bytes = size_of::<T>();
     let bits = if cfg!(target_endian = "big") { bits << (64 - 8 * size_bytes) } else { bits };
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// What a world of three ranks gets wrong that reduces in this way.
+    /// The number of wrong elements in a world of three ranks that reduces in this way.
     fn count_wrong<T: Element + From<u8>>(op: ReduceOp, reduce: impl Fn(T, T) -> T) -> u64 {
         let call = Call::all_reduce(T::DTYPE, op, 50);
         let of_rank = |rank| {
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// What each rank ends with if all goes well, the long way.
+    /// The correct result of each rank, computed naively.
     fn carried_out(call: &Call, patterns: &[Pattern<bf16>]) -> Vec<Vec<bf16>> {
         let ranks = patterns.len();
         let begin = |pattern: &Pattern<bf16>| {
@@ -282,7 +282,7 @@ mod tests {
         (0..ranks).map(|rank| (0..call.count).map(|index| result(rank, index)).collect()).collect()
     }
 
-    /// The operations on arrays: a barrier has none.
+    /// The operations on arrays: all but the barrier.
     fn on_arrays() -> impl Iterator<Item = Measured> {
         Measured::ALL.into_iter().filter(|&operation| operation != Measured::Barrier)
     }
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// A call that does nothing is noticed, on every rank that something should come to.
+    /// A call that does nothing is detected on every rank that should receive something.
     #[test]
     fn what_was_never_done_is_noticed() {
         for operation in on_arrays() {

@@ -1,5 +1,5 @@
-//! Whether a node has room for the arrays of a benchmark: what is asked for in vain may be had of the system, and paid for by
-//! some other process when it is written to.
+//! Checks that a node has memory for the arrays of a benchmark: the system grants allocations beyond its memory, and kills
+//! some process when they are written to.
 
 use super::{Operation, Settings};
 use crate::call::Memory;
@@ -11,15 +11,15 @@ use crate::{Algorithm, Communicator, ReduceOp, Result};
 /// Whether every node has the memory that its ranks need together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Room {
-    /// It has.
+    /// Every node has it.
     Enough,
-    /// This rank is the first whose node has not, for this reason.
+    /// This rank is the first whose node lacks memory, for this reason.
     TooLittle(String),
-    /// Another rank is that.
+    /// Another rank is the first.
     TooLittleElsewhere,
 }
 
-/// Whether there is room for a benchmark. Called by all ranks, before they measure.
+/// Checks the memory for a benchmark. All ranks call it before they measure.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce`].
@@ -36,21 +36,21 @@ pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
         Some(available) if is_first => {
             let (array, needed) = (system::text(most_bytes as u64), system::text(needed_bytes as u64));
             Room::TooLittle(format!(
-                "arrays of {array} on {local_ranks} ranks of a node need {needed}, copies included, and {available}"
+                "arrays of {array} on {local_ranks} ranks of a node need {needed}, copies included, but only {available}"
             ))
         }
         _ => Room::TooLittleElsewhere,
     })
 }
 
-/// How many arrays of the same size a rank has at a time: the one that is reduced, and what is needed beside it.
+/// The number of arrays of the same size that a rank has at a time: the one that is reduced, and copies.
 fn arrays(settings: &Settings) -> usize {
     let copies = |choice: &Choice| {
-        // What is sent is what the array was before; MPIs have buffers of their own.
+        // Messages contain the original input, so it is copied; MPIs have buffers of their own.
         choice.vendor() == Some(Vendor::Mpi) || *choice == Algorithm::AllToAll.into()
     };
     let is_copied = settings.memory == Memory::Device || settings.contenders.iter().any(copies);
-    // Halves are held as f32, and rounded when they are sent.
+    // Half formats are held as f32, and rounded for sending.
     let is_widened = settings.dtype.is_half() && settings.operations.iter().copied().any(Operation::reduces);
     1 + usize::from(is_copied) + if is_widened { 2 } else { 0 }
 }

@@ -9,7 +9,7 @@ use unisono_collectives::{Algorithm, Operation};
 use super::{Engine, Options};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
-use crate::device::{Gpu, Pipeline, Ranks, Staged, pieces};
+use crate::device::{Gpu, Pipeline, Ranks, Staged, segments};
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Task};
 use crate::gpu::{Span, cuda};
@@ -85,8 +85,8 @@ impl Engine {
             // With one rank, the array is its own reduction.
             _ if self.topology.ranks() == 1 => Ok(()),
             Method::Vendor(_) => self.by_nccl(gpu, asked, span),
-            Method::Algorithm(algorithm) => self.in_pieces(gpu, algorithm, None, asked, span),
-            Method::InNodes(algorithm, vendor) => self.in_pieces(gpu, algorithm, Some(vendor), asked, span),
+            Method::Algorithm(algorithm) => self.in_segments(gpu, algorithm, None, asked, span),
+            Method::InNodes(algorithm, vendor) => self.in_segments(gpu, algorithm, Some(vendor), asked, span),
         };
         // The host's part, which may end before the GPU's.
         if self.topology.ranks() > 1 {
@@ -109,7 +109,7 @@ impl Engine {
         gpu.nccl().all_reduce(span, call.dtype, op, stream)
     }
 
-    fn in_pieces(
+    fn in_segments(
         &mut self,
         gpu: &mut Gpu,
         algorithm: Algorithm,
@@ -131,15 +131,15 @@ impl Engine {
             (Some(levels), Some(_)) => (levels.shards)(&self.topology),
             _ => 1,
         };
-        let pieces = pieces::count_for(call.size_bytes() / shards);
+        let segments = segments::count_for(call.size_bytes() / shards);
         let deadlines = self.deadlines(options);
-        let begins = Begins { method, numbers: pieces as u64, label: options.label };
+        let begins = Begins { method, numbers: segments as u64, label: options.label };
         let (task, executor, transport) = self.task(call, begins, &compiled, &deadlines);
         if vendor.is_some() {
             task.agree(transport)?;
         }
         let execution = None;
-        Pipeline { gpu, staged: &staged, task, execution, pieces, executor, transport, stream }.run(span)
+        Pipeline { gpu, staged: &staged, task, execution, segments, executor, transport, stream }.run(span)
     }
 
     /// The method that the host would select for such an array in its own memory.
@@ -161,7 +161,7 @@ impl Engine {
         let header = calls.next(numbers, call.count, Codes::new(call, method), label);
         // The end is recorded when the host's part is done.
         let _ = header.note(status, call.size_bytes());
-        // Each piece has its own execution.
+        // Each segment has its own execution.
         let execution = &Execution::Messages { blocks: 1, by_vendor: false };
         let task = Task { call, header, method, compiled, execution, topology, agreement, deadlines };
         (task, executor, transport)

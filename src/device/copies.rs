@@ -1,28 +1,28 @@
-//! The copies of an array's pieces alone, without what ranks and host do between.
+//! The copies of a pipelined array alone, without vendors, host or other ranks in between: for benchmarks.
 
 use cudarc::driver::CudaStream;
 
-use super::pieces::{AHEAD, Piece, SLOTS, count_for};
+use super::segments::{AHEAD, SLOTS, Segment, count_for};
 use super::{Gpu, wait_for};
 use crate::error::Result;
 use crate::gpu::{Span, cuda, moment};
 use crate::status::StatusBoard;
 use crate::transport::Deadlines;
 
-/// Which copies an array takes.
+/// The direction of the copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// From the GPU to the host.
     Down,
     /// From the host to the GPU.
     Up,
-    /// Each piece down, and up again.
+    /// Each segment to the host, and back.
     Both,
 }
 
 impl Gpu {
-    /// Copies an array in the pieces of an all-reduce through the host, and waits until the GPU is done.
-    pub(crate) fn copy_in_pieces(
+    /// Copies an array in the segments of an all-reduce through the host, and waits until the GPU has finished.
+    pub(crate) fn copy_in_segments(
         &mut self,
         span: &mut Span<'_>,
         stream: &CudaStream,
@@ -32,8 +32,8 @@ impl Gpu {
         let count = span.size_bytes();
         let of = count_for(count);
         let ranges = |number, is_copied: bool| {
-            let piece = Piece { number, of, count }.whole();
-            is_copied.then_some(piece).into_iter().collect::<Vec<_>>()
+            let segment = Segment { number, of, count }.whole();
+            is_copied.then_some(segment).into_iter().collect::<Vec<_>>()
         };
         self.down.wait(&moment(stream)?).map_err(cuda("order of streams"))?;
         for number in 0..of + AHEAD {

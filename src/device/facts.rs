@@ -1,35 +1,35 @@
-//! What ranks tell each other of their GPUs, and what follows for NCCL. All ranks see the same facts and conclude alike.
+//! The facts that ranks exchange about their GPUs, and the conclusion for NCCL. All ranks see the same facts and conclude alike.
 
 use bytemuck::{Pod, Zeroable};
 use unisono_collectives::{Rank, Topology};
 
 use crate::nccl::Version;
 
-/// What a rank says of itself.
+/// The facts of one rank, as exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Facts {
-    /// Which GPU it is, whatever numbers ranks have for it.
+    /// The GPU's UUID, which does not depend on device numbering.
     pub(super) gpu: [u64; 2],
-    /// The version of its NCCL, as one number; 0 if it has none.
+    /// The version of this rank's NCCL as one number; 0 if it has none.
     pub(super) nccl: u64,
-    /// Whether its NCCL is told to let ranks share a GPU.
+    /// Whether this rank's NCCL is configured to let ranks share a GPU.
     pub(super) may_share: u64,
 }
 
-/// What carries out a plan's phases inside of nodes.
+/// What executes a plan's phases within nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Inside {
-    /// NCCL can.
+    /// NCCL.
     Nccl,
-    /// It cannot, and why: the host does.
+    /// The host, with the reason why NCCL is not used.
     Host(String),
-    /// No node has two ranks.
+    /// Nothing: no node has two ranks.
     Nobody,
 }
 
 impl Inside {
-    /// What follows from what all ranks say, rank 0 first.
+    /// Derives the conclusion from the facts of all ranks, rank 0's first.
     pub(super) fn of(facts: &[Facts], topology: &Topology) -> Self {
         if topology.ranks_of_largest_node() == 1 {
             return Self::Nobody;
@@ -53,7 +53,7 @@ fn pairs(members: &[Rank]) -> impl Iterator<Item = (Rank, Rank)> {
         .flat_map(|(place, &one)| members[place + 1..].iter().map(move |&other| (one, other)))
 }
 
-/// Why two ranks of a node cannot be in one NCCL communicator.
+/// The reason why two ranks of a node cannot be in one NCCL communicator, if there is one.
 fn between(facts: &[Facts], one: Rank, other: Rank) -> Option<String> {
     let version = |rank: Rank| Version::from_code(facts[rank].nccl as u32);
     if version(one) != version(other) {

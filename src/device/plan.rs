@@ -1,26 +1,26 @@
-//! A plan for arrays on GPUs: what vendors do before the host, what the host does, and what vendors do after it.
+//! A plan for arrays on GPUs: the vendor's calls before the host's part, the host's part, and the vendor's calls after it.
 
 use std::sync::Arc;
 
 use unisono_collectives::execution::CompiledPlan;
 use unisono_collectives::{Chunks, VendorCall};
 
-/// What a rank does to each piece of an array.
+/// What a rank does with each segment of an array.
 #[derive(Debug)]
 pub(crate) struct Staged {
-    /// In how many chunks a piece is cut.
+    /// The number of chunks of a segment.
     pub(super) chunk_count: usize,
-    /// Whether vendors take part, on whichever rank: they want the elements of a piece in one place.
-    pub(super) in_whole_pieces: bool,
-    /// By vendors, on the GPU, before the host has the piece.
+    /// Whether any rank calls a vendor, which needs the elements of a segment to be contiguous.
+    pub(super) in_whole_segments: bool,
+    /// The vendor's call on the GPU before the host's part.
     pub(super) inward: Option<VendorCall>,
-    /// By the host.
+    /// The host's part.
     pub(super) host: Option<OnHost>,
-    /// By vendors, after it.
+    /// The vendor's call after the host's part.
     pub(super) outward: Option<VendorCall>,
 }
 
-/// The part of a piece that comes down to the host, and what is done to it there.
+/// The chunks of a segment that are copied to the host, and the plan that reduces them there.
 #[derive(Debug)]
 pub(super) struct OnHost {
     pub(super) chunks: Chunks,
@@ -28,14 +28,14 @@ pub(super) struct OnHost {
 }
 
 impl Staged {
-    /// All of a plan by the host.
+    /// Executes the whole plan on the host.
     pub(crate) fn on_host(compiled: Arc<CompiledPlan>) -> Self {
         let chunk_count = compiled.plan().chunk_count();
         let host = OnHost { chunks: Chunks::new(0, chunk_count), compiled };
-        Self { chunk_count, in_whole_pieces: false, inward: None, host: Some(host), outward: None }
+        Self { chunk_count, in_whole_segments: false, inward: None, host: Some(host), outward: None }
     }
 
-    /// A plan in whose phases vendors do all that they may.
+    /// Executes every phase that names a vendor call by the vendor.
     pub(crate) fn with_vendor(compiled: &CompiledPlan) -> Self {
         let plan = compiled.plan();
         let by_vendor = |inward| {
@@ -46,6 +46,6 @@ impl Staged {
             .without_vendors()
             .map(|(chunks, rest)| OnHost { chunks, compiled: Arc::new(compiled.part(rest)) });
         let (inward, outward) = (by_vendor(true), by_vendor(false));
-        Self { chunk_count: plan.chunk_count(), in_whole_pieces: true, inward, host, outward }
+        Self { chunk_count: plan.chunk_count(), in_whole_segments: true, inward, host, outward }
     }
 }

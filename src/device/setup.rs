@@ -1,4 +1,4 @@
-//! What a rank needs to reduce arrays on its GPU, made by all ranks together in their first such call.
+//! The GPU state of a rank, which all ranks set up together in their first call on device memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use cudarc::driver::{CudaContext, CudaStream};
 use unisono_collectives::{Algorithm, Rank, Topology};
 
 use super::facts::{Facts, Inside};
-use super::pieces::SLOTS;
 use super::plan::Staged;
+use super::segments::SLOTS;
 use super::slot::Slot;
 use crate::config;
 use crate::error::Result;
@@ -17,37 +17,37 @@ use crate::gpu::cuda;
 use crate::memory::Registry;
 use crate::nccl::{self, UniqueId};
 
-/// What a rank knows of the others when they all set up their GPUs.
+/// What the setup needs to know about the ranks.
 pub(crate) struct Ranks<'a> {
     pub(crate) rank: Rank,
     pub(crate) topology: &'a Topology,
     pub(crate) registry: Arc<Registry>,
-    /// How long NCCL may take to begin.
+    /// The limit for creating an NCCL communicator.
     pub(crate) timeout: Duration,
-    /// What every rank gives, as many words each, rank 0's first.
+    /// Gathers the same number of words from every rank, rank 0's first.
     pub(crate) gather: &'a mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
 }
 
-/// A rank's GPU, and its ways to those of others.
+/// A rank's GPU, with its streams, slots and NCCL communicator.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) context: Arc<CudaContext>,
-    /// Copies to the host.
+    /// The stream of copies to the host.
     pub(super) down: Arc<CudaStream>,
-    /// Copies from the host.
+    /// The stream of copies from the host.
     pub(super) up: Arc<CudaStream>,
-    /// All that is in flight beside the caller's own streams.
+    /// The stream of non-blocking calls.
     aside: Arc<CudaStream>,
     pub(super) slots: [Slot; SLOTS],
     pub(crate) inside: Inside,
-    /// Among the ranks of this node.
+    /// NCCL's communicator of the ranks of this node.
     pub(crate) nccl: Option<nccl::Communicator>,
-    /// By algorithm, and whether a vendor takes part.
+    /// Plans by algorithm and whether a vendor takes part.
     pub(crate) plans: HashMap<(Algorithm, bool), Arc<Staged>>,
 }
 
 impl Gpu {
-    /// Called by all ranks at the same place in their order of calls, each with the context of its arrays.
+    /// Sets up the GPU. All ranks call it at the same place in their order of calls, each with the context of its arrays.
     pub(crate) fn new(context: &Arc<CudaContext>, mut ranks: Ranks<'_>) -> Result<Self> {
         context.bind_to_thread().map_err(cuda("the GPU's context"))?;
         let facts = facts_of_all(&mut ranks, context)?;
@@ -76,27 +76,31 @@ impl Gpu {
         })
     }
 
-    /// The stream of what is in flight.
+    /// The stream of non-blocking calls.
     pub(crate) fn aside(&self) -> Arc<CudaStream> {
         Arc::clone(&self.aside)
     }
 
+    /// Reports an asynchronous error of an NCCL collective.
+    ///
     /// # Errors
-    /// [`crate::Error::Nccl`] if something went wrong in a collective of NCCL's that had begun well.
+    /// [`crate::Error::Nccl`] if a collective failed after it had been enqueued.
     pub(crate) fn check_nccl(&self) -> Result<()> {
         check(self.nccl.as_ref())
     }
 
+    /// NCCL's communicator of this node.
+    ///
     /// # Panics
-    /// If NCCL does not work in this node: who calls has seen that it does.
+    /// If NCCL is not used in this node.
     pub(crate) fn nccl(&mut self) -> &mut nccl::Communicator {
-        self.nccl.as_mut().expect("a plan with NCCL is for ranks that have it")
+        self.nccl.as_mut().expect("plans with NCCL are only for ranks that have a communicator")
     }
 
-    /// How arrays go from GPU to GPU, for a person.
+    /// Describes how arrays are moved between GPUs.
     pub(crate) fn route(&self) -> String {
         match (&self.inside, nccl::library()) {
-            (Inside::Nccl, Ok(library)) => format!("NCCL {} inside of nodes", library.version()),
+            (Inside::Nccl, Ok(library)) => format!("NCCL {} within nodes", library.version()),
             (Inside::Nccl, Err(error)) => error.to_string(),
             (Inside::Host(why), Err(error)) => format!("through the host, because {why}; here: {error}"),
             (Inside::Host(why), Ok(_)) => format!("through the host, because {why}"),
@@ -110,7 +114,7 @@ pub(super) fn check(nccl: Option<&nccl::Communicator>) -> Result<()> {
     nccl.map_or(Ok(()), |nccl| nccl.is_ready().map(drop))
 }
 
-/// What all ranks say of their GPUs.
+/// Exchanges the facts of all ranks' GPUs.
 fn facts_of_all(ranks: &mut Ranks<'_>, context: &CudaContext) -> Result<Vec<Facts>> {
     let uuid = context.uuid().map_err(cuda("the GPU's identity"))?;
     let nccl = match nccl::library() {
@@ -127,7 +131,8 @@ fn facts_of_all(ranks: &mut Ranks<'_>, context: &CudaContext) -> Result<Vec<Fact
     Ok(bytemuck::cast_slice(&all).to_vec())
 }
 
-/// NCCL's communicator of this rank's node, `None` where it is alone; or why NCCL refuses, on whichever rank.
+/// Creates NCCL's communicator of this rank's node, `None` for a rank alone on its node; the inner error says why NCCL refused, on
+/// whichever rank.
 fn communicator(
     ranks: &mut Ranks<'_>,
     context: &Arc<CudaContext>,
@@ -136,7 +141,7 @@ fn communicator(
     let node = ranks.topology.node(ranks.topology.node_of(rank));
     let is_leader = ranks.topology.local_rank(rank) == 0;
     let library = nccl::library()?;
-    // Other ranks must hear of it if this one has no identity to offer, so it offers one that nobody uses.
+    // A leader without an id must still take part in the exchange, so it sends an invalid one.
     let offered = if is_leader { UniqueId::new(library) } else { Ok(UniqueId::from_bytes([0; 128])) };
     let words: [u64; 16] = bytemuck::cast(offered.as_ref().map_or([0; 128], |id| *id.as_bytes()));
     let all = (ranks.gather)(&words)?;
@@ -146,7 +151,7 @@ fn communicator(
     let made = if node.ranks() == 1 {
         Ok(None)
     } else if bytes == [0; 128] {
-        Err(format!("rank {} could not begin an NCCL communicator", node.member(0)))
+        Err(format!("rank {} could not create an id for an NCCL communicator", node.member(0)))
     } else {
         let position = ranks.topology.local_rank(rank);
         let id = UniqueId::from_bytes(bytes);

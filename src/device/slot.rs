@@ -1,4 +1,4 @@
-//! Pinned memory between a GPU and the other ranks: a piece of an array on its way down, with the host, or on its way up.
+//! Pinned memory between a GPU and the other ranks, which holds a segment while it is copied down, reduced, and copied up.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -12,15 +12,15 @@ use crate::error::Result;
 use crate::gpu::{Span, cuda};
 use crate::memory::{Registered, Registry};
 
-/// Any of the process' contexts may copy to and from the memory.
+/// `CU_MEMHOSTREGISTER_PORTABLE`: the memory is pinned in all contexts of the process.
 const PORTABLE: u32 = 1;
-/// How long the end of a slot waits for copies that are on their way.
+/// How long dropping a slot waits for copies in flight.
 const LAST_COPIES: Duration = Duration::from_secs(5);
 
-/// Who has the bytes of a slot.
+/// The user of a slot's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
-    /// Nobody, or the GPU, which copies them up: then the next copy down waits for that on the GPU.
+    /// None, or the GPU, which copies them up; the next copy down waits for that on the GPU.
     Free,
     /// The GPU, which copies them down.
     ComingDown,
@@ -28,17 +28,17 @@ enum Holder {
     Host,
 }
 
-/// Memory for one piece at a time. The GPU copies to and from it beside what else it does, and the other ranks of the node reach
-/// it where it lies.
+/// Memory for one segment at a time. The GPU copies to and from it asynchronously, and the other ranks of the node access it in
+/// place.
 #[derive(Debug)]
 pub(super) struct Slot {
     context: Arc<CudaContext>,
     registry: Arc<Registry>,
     memory: Option<Registered<u8>>,
     holder: Holder,
-    /// How many bytes of it the piece has.
+    /// The size of the segment in it.
     size_bytes: usize,
-    /// What the copy down waits for.
+    /// The copy down waits for this event.
     ready: CudaEvent,
     fetched: CudaEvent,
     returned: CudaEvent,
@@ -59,8 +59,8 @@ impl Slot {
         })
     }
 
-    /// Begins to copy ranges of a span's bytes here, one after the other, on the stream `down`; where vendors work on `after`, once
-    /// they have done what is there now.
+    /// Starts to copy ranges of a span's bytes into the slot, one after the other, on the stream `down`; if a vendor works on the
+    /// stream `after`, the copy waits for the work queued there.
     pub(super) fn fetch(
         &mut self,
         span: &mut Span<'_>,
@@ -68,7 +68,7 @@ impl Slot {
         after: Option<&CudaStream>,
         down: &CudaStream,
     ) -> Result<()> {
-        assert_eq!(self.holder, Holder::Free, "a slot is fetched into when its piece has been given back");
+        assert_eq!(self.holder, Holder::Free, "the slot is free");
         self.size_bytes = ranges.iter().map(ExactSizeIterator::len).sum();
         self.make_room()?;
         let vendors =
@@ -76,15 +76,16 @@ impl Slot {
         vendors.and_then(|()| down.wait(&self.returned)).map_err(cuda("order of streams"))?;
         self.holder = Holder::ComingDown;
         let copied = self.copies(span, ranges, |bytes, address| {
-            // SAFETY: nobody but the GPU has the bytes until `fetched` is over; the memory is given back only after that.
+            // SAFETY: the bytes stay allocated and pinned until `release`, which waits for `fetched`, and nothing else accesses them
+            // before `fetched` has completed: the holder is the GPU. The span has as many bytes at this address as are copied.
             unsafe { result::memcpy_dtoh_async(bytes, address, down.cu_stream()) }
         });
-        // Even if one of them failed: others may be on their way.
+        // Recorded even if a copy failed: others may be in flight.
         let recorded = self.fetched.record(down);
         copied.and(recorded).map_err(cuda("a copy from the GPU"))
     }
 
-    /// Whether the piece is here.
+    /// Returns whether the segment has arrived.
     pub(super) fn is_fetched(&mut self) -> Result<bool> {
         let is_fetched = self.fetched.try_is_complete().map_err(cuda("a copy from the GPU"))?;
         if is_fetched && self.holder == Holder::ComingDown {
@@ -93,39 +94,40 @@ impl Slot {
         Ok(is_fetched)
     }
 
-    /// The piece.
+    /// The segment's bytes.
     ///
     /// # Panics
-    /// If it is not here.
+    /// If the segment has not arrived.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        assert_eq!(self.holder, Holder::Host, "a piece is looked at when it has come down");
-        let memory = self.memory.as_mut().expect("what was fetched has memory");
+        assert_eq!(self.holder, Holder::Host, "the segment has arrived");
+        let memory = self.memory.as_mut().expect("a fetched segment has memory");
         &mut memory[..self.size_bytes]
     }
 
-    /// Begins to copy the piece back to where it came from, on the stream `up`.
+    /// Starts to copy the segment back to the same ranges of the span, on the stream `up`.
     pub(super) fn give_back(
         &mut self,
         span: &mut Span<'_>,
         ranges: &[Range<usize>],
         up: &CudaStream,
     ) -> Result<()> {
-        assert_eq!(self.holder, Holder::Host, "a piece goes up when it has come down");
+        assert_eq!(self.holder, Holder::Host, "the segment has arrived");
         self.holder = Holder::Free;
         let copied = self.copies(span, ranges, |bytes, address| {
-            // SAFETY: the host does not touch the bytes before the next piece has come down, which is after `returned`.
+            // SAFETY: the bytes stay allocated and pinned until `release`, which waits for `returned`, and the host does not access
+            // them before the next segment has arrived: its copy down waits for `returned`. The span has as many bytes there.
             unsafe { result::memcpy_htod_async(address, bytes, up.cu_stream()) }
         });
         let recorded = self.returned.record(up);
         copied.and(recorded).map_err(cuda("a copy to the GPU"))
     }
 
-    /// Has a stream go on after the piece is back on the GPU.
+    /// Makes a stream wait until the segment has been copied back.
     pub(super) fn hold_back(&self, stream: &CudaStream) -> Result<()> {
         stream.wait(&self.returned).map_err(cuda("order of streams"))
     }
 
-    /// Copies between the ranges of a span and the memory from its beginning on.
+    /// Copies between the ranges of a span and the slot's memory, from its beginning.
     fn copies(
         &mut self,
         span: &mut Span<'_>,
@@ -135,22 +137,22 @@ impl Slot {
         let Some(memory) = &mut self.memory else { return Ok(()) };
         let mut rest = &mut memory[..];
         for range in ranges {
-            let bytes = rest.split_off_mut(..range.len()).expect("there is room for the piece");
+            let bytes = rest.split_off_mut(..range.len()).expect("the segment fits");
             copy(bytes, span.part(range.clone()).address())?;
         }
         Ok(())
     }
 
-    /// Pins enough memory, once for all pieces that are not larger.
+    /// Allocates and pins memory for the segment, unless what is there is large enough.
     fn make_room(&mut self) -> Result<()> {
         if self.memory.as_ref().is_some_and(|memory| memory.len() >= self.size_bytes) {
             return Ok(());
         }
         self.release();
-        // A piece of nothing has an address too.
+        // An empty segment needs an address too.
         let mut memory = Registered::<u8>::new(&self.registry, self.size_bytes.max(1))?;
         let (address, size_bytes) = (memory.as_mut_ptr().cast::<c_void>(), memory.len());
-        // SAFETY: the memory is there until `release` has told the driver that it goes.
+        // SAFETY: the memory is a live allocation of this size, and stays one until `release` has unregistered it.
         unsafe { sys::cuMemHostRegister_v2(address, size_bytes, PORTABLE) }
             .result()
             .map_err(cuda("pinned memory"))?;
@@ -158,24 +160,24 @@ impl Slot {
         Ok(())
     }
 
-    /// Gives the memory back when no copy needs it any more. If copies do not end, it is kept for ever: anything else would be unsound.
+    /// Frees the memory once no copy uses it. If copies do not end, it leaks the memory: freeing it would be unsound.
     fn release(&mut self) {
         let Some(mut memory) = self.memory.take() else { return };
         let begun = Instant::now();
         while !(self.fetched.is_complete() && self.returned.is_complete()) {
             if begun.elapsed() > LAST_COPIES {
-                tracing::warn!("copies of a GPU do not end; their memory is kept");
+                tracing::warn!("copies to or from a GPU do not end; their memory is leaked");
                 std::mem::forget(memory);
                 return;
             }
             std::thread::yield_now();
         }
         let unpinned = self.context.bind_to_thread().and_then(|()| {
-            // SAFETY: the memory was registered, and no copy is on its way.
+            // SAFETY: the memory was registered by `make_room`, and no copy uses it: both events have completed.
             unsafe { sys::cuMemHostUnregister(memory.as_mut_ptr().cast()) }.result()
         });
         if let Err(error) = unpinned {
-            tracing::warn!(%error, "memory could not be unpinned");
+            tracing::warn!(%error, "cannot unpin memory; it is leaked");
             std::mem::forget(memory);
         }
     }

@@ -1,4 +1,4 @@
-//! How ranks were launched, and how they reach each other.
+//! How ranks were launched, and how they communicate.
 
 use super::Finding;
 use crate::Communicator;
@@ -18,7 +18,7 @@ pub(super) fn findings(comm: &mut Communicator) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// What can be said where the ranks that were launched are no world.
+/// The findings for processes that form no world.
 pub(super) fn findings_without_world(why: &str) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION"))];
     #[cfg(feature = "mpi")]
@@ -33,7 +33,7 @@ pub(super) fn findings_without_world(why: &str) -> Vec<Finding> {
 fn mpi(comm: &mut Communicator) -> Finding {
     let version = crate::transport::mpi::library_version();
     if !comm.has_mpi() {
-        let these = if comm.transport() == "threads" { ": they are threads" } else { "" };
+        let these = if comm.transport() == "threads" { ", since they are threads" } else { "" };
         return Finding::note("MPI", format!("{version}, which these ranks do not use{these}"));
     }
     match comm.transport_of_engine().check_other_threads() {
@@ -47,7 +47,7 @@ fn mpi(_: &mut Communicator) -> Finding {
     Finding::note("MPI", "this program was built without it: its ranks are on one machine")
 }
 
-/// Whether MPI's library is the one that the program was compiled for, where it is not.
+/// Reports if MPI's library is not the one that the program was compiled for.
 #[cfg(feature = "mpi")]
 fn library() -> Option<Finding> {
     match crate::transport::mpi::library_fits() {
@@ -61,7 +61,7 @@ fn library() -> Option<Finding> {
     None
 }
 
-/// Who started these processes. That it fits is known: they are a world.
+/// The launcher that started these processes. It is known to fit, since they form a world.
 fn launcher(comm: &Communicator) -> Option<Finding> {
     let launcher = Launcher::detect();
     if comm.transport() == "threads" {
@@ -84,7 +84,7 @@ fn world(comm: &Communicator) -> Finding {
     if is_launched {
         Finding::fine("world", text)
     } else {
-        Finding::note("world", format!("{text}; no launcher: mpirun -n 2 unisono doctor looks at more"))
+        Finding::note("world", format!("{text}; no launcher: mpirun -n 2 unisono doctor checks more"))
     }
 }
 
@@ -92,7 +92,7 @@ fn cores(comm: &mut Communicator) -> Finding {
     let transport = comm.transport_of_engine();
     let (ranks, cores) = (transport.local_ranks(), transport.node_cores());
     let text = format!("{cores} for {ranks} rank(s) of the node");
-    // What a rank may use by itself is less than its cores where a container is given a part of their time.
+    // In a container with a CPU quota a rank may get less CPU time than its cores suggest.
     let share = std::thread::available_parallelism().map_or(cores, usize::from);
     if ranks > cores {
         Finding::note("cores", format!("{text}: they take turns, and are slow"))
@@ -100,7 +100,7 @@ fn cores(comm: &mut Communicator) -> Finding {
         Finding::note(
             "cores",
             format!(
-                "{text}, but a container or job may use the time of {share}: they take turns, and are slow"
+                "{text}, but a container or job is limited to the CPU time of {share}: they take turns, and are slow"
             ),
         )
     } else {
@@ -108,7 +108,8 @@ fn cores(comm: &mut Communicator) -> Finding {
     }
 }
 
-/// Whether `share`, the cores whose time this process may use, is less than those that it may run on.
+/// Returns whether `share`, the number of cores whose CPU time this process may use, is less than the number that it may run
+/// on.
 fn is_limited(share: usize) -> bool {
     use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -122,14 +123,15 @@ fn sharing(comm: &mut Communicator) -> Option<Finding> {
     let (name, ranks) = (transport.name(), transport.local_ranks());
     match name {
         _ if ranks == 1 => None,
-        "mpi" if is_asked_for => {
-            Some(Finding::note("memory", "ranks of a node send messages, as UNISONO_TRANSPORT asks"))
-        }
+        "mpi" if is_asked_for => Some(Finding::note(
+            "memory",
+            "ranks of a node communicate by messages, because of UNISONO_TRANSPORT=mpi",
+        )),
         "mpi" => {
-            let text = "ranks of a node share no memory: may they open each other's /proc/PID/fd, and is there room for memfd?";
+            let text = "ranks of a node cannot share memory: check that they may open each other's /proc/PID/fd, and that memfd has room";
             Some(Finding::wrong("memory", text))
         }
-        _ => Some(Finding::fine("memory", "ranks of a node share it")),
+        _ => Some(Finding::fine("memory", "shared by the ranks of a node")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a node has.
+//! The resources of a node.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::Finding;
 use crate::kernels::Level;
 use crate::system::{self, MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
 
-/// A node, for a world of `ranks` ranks on `nodes` nodes of which it has `local_ranks`.
+/// Checks a node that has `local_ranks` of the `ranks` ranks of a world on `nodes` nodes.
 pub(super) fn findings(ranks: usize, local_ranks: usize, nodes: usize) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("processor", Level::best().name())];
     findings.push(shared_folder(Path::new(SHARED_FOLDER), local_ranks));
@@ -21,7 +21,7 @@ fn shared_folder(folder: &Path, local_ranks: usize) -> Finding {
     let Some(free) = system::free_bytes(folder) else {
         return Finding::wrong(
             SHARED_FOLDER,
-            format!("there is no {}, where MPI keeps its messages", folder.display()),
+            format!("{} does not exist, but MPI stores its messages there", folder.display()),
         );
     };
     let needed = local_ranks as u64 * SHARED_FOR_A_RANK_BYTES;
@@ -30,15 +30,15 @@ fn shared_folder(folder: &Path, local_ranks: usize) -> Finding {
         Finding::wrong(
             SHARED_FOLDER,
             format!(
-                "{free} free, and MPI keeps up to {needed} there for {local_ranks} rank(s) (containers: --shm-size)"
+                "{free} free, but MPI needs up to {needed} there for {local_ranks} rank(s) (containers: --shm-size)"
             ),
         )
     } else {
-        Finding::fine(SHARED_FOLDER, "room enough")
+        Finding::fine(SHARED_FOLDER, "enough space")
     }
 }
 
-/// What a container or job may have, where that is less than the machine.
+/// Reports the memory limit of a container or job, if it is below the machine's memory.
 fn memory_limit() -> Option<Finding> {
     let limit = MemoryLimit::of_this_process()?;
     Some(Finding::note("limit", limit.to_string()))
@@ -50,7 +50,7 @@ fn files(ranks: usize) -> Finding {
         Some(most) if most < least => Finding::wrong(
             "files",
             format!(
-                "a process may open {most}, and should be allowed {least} and one for each registered array (ulimit -n)"
+                "a process may open {most}, but needs {least} and one for each registered array (ulimit -n)"
             ),
         ),
         Some(most) => Finding::fine("files", format!("a process may open {most}")),
@@ -58,11 +58,11 @@ fn files(ranks: usize) -> Finding {
     }
 }
 
-/// The interfaces that are up, with their rates where they say them.
+/// Lists the network interfaces that are up, with their rates if known.
 fn network(folder: &Path, nodes: usize) -> Finding {
     let read = |path: &Path| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
     let up = |entry: &fs::DirEntry| {
-        // Loopback says "unknown", and so do tunnels; what has a cable says "up".
+        // Loopback and tunnels report "unknown"; interfaces with a carrier report "up".
         read(&entry.path().join("operstate")) == "up"
     };
     let named = |entry: fs::DirEntry| {
@@ -78,7 +78,7 @@ fn network(folder: &Path, nodes: usize) -> Finding {
     match (interfaces.is_empty(), nodes) {
         (false, _) => Finding::fine("network", interfaces.join(", ")),
         (true, 1) => Finding::note("network", "no interface is up; one node needs none"),
-        (true, _) => Finding::wrong("network", "no interface is up, and there are several nodes"),
+        (true, _) => Finding::wrong("network", "no interface is up, although there are several nodes"),
     }
 }
 

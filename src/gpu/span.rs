@@ -1,4 +1,4 @@
-//! Bytes on a GPU that are lent for a call.
+//! Device memory that is borrowed for a call.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -10,7 +10,8 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut, DeviceRep
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 
-/// Lends an array on a GPU to `work`, which queues what it does to it on `stream`, or so that `stream` waits for it.
+/// Passes an array in device memory to `work`, which queues all its work on the array on `stream`, or makes `stream` wait
+/// for it.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the array and the stream are on different GPUs.
@@ -26,21 +27,23 @@ pub(crate) fn lend<T: Element, R>(
             stream.context().ordinal()
         )));
     }
-    // What others have queued on the array goes before; what they queue later waits for `stream`, once this is dropped.
+    // Work already queued on the array comes first; work queued later waits for `stream` once this is dropped.
     let (address, _queued) = array.device_ptr_mut(stream);
-    // SAFETY: the array has so many bytes there, and is borrowed mutably until `work` has queued all that it does to it.
+    // SAFETY: the array has this many bytes at this address, and its mutable borrow lasts until `work` has queued all its
+    // work.
     let mut span = unsafe { Span::new(stream.context(), address, size_bytes) };
     work(&mut span)
 }
 
-/// An array of no elements. CUDA refuses to allocate nothing, so there is a byte behind it.
+/// Creates an array of no elements. CUDA refuses to allocate zero bytes, so it allocates one.
 pub(crate) fn nothing<T: DeviceRepr>(stream: &Arc<CudaStream>) -> Result<CudaSlice<T>, DriverError> {
     let byte = stream.alloc_zeros::<u8>(1)?;
-    // SAFETY: the address is that of an allocation, which the array frees in place of `byte`, and has room for no elements.
+    // SAFETY: the address is that of a leaked allocation of this stream, which the array now owns and frees; no elements fit
+    // any memory.
     Ok(unsafe { stream.upgrade_device_ptr(byte.leak(), 0) })
 }
 
-/// A part of the memory of a GPU. While this lives, nobody else queues work on it.
+/// A part of a GPU's memory. While it exists, no other code queues work on it.
 #[derive(Debug)]
 pub(crate) struct Span<'a> {
     context: &'a Arc<CudaContext>,
@@ -51,17 +54,17 @@ pub(crate) struct Span<'a> {
 
 impl<'a> Span<'a> {
     /// # Safety
-    /// There must be so many bytes at this address of the context's GPU, and they must be lent to the caller for `'a`.
+    /// The context's GPU must have this many bytes at this address, and they must be exclusively borrowed for `'a`.
     unsafe fn new(context: &'a Arc<CudaContext>, address: CUdeviceptr, size_bytes: usize) -> Self {
         Self { context, address, size_bytes, lent: PhantomData }
     }
 
-    /// The GPU that it is on.
+    /// The context of its GPU.
     pub(crate) fn context(&self) -> &'a Arc<CudaContext> {
         self.context
     }
 
-    /// Where it begins.
+    /// The address of its first byte.
     pub(crate) fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -73,7 +76,7 @@ impl<'a> Span<'a> {
     /// A range of its bytes.
     ///
     /// # Panics
-    /// If they are not all in it.
+    /// If the range is not within the span.
     pub(crate) fn part(&mut self, bytes: Range<usize>) -> Span<'_> {
         assert!(
             bytes.start <= bytes.end && bytes.end <= self.size_bytes,

@@ -1,5 +1,5 @@
-// Every function of NCCL that we use, and the version that it came in: one list, which the build script binds,
-// `sys` resolves, and the tests compare. It is included, because a build script sees nothing of the crate.
+// All NCCL functions that we use, with the version that introduced each: the build script binds this list, `sys` resolves
+// it, and the tests compare it. The file is included, since a build script cannot use the crate.
 
 /// Calls a macro with the list.
 macro_rules! functions {

@@ -1,4 +1,4 @@
-//! The library: where it is looked for, and what must be in it.
+//! Finds, loads and checks NCCL's library.
 
 use std::error::Error as _;
 use std::fs;
@@ -11,12 +11,12 @@ use super::version::Version;
 use crate::config::NcclPlaces;
 use crate::error::{Error, Result};
 
-/// The name under which every version 2 of NCCL is installed.
+/// The name under which every NCCL 2 is installed.
 const NAME: &str = "libnccl.so.2";
-/// What a developer's package adds.
+/// The additional name in development packages.
 const UNVERSIONED: &str = "libnccl.so";
 
-/// NCCL's library, loaded, with every function that we call.
+/// NCCL's library, loaded, with all functions that we call.
 #[derive(Debug)]
 pub struct Library {
     functions: Functions,
@@ -24,14 +24,14 @@ pub struct Library {
     path: PathBuf,
 }
 
-/// NCCL's library, which is searched for when this is first called, once for the process.
+/// Loads NCCL's library on the first call, once per process.
 ///
-/// `UNISONO_NCCL` names the file, or the folder that holds it, and then nothing else is tried. Otherwise it is what the
-/// system finds under the names `libnccl.so.2` and `libnccl.so`, or what is in the virtual environment that
+/// `UNISONO_NCCL` names the file or the folder that contains it; no other place is then tried. Otherwise the library is what
+/// the system finds under the names `libnccl.so.2` and `libnccl.so`, or else the one in the virtual environment that
 /// `VIRTUAL_ENV` names (`pip install nvidia-nccl-cu13`).
 ///
 /// # Errors
-/// [`Error::Library`] where there is none: with each place, the reason why it did not do, and what to do about it.
+/// [`Error::Library`] if no place has a usable library: the places, the reason for each, and the remedy.
 pub fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -42,13 +42,13 @@ pub fn library() -> Result<&'static Library> {
 }
 
 impl Library {
-    /// Loads the first of some files that is an NCCL with every function that we call. A name without a folder is
-    /// searched for by the system.
+    /// Loads the first of these files that is an NCCL with all functions that we call. The system searches for a name
+    /// without a folder.
     ///
-    /// [`library`] is the same for the places where NCCL is usually found.
+    /// [`library`] does the same for the usual places.
     ///
     /// # Errors
-    /// [`Error::Library`] if there is none: with each place, and the reason why it did not do.
+    /// [`Error::Library`] if none is usable, with the reason for each.
     pub fn open(candidates: &[PathBuf]) -> Result<Self> {
         let mut refused = Vec::new();
         for path in candidates {
@@ -61,21 +61,21 @@ impl Library {
             }
         }
         Err(Error::Library(format!(
-            "NCCL cannot be loaded, from none of these places: {}. Install it, by your distribution's package libnccl2 \
+            "NCCL cannot be loaded from any of these places: {}. Install your distribution's package libnccl2, \
              or by `pip install nvidia-nccl-cu13` in a virtual environment; or set UNISONO_NCCL to the file {NAME}, or to \
-             the folder that it is in",
+             the folder that contains it",
             refused.join("; ")
         )))
     }
 
     fn load(path: &Path) -> Result<Self, String> {
-        // SAFETY: what a library does as it is loaded cannot be known. This one was installed under NCCL's name, or
-        // named by the user.
+        // SAFETY: loading runs the library's initialisers, which cannot be checked. The file is installed under NCCL's name,
+        // or named by the user.
         let library = unsafe { libloading::Library::new(path) }.map_err(|error| reason(path, &error))?;
-        // Once somebody has asked for a unique id, a thread of NCCL's runs, and its code must not go away. A library that
-        // is refused stays too: what its initialisation has begun is not known either.
+        // Never closed: after a unique id was made, a thread of NCCL runs its code, and even a refused library may have
+        // started threads in its initialisers.
         let library = ManuallyDrop::new(library);
-        // SAFETY: the names are NCCL's, whose signatures never change within version 2; it is never closed.
+        // SAFETY: the names are NCCL's, whose signatures do not change within version 2; the library is never closed.
         let functions =
             unsafe { Functions::resolve(&library) }.map_err(|missing| without(&library, &missing))?;
         let version = functions.version().map_err(|error| error.to_string())?;
@@ -84,17 +84,17 @@ impl Library {
         Ok(Self { functions, version, path })
     }
 
-    /// The version of the library, which may be another than that of [`HEADER`](super::HEADER).
+    /// The version of the library, which may differ from that of [`HEADER`](super::HEADER).
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The file.
+    /// The file that was loaded.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What NCCL says of a code that one of its functions returned.
+    /// NCCL's text for a result code.
     pub fn error_text(&self, code: u32) -> String {
         self.functions.error_text(code)
     }
@@ -104,10 +104,10 @@ impl Library {
     }
 }
 
-/// Where the library may be, the likeliest first.
+/// The files to try, in order.
 fn candidates(places: NcclPlaces) -> Vec<PathBuf> {
     if let Some(given) = places.given {
-        // A file in the current folder is meant, where the system would search others for a bare name.
+        // A bare name means a file in the current folder; the system would search elsewhere for it.
         let given = std::path::absolute(&given).unwrap_or(given);
         return vec![if given.is_dir() { given.join(NAME) } else { given }];
     }
@@ -122,30 +122,30 @@ fn candidates(places: NcclPlaces) -> Vec<PathBuf> {
     candidates
 }
 
-/// Why a file could not be loaded: what the system says, without the file's name, with which it often begins.
+/// The reason why a file could not be loaded: the system's message, without the file's name, with which it often begins.
 fn reason(path: &Path, error: &libloading::Error) -> String {
     let text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     let name = format!("{}: ", path.display());
     text.strip_prefix(&name).unwrap_or(&text).to_owned()
 }
 
-/// What is wrong with a library that lacks functions.
+/// Describes a library that lacks functions.
 fn without(library: &libloading::Library, missing: &[Missing]) -> String {
     let names: Vec<String> =
         missing.iter().map(|Missing { name, since }| format!("{name} (of NCCL {since})")).collect();
-    // SAFETY: the signature has been the same since NCCL's first version.
+    // SAFETY: `ncclGetVersion` has had this signature in every version of NCCL.
     let version =
         unsafe { library.get::<sys::ncclGetVersion>("ncclGetVersion") }.ok().and_then(|symbol| *symbol);
     let mut code = 0;
-    // SAFETY: the function may be called at any time; it writes a number.
+    // SAFETY: the function may be called at any time; it writes an integer to the address, which is valid during the call.
     let is = match version.map(|version| unsafe { version(&raw mut code) }) {
         Some(sys::ncclSuccess) => format!("it is NCCL {}", Version::from_code(code.unsigned_abs())),
-        _ => "it is no NCCL".to_owned(),
+        _ => "it is not NCCL".to_owned(),
     };
-    format!("{is}: there is no {} in it", names.join(", "))
+    format!("{is}: it lacks {}", names.join(", "))
 }
 
-/// The file that an address of this process is mapped from.
+/// The file from which an address of this process is mapped.
 fn mapped_file(address: usize) -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let contains = |line: &&str| {

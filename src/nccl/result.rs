@@ -7,16 +7,17 @@ use super::sys::{self, Functions};
 use super::version::Version;
 use crate::error::{Error, Result};
 
-/// What a call that did not fail has come to. Of a communicator that does not block, a call may return early.
+/// The state of a call that did not fail. On a non-blocking communicator a call may return before it has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It is done.
+    /// The call has completed.
     Done,
-    /// NCCL is still at it; [`Functions::progress`] says when it is done, and until then nothing else may be called.
+    /// NCCL is still working on it; [`Functions::progress`] reports completion, and until then no other function may be
+    /// called.
     Begun,
 }
 
-/// Elements in a device's memory.
+/// Elements in device memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Elements {
     pub(super) start: *mut u8,
@@ -24,7 +25,7 @@ pub(super) struct Elements {
     pub(super) dtype: sys::ncclDataType_t,
 }
 
-/// The communicator that does something, and the stream that it is done on.
+/// A communicator, and the stream to enqueue on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct On {
     pub(super) comm: sys::ncclComm_t,
@@ -40,40 +41,41 @@ impl Functions {
         }
     }
 
-    /// The text of a code, and what NCCL noted last, which says more where there is something.
+    /// NCCL's text for a code, with its last logged error, if there is one.
     fn failure_text(&self, code: sys::ncclResult_t) -> String {
-        // SAFETY: NCCL makes no use of the communicator; the text lives as long as the library.
+        // SAFETY: NCCL does not use the communicator argument; the text is valid as long as the library is loaded.
         let last = text(unsafe { (self.ncclGetLastError)(std::ptr::null_mut()) });
         let meaning = self.error_text(code);
         if last.is_empty() { meaning } else { format!("{meaning} ({last})") }
     }
 
-    /// What NCCL says of a code.
+    /// NCCL's text for a code.
     pub(super) fn error_text(&self, code: sys::ncclResult_t) -> String {
-        // SAFETY: for a code that it does not know NCCL has a text too; texts live as long as the library.
+        // SAFETY: NCCL has a text for unknown codes too; texts are valid as long as the library is loaded.
         text(unsafe { (self.ncclGetErrorString)(code) })
     }
 
     pub(super) fn version(&self) -> Result<Version> {
         let mut code = 0;
-        // SAFETY: may be called at any time; the number lives to the end of the call.
+        // SAFETY: may be called at any time; it writes an integer to the address, which is valid during the call.
         self.check("ncclGetVersion", unsafe { (self.ncclGetVersion)(&raw mut code) })?;
         Ok(Version::from_code(code.unsigned_abs()))
     }
 
     pub(super) fn unique_id(&self) -> Result<sys::ncclUniqueId> {
         let mut id = MaybeUninit::uninit();
-        // SAFETY: may be called at any time; the id is written to by the end of the call.
+        // SAFETY: may be called at any time; it writes an id to the address, which is valid during the call.
         self.check("ncclGetUniqueId", unsafe { (self.ncclGetUniqueId)(id.as_mut_ptr()) })?;
-        // SAFETY: the call succeeded, so it has written the id.
+        // SAFETY: the call succeeded, so NCCL has written the id.
         Ok(unsafe { id.assume_init() })
     }
 
-    /// Begins to make a communicator that does not block, for the current context of the thread.
+    /// Starts to create a non-blocking communicator, for the thread's current context.
     pub(super) fn begin(&self, ranks: c_int, rank: c_int, id: sys::ncclUniqueId) -> Result<sys::ncclComm_t> {
         let mut config = sys::ncclConfig_t { blocking: 0, ..sys::UNDEFINED_CONFIG };
         let mut comm = std::ptr::null_mut();
-        // SAFETY: NCCL writes the handle, and copies the id and the settings, before it returns.
+        // SAFETY: the addresses are valid during the call, in which NCCL writes the handle and copies the id and the
+        // settings.
         let code = unsafe { (self.ncclCommInitRankConfig)(&raw mut comm, ranks, id, rank, &raw mut config) };
         self.check("ncclCommInitRankConfig", code)?;
         Ok(comm)
@@ -81,23 +83,23 @@ impl Functions {
 }
 
 /// # Safety
-/// For all of these the communicator is one that was begun, that was not destroyed or aborted, and that no other
-/// thread uses at the same time; its context is the current one. Where a stream is named it is one of that context, and
-/// memory is the device's, valid, and in no other use until the stream has done what is enqueued.
+/// For all of these functions, the communicator was created, was not destroyed or aborted, and is used by no other thread at
+/// the same time; its context is current. A stream belongs to that context; memory is device memory of that context, is
+/// valid, and has no other use until the stream has completed the enqueued work.
 impl Functions {
-    /// How far the last call that only began has come. The error is that of the communicator.
+    /// Returns the progress of the last call. The error is that of the communicator.
     pub(super) unsafe fn progress(&self, comm: sys::ncclComm_t) -> Result<Progress> {
         let mut state = sys::ncclSuccess;
-        // SAFETY: as the caller says; the state lives to the end of the call.
+        // SAFETY: as the caller promises; the state is valid during the call.
         let code = unsafe { (self.ncclCommGetAsyncError)(comm, &raw mut state) };
         self.check("ncclCommGetAsyncError", code)?;
         self.check("ncclCommGetAsyncError", state)
     }
 
-    /// How many ranks there are, which of them this is, and the number of its device.
+    /// The number of ranks, this rank, and its device number.
     pub(super) unsafe fn describe(&self, comm: sys::ncclComm_t) -> Result<[c_int; 3]> {
         let [mut ranks, mut rank, mut device] = [-1; 3];
-        // SAFETY: as the caller says; the numbers live to the end of the calls.
+        // SAFETY: as the caller promises; the integers are valid during the calls.
         unsafe {
             self.check("ncclCommCount", (self.ncclCommCount)(comm, &raw mut ranks))?;
             self.check("ncclCommUserRank", (self.ncclCommUserRank)(comm, &raw mut rank))?;
@@ -106,21 +108,21 @@ impl Functions {
         Ok([ranks, rank, device])
     }
 
-    /// Begins to end what is in flight. All ranks do it.
+    /// Starts to finalise the communicator. All ranks call it.
     pub(super) unsafe fn finalize(&self, comm: sys::ncclComm_t) -> Result<Progress> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         self.check("ncclCommFinalize", unsafe { (self.ncclCommFinalize)(comm) })
     }
 
-    /// Frees a communicator that is finalised. It is not used again.
+    /// Frees a finalised communicator, which must not be used afterwards.
     pub(super) unsafe fn destroy(&self, comm: sys::ncclComm_t) -> Result<Progress> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         self.check("ncclCommDestroy", unsafe { (self.ncclCommDestroy)(comm) })
     }
 
-    /// Stops what is in flight, and frees the communicator. It is not used again.
+    /// Cancels what is in flight, and frees the communicator, which must not be used afterwards.
     pub(super) unsafe fn abort(&self, comm: sys::ncclComm_t) -> Result<Progress> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         self.check("ncclCommAbort", unsafe { (self.ncclCommAbort)(comm) })
     }
 
@@ -132,7 +134,7 @@ impl Functions {
         On { comm, stream }: On,
     ) -> Result<Progress> {
         let (data, count) = (start.cast::<c_void>(), count as c_ulong);
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         let code = unsafe { (self.ncclAllReduce)(data, data, count, dtype, op, comm, stream) };
         self.check("ncclAllReduce", code)
     }
@@ -146,12 +148,12 @@ impl Functions {
         On { comm, stream }: On,
     ) -> Result<Progress> {
         let (data, count) = (start.cast::<c_void>(), count as c_ulong);
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         let code = unsafe { (self.ncclReduce)(data, data, count, dtype, op, root, comm, stream) };
         self.check("ncclReduce", code)
     }
 
-    /// Gives the root's elements to all.
+    /// Broadcasts the root's elements.
     pub(super) unsafe fn broadcast(
         &self,
         Elements { start, count, dtype }: Elements,
@@ -159,12 +161,12 @@ impl Functions {
         On { comm, stream }: On,
     ) -> Result<Progress> {
         let (data, count) = (start.cast::<c_void>(), count as c_ulong);
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         let code = unsafe { (self.ncclBroadcast)(data, data, count, dtype, root, comm, stream) };
         self.check("ncclBroadcast", code)
     }
 
-    /// Reduces an array that begins at `whole`, and of which each rank gets a part as long as this one.
+    /// Reduces an array that begins at `whole`; each rank gets a part of the length of this one.
     pub(super) unsafe fn reduce_scatter(
         &self,
         whole: *mut u8,
@@ -173,12 +175,12 @@ impl Functions {
         On { comm, stream }: On,
     ) -> Result<Progress> {
         let (from, to, count) = (whole.cast(), start.cast(), count as c_ulong);
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         let code = unsafe { (self.ncclReduceScatter)(from, to, count, dtype, op, comm, stream) };
         self.check("ncclReduceScatter", code)
     }
 
-    /// Gives to all an array that begins at `whole`, and of which each rank has a part as long as this one.
+    /// Gathers to all ranks an array that begins at `whole`, of which each rank has a part of the length of this one.
     pub(super) unsafe fn all_gather(
         &self,
         Elements { start, count, dtype }: Elements,
@@ -186,29 +188,29 @@ impl Functions {
         On { comm, stream }: On,
     ) -> Result<Progress> {
         let (from, to, count) = (start.cast(), whole.cast(), count as c_ulong);
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         let code = unsafe { (self.ncclAllGather)(from, to, count, dtype, comm, stream) };
         self.check("ncclAllGather", code)
     }
 
-    /// Makes one call of several, of which none waits for another.
+    /// Groups calls, which NCCL then starts together.
     pub(super) unsafe fn group(&self, calls: impl FnOnce() -> Result<()>) -> Result<Progress> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         self.check("ncclGroupStart", unsafe { (self.ncclGroupStart)() })?;
         let inside = calls();
-        // A group ends even if something in it failed: the thread would be inside it for ever.
-        // SAFETY: as the caller says; a group was begun.
+        // The group is ended even if a call failed; otherwise the thread would stay in it. SAFETY: as the caller promises; a
+        // group was started.
         let end = self.check("ncclGroupEnd", unsafe { (self.ncclGroupEnd)() });
         inside.and(end)
     }
 }
 
-/// A text of NCCL's; empty if there is none.
+/// Copies a text of NCCL; empty if the pointer is null.
 fn text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: NCCL's texts end with a zero, and live as long as the library.
+    // SAFETY: NCCL's texts are zero-terminated, and valid as long as the library is loaded.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
 }
 

@@ -1,4 +1,4 @@
-//! Communicators whose calls are sound: of NCCL, what the rest of the crate sees.
+//! Communicators whose calls are sound: the interface of NCCL for the rest of the crate.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -25,49 +25,50 @@ mod poll;
 use calls::{bind, number};
 use checks::{count, equal_parts, reduction};
 
-/// One rank's end of a communicator of NCCL's: ranks that each have a GPU.
+/// One rank's handle of an NCCL communicator, in which each rank has a GPU.
 ///
-/// Collectives work in place, and are enqueued on a stream of the caller's: when a call returns, NCCL has enqueued its
-/// part, and the buffer is in use until the stream comes to its end. All ranks call the same collectives in the same
-/// order. NCCL does not see it if they do not.
+/// Collectives work in place, and are enqueued on a stream of the caller: when a call returns, NCCL has enqueued it, and the
+/// buffer is in use until the stream has completed it. All ranks make the same calls in the same order; NCCL does not detect
+/// if they do not.
 ///
-/// After an error the communicator is aborted: the other ranks' calls do not end by themselves, so each must hear of
-/// it and abort too.
+/// After an error the communicator is aborted. The other ranks' calls do not end by themselves, so each rank must be told,
+/// and abort too.
 ///
-/// Drop it when the streams have done what is enqueued: the ranks end together, and who waits for another more than five
-/// seconds then gives up, and with it what is still in flight.
+/// Drop it once the streams have completed the enqueued work: the ranks finalise together, and a rank that waits more than
+/// five seconds for another aborts, with whatever is in flight.
 ///
-/// # The results
+/// # Results
 /// Integers agree with ours. Floats are added in NCCL's order, and a mean is a sum of products with 1 / ranks, which is
-/// rounded to the element type, where ours is a quotient of a sum: the last bits differ. A minimum or maximum of a
-/// number and NaN is NCCL's affair.
+/// rounded to the element type, where ours is the quotient of a sum: the last bits differ. The minimum or maximum of a
+/// number and NaN is unspecified.
 #[derive(Debug)]
 pub(crate) struct Communicator {
     library: &'static Library,
-    /// Null once it is aborted.
+    /// Null once aborted.
     comm: sys::ncclComm_t,
     device: Arc<CudaContext>,
     ranks: usize,
     rank: Rank,
     timeout: Duration,
-    /// Whether it is known that NCCL is not at work on a call.
+    /// Whether NCCL is known to have completed the last call.
     settled: bool,
 }
 
-// SAFETY: any thread may call NCCL for a communicator, one at a time, with its context bound, as every call here does.
+// SAFETY: NCCL allows any thread to use a communicator, one at a time, with its context bound, and every call here binds it.
 unsafe impl Send for Communicator {}
 
 impl Communicator {
-    /// Begins to make a communicator, and returns at once; [`Communicator::wait_until_ready`] waits for the others.
+    /// Starts to create a communicator, and returns at once; [`Communicator::wait_until_ready`] waits for the other ranks.
     ///
-    /// `timeout` is how long a later call may wait until NCCL has enqueued it. The first calls take longest: NCCL
-    /// connects ranks when they first need it.
+    /// `timeout` limits how long later calls wait until NCCL has enqueued them. The first calls take longest: NCCL connects
+    /// ranks on first use.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda) if the context cannot be used; [`Error::Nccl`](crate::Error::Nccl) if NCCL refuses.
+    /// [`Error::Cuda`](crate::Error::Cuda) if the context cannot be used; [`Error::Nccl`](crate::Error::Nccl) if NCCL
+    /// refuses.
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// If `rank` is not less than `ranks`.
     pub(crate) fn begin(
         library: &'static Library,
         ranks: usize,
@@ -76,23 +77,24 @@ impl Communicator {
         device: &Arc<CudaContext>,
         timeout: Duration,
     ) -> Result<Self> {
-        assert!(rank < ranks, "there is no rank {rank} among {ranks}");
+        assert!(rank < ranks, "rank {rank} of {ranks} ranks");
         bind(device)?;
         let comm = library.functions().begin(number(ranks), number(rank), id.raw())?;
         let device = Arc::clone(device);
         Ok(Self { library, comm, device, ranks, rank, timeout, settled: false })
     }
 
-    /// Whether NCCL is done with what was called last: with making the communicator, or with enqueuing.
+    /// Returns whether NCCL has completed the last call: the creation of the communicator, or enqueuing a collective.
     ///
     /// # Errors
-    /// [`Error::Nccl`](crate::Error::Nccl) if it failed, also by another rank's fault, at any time since. The communicator is to be aborted then.
+    /// [`Error::Nccl`](crate::Error::Nccl) if a call has failed since, here or on another rank. The communicator must then
+    /// be aborted.
     pub(crate) fn is_ready(&self) -> Result<bool> {
         bind(&self.device)?;
         self.progress().map(|progress| progress == Progress::Done)
     }
 
-    /// Waits until all ranks have made the communicator.
+    /// Waits until all ranks have created the communicator.
     ///
     /// # Errors
     /// [`Error::Nccl`](crate::Error::Nccl) if it fails, or if it takes longer than `timeout`; the communicator is then aborted.
@@ -102,14 +104,16 @@ impl Communicator {
         self.or_abort(ready)
     }
 
-    /// Reduces the buffer of all ranks, element by element; all get the result.
+    /// Reduces the buffers of all ranks, element by element; all ranks get the result.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for a mean of integers before NCCL 2.24, which divides negative sums as if they had no sign. Otherwise
-    /// [`Error::Cuda`](crate::Error::Cuda) or [`Error::Nccl`](crate::Error::Nccl), also if NCCL takes too long to enqueue; the communicator is then aborted.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for a mean of integers before NCCL 2.24, which divides negative
+    /// sums as if they were unsigned. Otherwise [`Error::Cuda`](crate::Error::Cuda) or [`Error::Nccl`](crate::Error::Nccl),
+    /// also if NCCL takes too long to enqueue; the communicator is then aborted.
     ///
     /// # Panics
-    /// If the buffer is not whole, aligned elements, or it or the stream belong to another context than the communicator.
+    /// If the buffer is not whole, aligned elements, or the buffer or the stream belongs to another context than the
+    /// communicator.
     pub(crate) fn all_reduce(
         &mut self,
         buffer: &mut Span<'_>,
@@ -118,19 +122,19 @@ impl Communicator {
         stream: &CudaStream,
     ) -> Result<()> {
         let op = reduction(self.library.version(), self.ranks, dtype, op)?;
-        // SAFETY: `enqueue` vouches for the communicator, the stream and the elements.
+        // SAFETY: `enqueue` has checked the communicator, the stream and the elements, and waits until the call is enqueued.
         self.enqueue("ncclAllReduce", buffer, dtype, stream, |nccl, elements, on| unsafe {
             nccl.all_reduce(elements, op, on)
         })
     }
 
-    /// Reduces the buffer of all ranks, element by element; the root gets the result, and the others' buffers stay.
+    /// Reduces the buffers of all ranks, element by element; the root gets the result, and the other buffers stay unchanged.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// As [`Communicator::all_reduce`], and if there is no such root.
+    /// As [`Communicator::all_reduce`], and if the root is not a rank.
     pub(crate) fn reduce(
         &mut self,
         buffer: &mut Span<'_>,
@@ -146,7 +150,7 @@ impl Communicator {
         })
     }
 
-    /// Gives the root's buffer to all ranks.
+    /// Broadcasts the root's buffer.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -167,18 +171,18 @@ impl Communicator {
         })
     }
 
-    /// Reduces the buffer of all ranks, element by element; each rank gets its part of the result, in its place. What
-    /// the rest of the buffer holds then is undefined.
+    /// Reduces the buffers of all ranks, element by element; each rank gets its part of the result, in place. The contents
+    /// of the rest of the buffer are then undefined.
     ///
-    /// `parts` are ranges of elements, one for each rank. NCCL knows only parts of one length: others take a reduction
-    /// each, in one group.
+    /// `parts` are ranges of elements, one for each rank. NCCL supports only equal lengths; parts of different lengths use a
+    /// reduction each, in one group.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// As [`Communicator::all_reduce`], and if the parts are not one for each rank, one after the other, and together
-    /// the buffer.
+    /// As [`Communicator::all_reduce`], and if there is not one part for each rank, in order and without gaps, that together
+    /// are the buffer.
     pub(crate) fn reduce_scatter(
         &mut self,
         buffer: &mut Span<'_>,
@@ -192,20 +196,19 @@ impl Communicator {
         let own = parts[self.rank].clone();
         self.enqueue("ncclReduceScatter", buffer, dtype, stream, |nccl, whole, on| {
             if equal {
-                // SAFETY: as for `all_reduce`; the parts are inside of the elements.
+                // SAFETY: as for `all_reduce`; the parts are within the elements.
                 return unsafe { nccl.reduce_scatter(whole.start, part(whole, dtype, &own), op, on) };
             }
             each_part(nccl, parts, |range, root| {
-                // SAFETY: as for `all_reduce`; the parts are inside of the elements.
+                // SAFETY: as for `all_reduce`; the parts are within the elements.
                 unsafe { nccl.reduce(part(whole, dtype, range), op, root, on) }
             })
         })
     }
 
-    /// Gives each rank's part of the buffer to all ranks, in its place.
+    /// Gathers each rank's part of the buffer to all ranks, in place.
     ///
-    /// `parts` are as for [`Communicator::reduce_scatter`]; those of different lengths take a broadcast each, in one
-    /// group.
+    /// `parts` are as for [`Communicator::reduce_scatter`]; parts of different lengths use a broadcast each, in one group.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -223,29 +226,28 @@ impl Communicator {
         let own = parts[self.rank].clone();
         self.enqueue("ncclAllGather", buffer, dtype, stream, |nccl, whole, on| {
             if equal {
-                // SAFETY: as for `all_reduce`; the parts are inside of the elements.
+                // SAFETY: as for `all_reduce`; the parts are within the elements.
                 return unsafe { nccl.all_gather(part(whole, dtype, &own), whole.start, on) };
             }
             each_part(nccl, parts, |range, root| {
-                // SAFETY: as for `all_reduce`; the parts are inside of the elements.
+                // SAFETY: as for `all_reduce`; the parts are within the elements.
                 unsafe { nccl.broadcast(part(whole, dtype, range), root, on) }
             })
         })
     }
 
-    /// Ends the communicator at once, with whatever it has in flight. The other ranks do not hear of it. Later calls
-    /// fail.
+    /// Aborts the communicator at once, with whatever is in flight. The other ranks are not told. Later calls fail.
     pub(crate) fn abort(&mut self) {
         let comm = std::mem::replace(&mut self.comm, std::ptr::null_mut());
         if comm.is_null() {
             return;
         }
         if let Err(error) = bind(&self.device) {
-            tracing::warn!(rank = self.rank, %error, "NCCL is aborted without its device");
+            tracing::warn!(rank = self.rank, %error, "NCCL is aborted without its context bound");
         }
-        // SAFETY: the communicator was begun, is this one's alone, and is not used again.
+        // SAFETY: the communicator was created, was taken out of `self`, which was its only user, and is not used again.
         if let Err(error) = unsafe { self.library.functions().abort(comm) } {
-            tracing::warn!(rank = self.rank, %error, "NCCL did not abort cleanly");
+            tracing::warn!(rank = self.rank, %error, "NCCL could not be aborted");
         }
     }
 }
@@ -256,7 +258,7 @@ fn part(whole: Elements, dtype: DType, range: &Range<usize>) -> Elements {
     Elements { start, count: range.len(), ..whole }
 }
 
-/// Makes a call for each part that is not empty, and the rank that has it, in one group.
+/// Makes a call for each nonempty part, with the part's rank as the root, in one group.
 fn each_part(
     nccl: &Functions,
     parts: &[Range<usize>],
@@ -266,6 +268,6 @@ fn each_part(
         let mut of_all = parts.iter().zip(0..).filter(|(range, _)| !range.is_empty());
         of_all.try_for_each(|(range, root)| call(range, root).map(|_| ()))
     };
-    // SAFETY: a group may be begun by any thread; what is called in it vouches for itself.
+    // SAFETY: any thread may start a group; the calls in it have their own reasons to be sound.
     unsafe { nccl.group(calls) }
 }

@@ -1,6 +1,6 @@
 //! bindgen's output, and the table of functions.
 
-/// What the build script made of `nccl.h`.
+/// The bindings to `nccl.h`, which the build script generates.
 #[allow(
     missing_docs,
     missing_debug_implementations,
@@ -20,7 +20,7 @@ include!("functions.rs");
 
 pub(super) use raw::*;
 
-/// The pointer in an `Option`, which is how a function's type comes out of C.
+/// The pointer type within an `Option`: bindgen declares C function pointers as options.
 pub(super) trait Pointer {
     type To;
 }
@@ -29,17 +29,17 @@ impl<T> Pointer for Option<T> {
     type To = T;
 }
 
-/// A function that a library does not have.
+/// A function that a library lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Missing {
     pub(super) name: &'static str,
-    /// The version that it came in.
+    /// The version that introduced it.
     pub(super) since: &'static str,
 }
 
 macro_rules! table {
     ($($name:ident $since:literal,)*) => {
-        /// Every function that we use, resolved.
+        /// All functions that we use, resolved.
         #[derive(Debug)]
         #[allow(non_snake_case, reason = "NCCL's names")]
         pub(super) struct Functions {
@@ -50,15 +50,15 @@ macro_rules! table {
             /// Resolves all functions in a library that stays loaded.
             ///
             /// # Errors
-            /// All that the library does not have.
+            /// The functions that the library lacks.
             ///
             /// # Safety
-            /// Functions of these names have the signatures that `nccl.h` declares. The library is not closed while
-            /// the result is used.
+            /// Functions of these names must have the signatures that `nccl.h` declares. The library must not be closed
+            /// while the result is used.
             #[allow(non_snake_case, reason = "NCCL's names")]
             pub(super) unsafe fn resolve(library: &libloading::Library) -> Result<Self, Vec<Missing>> {
                 $(
-                    // SAFETY: the caller says that the function has this signature.
+                    // SAFETY: the caller promises that the function has this signature.
                     let $name: raw::$name = unsafe { library.get(stringify!($name)) }.map_or(None, |symbol| *symbol);
                 )*
                 if let ($(Some($name),)*) = ($($name,)*) {

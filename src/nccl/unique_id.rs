@@ -1,19 +1,19 @@
-//! What ranks find each other by.
+//! The identity by which ranks find each other.
 
 use super::library::Library;
 use super::sys;
 use crate::error::Result;
 
-/// What the ranks of a communicator know it by: one makes it, and gives it to the others in any way.
+/// The identity of a communicator: one rank creates it, and sends it to the others by any means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId([u8; Self::SIZE_BYTES]);
 
 impl UniqueId {
-    /// How long it is.
+    /// Its size.
     pub const SIZE_BYTES: usize = sys::NCCL_UNIQUE_ID_BYTES as usize;
 
-    /// An id that no other communicator has. The process that makes it listens for the others at one of its network's
-    /// addresses, which is in the id.
+    /// Creates an id that no other communicator has. The process listens for the other ranks at one of its network
+    /// addresses, which the id contains.
     ///
     /// # Errors
     /// [`Error::Nccl`](crate::Error::Nccl) if NCCL finds no network, not even the loopback.

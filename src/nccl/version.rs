@@ -19,18 +19,18 @@ impl Version {
         Self { major, minor, patch }
     }
 
-    /// Whether several ranks of a communicator may share a GPU, if `NCCL_MULTI_RANK_GPU_ENABLE=1` asks for it.
+    /// Returns whether several ranks of a communicator may share a GPU, if `NCCL_MULTI_RANK_GPU_ENABLE=1` is set.
     pub fn multi_rank_gpu(self) -> bool {
         self >= Self::new(2, 30, 3)
     }
 
-    /// Whether the mean of integers is rounded as [`crate::ReduceOp::Mean`] says: towards zero. Before, negative
-    /// sums were divided as if they had no sign.
+    /// Returns whether the mean of integers is rounded towards zero, as [`crate::ReduceOp::Mean`] is. Earlier versions
+    /// divide negative sums as if they were unsigned.
     pub(super) fn rounds_towards_zero(self) -> bool {
         self >= Self::new(2, 24, 0)
     }
 
-    /// What NCCL makes a version of: `22907` is 2.29.7, and up to 2.8 `2804` was 2.8.4.
+    /// Decodes NCCL's version number: `22907` is 2.29.7, and up to 2.8 `2804` was 2.8.4.
     pub(crate) fn from_code(code: u32) -> Self {
         let major_unit = if code < 10_000 { 1000 } else { 10_000 };
         Self::new(code / major_unit, code % major_unit / 100, code % 100)
@@ -38,7 +38,7 @@ impl Version {
 }
 
 impl Version {
-    /// The version as one number, in the newer of NCCL's two ways.
+    /// Encodes the version as NCCL 2.9 and newer do.
     pub(crate) fn code(self) -> u32 {
         self.major * 10_000 + self.minor * 100 + self.patch
     }

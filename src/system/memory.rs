@@ -1,5 +1,5 @@
-//! The memory that a node can still give, and what a container, a job or a unit of systemd may have: control
-//! groups of the kernel, both versions.
+//! The available memory of a node, and the memory limit of a container, job or systemd unit: the kernel's control groups,
+//! both versions.
 
 use std::fmt;
 use std::fs;
@@ -7,29 +7,29 @@ use std::path::{Path, PathBuf};
 
 use super::text;
 
-/// How much memory the processes of this node can still be given, before the kernel has to swap or to end one of them.
+/// The memory that the processes of this node can still allocate before the kernel swaps or kills one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AvailableMemory {
-    /// How much, for all of them together.
+    /// The available bytes, for all processes together.
     pub(crate) available_bytes: u64,
-    /// The limit that leaves no more, where it is not the machine.
+    /// The limit that determines it, unless that is the machine's memory.
     limit: Option<MemoryLimit>,
 }
 
 impl AvailableMemory {
-    /// As it is now; `None` where the system does not say.
+    /// The memory available now; `None` if the system does not report it.
     pub fn now() -> Option<Self> {
         let machine = fs::read_to_string("/proc/meminfo").ok()?;
         Self::of(&machine, MemoryLimit::of_this_process())
     }
 
-    /// Why there is not as much as `needed_bytes`, for all ranks of this node together, as the end of a sentence; `None` if
-    /// there is, or nobody knows.
+    /// If less than `needed_bytes` are available for all ranks of this node together, how much is, as the end of a sentence;
+    /// `None` if there is enough, or the system does not report it.
     pub fn shortage(needed_bytes: u64) -> Option<String> {
         Self::now().filter(|memory| needed_bytes > memory.available_bytes).map(|memory| memory.to_string())
     }
 
-    /// By what `/proc/meminfo` says, and the limit of this process, if it has one.
+    /// Computes it from the text of `/proc/meminfo`, and the limit of this process, if it has one.
     fn of(machine: &str, limit: Option<MemoryLimit>) -> Option<Self> {
         let kib = machine.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB"))?;
         let available_bytes = kib.trim().parse::<u64>().ok()? << 10;
@@ -40,28 +40,28 @@ impl AvailableMemory {
 
 impl fmt::Display for AvailableMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of memory can be had", text(self.available_bytes))?;
+        write!(f, "{} of memory is available", text(self.available_bytes))?;
         self.limit.map_or(Ok(()), |limit| write!(f, " ({limit})"))
     }
 }
 
-/// How much memory some processes may have together.
+/// The memory limit of a group of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryLimit {
-    /// How much all of them together.
+    /// The limit for all of them together.
     pub(crate) limit_bytes: u64,
-    /// How much they have that the kernel cannot take back.
+    /// What they use that the kernel cannot reclaim.
     pub(crate) used_bytes: u64,
 }
 
 impl MemoryLimit {
-    /// The one that leaves least, if there is any.
+    /// The limit that leaves the least, if there is any.
     pub(crate) fn of_this_process() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         Self::read(Path::new("/sys/fs/cgroup"), &groups)
     }
 
-    /// How much is left.
+    /// What the limit leaves.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
@@ -85,7 +85,7 @@ impl MemoryLimit {
 
     fn of(folder: &Path) -> Option<Self> {
         let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
-        // No limit is the word `max` in one version, and all addresses in the other.
+        // No limit is the word `max` in version 2, and the size of the address space in version 1.
         let limit_bytes = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
         if limit_bytes >= i64::MAX as u64 / 2 {
             return None;
@@ -101,7 +101,7 @@ impl MemoryLimit {
     }
 }
 
-/// A group, and those that it is in. (In a container, its own is the root, whatever its path outside.)
+/// A control group, and those above it. (In a container, its own is the root, whatever its path outside.)
 fn above(root: &Path, path: &str) -> Vec<PathBuf> {
     let mut folders: Vec<_> = Path::new(path).ancestors().map(|part| root.join(part)).collect();
     folders.dedup();
@@ -111,7 +111,7 @@ fn above(root: &Path, path: &str) -> Vec<PathBuf> {
 impl fmt::Display for MemoryLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (limit, used) = (text(self.limit_bytes), text(self.used_bytes));
-        write!(f, "this container or job may have {limit} of memory, and has {used}")
+        write!(f, "this container or job is limited to {limit} of memory, and uses {used}")
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(limited.available_bytes, 5 << 30);
         assert_eq!(
             limited.to_string(),
-            "5 GiB of memory can be had (this container or job may have 8 GiB of memory, and has 3072 MiB)"
+            "5 GiB of memory is available (this container or job is limited to 8 GiB of memory, and uses 3072 MiB)"
         );
         assert_eq!(AvailableMemory::of("MemTotal: 5 kB\n", None), None, "a kernel before 3.14");
     }
@@ -146,7 +146,7 @@ mod tests {
         assert!(0 < available_bytes && available_bytes <= total_bytes, "{available_bytes} of {total_bytes}");
         assert_eq!(AvailableMemory::shortage(1), None);
         let said = AvailableMemory::shortage(u64::MAX).expect("no machine has so much");
-        assert!(said.contains(" of memory can be had"), "{said}");
+        assert!(said.contains(" of memory is available"), "{said}");
     }
 
     #[test]

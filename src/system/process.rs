@@ -1,4 +1,4 @@
-//! Processes: which they are, whether they live, how this one speaks of what went wrong, and with which code it then ends.
+//! Processes: their identity, whether they are alive, and how this one reports errors and exits.
 
 use std::fmt::Display;
 use std::fs;
@@ -10,18 +10,18 @@ use std::sync::LazyLock;
 /// The exit code of a process that ends because a rank has failed.
 pub(crate) const FAILED: i32 = 1;
 
-/// Writes to standard error in one piece: other ranks may be saying something at the same moment.
+/// Writes to standard error in one call, since other ranks may write at the same time.
 pub(crate) fn say(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// A process, told from all others: numbers of processes are used again.
+/// A process, distinguished from all others: process ids are reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) id: u32,
-    /// When it was started, in ticks of the machine's clock.
+    /// Its start time, in ticks of the machine's clock.
     pub(crate) started: u64,
-    /// The machine that knows it by this number.
+    /// The machine and process table to which the id belongs.
     pub(crate) machine: String,
 }
 
@@ -30,13 +30,13 @@ impl Process {
         Self::of(std::process::id())
     }
 
-    /// The one that has started this process.
+    /// The parent of this process.
     pub(crate) fn parent() -> Self {
         Self::of(std::os::unix::process::parent_id())
     }
 
-    /// The first of this process's session: a login's, a script's. In a container that may be a process outside, which has no
-    /// number here but 0 (of which rustix's `getsid` knows nothing): it is the same for all processes of the session.
+    /// The leader of this process's session, of a login or a script, for example. In a container it may be a process
+    /// outside, whose id here is 0 (rustix's `getsid` does not handle that): the same for all processes of the session.
     pub(crate) fn session() -> Self {
         let session = Stat::of("self").and_then(|stat| stat.field(Stat::SESSION)?.parse().ok());
         session.map_or_else(Self::own, Self::of)
@@ -46,13 +46,13 @@ impl Process {
         Self { id, started: started(id).unwrap_or(0), machine: machine().to_owned() }
     }
 
-    /// Whether it has not ended, as far as can be known: of another machine's process it cannot.
+    /// Returns whether it is alive, as far as this machine can know: processes of another machine count as alive.
     pub(crate) fn lives(&self) -> bool {
         self.machine != machine() || started(self.id) == Some(self.started)
     }
 }
 
-/// What the system says of a process: `PID (NAME) STATE PARENT GROUP SESSION …`, of which the name may hold anything.
+/// The text of `/proc/PID/stat`: `PID (NAME) STATE PARENT GROUP SESSION …`, in which the name may contain any character.
 struct Stat(String);
 
 impl Stat {
@@ -64,20 +64,20 @@ impl Stat {
         fs::read_to_string(format!("/proc/{process}/stat")).ok().map(Self)
     }
 
-    /// One of the fields behind the name, by its number in proc_pid_stat(5).
+    /// A field after the name, by its number in proc_pid_stat(5).
     fn field(&self, number: usize) -> Option<&str> {
         self.0.rsplit_once(')')?.1.split_whitespace().nth(number - Self::STATE)
     }
 }
 
-/// When a process was started, if it runs.
+/// The start time of a process, if it runs.
 fn started(id: u32) -> Option<u64> {
     let stat = Stat::of(id)?;
     let runs = !matches!(stat.field(Stat::STATE)?, "Z" | "X");
     stat.field(Stat::STARTED).filter(|_| runs)?.parse().ok()
 }
 
-/// What is the same for processes that know each other by their numbers: the boot of a machine, and the table of processes.
+/// Identifies the scope of process ids: the machine's boot and its process table.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: LazyLock<String> = LazyLock::new(|| {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| super::host());
@@ -87,7 +87,7 @@ pub(crate) fn machine() -> &'static str {
     &MACHINE
 }
 
-/// This user's own folder in one that is everybody's, which nobody else can look into. It stays.
+/// This user's own folder within a shared one, inaccessible to others. It is not deleted.
 pub(crate) fn private_folder(temporary: &Path) -> io::Result<PathBuf> {
     let user = rustix::process::getuid().as_raw();
     let folder = temporary.join(format!("unisono-user-{user}"));
@@ -99,7 +99,7 @@ pub(crate) fn private_folder(temporary: &Path) -> io::Result<PathBuf> {
     if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
         return Ok(folder);
     }
-    let why = format!("{} is another user's, or others can write to it", folder.display());
+    let why = format!("{} belongs to another user, or others can write to it", folder.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 

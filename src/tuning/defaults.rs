@@ -1,4 +1,4 @@
-//! The constants where no file says others.
+//! The default constants.
 
 use unisono_collectives::model::{Link, Range};
 
@@ -7,7 +7,7 @@ use super::{Reach, Section};
 pub(super) fn section(reach: Reach) -> Section {
     let (messages, one_pass): (&[Range], Option<&[Range]>) = match reach {
         Reach::ShmSlice => (&SHM_SLICE, Some(&SHM_SLICE_ONE_PASS)),
-        // Threads reach all memory in the way in which processes reach what is registered.
+        // Threads access all memory as processes access registered memory.
         Reach::ShmRegistered | Reach::Threads => (&SHM_REGISTERED, Some(&SHM_REGISTERED_ONE_PASS)),
         Reach::Mpi => (&MPI, None),
         Reach::Network => (&NETWORK, None),
@@ -17,10 +17,10 @@ pub(super) fn section(reach: Reach) -> Section {
     Section { messages, one_pass, hand_over_us: None, measured: MEASURED.to_owned() }
 }
 
-/// As `unisono tune` wrote them, over Open MPI 4.1.4, on an AMD EPYC (Zen 5). Its two virtual cores are now two halves of a core, and
-/// now not: a cache line takes 0.2 or 0.45 us from one to the other, and messages that fit the caches half or twice as long. The
-/// constants are the geometric means of both, so neither is further off than by a factor of 1.5 at most sizes. Those of MPI's messages are of an
-/// Intel Cascade Lake.
+/// Written by `unisono tune`, over Open MPI 4.1.4, on an AMD EPYC (Zen 5). Its two virtual cores are sometimes two halves of
+/// a core and sometimes not: a cache line takes 0.2 or 0.45 us from one to the other, and messages that fit the caches
+/// change by a factor of two. The constants are the geometric means of both states, so neither is off by more than a factor
+/// of 1.5 at most sizes. The constants of MPI messages are from an Intel Cascade Lake.
 const MEASURED: &str = "2 ranks on a machine of 2 cores, between its fastest and its slowest moments";
 
 const fn range(up_to_bytes: usize, alpha_us: f64, move_gb_per_s: f64, reduce_gb_per_s: f64) -> Range {
@@ -86,5 +86,5 @@ const MPI: [Range; 6] = [
     range(ANY, 0.0, 5.913, 3.678),
 ];
 
-/// 10 Gbit/s Ethernet, typical and not measured.
+/// Typical of 10 Gbit/s Ethernet, not measured.
 const NETWORK: [Range; 1] = [range(ANY, 15.0, 1.25, 1.25)];

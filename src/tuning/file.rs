@@ -1,4 +1,4 @@
-//! Constants as a TOML file that a person reads and edits: one line for each range of sizes.
+//! The constants as a human-readable TOML file, with one line for each range of sizes.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -10,13 +10,13 @@ use unisono_collectives::model::{Link, Range};
 use super::{Reach, Section, Tuning};
 use crate::size;
 
-/// What is wrong with a tuning file, and where.
+/// An error in a tuning file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct InvalidFile {
-    /// Counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong, and what was expected.
+    /// What is invalid, and what was expected.
     pub what: String,
 }
 
@@ -46,7 +46,7 @@ struct FileSection {
     hand_over_us: Option<Spanned<Latency>>,
 }
 
-/// A range of messages.
+/// A range of message sizes.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Message {
@@ -56,7 +56,7 @@ struct Message {
     reduce_gb_per_s: Rate,
 }
 
-/// A range of what is reduced in one pass.
+/// A range of sizes reduced in a single pass.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pass {
@@ -83,7 +83,7 @@ impl From<Pass> for Range {
     }
 }
 
-/// The largest size of a range: a number of bytes, a text such as 8K, or "any" for all that are larger.
+/// The largest size of a range: a number of bytes, a text such as 8K, or "any" for the last range.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(try_from = "NumberOrText")]
 struct UpTo(usize);
@@ -106,9 +106,9 @@ impl TryFrom<NumberOrText> for UpTo {
             NumberOrText::Number(bytes) => (Some(bytes), String::new()),
             NumberOrText::Text(text) if text == ANY => (Some(usize::MAX), String::new()),
             NumberOrText::Text(text) => (size::bytes(&text), format!("{text:?}")),
-            NumberOrText::Other(_) => (None, "neither a number nor a text".to_owned()),
+            NumberOrText::Other(_) => (None, "neither a number nor a string".to_owned()),
         };
-        let expected = || format!("up_to is {given}, and should be a size such as 512, \"8K\" or \"any\"");
+        let expected = || format!("up_to is {given}, but should be a size such as 512, \"8K\" or \"any\"");
         bytes.map(Self).ok_or_else(expected)
     }
 }
@@ -139,10 +139,10 @@ impl TryFrom<f64> for Rate {
     }
 }
 
-/// The sections of a file.
+/// Parses the sections of a file.
 ///
 /// # Errors
-/// [`InvalidFile`] if it is no TOML, or says something that it cannot.
+/// [`InvalidFile`] if it is not TOML, or a value is invalid.
 pub fn read(text: &str) -> Result<Vec<(Reach, Section)>, InvalidFile> {
     let invalid = |at: usize, what: String| InvalidFile { line: 1 + count_lines(text, at), what };
     let file: File = toml::from_str(text).map_err(|error| {
@@ -156,7 +156,7 @@ pub fn read(text: &str) -> Result<Vec<(Reach, Section)>, InvalidFile> {
         let Some(FileSection { measured, messages, one_pass, hand_over_us }) = section else { continue };
         let says_one_pass = one_pass.as_ref().filter(|_| !reach.shares_memory()).map(Spanned::span);
         if let Some(span) = says_one_pass {
-            let what = format!("[{}] has no one_pass: these ranks share no memory", reach.name());
+            let what = format!("[{}] cannot have one_pass: these ranks share no memory", reach.name());
             return Err(invalid(span.start, what));
         }
         let messages = link(messages, invalid)?;
@@ -174,7 +174,7 @@ fn count_lines(text: &str, end: usize) -> usize {
     text.as_bytes().iter().take(end).filter(|&&byte| byte == b'\n').count()
 }
 
-/// The link that some lines describe.
+/// Converts some lines to a link.
 fn link<L: Copy + Into<Range>>(
     lines: Spanned<Vec<Spanned<L>>>,
     invalid: impl Fn(usize, String) -> InvalidFile,
@@ -188,23 +188,23 @@ fn link<L: Copy + Into<Range>>(
             let (up_to, before) = (size::text(range.up_to_bytes), up_to(before));
             return Err(invalid(
                 at,
-                format!("up_to is {up_to}, and should be above {before}, of the line before"),
+                format!("up_to is {up_to}, but should be above {before}, that of the line before"),
             ));
         }
         before = range.up_to_bytes;
         ranges.push(range);
     }
     Link::new(ranges)
-        .map_err(|_| invalid(begin, format!("the last range should be for all sizes: up_to = \"{ANY}\"")))
+        .map_err(|_| invalid(begin, format!("the last range must be for all sizes: up_to = \"{ANY}\"")))
 }
 
-/// A size in a file.
+/// Formats a size for a file.
 fn up_to(bytes: usize) -> String {
     let text = if bytes == usize::MAX { ANY.to_owned() } else { size::text(bytes) };
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text } else { format!("\"{text}\"") }
 }
 
-/// The text of a file that has these sections.
+/// Formats sections as a file.
 pub fn write(sections: &[(Reach, Section)]) -> String {
     let mut text = HEAD.to_owned();
     for (reach, Section { messages, one_pass, hand_over_us, measured }) in sections {
@@ -243,16 +243,16 @@ pub fn write(sections: &[(Reach, Section)]) -> String {
 }
 
 const HEAD: &str = "\
-# What it costs a rank to reach another, for `auto` and for predictions: written by `unisono tune`, and used where the
-# environment variable UNISONO_TUNING names this file. A section that is missing is as in the program.
+# The cost of communication between ranks, for `auto` and for predictions: written by `unisono tune`, and used if the
+# environment variable UNISONO_TUNING names this file. A missing section keeps its default.
 #
-# messages: a message takes alpha_us, and its bytes at the rate at which they are put in place or reduced.
-# one_pass: what each other rank costs in an all-reduce without messages, by the size of the part that a rank reduces.
-# hand_over_us: what it takes a core to go from a rank that waits to the next, where there are more ranks than cores.
-# up_to is the largest size of a range, in bytes: 512, \"8K\", \"1M\"; the last one is for \"any\".
+# messages: a message takes alpha_us, plus its bytes divided by the rate at which they are moved or reduced.
+# one_pass: the cost of each other rank in an all-reduce without messages, by the size of the part that a rank reduces.
+# hand_over_us: the time in which a core switches from a waiting rank to the next, if there are more ranks than cores.
+# up_to is the largest size of a range, in bytes: 512, \"8K\", \"1M\"; the last range is for \"any\".
 ";
 
-/// A number in three or four digits.
+/// A number with three or four digits.
 struct Figure(f64);
 
 impl fmt::Display for Figure {
@@ -263,7 +263,7 @@ impl fmt::Display for Figure {
     }
 }
 
-/// A text as TOML's basic string, which escapes as JSON's does.
+/// A TOML basic string, which escapes as a JSON string does.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -276,7 +276,7 @@ impl fmt::Display for Quoted<'_> {
 impl FromStr for Tuning {
     type Err = InvalidFile;
 
-    /// Reads the text of a tuning file. What it does not say is as by default.
+    /// Parses the text of a tuning file. Whatever it does not contain keeps its default.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(Self::default().with(read(text)?))
     }
@@ -331,22 +331,26 @@ mod tests {
         };
         let open = line("\"any\"", "1", "1");
         for (text, number, said) in [
-            (file(&line("\"8X\"", "1", "1")), 4, "up_to is \"8X\", and should be a size such as 512, \"8K\""),
-            (file(&line("true", "1", "1")), 4, "up_to is neither a number nor a text, and should be a size"),
+            (file(&line("\"8X\"", "1", "1")), 4, "up_to is \"8X\", but should be a size such as 512, \"8K\""),
+            (
+                file(&line("true", "1", "1")),
+                4,
+                "up_to is neither a number nor a string, but should be a size",
+            ),
             (file(&line("\"any\"", "-1", "1")), 4, "-1 us, but a latency is 0 or above"),
             (file(&(line("8", "1", "1") + &line("\"any\"", "1", "0"))), 5, "0 GB/s, but a rate is above 0"),
             (
                 file(&(line("8", "1", "1") + &line("8", "1", "1") + &open)),
                 5,
-                "up_to is 8, and should be above 8",
+                "up_to is 8, but should be above 8",
             ),
-            (file(&line("8", "1", "1")), 3, "the last range should be for all sizes"),
-            (file(""), 3, "the last range should be for all sizes"),
+            (file(&line("8", "1", "1")), 3, "the last range must be for all sizes"),
+            (file(""), 3, "the last range must be for all sizes"),
             (file("{ up_to = 8, alpha = 1 }"), 4, "unknown field `alpha`"),
             (file("{ up_to = 8 }"), 4, "missing field `alpha_us`"),
             ("[mpi]\nhand_over_us = -1".to_owned(), 2, "-1 us, but a latency is 0 or above"),
             ("[tcp]\n".to_owned(), 1, "unknown field `tcp`, expected one of `shm`"),
-            (file(&open) + "one_pass = []", 7, "[network] has no one_pass"),
+            (file(&open) + "one_pass = []", 7, "[network] cannot have one_pass"),
             ("\n\n[mpi\n".to_owned(), 3, "unclosed table"),
         ] {
             let error = read(&text).unwrap_err();

@@ -85,7 +85,7 @@ impl Needs {
             .filter(|(_, bytes)| *bytes > 0.0)
             .map(|(name, bytes)| format!("{name} {}", text(*bytes)));
         format!(
-            "the {ranks} rank(s) on {} need about {} of memory (each: {}), and {there_is}: choose a smaller model or batch, or \
+            "the {ranks} rank(s) on {} need about {} of memory (each: {}), but only {there_is}: choose a smaller model or batch, or \
              fewer ranks on a node",
             host(),
             text(self.of_node(ranks, has_first)),
@@ -109,9 +109,13 @@ mod tests {
         let needs = Needs { parameters: 1e18, batches: f64::INFINITY, ..Needs::default() };
         let refused = unisono::threads(3, |mut comm| needs.check(&mut comm).unwrap_err());
         let message = refused[0].to_string();
-        for said in
-            ["the 3 rank(s) on ", "parameters 909494 TiB", "batches ", " of memory can be had", "fewer ranks"]
-        {
+        for said in [
+            "the 3 rank(s) on ",
+            "parameters 909494 TiB",
+            "batches ",
+            " of memory is available",
+            "fewer ranks",
+        ] {
             assert!(message.contains(said), "no {said} in {message}");
         }
         assert!(!message.contains('\n'), "{message}");

@@ -121,6 +121,6 @@ fn small_memory() -> Result<(), String> {
     let before = format!("echo $$ > {}/cgroup.procs", group.0.display());
     let ended = in_shell(&before, 2, "much");
     assert!(!ended.status.success());
-    assert!(ended.stdout.contains("this container or job may have 1024 MiB of memory"), "{ended:?}");
+    assert!(ended.stdout.contains("this container or job is limited to 1024 MiB of memory"), "{ended:?}");
     Ok(())
 }

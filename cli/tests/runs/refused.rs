@@ -60,7 +60,7 @@ fn numbers_are_refused_as_people_write_them() {
 fn what_nobody_has_room_for_is_refused() {
     let most = usize::MAX.to_string();
     let train = |words: &[&str], said: &[&str]| {
-        let said = [&["of memory can be had: choose a smaller model or batch"], said].concat();
+        let said = [&["of memory is available: choose a smaller model or batch"], said].concat();
         refused(&[&["train", "--threads", "2"], words].concat(), &said);
     };
     train(
@@ -75,7 +75,7 @@ fn what_nobody_has_room_for_is_refused() {
     let text = format!("text:{}", file.display());
     train(&["--data", &text, "--context", "30000"], &["batches "]);
     let step = |words: &[&str]| {
-        refused(&[&["bench-step", "--threads", "2"], words].concat(), &["of memory can be had"]);
+        refused(&[&["bench-step", "--threads", "2"], words].concat(), &["of memory is available"]);
     };
     step(&["--hidden", "1000000,1000000"]);
     step(&["--batch-size", "1000000000000"]);

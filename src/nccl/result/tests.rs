@@ -3,7 +3,7 @@ use std::process::Command;
 
 use super::*;
 
-/// The functions of `stand_in.c`, which is compiled with our header.
+/// Compiles `stand_in.c` with our header, and resolves its functions.
 fn stand_in() -> Functions {
     let project = env!("CARGO_MANIFEST_DIR");
     let folder = tempfile::tempdir().unwrap();
@@ -14,9 +14,9 @@ fn stand_in() -> Functions {
         compiler.arg(format!("-I{project}/{include}"));
     }
     compiler.arg(format!("{project}/src/nccl/result/stand_in.c")).arg("-o").arg(&library);
-    let said = compiler.output().unwrap();
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    // SAFETY: the library has no initialisation, its functions have NCCL's signatures, and it is never closed.
+    let output = compiler.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // SAFETY: the library has no initialisers, its functions have NCCL's signatures, and it is never closed.
     unsafe {
         let library = ManuallyDrop::new(libloading::Library::new(&library).unwrap());
         Functions::resolve(&library).unwrap()
@@ -38,7 +38,7 @@ fn arguments_arrive_as_they_are_meant() {
     assert_eq!(nccl.version().unwrap().to_string(), "2.32.3");
     let id = nccl.unique_id().unwrap();
     assert_eq!(nccl.begin(4, 3, id).unwrap(), on.comm);
-    // SAFETY: the functions only look at what they are given.
+    // SAFETY: the stand-in only compares its arguments, and dereferences none but the output addresses, which are valid.
     unsafe {
         assert_eq!(nccl.describe(on.comm).unwrap(), [4, 3, 1]);
         assert_eq!(nccl.all_reduce(all, sys::ncclSum, on).unwrap(), Progress::Done);
@@ -76,7 +76,7 @@ fn a_call_goes_on_until_nccl_says_that_it_is_done_or_has_failed() {
 #[test]
 fn a_group_ends_even_if_a_call_in_it_failed() {
     let nccl = stand_in();
-    // SAFETY: as above. The stand-in refuses a group inside of a group.
+    // SAFETY: as above. The stand-in refuses a group within a group.
     unsafe {
         let failed = nccl.group(|| nccl.broadcast(elements(0, 100), 3, on()).map(|_| ()));
         assert!(failed.unwrap_err().to_string().starts_with("ncclBroadcast failed"));

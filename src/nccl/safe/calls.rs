@@ -1,4 +1,4 @@
-//! How every call is made, and how a communicator ends.
+//! The checks and the progress of every call, and the end of a communicator.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::gpu::Span;
 use crate::nccl::result::{Elements, On, Progress};
 use crate::nccl::sys::{self, Functions};
 
-/// How long a communicator that is dropped waits for the others to end with it.
+/// How long dropping a communicator waits for the other ranks.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 impl Communicator {
-    /// Enqueues something on all elements of a buffer, after it was checked, and returns when it is enqueued.
+    /// Enqueues a call on all elements of a buffer, after checking it, and returns once NCCL has enqueued it.
     pub(super) fn enqueue(
         &mut self,
         call: &'static str,
@@ -31,7 +31,10 @@ impl Communicator {
         let count = count(buffer.size_bytes(), dtype);
         for (what, context) in [("buffer", buffer.context()), ("stream", stream.context())] {
             let (theirs, ours) = (context.ordinal(), self.device.ordinal());
-            assert!(*context == self.device, "the {what} is of GPU {theirs}, and the communicator of {ours}");
+            assert!(
+                *context == self.device,
+                "the {what} is on GPU {theirs}, and the communicator on GPU {ours}"
+            );
         }
         if count == 0 {
             return Ok(());
@@ -52,7 +55,8 @@ impl Communicator {
                 self.settled = true;
                 Ok(())
             }
-            // The caller's next work on the stream must come after ours, so it is not enough that NCCL will enqueue it.
+            // The caller's next work on the stream must come after this call, so NCCL must have enqueued it before this
+            // returns.
             Progress::Begun => self.settle(call, self.timeout),
         });
         self.or_abort(made)
@@ -60,18 +64,19 @@ impl Communicator {
 
     pub(super) fn progress(&self) -> Result<Progress> {
         self.check_alive("ncclCommGetAsyncError")?;
-        // SAFETY: the communicator was begun and not ended, and is this one's alone.
+        // SAFETY: the communicator was created and neither finalised nor aborted (it is not null), and `&self` of a type
+        // that is not `Sync` is its only user; its context is bound.
         unsafe { self.library.functions().progress(self.comm) }
     }
 
-    /// Waits until NCCL is done with the last call.
+    /// Waits until NCCL has completed the last call.
     pub(super) fn settle(&mut self, call: &'static str, timeout: Duration) -> Result<()> {
         let done = poll(timeout, || self.progress().map(|progress| progress == Progress::Done))?;
         if let Err(waited) = done {
             let seconds = waited.as_secs_f64();
             let Self { rank, ranks, .. } = self;
             let text = format!(
-                "rank {rank} of {ranks} has waited {seconds:.1} s; another rank is late, has ended, or calls something else"
+                "rank {rank} of {ranks} has waited {seconds:.1} s; another rank is late, has ended, or makes another call"
             );
             return Err(Error::Nccl { call, code: sys::ncclInProgress, text });
         }
@@ -94,24 +99,24 @@ impl Communicator {
         Ok(())
     }
 
-    /// NCCL's idea of who this is must be ours: it takes the device that is current, and not one that is named.
+    /// Checks that NCCL has the same ranks, rank and device: it uses the current device, which is not an argument.
     pub(super) fn check_identity(&self) -> Result<()> {
-        // SAFETY: the communicator is ready, was not ended, and is this one's alone.
+        // SAFETY: the communicator is ready, was not ended, and only this value uses it; its context is bound.
         let found = unsafe { self.library.functions().describe(self.comm) }?;
         let expected = [self.ranks, self.rank, self.device.ordinal()].map(number);
         if found == expected {
             return Ok(());
         }
-        let text = format!("ranks, rank and device are {found:?}, and should be {expected:?}");
+        let text = format!("ranks, rank and device are {found:?}, but should be {expected:?}");
         Err(Error::Nccl { call: "ncclCommInitRankConfig", code: sys::ncclInternalError, text })
     }
 
     pub(super) fn root(&self, root: Rank) -> c_int {
-        assert!(root < self.ranks, "there is no root {root} among {} ranks", self.ranks);
+        assert!(root < self.ranks, "the root is rank {root} of {} ranks", self.ranks);
         number(root)
     }
 
-    /// Ends together with the other ranks.
+    /// Finalises and destroys the communicator, together with the other ranks.
     fn end(&mut self) -> Result<()> {
         bind(&self.device)?;
         let until = Instant::now() + FAREWELL;
@@ -120,17 +125,17 @@ impl Communicator {
             self.settle("ncclCommFinalize", left())?;
         }
         let nccl = self.library.functions();
-        // SAFETY: the communicator was begun and not ended, and is this one's alone.
+        // SAFETY: the communicator was created and not ended, only this value uses it, and its context is bound.
         if unsafe { nccl.finalize(self.comm) }? == Progress::Begun {
             self.settle("ncclCommFinalize", left())?;
         }
         let comm = std::mem::replace(&mut self.comm, std::ptr::null_mut());
-        // SAFETY: it is finalised, and not used again.
+        // SAFETY: it is finalised, and was taken out of `self`, so it is not used again.
         unsafe { nccl.destroy(comm) }.map(|_| ())
     }
 }
 
-/// Waits a short time for the other ranks to do the same; aborts if they do not, or if this thread panics.
+/// Finalises the communicator, with a short deadline for the other ranks; aborts it after that, or if this thread panics.
 impl Drop for Communicator {
     fn drop(&mut self) {
         if self.comm.is_null() {
@@ -139,18 +144,19 @@ impl Drop for Communicator {
         if !std::thread::panicking()
             && let Err(error) = self.end()
         {
-            tracing::warn!(rank = self.rank, %error, "NCCL did not end cleanly, and is aborted");
+            tracing::warn!(rank = self.rank, %error, "NCCL could not be finalised, and is aborted");
         }
         self.abort();
     }
 }
 
-/// Makes the context the current one of this thread.
+/// Makes the context current on this thread.
 pub(super) fn bind(device: &CudaContext) -> Result<()> {
-    device.bind_to_thread().map_err(|cause| Error::Cuda { what: "making a GPU the thread's", cause })
+    device.bind_to_thread().map_err(|cause| Error::Cuda { what: "binding a GPU to the thread", cause })
 }
 
-/// A number of ranks, or a rank, as NCCL has them.
+/// Converts a rank or a number of ranks to NCCL's type.
 pub(super) fn number(count: usize) -> c_int {
-    c_int::try_from(count).unwrap_or_else(|_| panic!("{count} ranks, and NCCL counts to {}", c_int::MAX))
+    c_int::try_from(count)
+        .unwrap_or_else(|_| panic!("{count} ranks, but NCCL supports at most {}", c_int::MAX))
 }

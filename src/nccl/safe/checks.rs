@@ -1,4 +1,4 @@
-//! What is checked before NCCL is called, and how it names what we name.
+//! Checks before NCCL is called, and NCCL's names of types and reductions.
 
 use std::ops::Range;
 
@@ -8,24 +8,24 @@ use crate::kernels::ReduceOp;
 use crate::nccl::sys;
 use crate::nccl::version::Version;
 
-/// How many elements there are in so many bytes.
+/// The number of elements in this many bytes.
 ///
 /// # Panics
-/// If they are not whole.
+/// If it is not whole.
 pub(super) fn count(size_bytes: usize, dtype: DType) -> usize {
     let whole = size_bytes.is_multiple_of(dtype.size_bytes());
     assert!(
         whole,
-        "{size_bytes} bytes are no whole elements of {dtype}, of {} bytes each",
+        "{size_bytes} bytes are not a whole number of {dtype}, of {} bytes each",
         dtype.size_bytes()
     );
     size_bytes / dtype.size_bytes()
 }
 
-/// Whether all parts have the same length.
+/// Returns whether all parts have the same length.
 ///
 /// # Panics
-/// If they are not one for each rank, one after the other, and together all elements.
+/// If there is not one part for each rank, in order and without gaps, that together are all elements.
 pub(super) fn equal_parts(parts: &[Range<usize>], ranks: usize, count: usize) -> bool {
     assert!(parts.len() == ranks, "{} parts for {ranks} ranks", parts.len());
     let mut end = 0;
@@ -33,11 +33,11 @@ pub(super) fn equal_parts(parts: &[Range<usize>], ranks: usize, count: usize) ->
         let follows = part.start == end && part.end >= part.start;
         assert!(
             follows,
-            "the part {part:?} of rank {rank} should begin at {end}, and not end before it begins"
+            "the part {part:?} of rank {rank} must begin at {end}, and not end before it begins"
         );
         end = part.end;
     }
-    assert!(end == count, "the parts end at {end}, and there are {count} elements");
+    assert!(end == count, "the parts end at {end}, but there are {count} elements");
     parts.iter().all(|part| part.len() == parts[0].len())
 }
 
@@ -55,8 +55,10 @@ pub(super) fn data_type(dtype: DType) -> sys::ncclDataType_t {
     }
 }
 
+/// Converts a reduction to NCCL's.
+///
 /// # Errors
-/// [`Error::Unsupported`] for what this version of NCCL does otherwise than we do.
+/// [`Error::Unsupported`] if this version of NCCL computes another result than we do.
 pub(super) fn reduction(
     version: Version,
     ranks: usize,
@@ -65,11 +67,11 @@ pub(super) fn reduction(
 ) -> Result<sys::ncclRedOp_t> {
     match op {
         ReduceOp::Sum => Ok(sys::ncclSum),
-        // The same for one rank; and there NCCL 2.27 to 2.29.6 loses the last elements of some means.
+        // A mean over one rank is a sum; NCCL 2.27 to 2.29.6 loses the last elements of some such means.
         ReduceOp::Mean if ranks == 1 => Ok(sys::ncclSum),
         ReduceOp::Mean if dtype.is_float() || version.rounds_towards_zero() => Ok(sys::ncclAvg),
         ReduceOp::Mean => Err(Error::Unsupported(format!(
-            "NCCL {version} divides negative integers as if they had no sign: a mean of {dtype} needs NCCL 2.24 or newer, \
+            "NCCL {version} divides negative integers as if they were unsigned: a mean of {dtype} needs NCCL 2.24 or newer, \
              or a sum that the program divides"
         ))),
         ReduceOp::Min => Ok(sys::ncclMin),

@@ -1,4 +1,4 @@
-//! NCCL's all-reduce without what we do around it, to be measured beside ours.
+//! NCCL's all-reduce without our agreement and ordering, to measure their cost.
 
 use cudarc::driver::CudaStream;
 
@@ -11,14 +11,16 @@ use crate::nccl::result::{Elements, On, Progress};
 use crate::nccl::sys;
 
 impl Communicator {
-    /// Adds up the buffer of all ranks by `ncclAllReduce`, and, since the communicator does not block, asks NCCL until it has enqueued
-    /// it. What would be unsound is still refused, which takes a few nanoseconds; the context is to be the thread's.
+    /// Sums the buffers of all ranks with `ncclAllReduce`, and polls the non-blocking communicator until NCCL has enqueued
+    /// it. Only the checks that soundness needs remain, which take a few nanoseconds; the context must be current on this
+    /// thread.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// If the communicator was aborted or is at work, the buffer is not whole elements, or it or the stream belong to another context.
+    /// If the communicator was aborted or has a call in progress, the buffer is not whole elements, or the buffer or the
+    /// stream belongs to another context.
     pub(crate) fn sum_directly(
         &mut self,
         buffer: &mut Span<'_>,
@@ -26,12 +28,15 @@ impl Communicator {
         stream: &CudaStream,
     ) -> Result<()> {
         assert!(!self.comm.is_null() && self.settled, "the communicator is ready");
-        assert!(*buffer.context() == self.device && *stream.context() == self.device, "all are of one GPU");
+        assert!(
+            *buffer.context() == self.device && *stream.context() == self.device,
+            "all are on the same GPU"
+        );
         let (start, count) = (buffer.address() as *mut u8, count(buffer.size_bytes(), dtype));
         let elements = Elements { start, count, dtype: data_type(dtype) };
         let on = On { comm: self.comm, stream: stream.cu_stream().cast() };
-        // SAFETY: the communicator was begun, was not ended, and is at rest; the elements and the stream are of its context; the
-        // span is lent for what comes to be on the stream.
+        // SAFETY: the communicator was created, was not ended, and has no call in progress; the elements and the stream
+        // belong to its context; the span is exclusively borrowed until all work on it has been queued on the stream.
         let made = unsafe { self.library.functions().all_reduce(elements, sys::ncclSum, on) };
         let settled = match made {
             Ok(Progress::Done) => Ok(()),

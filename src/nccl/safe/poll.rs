@@ -1,16 +1,16 @@
-//! Waiting for NCCL, which says by itself only that it is not done.
+//! Polling NCCL, which only reports whether a call has completed.
 
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
 
-/// How often NCCL is asked without a pause: enqueuing takes a few microseconds.
+/// The number of polls without a pause: enqueuing takes a few microseconds.
 const SPINS: u32 = 200;
-/// For how long the thread only gives way between two questions: connecting ranks takes milliseconds.
+/// How long the thread only yields between two polls: connecting ranks takes milliseconds.
 const AWAKE: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(200);
 
-/// Asks until the answer is yes. The inner error is the time waited, once it is more than the deadline allows.
+/// Polls until `is_done` returns true. The inner error is the time waited, once it exceeds the timeout.
 pub(super) fn poll(
     timeout: Duration,
     mut is_done: impl FnMut() -> Result<bool>,

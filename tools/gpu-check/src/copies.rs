@@ -1,4 +1,4 @@
-//! The copies of an all-reduce through the host, in pieces through a little pinned memory, beside a plain copy of the whole array
+//! The copies of an all-reduce through the host, in segments through a little pinned memory, beside a plain copy of the whole array
 //! from or to pinned memory of its size.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
 use unisono::Communicator;
-use unisono::internals::{Way, copy_in_pieces};
+use unisono::internals::{Way, copy_in_segments};
 
 use crate::report::{Failure, Figures, Outcome, median, rounded};
 
@@ -30,7 +30,7 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
     stream.synchronize()?;
     let mut plain = Plain { stream: Arc::clone(&stream), memories: [pinned, cached] };
 
-    copy_in_pieces(comm, &mut array, &stream, Way::Both)?;
+    copy_in_segments(comm, &mut array, &stream, Way::Both)?;
     if stream.clone_dtoh(&array)? != pattern {
         return Err(Failure::Failed("an array that was copied down and up again is another".to_owned()));
     }
@@ -38,23 +38,23 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
     for _ in 0..ROUNDS {
         times_us[0].push(plain.down_us(&array, 0)?);
         times_us[1].push(plain.down_us(&array, 1)?);
-        times_us[2].push(pieces_us(comm, &mut array, &stream, Way::Down)?);
+        times_us[2].push(segments_us(comm, &mut array, &stream, Way::Down)?);
         times_us[3].push(plain.up_us(&mut array, 0)?);
         times_us[4].push(plain.up_us(&mut array, 1)?);
-        times_us[5].push(pieces_us(comm, &mut array, &stream, Way::Up)?);
-        times_us[6].push(pieces_us(comm, &mut array, &stream, Way::Both)?);
+        times_us[5].push(segments_us(comm, &mut array, &stream, Way::Up)?);
+        times_us[6].push(segments_us(comm, &mut array, &stream, Way::Both)?);
     }
     told(times_us)
 }
 
-fn pieces_us(
+fn segments_us(
     comm: &mut Communicator,
     array: &mut CudaSlice<u8>,
     stream: &Arc<CudaStream>,
     way: Way,
 ) -> Result<f64, Failure> {
     let began = Instant::now();
-    copy_in_pieces(comm, array, stream, way)?;
+    copy_in_segments(comm, array, stream, way)?;
     Ok(began.elapsed().as_secs_f64() * 1e6)
 }
 

@@ -1,46 +1,45 @@
-//! An array on a GPU, cut into pieces that follow each other through copies and messages.
+//! The segments of an array on a GPU, which follow each other through copies and messages.
 
 use std::ops::Range;
 
 use unisono_collectives::{Chunks, partition};
 
-/// How many pieces come down while the host works on one.
+/// The number of segments that are copied down while the host works on one.
 pub(super) const AHEAD: usize = 2;
-/// One for each of those, for the one with the host, and for the one that goes up.
+/// One slot for each of those, one for the segment on the host, and one for the segment that is copied up.
 pub(super) const SLOTS: usize = AHEAD + 2;
 
-/// A piece is not larger, so that what is under way at a time fits into a few chunks of pinned memory.
+/// The largest segment, so that the segments in flight fit in a few slots of pinned memory.
 const MOST_BYTES: usize = 4 << 20;
-/// Nor smaller, where there are several: below, a copy takes as long as it takes to begin it.
+/// The smallest segment of an array with several: a smaller copy takes no less time than starting it.
 const LEAST_BYTES: usize = 128 << 10;
-/// As many are wished for at least: what is not overlapped is the first one's way down and the last one's way up.
-const WISHED: usize = 4;
+/// The number of segments to aim for: the first copy down and the last copy up are not overlapped.
+const LEAST_SEGMENTS: usize = 4;
 
-/// In how many pieces an array is best cut of which one rank's part is so large. All ranks come to the same number.
+/// The number of segments of an array, given the size of one rank's part. All ranks compute the same number.
 pub(crate) fn count_for(size_bytes: usize) -> usize {
-    let piece_bytes = (size_bytes / WISHED).clamp(LEAST_BYTES, MOST_BYTES);
-    size_bytes.div_ceil(piece_bytes).max(1)
+    let segment_bytes = (size_bytes / LEAST_SEGMENTS).clamp(LEAST_BYTES, MOST_BYTES);
+    size_bytes.div_ceil(segment_bytes).max(1)
 }
 
-/// One of the pieces of an array, for the ranks of a plan of so many chunks.
+/// One segment of an array.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
-    /// The number of the piece, and of how many.
+pub(super) struct Segment {
+    /// The index of the segment, and the number of segments.
     pub(super) number: usize,
     pub(super) of: usize,
     /// The number of elements of the array.
     pub(super) count: usize,
 }
 
-impl Piece {
-    /// Where its elements lie, if it is cut off as a whole: so that a vendor, who adds up in an order of its own, finds them in one
-    /// place.
+impl Segment {
+    /// The elements of a segment that is a range of the array. A vendor, which adds in its own order, needs contiguous elements.
     pub(super) fn whole(self) -> Range<usize> {
         partition::elements(self.count, self.of, Chunks::one(self.number))
     }
 
-    /// Where its elements lie, one range after the other, if it has its part of each chunk: so that every element stays in its
-    /// chunk, and is added up in the same order as in an array that is not cut.
+    /// The elements of a segment that has its part of every chunk, as ranges in order. Every element stays in its chunk, and is
+    /// reduced in the same order as in an array that is not split.
     ///
     /// The parts of all chunks, in this order, are the chunks of an array of their own.
     pub(super) fn of_each_chunk(self, chunk_count: usize) -> Vec<Range<usize>> {
@@ -60,7 +59,7 @@ impl Piece {
     }
 }
 
-/// A range, so many places further on.
+/// A range, shifted by so many places.
 pub(super) fn shifted(range: Range<usize>, by: usize) -> Range<usize> {
     range.start + by..range.end + by
 }
@@ -72,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_arrays_stay_whole_and_large_ones_come_in_equal_pieces() {
+    fn small_arrays_stay_whole_and_large_ones_come_in_equal_segments() {
         assert_eq!([0, 8, 128 << 10].map(count_for), [1, 1, 1]);
         assert_eq!(count_for((128 << 10) + 1), 2);
         assert_eq!(count_for(4 << 20), 4);
@@ -88,8 +87,8 @@ mod tests {
         ) {
             let mut seen = vec![0; count];
             for number in 0..of {
-                let piece = Piece { number, of, count };
-                let ranges = piece.of_each_chunk(chunk_count);
+                let segment = Segment { number, of, count };
+                let ranges = segment.of_each_chunk(chunk_count);
                 let elements: Vec<_> = ranges.into_iter().flatten().collect();
                 for (position, &element) in elements.iter().enumerate() {
                     seen[element] += 1;
@@ -104,8 +103,8 @@ mod tests {
         }
 
         #[test]
-        fn whole_pieces_are_a_partition(count in 0..5000_usize, of in 1..20_usize) {
-            let wholes = (0..of).map(|number| Piece { number, of, count }.whole());
+        fn whole_segments_are_a_partition(count in 0..5000_usize, of in 1..20_usize) {
+            let wholes = (0..of).map(|number| Segment { number, of, count }.whole());
             let end = wholes.fold(0, |next, whole| {
                 assert_eq!(whole.start, next);
                 whole.end
