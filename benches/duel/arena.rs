@@ -1,4 +1,4 @@
-//! Where a case is fought out: the contenders, and the arrays that they work on.
+//! The contenders of a case, and the arrays that they work on.
 
 use std::ops::Range;
 
@@ -15,15 +15,15 @@ use super::vendor::Vendor;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Contender {
-    /// Ours, on memory that the ranks of a node reach.
+    /// Unisono, on registered memory.
     Registered,
-    /// Ours, on any other.
+    /// Unisono, on a slice.
     Slices,
-    /// The MPI's own, on the same slices.
+    /// MPI's collective, on the same slices.
     Mpi,
     /// The bare loop over arrays in shared memory.
     FloorJoint,
-    /// The bare loop over the same slices, handed over in blocks.
+    /// The bare loop over the same slices, exchanged in blocks.
     FloorExchange,
 }
 
@@ -35,21 +35,21 @@ pub(crate) struct Arena<'a> {
     pub(crate) barrier: Barrier,
     comm: &'a mut Communicator,
     vendor: Vendor,
-    /// The root of the next broadcast. Each is the next rank's: one and the same root could run ahead of the others.
+    /// The root of the next broadcast. Roots rotate: a fixed root could run ahead of the others.
     root: usize,
-    /// The result's place is one of the next two, or in the floor's memory.
+    /// The result is in one of the next two, or in the floor's memory.
     registered: Registered<f32>,
     slice: Vec<f32>,
-    /// What is worked on where the result goes elsewhere.
+    /// The input, if the call is out of place.
     input: Vec<f32>,
     floor: Option<Floor>,
 }
 
 impl<'a> Arena<'a> {
-    /// `None` where the arrays of all ranks, and what an MPI needs besides, are too much for the machine. Called by all ranks.
+    /// Sets up a case; `None` if the machine lacks memory for the arrays of all ranks and MPI's buffers. All ranks call it.
     pub(crate) fn new(world: &SimpleCommunicator, comm: &'a mut Communicator, case: Case) -> Option<Self> {
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
-        // A part for each rank.
+        // One part for each rank.
         let count = match case.operation {
             Operation::Barrier => 0,
             _ => (case.size_bytes / size_of::<f32>()).max(1).next_multiple_of(case.part_of(ranks)),
@@ -84,13 +84,13 @@ impl<'a> Arena<'a> {
         })
     }
 
-    /// The elements that this rank gives to an all-gather, or gets from others by parts.
+    /// A rank's part of the array.
     fn part(&self, rank: usize) -> Range<usize> {
         let size = self.slice.len() / self.ranks;
         rank * size..(rank + 1) * size
     }
 
-    /// The array that a contender's result comes into.
+    /// The array with a contender's result.
     fn array(&mut self, contender: Contender) -> &mut [f32] {
         match (contender, &mut self.floor) {
             (Contender::Registered, _) => &mut self.registered,
@@ -99,7 +99,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Writes what a contender works on.
+    /// Writes a contender's input.
     pub(crate) fn write(&mut self, contender: Contender, value: impl Fn(usize) -> f32) {
         let array = match self.case.place {
             Place::InPlace => self.array(contender),
@@ -110,7 +110,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// One call.
+    /// Makes one call.
     pub(crate) fn run(&mut self, contender: Contender) {
         self.root = (self.root + 1) % self.ranks;
         match contender {
@@ -136,7 +136,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Ours are in place; a result elsewhere is a copy and a call.
+    /// Runs Unisono, which works in place; out of place is a copy and a call.
     fn run_ours(&mut self, contender: Contender) {
         let own = self.part(self.rank);
         let Self { case, comm, root, registered, slice, input, .. } = self;
@@ -155,13 +155,13 @@ impl<'a> Arena<'a> {
             Operation::Broadcast => comm.broadcast(array, *root).map(drop),
             Operation::Barrier => comm.barrier(),
         };
-        done.expect("all ranks call the same");
+        done.expect("all ranks make the same calls");
     }
 
-    /// Has a contender carry out a call whose result is known.
+    /// Runs a contender on a known input, and checks the result.
     ///
     /// # Panics
-    /// If it is another one.
+    /// If the result is wrong.
     pub(crate) fn check(&mut self, contender: Contender) {
         let (rank, ranks, case) = (self.rank, self.ranks, self.case);
         let part = self.part(0).len().max(1);
@@ -184,7 +184,7 @@ impl<'a> Arena<'a> {
 }
 
 impl Case {
-    /// How many parts of equal size the array has.
+    /// The number of equal parts of the array.
     fn part_of(self, ranks: usize) -> usize {
         match self.operation {
             Operation::AllToAll | Operation::AllGather => ranks,
@@ -193,7 +193,7 @@ impl Case {
     }
 }
 
-/// How much memory the machine could give.
+/// The available memory of the machine.
 fn available_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

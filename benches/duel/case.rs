@@ -1,4 +1,4 @@
-//! What is measured: an operation, on arrays of a size, in a place and a state.
+//! The cases: an operation on arrays of a size, in place or not, warm or written.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -14,13 +14,13 @@ pub(crate) enum Operation {
     Barrier,
 }
 
-/// Where the result goes.
+/// The place of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Place {
-    /// In the array that is worked on.
+    /// In the input array.
     InPlace,
-    /// From one array into another: for MPI a call, for ours a copy and a call.
+    /// In another array: one call for MPI, a copy and a call for Unisono.
     OutOfPlace,
 }
 
@@ -54,16 +54,16 @@ impl Operation {
         }
     }
 
-    /// A broadcast and a barrier have one place only.
+    /// The possible places: broadcasts and barriers have only one.
     pub(crate) fn places(self) -> impl Iterator<Item = Place> {
         let has_one = matches!(self, Self::Broadcast | Self::Barrier);
         [Place::InPlace, Place::OutOfPlace].into_iter().take(if has_one { 1 } else { 2 })
     }
 
-    /// The sizes that are measured where none are asked for.
+    /// The default sizes.
     pub(crate) fn usual_sizes(self) -> &'static [usize] {
         const ALL_REDUCE: [usize; 14] = {
-            // 8 bytes and from there on four times as many, up to 128 MiB; 256 MiB.
+            // From 8 bytes to 128 MiB in steps of four; then 256 MiB.
             let mut sizes = [8; 14];
             let mut at = 1;
             while at < 13 {

@@ -1,11 +1,11 @@
-//! Ours, the MPI's own and bare loops, in one process and in turns: `cargo bench --bench duel -- --help`.
+//! Unisono, MPI's collectives and bare loops, alternating in one process: `cargo bench --bench duel -- --help`.
 //!
-//! It is a program of a user's: it brings an MPI of its own, and Unisono is attached to it. It launches itself under `mpirun`
-//! (or what `UNISONO_TEST_MPIRUN` names); under a launcher it is one rank of the duel. Every contender's result is checked
-//! before it is measured: `cargo test --bench duel` does little else.
+//! This is an ordinary user program: it initialises MPI itself, and attaches Unisono to it. It launches itself under
+//! `mpirun` (or the command in `UNISONO_TEST_MPIRUN`); under a launcher it is one rank. The result of every contender is
+//! checked before it is measured; `cargo test --bench duel` does little else.
 //!
-//! *Warm* is called back to back. *Written*: each rank writes its whole array before every call, as one that computes gradients
-//! does, and ranks meet before the clock starts.
+//! *Warm* calls are back to back. *Written*: each rank writes its whole array before every call, like a program that
+//! computes gradients, and a barrier precedes the clock.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -28,14 +28,14 @@ use case::{Case, Operation, Place, State};
 use report::Format;
 use unisono_testing::launch;
 
-/// Measures Unisono beside the MPI's own collectives, and beside bare loops, in one process and in turns
+/// Compares Unisono with MPI's collectives and bare loops, alternating in one process
 #[derive(Debug, Parser)]
 #[command(name = "duel")]
 struct Args {
-    /// How many ranks are launched; bare loops are there for 2
+    /// How many ranks to launch; bare loops exist for 2
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1024))]
     ranks: u64,
-    /// What is measured, separated by commas
+    /// The operations to measure, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "all-reduce")]
     operation: Vec<Operation>,
     /// The sizes of the array of each rank, separated by commas; K, M and G are 2^10, 2^20 and 2^30
@@ -47,29 +47,29 @@ struct Args {
     /// Warm, written or both, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "warm,written")]
     state: Vec<State>,
-    /// How long is measured in all, roughly: the largest arrays may take more
+    /// The approximate total time of measurement; the largest arrays may exceed it
     #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = seconds)]
     seconds: f64,
-    /// How the figures are written
+    /// The output format
     #[arg(long, value_enum, default_value = "table")]
     format: Format,
-    /// What `cargo bench` says to every benchmark, and `cargo test` does not
+    /// Passed by `cargo bench` to every benchmark, and not by `cargo test`
     #[arg(long, hide = true)]
     bench: bool,
-    /// The names of the tests that are wanted, of which this is none
+    /// Names of tests to run; none matches this program
     #[arg(hide = true)]
     tests: Vec<String>,
 }
 
 impl Args {
-    /// Everything, as briefly as can be.
+    /// Runs every case as briefly as possible.
     fn for_test(self) -> Self {
         let operation = Operation::value_variants().to_vec();
         Self { operation, bytes: Some(vec![8, 100_000]), seconds: 0.0, ..self }
     }
 }
 
-/// How much longer than asked for a duel may take.
+/// The limit beyond the requested time.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 fn size(text: &str) -> Result<usize, String> {
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
         let succeeded = worlds.into_iter().all(|ranks| launched(&args, ranks));
         return if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    // To unwind would be to finalise MPI, which waits for ranks that wait for this one.
+    // Unwinding would finalise MPI, which waits for ranks that wait for this one.
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         tell(panic);
@@ -104,9 +104,9 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Starts this program again, on all ranks; whether it succeeded.
+/// Starts this program again on all ranks; returns whether it succeeded.
 fn launched(args: &Args, ranks: u64) -> bool {
-    let own = std::env::current_exe().expect("a program knows its path");
+    let own = std::env::current_exe().expect("the path of this program");
     let mut command = launch::mpirun(ranks as usize, &own.to_string_lossy());
     command.args(std::env::args().skip(1));
     let ended = launch::run(command, TIMEOUT + Duration::from_secs_f64(args.seconds));
@@ -115,7 +115,7 @@ fn launched(args: &Args, ranks: u64) -> bool {
     ended.status.success()
 }
 
-/// What one rank does.
+/// Runs one rank.
 fn duel(args: &Args) {
     let universe = unisono::mpi::initialize().expect("MPI is not initialised yet");
     let world = universe.world();
@@ -146,7 +146,7 @@ fn duel(args: &Args) {
     }
 }
 
-/// All that is measured, by operation, place, state and size.
+/// All cases, by operation, place, state and size.
 fn cases(args: &Args) -> Vec<Case> {
     let mut cases = Vec::new();
     for &operation in &args.operation {

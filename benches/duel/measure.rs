@@ -1,6 +1,6 @@
-//! Turns and rounds. In each round every contender has a turn of some calls, another one first each time; the time of a turn
-//! is that of the slowest rank. What is said are medians over rounds, and medians of the ratios within a round, which do not
-//! care that the machine is now slower and now faster.
+//! Turns and rounds. In each round every contender has a turn of some calls, in rotating order; the time of a turn is that
+//! of the slowest rank. Reported are medians over rounds, and medians of the ratios within a round, which do not depend on
+//! the changing speed of the machine.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use unisono::mpi::traits::*;
 use super::arena::{Arena, Contender};
 use super::case::{Case, State};
 
-/// What was seen of a case.
+/// The measurements of a case.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) case: Case,
@@ -37,13 +37,13 @@ impl Row {
         self.times(contender).map(|times| median(times.clone()))
     }
 
-    /// How many times as long one takes as another, in the median over rounds.
+    /// The ratio of the times of two contenders, as the median over rounds.
     pub(crate) fn ratio(&self, one: Contender, other: Contender) -> Option<f64> {
         let (one, other) = (self.times(one)?, self.times(other)?);
         Some(median(one.iter().zip(other).map(|(one, other)| one / other).collect()))
     }
 
-    /// The bare loop that is fastest for memory that both ranks reach.
+    /// The faster bare loop for memory that both ranks can access.
     pub(crate) fn floor(&self) -> Contender {
         let [joint, exchange] =
             [Contender::FloorJoint, Contender::FloorExchange].map(|floor| self.time_us(floor));
@@ -56,19 +56,19 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// So many bytes are worth a turn, in so many calls at most.
+/// The bytes of a turn, and the largest number of its calls.
 const TURN_BYTES: usize = 4 << 20;
 const MOST_CALLS: usize = 200;
-/// Rounds that are not measured, and how many are at least and at most.
+/// The number of warm-up rounds, and the limits for the number of measured rounds.
 const WARM_UP: usize = 2;
 const LEAST_ROUNDS: f64 = 5.0;
 const MOST_ROUNDS: f64 = 1001.0;
 
-/// Measures for about so long. Called by all ranks; what they get are the times of the slowest.
+/// Measures for about this long. All ranks call it, and get the times of the slowest rank.
 pub(crate) fn measure(arena: &mut Arena<'_>, world: &SimpleCommunicator, budget: Duration) -> Row {
     for contender in arena.contenders.clone() {
         arena.check(contender);
-        // What was added up many times is not a number, and zeros are.
+        // Repeated sums overflow to infinity and NaN; sums of zeros stay zero.
         arena.write(contender, |_| 0.0);
     }
     let calls = (TURN_BYTES / arena.case.size_bytes.max(1)).clamp(2, MOST_CALLS);
@@ -94,7 +94,7 @@ pub(crate) fn measure(arena: &mut Arena<'_>, world: &SimpleCommunicator, budget:
     Row { case: arena.case, ranks: arena.ranks, calls, contenders: arena.contenders.clone(), times_us }
 }
 
-/// A turn of each contender; the time of one call of each.
+/// Gives each contender a turn; returns the time of one call of each.
 fn round(arena: &mut Arena<'_>, number: usize, calls: usize) -> Vec<f64> {
     let mut times_us = vec![0.0; arena.contenders.len()];
     for turn in 0..times_us.len() {
@@ -111,7 +111,7 @@ fn round(arena: &mut Arena<'_>, number: usize, calls: usize) -> Vec<f64> {
 
 fn warm(arena: &mut Arena<'_>, contender: Contender, calls: usize) -> Duration {
     arena.barrier.wait();
-    // What others left in the caches is no part of it.
+    // The first call is not measured: it finds the caches as another contender left them.
     arena.run(contender);
     let began = Instant::now();
     for _ in 0..calls {

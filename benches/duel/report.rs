@@ -1,4 +1,4 @@
-//! What is written: aligned columns for a person, or one JSON object a line.
+//! The output: aligned columns, or one JSON object per line.
 
 use clap::ValueEnum;
 use serde_json::json;
@@ -10,13 +10,13 @@ use super::measure::Row;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Aligned columns, for a person
+    /// Aligned columns
     Table,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// The columns of times, and what each contender is called in JSON.
+/// The columns of times, with the contenders' names in JSON.
 const CONTENDERS: [(Contender, &str); 5] = [
     (Contender::Registered, "registered"),
     (Contender::Slices, "slices"),
@@ -30,12 +30,12 @@ impl Format {
         if self == Self::Table {
             println!("# {}, {ranks} ranks, f32, sum", unisono::mpi_library_version());
             println!(
-                "# µs a call, of the slowest rank, medians over rounds; ratios are medians of those within a round, above 1 where ours is faster"
+                "# µs per call of the slowest rank, medians over rounds; ratios are medians of the ratios within a round, above 1 if Unisono is faster"
             );
         }
     }
 
-    /// What comes next.
+    /// Prints the title of the next rows.
     pub(crate) fn title(self, case: &Case) {
         if self == Self::Table {
             println!("\n# {}, {}, {}", case.operation.name(), case.place.name(), case.state.name());
@@ -64,7 +64,8 @@ impl Format {
     }
 }
 
-/// The times of ours beside the others': MPI's over ours, and the bare loop's over ours, for registered memory and slices.
+/// The ratios of a row: MPI's time over Unisono's, and the bare loop's over Unisono's, each for registered memory and
+/// slices.
 fn ratios(row: &Row) -> [Option<f64>; 4] {
     let (registered, slices) = (Contender::Registered, Contender::Slices);
     [

@@ -1,4 +1,4 @@
-//! Memory that all ranks have mapped, and a place to meet in it.
+//! Memory that all ranks have mapped, and a barrier in it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use unisono::mpi::topology::SimpleCommunicator;
 use unisono::mpi::traits::*;
 
-/// Memory that all ranks of a node have mapped: zeros, touched.
+/// Memory that all ranks of a node have mapped: zeroed and touched.
 #[derive(Debug)]
 pub(crate) struct Shared {
     start: *mut u8,
@@ -18,7 +18,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Called by all ranks.
+    /// All ranks call it.
     pub(crate) fn new(world: &SimpleCommunicator, size_bytes: usize) -> Self {
         let size_bytes = size_bytes.next_multiple_of(4096);
         let made = (world.rank() == 0).then(|| {
@@ -34,7 +34,7 @@ impl Shared {
             let path = format!("/proc/{process}/fd/{file}");
             File::options().read(true).write(true).open(&path).expect("ranks of one node and one user")
         });
-        // SAFETY: a new mapping touches nothing that exists.
+        // SAFETY: a new mapping at an address that the system chooses overlaps no existing one.
         let start = unsafe {
             let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
             rustix::mm::mmap(std::ptr::null_mut(), size_bytes, access, flags, &file, 0)
@@ -44,39 +44,40 @@ impl Shared {
         Self { start, size_bytes }
     }
 
-    /// The address of what begins so many bytes after the beginning.
+    /// The address at this offset.
     ///
     /// # Panics
-    /// If `size_bytes` from there on are not inside.
+    /// If `size_bytes` from there are not within the memory.
     pub(crate) fn at(&self, offset: usize, size_bytes: usize) -> *mut u8 {
-        assert!(offset + size_bytes <= self.size_bytes, "inside of the shared memory");
-        // SAFETY: inside of the mapping, as was just seen.
+        assert!(offset + size_bytes <= self.size_bytes, "within the shared memory");
+        // SAFETY: within the mapping, as was just checked.
         unsafe { self.start.add(offset) }
     }
 
-    /// A number in it.
+    /// A number at this offset.
     ///
     /// # Panics
-    /// If it is not inside, or not aligned.
+    /// If it is not within the memory, or not aligned.
     pub(crate) fn number(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(align_of::<AtomicU64>()), "an aligned number");
-        // SAFETY: inside of the mapping, which lives as long as `self` and begins on a page.
+        // SAFETY: within the mapping and aligned, as was just checked; the mapping lives as long as `self`, and any bits are
+        // a number.
         unsafe { &*self.at(offset, size_of::<AtomicU64>()).cast::<AtomicU64>() }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and what was borrowed from it is given back.
+        // SAFETY: the mapping was created by `new` with this size, and nothing borrows from it any more.
         let gone = unsafe { rustix::mm::munmap(self.start.cast(), self.size_bytes) };
-        debug_assert!(gone.is_ok(), "a mapping of ours");
+        debug_assert!(gone.is_ok(), "the mapping of this memory");
     }
 }
 
-/// How far apart two numbers are that different ranks write: processors fetch cache lines in pairs.
+/// The distance between two numbers that different ranks write: processors fetch cache lines in pairs.
 pub(crate) const APART: usize = 128;
 
-/// A place where all ranks wait for each other.
+/// A barrier of all ranks.
 #[derive(Debug)]
 pub(crate) struct Barrier {
     shared: Shared,
@@ -87,7 +88,7 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// Called by all ranks.
+    /// All ranks call it.
     pub(crate) fn new(world: &SimpleCommunicator) -> Self {
         let ranks = world.size() as usize;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -95,7 +96,7 @@ impl Barrier {
         Self { shared, own: world.rank() as usize, ranks, step: 0, turns: ranks > cores }
     }
 
-    /// Returns when all ranks are here.
+    /// Waits until all ranks have arrived.
     pub(crate) fn wait(&mut self) {
         self.step += 1;
         self.shared.number(self.own * APART).store(self.step, Ordering::Release);
@@ -108,10 +109,10 @@ impl Barrier {
 /// How long ranks wait for each other.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Waits until a number has come so far.
+/// Waits until a number has reached a step.
 ///
 /// # Panics
-/// If it does not for a long time: its rank is gone.
+/// If it does not within the timeout: its rank is gone.
 #[inline]
 pub(crate) fn wait_for(number: &AtomicU64, step: u64, yields: bool) {
     let mut spins = 0_u64;
@@ -131,6 +132,6 @@ fn wait_long_for(number: &AtomicU64, step: u64) {
     let began = Instant::now();
     while number.load(Ordering::Acquire) < step {
         std::thread::yield_now();
-        assert!(began.elapsed() < TIMEOUT, "another rank does not come");
+        assert!(began.elapsed() < TIMEOUT, "another rank does not arrive");
     }
 }

@@ -1,4 +1,4 @@
-//! The MPI's own collectives, called as a C program calls them.
+//! MPI's collectives, called as a C program calls them.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,11 +8,11 @@ use unisono::mpi::topology::SimpleCommunicator;
 use unisono::mpi::traits::*;
 
 unsafe extern "C" {
-    /// The value of `MPI_IN_PLACE`, which Rust's bindings lack and Unisono compiles in.
+    /// The value of `MPI_IN_PLACE`, which Rust's bindings lack; Unisono compiles it in.
     safe fn unisono_mpi_in_place() -> *const c_void;
 }
 
-/// A communicator of the MPI's.
+/// An MPI communicator.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Vendor {
     comm: ffi::MPI_Comm,
@@ -20,11 +20,11 @@ pub(crate) struct Vendor {
 }
 
 fn check(code: c_int) {
-    assert_eq!(code, ffi::MPI_SUCCESS as c_int, "what MPI returns");
+    assert_eq!(code, ffi::MPI_SUCCESS as c_int, "the result of an MPI call");
 }
 
 fn int(count: usize) -> c_int {
-    c_int::try_from(count).expect("so many elements as one call of MPI takes")
+    c_int::try_from(count).expect("a count that MPI supports")
 }
 
 impl Vendor {
@@ -32,22 +32,22 @@ impl Vendor {
         Self { comm: world.as_raw(), ranks: world.size() as usize }
     }
 
-    /// What is sent: an array of its own, or what is in the place of the result.
+    /// The send buffer: a separate input, or `MPI_IN_PLACE`.
     fn sent(input: Option<&[f32]>) -> *const c_void {
         input.map_or_else(|| unisono_mpi_in_place(), |input| input.as_ptr().cast())
     }
 
     pub(crate) fn all_reduce(self, input: Option<&[f32]>, array: &mut [f32]) {
         let (sent, into, count) = (Self::sent(input), array.as_mut_ptr().cast(), int(array.len()));
-        // SAFETY: both arrays have `count` elements.
+        // SAFETY: both arrays have `count` elements, and are valid during the call.
         check(unsafe { ffi::MPI_Allreduce(sent, into, count, ffi::RSMPI_FLOAT, ffi::RSMPI_SUM, self.comm) });
     }
 
-    /// Of the input only this rank's part.
+    /// The input is only this rank's part.
     pub(crate) fn all_gather(self, input: Option<&[f32]>, array: &mut [f32]) {
         let (sent, into, count) =
             (Self::sent(input), array.as_mut_ptr().cast(), int(array.len() / self.ranks));
-        // SAFETY: the input has `count` elements, and the array so many for each rank.
+        // SAFETY: the input has `count` elements, and the array as many for each rank.
         check(unsafe {
             let kind = ffi::RSMPI_FLOAT;
             ffi::MPI_Allgather(sent, count, kind, into, count, kind, self.comm)
@@ -65,7 +65,7 @@ impl Vendor {
     }
 
     pub(crate) fn broadcast(self, array: &mut [f32], root: usize) {
-        // SAFETY: the array has so many elements.
+        // SAFETY: the array has this many elements.
         check(unsafe {
             let (into, count) = (array.as_mut_ptr().cast(), int(array.len()));
             ffi::MPI_Bcast(into, count, ffi::RSMPI_FLOAT, int(root), self.comm)

@@ -1,6 +1,6 @@
-//! What our call costs beside `ncclAllReduce` on the same communicator.
+//! The cost of our call compared with `ncclAllReduce` on the same communicator.
 //!
-//! Ranks that share a GPU reduce more slowly than ranks that have one each, but what is compared is the call and not the reduction.
+//! Ranks that share a GPU reduce more slowly than ranks with a GPU each, but this compares calls, not reductions.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,11 +17,11 @@ const SIZES_BYTES: [usize; 8] = [8, 64, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 8
 const WARM_UP: usize = 10;
 /// Small arrays are measured more often: they take little time, and vary more.
 const ITERATIONS: [usize; 8] = [300, 300, 300, 300, 100, 100, 50, 30];
-/// By how much ours may be slower: either is enough.
+/// The allowed difference: a size fails if it exceeds both.
 const MOST_US: f64 = 5.0;
 const MOST_PERCENT: f64 = 5.0;
 
-/// When a call returned, and when the GPU was done, of each iteration.
+/// For each iteration, the time until the call returned, and until the GPU had finished.
 #[derive(Default)]
 struct Times {
     called_us: Vec<f64>,
@@ -44,7 +44,7 @@ pub(crate) fn measure(comm: &mut Communicator, route: &str) -> Outcome {
         let [mut ours, mut theirs] = <[Times; 2]>::default();
         for iteration in 0..WARM_UP + iterations {
             for turn in 0..2 {
-                // Who comes second finds the caches of the first.
+                // Alternate, since the second call finds the caches of the first.
                 let is_ours = (iteration + turn) % 2 == 0;
                 comm.set_choice(Choice::Auto)?;
                 comm.barrier()?;
@@ -73,8 +73,8 @@ pub(crate) fn measure(comm: &mut Communicator, route: &str) -> Outcome {
     told(rows, figures)
 }
 
-/// With one rank there is no call of ours that NCCL carries out, so it is what we do around NCCL's that is measured: the checks, and
-/// asking whether it has enqueued.
+/// With one rank, our call does not use NCCL. So this measures what our call adds to NCCL's: the checks, and polling whether
+/// NCCL has enqueued it.
 pub(crate) fn measure_alone(comm: &mut Communicator) -> Outcome {
     let library = nccl::library().map_err(|error| Failure::Skipped(error.to_string()))?;
     let context = comm.device()?;
@@ -99,7 +99,7 @@ pub(crate) fn measure_alone(comm: &mut Communicator) -> Outcome {
     told(rows, figures)
 }
 
-/// When one call began, and when it returned.
+/// When a call began, and when it returned.
 fn one_alone(
     comm: &mut Communicator,
     alone: &mut Alone,
@@ -118,7 +118,7 @@ fn one_alone(
     Ok((began, called))
 }
 
-/// Medians of both, and whether ours is near enough.
+/// Medians of both, and whether the difference is allowed.
 fn row(size_bytes: usize, ours: Times, theirs: Times) -> (bool, Value) {
     let [ours_called, theirs_called] = [ours.called_us, theirs.called_us].map(median);
     let [ours, theirs] = [ours.done_us, theirs.done_us].map(median);
@@ -146,7 +146,7 @@ fn told(rows: Vec<(bool, Value)>, figures: Figures) -> Outcome {
         return Ok(figures);
     }
     let why = format!(
-        "at {far} of {of} sizes ours takes over {MOST_US} us and {MOST_PERCENT} % more than ncclAllReduce"
+        "at {far} of {of} sizes our call takes over {MOST_US} us and {MOST_PERCENT} % more than ncclAllReduce"
     );
     Err(Failure::Missed(why, figures))
 }

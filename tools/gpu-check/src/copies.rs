@@ -1,5 +1,5 @@
-//! The copies of an all-reduce through the host, in segments through a little pinned memory, beside a plain copy of the whole array
-//! from or to pinned memory of its size.
+//! The copies of an all-reduce through the host, in segments through a small pinned memory, compared with a plain copy of
+//! the whole array to or from pinned memory of its size.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,17 +12,17 @@ use crate::report::{Failure, Figures, Outcome, median, rounded};
 
 const SIZE_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 15;
-/// Of a plain copy's throughput, in each direction.
+/// The required ratio to a plain copy's throughput, in each direction.
 const LEAST_RATIO: f64 = 0.8;
 
-/// The two in turns; all ranks at once would share the GPU's link, so it is for one.
+/// Alternates both. Only one rank runs it: several would share the GPU's link.
 pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
-    assert!(comm.ranks() == 1, "copies are measured by one rank, not by {}", comm.ranks());
+    assert!(comm.ranks() == 1, "one rank measures copies, not {}", comm.ranks());
     let context = comm.device()?;
     let stream = context.new_stream()?;
-    // SAFETY: it is written to before it is read: the first copy comes down.
+    // SAFETY: the memory is written before it is read: the first copy is from the GPU.
     let pinned = unsafe { context.alloc_pinned::<u8>(SIZE_BYTES) }?;
-    // The same flags as our own memory has, which the host reads: memory that is not gathered in write buffers.
+    // With the flags of our own memory, which the host reads: not write-combined.
     // SAFETY: as above.
     let cached = unsafe { context.alloc_pinned_with_flags::<u8>(SIZE_BYTES, 0) }?;
     let pattern: Vec<u8> = (0..SIZE_BYTES).map(|place| (place % 251) as u8).collect();
@@ -32,7 +32,7 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
 
     copy_in_segments(comm, &mut array, &stream, Way::Both)?;
     if stream.clone_dtoh(&array)? != pattern {
-        return Err(Failure::Failed("an array that was copied down and up again is another".to_owned()));
+        return Err(Failure::Failed("an array differs after it was copied down and up again".to_owned()));
     }
     let mut times_us = [const { Vec::new() }; 7];
     for _ in 0..ROUNDS {
@@ -79,7 +79,7 @@ impl Plain {
     }
 }
 
-/// The better of the two plain copies is what ours is held against.
+/// Compares our copies with the faster of the two plain copies.
 fn told(times_us: [Vec<f64>; 7]) -> Outcome {
     let [down_combined, down_cached, down, up_combined, up_cached, up, both] = times_us.map(median);
     let gb_per_s = |time_us: f64| SIZE_BYTES as f64 / time_us / 1e3;
@@ -102,6 +102,6 @@ fn told(times_us: [Vec<f64>; 7]) -> Outcome {
         return Ok(figures);
     }
     let [down, up] = ratios.map(|ratio| (100.0 * ratio).round());
-    let why = format!("down {down} % and up {up} % of a plain copy; both should be 80 % at least");
+    let why = format!("down {down} % and up {up} % of a plain copy; both should be at least 80 %");
     Err(Failure::Missed(why, figures))
 }

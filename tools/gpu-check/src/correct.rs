@@ -1,4 +1,4 @@
-//! Every element type and reduction, at sizes around which something changes, against the host's result.
+//! Compares every element type and reduction with the host's result, at counts around which something changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,22 +11,23 @@ use crate::report::{Failure, Figures, Outcome};
 use crate::settings::Settings;
 use crate::values::{self, Number};
 
-/// Nothing, fewer elements than chunks, odd numbers, primes (so that no two parts are equal), and pieces that are not equal.
+/// No elements, fewer elements than chunks, odd numbers, primes (so that no two parts are equal), and segments of unequal
+/// size.
 const COUNTS: [usize; 10] = [0, 1, 2, 3, 7, 31, 1009, 4099, 65_537, 1_000_003];
-/// Elements before and after the array, which must stay as they are.
+/// Elements before and after the array, which must not change.
 const MARGIN: usize = 3;
 
-/// What was seen so far.
+/// The results so far.
 #[derive(Debug, Default)]
 struct Seen {
     calls: u64,
     elements: u64,
     wrong: u64,
-    /// The first that was wrong on this rank, in words.
+    /// The first wrong element of this rank, as text.
     first: Option<String>,
-    /// How many calls each carried out.
+    /// The number of calls by method.
     ran: BTreeMap<&'static str, u64>,
-    /// How many calls on inexact numbers had the host's bits.
+    /// The number of calls on inexact numbers that had the host's bits.
     same_bits: u64,
     refused: BTreeMap<String, u64>,
 }
@@ -46,7 +47,7 @@ pub(crate) fn check(comm: &mut Communicator, settings: &Settings, route: &str) -
     seen.told(comm, settings, route)
 }
 
-/// Where NCCL is asked for and cannot be had for a reason that is nobody's fault, there is nothing to check.
+/// Skips a check that requires NCCL if NCCL is unavailable here, and fails if it is available but not used.
 pub(crate) fn without_nccl(must_run: Option<&str>, route: &str) -> Result<(), Failure> {
     let is_wanted = must_run.is_some_and(|name| name.contains("nccl"));
     if !is_wanted || !route.contains("through the host") {
@@ -55,11 +56,11 @@ pub(crate) fn without_nccl(must_run: Option<&str>, route: &str) -> Result<(), Fa
     let library = nccl::library().map_err(|error| Failure::Skipped(error.to_string()))?;
     if !library.version().multi_rank_gpu() && route.contains("share a GPU") {
         return Err(Failure::Skipped(format!(
-            "{route}; NCCL is {}, and from 2.30.3 on ranks may share a GPU",
+            "{route}; NCCL is {}, but ranks may share a GPU only from 2.30.3 on",
             library.version()
         )));
     }
-    Err(Failure::Failed(format!("NCCL {} is here, but arrays go {route}", library.version())))
+    Err(Failure::Failed(format!("NCCL {} is available, but arrays are reduced {route}", library.version())))
 }
 
 fn with_type<T: Number>(
@@ -67,7 +68,7 @@ fn with_type<T: Number>(
     settings: &Settings,
     seen: &mut Seen,
 ) -> Result<(), Failure> {
-    // Odd, and no multiple of anything.
+    // Odd, and not a multiple of any element size or count.
     let largest = settings.largest_bytes / size_of::<T>() + 13;
     let counts = COUNTS.into_iter().filter(|&count| count < largest).chain([largest]);
     let mut arrays = Arrays::<T> {
@@ -81,7 +82,7 @@ fn with_type<T: Number>(
             values::exact(&mut arrays.input[..count + 2 * MARGIN], op, comm.rank(), seen.calls);
             let Some(ran) = arrays.reduce(comm, settings, op, count, seen)? else { continue };
             arrays.compare(comm, op, count, &Choice::Auto, seen)?;
-            // The host's own algorithms give the host's bits; a vendor adds up in an order of its own.
+            // Our own algorithms give the host's bits; a vendor adds in its own order.
             let own = ran.parse::<Algorithm>().ok().map(Choice::from);
             let (rank, input) = (comm.rank(), &mut arrays.input[..count + 2 * MARGIN]);
             if let Some(own) = own
@@ -96,7 +97,7 @@ fn with_type<T: Number>(
     Ok(())
 }
 
-/// The same array in both memories, with margins.
+/// The same array in host and device memory, with margins.
 struct Arrays<T> {
     device: CudaSlice<T>,
     stream: Arc<CudaStream>,
@@ -105,7 +106,7 @@ struct Arrays<T> {
 }
 
 impl<T: Number> Arrays<T> {
-    /// Reduces the input on the GPU; the name of what did, or `None` if that is refused.
+    /// Reduces the input on the GPU; returns the name of the method, or `None` if the call is refused.
     fn reduce(
         &mut self,
         comm: &mut Communicator,
@@ -118,7 +119,7 @@ impl<T: Number> Arrays<T> {
         let all = count + 2 * MARGIN;
         stream.memcpy_htod(&input[..all], &mut device.slice_mut(..all))?;
         comm.set_choice(settings.choice.clone())?;
-        // It begins at an odd element.
+        // The array begins at an odd element.
         let mut array = device.slice_mut(MARGIN..MARGIN + count);
         let ran = match comm.all_reduce_device(&mut array, op, stream) {
             Err(Error::Unsupported(why)) => {
@@ -134,7 +135,7 @@ impl<T: Number> Arrays<T> {
         Ok(Some(ran.method.name()))
     }
 
-    /// Has the host do the same, by a choice, and counts what differs.
+    /// Reduces the same input on the host, by a choice, and counts differences.
     fn compare(
         &mut self,
         comm: &mut Communicator,
@@ -147,7 +148,7 @@ impl<T: Number> Arrays<T> {
         comm.set_choice(by.clone())?;
         comm.all_reduce(&mut input[MARGIN..MARGIN + count], op)?;
         let all = count + 2 * MARGIN;
-        // No zero of the one sign is taken for one of the other where bits are compared.
+        // Where bits are compared, the signs of zeros must agree.
         let differs = |expected: T, found: T| match by {
             Choice::Auto => expected != found,
             _ => expected.bits() != found.bits(),
@@ -158,7 +159,7 @@ impl<T: Number> Arrays<T> {
                 let what = || {
                     let place = place as i64 - MARGIN as i64;
                     format!(
-                        "{op} of {count} {}: element {place} is {found:?}, and {expected:?} on the host",
+                        "{op} of {count} {}: element {place} is {found:?}, but {expected:?} on the host",
                         T::DTYPE
                     )
                 };
@@ -172,7 +173,7 @@ impl<T: Number> Arrays<T> {
 }
 
 impl Seen {
-    /// Puts together what all ranks saw.
+    /// Combines the results of all ranks.
     fn told(self, comm: &mut Communicator, settings: &Settings, route: &str) -> Outcome {
         let mut of_all = [self.wrong];
         comm.set_choice(Choice::Auto)?;
@@ -189,7 +190,7 @@ impl Seen {
             .with("ran", serde_json::json!(self.ran))
             .with("refused", serde_json::json!(self.refused));
         if of_all[0] > 0 {
-            let first = self.first.unwrap_or_else(|| "none of rank 0's".to_owned());
+            let first = self.first.unwrap_or_else(|| "on another rank than 0".to_owned());
             return Err(Failure::Missed(
                 format!("{} elements were wrong; the first: {first}", of_all[0]),
                 figures,
@@ -197,7 +198,7 @@ impl Seen {
         }
         match &settings.must_run {
             Some(name) if !self.ran.contains_key(&**name) => {
-                let why = format!("no element was wrong, but {name} did not carry out a single call");
+                let why = format!("no element was wrong, but {name} was never used");
                 Err(Failure::Missed(why, figures))
             }
             _ => Ok(figures),

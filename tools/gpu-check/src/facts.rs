@@ -1,4 +1,4 @@
-//! What is on this machine.
+//! Reports the facts of this machine.
 
 use std::ffi::c_int;
 
@@ -7,12 +7,12 @@ use unisono::{Communicator, nccl};
 
 use crate::report::{Figures, Outcome};
 
-/// The driver, this rank's GPU, and NCCL.
+/// Reports the driver, this rank's GPU, and NCCL.
 pub(crate) fn tell(comm: &mut Communicator, route: &str) -> Outcome {
     let context = comm.device()?;
     let (major, minor) = context.compute_capability()?;
     let mut driver: c_int = 0;
-    // SAFETY: it may be called at any time, and writes a number that lives to the end of the call.
+    // SAFETY: it may be called at any time, and writes an integer to the address, which is valid during the call.
     unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result()?;
     let figures = Figures::default()
         .with("gpu", context.name()?)

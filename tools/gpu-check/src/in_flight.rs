@@ -1,5 +1,5 @@
-//! All-reduces between other work of the GPU's: several at once, on streams of their own, with copies queued before and after
-//! that are still to be done when the call is made.
+//! All-reduces among other work of the GPU: several at once, each on a stream of its own, with copies queued before and
+//! after that are still pending when the call is made.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::values;
 
 const COUNTS: [usize; 6] = [1, 1009, 65_537, 1_000_003, 4_194_301, 3];
 const ROUNDS: u64 = 4;
-/// What a stream has to copy before it copies the input: long enough for a call to come too early.
+/// What a stream copies before it copies the input: enough to reveal a call that does not wait for it.
 const BALLAST_BYTES: usize = 64 << 20;
 const BALLAST_COPIES: usize = 8;
 
@@ -22,9 +22,10 @@ pub(crate) fn check(comm: &mut Communicator, settings: &Settings, route: &str) -
     let context = comm.device()?;
     let mut wrong = 0;
     wrong += rounds(comm, settings, &context, 0)?;
-    // cudarc keeps track of who uses an array, and has streams wait for each other. Without that, the order is ours alone.
-    // SAFETY: of the arrays that are made from here on, each is used on streams that wait for each other, and freed when its
-    // context has done everything.
+    // cudarc tracks the users of an array, and makes streams wait for each other. Without that, only our own ordering
+    // remains.
+    // SAFETY: every array created from here on is used on streams that wait for each other, and is freed after its context
+    // has been synchronised.
     unsafe { context.disable_event_tracking() };
     wrong += rounds(comm, settings, &context, ROUNDS)?;
     let mut of_all = [wrong];
@@ -43,11 +44,11 @@ pub(crate) fn check(comm: &mut Communicator, settings: &Settings, route: &str) -
     }
 }
 
-/// An array, and what is queued around its all-reduce.
+/// An array, with the work queued around its all-reduce.
 struct Lane {
     stream: Arc<CudaStream>,
     input: CudaSlice<f32>,
-    /// `None` while it is in flight.
+    /// `None` while in flight.
     array: Option<CudaSlice<f32>>,
     result: CudaSlice<f32>,
     ballast: [CudaSlice<u8>; 2],
@@ -69,7 +70,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Has the input on the GPU, and knows what it is to become.
+    /// Copies the input to the GPU, and computes the expected result.
     fn begin(&mut self, comm: &mut Communicator, call: u64) -> Result<(), Failure> {
         values::exact(&mut self.expected, ReduceOp::Sum, comm.rank(), call);
         self.stream.memcpy_htod(&self.expected, &mut self.input)?;
@@ -78,7 +79,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Queues a lot of work, and behind it the input's way into the array.
+    /// Queues a lot of work, and after it a copy of the input to the array.
     fn queue_before(&mut self) -> Result<CudaSlice<f32>, DriverError> {
         let [from, to] = &mut self.ballast;
         for _ in 0..BALLAST_COPIES {
@@ -89,7 +90,7 @@ impl Lane {
         Ok(array)
     }
 
-    /// Queues the array's way into the result, and behind it that the array is overwritten.
+    /// Queues a copy of the array to the result, and after it a write that overwrites the array.
     fn queue_after(&mut self, array: CudaSlice<f32>, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
         let array = self.array.insert(array);
         stream.memcpy_dtod(array, &mut self.result)?;
@@ -103,7 +104,7 @@ impl Lane {
     }
 }
 
-/// How many elements were wrong on this rank.
+/// Counts the wrong elements of this rank.
 fn rounds(
     comm: &mut Communicator,
     settings: &Settings,
@@ -115,7 +116,7 @@ fn rounds(
         lanes.push(Lane::new(context, count)?);
     }
     let counted = in_rounds(comm, settings, context, &mut lanes, first);
-    // Whatever came of it, arrays may only be freed now.
+    // Even after an error, arrays must be freed only after this.
     let done = context.synchronize();
     let wrong = counted?;
     done?;

@@ -1,5 +1,5 @@
-//! Arrays on GPUs, checked and measured: what `scripts/gpu-check` runs under mpirun, one check each time. Rank 0 prints a line of
-//! JSON.
+//! Checks and measures arrays on GPUs. `scripts/gpu-check` runs it under mpirun, one check at a time; rank 0 prints a line
+//! of JSON.
 //!
 //! ```sh
 //! mpirun -n 2 gpu_check correct NAME [--algorithm auto] [--must-run nccl] [--largest-mib 36]
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     if comm.rank() == 0 {
         println!("{}", report::line(&settings.name, outcome));
     }
-    // Under MPI a communicator that failed ends the job when it is dropped.
+    // Under MPI, dropping a failed communicator ends the job.
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -60,13 +60,13 @@ fn check(comm: &mut Communicator, settings: &Settings) -> Outcome {
     }
 }
 
-/// How arrays travel. Where a rank finds no GPU, there is nothing to check.
+/// The route of arrays. Skips the check if a rank has no GPU.
 fn route(comm: &mut Communicator) -> Result<String, Failure> {
     let error = match comm.device_route() {
         Ok(route) => return Ok(route),
         Err(error) => error,
     };
-    // All ranks know which has none. If that was all, they can still meet.
+    // All ranks know which rank has no GPU. If nothing else failed, they can still communicate.
     if matches!(error, unisono::Error::Unsupported(_)) && comm.barrier().is_ok() {
         return Err(Failure::Skipped(error.to_string()));
     }

@@ -1,11 +1,11 @@
-//! What a check came to, as a line of JSON.
+//! The result of a check, as a line of JSON.
 
 use serde_json::{Map, Value, json};
 
 /// The figures of a check that passed, or why it did not.
 pub(crate) type Outcome = Result<Figures, Failure>;
 
-/// What a check has to say besides.
+/// The figures of a check.
 #[derive(Debug, Default)]
 pub(crate) struct Figures(Map<String, Value>);
 
@@ -16,14 +16,14 @@ impl Figures {
     }
 }
 
-/// Why a check did not pass.
+/// The reason why a check did not pass.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something that it needs is not here.
+    /// Something that it needs is missing.
     Skipped(String),
-    /// Something went wrong, and the program with it.
+    /// The program failed.
     Failed(String),
-    /// It was carried out, and found or measured what it should not.
+    /// The check ran, and found an error or a figure outside its limit.
     Missed(String, Figures),
 }
 
@@ -39,7 +39,7 @@ impl From<cudarc::driver::DriverError> for Failure {
     }
 }
 
-/// `check` and `status` first, `reason` where there is one, and the figures.
+/// A line with `check` and `status` first, then `reason` if there is one, then the figures.
 pub(crate) fn line(name: &str, outcome: Outcome) -> String {
     let (status, reason, figures) = match outcome {
         Ok(figures) => ("passed", None, figures),
@@ -50,21 +50,21 @@ pub(crate) fn line(name: &str, outcome: Outcome) -> String {
     let mut fields = vec![("check".to_owned(), json!(name)), ("status".to_owned(), json!(status))];
     fields.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
     fields.extend(figures.0);
-    // A map would have its own order.
+    // Joined as text, since a map would sort the fields.
     let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{}:{value}", json!(name))).collect();
     format!("{{{}}}", fields.join(","))
 }
 
-/// The middle one.
+/// The median.
 ///
 /// # Panics
-/// If there is none.
+/// If there are no values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// So many digits as a person reads.
+/// Rounds to a readable number of digits.
 pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

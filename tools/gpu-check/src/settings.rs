@@ -1,19 +1,19 @@
-//! What is to be checked, from the command line.
+//! The command line.
 
 use unisono::Choice;
 
 /// A kind of check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// What is on this machine.
+    /// The facts of this machine.
     Facts,
-    /// Every type and reduction, at several sizes, against the host.
+    /// Every type and reduction, at several sizes, compared with the host.
     Correct,
-    /// Several all-reduces at once, between other work of the GPU's.
+    /// Several all-reduces at once, among other work of the GPU.
     InFlight,
-    /// The copies of an all-reduce through the host, beside plain ones.
+    /// The copies of an all-reduce through the host, compared with plain ones.
     Copies,
-    /// Our call, beside NCCL's.
+    /// Our call, compared with NCCL's.
     Calls,
     /// The same with one rank.
     CallsAlone,
@@ -32,28 +32,30 @@ const KINDS: [(&str, Kind); 6] = [
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) kind: Kind,
-    /// What the line calls it.
+    /// The name in the output line.
     pub(crate) name: String,
-    /// What is chosen for arrays on GPUs.
+    /// The choice for arrays on GPUs.
     pub(crate) choice: Choice,
-    /// What must have carried out calls of it, or it has shown nothing.
+    /// A method that must have been used, or the check fails.
     pub(crate) must_run: Option<String>,
-    /// How large arrays become.
+    /// The size of the largest arrays.
     pub(crate) largest_bytes: usize,
 }
 
-/// Enough for two ranks of a node to have more pieces each than there is pinned memory for.
+/// Large enough that each of two ranks of a node has more segments than slots of pinned memory.
 const LARGEST_MIB: usize = 36;
 
 impl Settings {
+    /// Parses the command line.
+    ///
     /// # Errors
-    /// What makes no sense, and what is expected.
+    /// The invalid argument, and what is expected.
     pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let names = KINDS.map(|(name, _)| name).join(", ");
         let asked = arguments.next().unwrap_or_default();
         let found = KINDS.iter().find(|(name, _)| *name == asked);
-        let (_, kind) = found.ok_or_else(|| format!("{asked:?} is no kind of check; there are {names}"))?;
-        let name = arguments.next().ok_or("after the kind, a name is expected")?;
+        let (_, kind) = found.ok_or_else(|| format!("unknown check {asked:?}; expected one of {names}"))?;
+        let name = arguments.next().ok_or("a name is expected after the check")?;
         let mut settings = Self {
             kind: *kind,
             name,

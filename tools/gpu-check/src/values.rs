@@ -1,4 +1,4 @@
-//! Elements that follow from a rank and a place, so that one in the wrong place, or of the call before, is seen.
+//! Elements that depend on rank, call and position, so that misplaced or stale elements are detected.
 
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use half::{bf16, f16};
@@ -6,13 +6,13 @@ use unisono::{Element, ReduceOp};
 
 /// An element type, on the host and on GPUs.
 pub(crate) trait Number: Element + DeviceRepr + ValidAsZeroBits {
-    /// A small number; without its sign where the type has none.
+    /// A small number; its absolute value if the type is unsigned.
     fn of(small: i8) -> Self;
 
-    /// A number of many digits; `None` for integers, of which every sum is exact.
+    /// A number with many digits; `None` for integers, whose sums are always exact.
     fn of_many_digits(digits: u64) -> Option<Self>;
 
-    /// The element in bits, as wide as the widest.
+    /// The element's bits, zero-extended.
     fn bits(self) -> u64;
 }
 
@@ -68,7 +68,7 @@ integers! {
     u64, |small: i8| u64::from(small.unsigned_abs());
 }
 
-/// Where an element comes from: the rank, the number of the call, and its place.
+/// A hash of an element's origin: the rank, the number of the call, and the position.
 fn mixed(rank: usize, call: u64, place: usize) -> u64 {
     let mut bits = place as u64 ^ (rank as u64) << 48 ^ call << 52;
     for factor in [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9] {
@@ -77,7 +77,7 @@ fn mixed(rank: usize, call: u64, place: usize) -> u64 {
     bits ^ bits >> 29
 }
 
-/// Numbers so small that every reduction over a few ranks is exact in every type: any order of additions gives the same.
+/// Fills in numbers so small that every reduction over a few ranks is exact in every type, in any order of additions.
 pub(crate) fn exact<T: Number>(elements: &mut [T], op: ReduceOp, rank: usize, call: u64) {
     for (place, element) in elements.iter_mut().enumerate() {
         let mixed = mixed(rank, call, place);
@@ -89,7 +89,8 @@ pub(crate) fn exact<T: Number>(elements: &mut [T], op: ReduceOp, rank: usize, ca
     }
 }
 
-/// Numbers whose sums are rounded, so that the order of additions shows. False for integers, which are left as they are.
+/// Fills in numbers whose sums are rounded, so that the order of additions matters. Returns false for integers, and leaves
+/// them unchanged.
 pub(crate) fn inexact<T: Number>(elements: &mut [T], rank: usize, call: u64) -> bool {
     for (place, element) in elements.iter_mut().enumerate() {
         match T::of_many_digits(mixed(rank, call, place)) {

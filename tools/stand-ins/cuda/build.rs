@@ -1,4 +1,4 @@
-//! A library with threads of its own must stay where it is when who loaded it lets it go.
+//! Links the library so that it is never unloaded: it has threads of its own.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Primary contexts: one for each device, current on a thread, with an error that sticks.
+//! Primary contexts: one per device, current on a thread, with a sticky error.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
@@ -10,12 +10,12 @@ use crate::handles::Handles;
 use crate::stream::{STREAMS, Stream};
 use crate::{device, event, memory};
 
-/// A primary context of a device, from the first that retains it to the last that releases it.
+/// A primary context of a device, from the first retain to the last release.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) handle: usize,
     pub(crate) device: c_int,
-    /// The error that ended it, or 0.
+    /// The sticky error, or 0.
     failure: AtomicU32,
     is_destroyed: AtomicBool,
     default_stream: Mutex<Option<Arc<Stream>>>,
@@ -23,7 +23,7 @@ pub(crate) struct Context {
 
 static CONTEXTS: Handles<Context> = Handles::beginning_at(0x100_0000);
 
-/// Which devices' contexts are retained, and how often.
+/// The retained contexts by device, with their reference counts.
 static RETAINED: Mutex<Vec<(Arc<Context>, usize)>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -31,13 +31,13 @@ thread_local! {
 }
 
 impl Context {
-    /// From now on, everything in this context fails like this.
+    /// Makes everything in this context fail with this error from now on.
     pub(crate) fn fail(&self, failure: Failure) {
-        // The first error is the one that is told.
+        // The first error is kept.
         let _ = self.failure.compare_exchange(0, failure.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// The error that sticks to the context.
+    /// Returns the sticky error, if there is one.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.is_destroyed.load(Ordering::Acquire) {
             return Err(Failure::CONTEXT_IS_DESTROYED);
@@ -54,28 +54,28 @@ impl Context {
         Arc::clone(stream.get_or_insert_with(|| Stream::begin(Arc::clone(self))))
     }
 
-    /// All streams' operations so far are done.
+    /// Waits for all streams to complete what is queued now.
     fn synchronize(self: &Arc<Self>) {
-        // The default stream, if it was used, is among them.
+        // These include the default stream, if it was used.
         STREAMS
             .all_where(|stream| Arc::ptr_eq(&stream.context, self))
             .iter()
             .for_each(|one| one.synchronize());
     }
 
-    /// Nothing of it can be used any longer. Operations that are on their way run to their ends.
+    /// Invalidates everything in the context. Operations in progress are completed.
     fn destroy(&self) {
         self.is_destroyed.store(true, Ordering::Release);
         let streams = STREAMS.remove_where(|stream| stream.context.handle == self.handle);
         streams.iter().for_each(|stream| stream.close());
-        // It holds the context, and the context it.
+        // The stream and the context refer to each other.
         self.default_stream.lock().unwrap().take();
         event::forget(self.handle);
         memory::forget(self.handle);
     }
 }
 
-/// The context that is current on this thread, if all is well with it.
+/// The context that is current on this thread, unless it has failed.
 pub(crate) fn current() -> Result<Arc<Context>, Failure> {
     let context = CONTEXTS.get(CURRENT.get()).map_err(|_| match CURRENT.get() {
         0 => Failure::INVALID_CONTEXT,
@@ -100,7 +100,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(handle: *mut usize, device: c_int)
             retained.len() - 1
         });
         retained[held].1 += 1;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of this C function passes an address that is null or valid for the result.
         unsafe { give(handle, retained[held].0.handle) }
     }))
 }
@@ -124,7 +124,7 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Status {
 /// The driver's `cuCtxGetCurrent`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxGetCurrent(handle: *mut usize) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDevicePrimaryCtxRetain`.
     status(unsafe { give(handle, CURRENT.get()) })
 }
 
@@ -141,7 +141,7 @@ extern "C" fn cuCtxSetCurrent(handle: usize) -> Status {
 /// The driver's `cuCtxGetDevice`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDevicePrimaryCtxRetain`.
     status(current().and_then(|context| unsafe { give(device, context.device) }))
 }
 
@@ -154,7 +154,7 @@ extern "C" fn cuCtxSynchronize() -> Status {
     }))
 }
 
-/// The driver's `cuCtxSetFlags`. How the host waits is not the stand-in's affair.
+/// The driver's `cuCtxSetFlags`. Ignored: the flags only affect how the host waits.
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSetFlags(_flags: c_uint) -> Status {
     status(current().map(|_| ()))
@@ -163,6 +163,6 @@ extern "C" fn cuCtxSetFlags(_flags: c_uint) -> Status {
 /// The driver's `cuCtxGetStreamPriorityRange`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDevicePrimaryCtxRetain`.
     status(current().and_then(|_| unsafe { give(least, 0).and_then(|()| give(greatest, -5)) }))
 }

@@ -7,22 +7,22 @@ use crate::errors::{Failure, Status, status};
 use crate::memory;
 use crate::stream::{self, Operation};
 
-/// Where bytes come from.
+/// The source of a copy.
 #[derive(Debug)]
 enum Source {
-    /// A device's or pinned memory, read when the copy is executed.
+    /// Device or pinned memory, read when the copy is executed.
     Address(u64),
-    /// Taken from pageable memory when the copy was enqueued.
+    /// Bytes of pageable memory, copied when the operation was enqueued.
     Taken(Vec<u8>),
 }
 
-/// A copy in the course of a stream.
+/// A copy in a stream.
 #[derive(Debug)]
 pub(crate) struct Copy {
     from: Source,
     to: u64,
     pub(crate) bytes: usize,
-    /// The caller waits, with the pageable memory `to` in its hands.
+    /// Pageable memory; the caller waits until the copy is done, so `to` stays valid.
     to_pageable: bool,
 }
 
@@ -40,22 +40,23 @@ impl Copy {
             Source::Taken(bytes) => bytes.as_ptr(),
         };
         if self.to_pageable {
-            // SAFETY: the source is held; the caller has promised so much room, and waits for this copy.
+            // SAFETY: the source allocation is held; the caller has promised that `to` is large enough, and waits for this
+            // copy.
             unsafe { (self.to as *mut u8).copy_from(from, self.bytes) };
         } else {
             let to = memory::find(self.to, self.bytes)?;
-            // SAFETY: both are held, and so long. They may overlap.
+            // SAFETY: both allocations are held, and the ranges lie within them. They may overlap.
             unsafe { to.pointer.copy_from(from, self.bytes) };
         }
         Ok(())
     }
 }
 
-/// Puts a copy between any two addresses into a stream. It is done when this returns if the caller says so,
-/// or if it goes to pageable memory.
+/// Enqueues a copy between any two addresses. Waits until it is done if the caller requests it, or if the destination is
+/// pageable memory.
 ///
 /// # Safety
-/// An address that is neither a device's nor in pinned memory is one of the host's with so many bytes.
+/// An address that is neither device nor pinned memory must be valid host memory of this many bytes.
 unsafe fn copy(to: u64, from: u64, bytes: usize, stream: usize, waits: bool) -> Result<(), Failure> {
     let stream = stream::usable(stream)?;
     let to_pageable = !memory::is_ours(to);
@@ -76,10 +77,10 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, stream: usize, waits: bool) -> 
     Ok(())
 }
 
-/// The driver's `cuMemcpyHtoD_v2`: in the default stream, as all that name none.
+/// The driver's `cuMemcpyHtoD_v2`: in the default stream, like all functions without a stream argument.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller of this C function passes valid addresses of this many bytes.
     status(unsafe { copy(to, from as u64, bytes, 0, true) })
 }
 
@@ -91,42 +92,42 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     bytes: usize,
     stream: usize,
 ) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuMemcpyHtoD_v2`.
     status(unsafe { copy(to, from as u64, bytes, stream, false) })
 }
 
 /// The driver's `cuMemcpyDtoH_v2`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuMemcpyHtoD_v2`.
     status(unsafe { copy(to as u64, from, bytes, 0, true) })
 }
 
 /// The driver's `cuMemcpyDtoHAsync_v2`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: usize) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuMemcpyHtoD_v2`.
     status(unsafe { copy(to as u64, from, bytes, stream, false) })
 }
 
-/// The driver's `cuMemcpyDtoD_v2`, for which the host does not wait.
+/// The driver's `cuMemcpyDtoD_v2`, which is asynchronous.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuMemcpyHtoD_v2`.
     status(unsafe { copy(to, from, bytes, 0, false) })
 }
 
 /// The driver's `cuMemcpyDtoDAsync_v2`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuMemcpyHtoD_v2`.
     status(unsafe { copy(to, from, bytes, stream, false) })
 }
 
-/// The driver's `cuMemcpyAsync`: the addresses say where they are.
+/// The driver's `cuMemcpyAsync`: the addresses determine the direction.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: usize) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuMemcpyHtoD_v2`.
     status(unsafe { copy(to, from, bytes, stream, false) })
 }
 
@@ -140,7 +141,7 @@ unsafe extern "C" fn cuMemcpyPeerAsync(
     bytes: usize,
     stream: usize,
 ) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuMemcpyHtoD_v2`.
     status(unsafe { copy(to, from, bytes, stream, false) })
 }
 
@@ -150,7 +151,7 @@ extern "C" fn cuMemsetD8Async(address: u64, byte: c_uchar, bytes: usize, stream:
     status(stream::usable(stream).map(|stream| stream.enqueue(Operation::Fill { address, byte, bytes })))
 }
 
-/// The driver's `cuMemsetD8_v2`, for which the host does not wait either.
+/// The driver's `cuMemsetD8_v2`, which is asynchronous too.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8_v2(address: u64, byte: c_uchar, bytes: usize) -> Status {
     status(context::current().map(|context| {

@@ -1,4 +1,4 @@
-//! Devices: what they are called, and what they can do.
+//! Devices: names, attributes and UUIDs.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::errors::{Failure, Status, give, status};
 use crate::settings::SETTINGS;
 
-/// The version of CUDA that the driver speaks: 13.0.
+/// The CUDA version of the driver: 13.0.
 const VERSION: c_int = 13_000;
 const NAME: &[u8] = b"Stand-in GPU\0";
 
@@ -21,18 +21,18 @@ pub(crate) fn physical(device: c_int) -> Result<u8, Failure> {
     SETTINGS.devices.get(device).copied().ok_or(Failure::INVALID_DEVICE)
 }
 
-/// The same in every process for the same physical ordinal.
+/// The UUID, which depends only on the physical ordinal.
 fn uuid(physical: u8) -> [u8; 16] {
     let mut uuid = *b"stand-in device\0";
     uuid[15] = physical;
     uuid
 }
 
-/// What `cuDeviceGetAttribute` says, by the numbers of `cuda.h`.
+/// The values of `cuDeviceGetAttribute`, by the numbers in `cuda.h`.
 fn attribute(number: c_int, physical: u8) -> Result<c_int, Failure> {
     Ok(match number {
-        1 => 1024,                       // most threads of a block
-        10 => 32,                        // threads of a warp
+        1 => 1024,                       // maximum threads per block
+        10 => 32,                        // warp size
         16 => 1,                         // multiprocessors
         18 => 0,                         // integrated
         31 => 1,                         // concurrent kernels
@@ -43,7 +43,7 @@ fn attribute(number: c_int, physical: u8) -> Result<c_int, Failure> {
         75 => 9,                         // compute capability
         76 => 0,
         83 => 0,  // managed memory
-        115 => 1, // memory pools, which is: allocations in the order of a stream
+        115 => 1, // memory pools: stream-ordered allocation
         _ => return Err(Failure::INVALID_VALUE),
     })
 }
@@ -64,7 +64,7 @@ extern "C" fn cuInit(flags: c_uint) -> Status {
 /// The driver's `cuDriverGetVersion`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
     status(unsafe { give(version, VERSION) })
 }
 
@@ -74,21 +74,21 @@ unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
     if !INITIALIZED.load(Ordering::Acquire) {
         return Failure::NOT_INITIALIZED.0;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDriverGetVersion`.
     status(unsafe { give(count, SETTINGS.devices.len() as c_int) })
 }
 
 /// The driver's `cuDeviceGet`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDriverGetVersion`.
     status(physical(ordinal).and_then(|_| unsafe { give(device, ordinal) }))
 }
 
 /// The driver's `cuDeviceGetName`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, size: c_int, device: c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDriverGetVersion`.
     status(physical(device).and_then(|_| unsafe { give_text(name, size, NAME) }))
 }
 
@@ -97,22 +97,22 @@ unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, size: c_int, device: c_i
 unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, size: c_int, device: c_int) -> Status {
     status(physical(device).and_then(|physical| {
         let text = format!("0000:{:02x}:00.0\0", u16::from(physical) + 1);
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `cuDriverGetVersion`.
         unsafe { give_text(id, size, text.as_bytes()) }
     }))
 }
 
-/// Writes as much of a text as there is room for, and its end.
+/// Writes a text with its terminating zero, truncated to the size of the buffer.
 ///
 /// # Safety
-/// The pointer is null, or that many bytes may be written to it.
+/// The pointer must be null, or valid for writes of that many bytes.
 unsafe fn give_text(to: *mut c_char, size: c_int, text: &[u8]) -> Result<(), Failure> {
     let room = usize::try_from(size).unwrap_or(0);
     if to.is_null() || room == 0 {
         return Err(Failure::INVALID_VALUE);
     }
     let length = text.len().min(room);
-    // SAFETY: not null, and no more than there is room for.
+    // SAFETY: the pointer is not null, and no more bytes are written than the caller promises.
     unsafe {
         to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
         to.add(length - 1).write(0);
@@ -123,21 +123,21 @@ unsafe fn give_text(to: *mut c_char, size: c_int, text: &[u8]) -> Result<(), Fai
 /// The driver's `cuDeviceGetUuid`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetUuid(id: *mut [u8; 16], device: c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDriverGetVersion`.
     status(physical(device).and_then(|physical| unsafe { give(id, uuid(physical)) }))
 }
 
 /// The driver's `cuDeviceGetUuid_v2`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetUuid_v2(id: *mut [u8; 16], device: c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDriverGetVersion`.
     unsafe { cuDeviceGetUuid(id, device) }
 }
 
 /// The driver's `cuDeviceTotalMem_v2`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDriverGetVersion`.
     status(physical(device).and_then(|_| unsafe { give(bytes, SETTINGS.memory_bytes) }))
 }
 
@@ -145,6 +145,6 @@ unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> St
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, number: c_int, device: c_int) -> Status {
     let found = physical(device).and_then(|physical| attribute(number, physical));
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuDriverGetVersion`.
     status(found.and_then(|found| unsafe { give(value, found) }))
 }

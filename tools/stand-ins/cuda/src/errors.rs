@@ -1,12 +1,12 @@
-//! The driver's errors: their numbers, names and sentences.
+//! The driver's errors: numbers, names and descriptions.
 
 use std::ffi::{CStr, c_char};
 
-/// A result of the driver that is no success, by its number in `cuda.h`.
+/// An error of the driver, by its number in `cuda.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) u32);
 
-/// What every function of the driver returns.
+/// The return type of the driver's functions.
 pub(crate) type Status = u32;
 
 macro_rules! failures {
@@ -14,7 +14,7 @@ macro_rules! failures {
         impl Failure {
             $(pub(crate) const $name: Self = Self($number);)*
 
-            /// The name in `cuda.h`, and a sentence.
+            /// The name in `cuda.h`, and a description.
             fn text(self) -> Option<(&'static CStr, &'static CStr)> {
                 match self.0 {
                     0 => Some((c"CUDA_SUCCESS", c"no error")),
@@ -40,20 +40,20 @@ failures! {
     NOT_SUPPORTED = 801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported (by the stand-in)";
 }
 
-/// What a function of the driver returns for a result.
+/// Converts a result to a return value.
 pub(crate) fn status(result: Result<(), Failure>) -> Status {
     result.map_or_else(|failure| failure.0, |()| 0)
 }
 
-/// Writes a result to where the caller wants it.
+/// Writes a result to the caller's address.
 ///
 /// # Safety
-/// The pointer is null, or may be written to.
+/// The pointer must be null, or valid for a write.
 pub(crate) unsafe fn give<T>(to: *mut T, value: T) -> Result<(), Failure> {
     if to.is_null() {
         return Err(Failure::INVALID_VALUE);
     }
-    // SAFETY: not null, so the caller promises it. C aligns what it declares.
+    // SAFETY: not null, so valid for a write as the caller promises; declared in C, so aligned.
     unsafe { to.write(value) };
     Ok(())
 }
@@ -62,7 +62,7 @@ pub(crate) unsafe fn give<T>(to: *mut T, value: T) -> Result<(), Failure> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorName(error: Status, name: *mut *const c_char) -> Status {
     let text = Failure(error).text().ok_or(Failure::INVALID_VALUE);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
     status(text.and_then(|(text, _)| unsafe { give(name, text.as_ptr()) }))
 }
 
@@ -70,6 +70,6 @@ unsafe extern "C" fn cuGetErrorName(error: Status, name: *mut *const c_char) -> 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorString(error: Status, sentence: *mut *const c_char) -> Status {
     let text = Failure(error).text().ok_or(Failure::INVALID_VALUE);
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuGetErrorName`.
     status(text.and_then(|(_, text)| unsafe { give(sentence, text.as_ptr()) }))
 }

@@ -1,4 +1,4 @@
-//! Events: moments in the course of a stream.
+//! Events: positions in a stream.
 
 use std::ffi::c_uint;
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,7 +9,7 @@ use crate::errors::{Failure, Status, give, status};
 use crate::handles::Handles;
 use crate::stream::{self, Operation};
 
-/// One record of an event. Each has its own, so who waits for one is not let go by a later one.
+/// One record of an event. Each record has its own, so that a wait for one is not ended by a later one.
 #[derive(Debug, Default)]
 pub(crate) struct Moment {
     reached: Mutex<Option<Instant>>,
@@ -17,13 +17,13 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// The stream has come to it.
+    /// Marks that the stream has reached it.
     pub(crate) fn reach(&self) {
         *self.reached.lock().unwrap() = Some(Instant::now());
         self.changed.notify_all();
     }
 
-    /// Until the stream has come to it, which it does, whatever fails.
+    /// Waits until the stream has reached it, which happens even after an error.
     pub(crate) fn wait(&self) {
         let reached = self.reached.lock().unwrap();
         drop(self.changed.wait_while(reached, |reached| reached.is_none()).unwrap());
@@ -34,13 +34,13 @@ impl Moment {
     }
 }
 
-/// What the caller has a handle of.
+/// The object of an event handle.
 #[derive(Debug)]
 struct Event {
     handle: usize,
     context: Arc<Context>,
     has_time: bool,
-    /// The last record.
+    /// The latest record.
     moment: Mutex<Option<Arc<Moment>>>,
 }
 
@@ -53,14 +53,14 @@ impl Event {
         self.moment.lock().unwrap().clone()
     }
 
-    /// When it was reached.
+    /// The time at which the stream reached it.
     fn time(&self) -> Result<Instant, Failure> {
         let moment = self.moment().filter(|_| self.has_time).ok_or(Failure::INVALID_HANDLE)?;
         moment.reached().ok_or(Failure::NOT_READY)
     }
 }
 
-/// The events of a context are no longer there.
+/// Removes all events of a context.
 pub(crate) fn forget(context: usize) {
     EVENTS.remove_where(|event| event.context.handle == context);
 }
@@ -72,7 +72,7 @@ unsafe extern "C" fn cuEventCreate(handle: *mut usize, flags: c_uint) -> Status 
         let has_time = flags & DISABLE_TIMING == 0;
         let event =
             EVENTS.add(|handle| Arc::new(Event { handle, context, has_time, moment: Mutex::default() }));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of this C function passes an address that is null or valid for the result.
         unsafe { give(handle, event.handle) }
     }))
 }
@@ -98,7 +98,7 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
     }))
 }
 
-/// The driver's `cuStreamWaitEvent`: for the record as it is now. One never recorded is complete.
+/// The driver's `cuStreamWaitEvent`: waits for the latest record; an event never recorded is complete.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> Status {
     status(EVENTS.get(event).and_then(|event| {
@@ -114,7 +114,7 @@ extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: usize) -> Status {
     status(EVENTS.get(event).and_then(|event| {
-        // First this: an error that came before is seen once the moment is reached.
+        // Read before the error: an error that precedes the event must be visible once the event is complete.
         let is_complete = event.moment().is_none_or(|moment| moment.reached().is_some());
         event.context.check()?;
         if is_complete { Ok(()) } else { Err(Failure::NOT_READY) }
@@ -141,7 +141,7 @@ unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, en
             Some(after) => after.as_secs_f64(),
             None => -start.duration_since(end).as_secs_f64(),
         };
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `cuEventCreate`.
         unsafe { give(milliseconds, (seconds * 1e3) as f32) }
     }))
 }
@@ -149,6 +149,6 @@ unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, en
 /// The driver's `cuEventElapsedTime_v2`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: usize, end: usize) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuEventCreate`.
     unsafe { cuEventElapsedTime(milliseconds, start, end) }
 }

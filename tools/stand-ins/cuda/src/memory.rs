@@ -1,4 +1,4 @@
-//! Memory of devices and pinned memory of the host: both are the host's, and only the addresses differ.
+//! Device memory, and pinned host memory: both are host memory, with different addresses.
 
 use std::alloc::{self, Layout};
 use std::collections::{BTreeMap, VecDeque};
@@ -11,43 +11,43 @@ use crate::errors::{Failure, Status, give, status};
 use crate::settings::SETTINGS;
 use crate::stream::{self, Operation};
 
-/// Set in every address of a device's memory, and in none of the host's: nobody follows one by chance.
+/// A bit that is set in every device address and in no host address, so that dereferencing one crashes.
 const DEVICE_BIT: u64 = 1 << 62;
 const ALIGNMENT: usize = 256;
-/// What memory holds that nothing was written to.
+/// The contents of new memory.
 const NEW: u8 = 0xa5;
-/// What memory holds after it was freed.
+/// The contents of freed memory.
 const FREED: u8 = 0xdb;
-/// How much freed memory is kept, so that who still uses it finds out, and meets nobody else's bytes.
+/// How much freed memory is kept, so that a use after free is detected and does not affect other memory.
 const KEPT_BYTES: usize = 64 << 20;
 
-/// Live memory, from its allocation to the last operation that uses it.
+/// An allocation, from its creation to the last operation that uses it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
-    /// As the program has it.
+    /// The address for the program.
     address: u64,
     pointer: *mut u8,
     layout: Layout,
-    /// None for pinned memory.
+    /// `None` for pinned memory.
     device: Option<c_int>,
-    /// Whether it is the program's own memory, which is only pinned here.
+    /// Whether the memory is the program's own, and only pinned here.
     is_lent: bool,
     context: usize,
-    /// Somebody has asked for its end already.
+    /// Whether it was already freed by the program.
     is_ending: AtomicBool,
 }
 
-// SAFETY: the bytes are reached by copies only. Two at once are a fault of the program under test, as on a
-// device, and show as wrong bytes.
+// SAFETY: the pointer is only used by copies. Two at once are an error of the program under test, as on a device, and cause
+// wrong bytes.
 unsafe impl Send for Allocation {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Allocation {}
 
 #[derive(Debug)]
 struct Memory {
-    /// By address.
+    /// Live allocations, by address.
     live: BTreeMap<u64, Arc<Allocation>>,
-    /// Ended, the last ones.
+    /// The latest freed allocations.
     kept: VecDeque<Arc<Allocation>>,
     kept_bytes: usize,
 }
@@ -55,7 +55,7 @@ struct Memory {
 static MEMORY: Mutex<Memory> =
     Mutex::new(Memory { live: BTreeMap::new(), kept: VecDeque::new(), kept_bytes: 0 });
 
-/// Bytes inside of an allocation, which stays while this is held.
+/// Bytes within an allocation, which is kept alive.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) pointer: *mut u8,
@@ -65,7 +65,7 @@ pub(crate) struct Span {
 
 impl Span {
     pub(crate) fn fill(&self, byte: u8) {
-        // SAFETY: inside of an allocation that is held.
+        // SAFETY: within an allocation that is kept alive.
         unsafe { self.pointer.write_bytes(byte, self.bytes) };
     }
 }
@@ -80,7 +80,7 @@ impl Allocation {
         if device.is_some_and(|device| memory.used(device).saturating_add(bytes) > SETTINGS.memory_bytes) {
             return Err(Failure::OUT_OF_MEMORY);
         }
-        // SAFETY: the size is not 0.
+        // SAFETY: the layout has a size other than 0.
         let pointer = unsafe { alloc::alloc_zeroed(layout) };
         if pointer.is_null() {
             return Err(Failure::OUT_OF_MEMORY);
@@ -93,7 +93,7 @@ impl Allocation {
         Ok(allocation)
     }
 
-    /// Memory of the program's own is pinned from now on.
+    /// Pins memory of the program.
     fn lend(context: &Context, pointer: *mut u8, bytes: usize) -> Result<(), Failure> {
         let layout = Layout::from_size_align(bytes, 1).map_err(|_| Failure::INVALID_VALUE)?;
         let (address, context, is_ending) = (pointer as u64, context.handle, AtomicBool::new(false));
@@ -106,9 +106,9 @@ impl Allocation {
         Ok(())
     }
 
-    /// From now on it holds what memory holds that nothing was written to.
+    /// Fills new memory.
     pub(crate) fn begin(&self) {
-        // SAFETY: all of what was allocated.
+        // SAFETY: the pointer is valid for the layout's size while the allocation exists.
         unsafe { self.pointer.write_bytes(NEW, self.layout.size()) };
     }
 }
@@ -116,14 +116,14 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if !self.is_lent {
-            // SAFETY: allocated with this layout, and nobody holds it any more.
+            // SAFETY: allocated with this layout, and this was the last reference.
             unsafe { alloc::dealloc(self.pointer, self.layout) };
         }
     }
 }
 
 impl Memory {
-    /// The bytes of a device that are in use.
+    /// The number of bytes in use on a device.
     fn used(&self, device: c_int) -> usize {
         self.live.values().filter(|one| one.device == Some(device)).map(|one| one.layout.size()).sum()
     }
@@ -132,7 +132,7 @@ impl Memory {
         if self.live.remove(&allocation.address).is_none() || allocation.is_lent {
             return;
         }
-        // SAFETY: all of what was allocated, which the argument holds.
+        // SAFETY: the pointer is valid for the layout's size while the argument exists.
         unsafe { allocation.pointer.write_bytes(FREED, allocation.layout.size()) };
         self.kept_bytes += allocation.layout.size();
         self.kept.push_back(Arc::clone(allocation));
@@ -144,7 +144,7 @@ impl Memory {
     }
 }
 
-/// The bytes at an address of a device's or of pinned memory.
+/// The bytes at a device address, or at an address in pinned memory.
 pub(crate) fn find(address: u64, bytes: usize) -> Result<Span, Failure> {
     let memory = MEMORY.lock().unwrap();
     let (_, allocation) = memory.live.range(..=address).next_back().ok_or(Failure::ILLEGAL_ADDRESS)?;
@@ -152,29 +152,29 @@ pub(crate) fn find(address: u64, bytes: usize) -> Result<Span, Failure> {
     if offset.checked_add(bytes).is_none_or(|end| end > allocation.layout.size()) {
         return Err(Failure::ILLEGAL_ADDRESS);
     }
-    // SAFETY: the offset is inside.
+    // SAFETY: the offset is within the allocation.
     let pointer = unsafe { allocation.pointer.add(offset) };
     Ok(Span { pointer, bytes, allocation: Arc::clone(allocation) })
 }
 
-/// Whether the address is a device's, or in pinned memory: what only streams may reach.
+/// Whether the address is in device or pinned memory, which is accessed by streams only.
 pub(crate) fn is_ours(address: u64) -> bool {
     address & DEVICE_BIT != 0 || find(address, 1).is_ok()
 }
 
-/// The allocation ends: whatever holds its address is wrong from now on.
+/// Ends an allocation: its addresses become invalid.
 pub(crate) fn end(allocation: &Arc<Allocation>) {
     MEMORY.lock().unwrap().end(allocation);
 }
 
-/// The memory of a context is no longer there.
+/// Ends all allocations of a context.
 pub(crate) fn forget(context: usize) {
     let mut memory = MEMORY.lock().unwrap();
     let ending: Vec<_> = memory.live.values().filter(|one| one.context == context).cloned().collect();
     ending.iter().for_each(|allocation| memory.end(allocation));
 }
 
-/// The allocation that begins at this address, which somebody wants to end.
+/// Marks the allocation at this address as freed by the program, and returns it.
 fn ending(address: u64, is_device: bool) -> Result<Arc<Allocation>, Failure> {
     let memory = MEMORY.lock().unwrap();
     let allocation = memory.live.get(&address).filter(|one| one.device.is_some() == is_device);
@@ -191,7 +191,7 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
     status(context::current().and_then(|context| {
         let allocation = Allocation::new(&context, Some(context.device), bytes)?;
         allocation.begin();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of this C function passes an address that is null or valid for the result.
         unsafe { give(address, allocation.address) }
     }))
 }
@@ -201,7 +201,7 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
 unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) -> Status {
     status(stream::usable(stream).and_then(|stream| {
         let allocation = Allocation::new(&stream.context, Some(stream.context.device), bytes)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `cuMemAlloc_v2`.
         unsafe { give(address, allocation.address) }?;
         stream.enqueue(Operation::Begin(allocation));
         Ok(())
@@ -229,7 +229,7 @@ unsafe extern "C" fn cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, _fl
     status(context::current().and_then(|context| {
         let allocation = Allocation::new(&context, None, bytes)?;
         allocation.begin();
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `cuMemAlloc_v2`.
         unsafe { give(pointer, allocation.pointer.cast()) }
     }))
 }
@@ -253,19 +253,19 @@ extern "C" fn cuMemHostUnregister(pointer: *mut c_void) -> Status {
     cuMemFreeHost(pointer)
 }
 
-/// The driver's `cuMemGetInfo_v2`, of this process's allocations alone.
+/// The driver's `cuMemGetInfo_v2`, for this process's allocations only.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status {
     status(context::current().and_then(|context| {
         let left = SETTINGS.memory_bytes - MEMORY.lock().unwrap().used(context.device);
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `cuMemAlloc_v2`.
         unsafe { give(free, left).and_then(|()| give(total, SETTINGS.memory_bytes)) }
     }))
 }
 
-/// Not of CUDA's: where on the host these bytes are, for a host function of the stand-in for NCCL's. Null if
-/// they are not inside of one live allocation which is the stream's own device's, or pinned; and this then
-/// sticks to the context, as if a kernel had touched them.
+/// Not part of CUDA: the host address of these bytes, for a host function of the NCCL stand-in. Null if they are not within
+/// one live allocation that is pinned or on the stream's own device; the error then sticks to the context, as if a kernel
+/// had accessed them.
 #[unsafe(no_mangle)]
 extern "C" fn stand_in_host_address(address: u64, bytes: usize) -> *mut u8 {
     let here = stream::context_here();

@@ -1,10 +1,10 @@
-//! The one place that reads the environment.
+//! The only place that reads the environment.
 
 use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// What the environment asks for.
+/// The settings in the environment.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// The physical ordinals of the devices that this process sees.
@@ -12,13 +12,13 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// The mean delay before an operation.
     pub(crate) delay: Duration,
-    /// What a byte of a copy takes.
+    /// The additional time per byte of a copy.
     pub(crate) seconds_per_byte: f64,
     /// The memory of a device.
     pub(crate) memory_bytes: usize,
 }
 
-/// Read once, when the driver is first asked for something.
+/// Read once, on first use of the driver.
 pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
     let all: u8 = number("STAND_IN_DEVICES").unwrap_or(1);
     Settings {
@@ -33,15 +33,14 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
     }
 });
 
-/// A variable as a number. One that is none ends the process: a test that asks for a setting and does not
-/// get it would prove nothing.
+/// Parses a variable as a number. An invalid one ends the process: a test would prove nothing if its setting were ignored.
 fn number<T: FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
     let Ok(number) = text.trim().parse() else { panic!("{name} is {text:?}, not a number") };
     Some(number)
 }
 
-/// As the driver reads it: the list ends before the first that there is not, and is empty if one comes twice.
+/// Parsed as the driver does: the list ends before the first invalid ordinal, and is empty if one occurs twice.
 fn visible(list: &str, all: u8) -> Vec<u8> {
     let mut devices = Vec::new();
     for ordinal in list.split(',').map_while(|entry| entry.trim().parse().ok().filter(|&one| one < all)) {

@@ -15,36 +15,36 @@ use crate::handles::Handles;
 use crate::memory::{self, Allocation};
 use crate::settings::SETTINGS;
 
-/// A function of the host's that runs in the course of a stream.
+/// A host function that runs in stream order.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-/// What a stream does, one after the other.
+/// An operation of a stream.
 #[derive(Debug)]
 pub(crate) enum Operation {
     Reach(Arc<Moment>),
     Wait(Arc<Moment>),
     Copy(Copy),
-    /// So many bytes from this address on become this one.
+    /// Fills bytes from an address on with a value.
     Fill {
         address: u64,
         byte: u8,
         bytes: usize,
     },
-    /// The allocation begins.
+    /// Starts an allocation.
     Begin(Arc<Allocation>),
-    /// The allocation ends.
+    /// Ends an allocation.
     End(Arc<Allocation>),
     Call(HostFunction, Argument),
 }
 
-/// What a host function is given.
+/// The argument of a host function.
 #[derive(Debug)]
 pub(crate) struct Argument(*mut c_void);
 
-// SAFETY: it is only handed on; what it means is between the caller and its function.
+// SAFETY: it is only passed on; its meaning is between the caller and its function.
 unsafe impl Send for Argument {}
 
-/// What the caller has a handle of.
+/// The object of a stream handle.
 #[derive(Debug)]
 pub(crate) struct Stream {
     handle: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Stream {
 #[derive(Debug, Default)]
 struct Queue {
     operations: VecDeque<Operation>,
-    /// How many operations there ever were, and how many of them are done.
+    /// The number of operations ever enqueued, and the number done.
     enqueued: u64,
     done: u64,
     is_closed: bool,
@@ -65,29 +65,29 @@ struct Queue {
 pub(crate) static STREAMS: Handles<Stream> = Handles::beginning_at(0x200_0000);
 
 thread_local! {
-    /// The context of the stream whose thread this is.
+    /// The context of the stream that runs on this thread.
     static HERE: OnceCell<Arc<Context>> = const { OnceCell::new() };
 }
 
-/// The context of the stream that runs on this thread, if one does.
+/// The context of the stream that runs on this thread, if any.
 pub(crate) fn context_here() -> Option<Arc<Context>> {
     HERE.with(|context| context.get().cloned())
 }
 
 impl Stream {
-    /// A stream, and its thread.
+    /// Creates a stream with its thread.
     pub(crate) fn begin(context: Arc<Context>) -> Arc<Self> {
         let stream = STREAMS.add(|handle| {
             Arc::new(Self { handle, context, queue: Mutex::default(), changed: Condvar::new() })
         });
         let running = Arc::clone(&stream);
         let thread = thread::Builder::new().name(format!("stream {:x}", stream.handle));
-        // It ends when the stream is closed, and with the process, which does not wait for it.
+        // The thread ends when the stream is closed, or with the process, which does not wait for it.
         thread.spawn(move || running.run()).expect("a thread for a stream");
         stream
     }
 
-    /// Puts an operation at the end of the queue, and returns at once.
+    /// Enqueues an operation, and returns at once.
     pub(crate) fn enqueue(&self, operation: Operation) {
         let mut queue = self.queue.lock().unwrap();
         queue.operations.push_back(operation);
@@ -95,14 +95,14 @@ impl Stream {
         self.changed.notify_all();
     }
 
-    /// Until all that is enqueued so far is done.
+    /// Waits until all operations enqueued so far are done.
     pub(crate) fn synchronize(&self) {
         let queue = self.queue.lock().unwrap();
         let last = queue.enqueued;
         drop(self.changed.wait_while(queue, |queue| queue.done < last).unwrap());
     }
 
-    /// The thread ends when all is done.
+    /// Ends the thread once all operations are done.
     pub(crate) fn close(&self) {
         self.queue.lock().unwrap().is_closed = true;
         self.changed.notify_all();
@@ -113,7 +113,7 @@ impl Stream {
         let mut delays = Delays(SETTINGS.seed ^ (self.handle as u64).rotate_left(32));
         while let Some(operation) = self.next() {
             delays.wait(operation.bytes());
-            // After an error nothing is done any more, but who waits must not wait for ever.
+            // After an error, operations are skipped, but waits must still end.
             if self.context.check().is_ok()
                 || matches!(operation, Operation::Reach(_) | Operation::Wait(_) | Operation::End(_))
             {
@@ -132,7 +132,7 @@ impl Stream {
 }
 
 impl Operation {
-    /// How many bytes take their time.
+    /// The number of bytes that prolong the operation.
     fn bytes(&self) -> usize {
         match self {
             Self::Copy(copy) => copy.bytes,
@@ -152,19 +152,19 @@ impl Operation {
             }
             Self::Begin(allocation) => allocation.begin(),
             Self::End(allocation) => memory::end(&allocation),
-            // SAFETY: the caller of `cuLaunchHostFunc` promises that it may be called with this.
+            // SAFETY: the caller of `cuLaunchHostFunc` promises that the function may be called with this argument.
             Self::Call(function, argument) => unsafe { function(argument.0) },
         }
         Ok(())
     }
 }
 
-/// Little whiles, at random (splitmix64).
+/// Random delays (splitmix64).
 struct Delays(u64);
 
 impl Delays {
-    /// Mostly from nothing to the mean; one in eight is up to nine times as long, so that a stream with more to
-    /// do than another may still be there first. Longer for an operation on many bytes.
+    /// Mostly between zero and the mean; one in eight is up to nine times as long, so that a stream with more work than
+    /// another may still finish first. Longer for operations on many bytes.
     fn wait(&mut self, bytes: usize) {
         let longest = if self.part() < 0.125 { 9.0 } else { 1.0 };
         let copy = Duration::from_secs_f64(bytes as f64 * SETTINGS.seconds_per_byte);
@@ -174,7 +174,7 @@ impl Delays {
         }
     }
 
-    /// From 0 to below 1.
+    /// A number from 0 to below 1.
     fn part(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -184,7 +184,7 @@ impl Delays {
     }
 }
 
-/// The stream of a handle. The default stream has two, and is the current context's.
+/// The stream of a handle. The default stream has two handles, and belongs to the current context.
 fn named(handle: usize) -> Result<Arc<Stream>, Failure> {
     match handle {
         0 | 1 => Ok(context::current()?.default_stream()),
@@ -193,7 +193,7 @@ fn named(handle: usize) -> Result<Arc<Stream>, Failure> {
     }
 }
 
-/// The stream of a handle, if operations of the current context may be put into it.
+/// The stream of a handle, if operations of the current context may be enqueued.
 pub(crate) fn usable(handle: usize) -> Result<Arc<Stream>, Failure> {
     let (stream, context) = (named(handle)?, context::current()?);
     if Arc::ptr_eq(&stream.context, &context) { Ok(stream) } else { Err(Failure::INVALID_HANDLE) }
@@ -202,18 +202,18 @@ pub(crate) fn usable(handle: usize) -> Result<Arc<Stream>, Failure> {
 /// The driver's `cuStreamCreate`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(handle: *mut usize, _flags: c_uint) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
     status(context::current().and_then(|context| unsafe { give(handle, Stream::begin(context).handle) }))
 }
 
 /// The driver's `cuStreamCreateWithPriority`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreateWithPriority(handle: *mut usize, flags: c_uint, _: c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuStreamCreate`.
     unsafe { cuStreamCreate(handle, flags) }
 }
 
-/// The driver's `cuStreamDestroy_v2`: what is in the stream is still done.
+/// The driver's `cuStreamDestroy_v2`: operations in the stream are still executed.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
     status(STREAMS.remove(stream).map(|stream| stream.close()))
@@ -240,7 +240,7 @@ extern "C" fn cuStreamQuery(stream: usize) -> Status {
 /// The driver's `cuStreamIsCapturing`: never.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamIsCapturing(stream: usize, capturing: *mut c_uint) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `cuStreamCreate`.
     status(usable(stream).and_then(|_| unsafe { give(capturing, 0) }))
 }
 

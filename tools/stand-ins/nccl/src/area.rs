@@ -1,4 +1,4 @@
-//! The memory that the ranks of a communicator share, and how they meet in it.
+//! The memory that the ranks of a communicator share, and their barriers in it.
 
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
@@ -12,37 +12,37 @@ use crate::id::failed;
 use crate::results::{Fault, Kind, Stop};
 use crate::settings::SETTINGS;
 
-/// The most ranks of a communicator.
+/// The largest number of ranks of a communicator.
 pub(crate) const MOST_RANKS: usize = 64;
-/// What a rank can show the others at once, in bytes.
+/// The bytes that a rank can publish at once.
 pub(crate) const BLOCK: usize = 256 << 10;
 
-/// Begins the area, as zeros but for the number.
+/// The header of the area, which is zeroed except for the magic number.
 #[repr(C)]
 struct Header {
-    /// The unique id's, which is looked at through the file.
+    /// The number of the unique id, which is checked through the file.
     number: u64,
-    /// As the first to join says.
+    /// The number of ranks, set by the first rank to join.
     ranks: AtomicU32,
     members: [Member; MOST_RANKS],
 }
 
-/// What a rank says of itself.
+/// The published state of a rank.
 #[repr(C, align(64))]
 struct Member {
     is_taken: AtomicU32,
     is_joined: AtomicU32,
     is_finalized: AtomicU32,
-    /// How many meetings it has come to.
+    /// The number of barriers that the rank has reached.
     meetings: AtomicU64,
     uuid: [AtomicU64; 2],
-    /// The collective that it is in.
+    /// The collective that the rank is in.
     call: [AtomicU64; 3],
 }
 
 const HEADER_BYTES: usize = size_of::<Header>().next_multiple_of(4096);
 
-/// A rank's view of the area, which is unmapped when this is dropped.
+/// A rank's mapping of the area, which is unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Area {
     base: NonNull<u8>,
@@ -50,34 +50,34 @@ pub(crate) struct Area {
     pub(crate) ranks: usize,
 }
 
-// SAFETY: the header is atomic, and a rank's block is written by that rank, between meetings.
+// SAFETY: the header is atomic, and a rank's block is written only by that rank, between barriers.
 unsafe impl Send for Area {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// All of it; pages that are not touched take nothing.
+    /// The size of the area; untouched pages use no memory.
     pub(crate) const BYTES: usize = HEADER_BYTES + MOST_RANKS * BLOCK;
 
-    /// Takes a rank's place. The others may not be there yet.
+    /// Joins as a rank. Other ranks may join later.
     pub(crate) fn join(file: &OwnedFd, rank: usize, ranks: usize, uuid: [u8; 16]) -> Result<Self, Fault> {
         let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: the system chooses the place; the file is as long.
+        // SAFETY: the system chooses the address, so no existing mapping is overlapped; the file has this length.
         let base = unsafe { rustix::mm::mmap(ptr::null_mut(), Self::BYTES, access, kind, file, 0) };
         let base = NonNull::new(base.map_err(failed)?.cast()).expect("memory is not at 0");
         let area = Self { base, rank, ranks };
 
-        let said = ranks as u32;
+        let own = ranks as u32;
         let all = &area.header().ranks;
-        if let Err(other) = all.compare_exchange(0, said, Ordering::AcqRel, Ordering::Acquire)
-            && other != said
+        if let Err(other) = all.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire)
+            && other != own
         {
-            let message = format!("rank {rank} says that there are {ranks} ranks, and another says {other}");
+            let message = format!("rank {rank} joins with {ranks} ranks, but another with {other}");
             return Err(Fault::new(Kind::InvalidArgument, message));
         }
         let member = area.member(rank);
         if member.is_taken.swap(1, Ordering::AcqRel) != 0 {
-            return Err(Fault::new(Kind::InvalidUsage, format!("two say that they are rank {rank}")));
+            return Err(Fault::new(Kind::InvalidUsage, format!("rank {rank} joins twice")));
         }
         for (to, half) in member.uuid.iter().zip(uuid.as_chunks::<8>().0) {
             to.store(u64::from_ne_bytes(*half), Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Area {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the mapping begins with it, is aligned to pages, and lives as long as this.
+        // SAFETY: the mapping begins with the header, is aligned to pages, and lives as long as `self`.
         unsafe { self.base.cast().as_ref() }
     }
 
@@ -95,14 +95,14 @@ impl Area {
         &self.header().members[rank]
     }
 
-    /// What a rank shows the others.
+    /// The block that a rank publishes.
     pub(crate) fn block(&self, rank: usize) -> *mut u8 {
         assert!(rank < MOST_RANKS);
-        // SAFETY: inside of the mapping.
+        // SAFETY: within the mapping.
         unsafe { self.base.as_ptr().add(HEADER_BYTES + rank * BLOCK) }
     }
 
-    /// Until all ranks have joined, and no two of them are on one device if they must not.
+    /// Waits until all ranks have joined, and refuses ranks that share a device unless that is allowed.
     pub(crate) fn gather(&self, is_aborted: &AtomicBool) -> Result<(), Stop> {
         let limit = 6 * SETTINGS.deadline;
         self.until("join", limit, is_aborted, |member| member.is_joined.load(Ordering::Acquire) != 0)?;
@@ -123,21 +123,21 @@ impl Area {
         Err(Fault::new(kind, message).into())
     }
 
-    /// Until all ranks have come to as many meetings as this one. What each wrote before, all see after.
+    /// A barrier: writes before it are visible to all ranks after it.
     pub(crate) fn meet(&self, is_aborted: &AtomicBool) -> Result<(), Stop> {
         let mine = self.member(self.rank).meetings.fetch_add(1, Ordering::AcqRel) + 1;
         let has_come = |member: &Member| member.meetings.load(Ordering::Acquire) >= mine;
         self.until("take part in a collective", SETTINGS.deadline, is_aborted, has_come)
     }
 
-    /// Says that this rank has finalised, and waits for the others to.
+    /// Announces that this rank has finalised, and waits for the others.
     pub(crate) fn part(&self, is_aborted: &AtomicBool) -> Result<(), Stop> {
         self.member(self.rank).is_finalized.store(1, Ordering::Release);
         let is_done = |member: &Member| member.is_finalized.load(Ordering::Acquire) != 0;
         self.until("finalise", SETTINGS.deadline, is_aborted, is_done)
     }
 
-    /// What each rank says that it calls, rank 0 first.
+    /// Exchanges the calls of all ranks, rank 0's first.
     pub(crate) fn calls(&self, mine: [u64; 3], is_aborted: &AtomicBool) -> Result<Vec<[u64; 3]>, Stop> {
         for (to, word) in self.member(self.rank).call.iter().zip(mine) {
             to.store(word, Ordering::Relaxed);
@@ -145,12 +145,12 @@ impl Area {
         self.meet(is_aborted)?;
         let said = |rank: usize| self.member(rank).call.each_ref().map(|word| word.load(Ordering::Relaxed));
         let all = (0..self.ranks).map(said).collect();
-        // Only then may anybody say something else.
+        // No rank may publish its next call before all have read these.
         self.meet(is_aborted)?;
         Ok(all)
     }
 
-    /// Until this holds of all ranks, this communicator is aborted, or the time is over.
+    /// Waits until a condition holds for all ranks; fails if the communicator is aborted or the time limit passes.
     fn until(
         &self,
         what: &str,
@@ -170,14 +170,13 @@ impl Area {
             }
             if turn < 50 { thread::yield_now() } else { thread::sleep(Duration::from_micros(50)) }
         }
-        unreachable!("the loop has no end of its own")
+        unreachable!("the loop ends only by return")
     }
 }
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: mapped with this size, and nobody holds it any more.
-        // To fail would be to leave it mapped: nothing to be done about it.
+        // SAFETY: mapped with this size, and nothing refers to it any more. If unmapping fails, the mapping stays.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), Self::BYTES) };
     }
 }

@@ -1,4 +1,4 @@
-//! What a collective does once its stream has come to it.
+//! Executes a collective in stream order.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -8,7 +8,7 @@ use crate::driver::host_address;
 use crate::reduction::{DataType, Operator, reduce};
 use crate::results::{Fault, Kind, Stop};
 
-/// Which collective.
+/// The kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Collective {
     AllReduce,
@@ -24,10 +24,10 @@ pub(crate) struct Call {
     pub(crate) collective: Collective,
     pub(crate) send: u64,
     pub(crate) receive: u64,
-    /// Elements, as NCCL counts them: of one rank's part, where there are parts.
+    /// The number of elements as NCCL counts them: of one rank's part, if there are parts.
     pub(crate) count: usize,
     pub(crate) dtype: DataType,
-    /// None where nothing is reduced.
+    /// `None` if the collective does not reduce.
     pub(crate) op: Option<Operator>,
     pub(crate) root: usize,
     pub(crate) stream: usize,
@@ -47,14 +47,14 @@ impl fmt::Display for Call {
 }
 
 impl Call {
-    /// What all ranks must say alike: how many calls came before, and which this is.
+    /// The words that must be equal on all ranks: the number of earlier calls, and the call.
     fn words(&self, number: u64) -> [u64; 3] {
         let op = self.op.map_or(0xff, |op| op as u64);
         let what = self.collective as u64 | (self.dtype as u64) << 8 | op << 16 | (self.root as u64) << 32;
         [number, what, self.count as u64]
     }
 
-    /// The call that another rank's words speak of; its buffers are not known.
+    /// Decodes another rank's call, without its buffers.
     fn from_words(words: [u64; 3]) -> Self {
         use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
         use DataType::{BF16, F16, F32, F64, I32, I64, U8, U32, U64};
@@ -72,7 +72,7 @@ impl Call {
         }
     }
 
-    /// Does it, as this rank; `number` collectives of the communicator came before.
+    /// Executes the collective as this rank; `number` collectives of the communicator came before.
     pub(crate) fn execute(&self, area: &Area, number: u64, is_aborted: &AtomicBool) -> Result<(), Stop> {
         let all = area.calls(self.words(number), is_aborted)?;
         if let Some(other) = all.iter().position(|words| *words != all[0]) {
@@ -98,28 +98,28 @@ impl Call {
             for begin in (0..bytes).step_by(BLOCK) {
                 let length = BLOCK.min(bytes - begin);
                 if !send.is_null() {
-                    // SAFETY: inside of the send buffer; this rank's block is its own until the meeting.
+                    // SAFETY: within the send buffer; only this rank writes its block until the barrier.
                     unsafe { area.block(area.rank).copy_from(send.add(part * bytes + begin), length) };
                 }
                 area.meet(is_aborted)?;
                 if !receive.is_null() && (parts == 1 || part == area.rank) {
-                    // SAFETY: the receive buffer is as long as this collective needs.
+                    // SAFETY: the receive buffer has the length that this collective needs.
                     unsafe { self.take(area, receive.add(begin), bytes, length) };
                 }
-                // Only then may anybody show something else.
+                // No rank may overwrite its block before all have read it.
                 area.meet(is_aborted)?;
             }
         }
         Ok(())
     }
 
-    /// Makes what this rank receives of what all show.
+    /// Computes what this rank receives from the blocks of all ranks.
     ///
     /// # Safety
-    /// `length` bytes may be written to `to`; of an all-gather, to that place in each rank's `bytes`.
+    /// `to` must be valid for writes of `length` bytes; for an all-gather, of the parts of all ranks in `bytes`.
     unsafe fn take(&self, area: &Area, to: *mut u8, bytes: usize, length: usize) {
         let shown = |rank: usize| area.block(rank).cast_const();
-        // SAFETY: as the caller promises; a block is as long, and nobody writes to it between the meetings.
+        // SAFETY: as the caller promises; a block has this length, and is not written between the barriers.
         unsafe {
             match self.collective {
                 Collective::Broadcast => to.copy_from(shown(self.root), length),
@@ -128,7 +128,7 @@ impl Call {
                 }
                 Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => {
                     let all: Vec<_> = (0..area.ranks).map(shown).collect();
-                    let op = self.op.expect("it was called with an operator");
+                    let op = self.op.expect("a reduction has an operator");
                     reduce(self.dtype, op, &all, to, length / self.dtype.bytes());
                 }
             }

@@ -1,4 +1,4 @@
-//! Communicators: how they come to be, are used, fail and end.
+//! Communicators: their creation, use, failure and end.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -22,30 +22,30 @@ pub(crate) struct Communicator {
     pub(crate) ranks: usize,
     pub(crate) place: Place,
     pub(crate) is_blocking: bool,
-    /// Once all ranks have joined.
+    /// Set once all ranks have joined.
     area: OnceLock<Area>,
     state: Mutex<State>,
     changed: Condvar,
     is_aborted: AtomicBool,
-    /// How many collectives were put into streams.
+    /// The number of collectives enqueued.
     launched: AtomicU64,
-    /// How many have ended. Who executes one holds the lock.
+    /// The number of collectives that have ended. Held locked while one is executed.
     ended: Mutex<u64>,
     next: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is done in the background.
+    /// The number of background jobs.
     jobs: usize,
     fault: Option<Fault>,
     is_finalized: bool,
 }
 
-/// Those that the caller has handles of, which are numbers: a stale one is found out and not followed.
+/// The communicators by handle. Handles are numbers, so that a stale one is detected and not dereferenced.
 static ALL: Mutex<BTreeMap<usize, Arc<Communicator>>> = Mutex::new(BTreeMap::new());
 
-/// A collective on its way through a stream.
+/// A collective in a stream.
 struct Launched {
     communicator: Arc<Communicator>,
     call: Call,
@@ -53,7 +53,7 @@ struct Launched {
 }
 
 impl Communicator {
-    /// Begins to create one; the rest is a job in the background.
+    /// Starts to create a communicator; a background job does the rest.
     pub(crate) fn begin(
         id: UniqueId,
         rank: usize,
@@ -85,10 +85,10 @@ impl Communicator {
 
     pub(crate) fn of_handle(handle: usize) -> Result<Arc<Self>, Fault> {
         let found = ALL.lock().unwrap().get(&handle).cloned();
-        found.ok_or_else(|| Fault::new(Kind::InvalidArgument, format!("{handle:#x} is no communicator")))
+        found.ok_or_else(|| Fault::new(Kind::InvalidArgument, format!("{handle:#x} is not a communicator")))
     }
 
-    /// The handle is no longer one.
+    /// Invalidates the handle.
     pub(crate) fn forget(&self) {
         ALL.lock().unwrap().remove(&self.handle);
     }
@@ -99,7 +99,7 @@ impl Communicator {
             area.gather(&self.is_aborted)?;
             Ok(area)
         });
-        // Whether all have the memory now, or never will.
+        // By now all ranks have mapped the memory, or never will.
         id.forget();
         self.area.set(gathered?).expect("a communicator is created once");
         Ok(())
@@ -109,7 +109,7 @@ impl Communicator {
         self.state.lock().unwrap()
     }
 
-    /// From now on something is done in the background, until `end_job`.
+    /// Starts a background job, which lasts until `end_job`.
     pub(crate) fn begin_job(&self) {
         self.state().jobs += 1;
     }
@@ -120,25 +120,25 @@ impl Communicator {
         self.changed.notify_all();
     }
 
-    /// Does the rest of a job that was begun.
+    /// Runs the rest of a started job.
     fn spawn(self: &Arc<Self>, job: impl FnOnce(&Self) -> Result<(), Stop> + Send + 'static) {
         let this = Arc::clone(self);
         thread::spawn(move || this.end_job(job(&this)));
     }
 
-    /// Keeps the first failure.
+    /// Records the first failure.
     fn note(&self, result: Result<(), Stop>) {
         if let Err(Stop::Failed(fault)) = result {
             self.state().fault.get_or_insert(fault);
         }
     }
 
-    /// What it failed with.
+    /// The recorded failure.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.state().fault.clone()
     }
 
-    /// Success, a failure, or that something is still being done in the background.
+    /// The state: success, a failure, or in progress.
     pub(crate) fn progress(&self) -> Result<(), Fault> {
         let state = self.state();
         match &state.fault {
@@ -148,7 +148,7 @@ impl Communicator {
         }
     }
 
-    /// Whether it may be used now.
+    /// Returns an error if the communicator may not be used now.
     pub(crate) fn ready(&self) -> Result<(), Fault> {
         let progress = self.progress();
         if progress.as_ref().is_err_and(|fault| fault.kind == Kind::InProgress) {
@@ -161,20 +161,20 @@ impl Communicator {
         progress
     }
 
-    /// Until nothing is done in the background; jobs have deadlines.
+    /// Waits until no background job is running; jobs have deadlines.
     pub(crate) fn settle(&self) -> Result<(), Fault> {
         drop(self.changed.wait_while(self.state(), |state| state.jobs > 0).unwrap());
         self.progress()
     }
 
-    /// Begins to finalise: what was called is done, and all ranks say so.
+    /// Starts to finalise: waits for all collectives, and for all ranks.
     pub(crate) fn finalize(self: &Arc<Self>) -> Result<(), Fault> {
         self.ready()?;
         self.state().is_finalized = true;
         self.begin_job();
         self.spawn(|this| {
             this.drain()?;
-            this.area.get().expect("it is ready").part(&this.is_aborted)
+            this.area.get().expect("the communicator is ready").part(&this.is_aborted)
         });
         if self.is_blocking { self.settle() } else { Err(Fault::in_progress()) }
     }
@@ -183,13 +183,13 @@ impl Communicator {
         self.state().is_finalized
     }
 
-    /// Until all collectives have ended.
+    /// Waits until all collectives have ended.
     fn drain(&self) -> Result<(), Stop> {
         let all = self.launched.load(Ordering::Acquire);
         self.wait_for(|ended| ended >= all).map(|_| ())
     }
 
-    /// Until this holds of the number of collectives that have ended. It stays as long as the lock is held.
+    /// Waits until a condition holds for the number of collectives that have ended, and returns with the lock held.
     fn wait_for(&self, holds: impl Fn(u64) -> bool) -> Result<MutexGuard<'_, u64>, Stop> {
         let started = Instant::now();
         let mut ended = self.ended.lock().unwrap();
@@ -201,23 +201,23 @@ impl Communicator {
                 return Ok(ended);
             }
             if started.elapsed() > SETTINGS.deadline {
-                let message = "a stream did not come to an earlier collective of the communicator in time";
+                let message = "a stream did not reach an earlier collective of the communicator in time";
                 return Err(Fault::new(Kind::RemoteError, message).into());
             }
             ended = self.next.wait_timeout(ended, Duration::from_millis(20)).unwrap().0;
         }
     }
 
-    /// Whatever goes on ends at once, and later nothing touches anybody's buffers.
+    /// Ends all operations at once; no buffer is accessed afterwards.
     pub(crate) fn abort(&self) {
         self.is_aborted.store(true, Ordering::Release);
         self.next.notify_all();
-        // What it was in the middle of has no say any more.
+        // The result of an interrupted job is ignored.
         let _ = self.settle();
         drop(self.ended.lock().unwrap());
     }
 
-    /// Puts a collective into its stream.
+    /// Enqueues a collective on its stream.
     pub(crate) fn launch(self: &Arc<Self>, call: Call) -> Result<(), Stop> {
         if self.is_aborted.load(Ordering::Acquire) {
             return Err(Stop::Aborted);
@@ -225,7 +225,7 @@ impl Communicator {
         let number = self.launched.fetch_add(1, Ordering::AcqRel);
         let launched = Box::into_raw(Box::new(Launched { communicator: Arc::clone(self), call, number }));
         self.place.launch(call.stream, run, launched.cast()).map_err(|fault| {
-            // SAFETY: it is ours again, since nobody will run it.
+            // SAFETY: the stream refused the function, so this is the only owner of the box again.
             drop(unsafe { Box::from_raw(launched) });
             self.note(Err(fault.clone().into()));
             fault.into()
@@ -235,9 +235,11 @@ impl Communicator {
     fn execute(&self, call: &Call, number: u64) -> Result<(), Stop> {
         let mut ended = self.wait_for(|ended| ended == number)?;
         let done = match self.fault() {
-            // Nothing more is done, and everybody has been told why.
+            // After a failure nothing is executed; the failure has been reported.
             Some(_) => Ok(()),
-            None => call.execute(self.area.get().expect("it is ready"), number, &self.is_aborted),
+            None => {
+                call.execute(self.area.get().expect("the communicator is ready"), number, &self.is_aborted)
+            }
         };
         self.note(done);
         *ended += 1;
@@ -246,9 +248,9 @@ impl Communicator {
     }
 }
 
-/// What the stream calls.
+/// The host function that the stream runs.
 unsafe extern "C" fn run(data: *mut c_void) {
-    // SAFETY: made by `launch` for this one call.
+    // SAFETY: the pointer is from `Box::into_raw` in `launch`, for this single call.
     let launched = unsafe { Box::from_raw(data.cast::<Launched>()) };
     let done = launched.communicator.execute(&launched.call, launched.number);
     launched.communicator.note(done);

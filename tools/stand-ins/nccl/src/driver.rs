@@ -1,4 +1,4 @@
-//! The stand-in for CUDA's driver, which the process has loaded before.
+//! The stand-in for the CUDA driver, which the process must have loaded before.
 
 use std::ffi::{c_int, c_void};
 use std::sync::LazyLock;
@@ -7,10 +7,10 @@ use libloading::Library;
 
 use crate::results::{Fault, Kind};
 
-/// What is called in the course of a stream.
+/// A host function.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-/// The functions that are used.
+/// The driver functions that are used.
 struct Driver {
     get_current: unsafe extern "C" fn(*mut usize) -> u32,
     set_current: unsafe extern "C" fn(usize) -> u32,
@@ -21,8 +21,7 @@ struct Driver {
 }
 
 static DRIVER: LazyLock<Result<Driver, Fault>> = LazyLock::new(|| {
-    // SAFETY: the types are those of the driver's C interface and of the stand-in's own function. The library
-    // is never unloaded.
+    // SAFETY: the types match the driver's C interface, and the stand-in's own function. The library is never unloaded.
     let loaded = unsafe {
         Library::new("libcuda.so").and_then(|library| {
             let library = Box::leak(Box::new(library));
@@ -39,7 +38,7 @@ static DRIVER: LazyLock<Result<Driver, Fault>> = LazyLock::new(|| {
     loaded.map_err(|error| {
         Fault::new(
             Kind::SystemError,
-            format!("the stand-in for NCCL needs the one for CUDA's driver: {error}"),
+            format!("the stand-in for NCCL needs the stand-in for the CUDA driver: {error}"),
         )
     })
 });
@@ -64,11 +63,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// That is current on this thread.
+    /// The context that is current on this thread.
     pub(crate) fn current() -> Result<Self, Fault> {
         let driver = driver()?;
         let (mut context, mut device, mut uuid) = (0, 0, [0; 16]);
-        // SAFETY: everything that is written to lives to the end of the call.
+        // SAFETY: all output addresses are valid during the call.
         check("cuCtxGetCurrent", unsafe { (driver.get_current)(&raw mut context) })?;
         if context == 0 {
             let message = "no context is current on this thread; choose the device first";
@@ -81,7 +80,7 @@ impl Place {
         Ok(Self { context, device, uuid })
     }
 
-    /// Puts a function into a stream of this context. The thread's own context stays current.
+    /// Enqueues a function on a stream of this context. The thread's current context stays the same.
     pub(crate) fn launch(
         self,
         stream: usize,
@@ -90,28 +89,28 @@ impl Place {
     ) -> Result<(), Fault> {
         let driver = driver()?;
         let mut before = 0;
-        // SAFETY: what is written to lives to the end of the call; the others are values.
+        // SAFETY: the output address is valid during the call; the other arguments are values.
         unsafe {
             check("cuCtxGetCurrent", (driver.get_current)(&raw mut before))?;
             check("cuCtxSetCurrent", (driver.set_current)(self.context))?;
             let launched = check("cuLaunchHostFunc", (driver.launch)(stream, function, data));
-            // A context that has gone meanwhile was the thread's affair.
+            // If the previous context was destroyed in the meantime, that is the thread's error.
             (driver.set_current)(before);
             launched
         }
     }
 }
 
-/// Where on the host a rank's buffer is.
+/// The host address of a rank's buffer.
 pub(crate) fn host_address(name: &str, address: u64, bytes: usize) -> Result<*mut u8, Fault> {
     if bytes == 0 {
         return Ok(std::ptr::null_mut());
     }
-    // SAFETY: values.
+    // SAFETY: the arguments are values.
     let pointer = unsafe { (driver()?.host_address)(address, bytes) };
     if pointer.is_null() {
         let message = format!(
-            "Cuda failure 700: the {name} buffer at {address:#x} of {bytes} bytes is not inside of live memory \
+            "Cuda failure 700: the {name} buffer at {address:#x} of {bytes} bytes is not within live memory \
              of the stream's device"
         );
         return Err(Fault::new(Kind::UnhandledCudaError, message));

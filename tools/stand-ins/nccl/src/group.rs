@@ -1,4 +1,4 @@
-//! Groups: what is called between their start and their end is begun at the end, in order.
+//! Groups: calls between the start and the end of a group are executed at its end, in order.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::collective::Call;
 use crate::communicator::Communicator;
 use crate::results::{Fault, Kind, Status, Stop, status};
 
-/// The group that a thread is in.
+/// The group of a thread.
 #[derive(Default)]
 struct Group {
     depth: usize,
     calls: Vec<(Arc<Communicator>, Call)>,
-    /// Communicators that are being created.
+    /// Communicators in creation.
     created: Vec<Arc<Communicator>>,
 }
 
@@ -23,19 +23,19 @@ thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
 }
 
-/// A collective, which is a group of its own where there is none.
+/// Adds a collective to the group, or executes it as a group of its own.
 pub(crate) fn call(communicator: Arc<Communicator>, call: Call) -> Result<(), Fault> {
     GROUP.with_borrow_mut(|group| group.calls.push((communicator, call)));
     end_if_outermost()
 }
 
-/// A communicator that is being created. Inside of a group, its end waits for it.
+/// Adds a communicator in creation. Within a group, the end of the group waits for it.
 pub(crate) fn created(communicator: Arc<Communicator>) -> Result<(), Fault> {
     GROUP.with_borrow_mut(|group| group.created.push(communicator));
     end_if_outermost()
 }
 
-/// Begins all that was called, if the thread is in no group any more.
+/// Executes all calls once the thread has left its outermost group.
 fn end_if_outermost() -> Result<(), Fault> {
     let group = GROUP.with_borrow_mut(|group| (group.depth == 0).then(|| std::mem::take(group)));
     let Some(Group { calls, created, .. }) = group else { return Ok(()) };
@@ -54,7 +54,7 @@ fn end_if_outermost() -> Result<(), Fault> {
         blocks = false;
         calls.iter().for_each(|(communicator, _)| communicator.begin_job());
         thread::spawn(move || {
-            // Long enough for a caller that does not wait to be found out.
+            // Long enough to reveal a caller that does not wait.
             thread::sleep(little_while());
             for (communicator, call) in calls {
                 communicator.end_job(communicator.launch(call));
@@ -64,7 +64,7 @@ fn end_if_outermost() -> Result<(), Fault> {
     if blocks { Ok(()) } else { Err(Fault::in_progress()) }
 }
 
-/// From 50 to 250 microseconds, in an order that looks like none.
+/// A pseudo-random delay of 50 to 250 microseconds.
 fn little_while() -> Duration {
     static TURN: AtomicU64 = AtomicU64::new(0);
     Duration::from_micros(50 + TURN.fetch_add(67, Ordering::Relaxed) % 200)

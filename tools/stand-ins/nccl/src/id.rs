@@ -1,7 +1,7 @@
-//! Unique ids: where the shared memory of a communicator is.
+//! Unique ids, which tell where a communicator's shared memory is.
 //!
-//! It has no name in any folder. The process that makes the id holds it open, and the others open it through
-//! `/proc`; so nothing is left behind, however anybody ends.
+//! The memory has no name in any folder. The process that creates the id keeps it open, and the others open it through
+//! `/proc`; so nothing is left behind, however processes end.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -21,7 +21,7 @@ pub(crate) struct UniqueId([u8; 128]);
 
 const MAGIC: [u8; 8] = *b"stand-in";
 
-/// The memory of ids that this process has made, until all ranks have it.
+/// The memory of the ids that this process has created, until all ranks have mapped it.
 static MADE: Mutex<BTreeMap<u64, OwnedFd>> = Mutex::new(BTreeMap::new());
 
 impl UniqueId {
@@ -44,7 +44,7 @@ impl UniqueId {
         u64::from_ne_bytes(self.0[8..16].try_into().expect("eight bytes"))
     }
 
-    /// The shared memory that this id is of.
+    /// Opens the shared memory of this id.
     pub(crate) fn open(&self) -> Result<OwnedFd, Fault> {
         if self.0[..8] != MAGIC {
             return Err(Fault::new(Kind::InvalidArgument, "the unique id was not made by ncclGetUniqueId"));
@@ -53,10 +53,10 @@ impl UniqueId {
         let path = format!("/proc/{}/fd/{}", part(16), part(20));
         let gone = || {
             let message =
-                "the unique id is no longer one: it serves one communicator, whose root must live on";
+                "the unique id is no longer valid: it serves one communicator, whose root must stay alive";
             Fault::new(Kind::SystemError, message)
         };
-        // What is there may be another file by now, and one that opening would wait for.
+        // The descriptor may be another file by now, and opening some files blocks.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|_| gone())?;
         let mut number = [0; 8];
@@ -67,13 +67,13 @@ impl UniqueId {
         Ok(file)
     }
 
-    /// All ranks have the memory, or will never have it.
+    /// Releases the memory once all ranks have mapped it, or never will.
     pub(crate) fn forget(&self) {
         MADE.lock().unwrap().remove(&self.number());
     }
 }
 
-/// Not the number of any other id on this machine.
+/// A number unique among the ids on this machine.
 fn new_number() -> u64 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
@@ -81,7 +81,7 @@ fn new_number() -> u64 {
     now.rotate_left(24) ^ here
 }
 
-/// What the system's error means here.
+/// Converts a system error.
 pub(crate) fn failed(error: rustix::io::Errno) -> Fault {
     Fault::new(Kind::SystemError, format!("no shared memory for a communicator: {error}"))
 }
@@ -89,6 +89,6 @@ pub(crate) fn failed(error: rustix::io::Errno) -> Fault {
 /// NCCL's `ncclGetUniqueId`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
     status(UniqueId::make().and_then(|made| unsafe { crate::results::give(id, made) }))
 }

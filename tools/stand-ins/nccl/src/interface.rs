@@ -27,10 +27,10 @@ fn invalid<T>(message: impl Into<String>) -> Result<T, Fault> {
     Err(Fault::new(Kind::InvalidArgument, message))
 }
 
-/// Whether the communicator blocks.
+/// Reads whether the communicator blocks.
 ///
 /// # Safety
-/// The pointer is null, or of NCCL's `ncclConfig_t`.
+/// The pointer must be null, or point to NCCL's `ncclConfig_t`.
 unsafe fn blocks(config: *const Config) -> Result<bool, Fault> {
     // SAFETY: as the caller promises.
     let Some(config) = (unsafe { config.as_ref() }) else { return Ok(true) };
@@ -40,18 +40,18 @@ unsafe fn blocks(config: *const Config) -> Result<bool, Fault> {
     match config.blocking {
         UNDEFINED | 1 => Ok(true),
         0 => Ok(false),
-        other => invalid(format!("blocking is {other}, neither 0 nor 1")),
+        other => invalid(format!("blocking is {other}, but should be 0 or 1")),
     }
 }
 
 /// NCCL's `ncclGetVersion`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
     status(unsafe { give(version, SETTINGS.version) })
 }
 
-/// NCCL's `ncclGetLastError`: the communicator's, or else this process's last one.
+/// NCCL's `ncclGetLastError`: the communicator's, or else the last one of this process.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetLastError(communicator: usize) -> *const c_char {
     let fault = Communicator::of_handle(communicator).ok().and_then(|one| one.fault());
@@ -68,20 +68,22 @@ unsafe extern "C" fn ncclCommInitRankConfig(
     config: *const Config,
 ) -> Status {
     let created = || {
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `ncclGetVersion`.
         unsafe { give(handle, 0) }?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller of this C function passes null or a configuration.
         let is_blocking = unsafe { blocks(config) }?;
         if !(1..=MOST_RANKS as c_int).contains(&ranks) || !(0..ranks).contains(&rank) {
-            return invalid(format!("rank {rank} of {ranks}; the stand-in has up to {MOST_RANKS} ranks"));
+            return invalid(format!(
+                "rank {rank} of {ranks}; the stand-in supports up to {MOST_RANKS} ranks"
+            ));
         }
         let communicator = Communicator::begin(id, rank as usize, ranks as usize, is_blocking)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `ncclGetVersion`.
         unsafe { give(handle, communicator.handle) }?;
         group::created(communicator.clone()).inspect_err(|fault| {
             if fault.kind != Kind::InProgress {
                 communicator.forget();
-                // SAFETY: as the caller promises; it was written to before.
+                // SAFETY: as in `ncclGetVersion`; it was written to before.
                 unsafe { handle.write(0) };
             }
         })
@@ -92,7 +94,7 @@ unsafe extern "C" fn ncclCommInitRankConfig(
 /// NCCL's `ncclCommInitRank`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommInitRank(handle: *mut usize, ranks: c_int, id: UniqueId, rank: c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: the arguments are passed on from the caller.
     unsafe { ncclCommInitRankConfig(handle, ranks, id, rank, std::ptr::null()) }
 }
 
@@ -102,13 +104,13 @@ extern "C" fn ncclCommFinalize(communicator: usize) -> Status {
     status(Communicator::of_handle(communicator).and_then(|communicator| communicator.finalize()))
 }
 
-/// NCCL's `ncclCommDestroy`, which finalises what is not, and waits.
+/// NCCL's `ncclCommDestroy`, which finalises if needed, and waits.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommDestroy(communicator: usize) -> Status {
     status(Communicator::of_handle(communicator).and_then(|communicator| {
         let settled = communicator.settle();
         if settled.is_ok() && !communicator.is_finalized() {
-            // Whether it blocks or not: what it comes to is seen when it has settled.
+            // Waits even if the communicator is non-blocking: the result is known only when it has settled.
             let _ = communicator.finalize();
         }
         communicator.forget();
@@ -130,15 +132,15 @@ extern "C" fn ncclCommAbort(communicator: usize) -> Status {
 unsafe extern "C" fn ncclCommGetAsyncError(communicator: usize, error: *mut Status) -> Status {
     status(Communicator::of_handle(communicator).and_then(|communicator| {
         let state = communicator.progress().map_or_else(|fault| fault.kind as Status, |()| 0);
-        // SAFETY: as the caller promises.
+        // SAFETY: as in `ncclGetVersion`.
         unsafe { give(error, state) }
     }))
 }
 
-/// Something about a communicator that is ready.
+/// Writes a property of a ready communicator.
 ///
 /// # Safety
-/// The pointer is null, or may be written to.
+/// The pointer must be null, or valid for a write.
 unsafe fn about(handle: usize, to: *mut c_int, what: impl Fn(&Communicator) -> c_int) -> Status {
     status(Communicator::of_handle(handle).and_then(|communicator| {
         communicator.ready()?;
@@ -150,28 +152,28 @@ unsafe fn about(handle: usize, to: *mut c_int, what: impl Fn(&Communicator) -> c
 /// NCCL's `ncclCommCount`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommCount(communicator: usize, count: *mut c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `ncclGetVersion`.
     unsafe { about(communicator, count, |communicator| communicator.ranks as c_int) }
 }
 
 /// NCCL's `ncclCommUserRank`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommUserRank(communicator: usize, rank: *mut c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `ncclGetVersion`.
     unsafe { about(communicator, rank, |communicator| communicator.rank as c_int) }
 }
 
 /// NCCL's `ncclCommCuDevice`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommCuDevice(communicator: usize, device: *mut c_int) -> Status {
-    // SAFETY: as the caller promises.
+    // SAFETY: as in `ncclGetVersion`.
     unsafe { about(communicator, device, |communicator| communicator.place.device) }
 }
 
 /// The buffers of a call.
 type Buffers = (*const c_void, *mut c_void);
 
-/// Calls a collective, if its arguments make sense.
+/// Checks the arguments of a collective, and makes the call.
 fn call(
     collective: Collective,
     (send, receive): Buffers,
@@ -184,10 +186,10 @@ fn call(
         let communicator = Communicator::of_handle(communicator)?;
         communicator.ready()?;
         let Some(dtype) = DataType::from_number(dtype) else {
-            return invalid(format!("the stand-in has no data type {dtype}"));
+            return invalid(format!("the stand-in does not support data type {dtype}"));
         };
         let op = match op.map(Operator::from_number) {
-            Some(None) => return invalid("the stand-in has no such operator"),
+            Some(None) => return invalid("the stand-in does not support this operator"),
             Some(op) => op,
             None => None,
         };
@@ -195,7 +197,7 @@ fn call(
             return invalid(format!("root {root} of {} ranks", communicator.ranks));
         }
         if count.checked_mul(dtype.bytes() * communicator.ranks).is_none() {
-            return invalid(format!("{count} elements are more than there can be"));
+            return invalid(format!("{count} elements are too many"));
         }
         let (send, receive, root) = (send as u64, receive as u64, root as usize);
         group::call(communicator, Call { collective, send, receive, count, dtype, op, root, stream })

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use half::{bf16, f16};
 
-/// NCCL's `ncclDataType_t`, as far as it goes here.
+/// NCCL's `ncclDataType_t`, as far as it is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataType {
     U8,
@@ -44,7 +44,7 @@ impl DataType {
     }
 }
 
-/// NCCL's `ncclRedOp_t`, those that are built in.
+/// NCCL's built-in `ncclRedOp_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operator {
     Sum,
@@ -62,7 +62,7 @@ impl Operator {
     }
 }
 
-/// What can be reduced. A half format is held as `Held` while it is.
+/// An element type. A half format is held as `Held` during a reduction.
 trait Number: Copy {
     type Held: Copy;
     fn hold(self) -> Self::Held;
@@ -71,7 +71,7 @@ trait Number: Copy {
     fn multiply(a: Self::Held, b: Self::Held) -> Self::Held;
     fn greater(a: Self::Held, b: Self::Held) -> Self::Held;
     fn smaller(a: Self::Held, b: Self::Held) -> Self::Held;
-    /// A rank's part of a mean, and the mean of the sum of parts.
+    /// The term of a rank in a mean, and the mean from the sum of the terms.
     fn part(held: Self::Held, ranks: usize) -> Self::Held;
     fn mean(sum: Self::Held, ranks: usize) -> Self::Held;
 }
@@ -149,10 +149,10 @@ macro_rules! integers {
 
 integers!(u8, i32, u32, i64, u64);
 
-/// Reduces `count` elements of each rank, rank 0 first, into `to`.
+/// Reduces `count` elements of each rank, rank 0's first, into `to`.
 ///
 /// # Safety
-/// So many elements may be read from each of `from`, and written to `to`, which is none of them.
+/// Each of `from` must be valid for reads of this many elements, and `to`, which overlaps none of them, for writes.
 pub(crate) unsafe fn reduce(dtype: DataType, op: Operator, from: &[*const u8], to: *mut u8, count: usize) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -191,7 +191,7 @@ unsafe fn of<T: Number>(op: Operator, from: &[*const u8], to: *mut u8, count: us
     }
 }
 
-/// The loop: first and last are done to one value, `combine` to two.
+/// The loop: `first` and `last` apply to one value, `combine` to two.
 ///
 /// # Safety
 /// As for [`reduce`].
@@ -204,10 +204,10 @@ unsafe fn each<T: Copy, H: Copy>(
     last: impl Fn(H) -> T,
 ) {
     for index in 0..count {
-        // SAFETY: the index is below the count. Nothing is said about alignment.
+        // SAFETY: the index is below the count; the read does not need alignment.
         let values = from.iter().map(|rank| first(unsafe { rank.cast::<T>().add(index).read_unaligned() }));
         let value = last(values.reduce(&combine).expect("there are ranks"));
-        // SAFETY: as above.
+        // SAFETY: the index is below the count; the write does not need alignment.
         unsafe { to.cast::<T>().add(index).write_unaligned(value) };
     }
 }

@@ -1,4 +1,4 @@
-//! What functions return, and what can be said about it.
+//! Return values, and their messages.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// NCCL's `ncclResult_t`.
 pub(crate) type Status = c_int;
 
-/// A result of NCCL's that is no success.
+/// An error of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Kind {
@@ -20,18 +20,18 @@ pub(crate) enum Kind {
     InProgress = 7,
 }
 
-/// Why something was not done.
+/// The reason why a call failed.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     message: CString,
 }
 
-/// Why a rank stopped on its way.
+/// The reason why a rank stopped in a collective.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Failed(Fault),
-    /// Its communicator was aborted: nobody is there who would want to know.
+    /// Its communicator was aborted; nobody needs a message.
     Aborted,
 }
 
@@ -43,35 +43,35 @@ impl From<Fault> for Stop {
 
 impl Fault {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: CString::new(message.into()).expect("messages are made here") }
+        Self { kind, message: CString::new(message.into()).expect("messages contain no zero") }
     }
 
-    /// What `ncclCommGetAsyncError` may say as well: no message, and nobody's fault.
+    /// Not an error: `ncclCommGetAsyncError` reports progress, without a message.
     pub(crate) fn in_progress() -> Self {
         Self::new(Kind::InProgress, "")
     }
 
-    /// A null pointer where there must be none.
+    /// A null pointer that must not be null.
     pub(crate) fn null(name: &str) -> Self {
         Self::new(Kind::InvalidArgument, format!("{name} is null"))
     }
 
-    /// The message, for `ncclGetLastError`. It stays for good, since the caller may keep it.
+    /// The message for `ncclGetLastError`. It is never freed, since the caller may keep the pointer.
     pub(crate) fn keep_message(&self) -> *mut c_char {
         self.message.clone().into_raw()
     }
 }
 
-/// The message of this process's last error.
+/// The last error message of this process.
 static LAST: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
-/// The message of this process's last error, or an empty one.
+/// The last error message of this process, or an empty one.
 pub(crate) fn last_message() -> *const c_char {
     let last = LAST.load(Ordering::Acquire);
     if last.is_null() { c"".as_ptr() } else { last }
 }
 
-/// What a function returns for a result; the message is kept for `ncclGetLastError`.
+/// Converts a result to a return value; keeps the message for `ncclGetLastError`.
 pub(crate) fn status(result: Result<(), Fault>) -> Status {
     let Err(fault) = result else { return 0 };
     if fault.kind != Kind::InProgress {
@@ -80,15 +80,15 @@ pub(crate) fn status(result: Result<(), Fault>) -> Status {
     fault.kind as Status
 }
 
-/// Writes a result to where the caller wants it.
+/// Writes a result to the caller's address.
 ///
 /// # Safety
-/// The pointer is null, or may be written to.
+/// The pointer must be null, or valid for a write.
 pub(crate) unsafe fn give<T>(to: *mut T, value: T) -> Result<(), Fault> {
     if to.is_null() {
         return Err(Fault::null("a pointer for a result"));
     }
-    // SAFETY: not null, so the caller promises it. C aligns what it declares.
+    // SAFETY: not null, so valid for a write as the caller promises; declared in C, so aligned.
     unsafe { to.write(value) };
     Ok(())
 }

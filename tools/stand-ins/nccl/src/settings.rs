@@ -1,13 +1,13 @@
-//! The one place that reads the environment.
+//! The only place that reads the environment.
 
 use std::ffi::c_int;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// What the environment asks for.
+/// The settings in the environment.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// As `ncclGetVersion` has it: 23007 is 2.30.7.
+    /// The version in the format of `ncclGetVersion`: 23007 is 2.30.7.
     pub(crate) version: c_int,
     /// How long to wait for another rank.
     pub(crate) deadline: Duration,
@@ -15,7 +15,7 @@ pub(crate) struct Settings {
     pub(crate) shares_devices: bool,
 }
 
-/// Read once, when the library is first asked for something.
+/// Read once, on first use of the library.
 pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
     let version = variable("STAND_IN_NCCL_VERSION", parse_version).unwrap_or(23_007);
     let deadline = variable("STAND_IN_NCCL_DEADLINE_MS", |text| text.parse().ok()).unwrap_or(10_000);
@@ -27,11 +27,10 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
     }
 });
 
-/// A variable that is there must make sense: a test that asks for a setting and does not get it would prove
-/// nothing.
+/// Parses a variable. An invalid one ends the process: a test would prove nothing if its setting were ignored.
 fn variable<T>(name: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
     let text = std::env::var(name).ok()?;
-    let Some(value) = parse(text.trim()) else { panic!("{name} is {text:?}, which makes no sense") };
+    let Some(value) = parse(text.trim()) else { panic!("{name} is {text:?}, which is invalid") };
     Some(value)
 }
 
