@@ -287,7 +287,7 @@ fn data_that_do_not_fit_are_refused() {
     };
     let table = directory.path().join("table.csv");
     fs::write(&table, format!("a,b,label\n{}", "1,2,x\n2,1,y\n".repeat(10))).unwrap();
-    let said = ["more/10`: is no class", "the numbers from 0 to 9"];
+    let said = ["more/10`: is not a class", "the numbers from 0 to 9"];
     refused("evaluate", checkpoint, &["--data", &folders("more", 28, 11)], &said);
     let known = "images of 28x28 pixels in 10 classes: expected data like these";
     for (data, found) in [
@@ -355,7 +355,12 @@ fn what_is_no_whole_checkpoint_is_refused() {
             fs::write(checkpoint.join(entry.file_name()), bytes).unwrap();
         }
         refused(command, broken.path(), arguments, &["no checkpoint in", "parameters.safetensors"]);
-        refused(command, &checkpoint, arguments, &["parameters.safetensors` is no whole checkpoint file"]);
+        refused(
+            command,
+            &checkpoint,
+            arguments,
+            &["parameters.safetensors` is not a complete checkpoint file"],
+        );
     }
 }
 

@@ -1,11 +1,11 @@
-//! What the input pipeline hides: the time of a training step while PNG images are decoded and varied for the next
-//! ones.
+//! Measures how well the input pipeline hides its work: the time of a training step while PNG images for the next steps are
+//! decoded and augmented.
 //!
 //! `cargo bench --no-default-features --features train --bench pipeline`
 //!
-//! Without a pipeline a step takes input + compute. A model that computes on a core is a busy loop here; a step then
-//! takes max(compute, (input + compute) / cores) at best. One that computes on another device leaves the cores alone;
-//! a step then takes max(compute, input / cores) at best.
+//! Without a pipeline a step takes input + compute. If the model computes on a core (a busy loop here), a step takes at best
+//! max(compute, (input + compute) / cores). If it computes on another device, the cores are free, and a step takes at best
+//! max(compute, input / cores).
 
 use std::hint::black_box;
 use std::path::Path;
@@ -23,18 +23,18 @@ const SIDE: u32 = 160;
 const IMAGES_PER_CLASS: u32 = 100;
 const CLASSES: u32 = 4;
 const BATCH: usize = 16;
-/// How often each way is measured; the ways take turns, since the machine's pace changes.
+/// The repetitions of each variant; the variants alternate, since the machine's speed changes.
 const ROUNDS: usize = 5;
 const STEPS: usize = 40;
-/// Steps before, not measured: threads begin, and `auto` finds out how many.
+/// Warm-up steps: threads start, and `auto` settles.
 const BEFORE: usize = 20;
 
-/// So many times, or once under `cargo test`, which only asks whether it runs.
+/// The number of repetitions, or one under `cargo test`, which only checks that the program runs.
 fn times(measured: usize) -> usize {
     if std::env::args().any(|argument| argument == "--bench") { measured } else { 1 }
 }
 
-/// A way to make batches of these samples.
+/// A way to make batches.
 type Way = fn(Arc<Dataset>, Vec<usize>) -> Pipeline<Batch>;
 
 const WAYS: [(&str, Way); 6] = [
@@ -57,7 +57,7 @@ const WAYS: [(&str, Way); 6] = [
     }),
 ];
 
-/// No thread but the consumer's.
+/// On the consumer's thread only.
 fn in_turn(data: Arc<Dataset>, samples: Vec<usize>) -> Pipeline<Batch> {
     let made = Pipeline::new(samples.into_iter().map(move |sample| one(&data, sample)));
     Pipeline::new(Iterator::map(made.batch(BATCH), |parts| join(parts?)))
@@ -72,7 +72,7 @@ fn one(data: &Dataset, sample: usize) -> Result<Batch, DataError> {
 fn join(parts: Vec<Batch>) -> Result<Batch, DataError> {
     let (mut all, mut targets, mut samples) = (vec![], vec![], 0);
     for part in parts {
-        let Inputs::Pixels(pixels) = part.inputs else { return Err(DataError::other("these are no images")) };
+        let Inputs::Pixels(pixels) = part.inputs else { return Err(DataError::other("not images")) };
         all.extend(pixels);
         targets.extend(part.targets);
         samples += part.samples;
@@ -84,23 +84,23 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Images with shapes and noise, which do not compress to nothing.
+/// Images with shapes and noise, so that they compress moderately.
 fn write_images(directory: &Path) {
     for class in 0..CLASSES {
         let folder = directory.join(format!("class {class}"));
-        std::fs::create_dir(&folder).expect("the directory can be written to");
+        std::fs::create_dir(&folder).expect("a writable directory");
         for number in 0..IMAGES_PER_CLASS {
             let mut noise = 1 + number + IMAGES_PER_CLASS * class;
             let image = GrayImage::from_fn(SIDE, SIDE, |x, y| {
                 noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 Luma([((x * (class + 1) + y) % 200 + (noise >> 27)) as u8])
             });
-            image.save(folder.join(format!("{number:03}.png"))).expect("the image can be written");
+            image.save(folder.join(format!("{number:03}.png"))).expect("a writable directory");
         }
     }
 }
 
-/// A fixed amount of work, so that it takes longer where it must share its core.
+/// A fixed amount of work, which takes longer on a shared core.
 fn compute(rounds: u64) {
     let mut value = 1.0_f64;
     for _ in 0..rounds {
@@ -108,7 +108,7 @@ fn compute(rounds: u64) {
     }
 }
 
-/// How many rounds of work take so long, with nothing else to do.
+/// The number of rounds of work that take this long on an idle machine.
 fn rounds_in(time: Duration) -> u64 {
     const TRIAL: u64 = 5_000_000;
     let best = (0..5).map(|_| {
@@ -116,16 +116,16 @@ fn rounds_in(time: Duration) -> u64 {
         compute(TRIAL);
         began.elapsed()
     });
-    (TRIAL as f64 * time.as_secs_f64() / best.min().expect("there are trials").as_secs_f64()) as u64
+    (TRIAL as f64 * time.as_secs_f64() / best.min().expect("at least one trial").as_secs_f64()) as u64
 }
 
-/// Milliseconds a step, and the share of them that the consumer waited.
+/// Milliseconds per step, and the fraction of them that the consumer waited.
 fn steps(data: &Arc<Dataset>, way: Way, compute: impl Fn()) -> (f64, f64) {
     let (before, steps) = (times(BEFORE), times(STEPS));
     let samples = (0..(before + steps) * BATCH).map(|sample| sample % data.train.len()).collect();
     let mut batches = way(Arc::clone(data), samples);
     let mut step = || {
-        black_box(batches.next().expect("there is a batch").expect("the images are there"));
+        black_box(batches.next().expect("a batch").expect("readable images"));
         compute();
         batches.stalled()
     };
@@ -147,7 +147,7 @@ fn main() {
     let augmentation = Some(Augmentation { shift_pixels: 8, rotation_degrees: 15, mirror: true });
     let options = Options { augmentation, ..Options::default() };
     let data =
-        unisono_data::load(&Source::Images(directory.path().into()), &options).expect("the images are there");
+        unisono_data::load(&Source::Images(directory.path().into()), &options).expect("readable images");
     let data = Arc::new(data);
 
     let input_ms = median((0..times(ROUNDS)).map(|_| steps(&data, WAYS[0].1, || ()).0).collect());
@@ -165,9 +165,9 @@ fn main() {
     table(&data, || thread::sleep(Duration::from_secs_f64(compute_ms / 1e3)));
 }
 
-/// Measures all ways, in turns.
+/// Measures all variants, alternating.
 fn table(data: &Arc<Dataset>, compute: impl Fn()) {
-    println!("{:>34} {:>10} {:>8}", "", "ms a step", "waiting");
+    println!("{:>34} {:>10} {:>8}", "", "ms/step", "waiting");
     let mut measured = WAYS.map(|_| vec![]);
     for _ in 0..ROUNDS {
         for (measured, (_, way)) in measured.iter_mut().zip(WAYS) {

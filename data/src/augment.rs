@@ -1,4 +1,4 @@
-//! Random augmentation of images, against overfitting.
+//! Random augmentation of images, which reduces overfitting.
 
 use image::{GrayImage, Luma};
 use rand::RngExt;
@@ -69,7 +69,7 @@ mod tests {
         let variants = variants(Augmentation { mirror: true, ..Augmentation::default() });
         let mirrored = image::imageops::flip_horizontal(&image());
         let count = variants.iter().filter(|&variant| *variant == mirrored).count();
-        assert!((1..20).contains(&count), "{count} of 20 are mirrored");
+        assert!((1..20).contains(&count), "{count} of 20 were mirrored");
         assert!(variants.iter().all(|variant| *variant == mirrored || *variant == image()));
     }
 
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(first, variants(some));
         assert_ne!(first[0], first[1]);
         for variant in first {
-            // A pixel to the side is 20, one down is 3; a turn of 5 degrees moves the corner by less than one.
+            // A pixel to the side is 20, one down is 3; a rotation by 5 degrees moves the corner by less than one.
             let near = |(a, b): (&u8, &u8)| a.abs_diff(*b) <= 40;
             assert!(variant.as_raw().iter().zip(image().as_raw()).all(near));
         }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_quarter_turn_carries_right_to_down() {
-        // The way back of a quarter turn about the middle of a square.
+        // The inverse of a quarter turn about the middle of a square.
         let square = GrayImage::from_fn(5, 5, |x, _| Luma([50 * x as u8]));
         let turned = GrayImage::from_fn(5, 5, |x, y| Luma([between(&square, y as f32, x as f32)]));
         assert_eq!(turned.get_pixel(0, 4).0, [200]);

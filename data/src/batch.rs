@@ -3,7 +3,8 @@
 /// The purpose of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// Training: samples vary from epoch to epoch, determined by the seed (the windows of a text move, images are
+    /// Training: samples vary from epoch to epoch, as the seed determines (the windows of a text move, images are
+    /// augmented).
     /// augmented).
     Training {
         /// The random seed.

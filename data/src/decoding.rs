@@ -1,10 +1,10 @@
-//! The bytes of an image file as an image.
+//! Decodes image files.
 
 use std::io::Cursor;
 
 use image::{GrayImage, ImageReader, Limits};
 
-/// The memory that decoding a file may take: the formats pack no more into a byte, and a header says what it likes.
+/// The memory limit for decoding a file. The formats do not compress further, and a header may claim any size.
 fn limits(bytes: &[u8]) -> Limits {
     const LEAST: u64 = 8 << 20;
     const OF_A_BYTE: u64 = 10_000;
@@ -14,12 +14,12 @@ fn limits(bytes: &[u8]) -> Limits {
     limits
 }
 
-/// Whether these are the first bytes of a PNG or a JPEG file.
+/// Whether a file starts like a PNG or a JPEG.
 pub(super) fn is_encoded(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x89PNG\r\n\x1a\n") || bytes.starts_with(b"\xff\xd8\xff")
 }
 
-/// The image in a PNG or a JPEG file, in grey; or what is wrong with it.
+/// Decodes a PNG or JPEG file to grey; the error describes the problem.
 pub(super) fn decode(bytes: &[u8]) -> Result<GrayImage, String> {
     if !is_encoded(bytes) {
         return Err("is neither PNG nor JPEG: expected one of them".into());

@@ -1,8 +1,8 @@
-//! Digits that look handwritten, drawn from a seed: a data set that needs no files.
+//! Synthetic digits that look handwritten, generated from a seed: a data set that needs no files.
 //!
-//! A digit is a few strokes. Each image warps them anew, draws them with a pen of its own and
-//! adds a smudge and noise, from a random stream keyed by the image's index: image `i` is the
-//! same whichever thread draws it and however many images there are.
+//! A digit is a few strokes. Each image distorts them, draws them with a random pen and adds a smudge and noise, from a
+//! random stream keyed by the image's index: image `i` is the same whichever thread draws it and however many images there
+//! are.
 
 use std::f32::consts::TAU;
 
@@ -34,7 +34,7 @@ enum Stroke {
 
 use Stroke::{Arc, Line};
 
-/// The ways to write each digit.
+/// The shapes of each digit.
 const GLYPHS: [&[&[Stroke]]; 10] = [
     &[&[Arc((0.0, 0.0), (0.6, 0.95), (-90.0, 270.0))], &[Arc((0.0, 0.0), (0.5, 0.95), (-60.0, 285.0))]],
     &[
@@ -94,7 +94,7 @@ const GLYPHS: [&[&[Stroke]]; 10] = [
 ///
 /// # Errors
 ///
-/// If a split is to have no samples.
+/// If a split would have no samples.
 pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
     let split = |samples, purpose, option| {
         if samples == 0 {
@@ -115,7 +115,7 @@ pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
     })
 }
 
-/// Draws any digit into `image` and returns which.
+/// Draws a random digit into `image` and returns it.
 fn draw_digit(rng: &mut ChaCha8Rng, image: &mut [u8]) -> u8 {
     let digit = rng.random_range(0..GLYPHS.len());
     let glyph = GLYPHS[digit][rng.random_range(0..GLYPHS[digit].len())];
@@ -140,19 +140,19 @@ fn random_pixel(rng: &mut ChaCha8Rng) -> Point {
     (coordinate(), coordinate())
 }
 
-/// Turns ink into grey levels, of random contrast and with noise.
+/// Turns ink into grey levels, with random contrast and noise.
 fn expose(rng: &mut ChaCha8Rng, ink: &[f32], image: &mut [u8]) {
     let contrast = rng.random_range(120.0..255.0);
     let noise = rng.random_range(5.0..80.0);
     for (grey, ink) in image.iter_mut().zip(ink) {
-        // The sum of two uniform variables is bell-shaped enough.
+        // The sum of two uniform variables approximates a normal one.
         let bell = rng.random::<f32>() + rng.random::<f32>() - 1.0;
         *grey = (ink * contrast + bell * noise).round().clamp(0.0, 255.0) as u8;
     }
 }
 
 impl Stroke {
-    /// The stroke as points so close that a warp bends it smoothly.
+    /// Points on the stroke, so dense that a distortion bends it smoothly.
     fn points(&self) -> Vec<Point> {
         const STEPS: u8 = 16;
         let steps = (0..=STEPS).map(|step| f32::from(step) / f32::from(STEPS));
@@ -172,13 +172,13 @@ impl Stroke {
     }
 }
 
-/// How one image distorts its digit: a bend like that of paper, then an affine map to pixels.
+/// The distortion of one image: a bend like that of paper, then an affine map to pixels.
 struct Warp {
     /// Amplitude, frequency and phase of each coordinate's displacement along the other.
     bends: [[f32; 3]; 2],
     /// The linear part, by rows.
     linear: [[f32; 2]; 2],
-    /// Where the middle of the digit goes, in pixels.
+    /// The position of the centre, in pixels.
     middle: Point,
 }
 
@@ -223,7 +223,7 @@ impl Pen {
         }
     }
 
-    /// Only pixels near the segment are looked at: most of an image is blank.
+    /// Visits only pixels near the segment: most of an image is blank.
     fn draw_segment(&self, a: Point, b: Point, strength: f32, ink: &mut [f32]) {
         let reach = self.radius + self.blur;
         let near = |a: f32, b: f32| {

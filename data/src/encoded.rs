@@ -1,4 +1,4 @@
-//! Images that stay in their files, and are read and decoded when a batch is made of them.
+//! Images that stay in their files, and are read and decoded when a batch needs them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,14 +17,14 @@ use crate::random::{AUGMENT, rng_of};
 
 /// Images of one split that stay in their files.
 ///
-/// All come out grey and as large as the first image of the data set to train on; others are resized.
+/// They are converted to grey, and resized to the size of the first training image.
 #[derive(Debug, Clone)]
 pub struct EncodedImages {
     store: Arc<Store>,
-    /// Which images of the store these are.
+    /// The indices of these images in the store.
     samples: Vec<usize>,
     size: Size,
-    /// How they are varied in training.
+    /// The augmentation in training.
     augmentation: Option<Augmentation>,
 }
 
@@ -35,17 +35,17 @@ pub(super) struct Size {
     pub(super) width: usize,
 }
 
-/// Where images are.
+/// The location of the images.
 #[derive(Debug)]
 pub(super) enum Store {
-    /// One in each file, with its class.
+    /// One per file, with its class.
     Files(Vec<(PathBuf, u32)>),
-    /// Many in each file, with their classes.
+    /// Many per file, with their classes.
     Records(Records),
 }
 
 impl Store {
-    /// Reads the image of this index and its class.
+    /// Reads an image and its class.
     fn read(&self, index: usize) -> Result<(GrayImage, u32), DataError> {
         match self {
             Self::Files(files) => {
@@ -61,14 +61,14 @@ impl Store {
 }
 
 impl EncodedImages {
-    /// Images in files of their own, to be `height` x `width` pixels. Their classes are not known, and said to be 0.
+    /// Images in separate files, to be resized to `height` x `width` pixels. Their classes are unknown, and reported as 0.
     pub fn of_files(files: &[PathBuf], height: usize, width: usize) -> Self {
         let samples = (0..files.len()).collect();
         let store = Arc::new(Store::Files(files.iter().map(|file| (file.clone(), 0)).collect()));
         Self { store, samples, size: Size { height, width }, augmentation: None }
     }
 
-    /// The images to train on and those to test on, given by their indices in the store, and their size.
+    /// The training and the held-out images, given by their indices in the store, and their size.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl EncodedImages {
         self.samples.is_empty()
     }
 
-    /// Adds the files' names and sizes, or the records' checksums, to a hash.
+    /// Adds the names and sizes of files, or the checksums of records, to a hash.
     pub(super) fn hash(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
         for &sample in &self.samples {
             match &*self.store {
@@ -113,7 +113,7 @@ impl EncodedImages {
         Ok(())
     }
 
-    /// Reads, decodes and, for training, varies these images.
+    /// Reads, decodes and, for training, augments these images.
     pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Inputs, Vec<u32>), DataError> {
         let mut pixels = Vec::with_capacity(samples.len() * self.size.height * self.size.width);
         let mut targets = Vec::with_capacity(samples.len());
@@ -121,7 +121,7 @@ impl EncodedImages {
             let (image, label) = self.store.read(self.samples[sample])?;
             let mut image = self.resized(image);
             if let (Pass::Training { seed, epoch }, Some(augmentation)) = (pass, self.augmentation) {
-                // Of its own stream, so that it does not matter in which batch, or on which rank, it is.
+                // Each sample has its own random stream, so the result does not depend on the batch or rank.
                 image = augmentation.apply(&image, &mut rng_of([seed, AUGMENT, epoch, sample as u64]));
             }
             pixels.extend(image.as_raw().iter().map(|&grey| normalise(grey)));
@@ -139,7 +139,7 @@ impl EncodedImages {
     }
 }
 
-/// The same images of the same store.
+/// Other images of the same store.
 impl PartialEq for EncodedImages {
     fn eq(&self, other: &Self) -> bool {
         let is_one_store = Arc::ptr_eq(&self.store, &other.store);

@@ -46,7 +46,7 @@ pub enum DataError {
     },
     /// The magic number of a file is of another format.
     #[error(
-        "`{}` is no IDX file of {what}: its magic number is {found:#010x}, expected {expected:#010x}",
+        "`{}` is not an IDX file of {what}: its magic number is {found:#010x}, expected {expected:#010x}",
         path.display()
     )]
     Magic {
@@ -87,7 +87,7 @@ pub enum DataError {
     },
     /// The numbers of labels and images differ.
     #[error(
-        "`{}` has {found} labels for the {expected} images of `{}`: expected as many",
+        "`{}` has {found} labels for the {expected} images of `{}`: the numbers must be equal",
         path.display(),
         images.display()
     )]
@@ -147,7 +147,7 @@ pub enum DataError {
         expected: usize,
     },
     /// A directory contains no suitable file.
-    #[error("`{}` holds no {expected}", path.display())]
+    #[error("`{}` contains no {expected}", path.display())]
     Empty {
         /// The directory.
         path: PathBuf,

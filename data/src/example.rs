@@ -1,5 +1,5 @@
-//! `tf.train.Example`: what a record of TensorFlow's holds. The fields' numbers are those of TensorFlow's
-//! `example.proto` and `feature.proto`.
+//! `tf.train.Example`, the content of TensorFlow's records. The field numbers are those of TensorFlow's `example.proto` and
+//! `feature.proto`.
 
 use std::collections::HashMap;
 
@@ -54,16 +54,16 @@ pub(super) struct Int64List {
     pub(super) value: Vec<i64>,
 }
 
-/// The names that features are known by, the more telling first.
+/// The possible names of features, the more specific first.
 const IMAGE: [&str; 2] = ["image/encoded", "image"];
 const LABEL: [&str; 2] = ["image/class/label", "label"];
 const HEIGHT: [&str; 2] = ["image/height", "height"];
 const WIDTH: [&str; 2] = ["image/width", "width"];
 
 impl Example {
-    /// The example in a record; or what is wrong with it.
+    /// Decodes a record; the error describes the problem.
     pub(super) fn read(record: &[u8]) -> Result<Self, String> {
-        Self::decode(record).map_err(|error| format!("holds no `tf.train.Example`: {error}"))
+        Self::decode(record).map_err(|error| format!("does not contain a `tf.train.Example`: {error}"))
     }
 
     fn values(&self, name: &str) -> Option<&Values> {
@@ -83,8 +83,8 @@ impl Example {
         label.try_into().map_err(|_| format!("has the label {label}: expected one from 0 to {}", u32::MAX))
     }
 
-    /// The image, in grey. Bytes that are neither PNG nor JPEG are grey levels: of the height and width that the
-    /// example states, or else of a square.
+    /// The image, in grey. Bytes that are neither PNG nor JPEG are grey levels, of the height and width in the example, or
+    /// else of a square image.
     pub(super) fn image(&self) -> Result<GrayImage, String> {
         let bytes = IMAGE.iter().find_map(|name| match self.values(name) {
             Some(Values::Bytes(list)) => list.value.first(),

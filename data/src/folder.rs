@@ -12,15 +12,15 @@ use crate::schema::Schema;
 use crate::source::Options;
 use crate::split::Split;
 
-/// Finds the images in `directory`; reads the first of them for its size. Classes have the numbers that they have in `known`,
-/// of so many classes, or else their index in the order of names.
+/// Finds the images in `directory`, and reads the first of them for its size. Classes have the numbers of the schema and the
+/// number of classes in `known`, or else their index in the order of names.
 ///
-/// Ignores files that are not called `.png`, `.jpg` or `.jpeg`.
+/// Ignores files whose extension is not `.png`, `.jpg` or `.jpeg`.
 ///
 /// # Errors
 ///
-/// If there are no classes, a class without images or an unknown one, or too few images for testing; if a directory or the first image
-/// is unreadable.
+/// If there are no classes, a class has no images or is unknown, or there are too few images for testing; if a directory or
+/// the first image is unreadable.
 pub(super) fn read(
     directory: &Path,
     options: &Options,
@@ -59,7 +59,8 @@ pub(super) fn read(
         for class in self::classes(&to_test)? {
             let path = to_test.join(&class);
             let Ok(place) = folders.binary_search(&class) else {
-                let problem = format!("is no class of `{}`: expected the same ones", to_train.display());
+                let problem =
+                    format!("is not a class of `{}`: expected the same classes", to_train.display());
                 return Err(DataError::Image { path, problem });
             };
             let first = images.len();
@@ -69,7 +70,7 @@ pub(super) fn read(
     }
     if test.is_empty() {
         let found = images.len();
-        let what = "images, and no class has every tenth to test on";
+        let what = "images, but too few in every class to hold out every tenth";
         return Err(DataError::TooShort { path: directory.into(), what, found, expected: 10 });
     }
     let (train, test, size) = EncodedImages::both(Store::Files(images), (train, test), options.augmentation)?;
@@ -77,7 +78,7 @@ pub(super) fn read(
     Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema })
 }
 
-/// The numbers that a model knows these classes by.
+/// The numbers of these classes in a model.
 fn known_labels(
     root: &Path,
     folders: &[PathBuf],
@@ -90,14 +91,14 @@ fn known_labels(
                 true => format!("the numbers from 0 to {}", classes.saturating_sub(1)),
                 false => list(schema.classes.iter().map(String::as_str)),
             };
-            let problem = format!("is no class that the model knows: expected {known}");
+            let problem = format!("is not a class that the model knows: expected {known}");
             DataError::Image { path: root.join(folder), problem }
         })
     };
     folders.iter().map(number).collect()
 }
 
-/// The wanted entries of a directory, sorted by name.
+/// The entries of a directory that match, sorted by name.
 fn entries(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, DataError> {
     let unreadable = |error| DataError::Read { path: directory.into(), error };
     let mut entries = vec![];
@@ -125,7 +126,7 @@ fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(names)
 }
 
-/// The images of a class, of which there must be one.
+/// The images of a class, at least one.
 fn files(class: &Path) -> Result<Vec<PathBuf>, DataError> {
     let is_image = |path: &Path| {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();

@@ -1,17 +1,16 @@
-//! The frame that TensorFlow puts around records: in files of samples, and in TensorBoard's event files.
+//! The frame of TensorFlow's records, in files of samples and in TensorBoard's event files.
 //!
-//! A record is its length (8 bytes, little-endian), a checksum of the length, its bytes, and a checksum of the
-//! bytes. A checksum is CRC-32C, rotated and shifted so that a checksum of data that holds checksums is no
-//! special case.
+//! A record is its length (8 bytes, little-endian), a checksum of the length, its bytes, and a checksum of the bytes. A
+//! checksum is a CRC-32C, rotated and offset, so that checksums of data that contain checksums are well-behaved.
 
 use std::io::{self, Write};
 
-/// Bytes before a record: its length, and the length's checksum.
+/// The bytes before a record: its length, and the checksum of the length.
 pub const HEADER_BYTES: usize = 12;
-/// Bytes after a record: its checksum.
+/// The bytes after a record: its checksum.
 pub const FOOTER_BYTES: usize = 4;
 
-/// The checksum of `bytes` as a frame holds it.
+/// The checksum of `bytes`, as in a frame.
 pub fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -25,7 +24,7 @@ pub fn write(target: &mut impl Write, record: &[u8]) -> io::Result<()> {
     target.write_all(&checksum(record).to_le_bytes())
 }
 
-/// How many bytes the record behind this header has; nothing, if the header's checksum is wrong.
+/// The length of the record after this header; `None` if the header's checksum is wrong.
 pub fn length(header: [u8; HEADER_BYTES]) -> Option<u64> {
     let (length, sum) = header.split_at(8);
     let is_right = checksum(length).to_le_bytes() == sum;

@@ -18,8 +18,8 @@ const IMAGES: &str = "images-idx3-ubyte";
 const LABELS: &str = "labels-idx1-ubyte";
 const CLASSES: u8 = 10;
 
-/// Reads the data set in `directory`: the `train` and the `t10k` pair of files if both are
-/// there; if only one is, its first 90 % to train on and the rest to test on.
+/// Reads the data set in `directory`: the `train` and `t10k` pairs of files, or, if there is only one pair, its first 90 %
+/// for training and the rest for testing.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Reads the two files whose names start with `prefix`, if they are there.
+    /// Reads the two files whose names start with `prefix`, if they exist.
     fn read(directory: &Path, prefix: &str) -> Result<Option<Self>, DataError> {
         let names = [IMAGES, LABELS].map(|name| format!("{prefix}-{name}"));
         let (images, labels) = match names.each_ref().map(|name| find(directory, name)) {
@@ -112,7 +112,7 @@ struct Idx<const D: usize> {
 }
 
 impl<const D: usize> Idx<D> {
-    /// Reads the file at `path`, which holds `what` if it starts with `magic`.
+    /// Reads the file at `path`; `magic` is the magic number of a file of `what`.
     fn read(path: PathBuf, what: &'static str, magic: u32) -> Result<Self, DataError> {
         let unreadable = |error| DataError::Read { path: path.clone(), error };
         let mut file = open(&path).map_err(unreadable)?;
@@ -142,7 +142,7 @@ impl<const D: usize> Idx<D> {
         }
     }
 
-    /// Cuts off what follows the first `samples`, at least one of which there must be.
+    /// Removes all but the first `samples` samples, which are at least one.
     fn split_off(&mut self, samples: usize) -> Self {
         let size = self.bytes.len() / self.shape[0];
         let mut rest =
@@ -165,17 +165,17 @@ impl Idx<1> {
     }
 }
 
-/// Opens a file, to be unpacked as it is read if it is gzipped.
+/// Opens a file, and decompresses it if it is gzipped.
 fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     let mut file = BufReader::new(File::open(path)?);
-    // Browsers and tools unpack files without renaming them, so the name says nothing.
+    // Detected by content: browsers and tools decompress files without renaming them.
     let gzipped = file.fill_buf()?.starts_with(&[0x1f, 0x8b]);
     Ok(if gzipped { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
 }
 
 /// Reads `limit` bytes, or fewer if the file ends.
 ///
-/// The buffer grows with what is there: a limit from a broken header allocates nothing.
+/// The buffer grows with the data: a limit from a damaged header allocates nothing.
 fn read_up_to(file: &mut impl Read, limit: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(limit as u64).read_to_end(&mut bytes)?;

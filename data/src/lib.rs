@@ -1,5 +1,4 @@
-//! Data sets: sources, splits, batches, and the [pipeline] that makes batches
-//! ahead of time.
+//! Data sets: sources, splits, batches, and the [pipeline] that prefetches batches.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -23,8 +23,8 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     }
 }
 
-/// Loads data for a model trained on such data: classes have the numbers of `schema`, whatever their
-/// order, and the columns of a table are found by name, and standardised as there.
+/// Loads data for a model that was trained with `schema`: classes have its numbers, whatever their order here, and the
+/// columns of a table are found by name and standardised by its statistics.
 ///
 /// # Errors
 ///

@@ -155,7 +155,7 @@ impl<T: Send + 'static> Pipeline<T> {
         U: Send + 'static,
         F: Fn(T) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
     {
-        assert!(at_once > 0, "at least one file is read at a time");
+        assert!(at_once > 0, "at least one source is open at a time");
         let clock = Clock::default();
         Pipeline::stage(Interleave::new(self, at_once, open, clock.clone()), clock)
     }
@@ -214,7 +214,7 @@ impl<T: Send + 'static> Pipeline<T> {
     ///
     /// If `buffer` is 0.
     pub fn shuffle(mut self, buffer: usize, seed: u64, epoch: u64) -> Self {
-        assert!(buffer > 0, "a buffer has room for at least one element");
+        assert!(buffer > 0, "the buffer holds at least one element");
         let mut rng = keyed_rng(seed, SHUFFLE, epoch);
         let mut held = Vec::new();
         let clock = self.clock.clone();
@@ -294,7 +294,7 @@ impl<T: Send + 'static> Pipeline<T> {
     ///
     /// If `rank` is not below `ranks`.
     pub fn shard(self, rank: usize, ranks: usize) -> Self {
-        assert!(rank < ranks, "there is no rank {rank} among {ranks}");
+        assert!(rank < ranks, "rank {rank} of {ranks} ranks");
         let clock = self.clock.clone();
         let own = move |(index, element): &(usize, Result<T, _>)| index % ranks == rank || element.is_err();
         Self::stage(self.enumerate().filter(own).map(|(_, element)| element), clock)
@@ -318,7 +318,7 @@ impl<T> Iterator for Pipeline<T> {
     type Item = Result<T, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Not put back after an error, an end or a panic, so that threads end there and nothing follows.
+        // Not put back after an error, the end or a panic, so that the threads end and nothing follows.
         let mut elements = self.elements.take()?;
         let element = elements.next();
         if let Some(Ok(_)) = element {

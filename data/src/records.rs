@@ -1,5 +1,4 @@
-//! Records of TensorFlow's in files. Only their frames are read when they are found; a record's bytes, and whether they are
-//! undamaged, when a sample is made of it.
+//! TensorFlow's records in files. Loading reads only their frames; their bytes are read and verified when a sample is made.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,7 +19,7 @@ pub(super) struct Records {
     classes: usize,
 }
 
-/// Where a record is.
+/// The location of a record.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     file: usize,
@@ -28,17 +27,17 @@ struct Place {
     record: usize,
     /// The offset of its first byte.
     offset: u64,
-    /// How many bytes it has.
+    /// Its size.
     length: usize,
 }
 
 impl Records {
-    /// How many there are.
+    /// The number of records.
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// From now on, a label that is none of so many classes is refused.
+    /// Refuses labels that are not below the number of classes from now on.
     pub(super) fn set_classes(&mut self, classes: usize) {
         self.classes = classes;
     }
@@ -61,7 +60,7 @@ impl Records {
             let mut header = [0; HEADER_BYTES];
             file.read_exact_at(&mut header, start).map_err(unreadable)?;
             let length = framing::length(header).ok_or_else(|| {
-                damaged("its header's checksum is wrong: the file is damaged, or is none of TFRecords")
+                damaged("its header's checksum is wrong: the file is damaged, or not a TFRecord file")
             })?;
             let offset = start + HEADER_BYTES as u64;
             if length > end - offset - FOOTER_BYTES as u64 {
@@ -85,7 +84,7 @@ impl Records {
         self.example(index)?.label().map_err(|problem| self.damaged(index, problem))
     }
 
-    /// The image and the class in a record.
+    /// The image and the class of a record.
     pub(super) fn image(&self, index: usize) -> Result<(GrayImage, u32), DataError> {
         let damaged = |problem| self.damaged(index, problem);
         let example = self.example(index)?;
@@ -111,7 +110,7 @@ impl Records {
         Example::read(record).map_err(|problem| self.damaged(index, problem))
     }
 
-    /// The checksum that a record bears; whether it is right is not looked at.
+    /// The stored checksum of a record, not verified.
     pub(super) fn stored_checksum(&self, index: usize) -> Result<[u8; FOOTER_BYTES], DataError> {
         let place = self.places[index];
         let (path, file) = &self.files[place.file];

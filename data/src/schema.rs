@@ -52,23 +52,22 @@ impl Schema {
         place.and_then(|place| place.try_into().ok())
     }
 
-    /// The first difference from another schema that matters to a model, as a clause: "class 1 is …, and
-    /// was …".
+    /// The first difference from another schema that matters to a model, as a clause: "class 1 is …, but was …".
     pub fn difference(&self, other: &Self) -> Option<String> {
         let columns = |schema: &Self| list(schema.columns.iter().map(|column| column.name.as_str()));
         if self.classes != other.classes {
             let at = (0..).find(|&at| self.classes.get(at) != other.classes.get(at)).expect("they differ");
             let name = |schema: &Self| {
-                schema.classes.get(at).map_or("not there".to_owned(), |name| format!("`{name}`"))
+                schema.classes.get(at).map_or("missing".to_owned(), |name| format!("`{name}`"))
             };
-            return Some(format!("class {at} is {}, and was {}", name(other), name(self)));
+            return Some(format!("class {at} is {}, but was {}", name(other), name(self)));
         }
         (columns(self) != columns(other))
-            .then(|| format!("the columns are {}, and were {}", columns(other), columns(self)))
+            .then(|| format!("the columns are {}, but were {}", columns(other), columns(self)))
     }
 }
 
-/// Lists names in a message, as many as are readable.
+/// Lists names for a message, as many as are readable.
 pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 20;
     let mut names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
@@ -105,15 +104,15 @@ mod tests {
     fn what_differs_is_named() {
         let (old, new) = (named(&["ant", "cat"]), named(&["ant", "dog"]));
         assert_eq!(old.difference(&old), None);
-        assert_eq!(old.difference(&new).unwrap(), "class 1 is `dog`, and was `cat`");
-        assert_eq!(old.difference(&named(&["ant"])).unwrap(), "class 1 is not there, and was `cat`");
+        assert_eq!(old.difference(&new).unwrap(), "class 1 is `dog`, but was `cat`");
+        assert_eq!(old.difference(&named(&["ant"])).unwrap(), "class 1 is missing, but was `cat`");
         let table = |names: &[&str]| {
             let column = |&name: &&str| Column { name: name.to_owned(), mean: 0.0, deviation: 1.0 };
             Schema { columns: names.iter().map(column).collect(), ..Schema::default() }
         };
         assert_eq!(
             table(&["a", "b"]).difference(&table(&["b", "a"])).unwrap(),
-            "the columns are `b`, `a`, and were `a`, `b`"
+            "the columns are `b`, `a`, but were `a`, `b`"
         );
     }
 }

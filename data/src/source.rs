@@ -16,8 +16,8 @@ pub enum Source {
     Idx(PathBuf),
     /// A UTF-8 text file, learnt character by character.
     Text(PathBuf),
-    /// A table with a header: the column `label`, or else the last, is the class (any words or numbers), the others
-    /// are numeric. Every tenth row is held out.
+    /// A table with a header: the column `label`, or else the last one, is the class (any words or numbers), the others are
+    /// numeric. Every tenth row is held out.
     Csv(PathBuf),
     /// A TFRecord file, or a directory of them, each record a `tf.train.Example` with
     /// `image/encoded` or `image` (PNG, JPEG or grey levels) and `image/class/label` or `label`. In a directory, all

@@ -75,9 +75,9 @@ impl Split {
         Ok(())
     }
 
-    /// How far the windows of a text move in `epoch`, in `0..context`; 0 for anything else.
+    /// The offset of a text's windows in `epoch`, in `0..context`; 0 for other data.
     ///
-    /// Without it, no model would ever see the context across a window's edge.
+    /// Without it, no model would ever see the context across the edge of a window.
     pub fn shift(&self, seed: u64, epoch: u64) -> usize {
         match self {
             Self::Windows { context, .. } => keyed_rng(seed, SHIFT, epoch).random_range(0..*context),
@@ -85,8 +85,8 @@ impl Split {
         }
     }
 
-    /// The order of samples in `epoch`: a shuffle determined by the seed alone, so
-    /// that every rank knows which samples every other rank takes.
+    /// The order of samples in `epoch`: a shuffle determined by the seed, so that every rank knows the samples of every
+    /// other rank.
     pub fn order(&self, seed: u64, epoch: u64) -> Vec<usize> {
         let mut order: Vec<_> = (0..self.len()).collect();
         order.shuffle(&mut keyed_rng(seed, ORDER, epoch));
@@ -139,8 +139,8 @@ fn gather_windows(tokens: &[u32], context: usize, samples: &[usize], shift: usiz
     (Inputs::Tokens(windows(0)), windows(1))
 }
 
-/// Holds out every tenth of so many samples: whatever their order, both parts contain some of everything.
-/// Returns the training indices and the test indices.
+/// Holds out every tenth sample: whatever their order, both parts are representative. Returns the training indices and the
+/// test indices.
 pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
     (0..samples).partition(|index| index % 10 != 9)
 }

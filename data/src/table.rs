@@ -24,12 +24,12 @@ use header::Layout;
 ///
 /// # Errors
 ///
-/// If the file is unreadable, has no column but the label's, or too few rows; if a row has another number of cells than
-/// the header, or a feature is not a finite number; if there is no header, or what it calls the label is no class.
+/// If the file is unreadable, has no column besides the label's, or too few rows; if a row and the header differ in length,
+/// or a feature is not a finite number; if the header is missing, or the label is not a class.
 pub(super) fn read(file: &Path) -> Result<Dataset, DataError> {
     let table = Table::read(file, &content(file)?, Layout::of)?;
     header::check(file, &table)?;
-    let labels = table.labels.as_ref().expect("without a column of this name it is the last");
+    let labels = table.labels.as_ref().expect("the last column, if none has this name");
     let rows = labels.len();
     let (train, test) = nine_to_one(rows);
     if test.is_empty() {
@@ -53,7 +53,7 @@ pub(super) fn read(file: &Path) -> Result<Dataset, DataError> {
 ///
 /// # Errors
 ///
-/// If the file is unreadable, lacks a column, has no row or an unknown label.
+/// If the file is unreadable, lacks a column, or has no row or an unknown label.
 pub(super) fn read_as(file: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
     let table = Table::read(file, &content(file)?, |header| Layout::by(header, known))?;
     let rows = table.values.len() / table.features.len().max(1);
@@ -65,7 +65,7 @@ pub(super) fn read_as(file: &Path, known: &Schema, classes: usize) -> Result<Dat
             path: file.into(),
             column: table.label_name().into(),
             problem: format!(
-                "`{label}` is no class that the model knows: expected {}",
+                "`{label}` is not a class that the model knows: expected {}",
                 list(names(&known.classes))
             ),
         })
@@ -93,7 +93,7 @@ struct Table {
     /// The names of the features, in the order of the values.
     features: Vec<String>,
     values: Vec<f32>,
-    /// The name of the column of labels, if there is one.
+    /// The name of the column of labels, if any.
     label: Option<String>,
     labels: Option<Vec<String>>,
 }
@@ -114,7 +114,7 @@ impl Table {
                 other => at(line, format!("cannot be read: {other:?}")),
             }
         };
-        // Flexible: we say ourselves which line has too few cells.
+        // Flexible: lines with too few cells are reported here.
         let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(text);
         let header: Vec<String> = reader.headers().map_err(unreadable)?.iter().map(Into::into).collect();
         if let Some(problem) = header::problem(&header) {
@@ -137,7 +137,7 @@ impl Table {
                 path: path.into(),
                 line: line(row.position()),
                 column: header[column].clone(),
-                problem: format!("`{}` is no {expected}: expected one", &row[column]),
+                problem: format!("`{}` is not a {expected}: expected one", &row[column]),
             };
             for &column in &features {
                 table.values.push(finite(&row[column]).ok_or_else(|| wrong(column, "finite number"))?);
@@ -171,7 +171,7 @@ impl Table {
         Column { name: name.to_owned(), mean, deviation }
     }
 
-    /// Some rows as input of a model.
+    /// Some rows, as the input of a model.
     fn split(&self, rows: &[usize], columns: &[Column], labels: &[u32]) -> Split {
         let row = |&row: &usize| {
             self.row(row).iter().zip(columns).map(|(value, column)| column.standardised(*value))
@@ -185,17 +185,17 @@ fn finite(cell: &str) -> Option<f32> {
     cell.parse().ok().filter(|value: &f32| value.is_finite())
 }
 
-/// The line, from 1, of the row that begins at this byte or, since rows begin where the one before has ended, after the
-/// ends of lines that are there.
+/// The line, from 1, of the row that starts at this byte. The position is that of the end of the previous row, so line ends
+/// at the position are skipped.
 fn line_of(text: &[u8], byte: usize) -> u64 {
     let is_end = |byte: &&u8| [b'\r', b'\n'].contains(*byte);
     let start = byte + text[byte..].iter().take_while(is_end).count();
     1 + text[..start].iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-/// Refuses labels from which nothing can be learnt: the same in all rows, or continuous quantities, of which hardly any repeats.
+/// Refuses labels from which nothing can be learnt: equal in all rows, or continuous quantities, which hardly ever repeat.
 fn check_classes(file: &Path, table: &Table, labels: &[String]) -> Result<(), DataError> {
-    /// Fractions that are classes are few.
+    // Fractions that are classes have few distinct values.
     const MOST_FRACTIONS: usize = 100;
     let refuse = |problem| {
         let column = table.label_name().into();
@@ -213,16 +213,16 @@ fn check_classes(file: &Path, table: &Table, labels: &[String]) -> Result<(), Da
     let is_rarely_twice = found > 10 && 2 * found > rows;
     if all(&is_number) && (is_rarely_twice || (has_fractions && found > MOST_FRACTIONS)) {
         return refuse(format!(
-            "the label has {found} different numbers in {rows} rows, as amounts have: expected classes (an amount cannot be \
+            "the label has {found} different numbers in {rows} rows, like a continuous quantity: expected classes (a quantity cannot be \
              learnt here; divide it into ranges)"
         ));
     }
     Ok(())
 }
 
-/// The different labels in order, and each label's place among them.
+/// The distinct labels in order, and the index of each label among them.
 fn number(labels: &[String]) -> (Vec<String>, Vec<u32>) {
-    /// `labels` in order and each once, and the place of each label among them.
+    /// Sorts and deduplicates `labels`; returns them, and the index of each label.
     fn places<T: Ord + ToString>(labels: &[T]) -> (Vec<String>, Vec<u32>) {
         let names: Vec<&T> = labels.iter().collect::<BTreeSet<_>>().into_iter().collect();
         let place = |label: &T| names.partition_point(|&name| name < label) as u32;

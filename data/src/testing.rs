@@ -1,10 +1,10 @@
-//! Files that tests write, gone when the test ends.
+//! Temporary files for tests, deleted at the end of the test.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs, process};
 
-/// A directory of its own for one test.
+/// A temporary directory for one test.
 pub(super) struct TestDirectory(PathBuf);
 
 impl TestDirectory {
@@ -31,7 +31,7 @@ impl TestDirectory {
 
 impl Drop for TestDirectory {
     fn drop(&mut self) {
-        // A leftover in the temporary directory is no reason to fail a test.
+        // A file left in the temporary directory is no reason to fail a test.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

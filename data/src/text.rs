@@ -27,7 +27,7 @@ pub(super) fn read(file: &Path, context: usize) -> Result<Dataset, DataError> {
     let found = tokens.len();
     let test = Split::Windows { tokens: tokens.split_off(found - found / 10), context };
     if test.is_empty() {
-        // Two windows' length makes one sample (see `Split::len`), and a tenth is for testing.
+        // A sample needs twice the context (see `Split::len`), and a tenth is held out.
         let expected = context.saturating_mul(20);
         return Err(DataError::TooShort { path: path(), what: "characters", found, expected });
     }
@@ -35,7 +35,7 @@ pub(super) fn read(file: &Path, context: usize) -> Result<Dataset, DataError> {
     Ok(Dataset { kind: Kind::Text { context, vocabulary }, train, test, schema: Schema::default() })
 }
 
-/// The distinct characters of `text` in order, and `text` as indices into them.
+/// The sorted distinct characters of `text`, and `text` as indices into them.
 fn tokenise(text: &str) -> (Vec<char>, Vec<u32>) {
     let vocabulary: Vec<char> = text.chars().collect::<BTreeSet<_>>().into_iter().collect();
     let token = |c| vocabulary.partition_point(|&known| known < c) as u32;

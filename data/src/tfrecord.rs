@@ -1,4 +1,4 @@
-//! A data set of images in files of TensorFlow's records: which files are of it, and what is in which half.
+//! A data set of images in TFRecord files: selects the files and splits the records.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use crate::split::Split;
 ///
 /// # Errors
 ///
-/// If a file is unreadable or damaged, or there are too few records to train and to test on; if the number of classes
-/// is not given, also if a record is damaged or has no label.
+/// If a file is unreadable or damaged, or there are too few records for training and testing; if the number of classes is
+/// not given, also if a record is damaged or has no label.
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let mut records = Records::default();
     let (mut train, mut test) = (vec![], vec![]);
@@ -41,11 +41,11 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let (train, test, size) =
         EncodedImages::both(Store::Records(records), (train, test), options.augmentation)?;
     let kind = Kind::Images { height: size.height, width: size.width, classes };
-    // Whoever wrote the records has numbered the classes.
+    // The classes are numbered by the writer of the records.
     Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema: Schema::default() })
 }
 
-/// The file, or the files of records in the directory, in the order of their names.
+/// The file, or the TFRecord files in the directory, sorted by name.
 fn files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if !path.is_dir() {
         return Ok(vec![path.into()]);
@@ -69,7 +69,7 @@ fn name(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
-/// Whether a file's name says that it is to test on.
+/// Whether a file is for testing, by its name.
 fn is_held_out(file: &Path) -> bool {
     let name = name(file);
     let mut words = name.split(|c: char| !c.is_alphanumeric());

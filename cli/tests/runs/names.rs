@@ -54,7 +54,7 @@ fn columns_are_found_by_name_and_a_row_is_standardised_as_in_training() {
         let renamed = file("renamed.csv", "near,wide,kind\n1,2,ant\n".to_owned());
         ask(&renamed, &["line 1: has no column `far`", "trained on `near`, `far`", "`wide`"]);
         let unknown = file("unknown.csv", "near,far,kind\n1,2,elk\n".to_owned());
-        ask(&unknown, &["column `kind`: `elk` is no class that the model knows", "`ant`, `bee`, `cow`"]);
+        ask(&unknown, &["column `kind`: `elk` is not a class that the model knows", "`ant`, `bee`, `cow`"]);
     }
     refused(&["evaluate", "--checkpoint", checkpoint, "--data", &one], &["has no column `kind`", "predict"]);
     refused(&["predict", "--checkpoint", checkpoint, "--data", &one, "--split", "test"], &["--split all"]);
@@ -91,6 +91,6 @@ fn folders_are_classes_by_their_names() {
     assert_eq!((&evaluated["accuracy"], &evaluated["targets"]), (&1.0.into(), &2.into()));
     folder("renamed", "zebra", 10);
     let renamed = folder("renamed", "dog", 200);
-    let said = ["zebra`: is no class that the model knows: expected `cat`, `dog`"];
+    let said = ["zebra`: is not a class that the model knows: expected `cat`, `dog`"];
     refused(&["evaluate", "--checkpoint", checkpoint, "--data", &renamed, "--threads", "2"], &said);
 }

@@ -15,8 +15,8 @@ fn data_that_have_changed_are_seen() {
     let resume = [&words(&source, &kept)[..], &["--resume"]].concat();
     let text = fs::read_to_string(&file).unwrap();
     for (from, to, said) in [
-        ("near,far", "far,near", "the columns are `far`, `near`, and were `near`, `far`"),
-        ("cow", "dog", "class 2 is `dog`, and was `cow`"),
+        ("near,far", "far,near", "the columns are `far`, `near`, but were `near`, `far`"),
+        ("cow", "dog", "class 2 is `dog`, but was `cow`"),
         ("0.00,", "0.01,", "the samples are not those that it was trained on"),
     ] {
         assert!(text.contains(from));

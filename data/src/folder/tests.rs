@@ -1,4 +1,4 @@
-//! Folders of images that are right, and every way for one to be wrong.
+//! Valid and invalid folders of images.
 
 use image::{GrayImage, ImageFormat, Luma};
 
@@ -53,7 +53,7 @@ fn train_and_test_may_be_folders() {
 
     image(&directory, "test/cow/1.png", (2, 2), 3);
     let message = read(directory.path(), &Options::default(), None).unwrap_err().to_string();
-    assert!(message.contains("cow`: is no class of `"), "{message}");
+    assert!(message.contains("cow`: is not a class of `"), "{message}");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn images_vary_by_epoch_in_training_alone() {
     let first = pixels(&data.train, &[3, 4], training(0));
     assert_eq!(first, pixels(&data.train, &[3, 4], training(0)));
     assert_ne!(first, pixels(&data.train, &[3, 4], training(1)));
-    // It does not matter in which batch a sample is.
+    // The batch of a sample does not matter.
     assert_eq!(first[64..], pixels(&data.train, &[4], training(0)));
     let plain = pixels(&data.train, &[3], Pass::Evaluation);
     assert_ne!(first[..64], plain);
@@ -111,12 +111,12 @@ fn a_broken_file_is_named_when_it_is_read() {
 fn what_is_not_there_is_named() {
     let directory = TestDirectory::new();
     let refusal = || read(directory.path(), &Options::default(), None).unwrap_err().to_string();
-    assert!(refusal().contains("holds no directory: expected one for each class"));
+    assert!(refusal().contains("contains no directory: expected one for each class"));
     image(&directory, "a/1.png", (2, 2), 0);
-    assert!(refusal().contains("1 images, and no class has every tenth"));
+    assert!(refusal().contains("1 images, but too few in every class"));
     fs::create_dir(directory.path().join("b")).unwrap();
     let empty = refusal();
-    assert!(empty.contains("/b` holds no image"), "{empty}");
+    assert!(empty.contains("/b` contains no image"), "{empty}");
     let missing = read(&directory.path().join("none"), &Options::default(), None);
     assert!(matches!(missing, Err(DataError::Read { .. })));
 }

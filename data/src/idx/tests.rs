@@ -1,4 +1,4 @@
-//! Every way for an IDX data set to be right or wrong.
+//! Valid and invalid IDX data sets.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ fn file(magic: u32, shape: &[u32], bytes: &[u8]) -> Vec<u8> {
     header.chain(bytes.iter().copied()).collect()
 }
 
-/// As many images of 2x3 as there are labels, and the labels.
+/// A file of images of 2x3 for these labels, and a file of the labels.
 fn pair(labels: &[u8]) -> [Vec<u8>; 2] {
     let count = labels.len() as u32;
     let pixels: Vec<u8> = (0..count as u8 * 6).collect();
@@ -26,7 +26,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// What reading a lone pair of these files says.
+/// The error of reading a lone pair of these files.
 fn refusal(images: &[u8], labels: &[u8]) -> String {
     let directory = TestDirectory::new();
     directory.file("t10k-images-idx3-ubyte", images);
@@ -41,7 +41,7 @@ fn two_pairs_are_train_and_test() {
     directory.file("train-images-idx3-ubyte", images);
     directory.file("train-labels-idx1-ubyte.gz", gzip(&labels));
     let [images, labels] = pair(&[9, 0]);
-    // Gzipped, though its name does not say so.
+    // Gzipped, although its name does not say so.
     directory.file("t10k-images-idx3-ubyte", gzip(&images));
     directory.file("t10k-labels-idx1-ubyte", labels);
 

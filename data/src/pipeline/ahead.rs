@@ -1,8 +1,7 @@
-//! The stage that works ahead: threads pull elements from the previous stage, process them, and store
-//! the results in order.
+//! The stage that prefetches: threads pull elements from the previous stage, process them, and store the results in order.
 //!
-//! No thread distributes work. Each pulls for itself, under a lock that also numbers the elements, so
-//! a result has its place before it is computed.
+//! No thread distributes work. Each pulls elements under a lock that also numbers them, so the place of a result is known
+//! before it is computed.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -22,9 +21,9 @@ type Outcome<U> = Result<Result<U, DataError>, Box<dyn Any + Send>>;
 pub(super) struct Ahead<T, U, F> {
     shared: Arc<Shared<T, U, F>>,
     threads: Vec<JoinHandle<()>>,
-    /// Why there is no thread at all.
+    /// The reason why no thread could be started.
     failure: Option<io::Error>,
-    /// Decides how many threads work, where they are not fixed.
+    /// Decides how many threads work, unless the number is fixed.
     governor: Option<Governor>,
     clock: Clock,
 }
@@ -33,9 +32,9 @@ struct Shared<T, U, F> {
     source: Mutex<Source<T>>,
     make: F,
     state: Mutex<State<U>>,
-    /// There is room for another result, or a reason to end.
+    /// Signals room for another result, or the end.
     has_room: Condvar,
-    /// The next result is there, or the end.
+    /// Signals that the next result is ready, or the end.
     has_next: Condvar,
 }
 
@@ -45,15 +44,15 @@ struct Source<T> {
 }
 
 struct State<U> {
-    /// Finished results by their number.
+    /// Finished results, by number.
     ready: BTreeMap<u64, Outcome<U>>,
-    /// How many results a thread has set out to make.
+    /// The number of results started.
     begun: u64,
-    /// How many results the consumer has taken.
+    /// The number of results taken by the consumer.
     taken: u64,
-    /// How many there are, once that is known.
+    /// The total number of results, once known.
     end: Option<u64>,
-    /// How many of the threads work; the others rest.
+    /// The number of threads that work; the others are idle.
     active: usize,
     reserve: Reserve,
     is_stopped: bool,
@@ -65,13 +64,13 @@ where
     U: Send + 'static,
     F: Fn(u64, T) -> Result<U, DataError> + Send + Sync + 'static,
 {
-    /// Threads that map the elements of `source`, given with their number.
+    /// Starts threads that map the numbered elements of `source`.
     pub(super) fn map(source: Pipeline<T>, threads: Threads, make: F, clock: Clock) -> Self {
         let (count, governor) = match threads {
             Threads::Auto => (1, Some(Governor::new(cores()))),
             Threads::Fixed(count) => (count, None),
         };
-        assert!(count > 0, "at least one thread maps");
+        assert!(count > 0, "a map needs at least one thread");
         Self::start(source, make, count, governor, Reserve::fixed(room(count)), clock)
     }
 
@@ -104,7 +103,7 @@ where
         this
     }
 
-    /// Starts threads until there are `count`, or as many as the system lets us have.
+    /// Starts threads until there are `count`, or as many as the system permits.
     fn employ(&mut self, count: usize) {
         while self.threads.len() < count {
             let (shared, number) = (Arc::clone(&self.shared), self.threads.len());
@@ -119,7 +118,7 @@ where
         }
     }
 
-    /// Lets the governor see how it went, and does as it says.
+    /// Reports to the governor, and applies its decision.
     fn govern(&mut self, waited: Duration, ready: usize) {
         let Some(governor) = &mut self.governor else { return };
         let Some(active) = governor.observe(waited, ready) else { return };
@@ -132,12 +131,12 @@ where
 }
 
 impl<T: Send + 'static> Ahead<T, T, fn(u64, T) -> Result<T, DataError>> {
-    /// One thread that takes elements as they are.
+    /// Starts one thread that passes elements on unchanged.
     pub(super) fn prefetch(source: Pipeline<T>, depth: Depth, clock: Clock) -> Self {
         let reserve = match depth {
             Depth::Auto => Reserve::growing(),
             Depth::Fixed(depth) => {
-                assert!(depth > 0, "at least one element lies ready");
+                assert!(depth > 0, "at least one element is prefetched");
                 Reserve::fixed(depth)
             }
         };
@@ -171,7 +170,7 @@ where
         let outcome = state.ready.remove(&next)?;
         state.taken += 1;
         let ready = state.ready.len();
-        // Only where all threads work does any of them do.
+        // If some threads are idle, `notify_one` might wake one of those.
         if state.active < self.threads.len() {
             self.shared.has_room.notify_all();
         } else {
@@ -189,14 +188,14 @@ impl<T, U, F> Drop for Ahead<T, U, F> {
         lock(&self.shared.state).is_stopped = true;
         self.shared.has_room.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread catches the panics of others' code.
-            thread.join().expect("no thread of the pipeline panics");
+            // The threads catch panics of the source and of `make`.
+            thread.join().expect("threads of the pipeline do not panic");
         }
     }
 }
 
 impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
-    /// What a thread does.
+    /// The loop of a thread.
     fn work(&self, thread: usize) {
         while self.begin(thread) {
             let Some((number, element)) = self.pull() else { return };
@@ -214,7 +213,7 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
         }
     }
 
-    /// Waits for room for a result, and says whether one is to be made.
+    /// Waits for room for a result; returns false if there is nothing more to do.
     fn begin(&self, thread: usize) -> bool {
         let mut state = lock(&self.state);
         loop {
@@ -232,11 +231,11 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
         }
     }
 
-    /// The next element and its number; none after the last, an error or a panic.
+    /// The next element and its number; `None` after the last one, an error or a panic.
     fn pull(&self) -> Option<(u64, Outcome<T>)> {
         let mut source = lock(&self.source);
         let number = source.pulled;
-        // A pipeline has ended after an error or a panic: whoever pulls next learns it here.
+        // After an error or a panic the source has ended, so the next pull returns `None`.
         match catch_unwind(AssertUnwindSafe(|| source.elements.next())).transpose() {
             Some(element) => {
                 source.pulled += 1;
@@ -253,14 +252,14 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
 }
 
 impl<U> State<U> {
-    /// Whether the consumer need not wait: for its next result, or for the news that there is none.
+    /// Whether the next result, or the end, is known.
     fn is_next_there(&self) -> bool {
         self.end == Some(self.taken) || self.ready.contains_key(&self.taken)
     }
 }
 
-/// How many results are in work or lie ready: two for each thread, so that the one in whose turn a slow element is
-/// does not hold up the others.
+/// The number of results in progress or ready: two per thread, so that a slow element that is next does not block the other
+/// threads.
 fn room(threads: usize) -> usize {
     (2 * threads).min(MOST_READY + threads)
 }
@@ -269,12 +268,13 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The lock; nobody panics while holding it.
+/// Locks a mutex. No thread panics while it holds the lock.
 fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for news. These come in any case: threads deliver whatever happens, and a consumer that is dropped says so.
+/// Waits for a signal, which always comes: threads deliver a result whatever happens, and a dropped consumer signals the
+/// end.
 fn wait<'a, S>(news: &Condvar, guard: MutexGuard<'a, S>) -> MutexGuard<'a, S> {
     news.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

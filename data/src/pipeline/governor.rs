@@ -6,44 +6,44 @@ use std::time::{Duration, Instant};
 /// The default maximum of prefetched elements.
 pub(super) const MOST_READY: usize = 64;
 
-/// How long it is watched, at least, before anything is changed.
+/// The minimum time of observation before anything changes.
 const WATCHED: Duration = Duration::from_millis(20);
-/// The share of its time that a consumer may wait before another thread is tried.
+/// The fraction of its time that a consumer may wait before more threads are tried.
 const WAITS: f64 = 0.1;
-/// The share below which it does not wait.
+/// The fraction below which the consumer counts as not waiting.
 const NEVER_WAITS: f64 = 0.01;
-/// How much of the speed that further threads bring at best they must bring to be kept.
+/// The fraction of the ideal speed-up that additional threads must bring to be kept.
 const WORTH: f64 = 0.2;
-/// The shortest and the longest pause, in watches, until what was taken back is tried again.
+/// The shortest and the longest pause, in observation periods, before a rejected change is tried again.
 const PAUSES: (u32, u32) = (4, 64);
 
-/// Watches the consumer of a stage and decides how many threads work.
+/// Observes the consumer of a stage and decides how many threads work.
 #[derive(Debug)]
 pub(super) struct Governor {
     active: usize,
     most: usize,
     watch: Watch,
     began: Instant,
-    /// As long as further threads are on trial: how many there were before, and how many elements a second.
+    /// While additional threads are on trial: the number of threads before, and their elements per second.
     before: Option<(usize, f64)>,
-    /// Whether threads were just added: what is seen until they have begun says nothing of them.
+    /// Whether threads were just added: the current period is then not representative.
     is_settling: bool,
     growth: Pause,
     rest: Pause,
 }
 
-/// What was seen of the consumer for a while.
+/// The observations of a period.
 #[derive(Debug, Default)]
 struct Watch {
     elements: usize,
     elapsed: Duration,
     waited: Duration,
-    /// The fewest results that lay ready.
+    /// The smallest number of ready results.
     least_ready: Option<usize>,
 }
 
 impl Governor {
-    /// One thread at first, and never more than `most`.
+    /// Starts with one thread, and uses at most `most`.
     pub(super) fn new(most: usize) -> Self {
         Self {
             active: 1,
@@ -57,8 +57,8 @@ impl Governor {
         }
     }
 
-    /// Takes note that the consumer waited this long for an element and left `ready` behind; now and then, says how
-    /// many threads are to work.
+    /// Records that the consumer waited this long for an element and left `ready` results; sometimes returns a new number of
+    /// threads.
     pub(super) fn observe(&mut self, waited: Duration, ready: usize) -> Option<usize> {
         let watch = &mut self.watch;
         watch.elements += 1;
@@ -95,7 +95,7 @@ impl Governor {
         if waited > WAITS && may_grow && self.active < self.most {
             self.before = Some((self.active, rate));
             self.is_settling = true;
-            // A quarter more: of many, one more would not be seen in the noise.
+            // A quarter more: with many threads, a single one would disappear in the noise.
             self.active = (self.active + (self.active / 4).max(1)).min(self.most);
         } else if waited < NEVER_WAITS && lie_about && may_rest && self.active > 1 {
             self.active -= 1;
@@ -104,7 +104,7 @@ impl Governor {
     }
 }
 
-/// How many watches something is not tried for; longer every time.
+/// The number of periods in which a change is not tried; it doubles each time.
 #[derive(Debug)]
 struct Pause {
     next: u32,
@@ -121,7 +121,7 @@ impl Pause {
         self.next = (2 * self.next).min(PAUSES.1);
     }
 
-    /// Whether it is over; called once in each watch.
+    /// Whether the pause is over; called once per period.
     fn is_over(&mut self) -> bool {
         let is_over = self.left == 0;
         self.left = self.left.saturating_sub(1);
@@ -129,7 +129,7 @@ impl Pause {
     }
 }
 
-/// How many results may be in work or lie ready.
+/// The number of results that may be in progress or ready.
 #[derive(Debug)]
 pub(super) struct Reserve {
     room: usize,
@@ -142,7 +142,7 @@ impl Reserve {
         Self { room, may_grow: false, was_full: false }
     }
 
-    /// 2 at first.
+    /// Starts with 2.
     pub(super) fn growing() -> Self {
         Self { room: 2, may_grow: true, was_full: false }
     }
@@ -151,12 +151,12 @@ impl Reserve {
         self.room as u64
     }
 
-    /// A thread found no room: the threads are ahead.
+    /// A thread found no room: the threads are ahead of the consumer.
     pub(super) fn found_full(&mut self) {
         self.was_full = true;
     }
 
-    /// The consumer found nothing ready; says whether there is more room now.
+    /// The consumer found nothing ready; returns whether there is more room now.
     pub(super) fn found_empty(&mut self) -> bool {
         let grows = self.may_grow && self.was_full && self.room < MOST_READY;
         if grows {
@@ -171,8 +171,8 @@ impl Reserve {
 mod tests {
     use super::*;
 
-    /// Lets the governor watch a stage that gives `rate` elements a second and thread, as far as `limit`, to a
-    /// consumer that takes at most `taken` a second; and says how many threads worked in each watch.
+    /// Simulates a stage that produces `rate` elements per second and thread, at most `limit` in total, for a consumer that
+    /// takes at most `taken` per second; returns the number of threads in each period.
     fn threads(most: usize, limit: f64, taken: f64, watches: usize) -> Vec<usize> {
         let mut governor = Governor::new(most);
         let watch = |active: usize| {
@@ -194,14 +194,14 @@ mod tests {
     fn it_grows_as_long_as_that_helps() {
         let active = threads(8, f64::INFINITY, 35.0, 1000);
         assert_eq!(active[..6], [2, 2, 3, 3, 4, 4]);
-        // With four, results lie about; with three, the consumer waits. It settles on four.
+        // With four threads, results pile up; with three, the consumer waits. It settles on four.
         let three = active.iter().filter(|&&active| active == 3).count();
         assert!(active.iter().all(|&active| active <= 4) && three < 40, "{three} of 1000 with three threads");
     }
 
     #[test]
     fn it_takes_back_what_does_not_help() {
-        // A disk gives no more than two threads take.
+        // A disk delivers no more than two threads use.
         let active = threads(8, 20.0, 1e3, 1000);
         let more = active.iter().filter(|&&active| active > 2).count();
         assert!(active.iter().all(|&active| active <= 3) && more < 60, "{more} of 1000 with three threads");

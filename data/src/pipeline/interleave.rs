@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::ahead::Ahead;
 use super::{Clock, DataError, Depth, Pipeline};
 
-/// The open files, each with a thread that reads ahead, and those still to be opened.
+/// The open files, each with a thread that prefetches, and those still to be opened.
 pub(super) struct Interleave<P, U, F> {
     files: Pipeline<P>,
     at_once: usize,
     open: Arc<F>,
     streams: Vec<Pipeline<U>>,
     has_begun: bool,
-    /// Whose turn it is.
+    /// The next file in round-robin order.
     turn: usize,
     clock: Clock,
 }
@@ -28,7 +28,7 @@ where
         Self { files, at_once, open: Arc::new(open), streams: vec![], has_begun: false, turn: 0, clock }
     }
 
-    /// The elements of `file`, which is opened and read on a thread from now on.
+    /// Opens `file` on a new thread, and returns its elements.
     fn stream(&self, file: P) -> Pipeline<U> {
         let open = Arc::clone(&self.open);
         let (mut file, mut opened) = (Some(file), None);
@@ -71,7 +71,7 @@ where
                 self.turn += 1;
                 return Some(element);
             }
-            // The next file takes the place of the one that has ended.
+            // The next file replaces the one that has ended.
             match self.files.next().transpose() {
                 Ok(Some(file)) => self.streams[self.turn] = self.stream(file),
                 Ok(None) => drop(self.streams.remove(self.turn)),

@@ -1,4 +1,4 @@
-//! What comes out of a pipeline, in which order, and how it ends.
+//! The output of a pipeline, its order, and its end.
 
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
@@ -25,14 +25,14 @@ fn slow(number: u64) -> u64 {
     number * number
 }
 
-/// The numbers from 0, and an error in place of this one.
+/// The numbers from 0, with an error instead of this one.
 fn failing(at: u64) -> Pipeline<u64> {
     Pipeline::new(
         (0..).map(move |number| if number == at { Err(DataError::other("bad")) } else { Ok(number) }),
     )
 }
 
-/// What a pipeline hands on before its error, and the error.
+/// The elements of a pipeline before its error, and the error.
 fn until_error<T: Send + 'static>(mut elements: Pipeline<T>) -> (Vec<T>, String) {
     let mut before = vec![];
     loop {
@@ -66,7 +66,7 @@ fn a_fused_batch_is_a_map_and_a_batch() {
         // The error of an element before that of the source, in the same batch.
         for source in [|| numbers(50), || failing(34), || failing(20)] {
             let apart = source().map(threads, f).batch(7).map(threads, sum);
-            // Seen by one stage more, which says where.
+            // Another stage adds its index to the error.
             let (before, error) = until_error(source().map_batch(threads, 7, f, sum));
             assert_eq!((before, error), until_error(apart));
         }
@@ -116,7 +116,7 @@ fn each_epoch_is_made_anew() {
 
 #[test]
 fn files_take_turns() {
-    // File f has f elements; a file without any takes no turn.
+    // File f has f elements; an empty file is skipped.
     let open = |file: u64| {
         Ok(Pipeline::of((0..file).map(move |element| {
             slow(element);
@@ -171,7 +171,7 @@ fn skip_and_take_count_elements() {
     assert!(collect(numbers(3).skip(4)).is_empty());
     assert_eq!(collect(numbers(3).take(4)).len(), 3);
     assert_eq!(until_error(failing(2).skip(4)), (vec![], "bad".into()));
-    // What comes after is not even asked for.
+    // Later elements are not requested.
     assert_eq!(collect(failing(2).take(2)), [0, 1]);
 }
 
@@ -230,7 +230,7 @@ fn nothing_follows_a_panic() {
 
 #[test]
 fn threads_end_with_their_pipeline() {
-    // Everything that a thread holds holds this.
+    // All parts of a pipeline that run on threads hold this.
     let held = Arc::new(());
     for taken in [0, 1, 40] {
         let (in_source, in_map, in_open) = (Arc::clone(&held), Arc::clone(&held), Arc::clone(&held));
@@ -248,7 +248,7 @@ fn threads_end_with_their_pipeline() {
             .prefetch(Depth::Fixed(3));
         assert_eq!(elements.by_ref().take(taken).count(), taken);
         if taken == 40 {
-            // Long enough for every buffer to be full.
+            // Long enough for every buffer to fill.
             thread::sleep(Duration::from_millis(20));
         }
         drop(elements);
@@ -269,7 +269,7 @@ fn another_thread_is_tried_while_the_consumer_waits() {
     let (sender, receiver) = mpsc::channel();
     let slow = move |number: u64| {
         thread::sleep(Duration::from_millis(2));
-        // Not in the test any more where nobody receives.
+        // The receiver is gone after the test.
         sender.send(thread::current().id()).unwrap_or(());
         Ok(number)
     };
@@ -287,15 +287,15 @@ fn no_more_is_made_than_there_is_room_for() {
     let mut elements = Pipeline::of((0_u64..).inspect(move |&number| sender.send(number).unwrap_or(())))
         .prefetch(Depth::Fixed(5));
     assert!(matches!(elements.next(), Some(Ok(0))));
-    // The one taken, and five that lie ready.
+    // The one taken, and five that are prefetched.
     assert!(made.iter().take(6).eq(0..6));
     thread::sleep(Duration::from_millis(20));
-    assert!(made.try_recv().is_err(), "the thread found no room and went on");
+    assert!(made.try_recv().is_err(), "the thread went on without room");
 }
 
 #[test]
 fn the_consumer_is_told_how_long_it_waited() {
-    // Much longer than the consumer could be kept from asking.
+    // Much longer than the scheduler could delay the consumer.
     let lazy = || Pipeline::of((0..50).inspect(|_| thread::sleep(Duration::from_millis(2))));
     let waited = |mut elements: Pipeline<_>| {
         assert_eq!(elements.by_ref().count(), 50);
@@ -312,6 +312,6 @@ fn the_consumer_is_told_how_long_it_waited() {
     let first = twice.stalled();
     assert_eq!(twice.by_ref().count(), 50);
     assert!(twice.stalled() >= first + little, "{twice:?} after {first:?}");
-    // No threads: nobody waits, the work is the consumer's own.
+    // Without threads nobody waits: the consumer does the work.
     assert_eq!(waited(lazy()), Duration::ZERO);
 }

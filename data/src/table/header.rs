@@ -1,4 +1,4 @@
-//! The header of a table: which column is what.
+//! The header of a table, which determines the role of each column.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,19 +8,19 @@ use crate::error::DataError;
 use crate::schema::Column;
 use crate::schema::{Schema, list};
 
-/// What is wrong with a first line that is like the others.
+/// The problem of a first line that looks like the other lines.
 const IS_ROW: &str =
-    "is a row of numbers, and no header: expected a line with the names of the columns before it";
+    "is a row of numbers, not a header: expected a line with the names of the columns before it";
 
-/// Which columns are taken, and for what.
+/// The columns to use.
 pub(super) struct Layout {
-    /// The features, in their order.
+    /// The features, in order.
     pub(super) features: Vec<usize>,
     pub(super) label: Option<usize>,
 }
 
 impl Layout {
-    /// All columns: the one called `label`, or else the last, is the label. Or what is wrong with the header.
+    /// Uses all columns: `label`, or else the last one, is the label. The error describes the problem of the header.
     pub(super) fn of(header: &[String]) -> Result<Self, String> {
         if header.len() < 2 {
             return Err(format!("has {} columns: expected features and a label", header.len()));
@@ -32,7 +32,7 @@ impl Layout {
         })
     }
 
-    /// The columns that are known, by their names; or what is wrong with the header.
+    /// Uses the columns of a schema, found by name. The error describes the problem of the header.
     pub(super) fn by(header: &[String], known: &Schema) -> Result<Self, String> {
         let place = |name: &str| header.iter().position(|found| found == name);
         let mut features = Vec::new();
@@ -41,7 +41,7 @@ impl Layout {
                 let expected = list(known.columns.iter().map(|column| column.name.as_str()));
                 let found = list(names(header));
                 return Err(format!(
-                    "has no column `{name}`: the model was trained on {expected}, and the columns are {found}"
+                    "has no column `{name}`: the model was trained on {expected}, but the columns are {found}"
                 ));
             };
             features.push(place);
@@ -50,7 +50,7 @@ impl Layout {
     }
 }
 
-/// What is wrong with a header by itself.
+/// The problem of a header by itself, if any.
 pub(super) fn problem(header: &[String]) -> Option<String> {
     let mut seen = HashSet::new();
     let twice = header.iter().find(|&name| !seen.insert(name))?;
@@ -60,8 +60,8 @@ pub(super) fn problem(header: &[String]) -> Option<String> {
     Some(format!("has two columns called `{twice}`: expected a name for each"))
 }
 
-/// Refuses a table whose first line is a row like the others: its features are numbers, and its label is a number, or that of
-/// other rows. (Numbers from 0 on are names that some programs give.)
+/// Refuses a table whose first line looks like a row: its features are numbers, and its label is a number, or occurs in
+/// other rows. (Some programs name columns by numbers from 0 on.)
 pub(super) fn check(path: &Path, table: &Table) -> Result<(), DataError> {
     let Table { features, label: Some(label), labels: Some(labels), .. } = table else { return Ok(()) };
     let mut all = names(features).chain([label.as_str()]).enumerate();

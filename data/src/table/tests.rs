@@ -1,10 +1,10 @@
-//! Tables that are right, and every way for one to be wrong.
+//! Valid and invalid tables.
 
 use super::super::testing::TestDirectory;
 use super::*;
 use crate::batch::{Inputs, Pass};
 
-/// What reading this file says.
+/// The error of reading this file.
 fn refusal(text: &str) -> String {
     let directory = TestDirectory::new();
     read(&directory.file("table.csv", text)).unwrap_err().to_string()
@@ -29,7 +29,7 @@ fn the_label_is_where_the_header_says() {
     let mut same = read(&directory.file("behind.csv", format!("size,same,kind\n{behind}"))).unwrap();
     assert_eq!(same.schema.label.replace("label".to_owned()).as_deref(), Some("kind"));
     assert_eq!(data, same);
-    // As some programs mark UTF-8.
+    // Some programs start UTF-8 files with a mark.
     let marked = read(&directory.file("marked.csv", format!("\u{feff}label,size,same\n{in_front}"))).unwrap();
     assert_eq!(data, marked);
 }
@@ -37,7 +37,7 @@ fn the_label_is_where_the_header_says() {
 #[test]
 fn features_are_standardised_by_what_is_trained_on() {
     let directory = TestDirectory::new();
-    // Were the rows to test on counted, the mean would be far off.
+    // If the held-out rows were counted, the mean would be far off.
     let rows = rows(30, |row| {
         let value = if row % 10 == 9 { 1e6 } else { f64::from(row % 2) * 4.0 + 100.0 };
         format!("{value},5,{}\n", row % 2)
@@ -51,7 +51,7 @@ fn features_are_standardised_by_what_is_trained_on() {
     let mean = first.iter().sum::<f64>() / 27.0;
     let square = first.iter().map(|value| value * value).sum::<f64>() / 27.0;
     assert!(mean.abs() < 1e-6 && (square - 1.0).abs() < 1e-6, "{mean} {square}");
-    // A constant column says nothing, and is not divided by 0.
+    // A constant column carries no information, and is not divided by 0.
     assert!(values.iter().skip(1).step_by(2).all(|&value| value == 0.0));
 }
 
@@ -71,10 +71,10 @@ fn whole_numbers_are_classes_in_their_order() {
 fn what_is_wrong_is_named_by_line_and_column() {
     let header = "a,b,label\n1,2,x\n";
     let cases = [
-        ("1,two,x\n", "line 3, column `b`: `two` is no finite number"),
-        ("\n1,NaN,x\n", "line 4, column `b`: `NaN` is no finite number"),
-        (",2,x\n", "line 3, column `a`: `` is no finite number"),
-        ("1,2,\n", "line 3, column `label`: `` is no label"),
+        ("1,two,x\n", "line 3, column `b`: `two` is not a finite number"),
+        ("\n1,NaN,x\n", "line 4, column `b`: `NaN` is not a finite number"),
+        (",2,x\n", "line 3, column `a`: `` is not a finite number"),
+        ("1,2,\n", "line 3, column `label`: `` is not a label"),
         ("1,2\n", "line 3: has 2 cells: expected 3"),
         ("1,2,x,y\n", "line 3: has 4 cells: expected 3"),
         ("1,2,x\n", "2 rows, expected at least 10"),
@@ -98,9 +98,9 @@ fn a_header_that_is_a_row_is_seen() {
     let rows = |row: &str| row.repeat(12);
     for headless in ["5.1,3.5,setosa\n4.9,3.0,virginica\n", "1,0,1\n0,1,0\n"] {
         let message = refusal(&rows(headless));
-        assert!(message.contains("line 1: is a row of numbers, and no header"), "{message}");
+        assert!(message.contains("line 1: is a row of numbers, not a header"), "{message}");
     }
-    // Names that are numbers are names nevertheless.
+    // Numeric names are accepted.
     let directory = TestDirectory::new();
     for header in ["0,1,2", "0,1,label", "2019,2020,kind"] {
         let text = format!("{header}\n{}", rows("5,3,1\n4,3,0\n"));
@@ -118,7 +118,7 @@ fn labels_that_are_no_classes_are_refused() {
     let amounts = refusal(&table(&|row| format!("{}.5", row * 7)));
     assert!(amounts.contains("column `price`: the label has 400 different numbers in 400 rows"), "{amounts}");
     let rounded = refusal(&table(&|row| format!("{:.1}", f64::from(row % 150) / 7.0)));
-    assert!(rounded.contains("different numbers in 400 rows, as amounts have"), "{rounded}");
+    assert!(rounded.contains("different numbers in 400 rows, like a continuous quantity"), "{rounded}");
     let one = refusal(&table(&|_| "yes".to_owned()));
     assert!(
         one.contains("column `price`: the label is `yes` in all 400 rows: expected at least two"),
@@ -132,7 +132,7 @@ fn labels_that_are_no_classes_are_refused() {
     }
 }
 
-/// Columns in another order, and one more; then a row by itself, of no known class.
+/// Columns in another order, and one more; then a single row, of no known class.
 #[test]
 fn another_table_is_read_by_the_names_of_the_first() {
     let directory = TestDirectory::new();
@@ -151,11 +151,11 @@ fn another_table_is_read_by_the_names_of_the_first() {
     for (text, said) in [
         (
             "a,c,label\n1,2,cat\n",
-            "line 1: has no column `b`: the model was trained on `a`, `b`, and the columns are `a`, `c`, `label`",
+            "line 1: has no column `b`: the model was trained on `a`, `b`, but the columns are `a`, `c`, `label`",
         ),
         (
             "a,b,label\n1,2,cow\n",
-            "column `label`: `cow` is no class that the model knows: expected `ant`, `cat`, `dog`",
+            "column `label`: `cow` is not a class that the model knows: expected `ant`, `cat`, `dog`",
         ),
         ("a,b,label\n", "0 rows, expected at least 1"),
     ] {

@@ -1,4 +1,4 @@
-//! Records that are right, and every way for one to be wrong.
+//! Valid and invalid records.
 
 use std::io::Cursor;
 
@@ -39,7 +39,7 @@ fn frames(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     file
 }
 
-/// Twenty plain images of three classes; sample i of those to train on is image i + i / 9.
+/// Twenty plain images of three classes; training sample i is image i + i / 9.
 fn twenty() -> Vec<u8> {
     frames((0..20).map(|number| plain(number, i64::from(number % 3))))
 }
@@ -75,7 +75,7 @@ fn files_of_a_directory_are_trained_or_tested_on() {
 
     let empty = TestDirectory::new();
     let message = read(empty.path(), &Options::default()).unwrap_err().to_string();
-    assert!(message.contains("holds no file with `tfrec` in its name"), "{message}");
+    assert!(message.contains("contains no file with `tfrec` in its name"), "{message}");
 }
 
 #[test]
@@ -105,13 +105,13 @@ fn a_flipped_byte_is_named_by_its_record() {
         file[at] ^= 1;
         file
     };
-    // In a record: seen when it is read, and nowhere else.
+    // In a record: detected only when it is read.
     let classes = Options { classes: Some(3), ..Options::default() };
     let data = load(with_flip(4 * frame + HEADER_BYTES + 9), &classes).unwrap();
     let message = data.train.batch(&[3, 4], Pass::Evaluation).unwrap_err().to_string();
     assert!(message.contains("some.tfrecord`, record 4: its checksum is wrong"), "{message}");
     assert!(data.train.batch(&[3, 5], Pass::Evaluation).is_ok());
-    // All records are read if nobody says how many classes there are.
+    // All records are read if the number of classes is not given.
     let message = load(with_flip(4 * frame + HEADER_BYTES + 9), &Options::default()).unwrap_err().to_string();
     assert!(message.contains("record 4: its checksum"), "{message}");
     let message = load(with_flip(7 * frame), &classes).unwrap_err().to_string();
@@ -138,7 +138,7 @@ fn what_a_record_lacks_is_named() {
         (example([("image", bytes(b"\x89PNG\r\n\x1a\nxx")), ("label", integer(0))]), "cannot be decoded"),
         (plain(0, 2), "has the label 2: expected one from 0 to 1"),
         (plain(0, -1), "has the label -1"),
-        (vec![0xff; 9], "holds no `tf.train.Example`"),
+        (vec![0xff; 9], "does not contain a `tf.train.Example`"),
     ];
     for (record, expected) in cases {
         let message = refusal(record);
