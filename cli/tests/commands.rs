@@ -187,7 +187,7 @@ fn nonsense_is_refused() {
     }
 }
 
-/// A small training run on two ranks, its device as it is asked for.
+/// A small training run on two ranks, on the device that is requested.
 #[cfg(feature = "candle")]
 fn train(device: &str) -> Output {
     run(&format!("train --threads 2 --epochs 1 --hidden 8 --batch-size 500 {device}"))
@@ -198,7 +198,7 @@ fn train(device: &str) -> Output {
 fn a_run_says_where_it_computes() {
     // What a GPU does not do is left to the CPU, whether there is one or not.
     let auto = "on the CPU: on a GPU gradients travel from there as f32, and not as bf16\n";
-    for (device, said) in [("--device cpu", "on the CPU: asked for\n"), ("--wire bf16", auto)] {
+    for (device, said) in [("--device cpu", "on the CPU: requested\n"), ("--wire bf16", auto)] {
         let output = train(device);
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -217,8 +217,7 @@ fn a_build_without_gpus_says_so() {
 #[cfg(feature = "candle")]
 #[test]
 fn gpus_that_cannot_be_had_are_refused_by_name() {
-    let wire =
-        ("--device cuda --wire f16", "gradients travel from there as f32, and not as f16; leave it out");
+    let wire = ("--device cuda --wire f16", "gradients are sent as f32, not as f16; leave it out");
     let name = ("--device gpu", "no device is called \"gpu\"");
     let mut refused = vec![wire, name];
     if cfg!(not(feature = "cuda")) {

@@ -14,7 +14,7 @@ mod fused;
 mod linear;
 mod loss;
 mod parameters;
-#[allow(unsafe_code, reason = "the product takes addresses")]
+#[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
 
 pub use fused::{Function, apply};
@@ -80,7 +80,7 @@ impl<B, F> fmt::Debug for Network<B, F> {
 }
 
 impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
-    /// A model that was built from these parameters; all of them must exist by now.
+    /// A model that was built from these parameters, all of which must exist by now.
     pub fn new(parameters: &Parameters, loss: F) -> Self {
         let (described, tensors) = parameters.all();
         Self { described, tensors, loss, batch: std::marker::PhantomData }
@@ -123,24 +123,24 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
 
 /// Copies values into a contiguous tensor in place, from another one of its shape.
 pub(super) fn overwrite(tensor: &Tensor, values: &Tensor) -> candle_core::Result<()> {
-    // Flat: a scalar has no dimension to write along. Detached: it is not part of a derivative.
+    // Flattened, since a scalar has no dimension to write along; detached, since this is not part of a derivative.
     tensor.detach().flatten_all()?.slice_set(&values.detach().flatten_all()?, 0, 0)
 }
 
-/// Passes the values of a tensor, in place.
+/// Calls a function with a tensor's values, which it may change in place.
 struct See<'a>(RefCell<Seer<'a>>);
 
 type Seer<'a> = &'a mut dyn FnMut(&mut [f32]);
 
 impl InplaceOp1 for See<'_> {
     fn name(&self) -> &'static str {
-        "see"
+        "with-values"
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let CpuStorage::F32(values) = storage else { candle_core::bail!("a parameter that is not f32") };
+        let CpuStorage::F32(values) = storage else { candle_core::bail!("expected a parameter of type f32") };
         let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("a parameter with gaps")
+            candle_core::bail!("expected a contiguous parameter")
         };
         (self.0.borrow_mut())(&mut values[start..end]);
         Ok(())

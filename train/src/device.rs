@@ -1,7 +1,7 @@
 //! The device of a model: the CPU or, with the feature `cuda`, this rank's GPU.
 //!
-//! On a GPU, gradients and parameters stay there. Values go through the host when they are broadcast, compared, saved or read,
-//! which is rare: so files and hashes are the same as the CPU's.
+//! On a GPU, gradients and parameters stay there. Values pass through the host when they are broadcast, compared, saved or
+//! read, which is rare; so files and hashes are the same as on the CPU.
 
 #[cfg(feature = "candle")]
 mod choice;
@@ -14,16 +14,15 @@ use super::buckets::{BucketSettings, Order, Overlap, Wire};
 /// The first of these settings that a GPU does not support, if any.
 pub(super) fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<String> {
     let what = match buckets {
-        _ if is_traced => "what it does when is not recorded for a trace".to_owned(),
+        _ if is_traced => "no trace is recorded".to_owned(),
         BucketSettings { order: Order::Tree, .. } => {
-            "gradients are not added up there in an order that does not depend on the number of ranks"
-                .to_owned()
+            "the order of additions depends on the number of ranks".to_owned()
         }
         BucketSettings { wire: wire @ (Wire::Bf16 | Wire::F16), .. } => {
-            format!("gradients travel from there as f32, and not as {wire}")
+            format!("gradients are sent as f32, not as {wire}")
         }
         BucketSettings { overlap: Overlap::InTurn, .. } => {
-            "gradients travel from there beside the backward pass, and not in turn".to_owned()
+            "gradients are sent during the backward pass, not in turn".to_owned()
         }
         _ => return None,
     };

@@ -1,5 +1,5 @@
-//! Estimates a run's memory, roughly, and compares it with what is available before allocating: running out of memory
-//! would otherwise kill some process, perhaps another one.
+//! Estimates the memory of a run, and compares it with the available memory before allocating: otherwise the kernel would
+//! kill some process, perhaps another one.
 
 use crate::buckets::Wire;
 use crate::compare::agree;
@@ -9,19 +9,19 @@ use crate::optimizer::OptimizerKind;
 use unisono::Communicator;
 use unisono::internals::{AvailableMemory, host, text};
 
-/// The bytes of a number.
+/// The size of a number in bytes.
 pub(super) const NUMBER: f64 = size_of::<f32>() as f64;
 
-/// The memory of a rank of a run, in bytes. An estimate: small things are ignored.
+/// The estimated memory of a rank, in bytes; small items are ignored.
 ///
-/// Floating-point, so that an absurd size is large and does not overflow.
+/// Floating-point, so that an absurd size does not overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Needs {
     /// The part of the data set that is in memory.
     pub data: f64,
     /// The model's parameters.
     pub parameters: f64,
-    /// The buckets of gradients, and the sums in a tree.
+    /// The gradient buckets, and the sums of a tree.
     pub gradients: f64,
     /// The optimizer state.
     pub optimizer: f64,
@@ -32,8 +32,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// The needs of training a model of this size, with so many samples per pass, this optimizer and this
-    /// wire format.
+    /// The needs of training a model of this size, with this number of samples per pass, optimizer and wire format.
     pub fn of(size: &Size, samples: usize, optimizer: OptimizerKind, wire: Wire) -> Self {
         let parameters = NUMBER * size.parameters;
         let moments = match optimizer {
@@ -50,7 +49,7 @@ impl Needs {
         }
     }
 
-    /// Refuses a run for which this node has not enough memory, for all its ranks together. Called by all ranks.
+    /// Refuses a run for whose ranks this node lacks memory. All ranks call it.
     ///
     /// # Errors
     /// [`TrainError::Setting`] on the lowest rank of a node without enough memory, [`TrainError::Elsewhere`] on the others.

@@ -38,7 +38,7 @@ impl Places<'_> {
             if checkpoint::is_one(directory) {
                 let directory = directory.display();
                 let why = format!(
-                    "`{directory}` is itself a checkpoint: expected the directory that it is in, or a new one"
+                    "`{directory}` is itself a checkpoint: expected the directory that contains it, or a new one"
                 );
                 return Err(TrainError::Setting(why));
             }
@@ -84,10 +84,10 @@ fn is_writable(directory: &Path) -> io::Result<()> {
     let above = directory.ancestors().map(|path| if path == nothing { Path::new(".") } else { path });
     let there = above.into_iter().find(|path| path.symlink_metadata().is_ok()).unwrap_or(nothing);
     if !there.metadata()?.is_dir() {
-        let why = format!("`{}` is no directory", there.display());
+        let why = format!("`{}` is not a directory", there.display());
         return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
     }
-    // Permissions are not enough: some file systems permit no new files to anyone.
+    // Checking permissions is not enough: some file systems permit no new files.
     let trial = there.join(format!(".unisono-{}", std::process::id()));
     fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial))
 }

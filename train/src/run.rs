@@ -40,7 +40,7 @@ pub struct RunSettings {
     pub log_directory: Option<PathBuf>,
     /// The file for a trace of all ranks, for `chrome://tracing` or Perfetto.
     pub trace: Option<PathBuf>,
-    /// The device and the reason for its choice, as text: "on the CPU: asked for".
+    /// The device and the reason for its choice, as text: "on the CPU: requested".
     pub computes: Option<String>,
     /// A description of the run, stored in checkpoints.
     pub description: serde_json::Value,

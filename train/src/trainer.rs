@@ -35,7 +35,7 @@ pub struct Trainer<'a, R: Replica, F> {
     saved_at: Instant,
     log: Log,
     resumed: Option<Resumed>,
-    /// Set once a rank was asked to stop.
+    /// Set once a rank has been asked to stop.
     is_stopping: bool,
     stragglers: Stragglers,
 }
@@ -178,8 +178,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         }
     }
 
-    /// Runs the rest of an epoch, then evaluates on the held-out samples; not if the run must stop, since there may be no
-    /// time for that.
+    /// Runs the rest of an epoch, then evaluates on the held-out samples, unless the run must stop and may have no time for
+    /// it.
     fn epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
         let first = self.progress.step_in_epoch;
         let mut steps = self.feed.epoch(self.progress.epoch, first)?;
@@ -269,7 +269,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             }
         }
         if !tally.loss.is_finite() {
-            // As it travels.
+            // As f32, which is how the loss is sent.
             let found = compare::all_where(self.comm, !(report.own.loss as f32).is_finite())?;
             let (step, loss) = (step_in_epoch + 1, tally.mean_loss());
             return Err(TrainError::Diverged { ranks: found, of: ranks, epoch, step, loss });
@@ -310,7 +310,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     }
 }
 
-/// Opens the checkpoint directory of a run, and empties it if so requested.
+/// Opens the checkpoint directory of a run, and empties it if requested.
 fn open(kept: &Checkpoints, resumes: bool) -> Result<Store, CheckpointError> {
     let store = Store::open(&kept.directory, kept.keep)?;
     if kept.overwrites && !resumes {

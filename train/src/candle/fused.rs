@@ -1,14 +1,13 @@
 //! Operations of our own, each a single loop with a derivative.
 //!
-//! Candle's fused normalisation and softmax have no derivative, the derivative of its max-pooling
-//! is a quarter of the true one, and whatever is composed of its elementary operations pays a
-//! pass over memory and an allocation for each of them.
+//! Candle's fused normalisation and softmax have no derivative, the derivative of its max-pooling is a quarter of the true
+//! one, and compositions of its elementary operations cost a pass over memory and an allocation for each.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, bail};
 
-/// A function of a tensor of `f32`, written as loops over its values in row-major order.
+/// A function of an `f32` tensor, written as loops over its values in row-major order.
 pub trait Function: Send + Sync + 'static {
-    /// The name that errors call it by.
+    /// The name in error messages.
     const NAME: &'static str;
 
     /// The shape of the result for an input of shape `dims`.
@@ -16,26 +15,27 @@ pub trait Function: Send + Sync + 'static {
         dims.to_vec()
     }
 
-    /// Writes the function of `x`, of shape `dims`, to `y`, which is all 0 before.
+    /// Writes the function of `x`, of shape `dims`, to `y`, which is zeroed before.
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]);
 
-    /// Writes the loss's derivative by `x`, of shape `dims`, to `dx`, which is all 0 before;
-    /// `dy` is that by `y`.
+    /// Writes the derivative of the loss with respect to `x`, of shape `dims`, to `dx`, which is zeroed before; `dy` is the
+    /// derivative with respect to `y`.
     fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]);
 
-    /// The same, composed of candle's own operations, which it can derive: for a GPU, whose memory no loop reaches.
+    /// The same function composed of candle operations, which have derivatives: for a GPU, whose memory a loop cannot
+    /// access.
     ///
     /// # Errors
-    /// Where nothing else is written: the function is for the CPU only.
+    /// Unless implemented: the function is then for the CPU only.
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
         bail!("{} works on the CPU only, and its input is on {:?}", Self::NAME, x.device().location())
     }
 }
 
-/// Applies `function` to `x`: by its loops on the CPU, and elsewhere as it is composed.
+/// Applies `function` to `x`: by its loops on the CPU, and by its composition elsewhere.
 ///
 /// # Errors
-/// If `x` is no tensor of `f32`, or on a device that the function is not for.
+/// If `x` is not an `f32` tensor, or on a device that the function does not support.
 pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return function.composed(x);

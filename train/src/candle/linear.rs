@@ -1,5 +1,5 @@
-//! A linear layer in one operation: forward one product, backward two products and one sum, which write the gradients
-//! in place in their buckets.
+//! A linear layer as one operation: one product forward, and backward two products and one sum, which write gradients
+//! directly to their buckets.
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
@@ -10,7 +10,7 @@ use crate::replica::Fill;
 
 /// `x -> x weight + bias`, or `x -> max(x weight + bias, 0)`.
 ///
-/// The weight is stored as `inputs x outputs`, the order that the product reads it in.
+/// The weight is stored as `inputs x outputs`, the order in which the product reads it.
 #[derive(Debug)]
 pub struct Linear {
     parameters: Parameters,
@@ -47,7 +47,7 @@ impl Linear {
         Ok(Self { bias: Some(Array { index, tensor }), ..layer })
     }
 
-    /// Adds a layer without a bias, whose weight is called `name`.
+    /// Adds a layer without a bias, whose weight has the name `name`.
     ///
     /// # Errors
     /// If a parameter of this name exists.
@@ -94,7 +94,7 @@ impl Linear {
         x.contiguous()?.apply_op2(self.parameters.anchor(), operation)
     }
 
-    /// The layer as candle operations.
+    /// The layer, composed of candle operations.
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
         let y = x.matmul(&self.weight.tensor)?;
         let y = self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(&bias.tensor))?;
@@ -102,14 +102,14 @@ impl Linear {
     }
 }
 
-/// One forward pass through the layer, and its derivative.
+/// One forward pass through the layer, with its derivative.
 struct Operation {
     weight: Array,
     bias: Option<Array>,
     inputs: usize,
     outputs: usize,
     has_relu: bool,
-    /// Whether anything before the layer needs a gradient.
+    /// Whether an earlier layer needs a gradient.
     passes_on: bool,
 }
 
@@ -188,7 +188,7 @@ impl CustomOp2 for Operation {
     }
 }
 
-/// Adds up all rows.
+/// Sums all rows.
 fn add_rows(target: &mut [f32], fill: Fill, rows: &[f32]) {
     if fill == Fill::Set {
         target.fill(0.0);

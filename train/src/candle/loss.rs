@@ -1,16 +1,16 @@
-//! The loss of a classification, in one operation.
+//! The loss of a classification, as one operation.
 
 use candle_core::{Result, Tensor, bail};
 
 use super::fused::{Function, apply};
 
-/// The sum over rows of the cross-entropy of their softmax and their target, in nats: a scalar.
+/// The sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
 ///
-/// `logits` is `rows x classes`, `targets` holds a class of `u32` for each row. They are best on the CPU, where they are looked
-/// at, wherever the logits are.
+/// `logits` is `rows x classes`, `targets` contains a class of type `u32` for each row. Keep targets on the CPU, where they
+/// are read, wherever the logits are.
 ///
 /// # Errors
-/// If there are not as many targets as rows, or one is no class.
+/// If the numbers of targets and rows differ, or a target is not a class.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let (rows, classes) = logits.dims2()?;
     let targets = targets.flatten_all()?.to_vec1::<u32>()?;
@@ -18,7 +18,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         bail!("{} targets for {rows} rows of logits", targets.len());
     }
     if let Some(target) = targets.iter().find(|&&target| target as usize >= classes) {
-        bail!("target {target} is none of {classes} classes");
+        bail!("target {target} is not one of {classes} classes");
     }
     apply(CrossEntropy { targets }, logits)
 }

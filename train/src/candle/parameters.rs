@@ -1,8 +1,8 @@
 //! Parameters with reproducible initial values, and gradients that are reported.
 //!
-//! Candle has no hooks, but a custom operation controls its own backward pass. A parameter here is the
-//! result of an operation with an empty input, made once. Its values are updated in place, so a
-//! step copies nothing; and candle calls its derivative once all uses of the parameter have added to the gradient.
+//! Candle has no hooks, but a custom operation defines its own derivative. A parameter here is the result of an operation
+//! with an empty input, created once. Its values are updated in place, so a step copies nothing; and candle calls the
+//! derivative once all uses of the parameter have added to the gradient.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,8 +33,7 @@ pub(super) fn reporting_to(
     GRADIENTS.set(gradients, backward)
 }
 
-/// Reports the gradient of a parameter to the running backward pass; ignores it if a user's program runs the
-/// pass itself.
+/// Reports the gradient of a parameter to the running backward pass; ignores it if the user's program runs the pass itself.
 pub(super) fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
     if GRADIENTS.is_set() {
         GRADIENTS.with(|gradients| gradients.put(index, write));
@@ -60,7 +59,7 @@ fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
 pub struct Parameters {
     seed: u64,
     made: Arc<Mutex<Vec<(Parameter, Tensor)>>>,
-    /// An input of every operation that reports gradients, so that candle looks for derivatives there.
+    /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
     has_loops: bool,
 }
@@ -68,7 +67,7 @@ pub struct Parameters {
 impl Parameters {
     /// An empty set on the CPU. Called by all ranks with the same seed.
     pub fn new(seed: u64) -> Self {
-        Self::on(&Device::Cpu, seed).expect("one number is a tensor")
+        Self::on(&Device::Cpu, seed).expect("a tensor of one number")
     }
 
     /// An empty set on a device. Called by all ranks with the same seed.
@@ -80,18 +79,18 @@ impl Parameters {
         Ok(Self { seed, made: Arc::default(), anchor, has_loops: device.is_cpu() })
     }
 
-    /// Their device, on which the model computes.
+    /// The device on which the model computes.
     pub fn device(&self) -> &Device {
         self.anchor.device()
     }
 
-    /// Whether operations of our own compute gradients, and write them where they are reduced: on the CPU. Elsewhere, layers are
-    /// composed of candle's operations.
+    /// Whether our own operations compute gradients, and write them to their buckets: on the CPU. Elsewhere, layers are
+    /// composed of candle operations.
     pub(super) fn are_written_by_loops(&self) -> bool {
         self.has_loops
     }
 
-    /// Computes on the CPU as on a GPU.
+    /// Computes on the CPU like on a GPU.
     #[cfg(test)]
     pub(crate) fn composed(seed: u64) -> Self {
         Self { has_loops: false, ..Self::new(seed) }
@@ -139,7 +138,8 @@ impl Parameters {
         (0..count).map(|_| (mean + deviation * draw()) as f32).collect()
     }
 
-    /// Adds a parameter of a layer, which reports its gradient by itself if that is written by loops; its index, and its values.
+    /// Adds a parameter of a layer that reports the gradient itself if it computes it by loops; returns the index and the
+    /// values.
     pub(super) fn add_plain(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<(usize, Tensor)> {
         if !self.has_loops {
             let index = self.lock().len();
@@ -149,7 +149,7 @@ impl Parameters {
         Ok((self.register(name, &shape, tensor.clone())?, tensor))
     }
 
-    /// Adds a parameter whose gradient is reported when candle knows all of it.
+    /// Adds a parameter whose gradient is reported once candle has computed all of it.
     fn report_whole(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<Tensor> {
         let index = self.lock().len();
         let made = Made { index, shape: shape.clone(), values: Mutex::new(values) };
@@ -161,7 +161,7 @@ impl Parameters {
     fn register(&self, name: &str, shape: &Shape, tensor: Tensor) -> Result<usize> {
         let mut made = self.lock();
         if made.iter().any(|(parameter, _)| parameter.name == name) {
-            bail!("there are two parameters called {name}");
+            bail!("two parameters have the name {name}");
         }
         made.push((Parameter::new(name, shape.dims()), tensor));
         Ok(made.len() - 1)
@@ -173,7 +173,7 @@ impl Parameters {
 
     fn stream(&self, name: &str) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        // FNV-1a: the standard library's hashes may change from release to release.
+        // FNV-1a: the standard library's hashes may change between releases.
         rng.set_stream(name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         }));
@@ -185,7 +185,7 @@ impl Parameters {
 struct Made {
     index: usize,
     shape: Shape,
-    /// Taken by the only forward pass there is.
+    /// Taken by the only forward pass.
     values: Mutex<Vec<f32>>,
 }
 
@@ -220,7 +220,7 @@ impl CustomOp1 for Made {
     }
 }
 
-/// Parameters as a backend of `candle_nn`.
+/// The parameters as a backend of `candle_nn`.
 struct Backend(Parameters);
 
 impl fmt::Debug for Backend {
@@ -234,17 +234,17 @@ impl SimpleBackend for Backend {
         let own = self.0.device();
         if dtype != DType::F32 || !device.same_device(own) {
             bail!(
-                "parameter {name} is asked for as {dtype:?} on {:?}: only f32 on {:?} is trained",
+                "parameter {name} is requested as {dtype:?} on {:?}, but only f32 on {:?} is supported",
                 device.location(),
                 own.location()
             );
         }
         if let Some((parameter, tensor)) = self.0.lock().iter().find(|(parameter, _)| parameter.name == name)
         {
-            // Layers that share a weight ask for it twice.
+            // Layers that share a weight request it twice.
             if parameter.shape != shape.dims() {
                 bail!(
-                    "parameter {name} is asked for with shape {shape:?}, and there is one of {:?}",
+                    "parameter {name} is requested with shape {shape:?}, but exists with {:?}",
                     parameter.shape
                 );
             }
@@ -271,7 +271,7 @@ impl SimpleBackend for Backend {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("parameter {name} is asked for without a shape")
+        bail!("parameter {name} is requested without a shape")
     }
 
     fn contains_tensor(&self, name: &str) -> bool {

@@ -1,6 +1,6 @@
-//! Matrix products that write where they are told to.
+//! Matrix products that write to a given place.
 //!
-//! Candle's own give a new tensor each; a gradient would be written, read and written again before it is in its bucket.
+//! Candle's own return a new tensor each, and a gradient would be written, read and written again to get into its bucket.
 
 use std::cell::RefCell;
 
@@ -9,7 +9,7 @@ use gemm::Parallelism;
 
 use crate::replica::Fill;
 
-/// A matrix, row by row.
+/// A row-major matrix.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     values: &'a [f32],
@@ -19,31 +19,31 @@ pub(super) struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     /// # Panics
-    /// If there are not as many values.
+    /// If the number of values is wrong.
     pub(super) fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
         assert_eq!(values.len(), rows * columns, "a matrix of {rows} x {columns}");
         Self { values, rows, columns }
     }
 }
 
-/// `target = a b`, or `target += a b`; target is `a.rows x b.columns`, row by row.
+/// Computes `target = a b`, or `target += a b`; `target` is `a.rows x b.columns`, row-major.
 pub(super) fn product(target: &mut [f32], fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
     let (rows, columns, inner) = (a.rows, b.columns, a.columns);
     assert_eq!(inner, b.rows, "{rows} x {inner} times {} x {columns}", b.rows);
     strided(target, fill, (rows, columns, inner), (a.values, inner, 1), (b.values, columns, 1));
 }
 
-/// `target = aᵀ b`, or `target += aᵀ b`; target is `a.columns x b.columns`, row by row.
+/// Computes `target = aᵀ b`, or `target += aᵀ b`; `target` is `a.columns x b.columns`, row-major.
 pub(super) fn transposed_product(target: &mut [f32], fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
     let (rows, columns, inner) = (a.columns, b.columns, a.rows);
     assert_eq!(inner, b.rows, "{rows} x {inner} times {} x {columns}", b.rows);
     strided(target, fill, (rows, columns, inner), (a.values, 1, rows), (b.values, columns, 1));
 }
 
-/// `target = a bᵀ`; target is `a.rows x b.rows`, row by row.
+/// Computes `target = a bᵀ`; `target` is `a.rows x b.rows`, row-major.
 ///
-/// It is made as `(b aᵀ)ᵀ`: in that order the product runs along the rows of `b`, which is the large one of a layer's
-/// matrices. (128 x 4096 by 4096 x 4096: 116 GFLOP/s instead of 50.) What must be turned for it is small.
+/// It is computed as `(b aᵀ)ᵀ`: then the product runs along the rows of `b`, which is the large matrix of a layer. (128 x
+/// 4096 by 4096 x 4096: 116 GFLOP/s instead of 50.) The matrices to transpose for that are small.
 pub(super) fn product_transposed(target: &mut [f32], a: Matrix<'_>, b: Matrix<'_>) {
     let (rows, columns, inner) = (b.rows, a.rows, a.columns);
     assert_eq!(inner, b.columns, "{columns} x {inner} times the other way {rows} x {}", b.columns);
@@ -55,13 +55,13 @@ pub(super) fn product_transposed(target: &mut [f32], a: Matrix<'_>, b: Matrix<'_
 }
 
 thread_local! {
-    /// What is turned, kept from step to step: fresh memory costs as much as the turning.
+    /// The transposed matrices, kept from step to step: fresh memory costs as much as the transposition.
     static TURNED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Writes the rows of a matrix as columns.
+/// Transposes a matrix.
 fn transpose(matrix: Matrix<'_>, target: &mut [f32]) {
-    /// What is read and what is written of a square stays in the nearest cache.
+    // Reads and writes of a square stay in the L1 cache.
     const SIDE: usize = 16;
     let Matrix { values, rows, columns } = matrix;
     assert_eq!(target.len(), values.len());
@@ -76,10 +76,10 @@ fn transpose(matrix: Matrix<'_>, target: &mut [f32]) {
     }
 }
 
-/// Values, and how far apart those of neighbouring rows and of neighbouring columns are.
+/// Values, with the distance between neighbouring rows and between neighbouring columns.
 type Strided<'a> = (&'a [f32], usize, usize);
 
-/// `target` is `rows x columns`, row by row; `a` is `rows x inner`, `b` is `inner x columns`.
+/// `target` is `rows x columns`, row-major; `a` is `rows x inner`, `b` is `inner x columns`.
 fn strided(
     target: &mut [f32],
     fill: Fill,
@@ -97,7 +97,7 @@ fn strided(
         threads => Parallelism::Rayon(threads),
     };
     let alpha = if fill == Fill::Add { 1.0 } else { 0.0 };
-    // SAFETY: the three matrices lie inside of their slices, as was just asserted; `target` is borrowed mutably, so it is
+    // SAFETY: the three matrices lie within their slices, as was just asserted; `target` is borrowed mutably, so it overlaps
     // none of the others, and its elements are distinct.
     unsafe {
         gemm::gemm(
@@ -128,7 +128,7 @@ fn strided(
 mod tests {
     use super::*;
 
-    /// Small whole numbers: their products are exact.
+    // Small integers: their products are exact.
     fn numbers(count: usize, step: usize) -> Vec<f32> {
         (0..count).map(|at| (at * step % 11) as f32 - 5.0).collect()
     }

@@ -1,4 +1,4 @@
-//! What holds for every model of candle's.
+//! Properties of every candle model.
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::Module;
@@ -6,7 +6,7 @@ use candle_nn::Module;
 use super::*;
 use crate::replica::Fill;
 
-/// Gradients as they are put, by the index of their parameter.
+/// Gradients by the index of their parameter.
 #[derive(Default)]
 struct Gathered {
     tally: Option<Tally>,
@@ -36,7 +36,7 @@ fn gathered<R: Replica>(replica: &mut R, batch: &R::Batch) -> Gathered {
     gathered
 }
 
-/// The sum of squares of what `forward` gives.
+/// The sum of the squares of the results of `forward`.
 fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
     parameters: &Parameters,
     forward: F,
@@ -48,7 +48,7 @@ fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
     })
 }
 
-/// Every parameter has a gradient, and along it the loss rises as steeply as it is long.
+/// Checks that every parameter has a gradient, and that the loss rises along it by its length.
 pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
     let gradients = gathered(replica, batch).gradients;
     assert_eq!(gradients.len(), replica.parameters().len());
@@ -70,12 +70,12 @@ pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
     }
 }
 
-/// What a function is composed of has its values and its derivative.
+/// Checks that the composition of a function has the same values and derivative.
 pub(crate) fn check_composed<F: fused::Function>(function: impl Fn() -> F, x: &Tensor) {
     let x = candle_core::Var::from_tensor(x).unwrap();
     let [(y, dx), (y_composed, dx_composed)] = [false, true].map(|is_composed| {
         let y = if is_composed { function().composed(&x) } else { apply(function(), &x) }.unwrap();
-        // Each value counts differently.
+        // Each value has a different weight.
         let weights: Vec<f32> = (0..y.elem_count()).map(|at| (at * 5 % 7) as f32 - 2.0).collect();
         let weights = Tensor::from_vec(weights, y.shape(), &Device::Cpu).unwrap();
         let gradients = (&y * weights).unwrap().sum_all().unwrap().backward().unwrap();
@@ -95,7 +95,7 @@ fn assert_close(name: &str, expected: &Tensor, found: &Tensor) {
     }
 }
 
-/// Two replicas of the same values have the same gradients.
+/// Checks that two replicas with the same values have the same gradients.
 pub(crate) fn check_same_gradients<R: Replica, S: Replica<Batch = R::Batch>>(
     one: &mut R,
     other: &mut S,
@@ -194,7 +194,7 @@ fn a_linear_layer_that_is_used_twice_says_so() {
     assert!(message.contains("twice was put twice in one pass"), "{message}");
 }
 
-/// One pass into real buckets.
+/// Runs one pass into real buckets.
 fn pass_into_buckets(replica: &mut impl Replica<Batch = Tensor>) {
     use crate::buckets::{BucketSettings, Buckets, Pass};
     let mut comm = unisono::Communicator::threads(1).unwrap().remove(0);
@@ -209,7 +209,11 @@ fn names_are_unique_and_shapes_are_kept() {
     let parameters = Parameters::new(0);
     parameters.add("weight", 3, 1.0).unwrap();
     assert!(
-        parameters.add("weight", 3, 1.0).unwrap_err().to_string().contains("two parameters called weight")
+        parameters
+            .add("weight", 3, 1.0)
+            .unwrap_err()
+            .to_string()
+            .contains("two parameters have the name weight")
     );
     let wrong = parameters.var_builder().get(4, "weight").unwrap_err();
     assert!(wrong.to_string().contains("[4]"), "{wrong}");

@@ -14,7 +14,7 @@ pub enum CheckpointError {
         path.display()
     )]
     Directory {
-        /// The directory, or the operation that failed in it.
+        /// The directory, or the file in it.
         path: PathBuf,
         /// The system's error.
         error: io::Error,
@@ -46,8 +46,8 @@ pub enum CheckpointError {
     },
     /// The state cannot be stored: saving refuses it, rather than loading.
     #[error(
-        "the state of step {step} does not survive being written as JSON: {error}; are there numbers in it that \
-         are infinite or NaN?"
+        "the state of step {step} cannot be stored as JSON: {error}; check that it contains no infinite or NaN \
+         numbers"
     )]
     State {
         /// The step.
@@ -64,7 +64,7 @@ pub enum CheckpointError {
         error: io::Error,
     },
     /// A file is damaged, or not part of a checkpoint.
-    #[error("`{}` is no whole checkpoint file: {why}; expected it as it was saved", path.display())]
+    #[error("`{}` is not a complete checkpoint file: {why}; restore it, or use another checkpoint", path.display())]
     Broken {
         /// The file.
         path: PathBuf,

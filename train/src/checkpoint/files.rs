@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{CheckpointError, Tensor};
 
-/// How many values are converted and checksummed at a time: they stay in the cache meanwhile.
+/// The number of values that are converted and checksummed at a time; they stay in the cache.
 const PIECE: usize = 16 << 10;
 /// The maximum size of a header or a state, a hundred times a sensible one; larger ones are not read.
 const MOST_TEXT_BYTES: u64 = 100 << 20;
@@ -72,7 +72,7 @@ pub(super) fn write_tensors(path: &Path, tensors: &[Tensor]) -> Result<Sum, Chec
         (tensor.name.clone(), info)
     };
     let metadata = Metadata::new(None, tensors.iter().map(describe).collect());
-    let metadata = metadata.expect("tensors were checked, and lie one after the other");
+    let metadata = metadata.expect("the tensors were checked and are contiguous");
     let mut header = serde_json::to_vec(&metadata).expect("names and numbers are JSON");
     header.resize(header.len().next_multiple_of(8), b' ');
     let write = || {
@@ -97,7 +97,7 @@ pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, C
     let broken = |why: String| CheckpointError::broken(path, why);
     // The file may still end early, if it changes after the check.
     let unreadable = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => broken("it ends early".into()),
+        io::ErrorKind::UnexpectedEof => broken("it is truncated".into()),
         _ => CheckpointError::Read { path: path.into(), error },
     };
     let (file, bytes) = open(path)?;
@@ -109,13 +109,13 @@ pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, C
     file.take(&mut size).map_err(unreadable)?;
     let size = u64::from_le_bytes(size);
     if size > MOST_TEXT_BYTES.min(bytes - 8) {
-        return Err(broken(format!("its header claims to have {size} bytes")));
+        return Err(broken(format!("its header claims a size of {size} bytes")));
     }
     let mut header = vec![0; size as usize];
     file.take(&mut header).map_err(unreadable)?;
     // Checks that the tensors are contiguous and match their shapes.
     let metadata: Metadata =
-        serde_json::from_slice(&header).map_err(|error| broken(format!("its header is wrong: {error}")))?;
+        serde_json::from_slice(&header).map_err(|error| broken(format!("its header is invalid: {error}")))?;
     if metadata.data_len() as u64 != bytes - 8 - size {
         return Err(broken(format!(
             "its tensors have {} bytes, not {}",
@@ -141,7 +141,7 @@ pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, C
     Ok(tensors)
 }
 
-/// Reads so many values. The file has that many, or no memory is allocated for them.
+/// Reads this many values. The caller has checked the file's size, so a damaged header allocates nothing.
 fn read_values(file: &mut Summing<File>, count: usize) -> io::Result<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count)?;

@@ -105,7 +105,7 @@ fn content<S: DeserializeOwned>(path: &Path) -> Result<Content<S>, CheckpointErr
     let wrong = |error: serde_json::Error| CheckpointError::broken(&file, error.to_string());
     let Version { format } = serde_json::from_str(&content).map_err(wrong)?;
     if format != FORMAT {
-        let why = format!("its format is {format}, and this program reads only {FORMAT}");
+        let why = format!("its format is {format}, but this program reads only {FORMAT}");
         return Err(CheckpointError::broken(&file, why));
     }
     serde_json::from_str(&content).map_err(wrong)

@@ -192,12 +192,12 @@ impl Writer {
         })
     }
 
-    /// A name that is not a checkpoint's, so that its contents are never taken for one.
+    /// A name that is not a checkpoint's, so that its contents are never mistaken for one.
     fn partial(&self, step: u64) -> PathBuf {
         self.directory.join(format!(".{}-{}{PARTIAL}", name(step), std::process::id()))
     }
 
-    /// Deletes a checkpoint, which ceases to be one at once rather than file by file.
+    /// Deletes a checkpoint: renames it first, so that it stops being one at once.
     fn remove(&self, step: u64, path: &Path) -> io::Result<()> {
         let partial = self.partial(step);
         fs::rename(path, &partial)?;
@@ -229,7 +229,7 @@ where
     let content = Content { format: FORMAT, step, parameters, optimizer, state };
     let wrong = |error| CheckpointError::State { step, error };
     let content = serde_json::to_string_pretty(&content).map_err(wrong)?;
-    // JSON has no NaN: it would not read back as one.
+    // JSON has no NaN, so one would not read back.
     serde_json::from_str::<Content<S>>(&content).map_err(wrong)?;
     if !files::fits(&content) {
         return Err(wrong(serde_json::Error::custom(format!("{} bytes are too many", content.len()))));

@@ -1,4 +1,4 @@
-//! What is saved comes back to the last bit, or something older does, and what was wrong is said.
+//! Saved checkpoints load bit for bit, damaged ones are passed over, and errors are reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::*;
 
 const FILES: [&str; 3] = [PARAMETERS, OPTIMIZER, STATE];
 
-/// What a run might keep. The numbers are such as are easily rounded.
+/// A checkpoint with numbers that are easily rounded.
 type State = (String, Vec<f64>, u64);
 
 fn tensor(name: &str, shape: &[usize], values: &[f32]) -> Tensor {
@@ -30,7 +30,7 @@ fn checkpoint(step: u64) -> Checkpoint<State> {
     }
 }
 
-/// Names, shapes and bits: NaN is not equal to itself.
+/// Compares names, shapes and bits, since NaN is not equal to itself.
 fn bits(tensors: &[Tensor]) -> Vec<(&str, &[usize], Vec<u32>)> {
     let bits = |tensor: &Tensor| tensor.values.iter().map(|value| value.to_bits()).collect();
     tensors.iter().map(|tensor| (&tensor.name[..], &tensor.shape[..], bits(tensor))).collect()
@@ -49,7 +49,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// A directory with these steps saved, and where the last one is.
+/// Saves these steps to a directory; returns it, and the path of the last one.
 fn saved(steps: &[u64]) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let mut store = Store::open(directory.path(), steps.len()).unwrap();
@@ -57,7 +57,7 @@ fn saved(steps: &[u64]) -> (tempfile::TempDir, PathBuf) {
     (directory, paths.last().unwrap().clone())
 }
 
-/// The older of two checkpoints is loaded, since this is wrong with the newer one.
+/// Checks that the older of two checkpoints is loaded, and why the newer one was passed over.
 fn assert_passed_over(directory: &Path, newer: &Path, file: &str) -> String {
     let loaded = load_newest::<State>(directory).unwrap().unwrap();
     assert_same(&loaded.checkpoint, &checkpoint(1));
@@ -116,7 +116,7 @@ fn a_flipped_bit_is_passed_over() {
     for name in FILES {
         let file = newer.join(name);
         let whole = fs::read(&file).unwrap();
-        // The beginning is all structure; in the rest, bits are drawn.
+        // The beginning is structure; in the rest, bits are chosen at random.
         let drawn = (0..150).map(|_| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (seed >> 20) as usize % (8 * whole.len())
@@ -154,7 +154,7 @@ fn a_missing_file_is_passed_over_and_all_broken_is_an_error() {
     assert!(error[newest..].contains("step-0000000001") && error.contains("it has 8 bytes, not"), "{error}");
 }
 
-/// A header that is wrong by itself, with the right checksum: written by somebody else.
+/// Headers that are invalid, with a matching checksum.
 #[test]
 fn a_hostile_header_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
@@ -171,14 +171,14 @@ fn a_hostile_header_is_an_error() {
     };
     let whole = |header: &str, data| refused(header, header.len() as u64, data);
     assert!(whole(&one("F64", "[1]", 8), 8).contains("of type F64, not F32"));
-    assert!(whole(&one("F32", "[1]", 8), 8).contains("header is wrong"));
+    assert!(whole(&one("F32", "[1]", 8), 8).contains("header is invalid"));
     assert!(whole(&one("F32", "[2]", 8), 9).contains("tensors have 8 bytes, not 9"));
-    assert!(whole(&one("F32", "[4611686018427387904]", 8), 8).contains("header is wrong"));
+    assert!(whole(&one("F32", "[4611686018427387904]", 8), 8).contains("header is invalid"));
     let enormous = one("F32", "[1099511627776]", 1 << 42);
     assert!(whole(&enormous, 8).contains("bytes, not 8"));
-    assert!(whole(&one("F32", "[-1]", 8), 8).contains("header is wrong"));
-    assert!(whole(&"[".repeat(10_000), 0).contains("header is wrong"));
-    assert!(refused("{}", u64::MAX, 8).contains("claims to have 18446744073709551615 bytes"));
+    assert!(whole(&one("F32", "[-1]", 8), 8).contains("header is invalid"));
+    assert!(whole(&"[".repeat(10_000), 0).contains("header is invalid"));
+    assert!(refused("{}", u64::MAX, 8).contains("claims a size of 18446744073709551615 bytes"));
     assert!(refused("{}", 1 << 40, 8).contains("claims"));
 }
 
@@ -203,7 +203,7 @@ fn the_newest_are_kept_and_what_was_half_written_goes() {
 #[test]
 fn a_step_that_is_made_again_replaces_what_is_there_and_spares_what_comes_later() {
     let (directory, _) = saved(&[1, 2, 3]);
-    // The run went on from step 1.
+    // The run continued from step 1.
     let mut store = Store::open(directory.path(), 1).unwrap();
     let again = Checkpoint { state: ("again".into(), vec![], 0), ..checkpoint(2) };
     let path = store.save(again.clone()).unwrap();
@@ -229,7 +229,9 @@ fn an_error_in_the_background_comes_with_the_next_call() {
             loop {
                 match store.check() {
                     Err(error) => break error,
-                    Ok(()) => assert!(began.elapsed() < Duration::from_secs(20), "it must be known by now"),
+                    Ok(()) => {
+                        assert!(began.elapsed() < Duration::from_secs(20), "the error must be known by now")
+                    }
                 }
             }
         },
@@ -268,7 +270,7 @@ fn a_state_that_would_not_come_back_is_refused_when_it_is_saved() {
     let mut lost = checkpoint(2);
     lost.state.1.push(f64::NAN);
     let error = store.save(lost).unwrap_err().to_string();
-    assert!(error.starts_with("the state of step 2 does not survive"), "{error}");
+    assert!(error.starts_with("the state of step 2 cannot be stored as JSON"), "{error}");
     assert_eq!(names(directory.path()), [".lock", "step-0000000001"]);
 }
 
@@ -279,7 +281,7 @@ fn another_format_is_named() {
     fs::remove_file(path.join(STATE)).unwrap();
     files::write_framed(&path.join(STATE), &content.replace("\"format\": 1", "\"format\": 7")).unwrap();
     let error = load_newest::<State>(directory.path()).unwrap_err().to_string();
-    assert!(error.contains("its format is 7, and this program reads only 1"), "{error}");
+    assert!(error.contains("its format is 7, but this program reads only 1"), "{error}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use unisono::Communicator;
 
-/// The kind of device that models compute on.
+/// The device on which models compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// GPUs if every rank finds one and they support all settings of the run, otherwise the CPU.
@@ -32,8 +32,8 @@ impl DeviceKind {
         }
     }
 
-    /// This rank's device, the same kind on all ranks, and the text that describes it. `refused` is a setting of the run that a GPU
-    /// does not support. Called by all ranks.
+    /// Chooses this rank's device, of the same kind on all ranks, and describes the choice. `refused` is a setting of the
+    /// run that a GPU does not support. All ranks call it.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if GPUs are requested but unavailable.
@@ -44,7 +44,7 @@ impl DeviceKind {
     ) -> Result<(Device, String), TrainError> {
         let on_cpu = |why: &str| Ok((Device::Cpu, format!("on the CPU: {why}")));
         if self == Self::Cpu {
-            return on_cpu("asked for");
+            return on_cpu("requested");
         }
         let found = match refused {
             None => find(comm),
@@ -55,47 +55,47 @@ impl DeviceKind {
                 TrainError::Setting(format!("cannot train on GPUs: {why}; {advice}, or train on the CPU"))
             };
             let (device, name) = agree(comm, found.map_err(refuse))?;
-            return Ok((device, format!("on GPUs, rank 0 on {name}: asked for")));
+            return Ok((device, format!("on GPUs, rank 0 on {name}: requested")));
         }
         match (compare::lowest(comm, found.is_err())?, found) {
             (None, Ok((device, name))) => {
-                Ok((device, format!("on GPUs, rank 0 on {name}: every rank has found one")))
+                Ok((device, format!("on GPUs, rank 0 on {name}: every rank found one")))
             }
             (_, Err(NoGpu { why, .. })) => on_cpu(&why),
-            (rank, Ok(_)) => on_cpu(&format!("rank {} finds no GPU", rank.unwrap_or_default())),
+            (rank, Ok(_)) => on_cpu(&format!("rank {} found no GPU", rank.unwrap_or_default())),
         }
     }
 }
 
 named!(DeviceKind, "device");
 
-/// Why a rank has no GPU for training, and the remedy.
+/// The reason why a rank has no GPU for training, and the remedy.
 struct NoGpu {
     why: String,
     advice: &'static str,
 }
 
-/// This rank's GPU, and its name.
+/// Finds this rank's GPU, and its name.
 #[cfg(feature = "cuda")]
 fn find(comm: &Communicator) -> Result<(Device, String), NoGpu> {
     let found = comm.device().map_err(TrainError::from).and_then(|context| {
         let ordinal = context.ordinal();
         let name =
             context.name().map_err(|cause| unisono::Error::Cuda { what: "the name of a GPU", cause })?;
-        // On a stream of its own: the one that candle takes otherwise waits for all others of its kind, and they for it.
+        // On a separate stream: candle's default stream synchronises with all others of its kind.
         Ok((Device::new_cuda_with_stream(ordinal)?, format!("GPU {ordinal}, {name}")))
     });
     found.map_err(|error| NoGpu {
-        why: format!("rank {} finds no GPU: {error}", comm.rank()),
-        advice: "see what nvidia-smi says",
+        why: format!("rank {} found no GPU: {error}", comm.rank()),
+        advice: "check nvidia-smi",
     })
 }
 
 #[cfg(not(feature = "cuda"))]
 fn find(_: &Communicator) -> Result<(Device, String), NoGpu> {
     Err(NoGpu {
-        why: "this program is built without the feature `cuda`".to_owned(),
-        advice: "build it with that, as docs/gpu.md says",
+        why: "this program was built without the feature `cuda`".to_owned(),
+        advice: "build it with that feature (docs/gpu.md)",
     })
 }
 
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn the_cpu_is_there_for_whoever_asks() {
         for told in choose(DeviceKind::Cpu, None) {
-            assert_eq!(told.unwrap(), "on the CPU: asked for");
+            assert_eq!(told.unwrap(), "on the CPU: requested");
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn without_the_feature_there_is_no_gpu() {
         for told in choose(DeviceKind::Auto, None) {
-            assert_eq!(told.unwrap(), "on the CPU: this program is built without the feature `cuda`");
+            assert_eq!(told.unwrap(), "on the CPU: this program was built without the feature `cuda`");
         }
         let message = choose(DeviceKind::Cuda, None).remove(0).unwrap_err().to_string();
         assert!(message.contains("feature `cuda`") && message.contains("docs/gpu.md"), "{message}");

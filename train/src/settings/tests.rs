@@ -42,12 +42,12 @@ fn what_would_have_no_effect_is_refused() {
     assert!(refused(Settings { optimizer, ..settings.clone() }).contains("adamw has no Nesterov momentum"));
     assert!(refused(Settings { hidden: Some(vec![8]), ..settings.clone() }).contains("layers of the cnn"));
     let chosen = |settings: &Settings, name: &str| {
-        let checked = settings.check_choice(&name.parse().unwrap(), &Device::Cpu, "on the CPU: asked for");
+        let checked = settings.check_choice(&name.parse().unwrap(), &Device::Cpu, "on the CPU: requested");
         checked.map_err(|error| error.to_string())
     };
     for name in ["nccl", "rail+nccl"] {
         let why = chosen(&settings, name).unwrap_err();
-        assert!(why.contains(name) && why.contains("on the CPU: asked for"), "{why}");
+        assert!(why.contains(name) && why.contains("on the CPU: requested"), "{why}");
     }
     assert!(chosen(&settings, "ring").is_ok());
     let invariant = Settings { world_invariant: Some(8), ..settings };

@@ -1,4 +1,4 @@
-//! What a run keeps: replicas that are the same, and checkpoints of them.
+//! The verification of replicas, and the checkpoints of a run.
 
 use std::time::Instant;
 
@@ -13,11 +13,11 @@ use crate::resume::snapshot;
 use crate::trace::Lane;
 use unisono::Error;
 
-/// The rank that saves.
+/// The rank that saves checkpoints.
 const SAVES: usize = 0;
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
-    /// Holds the replicas against each other, every so many steps.
+    /// Compares the replicas, if it is time.
     pub(super) fn verify(&mut self) -> Result<(), TrainError> {
         match self.settings.verify_replicas_every {
             Some(every) if self.progress.step.is_multiple_of(every) => {
@@ -27,8 +27,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         }
     }
 
-    /// Has rank 0 save, if it is time: only its clock counts. The others need not know, unless it fails, or what it began to
-    /// save before has failed: this step is then the last.
+    /// Saves a checkpoint, if it is time, on rank 0, whose clock alone decides. The other ranks are informed only if this
+    /// save, or one started earlier, fails; this step is then the last.
     pub(super) fn save_if_due(&mut self) -> Result<(), TrainError> {
         let (Some(store), Some(kept)) = (&mut self.store, &self.settings.checkpoints) else { return Ok(()) };
         store.check().map_err(not_saved)?;
@@ -44,7 +44,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         Ok(())
     }
 
-    /// Holds all ranks to the last step, saves it, and lets all of them know that it is whole on the disk.
+    /// Compares the replicas after the last step, saves it, and informs all ranks that it is complete on disk.
     pub(super) fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
         let hash = compare::replicas(self.comm, self.mirror.replica(), self.progress.step)?;
         let saved = match self.store.take() {
