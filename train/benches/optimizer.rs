@@ -1,8 +1,8 @@
-//! The optimizers beside a `memcpy` that moves as many bytes: `cargo bench --bench optimizer`.
+//! Compares the optimizers with a `memcpy` of as many bytes: `cargo bench --bench optimizer`.
 //!
-//! What comes out is bytes moved per second. SGD reads three arrays and writes two, AdamW reads four and writes
-//! three, a copy reads one and writes one. A copy must also fetch the lines that it overwrites, which an update has
-//! read anyway: so an update may be the faster one.
+//! The output is bytes moved per second. SGD reads three arrays and writes two, AdamW reads four and writes three, a copy
+//! reads one and writes one. A copy must also load the lines that it overwrites, which an update has read anyway, so an
+//! update may be faster.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use unisono_train::OptimizerKind;
 use unisono_train::optimizer::{Optimizer, OptimizerSettings, square_sum};
 
-/// One array: all of them together stay in the caches of a processor, or go through memory.
+/// The size of an array: all of them together fit the caches, or do not.
 const SIZES_BYTES: [(usize, &str); 2] = [(1 << 20, "1 MiB"), (64 << 20, "64 MiB")];
 
-/// How many arrays an update reads or writes.
+/// The number of arrays that an update reads or writes.
 fn arrays_moved(kind: OptimizerKind) -> usize {
     match kind {
         OptimizerKind::Sgd => 5,
@@ -38,7 +38,7 @@ fn optimizers(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(kind.name(), "update"), |bencher| {
                 bencher.iter(|| {
                     optimizer.begin_step();
-                    // The values stay what they are, so nothing becomes subnormal.
+                    // The values do not change, so none becomes subnormal.
                     optimizer.update(0, &mut values, &gradient, 0.5, 1e-9);
                 });
             });

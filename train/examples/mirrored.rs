@@ -1,5 +1,5 @@
-//! A model of `candle_nn`'s, trained by all ranks together: `cargo run --release --example mirrored` runs two ranks as
-//! threads, `mpirun -n 4 mirrored` four as processes.
+//! A `candle_nn` model in data-parallel training: `cargo run --release --example mirrored` runs two ranks as threads,
+//! `mpirun -n 4 mirrored` four as processes.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ const EPOCHS: usize = 3;
 const GLOBAL_BATCH: usize = 64;
 const SEED: u64 = 7;
 
-/// Any code of `candle_nn`: nothing in it knows that there are other ranks.
+/// Ordinary `candle_nn` code, unaware of other ranks.
 fn network(vars: &VarBuilder<'_>) -> Result<impl Module + use<>> {
     let hidden = linear(28 * 28, 64, vars.pp("hidden"))?;
     let output = linear(64, 10, vars.pp("output"))?;
     Ok(seq().add(hidden).add_fn(Tensor::relu).add(output))
 }
 
-/// The *sum* of the losses of a batch's targets, and over how many it is: the trainer divides, over all ranks.
+/// The *sum* of the losses of a batch's targets, and the number of targets: the trainer divides by the total over all ranks.
 fn loss(network: &impl Module, batch: &Batch) -> Result<Loss> {
     let logits = network.forward(&model::inputs(batch)?)?;
     let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
@@ -39,7 +39,7 @@ fn loss(network: &impl Module, batch: &Batch) -> Result<Loss> {
     Ok(Loss { sum, tally })
 }
 
-/// What every rank does.
+/// The program of each rank.
 fn train(comm: &mut Communicator) -> std::result::Result<Summary, TrainError> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let options = Options { train_samples: 10_000, ..Options::default() };
@@ -49,7 +49,7 @@ fn train(comm: &mut Communicator) -> std::result::Result<Summary, TrainError> {
     let network = network(&parameters.var_builder())?;
     let replica = Network::new(&parameters, move |batch: &Batch| loss(&network, batch));
 
-    // Each rank's share of a global batch, in as many passes as it takes: here always one.
+    // This rank's share of a global batch, in as many passes as needed: here one.
     let shares =
         Shares { rank, ranks, global_batch: GLOBAL_BATCH, micro_batch: GLOBAL_BATCH, fixed_passes: None };
     let steps = EPOCHS * shares.steps(dataset.train.len());
@@ -81,7 +81,7 @@ fn on_rank(comm: &mut Communicator) -> std::result::Result<(), TrainError> {
 }
 
 fn main() -> std::process::ExitCode {
-    // Processes if a launcher started this one, or else threads: the line that decides.
+    // Processes if a launcher started this one, otherwise threads.
     #[cfg(feature = "mpi")]
     if unisono::config::Launcher::detect().rank.is_some() {
         return unisono::run(on_rank);

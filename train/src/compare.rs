@@ -1,4 +1,4 @@
-//! Checks that all ranks hold the same.
+//! Checks that all ranks hold the same values.
 
 use unisono_collectives::Rank;
 
@@ -48,7 +48,7 @@ fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
     });
     let mut told: Vec<String> = missing.chain(others).collect();
     if told.is_empty() {
-        // The same ones, and some name twice, or in another place.
+        // The same parameters, but some name occurs twice, or in another place.
         let pairs = theirs.iter().zip(own).find(|(theirs, own)| theirs != own);
         let place = pairs.map(|((theirs, _), (own, _))| {
             format!("where rank 0 has {theirs}, rank {rank} has {own}: the same parameters, in another order")
@@ -103,7 +103,7 @@ pub(super) fn replicas(
     if ranks.is_empty() {
         return Ok(own);
     }
-    // What one of the majority has, parameter by parameter.
+    // The hashes of one rank of the majority, parameter by parameter.
     let root = hashes.iter().position(|&hash| hash == usual).unwrap_or(0);
     let own_each = hash_each(replica)?;
     let mut each = own_each.clone();
@@ -151,7 +151,7 @@ pub(super) fn broadcast_from(
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Tells all ranks whether each of them succeeded.
+/// Informs all ranks whether each of them succeeded.
 pub(crate) fn agree<T>(comm: &mut Communicator, result: Result<T, TrainError>) -> Result<T, TrainError> {
     match lowest(comm, result.is_err())? {
         Some(rank) if rank != comm.rank() => Err(TrainError::Elsewhere { rank }),

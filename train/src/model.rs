@@ -20,8 +20,8 @@ pub use size::Size;
 pub trait Model: Send {
     /// The logits for `inputs`, one row per target: `rows x classes`.
     ///
-    /// Images come as `samples x height*width` of `f32` and give a row per sample; text comes
-    /// as `samples x context` of `u32` and gives a row per token.
+    /// Images come as `samples x height*width` of `f32`, and have a row per sample; text comes as `samples x context` of
+    /// `u32`, and has a row per token.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl ModelKind {
 
 named!(ModelKind, "model");
 
-/// Why a model could not be built.
+/// The reason why a model could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The model is for another kind of data.
@@ -85,8 +85,8 @@ pub enum ModelError {
 /// Builds a model for `data` and returns it with its parameters; `hidden` gives the widths of the MLP's hidden layers,
 /// `None` the default.
 ///
-/// The initial values depend only on the seed and the names, so every rank that calls this
-/// builds the same model. It computes on `device`.
+/// The initial values depend only on the seed and the names, so all ranks that call this build the same model. It computes
+/// on `device`.
 ///
 /// # Errors
 ///
@@ -177,7 +177,7 @@ pub fn inputs(batch: &Batch) -> candle_core::Result<Tensor> {
     }
 }
 
-/// The size of a model for such data; `None` if the model is for other data.
+/// The size of a model for this data; `None` if the model is for other data.
 pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Option<Size> {
     match (kind, data) {
         (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {

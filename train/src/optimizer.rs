@@ -74,8 +74,7 @@ pub struct OptimizerSettings {
     pub momentum: f32,
     /// SGD: whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// The weight decay. Vectors (biases, gains) do not decay: they are few, and do not
-    /// overfit.
+    /// The weight decay. Vectors (biases, gains) do not decay: they have few elements, and do not overfit.
     pub weight_decay: f32,
     /// AdamW: the decay rates of the means of gradients and of their squares.
     pub betas: (f32, f32),
@@ -120,11 +119,11 @@ impl fmt::Debug for Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer with zero state, for parameters with so many elements; `true` marks those that
-    /// are vectors and so do not decay.
+    /// An optimizer with zero state, for parameters with these numbers of elements; `true` marks vectors, which do not
+    /// decay.
     ///
     /// # Errors
-    /// [`unisono::Error::Memory`] if the system has not enough memory.
+    /// [`unisono::Error::Memory`] if the system lacks memory.
     pub fn new(
         settings: OptimizerSettings,
         parameters: impl IntoIterator<Item = (usize, bool)>,
@@ -136,7 +135,7 @@ impl Optimizer {
             Parameter { range: start..end, is_vector }
         };
         let parameters: Vec<_> = parameters.into_iter().map(place).collect();
-        // Allocated once, in huge pages, though no other rank reads it: the first step is as fast as the others.
+        // Allocated now, in huge pages (although no other rank reads it), so that the first step is as fast as the others.
         let memory = |_| Registered::local(end);
         let moments = settings.kind.moments().iter().map(memory).collect::<unisono::Result<_>>()?;
         Ok(Self { settings, parameters, moments, steps: 0 })

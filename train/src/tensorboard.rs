@@ -1,7 +1,7 @@
-//! Curves for TensorBoard: a file of events, each of them a few named numbers at a step.
+//! TensorBoard curves: a file of events, each of them some named numbers at a step.
 //!
-//! An event is a message of Protocol Buffers in a frame of TensorFlow's records. The messages here have the fields
-//! that curves need, under the numbers that TensorFlow's `event.proto` and `summary.proto` give them.
+//! An event is a Protocol Buffers message in the frame of TensorFlow's records. The messages here have only the fields that
+//! curves need, with the numbers in TensorFlow's `event.proto` and `summary.proto`.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write as _};
@@ -12,13 +12,12 @@ use prost::Message;
 
 use unisono_data::framing;
 
-/// What the first event of a file must say: a reader of this version goes by [`SessionLog`] where a run is resumed.
+/// The version in the first event of a file, from which on readers support [`SessionLog`].
 const VERSION: &str = "brain.Event:2";
 
-/// A file that TensorBoard draws curves from. One rank writes it: what it is told is the same on all ranks, or a mean
-/// over them.
+/// A file of curves for TensorBoard. One rank writes it, since its numbers are equal on all ranks, or means over them.
 ///
-/// A run that is resumed opens a further file in the same directory; TensorBoard reads them together.
+/// A resumed run opens another file in the same directory; TensorBoard reads them together.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -34,8 +33,8 @@ const VERSION: &str = "brain.Event:2";
 /// # }
 /// ```
 ///
-/// # When it is dropped
-/// What is still in memory is written. An error then has nobody to go to: [`flush`](Self::flush) before.
+/// # Dropping
+/// Dropping writes what is still in memory, and ignores errors: call [`flush`](Self::flush) first.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
@@ -43,13 +42,13 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Begins a new file in `directory`, which is made where there is none.
+    /// Creates a new file in `directory`, and the directory if it is missing.
     ///
-    /// Its name is `events.out.tfevents.<seconds since 1970>.<host>.<process>.<n>`: TensorBoard goes through the files
-    /// of a directory in the order of their names. `n` is 0, or higher where this process opens several in a second.
+    /// The name is `events.out.tfevents.<seconds since 1970>.<host>.<process>.<n>`, since TensorBoard reads the files of a
+    /// directory in the order of their names. `n` is 0, or higher if this process opens several per second.
     ///
     /// # Errors
-    /// If the directory cannot be made or the file not be written; the error names it.
+    /// If the directory cannot be created or the file cannot be written; the error names it.
     pub fn create(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory).map_err(|error| naming("make", directory, &error))?;
         let (path, file) = new_file(directory)?;
@@ -58,13 +57,13 @@ impl EventFile {
         Ok(events)
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Says that a run goes on from `step`: TensorBoard forgets what files before this one say of this step and of
-    /// later ones. A run that ended between two checkpoints makes the steps after the last one again.
+    /// Records that a run resumes from `step`: TensorBoard discards the points of earlier files at this step and later ones,
+    /// which the resumed run produces again.
     ///
     /// # Errors
     /// If the file cannot be written; the error names it.
@@ -75,7 +74,7 @@ impl EventFile {
         self.write(step, What::SessionLog(SessionLog { status: SessionLog::START }))
     }
 
-    /// Adds a point to the curve `tag`: `value`, which is kept as `f32`, at `step`.
+    /// Adds a point to the curve `tag`: `value`, stored as `f32`, at `step`.
     ///
     /// # Errors
     /// If the file cannot be written; the error names it.
@@ -86,15 +85,15 @@ impl EventFile {
         self.scalars(step, &[(tag, value)])
     }
 
-    /// Adds a point at `step` to each of several curves: tags and values, which are kept as `f32`.
+    /// Adds a point at `step` to several curves: tags and values, which are stored as `f32`.
     ///
-    /// TensorBoard groups curves by what their tags say before the first `/`.
+    /// TensorBoard groups curves by the part of their tags before the first `/`.
     ///
     /// # Errors
     /// If the file cannot be written; the error names it.
     ///
     /// # Panics
-    /// If the step is above 2^63 - 1, which the format has no place for.
+    /// If the step is above 2^63 - 1, which the format does not support.
     pub fn scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> io::Result<()> {
         let value = |&(tag, value): &(&str, f64)| {
             let kind = Some(Kind::SimpleValue(value as f32));
@@ -114,7 +113,7 @@ impl EventFile {
     fn write(&mut self, step: u64, what: What) -> io::Result<()> {
         let step = i64::try_from(step)
             .unwrap_or_else(|_| panic!("step {step} is above {}, the last that an event can have", i64::MAX));
-        // A clock before 1970 is wrong, but no reason to lose a run: its curves begin at 0 then.
+        // A clock before 1970 is no reason to end a run: its curves start at 0.
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let event = Event { wall_time_s: time.as_secs_f64(), step, what: Some(what) };
         framing::write(&mut self.file, &event.encode_to_vec())
@@ -122,7 +121,7 @@ impl EventFile {
     }
 }
 
-/// Makes a file whose name no other has.
+/// Creates a file under an unused name.
 fn new_file(directory: &Path) -> io::Result<(PathBuf, File)> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let host = unisono::internals::host();
@@ -138,7 +137,7 @@ fn new_file(directory: &Path) -> io::Result<(PathBuf, File)> {
     unreachable!("nobody opens 2^32 files in a second")
 }
 
-/// The same error, with the file in it.
+/// Adds the file to an error.
 fn naming(verb: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {verb} `{}`: {error}", path.display()))
 }
@@ -154,7 +153,7 @@ struct Event {
     what: Option<What>,
 }
 
-/// What an event tells.
+/// The content of an event.
 #[derive(Clone, PartialEq, prost::Oneof)]
 enum What {
     #[prost(string, tag = "3")]
@@ -177,12 +176,12 @@ struct Summary {
 struct Value {
     #[prost(string, tag = "1")]
     tag: String,
-    // One of several kinds, and so written where it is 0 too; a plain number that is 0 would be left out.
+    // Optional in the format, so written even if it is 0; a plain field would be omitted.
     #[prost(oneof = "Kind", tags = "2")]
     kind: Option<Kind>,
 }
 
-/// What kind of thing a value is.
+/// The kind of a value.
 #[derive(Clone, PartialEq, prost::Oneof)]
 enum Kind {
     #[prost(float, tag = "2")]
@@ -204,7 +203,7 @@ impl SessionLog {
 mod tests {
     use super::*;
 
-    /// The events of a file, with their frames checked.
+    /// Reads the events of a file, and checks their frames.
     fn read(path: &Path) -> Vec<Event> {
         let file = fs::read(path).unwrap();
         let mut rest = &file[..];

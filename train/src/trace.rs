@@ -1,8 +1,7 @@
-//! Where the time of a run went: a trace that Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` draw, all
-//! ranks below each other.
+//! Traces of a run's time, for Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing`, with all ranks in one timeline.
 //!
-//! Every rank has a [`Recorder`] of its own, and nothing is exchanged or written until the end, when [`gather()`] brings
-//! all traces to rank 0 and [`merge()`] writes them as one file.
+//! Every rank has its own [`Recorder`]. Nothing is exchanged or written until the end, when [`gather()`] collects all traces
+//! on rank 0 and [`merge()`] writes them to one file.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,7 +19,7 @@
 //! # let directory = tempfile::tempdir()?;
 //! # let path = directory.path().join("trace.json");
 //! for traces in traces {
-//!     // Nothing, but on rank 0.
+//!     // `None`, except on rank 0.
 //!     if let Some(traces) = traces? {
 //!         trace::merge(&path, &traces)?;
 //!     }
@@ -39,14 +38,14 @@ use serde_json::{Value, json};
 
 use unisono::{Communicator, Error, Rank};
 
-/// What a rank was busy with: each lane is drawn as a row of its own, in this order.
+/// A kind of activity; each lane is drawn as a row of its own, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
     /// Waiting for the next batch, or making it.
     Input,
     /// Forward and backward passes.
     Compute,
-    /// The flight of each bucket.
+    /// The all-reduce of each bucket.
     Communication,
     /// The optimizer's update.
     Update,
@@ -66,9 +65,9 @@ impl Lane {
     }
 }
 
-/// What one rank notes while it trains.
+/// Records the spans of one rank.
 ///
-/// Its memory is asked for at the beginning, and to note a span is to push it: about a tenth of a microsecond.
+/// The memory is allocated at the start, and recording a span only pushes it: about a tenth of a microsecond.
 #[derive(Debug)]
 pub struct Recorder {
     rank: Rank,
@@ -78,7 +77,7 @@ pub struct Recorder {
     left_out: usize,
 }
 
-/// Something that took time.
+/// An activity with its duration.
 #[derive(Debug)]
 struct Span {
     lane: Lane,
@@ -88,20 +87,20 @@ struct Span {
 }
 
 impl Recorder {
-    /// Begins to record `rank`, at most `limit` spans (about 50 bytes each); later ones are counted only.
+    /// Creates a recorder for `rank` with at most `limit` spans (about 50 bytes each); later ones are only counted.
     ///
-    /// `origin` is the trace's 0. Take it right after a [barrier](Communicator::barrier): then ranks' times can be
-    /// compared, as closely as they leave a barrier together.
+    /// `origin` is time 0 of the trace. Take it right after a [barrier](Communicator::barrier): then the times of ranks are
+    /// comparable, as exactly as they leave a barrier together.
     ///
     /// # Panics
-    /// If there is no memory for so many spans.
+    /// If there is no memory for this many spans.
     pub fn new(rank: Rank, origin: Instant, limit: usize) -> Self {
         Self { rank, origin, spans: Vec::with_capacity(limit), limit, left_out: 0 }
     }
 
-    /// Notes that the rank was busy with `name` from `began` to `ended`. What lies before the origin is cut off.
+    /// Records that the rank was busy with `name` from `began` to `ended`. A part before the origin is cut off.
     ///
-    /// Spans of a lane may overlap: they are drawn in rows below each other.
+    /// Spans of a lane may overlap; they are then drawn in separate rows.
     pub fn span(&mut self, lane: Lane, name: impl Into<Cow<'static, str>>, began: Instant, ended: Instant) {
         if self.spans.len() == self.limit {
             self.left_out += 1;
@@ -113,12 +112,12 @@ impl Recorder {
         self.spans.push(Span { lane, name: name.into(), began_ns, ended_ns });
     }
 
-    /// How many spans came after the limit. The trace says so too, beside the name of the rank.
+    /// The number of spans beyond the limit. The trace shows it too, next to the name of the rank.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// The trace of this rank, for [`merge()`]: an event a line, as JSON.
+    /// This rank's trace for [`merge()`], one event per line, as JSON.
     pub fn into_bytes(self) -> Vec<u8> {
         let Self { rank, mut spans, left_out, .. } = self;
         spans.sort_by_key(|span| (span.lane, span.began_ns, span.ended_ns));
@@ -129,7 +128,7 @@ impl Recorder {
 
         let mut first_row = 1;
         for lane in spans.chunk_by(|one, next| one.lane == next.lane) {
-            // When the last span of each row ended: a viewer takes spans of a row that overlap for calls in calls.
+            // The end of the last span of each row: a viewer interprets overlapping spans in a row as nested calls.
             let mut ends_ns = Vec::new();
             for span in lane {
                 let row = ends_ns.iter().position(|&end_ns| end_ns <= span.began_ns).unwrap_or(ends_ns.len());
@@ -147,7 +146,7 @@ impl Recorder {
 }
 
 impl Span {
-    /// The event: complete (`X`), with times in microseconds.
+    /// A complete event (`X`), with times in microseconds.
     fn write(&self, lines: &mut Vec<u8>, rank: Rank, row: usize) {
         let us = |ns: u64| ns as f64 / 1000.0;
         let event = json!({
@@ -158,7 +157,7 @@ impl Span {
     }
 }
 
-/// The events that name a rank (a "process") or a row (a "thread"), and keep them in order.
+/// The events that name a rank (a "process") or a row (a "thread"), and determine their order.
 fn name(lines: &mut Vec<u8>, what: &str, rank: Rank, row: usize, name: &str) {
     let about = |key: &str, arguments: Value| {
         let name = format!("{what}_{key}");
@@ -178,10 +177,10 @@ fn line(lines: &mut Vec<u8>, event: &Value) {
     lines.push(b'\n');
 }
 
-/// How much of a trace a rank sends at a time: a trace may be large, and every rank holds a block of every other.
+/// The size of the blocks in which traces are sent: a trace may be large, and every rank holds a block of every other.
 const BLOCK_BYTES: usize = 1 << 18;
 
-/// Brings the traces of all ranks to rank 0, which gets them in the order of ranks. Called by all ranks.
+/// Gathers the traces of all ranks on rank 0, in the order of ranks. All ranks call it.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce`].
@@ -189,7 +188,7 @@ pub fn gather(comm: &mut Communicator, recorder: Recorder) -> Result<Option<Vec<
     gather_bytes(comm, &recorder.into_bytes(), BLOCK_BYTES)
 }
 
-/// Brings bytes, on each rank as many as it likes, to rank 0, at most `block` of each rank at a time.
+/// Gathers bytes on rank 0, any number from each rank, at most `block` of each rank at a time.
 fn gather_bytes(comm: &mut Communicator, own: &[u8], block: usize) -> Result<Option<Vec<Vec<u8>>>, Error> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let mut lengths = vec![0_u64; ranks];
@@ -214,21 +213,21 @@ fn gather_bytes(comm: &mut Communicator, own: &[u8], block: usize) -> Result<Opt
     Ok((rank == 0).then_some(gathered))
 }
 
-/// Writes the traces of all ranks, as [`gather()`] brings them, as one file: beside `path` first, which is then
-/// replaced, so that there is a whole file or none.
+/// Writes the traces of all ranks, as returned by [`gather()`], to one file: under a temporary name first, so that `path` is
+/// either complete or unchanged.
 ///
 /// # Errors
 /// If the file cannot be written; the error names it.
 pub fn merge(path: &Path, traces: &[Vec<u8>]) -> io::Result<()> {
     let unfinished = beside(path);
     write(&unfinished, traces).and_then(|()| fs::rename(&unfinished, path)).map_err(|error| {
-        // What is said is why there is no trace, not why its beginning cannot be removed.
+        // Report why there is no trace, not why the partial file cannot be removed.
         let _ = fs::remove_file(&unfinished);
         io::Error::new(error.kind(), format!("cannot write `{}`: {error}", path.display()))
     })
 }
 
-/// A name that nobody else uses, in the same directory.
+/// An unused name in the same directory.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
@@ -254,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// A recorder, and the time so many microseconds after its origin.
+    /// A recorder, and the time this many microseconds after its origin.
     fn recorder(rank: Rank, limit: usize) -> (Recorder, impl Fn(u64) -> Instant) {
         let origin = Instant::now();
         (Recorder::new(rank, origin, limit), move |us| origin + Duration::from_micros(us))
@@ -265,7 +264,7 @@ mod tests {
         lines.map(|line| serde_json::from_slice(line).expect("an event a line")).collect()
     }
 
-    /// What the events of a kind say under a key.
+    /// The values of a key in all events of a kind.
     fn said(events: &[Value], ph: &str, name: Option<&str>, say: impl Fn(&Value) -> Value) -> Vec<Value> {
         let asked = |event: &&Value| event["ph"] == ph && name.is_none_or(|name| event["name"] == name);
         events.iter().filter(asked).map(say).collect()
@@ -336,7 +335,7 @@ mod tests {
     fn traces_of_all_ranks_come_to_rank_0_and_into_one_file() {
         let traces = unisono::threads(3, |mut comm| {
             let (mut recorder, at) = recorder(comm.rank(), 100);
-            // As many spans as the number of the rank, so that the sizes differ, and one has none.
+            // As many spans as the number of the rank, so that sizes differ, and one is empty.
             for span in 0..comm.rank() as u64 {
                 recorder.span(Lane::Compute, "forward", at(span), at(span + 1));
             }

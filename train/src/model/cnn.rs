@@ -6,15 +6,15 @@ use super::patches::{MaxPool, Patches};
 use super::{Model, Size};
 use crate::candle::{Linear, Parameters, apply};
 
-/// Side of a convolution's kernel, in pixels.
+/// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 5;
-/// Side of the squares that pooling reduces to a pixel.
+/// The side of the squares that pooling reduces to a pixel.
 const POOL: usize = 2;
-/// Channels after each convolution.
+/// The number of channels after each convolution.
 const CHANNELS: [usize; 2] = [16, 32];
 const HIDDEN: usize = 128;
 
-/// How large the model is; nothing for images that are too small for it.
+/// The size of the model; `None` for images that are too small.
 pub(super) fn size(height: usize, width: usize, classes: usize) -> Option<Size> {
     let mut size = Size { inputs: height as f64 * width as f64, with_backward: 3.0, ..Size::default() };
     let (mut sides, mut channels) = ([height, width], 1.0);
@@ -23,7 +23,7 @@ pub(super) fn size(height: usize, width: usize, classes: usize) -> Option<Size> 
         let inputs = (KERNEL * KERNEL) as f64 * channels;
         let places = area(sides.map(|side| (side + 1).saturating_sub(KERNEL)));
         sides = [convolved(sides[0])?, convolved(sides[1])?];
-        // The patches, then pooling, bias and ReLU of what is made of them.
+        // The patches, and the results of pooling, bias and ReLU; `layer` counts the convolution's result.
         size.activations += places * inputs + 3.0 * area(sides) * outputs;
         size.layer(places, inputs, outputs, true);
         channels = outputs;
@@ -43,7 +43,7 @@ pub(super) struct Cnn {
 }
 
 impl Cnn {
-    /// Adds the network's parameters; `None` if nothing is left of such small images.
+    /// Adds the network's parameters; `None` if the images are too small.
     pub(super) fn new(
         parameters: &Parameters,
         height: usize,
@@ -69,7 +69,7 @@ impl Cnn {
     }
 }
 
-/// What a convolution and its pooling leave of a side.
+/// The side of an image after a convolution and its pooling.
 fn convolved(side: usize) -> Option<usize> {
     Some((side + 1).checked_sub(KERNEL)? / POOL)
 }
@@ -84,7 +84,7 @@ impl Model for Cnn {
     }
 }
 
-/// Convolution, pooling and ReLU.
+/// A convolution with pooling and ReLU.
 struct Convolution {
     kernel: Linear,
     bias: Tensor,
@@ -104,7 +104,7 @@ impl Convolution {
         let patches = apply(Patches { side: KERNEL }, x)?;
         let y = self.kernel.forward(&patches)?;
         let y = y.reshape((samples, height + 1 - KERNEL, width + 1 - KERNEL, ()))?;
-        // The highest value stays the highest with a bias or a ReLU, and there are fewer of them.
+        // Bias and ReLU are monotonic, so pooling may come first, which leaves them fewer values.
         apply(MaxPool { side: POOL }, &y)?.broadcast_add(&self.bias)?.relu()
     }
 }

@@ -1,14 +1,14 @@
-//! A multilayer perceptron: an image as one row of pixels, through hidden layers.
+//! A multilayer perceptron on images as rows of pixels.
 
 use candle_core::{Result, Tensor};
 
 use super::{Model, Size};
 use crate::candle::{Linear, Parameters};
 
-/// How many outputs each hidden layer has, where nothing is said.
+/// The default numbers of outputs of the hidden layers.
 pub(super) const HIDDEN: [usize; 2] = [256, 128];
 
-/// How large the model is.
+/// The size of the model.
 pub(super) fn size(pixels: f64, hidden: &[usize], classes: usize) -> Size {
     let mut size = Size { inputs: pixels, with_backward: 3.0, ..Size::default() };
     let mut inputs = pixels;

@@ -1,21 +1,20 @@
-//! What a convolutional network does to the squares of an image.
+//! The operations of a convolutional network on the squares of an image.
 //!
-//! Images are `samples x height x width x channels`: what lies side by side in an image then
-//! does so in memory, and a convolution is a linear layer on its patches.
+//! Images are `samples x height x width x channels`: neighbours in a row are neighbours in memory, and a convolution is a
+//! linear layer on patches.
 
 use candle_core::{Result, Tensor};
 
 use crate::candle::Function;
 
-/// Every square of `side` pixels, as a row of its values:
-/// `samples*(height - side + 1)*(width - side + 1) x side*side*channels`.
+/// Every square of `side` pixels as a row of values: `samples*(height - side + 1)*(width - side + 1) x side*side*channels`.
 pub(super) struct Patches {
     pub(super) side: usize,
 }
 
 impl Patches {
-    /// Calls `visit` for each row of pixels of each square with where it starts in the patches,
-    /// where it starts in the images, and its length.
+    /// Calls `visit` for each row of pixels of each square with its offset in the patches, its offset in the images, and its
+    /// length.
     fn for_each_row(&self, dims: &[usize], mut visit: impl FnMut(usize, usize, usize)) {
         let [samples, height, width, channels] = image_dims(dims);
         let length = self.side * channels;
@@ -59,7 +58,7 @@ impl Function for Patches {
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
         let [_, height, width, channels] = image_dims(x.dims());
         let (rows, columns) = (height + 1 - self.side, width + 1 - self.side);
-        // For each pixel of a square, what all squares have there.
+        // For each pixel position in a square, the values of all squares there.
         let pixels = (0..self.side * self.side)
             .map(|at| x.narrow(1, at / self.side, rows)?.narrow(2, at % self.side, columns))
             .collect::<Result<Vec<_>>>()?;
@@ -67,15 +66,14 @@ impl Function for Patches {
     }
 }
 
-/// The highest value of each channel in every square of `side` pixels, side by side; what is
-/// left over at the right and the bottom is dropped.
+/// The maximum of each channel in every square of `side` pixels, without overlap; what is left over at the right and the
+/// bottom is dropped.
 pub(super) struct MaxPool {
     pub(super) side: usize,
 }
 
 impl MaxPool {
-    /// Calls `visit` for each pixel of each square with where its channels start in the result
-    /// and in the images.
+    /// Calls `visit` for each pixel of each square with the offsets of its channels in the result and in the images.
     fn for_each_pixel(&self, dims: &[usize], mut visit: impl FnMut(usize, usize)) {
         let [samples, height, width, channels] = image_dims(dims);
         let mut pooled = 0;
@@ -118,7 +116,7 @@ impl Function for MaxPool {
             let (x, dx) = (&x[image..][..channels], &mut dx[image..][..channels]);
             let (y, dy) = (&y[pooled..][..channels], &dy[pooled..][..channels]);
             for (((dx, x), y), dy) in dx.iter_mut().zip(x).zip(y).zip(dy) {
-                // Equal values each get the whole: which of them is the highest is moot.
+                // Each of several equal maxima gets the whole gradient.
                 *dx = if x == y { *dy } else { 0.0 };
             }
         });

@@ -1,4 +1,4 @@
-//! What a transformer does to each row of a tensor: the values along its last dimension.
+//! The operations of a transformer on rows, the values along a tensor's last dimension.
 
 use candle_core::{D, Result, Tensor};
 
@@ -6,11 +6,11 @@ use crate::candle::Function;
 
 /// Scales each row to a mean square of 1.
 ///
-/// It has no gain of its own: the linear layer that follows can take that part.
+/// It has no gain: the linear layer that follows can represent it.
 pub(super) struct RmsNorm;
 
 impl RmsNorm {
-    /// What to multiply a row with.
+    /// The factor of a row.
     fn scale(x: &[f32]) -> f32 {
         let mean_square = dot(x, x) / x.len() as f32;
         (mean_square + 1e-6).sqrt().recip()
@@ -47,8 +47,8 @@ impl Function for RmsNorm {
     }
 }
 
-/// The softmax of `scale * x`, where row `i` of each `context x context` block is only over its
-/// first `i + 1` values: no token attends to those after it.
+/// The softmax of `scale * x`, where row `i` of each `context x context` block covers only its first `i + 1` values: tokens
+/// do not attend to later ones.
 pub(super) struct CausalSoftmax {
     pub(super) scale: f32,
 }
@@ -100,8 +100,7 @@ impl Function for CausalSoftmax {
     }
 }
 
-/// `max(x, 0)^2`: learns at least as well as GELU (So et al. 2021, "Primer"), without its
-/// exponentials.
+/// `max(x, 0)^2`, which learns at least as well as GELU (So et al. 2021, "Primer"), without exponentials.
 pub(super) struct SquaredRelu;
 
 impl Function for SquaredRelu {
@@ -129,7 +128,7 @@ fn width(dims: &[usize]) -> usize {
     dims.last().copied().unwrap_or(1).max(1)
 }
 
-/// The inner product, summed in lanes: one running sum would keep the loop from vectorising.
+/// The inner product, summed in lanes: a single sum would prevent vectorisation.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 16;
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());

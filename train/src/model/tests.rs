@@ -1,4 +1,4 @@
-//! What holds for every model.
+//! Properties of every built-in model.
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::loss::cross_entropy;
@@ -12,12 +12,12 @@ fn text() -> Kind {
     Kind::Text { context: 12, vocabulary: ('a'..='z').collect() }
 }
 
-/// Every model with data it learns from.
+/// Every model, with data for it.
 fn pairings() -> [(ModelKind, Kind); 3] {
     [(ModelKind::Mlp, IMAGES), (ModelKind::Cnn, IMAGES), (ModelKind::Transformer, text())]
 }
 
-/// Inputs and targets of three samples.
+/// The inputs and targets of three samples.
 fn batch(data: &Kind) -> (Tensor, Tensor) {
     let cycle = |count: usize, step: u32, modulus: u32| -> Vec<u32> {
         (0..count as u32).map(|i| i * step % modulus).collect()
@@ -52,7 +52,7 @@ fn names_are_read_back() {
     assert_eq!(message, "no model is called \"rnn\", did you mean \"cnn\"?; there are mlp, cnn, transformer");
 }
 
-/// The estimate is exact in what matters most.
+/// The estimate is exact for the largest items.
 #[test]
 fn parameters_are_counted_before_they_are_there() {
     let table = Kind::Table { features: 7, classes: 3 };
@@ -80,7 +80,7 @@ fn a_model_refuses_data_it_cannot_learn_from() {
     assert!(message.contains("28x15 pixels are too small for the cnn"), "{message}");
 }
 
-/// All parameters' names and values.
+/// The names and values of all parameters.
 fn values(kind: ModelKind, data: &Kind, seed: u64) -> Vec<(String, Vec<f32>)> {
     let mut replica = classifier(kind, None, data, seed, &Device::Cpu).unwrap();
     let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
@@ -124,7 +124,7 @@ fn gradients_are_the_slopes_of_the_loss() {
     }
 }
 
-/// A model as a replica that is told inputs and targets.
+/// A model as a replica whose batches are inputs and targets.
 fn network(model: Box<dyn Model>, parameters: &Parameters) -> impl Replica<Batch = (Tensor, Tensor)> + use<> {
     Network::new(parameters, move |(inputs, targets): &(Tensor, Tensor)| {
         let sum = super::cross_entropy(&model.forward(inputs)?, targets)?;
@@ -133,7 +133,7 @@ fn network(model: Box<dyn Model>, parameters: &Parameters) -> impl Replica<Batch
     })
 }
 
-/// What runs on a GPU: the loops themselves are compared function by function.
+// The composition that runs on a GPU; the loops are compared function by function.
 #[test]
 fn models_are_composed_to_the_same() {
     for (kind, data) in pairings() {
@@ -160,7 +160,7 @@ fn functions_are_composed_to_the_same() {
     check_composed(|| rows::SquaredRelu, &tensor(&[4, 9]));
 }
 
-/// No character may see those after it.
+// No token may depend on later ones.
 #[test]
 fn the_transformer_is_causal() {
     let (model, _) = build(ModelKind::Transformer, None, &text(), 1, &Device::Cpu).unwrap();

@@ -1,6 +1,6 @@
-//! A small transformer that predicts each next character (GPT: causal, pre-norm).
+//! A small transformer that predicts the next character (GPT: causal, pre-norm).
 //!
-//! None of its layers has a bias: it learns as well without.
+//! Its layers have no bias: they learn as well without.
 
 use candle_core::{IndexOp, Result, Tensor};
 
@@ -10,15 +10,15 @@ use crate::candle::{Linear, Parameters, apply};
 
 const WIDTH: usize = 128;
 const HEADS: usize = 4;
-/// Width of a head.
+/// The width of a head.
 const HEAD: usize = WIDTH / HEADS;
 const BLOCKS: usize = 4;
-/// Width of the hidden layer between two linear ones.
+/// The width of the hidden layer between two linear ones.
 const HIDDEN: usize = 4 * WIDTH;
-/// Small, so that at first all characters are about as likely.
+/// Small, so that at first all characters are about equally likely.
 const OUTPUT_GAIN: f64 = 0.05;
 
-/// How large the model is.
+/// The size of the model.
 pub(super) fn size(context: f64, vocabulary: f64) -> Size {
     let (width, hidden) = (WIDTH as f64, HIDDEN as f64);
     let rows = context * width;
@@ -32,8 +32,7 @@ pub(super) fn size(context: f64, vocabulary: f64) -> Size {
         (0..4).for_each(|_| size.layer(context, width, width, false));
         size.layer(context, width, hidden, false);
         size.layer(context, hidden, width, false);
-        // Heads one by one, norms, sums, what is squared; and each head's attention of all to all, before and after its
-        // softmax.
+        // The separated heads, norms, sums and squares; and the attention of each head, before and after its softmax.
         size.activations += 9.0 * rows + context * hidden + 2.0 * HEADS as f64 * context * context;
     }
     size.layer(context, width, vocabulary, false);
@@ -95,7 +94,7 @@ impl Block {
         let weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
             Linear::without_bias(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)
         };
-        // What a block adds starts small, so that at first the blocks pass their input through.
+        // The outputs of a block start small, so that at first it passes its input through.
         let quiet = 1.0 / (2.0 * BLOCKS as f64);
         Ok(Self {
             query: weight("query", WIDTH, WIDTH, 1.0)?,
@@ -114,7 +113,7 @@ impl Block {
         &x + self.contract.forward(&hidden)?
     }
 
-    /// What each token takes from those up to it; shapes as in [`forward`](Self::forward).
+    /// The attention of each token to those up to it; shapes as in [`forward`](Self::forward).
     fn attend(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         // samples*context x WIDTH -> samples x HEADS x context x HEAD
         let heads = |x: Tensor| x.reshape((samples, (), HEADS, HEAD))?.transpose(1, 2)?.contiguous();

@@ -1,16 +1,17 @@
-//! The loops, compiled for every level of instructions. All levels give the same bits.
+//! The loops over elements, compiled for every level of instructions. All levels give the same bits.
 
 use super::OptimizerSettings;
 use unisono::internals::{Lanes, Pass};
 
-/// A step of SGD: the values are the array of the pass.
+/// A step of SGD on the values, which are the array of the pass.
 ///
-/// v = momentum v + (scale g + decay w), then w −= rate v, or with Nesterov w −= rate (scale g + decay w +
+/// v = momentum v + (scale g + decay w), then w −= rate v, or with Nesterov w −= rate (scale g + decay w + momentum v). As
+/// in PyTorch, the learning rate is not part of the velocity.
 /// momentum v); as PyTorch has it, the learning rate is not a part of the velocity.
 #[derive(Debug)]
 pub(super) struct Sgd<const NESTEROV: bool>;
 
-/// What [`Sgd`] works with beside the values.
+/// The inputs of [`Sgd`] besides the values.
 #[derive(Debug)]
 pub(super) struct SgdStep<'a> {
     pub(super) gradient: &'a [f32],
@@ -37,11 +38,11 @@ impl<const NESTEROV: bool> Pass for Sgd<NESTEROV> {
     }
 }
 
-/// A step of AdamW: the values are the array of the pass.
+/// A step of AdamW on the values, which are the array of the pass.
 #[derive(Debug)]
 pub(super) struct AdamW;
 
-/// What [`AdamW`] works with beside the values.
+/// The inputs of [`AdamW`] besides the values.
 #[derive(Debug)]
 pub(super) struct AdamStep<'a> {
     pub(super) gradient: &'a [f32],
@@ -58,14 +59,14 @@ pub(super) struct AdamStep<'a> {
 pub(super) struct Adam {
     pub(super) betas: (f32, f32),
     pub(super) epsilon: f32,
-    /// What makes the two means unbiased: they began at zero, and still hold a share of it.
+    /// Corrects the bias of the two means, which started at zero.
     pub(super) unbiased: (f32, f32),
 }
 
 impl Adam {
-    /// Of the step with this number, from 1.
+    /// The constants of this step, counted from 1.
     pub(super) fn new(settings: &OptimizerSettings, step: u64) -> Self {
-        // In `f64`: of a beta near 1 and its power, too few digits of an `f32` differ from 1.
+        // In `f64`: for a beta near 1, too few digits of an `f32` differ from 1.
         let step = i32::try_from(step).unwrap_or(i32::MAX);
         let unbiased = |beta: f32| (1.0 / (1.0 - f64::from(beta).powi(step))) as f32;
         let (betas, epsilon) = (settings.betas, settings.epsilon);
@@ -91,12 +92,12 @@ impl Pass for AdamW {
     }
 }
 
-/// Adds up squares. The array of the pass is one sum of type `f64` for each lane: element `i` goes to lane
-/// `i` modulo [`LANES`], whatever the width of a vector is, so that all processors add in the same order.
+/// Sums squares. The array of the pass is one `f64` sum per lane: element `i` is added to lane `i` modulo [`LANES`],
+/// whatever the vector width, so that all processors add in the same order.
 #[derive(Debug)]
 pub(super) struct SquareSum;
 
-/// How many sums are kept: enough that none waits for the addition before it.
+/// The number of sums: enough that no addition waits for the previous one.
 pub(super) const LANES: usize = 32;
 
 impl Pass for SquareSum {

@@ -1,24 +1,24 @@
-//! The same steps as tensor operations, for parameters that no loop of ours reaches: those on a GPU.
+//! The optimizer steps as tensor operations, for parameters on a GPU.
 //!
-//! Parameter by parameter: weights and vectors decay differently, and so every formula is the one of its pass, written once more
-//! as candle has it. What it costs is a few kernels for each parameter.
+//! Weights and vectors decay differently, so each formula is applied parameter by parameter. That costs a few kernels per
+//! parameter.
 
 use candle_core::{Result, Tensor};
 
 use super::passes::Adam;
 use super::{Optimizer, OptimizerSettings, StateError};
 
-/// An optimizer, and what it remembers, where the parameters are.
+/// An optimizer with its state in tensors on the parameters' device.
 #[derive(Debug)]
 pub(crate) struct TensorOptimizer {
     settings: OptimizerSettings,
     steps: u64,
-    /// For each name that the optimizer on the host has, by the index of the parameter; none is nothing but zeros.
+    /// The state by moment, as in the host's optimizer, then by parameter; `None` stands for zeros.
     moments: Vec<Vec<Option<Tensor>>>,
 }
 
 impl TensorOptimizer {
-    /// One that remembers nothing yet, of so many parameters.
+    /// An optimizer with zero state for this many parameters.
     pub(crate) fn new(settings: OptimizerSettings, parameters: usize) -> Self {
         let moments = vec![vec![None; parameters]; settings.kind.moments().len()];
         Self { settings, steps: 0, moments }
@@ -29,10 +29,10 @@ impl TensorOptimizer {
         self.steps += 1;
     }
 
-    /// As [`Optimizer::update`]; `values` are changed where they lie.
+    /// As [`Optimizer::update`]; `values` change in place.
     ///
     /// # Errors
-    /// What candle objects to.
+    /// An error of candle.
     pub(crate) fn update(
         &mut self,
         index: usize,
@@ -42,7 +42,7 @@ impl TensorOptimizer {
         rate: f32,
     ) -> Result<()> {
         assert!(self.steps > 0, "parameter {index} is updated before a step has begun");
-        // Not a part of what the next pass derives.
+        // Detached: not part of the next pass's derivative.
         let (value, gradient) = (values.detach(), (gradient.detach() * f64::from(scale))?);
         let OptimizerSettings { momentum, nesterov, weight_decay, .. } = self.settings;
         let decay = if value.rank() < 2 { 0.0 } else { f64::from(weight_decay) };
@@ -58,7 +58,7 @@ impl TensorOptimizer {
             }
             [mean, square] => {
                 let Adam { betas, epsilon, unbiased } = Adam::new(&self.settings, self.steps);
-                // The shares are rounded as on the host.
+                // Rounded like the host's constants.
                 let shares = |beta: f32| (f64::from(beta), f64::from(1.0 - beta));
                 let ((kept1, new1), (kept2, new2)) = (shares(betas.0), shares(betas.1));
                 let moved = ((remembered(&mean[index])? * kept1)? + (&gradient * new1)?)?;
@@ -73,10 +73,10 @@ impl TensorOptimizer {
         crate::candle::overwrite(values, &(&value - (step * f64::from(rate))?)?)
     }
 
-    /// Copies what is remembered to an optimizer on the host, of the same parameters.
+    /// Copies the state to the host's optimizer of the same parameters.
     ///
     /// # Errors
-    /// What candle objects to.
+    /// An error of candle.
     pub(crate) fn save(&self, host: &mut Optimizer) -> Result<()> {
         let places: Vec<_> = host.state().map(|(name, index, values)| (name, index, values.len())).collect();
         let parameters = host.parameters.len();
@@ -93,15 +93,15 @@ impl TensorOptimizer {
             .map_err(|error: StateError| candle_core::Error::Msg(error.to_string()))
     }
 
-    /// Goes on from what an optimizer on the host remembers of these parameters.
+    /// Copies the state from the host's optimizer of the same parameters.
     ///
     /// # Errors
-    /// What candle objects to.
+    /// An error of candle.
     pub(crate) fn load(&mut self, host: &Optimizer, parameters: &[Tensor]) -> Result<()> {
         self.steps = host.steps();
         for (at, (_, index, values)) in host.state().enumerate() {
             let parameter = &parameters[index];
-            // Of what is not trained nothing is remembered.
+            // Parameters that are not trained have no state.
             let is_trained = !values.is_empty();
             let moment =
                 is_trained.then(|| Tensor::from_slice(values, parameter.shape(), parameter.device()));
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// Makes the same steps on the host and by tensors; in their midst what is remembered goes to the host and back.
+    /// Makes the same steps on the host and with tensors; in between, the state is copied to the host and back.
     fn check(settings: OptimizerSettings) {
         let counts = SHAPES.map(|shape| shape.iter().product::<usize>());
         let described = || SHAPES.into_iter().zip(counts).map(|(shape, count)| (count, shape.len() < 2));

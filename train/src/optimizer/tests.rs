@@ -1,14 +1,14 @@
-//! Against the definitions in `f64`, and bit for bit where that is promised.
+//! Compares with the definitions in `f64`, and bit for bit where that is guaranteed.
 
 use super::*;
 
 const COUNTS: [usize; 7] = [0, 1, 7, 16, 33, 257, 1009];
 
-/// Numbers that look random, around zero.
+/// Pseudo-random numbers around zero.
 fn noise(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
     let mut random = move || {
-        // A linear congruence; its upper bits are good enough here.
+        // A linear congruential generator; its upper bits are good enough here.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1 << 23) as f32 - 1.0
     };
@@ -19,7 +19,7 @@ fn settings(kind: OptimizerKind) -> OptimizerSettings {
     OptimizerSettings { weight_decay: 0.125, ..OptimizerSettings::new(kind) }
 }
 
-/// What the definitions give, in `f64`, one element after the other.
+/// The definitions, in `f64`, element by element.
 struct Reference {
     settings: OptimizerSettings,
     values: Vec<f64>,
@@ -124,7 +124,7 @@ fn the_first_step_of_adamw_is_the_rate_whatever_the_gradient() {
 
 #[test]
 fn the_means_of_adamw_are_unbiased_at_every_step() {
-    // Of a gradient that never changes both means are itself, so every step is the rate.
+    // With a constant gradient both means equal it, so every step is the rate.
     let mut adamw = Optimizer::new(OptimizerSettings::new(OptimizerKind::AdamW), [(1, false)]).unwrap();
     for step in 1..=3000 {
         let mut value = [0.0_f32];

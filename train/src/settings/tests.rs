@@ -1,4 +1,4 @@
-//! What settings make of themselves.
+//! Defaults and checks of settings.
 
 use candle_core::Device;
 
