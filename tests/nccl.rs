@@ -1,4 +1,4 @@
-//! NCCL's bindings and its library. None of this needs a GPU.
+//! NCCL's bindings and library. None of these tests needs a GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ mod header;
 
 use unisono_testing::launch;
 
-/// What `scripts/setup --tests` installs.
+/// The NCCL that `scripts/setup --tests` installs.
 const WHEEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/nccl/nvidia/nccl");
 const NAME: &str = "libnccl.so.2";
 const DEADLINE: Duration = Duration::from_secs(60);
-/// A copy of this program that finds it says what [`library`] is, and ends.
+/// In a process with this variable, this program describes its [`library`], and exits.
 const ASK: &str = "UNISONO_TEST_NCCL";
 
 fn main() -> ExitCode {
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Trial::ignorable_test(name, move || -> Result<Completion, Failed> {
             let wheel = Path::new(WHEEL);
             if !wheel.join("lib").join(NAME).exists() {
-                let reason = "there is no NCCL in target/nccl: `scripts/setup --tests` installs it";
+                let reason = "no NCCL in target/nccl: `scripts/setup --tests` installs it";
                 return Ok(Completion::ignored_with(reason));
             }
             test(wheel);
@@ -49,20 +49,17 @@ fn main() -> ExitCode {
     };
     let trials = vec![
         trial("our header binds every function", header::ours_is_whole),
-        trial("the comparison of headers sees every kind of difference", header::differences_are_seen),
-        with_wheel("our header is NCCL's in all that we use", header::ours_is_nccl_s),
+        trial("the comparison of headers detects every kind of difference", header::differences_are_seen),
+        with_wheel("our header agrees with NCCL's", header::ours_is_nccl_s),
         with_wheel("NCCL's own settings of a communicator are those that are generated", header::settings),
-        with_wheel("the library is loaded, and says what it is", loaded),
-        with_wheel("no two communicators have one id", ids),
-        with_wheel("codes have texts", error_texts),
+        with_wheel("the library is loaded and reports its version", loaded),
+        with_wheel("ids are unique", ids),
+        with_wheel("result codes have texts", error_texts),
         with_wheel("the environment names the library, its folder, or a virtual environment", named),
-        trial(
-            "a library that is nowhere is no error until it is asked for, and then each place is named",
-            nowhere,
-        ),
-        trial("a place that is named is the only one", named_wrongly),
-        trial("what is no library, or not NCCL, is refused with what it lacks", not_nccl),
-        trial("of an old NCCL each function is named with its version", too_old),
+        trial("a missing library is an error only on use, which names each place", nowhere),
+        trial("a configured place is the only one tried", named_wrongly),
+        trial("a file that is not NCCL is refused with the reason", not_nccl),
+        trial("an old NCCL is refused with each missing function and its version", too_old),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -88,7 +85,7 @@ fn loaded(wheel: &Path) {
     assert_eq!(library.path(), path.canonicalize().unwrap());
     let version = library.version();
     assert!(version >= Version::new(2, 14, 0), "{version}");
-    // The same wheel's header says the same.
+    // The header in the wheel has the same version.
     let header = fs::read_to_string(wheel.join("include/nccl.h")).unwrap();
     for (name, number) in
         [("NCCL_MAJOR", version.major), ("NCCL_MINOR", version.minor), ("NCCL_PATCH", version.patch)]
@@ -112,9 +109,9 @@ fn error_texts(wheel: &Path) {
     assert!(texts[4].contains("invalid argument") && texts[5].contains("invalid usage"), "{texts:?}");
 }
 
-/// What a process says of the library that it finds.
+/// Describes the library that a process finds.
 fn answer() {
-    // Asked twice: the answer is kept.
+    // Called twice: the result is kept.
     for _ in 0..2 {
         match library() {
             Ok(library) => println!("{} {}", library.version(), library.path().display()),
@@ -123,7 +120,7 @@ fn answer() {
     }
 }
 
-/// What a process says that starts with these variables.
+/// The description of the library by a process with these variables.
 fn ask(variables: &[(&str, &Path)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -149,7 +146,7 @@ fn named(wheel: &Path) {
     fs::create_dir_all(packages.join("nvidia")).unwrap();
     std::os::unix::fs::symlink(wheel, packages.join("nvidia/nccl")).unwrap();
     let found = ask(&[("VIRTUAL_ENV", environment.path())]);
-    // Where the system has an NCCL of its own, that comes first.
+    // An NCCL of the system's comes first.
     let of_system = Library::open(&[NAME.into()]).ok();
     let of_system = of_system.map(|library| format!("{} {}", library.version(), library.path().display()));
     assert_eq!(found, of_system.unwrap_or(expected));

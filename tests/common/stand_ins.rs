@@ -1,7 +1,7 @@
-//! Builds the stand-ins for CUDA's driver and NCCL (`tools/stand-ins/`), and says how a program comes to use them.
+//! Builds the stand-ins for the CUDA driver and NCCL (`tools/stand-ins/`), and configures programs to use them.
 //!
-//! They must be found when a program starts. So a test launches a process, itself or another, with
-//! [`environment`]; what they can be asked for by further variables is said in their `lib.rs`.
+//! They must be found when a program starts. So a test launches a process, itself or another, with [`environment`]; the
+//! `lib.rs` of each describes its further variables.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,15 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// The folder with `libcuda.so`, `libnccl.so` and `libnccl.so.2`: built when it is first asked for, with the
-/// profile of this test.
+/// The folder with `libcuda.so`, `libnccl.so` and `libnccl.so.2`, built on first use, with the profile of this test.
 pub fn folder() -> PathBuf {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(build);
     FOLDER.clone()
 }
 
-/// The variables with which a process uses the stand-ins: `LD_LIBRARY_PATH`, where they come first, and
-/// `UNISONO_NCCL`, which names the one for NCCL.
+/// The variables with which a process uses the stand-ins: `LD_LIBRARY_PATH`, where they come first, and `UNISONO_NCCL`,
+/// which names the stand-in for NCCL.
 pub fn environment() -> [(&'static str, OsString); 2] {
     let before = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let before = env::split_paths(&before).filter(|path| !path.as_os_str().is_empty());
@@ -49,7 +48,7 @@ fn build() -> PathBuf {
     folder
 }
 
-/// Copies a file to where another process may be using what was there before.
+/// Replaces a file that another process may be using.
 fn replace(from: &Path, to: &Path) {
     let new = to.with_extension(format!("{}.new", std::process::id()));
     fs::copy(from, &new).unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), new.display()));

@@ -1,5 +1,5 @@
-//! Arrays on GPUs, over stand-ins for CUDA's driver and NCCL (`tools/stand-ins/`), which are as asynchronous as a GPU: worlds of
-//! processes under mpirun, and of threads. This program launches itself.
+//! Arrays on GPUs, on stand-ins for the CUDA driver and NCCL (`tools/stand-ins/`), which are as asynchronous as a GPU:
+//! worlds of processes under mpirun, and of threads. This program launches itself.
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -15,7 +15,7 @@ mod stand_ins;
 
 use unisono_testing::launch::{self, Ended};
 
-/// Tells a process that it is a rank, and what it does.
+/// The variable that makes a process a rank, with its role.
 const ROLE: &str = "UNISONO_TEST_ROLE";
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -47,23 +47,23 @@ fn trials() -> Vec<Trial> {
         ("NCCL_MULTI_RANK_GPU_ENABLE", "1"),
         ("STAND_IN_NCCL_VERSION", "2.29.7"),
     ];
-    let whims: Settings = &[("STAND_IN_DEVICES", "1"), ("STAND_IN_DELAY_US", "5000")];
+    let delays: Settings = &[("STAND_IN_DEVICES", "1"), ("STAND_IN_DELAY_US", "5000")];
     let worlds: [(&str, usize, Settings, &[&str]); 11] = [
         ("a GPU each", 1, gpus, &["reduce"]),
         (
             "a GPU each",
             2,
             gpus,
-            &["by nccl", "reduce", "in flight", "in flight, untracked", "pieces", "another GPU"],
+            &["by nccl", "reduce", "in flight", "in flight, untracked", "segments", "another GPU"],
         ),
         ("a GPU each", 4, gpus, &["by nccl"]),
         ("one GPU", 3, one_gpu, &["through the host", "reduce", "bits", "in flight", "in flight, untracked"]),
         ("one GPU, which NCCL shares", 2, may_share, &["by nccl", "reduce"]),
         ("one GPU, which an old NCCL does not share", 2, old_nccl, &["through the host"]),
-        ("two and two", 4, even, &["in nodes", "reduce", "in flight", "pieces"]),
-        ("three and one", 4, uneven, &["in nodes", "reduce", "pieces"]),
-        ("two and two on one GPU", 4, nodes_share, &["in nodes", "pieces"]),
-        ("streams with long whims", 2, whims, &["many pieces"]),
+        ("two and two", 4, even, &["in nodes", "reduce", "in flight", "segments"]),
+        ("three and one", 4, uneven, &["in nodes", "reduce", "segments"]),
+        ("two and two on one GPU", 4, nodes_share, &["in nodes", "segments"]),
+        ("streams with long delays", 2, delays, &["many segments"]),
         ("nodes of one", 3, of_one, &["alone", "reduce"]),
     ];
     let mut trials = Vec::new();

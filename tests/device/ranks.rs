@@ -1,4 +1,4 @@
-//! What one rank does.
+//! The program of one rank.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, Method, Reduc
 use crate::common::{Exact, assert_reduced, bits, inputs};
 use crate::for_every_dtype;
 
-/// Several pieces, and a number that nothing divides.
+/// Several segments, and not a multiple of anything.
 const LARGE: usize = 300_007;
 
 pub(crate) fn play(role: &str, comm: &mut Communicator) {
@@ -18,7 +18,7 @@ pub(crate) fn play(role: &str, comm: &mut Communicator) {
         "by nccl" => ran(comm, &["nccl"], "NCCL"),
         "in nodes" => ran(comm, &["hierarchical-copy+nccl", "rail+nccl"], "NCCL"),
         "through the host" => {
-            // What the host's arrays are reduced by.
+            // The methods for arrays in host memory.
             let call = |count| Call::all_reduce(DType::F32, ReduceOp::Mean, count);
             let on_host = [8, LARGE].map(|count| comm.selection(&call(count)).method.name());
             ran(comm, &on_host, "share a GPU");
@@ -28,18 +28,18 @@ pub(crate) fn play(role: &str, comm: &mut Communicator) {
         "bits" => same_bits_as_slices(comm),
         "in flight" => in_flight(comm),
         "in flight, untracked" => {
-            // SAFETY: what events of cudarc's would order, the calls under test do.
+            // SAFETY: the calls under test order all work that cudarc's events would order.
             unsafe { comm.device().unwrap().disable_event_tracking() };
             in_flight(comm);
         }
-        "pieces" => pieces(comm),
+        "segments" => segments(comm),
         "another GPU" => another_gpu(comm),
-        "many pieces" => many_pieces(comm),
+        "many segments" => many_segments(comm),
         "count" => another_count(comm),
         "late" => late(comm),
         _ => panic!("no such role: {role}"),
     }
-    // A rank that leaves in the middle of another's call ends it.
+    // A rank that leaves during another's call ends that call.
     if !matches!(role, "count" | "late") {
         comm.barrier().unwrap();
     }
@@ -52,7 +52,7 @@ pub(crate) fn threads() {
     });
 }
 
-/// An array on this rank's GPU, and a stream that the copy is in order with.
+/// An array on this rank's GPU, and the stream on which it was copied.
 fn array<T>(comm: &Communicator, elements: &[T]) -> (CudaSlice<T>, Arc<CudaStream>)
 where
     T: Exact + DeviceRepr + ValidAsZeroBits,
@@ -64,7 +64,7 @@ where
     (array, stream)
 }
 
-/// Every way that this world has, over every type, reduction and many counts.
+/// Every method of this world, with every type, every reduction and many counts.
 fn reduce(comm: &mut Communicator) {
     for_every_dtype!(reduce_all(comm));
 }
@@ -88,7 +88,7 @@ fn reduce_all<T: Exact + DeviceRepr + ValidAsZeroBits>(comm: &mut Communicator) 
     assert!(by_nccl > 0 || !route.starts_with("NCCL"), "NCCL reduces no {}: {route}", T::DTYPE);
 }
 
-/// Whether it can be had.
+/// Whether the method is available.
 fn reduce_one<T>(comm: &mut Communicator, choice: &Choice, op: ReduceOp, count: usize) -> bool
 where
     T: Exact + DeviceRepr + ValidAsZeroBits,
@@ -102,7 +102,7 @@ where
             assert_reduced(&reduced, op, comm.ranks(), 0, &what);
             true
         }
-        // What is asked for by name may not be had; anything else must be.
+        // A method requested by name may be unavailable; `auto` always works.
         Err(Error::Unsupported(_)) => {
             assert!(choice.vendor().is_some(), "{choice}, {op} of {}", T::DTYPE);
             false
@@ -111,7 +111,7 @@ where
     }
 }
 
-/// What `auto` takes for a small array and a large one, and what is said of it.
+/// The choices of `auto` for a small and a large array, and the description of the route.
 fn ran(comm: &mut Communicator, expected: &[&str], route: &str) {
     let said = comm.device_route().unwrap();
     assert!(said.contains(route), "{said}");
@@ -129,7 +129,7 @@ fn ran(comm: &mut Communicator, expected: &[&str], route: &str) {
     }
 }
 
-/// What was asked for by name is never replaced in silence, and the communicator is as good as before.
+/// A method requested by name is never replaced silently, and the communicator stays usable.
 fn refuses(comm: &mut Communicator) {
     for choice in [Choice::from(Vendor::Nccl), Choice::from(Vendor::Mpi)] {
         comm.set_choice(choice).unwrap();
@@ -141,7 +141,7 @@ fn refuses(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// A rank's arrays are on one GPU. One that is on another is refused, and what was there before goes on.
+/// A rank's arrays are on one GPU. An array on another is refused, and those before still work.
 fn another_gpu(comm: &mut Communicator) {
     reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
     let elsewhere = CudaContext::new(comm.rank() + 2).unwrap().new_stream().unwrap();
@@ -151,7 +151,7 @@ fn another_gpu(comm: &mut Communicator) {
     reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
 }
 
-/// Through the host an array on a GPU ends with the bits of one in the host's memory, however it is cut.
+/// Through the host, an array on a GPU ends with the bits of one in host memory, however it is split.
 fn same_bits_as_slices(comm: &mut Communicator) {
     for algorithm in Algorithm::ALL {
         comm.set_choice(algorithm).unwrap();
@@ -170,10 +170,12 @@ fn same_bits_as_slices(comm: &mut Communicator) {
     }
 }
 
-/// Arrays of many pieces, one after the other on the same stream without the host waiting for any: slots are used again while
-/// their last piece is on its way.
-fn pieces(comm: &mut Communicator) {
-    for choice in [Choice::Auto, Choice::from(Algorithm::HierarchicalCopy), Choice::from(Algorithm::Ring)] {
+/// Arrays of many segments, one after the other on the same stream, without waiting on the host: slots are reused while
+/// their last segment is in flight.
+fn segments(comm: &mut Communicator) {
+    for choice in
+        [Choice::Auto, Choice::from(Algorithm::HierarchicalCopy), Choice::from(Algorithm::Ring)]
+    {
         comm.set_choice(choice.clone()).unwrap();
         let (mut array, stream) = array(comm, &inputs::<f32>(ReduceOp::Max, comm.rank(), 0, LARGE));
         for _ in 0..4 {
@@ -185,9 +187,9 @@ fn pieces(comm: &mut Communicator) {
     }
 }
 
-/// More pieces than there are slots, and streams that are now and then much slower than the others: a slot's last piece is still on
-/// its way up when the next one is to come down.
-fn many_pieces(comm: &mut Communicator) {
+/// More segments than slots, and streams that are sometimes much slower than the others: a slot's last segment is still
+/// being copied up when the next one is to be copied down.
+fn many_segments(comm: &mut Communicator) {
     for choice in [Choice::Auto, Choice::from(Algorithm::RoundRobin)] {
         comm.set_choice(choice.clone()).unwrap();
         let (mut array, stream) = array(comm, &inputs::<u8>(ReduceOp::Sum, comm.rank(), 0, 33 << 20));
@@ -198,7 +200,7 @@ fn many_pieces(comm: &mut Communicator) {
     }
 }
 
-/// Several at once, each in order with what its own stream does before and after.
+/// Several at once, each ordered with the work before and after on its own stream.
 fn in_flight(comm: &mut Communicator) {
     for round in 0..5 {
         let begun: Vec<_> = (0..4)
@@ -222,13 +224,13 @@ fn in_flight(comm: &mut Communicator) {
             );
         }
     }
-    // What is given up goes on, and its memory stays until then.
+    // A dropped request still runs, and keeps its memory until then.
     let (array, stream) = array(comm, &vec![1.0_f32; LARGE]);
     drop(comm.all_reduce_device_async(array, ReduceOp::Sum, &stream).unwrap());
     reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
 }
 
-/// Nobody comes out of it with a result, by whatever the call would be carried out.
+/// No rank gets a result, whatever the method.
 fn another_count(comm: &mut Communicator) {
     comm.set_timeout(Duration::from_secs(30));
     let (mut array, stream) = array(comm, &vec![1.0_f32; 1000 - usize::from(comm.rank() == 1)]);
@@ -237,7 +239,7 @@ fn another_count(comm: &mut Communicator) {
     println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }
 
-/// A rank that does not come.
+/// A rank that does not arrive.
 fn late(comm: &mut Communicator) {
     comm.device_route().unwrap();
     comm.set_timeout(Duration::from_secs(1));

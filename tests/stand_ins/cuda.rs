@@ -1,4 +1,4 @@
-//! The stand-in for CUDA's driver, through cudarc.
+//! The stand-in for the CUDA driver, through cudarc.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -41,12 +41,12 @@ fn device(ordinal: usize) -> (Arc<CudaContext>, Arc<CudaStream>) {
     (context, stream)
 }
 
-/// Where a stream stands until it is opened.
+/// A gate in a stream, which stops there until it is opened.
 #[derive(Default)]
 struct Gate(AtomicBool);
 
 impl Gate {
-    /// What is enqueued from now on waits. The gate must be opened before it is gone.
+    /// Makes all later operations wait. The gate must be opened before it is dropped.
     fn close(&self, stream: &CudaStream) {
         self.0.store(false, Ordering::Release);
         let data = std::ptr::from_ref(self).cast_mut().cast();
@@ -60,7 +60,7 @@ impl Gate {
 }
 
 unsafe extern "C" fn stand(gate: *mut c_void) {
-    // SAFETY: whoever launched it keeps the gate until the stream is done.
+    // SAFETY: the test that launched it keeps the gate until the stream is done.
     let gate = unsafe { &*gate.cast::<Gate>() };
     while !gate.0.load(Ordering::Acquire) {
         std::thread::sleep(Duration::from_micros(100));
@@ -104,12 +104,12 @@ fn copies() {
     assert_eq!(stream.clone_dtoh(&twice).unwrap(), values);
 }
 
-/// Copies on one stream what another has made, as often as that goes wrong or right by chance.
+/// Copies on one stream what another has written, often enough to go both right and wrong by chance.
 fn two_streams() {
     const ROUNDS: usize = 300;
     let (context, writer) = device(0);
     let reader = context.new_stream().unwrap();
-    // SAFETY: what cudarc would wait for by itself is what this is about. Nothing is freed before the end.
+    // SAFETY: the tracking of cudarc is replaced by this test's own events. Nothing is freed before the end.
     unsafe { context.disable_event_tracking() };
     let old_seen = |is_ordered: bool| {
         (0..ROUNDS)
@@ -139,14 +139,14 @@ fn two_streams() {
 fn pinned() {
     let (context, stream) = device(0);
     let mut there = stream.alloc_zeros::<u8>(16).unwrap();
-    // SAFETY: it is written to before it is read.
+    // SAFETY: the memory is written before it is read.
     let mut host = unsafe { context.alloc_pinned::<u8>(16).unwrap() };
     let bytes = host.as_mut_ptr().unwrap();
     let address = there.device_ptr(&stream).0;
     let gate = Gate::default();
 
     gate.close(&stream);
-    // SAFETY: sixteen bytes on both sides. That they change on the way is what this is about.
+    // SAFETY: both sides have sixteen bytes. Their changes during the copy are under test.
     unsafe {
         bytes.write_bytes(1, 16);
         let source = std::slice::from_raw_parts(bytes, 16);
@@ -192,11 +192,11 @@ fn rate() {
     assert!(started.elapsed().as_millis() >= 600, "{:?}", started.elapsed());
 }
 
-/// What a host function is given: a counter, and what it must find there.
+/// The argument of a host function: a counter, and its expected value.
 struct Turn<'a>(&'a AtomicU32, u32);
 
 unsafe extern "C" fn take_turn(turn: *mut c_void) {
-    // SAFETY: whoever launched it keeps the turn until the stream is done.
+    // SAFETY: the test that launched it keeps the argument until the stream is done.
     let turn = unsafe { &*turn.cast::<Turn<'_>>() };
     let _ = turn.0.compare_exchange(turn.1, turn.1 + 1, Ordering::AcqRel, Ordering::Acquire);
 }
@@ -243,7 +243,7 @@ fn events() {
     let between = start.elapsed_ms(&end).unwrap();
     assert!(between > 0.1 && between < 1000.0, "{between} ms");
 
-    // Who waits, waits for the record as it was.
+    // A wait refers to the record at the time of the call.
     let again = context.new_event(None).unwrap();
     again.record(&other).unwrap();
     stream.wait(&again).unwrap();
@@ -258,7 +258,7 @@ fn events() {
 
 fn memory() {
     let (context, stream) = device(0);
-    // SAFETY: that nothing was written to it is what this is about; `u8` has no wrong bytes.
+    // SAFETY: reading new memory is under test; any bits are a `u8`.
     let new = unsafe { stream.alloc::<u8>(64).unwrap() };
     assert_eq!(stream.clone_dtoh(&new).unwrap(), [0xa5; 64]);
     let address = new.device_ptr(&stream).0;
@@ -266,7 +266,7 @@ fn memory() {
     drop(new);
     context.synchronize().unwrap();
     let mut bytes = [0_u8; 64];
-    // SAFETY: sixty-four bytes; the stand-in finds out that they are no longer there.
+    // SAFETY: sixty-four bytes; the stand-in detects that they were freed.
     let read = unsafe { result::memcpy_dtoh_async(&mut bytes, address, stream.cu_stream()) };
     assert_eq!(code(read), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
 }
@@ -275,7 +275,7 @@ fn out_of_bounds() {
     let (context, stream) = device(0);
     let there = stream.alloc_zeros::<u8>(64).unwrap();
     let address = there.device_ptr(&stream).0;
-    // SAFETY: the stand-in finds out that it is one byte too many.
+    // SAFETY: the stand-in detects that it is one byte too many.
     unsafe { result::memset_d8_async(address + 1, 0, 64, stream.cu_stream()) }.unwrap();
     assert_eq!(code(stream.synchronize()), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     assert_eq!(code(context.synchronize()), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, "it sticks");
@@ -291,14 +291,14 @@ fn freed_in_order() {
     for round in 0..100 {
         let from = stream.clone_htod(&[round; 32]).unwrap();
         let to = stream.clone_dtod(&from).unwrap();
-        // Long before the copy is made; in the stream it comes after.
+        // Called long before the copy is executed; in the stream it comes after.
         drop(from);
         assert_eq!(stream.clone_dtoh(&to).unwrap(), [round; 32]);
     }
     context.synchronize().unwrap();
     let (free, total) = context.mem_get_info().unwrap();
     assert_eq!(free, total, "all is free again");
-    // SAFETY: the stand-in finds out that there is nothing at this address.
+    // SAFETY: the stand-in detects that there is no allocation at this address.
     let nothing = unsafe { result::free_sync(1 << 62) };
     assert_eq!(code(nothing), CUresult::CUDA_ERROR_INVALID_VALUE);
 }
@@ -306,7 +306,7 @@ fn freed_in_order() {
 fn anew() {
     {
         let (_context, stream) = device(0);
-        // SAFETY: the stand-in finds out that there is nothing at this address.
+        // SAFETY: the stand-in detects that there is no allocation at this address.
         unsafe { result::memset_d8_async(1 << 62, 0, 1, stream.cu_stream()) }.unwrap();
         assert_eq!(code(stream.synchronize()), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     }

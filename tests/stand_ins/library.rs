@@ -1,4 +1,4 @@
-//! NCCL's functions, as far as these tests call them.
+//! The NCCL functions that these tests call.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ type Stream = *mut c_void;
 
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
-        /// The library, by the name that `UNISONO_NCCL` gives.
+        /// The library that `UNISONO_NCCL` names.
         pub(crate) struct Nccl {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
         }
@@ -48,7 +48,7 @@ macro_rules! functions {
         impl Nccl {
             pub(crate) fn load() -> Self {
                 let path = std::env::var_os("UNISONO_NCCL").expect("the launcher says where it is");
-                // SAFETY: the types are those of `nccl.h`; the library stays.
+                // SAFETY: the types are those of `nccl.h`; the library is never closed.
                 unsafe {
                     let library = Box::leak(Box::new(Library::new(path).unwrap()));
                     Self { $($field: *library.get($name).unwrap(),)* }
@@ -83,26 +83,26 @@ functions! {
 impl Nccl {
     pub(crate) fn new_id(&self) -> Id {
         let mut id = Id([0; 128]);
-        // SAFETY: there is room for an id.
+        // SAFETY: the id is valid for a write during the call.
         assert_eq!(unsafe { (self.unique_id)(&raw mut id) }, SUCCESS);
         id
     }
 
     /// The message of the last error.
     pub(crate) fn message(&self, comm: Comm) -> String {
-        // SAFETY: a text of C's that stays.
+        // SAFETY: a zero-terminated text that is never freed.
         unsafe { CStr::from_ptr((self.last_error)(comm)) }.to_str().unwrap().to_owned()
     }
 
-    /// What has become of it in the background so far.
+    /// The current state of background work.
     pub(crate) fn state(&self, comm: Comm) -> Status {
         let mut state = -1;
-        // SAFETY: there is room for a state.
+        // SAFETY: the state is valid for a write during the call.
         assert_eq!(unsafe { (self.async_error)(comm, &raw mut state) }, SUCCESS);
         state
     }
 
-    /// What becomes of it in the background.
+    /// Waits for background work; returns the final state.
     pub(crate) fn settled(&self, comm: Comm) -> Status {
         let started = Instant::now();
         loop {
@@ -117,7 +117,7 @@ impl Nccl {
     /// Sums of floats, in place.
     pub(crate) fn sum(&self, rank: &Rank, address: u64, count: usize) -> Status {
         let buffer = address as *mut c_void;
-        // SAFETY: the stand-in looks whether the buffer is one.
+        // SAFETY: the stand-in checks the buffer.
         unsafe { (self.all_reduce)(buffer, buffer, count, FLOAT, SUM, rank.comm, rank.queue()) }
     }
 }
@@ -158,19 +158,19 @@ impl Rank {
         };
         let mut comm = 0;
         let (of, this) = (ranks as c_int, rank as c_int);
-        // SAFETY: there is room for a communicator; the configuration lives to the end of the call.
+        // SAFETY: the communicator is valid for a write, and the configuration valid, during the call.
         let status = unsafe { (nccl.init)(&raw mut comm, of, id, this, (&raw const config).cast()) };
         (Self { rank, ranks, comm, stream }, status)
     }
 }
 
-/// Runs ranks as threads, each on the device that is said, with communicators that block or do not.
+/// Runs ranks as threads, each on the given device, with blocking or non-blocking communicators.
 pub(crate) fn threads<T: Send>(
     devices: &[usize],
     blocking: bool,
     body: impl Fn(&Nccl, Rank, Status) -> T + Sync,
 ) -> Vec<T> {
-    // As a program would: the driver is there first.
+    // Like a program, which loads the driver first.
     CudaContext::new(devices[0]).unwrap();
     let nccl = Nccl::load();
     let (id, body, nccl) = (nccl.new_id(), &body, &nccl);

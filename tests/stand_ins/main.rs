@@ -1,5 +1,5 @@
-//! The stand-ins for CUDA's driver and NCCL are what other tests take them for. This program launches itself:
-//! every case is a process of its own, which finds the stand-ins.
+//! Tests of the stand-ins for the CUDA driver and NCCL. This program launches itself: every case is a separate process,
+//! which loads the stand-ins.
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -15,11 +15,11 @@ mod ranks;
 #[allow(unreachable_pub, reason = "other tests use it too")]
 mod stand_ins;
 
-/// Tells a process which case it is.
+/// The variable that tells a process its case.
 const CASE: &str = "UNISONO_TEST_CASE";
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What a process of its own does, and what the stand-ins are asked for.
+/// The body of a case, and the settings of the stand-ins.
 struct Case {
     name: &'static str,
     environment: &'static [(&'static str, &'static str)],
@@ -47,12 +47,12 @@ fn main() -> ExitCode {
             Ok(())
         })
     };
-    // One after the other: some look at what is done at once, and what takes a while.
+    // One after the other: some cases measure times.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, cases().map(trial).collect()).exit_code()
 }
 
-/// This program again, as a case.
+/// The command that runs this program as a case.
 fn command(case: &str, environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this test is a program"));
     command.env(CASE, case).envs(stand_ins::environment()).envs(environment.iter().copied());

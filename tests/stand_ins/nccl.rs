@@ -1,4 +1,4 @@
-//! How communicators of the stand-in for NCCL begin, fail and end.
+//! The creation, failure and end of communicators of the NCCL stand-in.
 
 use std::ffi::{CStr, c_void};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const TWO: (&str, &str) = ("STAND_IN_DEVICES", "2");
 const SHARED: (&str, &str) = ("NCCL_MULTI_RANK_GPU_ENABLE", "1");
 const SOON: (&str, &str) = ("STAND_IN_NCCL_DEADLINE_MS", "1000");
 
-/// What "at once" may take on a busy machine; far less than any deadline.
+/// The limit for "at once" on a busy machine, far below any deadline.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 pub(crate) const CASES: &[Case] = &[
@@ -42,14 +42,14 @@ pub(crate) const CASES: &[Case] = &[
 
 fn version() -> i32 {
     let mut version = 0;
-    // SAFETY: there is room for a version.
+    // SAFETY: the version is valid for a write during the call.
     assert_eq!(unsafe { (Nccl::load().version)(&raw mut version) }, SUCCESS);
     version
 }
 
 fn words() {
     assert_eq!(version(), 23_007);
-    // SAFETY: a text of C's that stays.
+    // SAFETY: a zero-terminated text that is never freed.
     let text = |result| unsafe { CStr::from_ptr((Nccl::load().error_string)(result)) }.to_str().unwrap();
     assert_eq!(text(INVALID_USAGE), "invalid usage");
     assert_eq!(text(REMOTE_ERROR), "remote process exited or there was a network error");
@@ -67,7 +67,7 @@ fn duplicate(expected: i32) {
     });
 }
 
-/// A sum of floats is right, and the communicator then ends.
+/// Checks that a sum of floats is right, and that the communicator then ends.
 fn sums(nccl: &Nccl, rank: &Rank) {
     let values = rank.stream.clone_htod(&[rank.rank as f32 + 1.0; 8]).unwrap();
     let status = nccl.sum(rank, values.device_ptr(&rank.stream).0, 8);
@@ -75,7 +75,7 @@ fn sums(nccl: &Nccl, rank: &Rank) {
     assert_eq!(nccl.settled(rank.comm), SUCCESS);
     let all = (rank.ranks * (rank.ranks + 1) / 2) as f32;
     assert_eq!(rank.stream.clone_dtoh(&values).unwrap(), [all; 8]);
-    // SAFETY: it is used by nobody else.
+    // SAFETY: only this rank uses it.
     assert_eq!(unsafe { (nccl.destroy)(rank.comm) }, SUCCESS);
 }
 
@@ -83,10 +83,10 @@ fn without_device() {
     let context = CudaContext::new(0).unwrap();
     let nccl = Nccl::load();
     let id = nccl.new_id();
-    // SAFETY: a context need not be current.
+    // SAFETY: this needs no current context.
     unsafe { cudarc::driver::result::ctx::set_current(std::ptr::null_mut()) }.unwrap();
     let mut comm = 0;
-    // SAFETY: there is room for a communicator.
+    // SAFETY: the communicator is valid for a write during the call.
     let status = unsafe { (nccl.init)(&raw mut comm, 1, id, 0, std::ptr::null()) };
     assert_eq!(status, INVALID_USAGE, "{}", nccl.message(0));
     context.bind_to_thread().unwrap();
@@ -103,10 +103,10 @@ fn abort_creation() {
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(nccl.state(rank.comm), IN_PROGRESS, "rank 1 is missing");
     let started = Instant::now();
-    // SAFETY: it is used by nobody else.
+    // SAFETY: only this rank uses it.
     assert_eq!(unsafe { (nccl.abort)(rank.comm) }, SUCCESS);
     assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
-    // SAFETY: values; the handle is found out to be none.
+    // SAFETY: the argument is a value; the stand-in detects that the handle is invalid.
     assert_eq!(unsafe { (nccl.abort)(rank.comm) }, INVALID_ARGUMENT, "the handle is no longer one");
 }
 
@@ -121,7 +121,7 @@ fn abort_collective() {
             let done = rank.stream.record_event(None).unwrap();
             assert!(!done.is_complete(), "the stream waits for rank 1");
             let started = Instant::now();
-            // SAFETY: it is used by nobody else.
+            // SAFETY: only this rank uses it.
             assert_eq!(unsafe { (nccl.abort)(rank.comm) }, SUCCESS);
             rank.stream.synchronize().unwrap();
             assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
@@ -146,7 +146,7 @@ fn missing() {
         assert_eq!(nccl.state(rank.comm), REMOTE_ERROR);
         assert!(nccl.message(rank.comm).contains("rank 1"), "{}", nccl.message(rank.comm));
         assert_eq!(nccl.sum(&rank, address, 8), REMOTE_ERROR, "it cannot be used any more");
-        // SAFETY: it is used by nobody else.
+        // SAFETY: only this rank uses it.
         assert_eq!(unsafe { (nccl.abort)(rank.comm) }, SUCCESS);
     });
 }
@@ -160,7 +160,7 @@ fn mismatch() {
             assert_eq!(nccl.sum(&rank, address, 8), SUCCESS);
         } else {
             let buffer = address as *mut c_void;
-            // SAFETY: the buffer is as long as the collective needs.
+            // SAFETY: the buffer has the length that the collective needs.
             let status = unsafe { (nccl.broadcast)(buffer, buffer, 7, FLOAT, 1, rank.comm, rank.queue()) };
             assert_eq!(status, SUCCESS);
         }
@@ -191,14 +191,14 @@ fn without_blocking() {
         let (mut said, mut refused) = (-1, 0);
         for _ in 0..20 {
             assert_eq!(nccl.sum(&rank, address, 8), IN_PROGRESS);
-            // SAFETY: there is room for a rank.
+            // SAFETY: the rank is valid for a write during the call.
             let ready = unsafe { (nccl.user_rank)(rank.comm, &raw mut said) };
             refused += usize::from(ready == INVALID_ARGUMENT);
             assert_eq!(nccl.settled(rank.comm), SUCCESS);
         }
         assert!(refused > 0, "the sum was not in the stream yet, and nobody minded");
         assert_eq!(rank.stream.clone_dtoh(&values).unwrap(), [(1 << 19) as f32; 8]);
-        // SAFETY: it is used by nobody else.
+        // SAFETY: only this rank uses it.
         unsafe {
             assert_eq!((nccl.finalize)(rank.comm), IN_PROGRESS);
             assert_eq!(nccl.settled(rank.comm), SUCCESS);
@@ -213,7 +213,7 @@ fn group() {
         let values = rank.stream.clone_htod(&[1.0_f32; 8]).unwrap();
         let address = values.device_ptr(&rank.stream).0;
         rank.stream.synchronize().unwrap();
-        // SAFETY: values.
+        // SAFETY: the function has no arguments.
         unsafe {
             assert_eq!((nccl.group_end)(), INVALID_USAGE, "no group was begun");
             assert_eq!((nccl.group_start)(), SUCCESS);
@@ -222,7 +222,7 @@ fn group() {
         for _ in 0..3 {
             assert_eq!(nccl.sum(&rank, address, 8), SUCCESS);
         }
-        // SAFETY: values.
+        // SAFETY: the arguments are values.
         unsafe {
             assert_eq!((nccl.group_end)(), SUCCESS);
             assert_eq!(rank.stream.clone_dtoh(&values).unwrap(), [1.0; 8], "only the outer end begins them");
@@ -244,7 +244,7 @@ fn two_streams() {
                 let values = on.clone_htod(&[value; 16]).unwrap();
                 let buffer = values.device_ptr(on).0 as *mut c_void;
                 let queue = on.cu_stream().cast();
-                // SAFETY: the buffer is as long as the collective needs, and lives on.
+                // SAFETY: the buffer has the length that the collective needs, and is not freed before.
                 let status = unsafe { (nccl.all_reduce)(buffer, buffer, 16, FLOAT, SUM, rank.comm, queue) };
                 assert_eq!(status, SUCCESS);
                 (round, values)

@@ -1,5 +1,5 @@
-//! Every collective, element type and operator of the stand-in for NCCL against a naive result, over ranks
-//! that are threads, and over ranks that are processes.
+//! Compares every collective, element type and operator of the NCCL stand-in with a naive result, with threads and with
+//! processes as ranks.
 
 use std::ffi::{c_int, c_void};
 use std::process::Stdio;
@@ -50,12 +50,12 @@ fn over_processes(ranks: usize) {
     };
     let processes: Vec<_> = (0..ranks).map(start).collect();
     for mut process in processes {
-        // It ends: each of its waits has a deadline.
+        // It ends by itself, since all of its waits have deadlines.
         assert!(process.wait().unwrap().success());
     }
 }
 
-/// What a process does that is a rank.
+/// The program of a process that is a rank.
 pub(crate) fn process() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let digits = variable("ID");
@@ -71,7 +71,7 @@ pub(crate) fn process() {
     conform(&nccl, &rank);
 }
 
-/// An element type: NCCL's number, and values of it.
+/// An element type: NCCL's number, and its values.
 struct Type {
     number: c_int,
     bytes: usize,
@@ -109,7 +109,7 @@ fn value(rank: usize, index: usize) -> f64 {
     ((rank * 7 + index * 5 + index / 3) % 4) as f64
 }
 
-/// What NCCL's operator with this number makes of the values of all ranks.
+/// The result of NCCL's operator with this number.
 fn reduced(op: c_int, is_float: bool, ranks: usize, index: usize) -> f64 {
     let values = (0..ranks).map(|rank| value(rank, index));
     match op {
@@ -122,7 +122,7 @@ fn reduced(op: c_int, is_float: bool, ranks: usize, index: usize) -> f64 {
     }
 }
 
-/// A collective under test: this rank's buffers on its device.
+/// A collective under test, with this rank's buffers on its device.
 struct Trial<'a> {
     nccl: &'a Nccl,
     rank: &'a Rank,
@@ -133,7 +133,7 @@ struct Trial<'a> {
 type Buffer = CudaSlice<u8>;
 
 impl Trial<'_> {
-    /// This rank's values from `first` to before `end`.
+    /// This rank's values from `first` up to `end`, exclusive.
     fn values(&self, first: usize, end: usize) -> Buffer {
         let values = (first..end).flat_map(|index| (self.of.encode)(value(self.rank.rank, index)));
         self.rank.stream.clone_htod(&values.collect::<Vec<_>>()).unwrap()
@@ -143,9 +143,9 @@ impl Trial<'_> {
         buffer.device_ptr(&self.rank.stream).0 as *mut c_void
     }
 
-    /// Calls the collective with a new buffer for its result, and waits for it.
+    /// Calls the collective with a new result buffer, and waits for it.
     fn received(&self, length: usize, call: impl FnOnce(*mut c_void) -> c_int) -> Vec<f64> {
-        // SAFETY: the collective writes to all of it, and else the result is wrong.
+        // SAFETY: the collective writes all of it; otherwise the result is wrong.
         let receive = unsafe { self.rank.stream.alloc::<u8>(length * self.of.bytes) }.unwrap();
         assert_eq!(call(self.address(&receive)), SUCCESS, "{}", self.nccl.message(self.rank.comm));
         self.read(&receive)
@@ -161,7 +161,7 @@ impl Trial<'_> {
     fn hold(&self, what: &str, received: &[f64], expected: impl Fn(usize) -> f64) {
         for (index, &received) in received.iter().enumerate() {
             let expected = expected(index);
-            // What a third is in 8 bits of precision; whole numbers are exact.
+            // A third has 8 bits of precision here; integers are exact.
             let slack = if expected.fract() == 0.0 && !what.ends_with('4') { 0.0 } else { 0.01 * expected };
             assert!(
                 (received - expected).abs() <= slack,
@@ -178,12 +178,12 @@ impl Trial<'_> {
         let expected = |index| reduced(op, self.of.is_float, rank.ranks, index);
         let send = self.values(0, count);
         let sent = self.address(&send).cast_const();
-        // SAFETY: the buffers are as long as the collective needs, and live.
+        // SAFETY: the buffers have the length that the collective needs, and are not freed before.
         let all_reduce = |to| unsafe { (nccl.all_reduce)(sent, to, count, number, op, comm, stream) };
         self.hold(&format!("all-reduce {op}"), &self.received(count, all_reduce), expected);
 
         let root = rank.ranks - 1;
-        // SAFETY: as above; others than the root need no buffer for the result.
+        // SAFETY: as above; only the root needs a result buffer.
         let reduce = |to| unsafe { (nccl.reduce)(sent, to, count, number, op, root as c_int, comm, stream) };
         if rank.rank == root {
             self.hold(&format!("reduce {op}"), &self.received(count, reduce), expected);
@@ -211,7 +211,7 @@ impl Trial<'_> {
         let sent = self.address(&send).cast_const();
         for root in 0..rank.ranks {
             let from = if rank.rank == root { sent } else { std::ptr::null() };
-            // SAFETY: the buffers are as long as the collective needs, and live.
+            // SAFETY: the buffers have the length that the collective needs, and are not freed before.
             let broadcast =
                 |to| unsafe { (nccl.broadcast)(from, to, count, number, root as c_int, comm, stream) };
             self.hold("broadcast", &self.received(count, broadcast), |index| value(root, index));
@@ -223,19 +223,19 @@ impl Trial<'_> {
     }
 }
 
-/// All of it, as one rank; then the communicator ends.
+/// Runs everything as one rank; then the communicator ends.
 fn conform(nccl: &Nccl, rank: &Rank) {
     for of in &TYPES {
         let trial = Trial { nccl, rank, of, count: 257 };
         (0..5).for_each(|op| trial.reductions(op));
         trial.moves();
     }
-    // More than ranks show each other at once.
+    // More than ranks can publish at once.
     let trial = Trial { nccl, rank, of: &TYPES[5], count: 140_001 };
     trial.reductions(0);
     trial.moves();
 
-    // SAFETY: values, and room for them.
+    // SAFETY: the arguments are values, and addresses that are valid for writes.
     unsafe {
         let mut said = -1;
         assert_eq!((nccl.user_rank)(rank.comm, &raw mut said), SUCCESS);

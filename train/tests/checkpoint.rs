@@ -1,5 +1,5 @@
-//! Checkpoints of processes that are killed, and that run out of room. This program launches itself: with
-//! arguments of ours it is the process that saves.
+//! Checkpoints of processes that are killed, or run out of space. This program launches itself: with certain arguments it is
+//! the process that saves.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::{env, fs, thread};
 use libtest_mimic::{Arguments, Failed, Trial};
 use unisono_train::checkpoint::{Checkpoint, Store, Tensor, load_newest};
 
-/// What the first argument is for a process that saves.
+/// The first argument of a process that saves.
 const SAVE: &str = "save-in-a-loop";
 const OUTGROW: &str = "outgrow-the-limit";
 
@@ -30,7 +30,7 @@ fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Values that tell which step they are of.
+/// Values that depend on the step.
 fn checkpoint(step: u64, count: usize) -> Checkpoint<u64> {
     let tensor = |name: &str, sign: f32| Tensor {
         name: name.into(),
@@ -45,16 +45,16 @@ fn checkpoint(step: u64, count: usize) -> Checkpoint<u64> {
     }
 }
 
-/// How many values a tensor has: enough for a save to take some time.
+/// The number of values of a tensor, large enough for a save to take some time.
 const COUNT: usize = 200_000;
 
-/// Saves until it is killed, and says which steps are safe.
+/// Saves until killed, and prints which steps are safe.
 fn save_in_a_loop(directory: &Path) -> ExitCode {
     let newest = load_newest::<u64>(directory).expect("the newest is whole");
     let first = newest.map_or(1, |newest| newest.checkpoint.step + 1);
     let mut store = Store::open(directory, 2).expect("whoever was here is gone");
     for step in first.. {
-        // Once it is accepted, the one before is in place.
+        // Accepting a checkpoint means that the previous one is in place.
         if step % 2 == 0 {
             store.save_in_background(checkpoint(step, COUNT)).expect("there is room");
             println!("{}", step - 1);
@@ -71,7 +71,7 @@ fn killed() -> Result<(), Failed> {
     let directory = directory.path();
     let mut seed = 7_u64;
     let mut newest_step = 0;
-    // The lock, two checkpoints, and one that its process was killed too early to remove.
+    // The lock, two checkpoints, and one that a killed process did not delete.
     let mut most_names = 4;
     for round in 0..20 {
         let mut child =
@@ -95,19 +95,19 @@ fn killed() -> Result<(), Failed> {
             assert_eq!(loaded.checkpoint, checkpoint(step, COUNT), "round {round}");
             assert_eq!(loaded.passed_over, [], "round {round}");
         }
-        // As the next process does.
+        // Like the next process.
         drop(Store::open(directory, 2)?);
         let names: Vec<_> = fs::read_dir(directory)?.map(|entry| entry.unwrap().file_name()).collect();
         let partial = names.iter().any(|name| name.to_string_lossy().ends_with(".partial"));
         assert!(!partial && names.len() <= most_names, "round {round}: {names:?}");
-        // Whoever is killed before it has removed anything has added one at most.
+        // A process killed before it deleted any has added at most one.
         most_names = 4.max(names.len() + 1);
     }
     assert!(newest_step > 20, "it came only to step {newest_step}");
     Ok(())
 }
 
-/// Saves one that fits the limit on the size of files, then one that does not.
+/// Saves a checkpoint within the limit on file sizes, then one beyond it.
 fn outgrow_the_limit(directory: &Path) -> ExitCode {
     let mut store = Store::open(directory, 2).expect("it can be opened");
     store.save(checkpoint(1, 100)).expect("it is small");
@@ -117,12 +117,11 @@ fn outgrow_the_limit(directory: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A limit on the size of files stands for a full disk, which takes privileges to make: writing fails in the
-/// middle of a file just so.
+/// A limit on file sizes simulates a full disk, which would need privileges: writing fails in the middle of a file too.
 fn without_room() -> Result<(), Failed> {
     let directory = tempfile::tempdir()?;
     let directory = directory.path();
-    // The shell has the system answer with an error instead of a signal.
+    // Makes the system return an error instead of sending a signal.
     let limited = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
     let output = Command::new("sh")
         .args(["-c", limited])

@@ -1,4 +1,4 @@
-//! What we write for TensorBoard, read by TensorBoard's own package.
+//! TensorBoard's own package reads the files that we write.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -29,14 +29,14 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// How long TensorBoard may take; its first start compiles it.
+/// The time limit for TensorBoard, which compiles itself on its first start.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The interpreter that `scripts/setup` makes, or else the system's, if it has the package.
+/// The interpreter that `scripts/setup` installs, or else the system's, if it has the package.
 fn python_with_tensorboard() -> Option<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/python/bin/python");
     let python = if ours.exists() { ours } else { PathBuf::from("python3") };
-    // To ask whether there is such a program, and not to fail where there is none.
+    // A missing program is no error here.
     Command::new(&python).arg("--version").output().ok()?;
     let mut command = Command::new(&python);
     command.args(["-c", "import tensorboard.backend.event_processing.event_accumulator"]);
@@ -54,7 +54,7 @@ print(json.dumps({tag: [[point.step, value(point.value)] for point in curves.Sca
                   for tag in curves.Tags()['scalars']}))
 ";
 
-/// What TensorBoard finds in a directory.
+/// TensorBoard's view of a directory.
 fn read(python: &Path, directory: &Path) -> Value {
     let mut command = Command::new(python);
     command.args(["-c", READ]).arg(directory);
@@ -70,7 +70,7 @@ fn curves(python: &Path) {
     }
     events.scalars(1 << 40, &[("loss/test, größer", 0.0), ("rate", -1e-3), ("diverged", f64::NAN)]).unwrap();
     events.flush().unwrap();
-    // The run goes on, and yet what was flushed is there.
+    // The run continues, but flushed points are visible.
     let found = read(python, directory.path());
     drop(events);
 
