@@ -63,7 +63,10 @@ fn doctor_says_what_it_finds_once() {
     }
     let stdout = launched_with(2, &["doctor"], &[("UNISONO_TRANSPORT", "mpi")]).expect_success().stdout;
     assert_eq!(
-        count(&stdout, "note  memory       ranks of a node send messages, as UNISONO_TRANSPORT asks"),
+        count(
+            &stdout,
+            "note  memory       ranks of a node communicate by messages, because of UNISONO_TRANSPORT=mpi"
+        ),
         1
     );
 }
