@@ -355,12 +355,7 @@ fn what_is_no_whole_checkpoint_is_refused() {
             fs::write(checkpoint.join(entry.file_name()), bytes).unwrap();
         }
         refused(command, broken.path(), arguments, &["no checkpoint in", "parameters.safetensors"]);
-        refused(
-            command,
-            &checkpoint,
-            arguments,
-            &["parameters.safetensors` is not a complete checkpoint file"],
-        );
+        refused(command, &checkpoint, arguments, &["parameters.safetensors` is not a complete checkpoint"]);
     }
 }
 

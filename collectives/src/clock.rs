@@ -1,39 +1,38 @@
-//! How long a collective takes on a machine: the plans of all ranks played against a [`Machine`].
+//! Predicts the time of a collective on a machine by simulating the plans of all ranks on a [`Machine`].
 //!
-//! In the manner of LogGP, with these rules:
+//! The rules are those of LogGP, with these specifics:
 //!
-//! - **Ranks meet.** A message starts when both of its ends are ready, and a step ends when both of its
-//!   halves have. Then the rank takes [`Machine::step_us`] to be ready for its next step.
-//! - **In a node the receiver's core does the work**: it reads the sender's memory, and puts it in place or
-//!   reduces it. A step has one receive, so no core ever has two messages to work on, and a rank's send
-//!   costs it nothing but the wait until the other is done. Sending and receiving overlap, since they are
-//!   the work of two cores. That cores share the memory's bandwidth must be in the link's rates, if they are
-//!   measured on all ranks at once.
-//! - **What would change on its way is copied first** ([`Machine::copy_gb_per_s`]): a step may send what it
+//! - **Rendezvous.** A message starts when both of its ends are ready, and a step ends when both of its halves have. The
+//!   rank is ready for its next step [`Machine::step_us`] later.
+//! - **Within a node the receiver's core does the work**: it reads the sender's memory, and copies or reduces the data. A
+//!   step has at most one receive, so no core ever has two messages to process, and a send costs a rank only the wait for
+//!   the receiver. Sending and receiving overlap, since they use two cores. The link's rates must include the contention of
+//!   cores for memory bandwidth: measure them on all ranks at once.
+//! - **Data that would change while being sent are copied first** ([`Machine::copy_gb_per_s`]): a step may send what it
 //!   reduces into.
-//! - **Between nodes the ports do the work**: every node has one port out and one port in, which its ranks
-//!   share. A message occupies each for as long as its bytes take; those that come while it is occupied wait
-//!   in the order in which they were ready. What is between the ports (the switch) is never in the way. The
-//!   first byte is α later at the port in than at the port out.
+//! - **Between nodes the ports do the work**: every node has one outgoing and one incoming port, shared by its ranks. A
+//!   message occupies each for the time of its bytes; others wait in the order in which they became ready. The switch
+//!   between the ports is never a bottleneck. The first byte reaches the incoming port α after it has left the outgoing one.
 //!
-//! Where the ranks of a node share memory, a *direct* all-reduce among them, or one that only moves elements, needs no messages
-//! ([`Machine::one_pass`]): each rank waits for each other one, and works on its own part of all arrays in one pass.
+//! If the ranks of a node share memory, a *direct* all-reduce among them, or a direct operation that only moves elements,
+//! needs no messages ([`Machine::one_pass`]): each rank waits for all others, and processes its own part of all arrays in a
+//! single pass.
 //!
-//! If a node has fewer cores ([`Machine::cores`]) than ranks, these take turns. In a world of one node, every turn is simulated. In one
-//! of several nodes, a rank that waits for a message gets its core back after each other rank of that core has had it once, and no
-//! node finishes before its cores have done all of its ranks' work.
+//! If a node has fewer cores ([`Machine::cores`]) than ranks, the ranks take turns. On a single node, every turn is simulated. On
+//! several nodes, a rank that waits for a message gets its core back after every other rank of that core has had a turn, and no node
+//! finishes before its cores have done all the work of its ranks.
 //!
-//! What is timed is the [`Execution`] that would run. Plans of levels run in lanes between nodes where the machine has
-//! them ([`Machine::segment_bytes`]): that takes as long as one block, and for each block after it as long as the slowest stage. Nothing
-//! else is pipelined: an executor that cuts messages into segments may be faster than this.
+//! The clock predicts the [`Execution`] that would run. Hierarchical plans run in lanes between nodes if the machine
+//! supports them ([`Machine::segment_bytes`]): that takes the time of one block, plus that of the slowest stage for each
+//! further block. Nothing else is pipelined, so an executor that splits messages into segments may be faster.
 //!
-//! In a world of 16 384 ranks a ring has 537 million messages. But all its nodes do the same at the same
-//! time, each to its own neighbours. So where plans show that, only the ranks of one node are played, and each
-//! stands for all ranks that have its place in their nodes. Every rank's plan is looked at; only where that
-//! would take longer than a second or so are those of many nodes all over the world.
+//! A ring of 16 384 ranks has 537 million messages. But all its nodes do the same at the same time, relative to their
+//! neighbours. If the plans have this symmetry, only the ranks of one node are simulated, each representing all ranks with
+//! its local rank. The plans of all ranks are compared for that, or, if this would take more than about a second, those of
+//! sampled nodes.
 //!
-//! **Source**: Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long messages into the LogP
-//! model", SPAA 1995; the rendezvous and the ports are ours.
+//! **Source**: Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long messages into the LogP model", SPAA
+//! 1995; the rendezvous and the ports are ours.
 
 use crate::algorithm::Algorithm;
 use crate::execution::{Capabilities, CompiledPlan, Execution};
@@ -50,38 +49,38 @@ mod turns;
 use outline::{LIMITS, World};
 use turns::Acts;
 
-/// What the clock says of a collective.
+/// The prediction for a collective.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
-    /// When the last rank is done, in microseconds after all began.
+    /// The time at which the last rank finishes, in microseconds after all have started.
     pub time_us: f64,
-    /// How many steps the rank has that has most.
+    /// The largest number of steps of a rank.
     pub steps: usize,
-    /// How many messages the rank sends that sends most messages.
+    /// The largest number of messages that a rank sends.
     pub messages: usize,
-    /// How many bytes the rank sends that sends most bytes.
+    /// The largest number of bytes that a rank sends.
     pub sent_bytes: usize,
 }
 
-/// Why the clock says nothing of a collective.
+/// The reason why a collective cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "each sentence names its fields")]
+#[expect(missing_docs, reason = "the error texts describe the fields")]
 pub enum Unpredictable {
-    /// There is nothing to play.
+    /// The algorithm does not offer the operation.
     #[error("{algorithm} does not offer {operation}")]
     NotOffered { algorithm: Algorithm, operation: Operation },
-    /// It would take minutes, and more memory than there is.
+    /// The simulation would take minutes, and more memory than there is.
     #[error("more than {more_than} messages, and no ranks that stand for others")]
     TooManyMessages { more_than: usize },
-    /// The plans are defective: [`crate::verify()`] says how.
+    /// The plans are defective; [`crate::verify()`] describes how.
     #[error("rank {rank} never finishes")]
     DoesNotFinish { rank: Rank },
 }
 
-/// How long `operation` on arrays of `size_bytes` takes if this algorithm carries it out.
+/// Predicts the time of `operation` on arrays of `size_bytes` by this algorithm.
 ///
-/// It is a pure function, so all ranks that ask get the same answer.
+/// It is a pure function, so all ranks get the same result.
 ///
 /// ```
 /// use unisono_collectives::model::{Link, Machine};
@@ -96,11 +95,11 @@ pub enum Unpredictable {
 /// ```
 ///
 /// # Errors
-/// [`Unpredictable`] if the algorithm does not offer the operation, or its messages are too many to play.
+/// [`Unpredictable`] if the algorithm does not offer the operation, or has too many messages to simulate.
 ///
 /// # Panics
-/// If an element has no bytes; if the machine has no core; if `step_us` or `call_us` of the machine is negative or not finite; if the
-/// root of the operation is not in the world.
+/// If an element has no bytes; if the machine has no core; if `step_us` or `call_us` of the machine is negative or not
+/// finite; if the root of the operation is not a rank.
 pub fn predict(
     algorithm: Algorithm,
     operation: Operation,
@@ -112,10 +111,10 @@ pub fn predict(
     assert!(element_size_bytes > 0, "{size_bytes} bytes in elements of 0 bytes");
     let plan =
         algorithm.planner(operation, topology).ok_or(Unpredictable::NotOffered { algorithm, operation })?;
-    // What is no whole element counts as one.
+    // A partial element counts as one.
     let count = size_bytes.div_ceil(element_size_bytes);
     let takes_turns = topology.nodes() == 1 && topology.ranks() > machine.cores;
-    // Ranks that take turns are not alike: one has its turn first.
+    // Ranks that take turns are not symmetric: one has its turn first.
     let stride = if takes_turns { topology.ranks() } else { topology.stride() };
     let world = World::folded(&plan, topology, stride, count, LIMITS)?;
     let execution = execution(algorithm, operation, topology, machine, (count, element_size_bytes));
@@ -147,7 +146,7 @@ pub fn predict(
     })
 }
 
-/// How the first rank carries out its plan, and with it all others.
+/// The execution of the first rank, and so of all others.
 fn execution(
     algorithm: Algorithm,
     operation: Operation,
@@ -156,7 +155,7 @@ fn execution(
     (count, element_size_bytes): (usize, usize),
 ) -> Execution {
     let capabilities = Capabilities::of(machine, topology);
-    // Nothing else is asked of a plan, and those of large worlds are long.
+    // Only the outline is needed, and the plans of large worlds are long.
     let has_lanes = capabilities.has_lanes && algorithm.descriptor().levels.is_some();
     let compiled = (capabilities.is_shared || has_lanes)
         .then(|| CompiledPlan::new(algorithm, operation, topology, 0))
@@ -166,7 +165,7 @@ fn execution(
     })
 }
 
-/// How long each rank works if the operation is carried out in a single pass.
+/// The time that each rank works if the operation runs in a single pass.
 fn one_pass_us(operation: Operation, ranks: usize, machine: &Machine, size_bytes: usize) -> f64 {
     let link = machine.one_pass.as_ref().expect("only ranks that share memory make a single pass");
     let others = match operation {
@@ -177,17 +176,16 @@ fn one_pass_us(operation: Operation, ranks: usize, machine: &Machine, size_bytes
     others as f64 * link.time_among_us(size_bytes.div_ceil(ranks), held_bytes, true)
 }
 
-/// When each rank is done with its plan, in microseconds after all began; `plans` are those of all ranks, rank
-/// 0 first, and arrays have `count` elements of `element_size_bytes`.
+/// Predicts when each rank finishes its plan, in microseconds after all have started; `plans` are those of all ranks, rank
+/// 0's first, and arrays have `count` elements of `element_size_bytes`.
 ///
-/// Every rank is played, however many there are, and by messages; each has a core.
+/// Every rank is simulated, by messages, and has a core of its own.
 ///
 /// # Errors
 /// [`Unpredictable::DoesNotFinish`] if the plans are defective.
 ///
 /// # Panics
-/// If there is not one plan for each rank, or a plan names ranks or chunks that do not exist; and as
-/// [`predict`].
+/// If there is not one plan for each rank, or a plan names ranks or chunks that do not exist; and as [`predict`].
 pub fn finish_us(
     plans: &[Plan],
     topology: &Topology,

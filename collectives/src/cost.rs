@@ -1,4 +1,4 @@
-//! What a collective costs, counted from its schedules.
+//! The cost of a collective, counted from its schedules.
 
 use crate::interpret::{self, Event, Values};
 use crate::plan::Plan;
@@ -7,18 +7,18 @@ use crate::schedule::Schedule;
 /// Steps and bytes, counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
-    /// Steps on the critical path: how many messages follow upon each other when all take equally long.
+    /// The steps on the critical path, if all messages take the same time.
     pub steps: usize,
-    /// How many messages the rank sends that sends most messages.
+    /// The largest number of messages that a rank sends.
     pub messages: usize,
-    /// How many chunks the rank sends that sends most chunks.
+    /// The largest number of chunks that a rank sends.
     pub sent_chunks: usize,
-    /// How many chunks the buffer is cut into.
+    /// The number of chunks of the buffer.
     pub chunk_count: usize,
 }
 
 impl Cost {
-    /// What the busiest rank sends, as a multiple of the whole array.
+    /// What the busiest rank sends, as a multiple of the array.
     pub fn sent_arrays(&self) -> f64 {
         self.sent_chunks as f64 / self.chunk_count as f64
     }
@@ -61,7 +61,7 @@ fn sent(schedule: &Schedule, rank: usize) -> impl Iterator<Item = usize> {
     sends.filter(move |send| send.to != rank).map(|send| send.chunks.count())
 }
 
-/// Only who waits for whom matters to the cost.
+// The cost depends only on which rank waits for which.
 struct Nothing;
 
 impl Values for Nothing {
@@ -74,14 +74,14 @@ impl Values for Nothing {
 pub(crate) mod testing {
     use crate::{Algorithm, Operation, Topology};
 
-    /// The closed form on an algorithm's page.
+    /// The closed form in an algorithm's documentation.
     pub(crate) struct Form {
         pub(crate) steps: usize,
-        /// What the busiest rank sends: a fraction of the array.
+        /// What the busiest rank sends, as a fraction of the array.
         pub(crate) sent: (usize, usize),
     }
 
-    /// Counts the all-reduce of every world up to 64 ranks, and compares.
+    /// Counts the all-reduce of every world of up to 64 ranks, and compares.
     pub(crate) fn check(algorithm: Algorithm, form: impl Fn(usize) -> Form) {
         for ranks in 1..=64 {
             let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();

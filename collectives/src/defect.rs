@@ -1,14 +1,14 @@
-//! What can be wrong with a set of plans.
+//! Defects of plans.
 
 use crate::schedule::Chunks;
 use crate::world::Rank;
 
-/// Something wrong with a set of plans. Defects are values: [`crate::verify()`] returns all that it finds.
+/// A defect of a set of plans. [`crate::verify()`] returns all that it finds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each defect's sentence names its fields")]
 pub enum Defect {
-    /// Two ranks cut the buffer differently, or not as the operation asks.
+    /// Ranks split the buffer differently, or not as the operation requires.
     #[error("rank {rank} cuts the buffer into {found} chunks, not {expected}")]
     ChunkCount { rank: Rank, found: usize, expected: usize },
 
@@ -20,7 +20,7 @@ pub enum Defect {
     #[error("rank {rank}, step {step}: chunks {chunks} of {chunk_count} do not exist")]
     NoSuchChunk { rank: Rank, step: usize, chunks: Chunks, chunk_count: usize },
 
-    /// A step replaces chunks that it also sends, so that what is sent depends on time.
+    /// A step replaces chunks that it also sends, so that the data sent depend on timing.
     #[error("rank {rank}, step {step}: sends chunks {sent} while chunks {replaced} are being replaced")]
     Overlap { rank: Rank, step: usize, sent: Chunks, replaced: Chunks },
 
@@ -28,7 +28,7 @@ pub enum Defect {
     #[error("rank {to}, step {step}: receives chunks {received}, but rank {from} sends chunks {sent}")]
     LengthMismatch { from: Rank, to: Rank, step: usize, sent: Chunks, received: Chunks },
 
-    /// A rank waits for a message, or for one to be taken, and the other rank has finished.
+    /// A rank waits for a message, or for one to be taken, but the other rank has finished.
     #[error("rank {rank}, step {step}: waits for rank {other}, which has finished")]
     Unmatched { rank: Rank, step: usize, other: Rank },
 
@@ -36,7 +36,7 @@ pub enum Defect {
     #[error("rank {rank}, step {step}: waits for rank {other}, which waits too")]
     Deadlock { rank: Rank, step: usize, other: Rank },
 
-    /// A rank reduces what it already had.
+    /// A rank reduces a contribution that it already had.
     #[error("rank {rank}, step {step}: adds rank {contributor}'s contribution to chunk {chunk} twice")]
     Doubled { rank: Rank, step: usize, chunk: usize, contributor: Rank },
 
@@ -48,28 +48,27 @@ pub enum Defect {
     #[error("rank {rank} ends without rank {contributor}'s contribution to chunk {chunk}")]
     Missing { rank: Rank, chunk: usize, contributor: Rank },
 
-    /// At the end a rank has something that does not belong there.
+    /// At the end a rank has a contribution that it should not have.
     #[error("rank {rank} ends with something in chunk {chunk} that does not belong there")]
     Foreign { rank: Rank, chunk: usize },
 
-    /// At the end two ranks hold the same sum, added up in different orders: in floating point not the same
-    /// bits.
+    /// At the end two ranks have the same sum, added in different orders: in floating point not the same bits.
     #[error("ranks {one} and {other} add up chunk {chunk} in different orders")]
     DifferentOrder { chunk: usize, one: Rank, other: Rank },
 
-    /// An execution leaves a message where nobody takes it.
+    /// An execution sends a message that no rank receives.
     #[error("a message of rank {from} to rank {to} is never taken")]
     NotTaken { from: Rank, to: Rank },
 
-    /// In a pass over memory two ranks touch the same elements.
+    /// In a pass over memory two ranks access the same elements.
     #[error("ranks {one} and {other} touch chunk {chunk} of rank {of} in the same pass")]
     Race { one: Rank, other: Rank, of: Rank, chunk: usize },
 
-    /// A block of several chunks is several places.
+    /// A block of several chunks is not contiguous.
     #[error("rank {rank}, act {step}: a block of chunks {chunks} is not in one place")]
     Scattered { rank: Rank, step: usize, chunks: Chunks },
 
-    /// An execution adds up what its plan adds up, in another order: in floating point not the same bits.
+    /// An execution adds in another order than its plan: in floating point not the same bits.
     #[error("rank {rank} adds up chunk {chunk} in another order than its plan")]
     OtherOrder { rank: Rank, chunk: usize },
 }

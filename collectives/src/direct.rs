@@ -1,16 +1,15 @@
-//! Schedules that can be carried out in one pass where memory is shared.
+//! Detects schedules that can run in a single pass over shared memory.
 
 use crate::algorithm::Algorithm;
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Combine, Receive, Schedule, Send, Source};
 use crate::world::{Rank, Topology};
 
-/// What a rank does in a *direct* all-reduce: it alone reduces its own chunks, from the inputs of all others, and
-/// all others get the result from it.
+/// The part of a rank in a *direct* all-reduce: it alone reduces its own chunks, from the inputs of all others, and all
+/// others get the result from it.
 ///
-/// Where all buffers can be reached by all ranks, this needs no messages: each rank reduces its own chunks of all
-/// buffers, in the order of the schedule, and writes the result to all of them at once. The result is the
-/// same to the last bit.
+/// If all ranks can access all buffers, this needs no messages: each rank reduces its own chunks of all buffers, in the
+/// order of the schedule, and writes the result to all of them at once. The result is the same to the last bit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Direct {
     /// The chunks that each rank reduces, by rank: a partition.
@@ -20,8 +19,8 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// What rank `rank`'s part of an all-reduce over `ranks` ranks is as a direct one, if it is one. (If it is for one rank, it is for
-    /// all, provided that the schedules are right.)
+    /// Recognises a schedule as rank `rank`'s part of a direct all-reduce over `ranks` ranks. (If it is direct for one rank,
+    /// it is for all, provided that the schedules are correct.)
     ///
     /// ```
     /// use unisono_collectives::{Algorithm, Chunks, Direct, Operation, Topology};
@@ -33,7 +32,7 @@ impl Direct {
     /// let owned = (0..4).map(Chunks::one).collect();
     /// assert_eq!(direct(Algorithm::RoundRobin, 4), Some(Direct { owned, from: vec![3, 2, 1] }));
     /// assert_eq!(direct(Algorithm::Ring, 4), None);
-    /// // Of two ranks, a ring has the same steps.
+    /// // On two ranks, a ring has the same steps.
     /// assert_eq!(direct(Algorithm::Ring, 2), direct(Algorithm::RoundRobin, 2));
     /// ```
     pub fn recognise(schedule: &Schedule, rank: Rank, ranks: usize) -> Option<Self> {
@@ -43,7 +42,7 @@ impl Direct {
         let own = receives().find(reduces)?.chunks;
         let from: Vec<_> = receives().filter(reduces).map(|receive| receive.from).collect();
 
-        // First all inputs, then all results: of both, one from each other rank and one to each.
+        // First all inputs, then all results: in each half, one message from and one to every other rank.
         let (inwards, outwards) = steps.split_at(steps.len() / 2);
         let half = from.len();
         let given: Vec<Send> = inwards.iter().filter_map(|step| step.send).collect();
@@ -73,11 +72,11 @@ impl Direct {
     }
 }
 
-/// Whether an algorithm carries out an operation that only moves elements *directly*: each goes from the rank that has it to those that
-/// are to have it, and no rank sends on what it has received.
+/// Whether an algorithm moves elements *directly* in an operation without reduction: from the rank that has them to the
+/// ranks that need them, without forwarding.
 ///
-/// Where all buffers can be reached by all ranks, this needs no messages either: who moves which part of them is all the same to the
-/// result. One rank's plan tells: the root's if there is one, and any rank's if not.
+/// If all ranks can access all buffers, this needs no messages either, and it does not matter which rank moves which part.
+/// One rank's plan suffices to decide: the root's, or any rank's if there is no root.
 ///
 /// ```
 /// use unisono_collectives::{Algorithm, Operation, Topology, moves_directly};
@@ -94,7 +93,7 @@ pub fn moves_directly(algorithm: Algorithm, operation: Operation, topology: &Top
     let sends = schedule.steps().iter().filter_map(|step| step.send.map(|send| send.to));
     let receives = schedule.steps().iter().filter_map(|step| step.receive.map(|receive| receive.from));
     let others = || (0..ranks).filter(|&other| other != rank);
-    // With whom it would exchange something if it were to have it all from others, or give it all to them, directly.
+    // The ranks with which it would directly exchange something if it got all parts from others, or gave all parts to them.
     let (gives, takes) = match operation {
         Operation::Broadcast { .. } | Operation::Scatter { .. } => (true, false),
         Operation::Gather { .. } => (false, true),
@@ -105,7 +104,7 @@ pub fn moves_directly(algorithm: Algorithm, operation: Operation, topology: &Top
         && (!takes || same_ranks(&others().collect::<Vec<_>>(), receives))
 }
 
-/// Whether a rank sends nothing that it has received, and reduces nothing.
+/// Whether a rank forwards nothing that it has received, and reduces nothing.
 fn sends_only_its_own(schedule: &Schedule) -> bool {
     let mut received: Vec<Chunks> = Vec::new();
     schedule.steps().iter().all(|step| {
@@ -118,7 +117,7 @@ fn sends_only_its_own(schedule: &Schedule) -> bool {
     })
 }
 
-/// Whether both name the same ranks, each once.
+/// Whether both contain the same ranks, each once.
 fn same_ranks(ranks: &[Rank], others: impl Iterator<Item = Rank>) -> bool {
     let (mut ranks, mut others) = (ranks.to_vec(), others.collect::<Vec<_>>());
     ranks.sort_unstable();
@@ -165,7 +164,7 @@ mod tests {
                     direct.iter().all(|rank| rank.is_some() == direct[0].is_some()),
                     "{algorithm}, {ranks}"
                 );
-                // Of two ranks, all that send halves are the same algorithm.
+                // On two ranks, all algorithms that send halves are the same.
                 assert!(
                     ranks == 2 || direct[0].is_some() == (algorithm == Algorithm::RoundRobin),
                     "{algorithm}"

@@ -1,4 +1,4 @@
-//! Schedules as a person reads them: a column for each rank, a row for each step.
+//! Draws schedules: a column for each rank, a row for each step.
 
 use crate::cost;
 use crate::interpret::{self, Event, Values};
@@ -11,13 +11,13 @@ mod execution;
 
 pub use execution::explain_executions;
 
-/// How many ranks are drawn: the columns of more would not fit a terminal.
+/// The largest number of ranks to draw: more columns would not fit a terminal.
 const DRAWN_RANKS: usize = 8;
-/// How many chunks of a rank are drawn.
+/// The largest number of chunks to draw per rank.
 const DRAWN_CHUNKS: usize = 16;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws the plans of all ranks (rank 0 first): what is sent when, and how the result grows.
+/// Draws the plans of all ranks (rank 0's first): what is sent when, and how the result grows.
 ///
 /// ```
 /// use unisono_collectives::{Algorithm, Operation, Topology, explain};
@@ -29,7 +29,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// ```
 ///
 /// # Panics
-/// If the plans are not those of all ranks, or are defective ([`crate::verify()`] says how).
+/// If the plans are not those of all ranks, or are defective ([`crate::verify()`] describes how).
 pub fn explain(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
     let ranks = topology.ranks();
     assert_eq!(plans.len(), ranks, "one plan for each rank");
@@ -80,7 +80,7 @@ fn legend(full: usize) -> String {
     )
 }
 
-/// How much of a chunk is there, as a bar.
+/// A bar for the fraction of a chunk's contributions.
 fn bar(contributions: usize, full: usize) -> char {
     match contributions {
         0 => '·',
@@ -88,7 +88,7 @@ fn bar(contributions: usize, full: usize) -> char {
     }
 }
 
-/// Chunks of a plan, as short as can be.
+/// A short text for chunks of a plan.
 fn chunks_text(plan: &Plan, chunks: Chunks) -> String {
     match chunks {
         whole if whole.count() == plan.chunk_count() => "all".to_owned(),
@@ -103,10 +103,10 @@ enum Row {
     Cells(String, Vec<String>),
 }
 
-/// Counts contributions, and writes down every round.
+/// Counts contributions, and records every round.
 struct Drawing<'a> {
     plans: &'a [Plan],
-    /// How many contributions make a full bar.
+    /// The number of contributions of a full bar.
     full: usize,
     rows: Vec<Row>,
     rounds: usize,
@@ -114,7 +114,7 @@ struct Drawing<'a> {
 }
 
 impl Values for Drawing<'_> {
-    /// How many contributions a rank has to a chunk.
+    /// The number of contributions in a rank's chunk.
     type Value = usize;
 
     fn reduce(&mut self, _: Event, held: &mut usize, arrived: &usize) {
@@ -144,7 +144,7 @@ impl Drawing<'_> {
         self.rows.push(Row::Cells(label, buffers.iter().take(DRAWN_RANKS).map(bars).collect()));
     }
 
-    /// What a rank sends and receives in a round.
+    /// The text for what a rank sends and receives in a round.
     fn messages(&self, rank: Rank, arrivals: &[Event]) -> String {
         let chunks = |chunks| chunks_text(&self.plans[rank], chunks);
         let sent = arrivals.iter().filter(|event| event.from == rank);
@@ -189,7 +189,7 @@ impl Drawing<'_> {
     }
 }
 
-/// The name of the phase that a step of the flattened plan belongs to.
+/// The name of the phase of a step in the flattened plan.
 fn phase_of(plan: &Plan, step: usize) -> &'static str {
     let mut end = 0;
     let phase = plan.phases().iter().find(|phase| {

@@ -1,27 +1,27 @@
-//! All ranks of a world played at once, over values of any kind.
+//! Runs all ranks of a world at once, over values of any kind.
 //!
-//! Messages meet by rendezvous: a send is done when the other rank's step receives it, and a rank goes on
-//! when both halves of its step are done. This is the strictest meaning that a schedule can have: what
-//! finishes here finishes over any transport, however little it buffers. Verification plays it over
-//! symbols, simulation over numbers, drawing over counts.
+//! Messages are rendezvous: a send completes when the other rank's step receives it, and a rank continues when both halves
+//! of its step have completed. This is the strictest interpretation of a schedule: whatever completes here completes over
+//! any transport, however little it buffers. Verification runs it over symbols, simulation over numbers, drawing over
+//! counts.
 
 use crate::schedule::{Chunks, Combine, Schedule, Send, Source, Step};
 use crate::world::Rank;
 
-/// What happens to the values of a run.
+/// The values of a run.
 pub(crate) trait Values {
-    /// What one rank holds of one chunk.
+    /// The value of one chunk on one rank.
     type Value: Clone;
 
-    /// Reduces what arrived into what a rank holds of a chunk.
+    /// Reduces an arrived value into the value of a chunk.
     fn reduce(&mut self, at: Event, held: &mut Self::Value, arrived: &Self::Value);
 
-    /// Is told of every round in which messages met, after its messages have arrived.
+    /// Called after each round of messages, once they have arrived.
     fn round(&mut self, _buffers: &[Vec<Self::Value>], _arrivals: &[Event]) {}
 }
 
-/// A message that arrived, seen from the receiving rank. At most two arrivals share a rank and a step
-/// number with a send: a step has one receive.
+/// An arrived message, from the receiver's perspective. A rank and step number have at most one arrival, since a step has at
+/// most one receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) rank: Rank,
@@ -32,30 +32,30 @@ pub(crate) struct Event {
     pub(crate) combine: Combine,
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome<V> {
-    /// What every rank holds: rank, then chunk.
+    /// The final values, by rank, then by chunk.
     pub(crate) buffers: Vec<Vec<V>>,
-    /// How many rounds it took: the steps on the critical path.
+    /// The number of rounds: the steps on the critical path.
     pub(crate) rounds: usize,
     /// For each rank that did not finish, the step in which it waits.
     pub(crate) waiting: Vec<(Rank, usize)>,
-    /// Messages whose two ends name ranges of different lengths; they are not delivered, and the run stops.
+    /// Messages whose two ends have ranges of different lengths; they are not delivered, and the run stops.
     pub(crate) mismatched: Vec<Event>,
 }
 
-/// Which halves of a rank's present step are still to be done, and what the step sends.
+/// The incomplete halves of a rank's current step, and the values that it sends.
 struct Present<V> {
     step: usize,
     sending: Option<Send>,
-    /// What is sent, as it was before anything was received. The vector lasts from step to step: making one for each
+    /// The values to send, copied before anything is received. The vector is reused from step to step: allocating one per
     /// message would take longer than the message.
     sent: Vec<V>,
     receiving: bool,
 }
 
-/// Plays the schedules of all ranks (rank 0 first) on their inputs (one value per chunk).
+/// Runs the schedules of all ranks (rank 0's first) on their inputs (one value per chunk).
 ///
 /// The schedules must be in bounds (see [`crate::verify`]).
 pub(crate) fn run<T: Values>(
@@ -97,7 +97,7 @@ pub(crate) fn run<T: Values>(
     Outcome { buffers, rounds, waiting, mismatched }
 }
 
-/// Enters a step, skipping steps that do nothing: what it sends is read now, before anything is received.
+/// Enters the next step that is not empty, and copies what it sends before anything is received.
 fn enter<V: Clone>(present: &mut Present<V>, step: usize, schedule: &Schedule, buffer: &[V], input: &[V]) {
     let steps = &schedule.steps()[step..];
     present.step = step + steps.iter().take_while(|&step| *step == Step::new()).count();
@@ -113,7 +113,7 @@ fn enter<V: Clone>(present: &mut Present<V>, step: usize, schedule: &Schedule, b
     }
 }
 
-/// All messages whose two ends are ready for each other.
+/// All messages whose two ends are ready.
 fn meetings<V>(schedules: &[Schedule], present: &[Present<V>]) -> Vec<Event> {
     let meeting = |(rank, state): (Rank, &Present<V>)| {
         if !state.receiving {

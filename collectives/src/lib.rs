@@ -1,11 +1,10 @@
 //! All-reduce algorithms as values.
 //!
-//! **An algorithm is a pure function from (rank, world) to a schedule**: a list of steps, each at most one
-//! send and at most one receive, over a buffer that is cut into chunks. From that one value the algorithm
-//! is *verified* ([`verify()`]: symbolically, every rank at once), *priced* ([`cost`] counts it, [`clock`]
-//! times it on a machine that [`model`] describes), *drawn* ([`explain()`]), *simulated* ([`simulate`]),
-//! and, by the crate `unisono`, *run* over threads and MPI. So a ring is written once, in ten lines
-//! ([`algorithm::ring`]).
+//! **An algorithm is a pure function from (rank, world) to a schedule**: a list of steps, each with at most one send and at
+//! most one receive, over a buffer that is split into chunks. That one value is *verified* ([`verify()`]: symbolically, all
+//! ranks at once), *priced* ([`cost`] counts it, [`clock`] predicts its time on a machine described by [`model`]), *drawn*
+//! ([`explain()`]), *simulated* ([`simulate`]), and, by the crate `unisono`, *run* over threads and MPI. So a ring is
+//! written once, in ten lines ([`algorithm::ring`]).
 //!
 //! ```
 //! use unisono_collectives::{Algorithm, Operation, Topology, cost, explain, verify};
@@ -24,18 +23,17 @@
 #![doc = include_str!("../tests/golden/ring-4.txt")]
 //! ```
 //!
-//! # From the outside in
+//! # Overview
 //!
-//! - A [`Plan`] is what one rank does in one collective: phases, each a [`Group`] of ranks with a
-//!   [`Schedule`].
-//! - A [`Schedule`] is a list of [`Step`]s. It names chunks, not bytes; [`partition`] maps them to
-//!   elements, so one schedule serves every size and every type.
-//! - The outward half of an algorithm (an all-gather, a broadcast) is written by hand; the inward half is
-//!   its time reversal ([`Schedule::reversed`]), and the all-reduce is both ([`Schedule::there_and_back`]).
-//! - [`Algorithm`] is the menu. The order of additions is fixed by the schedule and the same on all ranks,
-//!   so every transport gives the same bits, and so does every rank.
-//! - A [`Machine`](model::Machine) is what messages cost inside a node and between nodes;
-//!   [`clock::predict`] says how long an algorithm takes on it, up to tens of thousands of ranks.
+//! - A [`Plan`] is the part of one rank in one collective: phases, each a [`Group`] of ranks with a [`Schedule`].
+//! - A [`Schedule`] is a list of [`Step`]s. It names chunks, not bytes; [`partition`] maps them to elements, so one schedule
+//!   serves every size and every type.
+//! - The outward half of an algorithm (an all-gather, a broadcast) is written by hand; the inward half is its time reversal
+//!   ([`Schedule::reversed`]), and the all-reduce is both ([`Schedule::there_and_back`]).
+//! - [`Algorithm`] lists the algorithms. The schedule fixes the order of additions, the same on all ranks, so all transports
+//!   and all ranks get the same bits.
+//! - A [`Machine`](model::Machine) describes the cost of messages within and between nodes; [`clock::predict`] predicts the
+//!   time of an algorithm on it, for up to tens of thousands of ranks.
 //!
 //! This crate does no I/O, starts no threads, reads no real clock and no environment, has no `unsafe`, and needs
 //! no system library.

@@ -1,9 +1,9 @@
-//! What a message costs on a machine: the alpha-beta-gamma model, by size of the message.
+//! The cost of a message on a machine: the alpha-beta-gamma model, by message size.
 //!
-//! A message of n bytes that takes the place of what was there takes α + n/move; one that is reduced takes
-//! α + n/reduce. (In the papers' letters β = 1/move, and β + γ = 1/reduce: the rate of reducing includes
-//! moving.) One α and one rate do not describe a machine from 8 bytes to 100 MB, since caches and protocols
-//! change on the way; so a [`Link`] has a [`Range`] of sizes for each.
+//! A message of n bytes that is copied takes α + n/move; one that is reduced takes α + n/reduce. (In the papers' letters β =
+//! 1/move, and β + γ = 1/reduce: the rate of reducing includes moving.) One α and one rate do not describe a machine from 8
+//! bytes to 100 MB, since caches and protocols change with the size; so a [`Link`] has constants for each [`Range`] of
+//! sizes.
 //!
 //! **Source**: Hockney, "The communication challenge for MPP", Parallel Computing 20 (1994), for α and β;
 //! Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005), section 3, for γ.
@@ -11,28 +11,28 @@
 /// Bytes per microsecond in a gigabyte (1e9 bytes) per second.
 const BYTES_PER_US: f64 = 1e3;
 
-/// Messages up to some size, and what they cost.
+/// A range of message sizes, with its constants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Range {
     /// The largest message of the range; [`usize::MAX`] in the last one.
     pub up_to_bytes: usize,
-    /// What a message takes even if it is empty, in microseconds.
+    /// The latency, in microseconds.
     pub alpha_us: f64,
-    /// How fast a message is put in place, in 1e9 bytes per second.
+    /// The rate of copying a message to its place, in 1e9 bytes per second.
     pub move_gb_per_s: f64,
-    /// How fast a message is moved and reduced, in 1e9 bytes per second.
+    /// The rate of moving and reducing a message, in 1e9 bytes per second.
     pub reduce_gb_per_s: f64,
 }
 
 impl Range {
-    /// A message's time by itself; whether it belongs into the range is not asked.
+    /// The time of a message by this range's constants, whether or not its size is in the range.
     fn time_us(&self, size_bytes: usize, reduces: bool) -> f64 {
         let gb_per_s = if reduces { self.reduce_gb_per_s } else { self.move_gb_per_s };
         self.alpha_us + size_bytes as f64 / (gb_per_s * BYTES_PER_US)
     }
 }
 
-/// What messages of any size cost between two ranks.
+/// The cost of messages of any size between two ranks.
 ///
 /// ```
 /// use unisono_collectives::model::Link;
@@ -46,34 +46,34 @@ pub struct Link {
     ranges: Vec<Range>,
 }
 
-/// Why ranges do not make a link.
+/// The reason why ranges do not form a link.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "each sentence names its fields")]
+#[expect(missing_docs, reason = "the error texts describe the fields")]
 pub enum InvalidLink {
-    /// There is none.
+    /// There is no range.
     #[error("a link has at least one range of sizes")]
     NoRange,
     /// Ranges are not in order.
     #[error("range {range} ends at {up_to_bytes} bytes, but the one before it ends at {before}")]
     Unsorted { range: usize, up_to_bytes: usize, before: usize },
-    /// Some messages are in no range.
+    /// The last range is not open.
     #[error("the last range ends at {up_to_bytes} bytes; it must be open (usize::MAX)")]
     NotOpen { up_to_bytes: usize },
-    /// A latency is negative, or no number.
+    /// A latency is negative or not finite.
     #[error("range {range}: a latency of {alpha_us} us, but it must be finite and not negative")]
     Latency { range: usize, alpha_us: f64 },
-    /// A rate is not positive, or no number.
+    /// A rate is not positive or not finite.
     #[error("range {range}: a rate of {gb_per_s} GB/s, but it must be finite and above 0")]
     Rate { range: usize, gb_per_s: f64 },
 }
 
 impl Link {
-    /// A link of these ranges, smallest messages first.
+    /// A link with these ranges, in ascending order.
     ///
     /// # Errors
-    /// [`InvalidLink`] if the ranges are not in order or the last one is not open, or if one has a time that
-    /// is negative, a rate that is not positive, or a figure that is not finite.
+    /// [`InvalidLink`] if the ranges are not in order or the last one is not open, or if a latency is negative, a rate is
+    /// not positive, or a number is not finite.
     pub fn new(ranges: Vec<Range>) -> Result<Self, InvalidLink> {
         let last = ranges.last().ok_or(InvalidLink::NoRange)?;
         if last.up_to_bytes != usize::MAX {
@@ -98,7 +98,7 @@ impl Link {
         Ok(Self { ranges })
     }
 
-    /// A link that treats messages of all sizes alike, and reduces as fast as it moves.
+    /// A link with the same constants for all sizes, which reduces as fast as it moves.
     ///
     /// # Errors
     /// As [`Link::new`].
@@ -111,35 +111,35 @@ impl Link {
         }])
     }
 
-    /// The ranges, smallest messages first.
+    /// The ranges, in ascending order.
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
     }
 
-    /// How long a message takes that nothing else is in the way of.
+    /// The time of a message without contention.
     ///
-    /// Never less than a smaller message takes: where a range begins with a time below the end of the one
-    /// before, as fitted lines do, the greater of the two counts.
+    /// It is never less than that of a smaller message: if a range starts with a time below the end of the previous one, as
+    /// fitted lines may, the greater of the two is used.
     pub fn time_us(&self, size_bytes: usize, reduces: bool) -> f64 {
         let smaller = self.ranges.iter().take_while(|range| range.up_to_bytes < size_bytes);
         let least = smaller.map(|range| range.time_us(range.up_to_bytes, reduces)).fold(0.0, f64::max);
         least.max(self.range(size_bytes).time_us(size_bytes, reduces))
     }
 
-    /// The same of a message between ranks with larger arrays: `held_bytes` is the size of the messages between two ranks that
-    /// exchange halves and have as much in their caches. How a message travels follows from its own size, and from where
-    /// it is read from that of the arrays: the slower rate of the two counts.
+    /// The time of a message between ranks with larger arrays: `held_bytes` is the size of the messages between two ranks
+    /// that exchange halves and have as much in their caches. The protocol depends on the message's own size, the cache that
+    /// it is read from on that of the arrays: the slower rate of the two is used.
     pub fn time_among_us(&self, size_bytes: usize, held_bytes: usize, reduces: bool) -> f64 {
         let among = Range { alpha_us: self.latency_us(size_bytes), ..*self.range(held_bytes) };
         self.time_us(size_bytes, reduces).max(among.time_us(size_bytes, reduces))
     }
 
-    /// The part of [`Link::time_us`] that passes before the first byte is there.
+    /// The part of [`Link::time_us`] before the first byte arrives.
     pub fn latency_us(&self, size_bytes: usize) -> f64 {
         self.range(size_bytes).alpha_us
     }
 
-    /// How long a message keeps a port from other messages: the time of its bytes alone.
+    /// How long a message occupies a port: the time of its bytes alone.
     pub fn occupied_us(&self, size_bytes: usize) -> f64 {
         size_bytes as f64 / (self.range(size_bytes).move_gb_per_s * BYTES_PER_US)
     }
@@ -150,39 +150,38 @@ impl Link {
     }
 }
 
-/// What messages and steps cost on nodes that are all alike.
+/// The cost of messages and steps on identical nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// Between two ranks of one node.
+    /// The link between two ranks of a node.
     pub intra: Link,
-    /// In a [direct](crate::Direct) all-reduce over the ranks of one node, where these share memory: what each of the
-    /// other ranks costs a rank, by the size of the part that the rank reduces. Its rate of reducing is that of
-    /// one pass: to reduce the other's part into this rank's own, and to hand the other the result. `None` where
-    /// such an all-reduce is carried out by messages too.
+    /// In a [direct](crate::Direct) all-reduce among ranks of a node that share memory: the cost of each other rank, by the
+    /// size of the part that a rank reduces. The rate of reducing is that of a single pass: reducing the other's part into
+    /// this rank's own, and writing the result to the other. `None` if such an all-reduce uses messages too.
     pub one_pass: Option<Link>,
-    /// Between two ranks of different nodes. Its rate is also that of a node's port, which all ranks of the
-    /// node share.
+    /// The link between two ranks of different nodes. Its rate is also that of a node's port, which all ranks of the node
+    /// share.
     pub inter: Link,
-    /// How much the links between nodes send at a time, if that goes on while a rank does something else: plans of levels are then carried
-    /// out in [lanes](crate::execution::Timetable). `None` if a rank waits for its messages.
+    /// The segment size of links between nodes, if these progress while a rank does something else: hierarchical plans then
+    /// run in [lanes](crate::execution::Timetable). `None` if a rank must wait for its messages.
     pub segment_bytes: Option<usize>,
-    /// How fast a rank copies what would change on its way, in 1e9 bytes per second; infinite where messages are copied
+    /// The rate of copying data that would change while being sent, in 1e9 bytes per second; infinite if messages are copied
     /// anyway.
     pub copy_gb_per_s: f64,
-    /// How many cores the ranks of a node have together. If they are fewer than the ranks, these take turns.
+    /// The number of cores that the ranks of a node share. If there are more ranks, they take turns.
     pub cores: usize,
-    /// Where ranks take turns: how long it takes a core to go from a rank that waits to its next one, in microseconds.
+    /// For ranks that take turns: the time in which a core switches from a waiting rank to the next, in microseconds.
     pub hand_over_us: f64,
-    /// Up to this size a message is copied to where its receiver finds it, and its sender goes on; where ranks take turns, who
-    /// sends a larger one waits for the receiver's turn.
+    /// The largest eager message, which is copied to where its receiver finds it, so that its sender continues. For ranks
+    /// that take turns, the sender of a larger one waits for the receiver's turn.
     pub eager_bytes: usize,
-    /// What every step takes a rank besides its messages, in microseconds.
+    /// The time of a step besides its messages, in microseconds.
     pub step_us: f64,
-    /// What every call takes a rank before its first step, in microseconds.
+    /// The time of a call before its first step, in microseconds.
     pub call_us: f64,
 }
 
-/// Ranks that share memory. A typical machine of today, not measured on any: replace it by what `bench` says.
+/// Ranks that share memory, on a typical current machine. Not measured: replace it by the results of `bench`.
 const SHARED_MEMORY: [Range; 4] = [
     Range { up_to_bytes: 512, alpha_us: 0.15, move_gb_per_s: 5.0, reduce_gb_per_s: 5.0 },
     Range { up_to_bytes: 8 << 10, alpha_us: 0.25, move_gb_per_s: 8.0, reduce_gb_per_s: 8.0 },
@@ -190,31 +189,31 @@ const SHARED_MEMORY: [Range; 4] = [
     Range { up_to_bytes: usize::MAX, alpha_us: 0.4, move_gb_per_s: 10.0, reduce_gb_per_s: 8.0 },
 ];
 
-/// The same ranks in one pass, without messages. As above: typical, not measured.
+/// The same ranks in a single pass, without messages. Typical, not measured.
 const ONE_PASS: [Range; 3] = [
     Range { up_to_bytes: 512, alpha_us: 0.3, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },
     Range { up_to_bytes: 256 << 10, alpha_us: 0.5, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },
     Range { up_to_bytes: usize::MAX, alpha_us: 0.5, move_gb_per_s: 8.0, reduce_gb_per_s: 8.0 },
 ];
 
-/// 10 Gbit/s Ethernet. Reducing keeps up with it. As above: typical, not measured.
+/// 10 Gbit/s Ethernet, at which reducing keeps up. Typical, not measured.
 const ETHERNET: [Range; 1] =
     [Range { up_to_bytes: usize::MAX, alpha_us: 15.0, move_gb_per_s: 1.25, reduce_gb_per_s: 1.25 }];
 
 impl Machine {
-    /// The size of the messages between two ranks that exchange halves of arrays and have as much of them in a core's caches as
-    /// each core has of these arrays, of so many ranks on a node.
+    /// The size of the messages between two ranks that exchange halves and have as much of their arrays in a core's caches
+    /// as each core has here, with this many ranks on a node.
     pub(crate) fn held_bytes(&self, array_bytes: usize, local_ranks: usize) -> usize {
         array_bytes.saturating_mul(local_ranks.div_ceil(self.cores.max(1))) / 2
     }
 
-    /// How long a rank takes to copy so many bytes.
+    /// The time in which a rank copies this many bytes.
     pub(crate) fn copy_us(&self, size_bytes: usize) -> f64 {
         size_bytes as f64 / (self.copy_gb_per_s * BYTES_PER_US)
     }
 }
 
-/// A typical machine of today: ranks of a node share memory, each has a core, and nodes have 10 Gbit/s Ethernet.
+/// A typical current machine: ranks of a node share memory, each has a core, and nodes have 10 Gbit/s Ethernet.
 impl Default for Machine {
     fn default() -> Self {
         let link = |ranges: &[Range]| Link::new(ranges.to_vec()).expect("the constants make a link");

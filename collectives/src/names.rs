@@ -1,22 +1,22 @@
-//! Names on the command line: how a value is found by its name, and what is said where there is none.
+//! Names on the command line: parsing, and errors with suggestions.
 
-/// A name that nothing has.
+/// The error for an unknown name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no {kind} is called {name:?}{}; there are {}", self.suggestion(), self.known.join(", "))]
 pub struct UnknownName {
-    /// What should have had the name: "algorithm".
+    /// The kind of thing: "algorithm".
     pub kind: &'static str,
-    /// The name that was given.
+    /// The given name.
     pub name: String,
-    /// The names that there are.
+    /// The valid names.
     pub known: Vec<&'static str>,
 }
 
-/// How alike two names must be for one to be a misspelling of the other (Jaro and Winkler's measure).
+/// The similarity from which a name counts as a misspelling of another (Jaro and Winkler's measure).
 const ALIKE: f64 = 0.75;
 
 impl UnknownName {
-    /// The name that was meant, if one of them is much alike.
+    /// The most similar valid name, if it is similar enough.
     pub fn meant(&self) -> Option<&'static str> {
         let alike = self.known.iter().map(|known| (strsim::jaro_winkler(&self.name, known), known));
         let best = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -28,10 +28,10 @@ impl UnknownName {
     }
 }
 
-/// The one of `all` that has this name.
+/// The value in `all` with this name.
 ///
 /// # Errors
-/// [`UnknownName`] if none has; it suggests the name that is most alike.
+/// [`UnknownName`] if there is none, with the most similar name as a suggestion.
 pub fn find<T: Copy>(
     kind: &'static str,
     name: &str,
@@ -46,8 +46,7 @@ pub fn find<T: Copy>(
     })
 }
 
-/// Gives a type that has `ALL` and `name()` its [`Display`](std::fmt::Display) and its
-/// [`FromStr`](std::str::FromStr).
+/// Implements [`Display`](std::fmt::Display) and [`FromStr`](std::str::FromStr) for a type that has `ALL` and `name()`.
 ///
 /// ```
 /// #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,17 +4,17 @@ use std::fmt;
 
 use crate::world::Rank;
 
-/// What a collective does.
+/// A collective operation.
 ///
-/// All work in place on one buffer of the same length on every rank. A rank's *own part* is chunk `r` of the
-/// buffer cut into as many chunks as there are ranks ([`crate::partition`]).
+/// All work in place on one buffer of the same length on every rank. A rank's *own part* is chunk `r` of the buffer, split
+/// into as many chunks as there are ranks ([`crate::partition`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Every rank ends with the reduction of all buffers.
     AllReduce,
     /// Every rank ends with its own part of the reduction; the rest of its buffer is undefined.
     ReduceScatter,
-    /// Every rank gives its own part and ends with all parts.
+    /// Every rank contributes its own part and ends with all parts.
     AllGather,
     /// Every rank ends with the root's buffer.
     Broadcast {
@@ -26,13 +26,12 @@ pub enum Operation {
         /// The rank that gets the result.
         root: Rank,
     },
-    /// Every rank gives its own part; the root ends with all parts.
+    /// Every rank contributes its own part; the root ends with all parts.
     Gather {
         /// The rank that gets the parts.
         root: Rank,
     },
-    /// Every rank ends with its own part of the root's buffer; the rest of its buffer is undefined, but on
-    /// the root.
+    /// Every rank ends with its own part of the root's buffer; the rest of its buffer is undefined, except on the root.
     Scatter {
         /// The rank that has the parts.
         root: Rank,
@@ -42,7 +41,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them, those that have a root with this one.
+    /// All of them; those with a root have this one.
     pub const fn all(root: Rank) -> [Self; 8] {
         [
             Self::AllReduce,
@@ -70,7 +69,7 @@ impl Operation {
         }
     }
 
-    /// The root, where the operation has one.
+    /// The root, if the operation has one.
     pub fn root(self) -> Option<Rank> {
         match self {
             Self::Broadcast { root }
@@ -81,7 +80,7 @@ impl Operation {
         }
     }
 
-    /// Whether a rank's buffer has something in this chunk before the first step.
+    /// Whether a rank's buffer has defined contents in this chunk before the first step.
     pub(crate) fn begins_with(self, rank: Rank, chunk: usize) -> bool {
         match self {
             Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. } | Self::AllToAll => true,

@@ -1,10 +1,10 @@
-//! From chunks to elements: the only place that divides an array.
+//! Maps chunks to elements: the only place that divides an array.
 
 use std::ops::Range;
 
 use crate::schedule::Chunks;
 
-/// An array of `count` elements, cut into `chunk_count` chunks: the division, done once for many chunks.
+/// An array of `count` elements, split into `chunk_count` chunks; the division is done once for many chunks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Partition {
     chunk_count: usize,
@@ -19,7 +19,7 @@ impl Partition {
     pub(crate) fn new(count: usize, chunk_count: usize) -> Self {
         assert!(chunk_count > 0, "{count} elements in no chunks");
         if chunk_count == 1 {
-            // A small array is rarely cut, and a division would be a good part of the time that it takes.
+            // A small array often has a single chunk, and a division would take a considerable part of its time.
             return Self { chunk_count, fair: count, larger: 0 };
         }
         Self { chunk_count, fair: count / chunk_count, larger: count % chunk_count }
@@ -32,12 +32,12 @@ impl Partition {
         chunk * self.fair + chunk.min(self.larger)
     }
 
-    /// How many elements a range of chunks has.
+    /// The number of elements in a range of chunks.
     pub(crate) fn count(self, chunks: Chunks) -> usize {
         self.start(chunks.end) - self.start(chunks.start)
     }
 
-    /// The chunk that an element of the array is in.
+    /// The chunk of an element.
     pub(crate) fn chunk_of(self, element: usize) -> usize {
         let in_larger = self.larger * (self.fair + 1);
         if element < in_larger {
@@ -48,7 +48,7 @@ impl Partition {
     }
 }
 
-/// The first element of chunk `chunk` when `count` elements are cut into `chunk_count` chunks.
+/// The first element of chunk `chunk` if `count` elements are split into `chunk_count` chunks.
 ///
 /// The chunks differ by at most one element, the larger ones first; with fewer elements than chunks the last
 /// chunks are empty. `chunk == chunk_count` gives the end of the array.
@@ -59,7 +59,7 @@ pub fn chunk_start(count: usize, chunk_count: usize, chunk: usize) -> usize {
     Partition::new(count, chunk_count).start(chunk)
 }
 
-/// The elements of a range of chunks when `count` elements are cut into `chunk_count` chunks.
+/// The elements of a range of chunks if `count` elements are split into `chunk_count` chunks.
 ///
 /// ```
 /// use unisono_collectives::{Chunks, partition::elements};

@@ -3,35 +3,35 @@
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::{Group, Rank};
 
-/// A collective of a vendor's (NCCL's, MPI's own), among the ranks of a phase's group.
+/// A vendor's collective (NCCL's, MPI's own) among the ranks of a phase's group.
 ///
-/// What a vendor adds up, it adds up in an order of its own: the bits of a sum are then not those of the schedule.
+/// A vendor adds in its own order, so the bits of a sum may differ from those of the schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VendorCall {
-    /// A position of the group ends with the reduction of all chunks.
+    /// One position of the group ends with the reduction of all chunks.
     Reduce {
-        /// That position.
+        /// The root's position.
         root: Rank,
     },
     /// Each position ends with the reduction of its own part.
     ReduceScatter {
-        /// The part of each position: one after the other, all chunks.
+        /// The part of each position: together all chunks, in order.
         parts: Vec<Chunks>,
     },
-    /// Each position gives its own part and ends with all.
+    /// Each position contributes its own part, and ends with all parts.
     AllGather {
-        /// The part of each position: one after the other, all chunks.
+        /// The part of each position: together all chunks, in order.
         parts: Vec<Chunks>,
     },
-    /// All positions end with all chunks of one.
+    /// All positions end with the root's chunks.
     Broadcast {
-        /// That position.
+        /// The root's position.
         root: Rank,
     },
 }
 
 impl VendorCall {
-    /// Whether it brings results together, and does not spread them.
+    /// Whether it collects results rather than distributes them.
     pub fn is_inward(&self) -> bool {
         matches!(self, Self::Reduce { .. } | Self::ReduceScatter { .. })
     }
@@ -40,24 +40,24 @@ impl VendorCall {
 /// One part of a plan: a group of ranks that run a schedule among themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Phase {
-    /// What the phase does, for a person: "reduce in the node".
+    /// A human-readable name: "reduce in the node".
     pub name: &'static str,
     /// The ranks that take part; the schedule's ranks are positions in this group.
     pub group: Group,
-    /// What this rank does in it.
+    /// This rank's schedule.
     pub schedule: Schedule,
-    /// What a vendor may do in place of the schedule, on every rank of the group or on none.
+    /// The vendor's collective that may replace the schedule, on all ranks of the group or none.
     pub vendor: Option<VendorCall>,
 }
 
 impl Phase {
-    /// Whether it is inside of nodes: what a vendor may do is, and nothing else.
+    /// Whether it is within nodes: exactly the phases with a vendor call are.
     pub fn is_in_node(&self) -> bool {
         self.vendor.is_some()
     }
 }
 
-/// What one rank does in one collective: phases in order, all over the same chunks of the same buffer.
+/// The plan of one rank in one collective: phases in order, over the same chunks of one buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     chunk_count: usize,
@@ -65,10 +65,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan of these phases. Those in which this rank has nothing to do are left out.
+    /// A plan with these phases. Phases in which this rank does nothing are omitted.
     ///
     /// # Panics
-    /// If a phase cuts the buffer into another number of chunks.
+    /// If phases split the buffer into different numbers of chunks.
     pub fn new(chunk_count: usize, phases: impl IntoIterator<Item = Phase>) -> Self {
         let phases: Vec<_> = phases.into_iter().filter(|phase| !phase.schedule.steps().is_empty()).collect();
         for phase in &phases {
@@ -82,7 +82,7 @@ impl Plan {
         Self::new(schedule.chunk_count(), [Phase { name, group: world, schedule, vendor: None }])
     }
 
-    /// How many chunks the buffer is cut into; the same on every rank.
+    /// The number of chunks; the same on every rank.
     pub fn chunk_count(&self) -> usize {
         self.chunk_count
     }
@@ -92,7 +92,7 @@ impl Plan {
         &self.phases
     }
 
-    /// All phases as one schedule among world ranks: what is verified, priced, drawn and simulated.
+    /// All phases as one schedule of world ranks, which is verified, priced, drawn and simulated.
     pub fn flattened(&self) -> Schedule {
         let world = |phase: &Phase| {
             let group = phase.group.clone();
@@ -101,8 +101,8 @@ impl Plan {
         self.phases.iter().map(world).fold(Schedule::new(self.chunk_count, []), Schedule::then)
     }
 
-    /// What is left to the schedules where vendors carry out all that they may, as a plan over the chunks that it touches;
-    /// `None` if nothing is.
+    /// The phases that remain if vendors execute all phases that they can, as a plan over the chunks that it uses; `None` if
+    /// there are none.
     pub fn without_vendors(&self) -> Option<(Chunks, Self)> {
         let ours = || self.phases.iter().filter(|phase| phase.vendor.is_none());
         let touched = ours().flat_map(|phase| phase.schedule.steps()).flat_map(Step::touched);

@@ -1,4 +1,4 @@
-//! Steps and schedules: what one rank does, in order, in chunks.
+//! Steps and schedules: what one rank does, in order, by chunks.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,7 +25,7 @@ impl Chunks {
         Self::new(chunk, chunk + 1)
     }
 
-    /// How many chunks the range has.
+    /// The number of chunks in the range.
     pub fn count(self) -> usize {
         self.end.saturating_sub(self.start)
     }
@@ -42,43 +42,43 @@ impl fmt::Display for Chunks {
     }
 }
 
-/// What a send reads.
+/// The source of a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The buffer as the steps before have left it.
+    /// The buffer as the previous steps have left it.
     Current,
     /// The buffer as it was before the first step.
     Original,
 }
 
-/// What a receive does with what arrives.
+/// What a receive does with the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Combine {
-    /// It takes the place of what was there.
+    /// It replaces the existing contents.
     Replace,
-    /// It is added to what was there (or whatever the operation is).
+    /// It is reduced into the existing contents.
     Reduce,
 }
 
 /// The sending half of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Send {
-    /// The rank that receives it.
+    /// The receiver.
     pub to: Rank,
-    /// What is sent.
+    /// The chunks to send.
     pub chunks: Chunks,
-    /// What it is read from.
+    /// Where they are read from.
     pub source: Source,
 }
 
 /// The receiving half of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Receive {
-    /// The rank that sends it.
+    /// The sender.
     pub from: Rank,
-    /// Where it goes.
+    /// The chunks to write.
     pub chunks: Chunks,
-    /// What happens to what was there.
+    /// What happens to their contents.
     pub combine: Combine,
 }
 
@@ -87,14 +87,14 @@ pub struct Receive {
 /// The send reads the buffer as it was before the receive of the same step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Step {
-    /// What is sent, if anything.
+    /// The send, if any.
     pub send: Option<Send>,
-    /// What is received, if anything.
+    /// The receive, if any.
     pub receive: Option<Receive>,
 }
 
 impl Step {
-    /// A step that does nothing, to be filled in by the methods below.
+    /// An empty step, for the methods below.
     pub fn new() -> Self {
         Self::default()
     }
@@ -109,22 +109,22 @@ impl Step {
         Self { send: Some(Send { to, chunks, source: Source::Original }), ..self }
     }
 
-    /// The same step, putting what comes from rank `from` in the place of `chunks`.
+    /// The same step, replacing `chunks` by what rank `from` sends.
     pub fn replace(self, from: Rank, chunks: Chunks) -> Self {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Replace }), ..self }
     }
 
-    /// The same step, reducing what comes from rank `from` into `chunks`.
+    /// The same step, reducing what rank `from` sends into `chunks`.
     pub fn reduce(self, from: Rank, chunks: Chunks) -> Self {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Reduce }), ..self }
     }
 
-    /// The chunks that it reads or writes.
+    /// The ranges of chunks that it reads or writes.
     pub(crate) fn touched(&self) -> impl Iterator<Item = Chunks> + use<> {
         [self.send.map(|send| send.chunks), self.receive.map(|receive| receive.chunks)].into_iter().flatten()
     }
 
-    /// The step played backwards: what was sent comes back and is reduced, what was received is given back.
+    /// The step in reverse: what was sent is received and reduced, what was received is sent.
     ///
     /// # Panics
     /// If the step is not part of an outward half: it reduces, or sends its original input.
@@ -142,14 +142,15 @@ impl Step {
     }
 }
 
-/// What one rank does in one collective: steps in order, over a buffer that is cut into chunks.
+/// The schedule of one rank in one collective: steps in order, over a buffer that is split into chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     chunk_count: usize,
     steps: Vec<Step>,
 }
 
-/// How many messages of one call a rank must be able to send to another that does nothing yet, where sends are eager.
+/// The number of messages of a call that a rank must be able to send ahead to another that is still idle, if sends are
+/// eager.
 pub const SENDS_AHEAD: usize = 4;
 
 impl Schedule {
@@ -162,7 +163,7 @@ impl Schedule {
         Self { chunk_count, steps: steps.into_iter().collect() }
     }
 
-    /// How many chunks the buffer is cut into; the same on every rank.
+    /// The number of chunks; the same on every rank.
     pub fn chunk_count(&self) -> usize {
         self.chunk_count
     }
@@ -172,21 +173,21 @@ impl Schedule {
         &self.steps
     }
 
-    /// This schedule, and then the other.
+    /// Appends another schedule.
     ///
     /// # Panics
-    /// If they cut the buffer differently.
+    /// If they split the buffer differently.
     pub fn then(mut self, next: Self) -> Self {
         assert_eq!(self.chunk_count, next.chunk_count, "both halves cut the buffer in the same way");
         self.steps.extend(next.steps);
         self
     }
 
-    /// For each step, the step before whose receive its send can go where sends are eager: what it reads is there by then, and the
-    /// sends to a rank stay in their order. Ranks then wait only for what they depend on.
+    /// For each step, the earlier step before whose receive its send can go, if sends are eager: its data exist by then, and
+    /// the sends to a rank stay in order. Ranks then wait only for what they depend on.
     ///
-    /// A sender is never held up by this as long as [`SENDS_AHEAD`] messages for each rank can be under way: a schedule with more for
-    /// one rank keeps its steps.
+    /// A sender never blocks as long as [`SENDS_AHEAD`] messages to each rank can be in flight: a schedule with more to one
+    /// rank keeps its steps.
     pub fn earliest_sends(&self) -> Vec<usize> {
         let mut written = vec![0; self.chunk_count];
         let mut to_rank = HashMap::<Rank, (usize, usize)>::new();
@@ -221,7 +222,7 @@ impl Schedule {
         Self::new(self.chunk_count, self.steps.iter().rev().map(|step| step.reversed()))
     }
 
-    /// The all-reduce whose outward half this is: everything inwards, reducing, and outwards again.
+    /// The all-reduce of which this is the outward half: its reverse, then the outward half itself.
     ///
     /// # Panics
     /// As [`Schedule::reversed`].
@@ -229,8 +230,8 @@ impl Schedule {
         self.reversed().then(self)
     }
 
-    /// The same schedule over a buffer of `chunk_count` finer chunks, in which its own chunk `c` is
-    /// `boundary(c)..boundary(c + 1)`. The finer buffer may reach beyond the chunks of this one.
+    /// The same schedule over a buffer of `chunk_count` finer chunks, in which its chunk `c` is `boundary(c)..boundary(c +
+    /// 1)`. The finer buffer may extend beyond the chunks of this one.
     pub fn refined(mut self, chunk_count: usize, boundary: impl Fn(usize) -> usize) -> Self {
         let refine =
             |chunks: &mut Chunks| *chunks = Chunks::new(boundary(chunks.start), boundary(chunks.end));
@@ -294,11 +295,11 @@ mod tests {
             let plan = algorithm.plan(operation, &Topology::single_node(ranks), 1).unwrap();
             plan.flattened().earliest_sends()
         };
-        // Each rank gives what it had before the first step.
+        // Each rank sends its original input.
         assert_eq!(earliest(Algorithm::RoundRobin, Operation::AllGather, 4), [0, 0, 0]);
         assert_eq!(earliest(Algorithm::AllToAll, Operation::AllReduce, 4), [0, 0, 0, 0]);
         assert_eq!(earliest(Algorithm::RoundRobin, Operation::AllToAll, 4), [0, 0, 0]);
-        // Each rank passes on what came in the step before.
+        // Each rank forwards what it received in the previous step.
         assert_eq!(earliest(Algorithm::Ring, Operation::AllGather, 4), [0, 1, 2]);
         assert_eq!(earliest(Algorithm::RecursiveDoubling, Operation::AllReduce, 8), [0, 1, 2]);
     }

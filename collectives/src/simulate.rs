@@ -1,15 +1,13 @@
-//! A world in one function call: the plans of all ranks evaluated over real values, without threads or
-//! messages.
+//! A whole world in one function call: evaluates the plans of all ranks on real values, without threads or messages.
 //!
-//! The order of additions is the schedule's, so the result is what every transport must give, to the last
-//! bit.
+//! The order of additions is the schedule's, so every transport must produce the same result, to the last bit.
 
 use crate::interpret::{self, Event, Values};
 use crate::partition::elements;
 use crate::plan::Plan;
 use crate::schedule::Chunks;
 
-/// What every rank's buffer holds after the plans of all ranks (rank 0 first) have run on `inputs`.
+/// Returns the final buffer of every rank after running the plans of all ranks (rank 0's first) on `inputs`.
 ///
 /// `reduce(held, arrived)` is the operation on one element. All inputs have the same length.
 ///
@@ -23,8 +21,8 @@ use crate::schedule::Chunks;
 /// ```
 ///
 /// # Panics
-/// If the inputs differ in number from the plans, or in length; or if the plans are defective
-/// ([`crate::verify()`] says how).
+/// If the numbers of inputs and plans differ, or the inputs' lengths; or if the plans are defective ([`crate::verify()`]
+/// describes how).
 pub fn run<T: Copy>(plans: &[Plan], inputs: &[Vec<T>], reduce: impl Fn(T, T) -> T) -> Vec<Vec<T>> {
     assert_eq!(plans.len(), inputs.len(), "one input for each rank");
     let count = inputs.first().map_or(0, Vec::len);

@@ -1,8 +1,8 @@
-//! The proof: all ranks of a collective played over symbols.
+//! The proof: runs all ranks of a collective over symbols.
 //!
-//! A value is the set of contributions that are in it, and a hash of the order in which they were added. So
-//! the run sees what numbers would hide: a contribution that is missing, or doubled; a result that two
-//! ranks added up in different orders, and that floating point would make different.
+//! A value is the set of its contributions, with a hash of the order in which they were added. So the run detects what
+//! numbers would hide: a contribution that is missing or doubled, or a result that two ranks added in different orders, and
+//! that floating point would make different.
 
 use std::ops::Range;
 
@@ -17,11 +17,11 @@ pub(crate) mod symbols;
 
 use symbols::{Symbol, Symbols};
 
-/// Everything that is wrong with the plans of all ranks (rank 0 first) for an operation; nothing, if they
-/// are right.
+/// Finds all defects of the plans of all ranks (rank 0's first) for an operation; none if they are correct.
 ///
-/// What it proves: every message has its two ends, of one length; nothing deadlocks, even if no message is
-/// ever buffered; every rank that should have a result has every contribution to it exactly once; and all
+/// It proves that every message has two ends of the same length; that nothing deadlocks, even if no message is ever
+/// buffered; that every rank with a result has each contribution to it exactly once; and that all ranks with a sum added it
+/// in the same order.
 /// ranks that hold a sum added it up in the same order.
 ///
 /// ```
@@ -35,7 +35,7 @@ pub fn verify(plans: &[Plan], operation: Operation) -> Vec<Defect> {
     verify_schedules(&schedules, operation)
 }
 
-/// As [`verify()`], of schedules among the ranks of one world.
+/// As [`verify()`], for schedules of the ranks of one world.
 pub fn verify_schedules(schedules: &[Schedule], operation: Operation) -> Vec<Defect> {
     let defects = malformed(schedules, operation);
     if !defects.is_empty() {
@@ -54,7 +54,7 @@ pub fn verify_schedules(schedules: &[Schedule], operation: Operation) -> Vec<Def
     defects
 }
 
-/// What can be seen in single steps: ranks and chunks that do not exist, steps that race with themselves.
+/// Defects of single steps: ranks and chunks that do not exist, steps that race with themselves.
 fn malformed(schedules: &[Schedule], operation: Operation) -> Vec<Defect> {
     let mut defects = Vec::new();
     let in_parts =
@@ -102,7 +102,7 @@ fn malformed_step(
     }
 }
 
-/// Who waits at the end, and whether for somebody who will never come.
+/// The ranks that wait at the end, and whether the other rank has finished.
 fn stuck<V>(schedules: &[Schedule], outcome: &Outcome<V>) -> Vec<Defect> {
     if !outcome.mismatched.is_empty() {
         let defect = |event: &Event| Defect::LengthMismatch {
@@ -118,7 +118,7 @@ fn stuck<V>(schedules: &[Schedule], outcome: &Outcome<V>) -> Vec<Defect> {
     let defect = |&(rank, number): &(Rank, usize)| {
         let step = schedules[rank].steps()[number];
         let others = [step.send.map(|send| send.to), step.receive.map(|receive| receive.from)];
-        // Where one of two has finished, that is the cause.
+        // If one of two has finished, that is the cause.
         let other = others.into_iter().flatten().min_by_key(|&other| waits(other));
         let other = other.expect("a step that waits has another end");
         if waits(other) {
@@ -130,7 +130,7 @@ fn stuck<V>(schedules: &[Schedule], outcome: &Outcome<V>) -> Vec<Defect> {
     outcome.waiting.iter().map(defect).collect()
 }
 
-/// Compares what every rank holds with what the operation promises.
+/// Compares the final values of every rank with the operation's result.
 fn wrong_results(buffers: &[Vec<Symbol>], symbols: &Symbols, operation: Operation) -> Vec<Defect> {
     let ranks = buffers.len();
     let mut defects = Vec::new();
@@ -154,7 +154,7 @@ fn wrong_results(buffers: &[Vec<Symbol>], symbols: &Symbols, operation: Operatio
     defects
 }
 
-/// What a rank must hold in a chunk at the end: of which chunk, the contributions of which ranks.
+/// The required final value of a rank's chunk: its chunk, and the contributing ranks.
 pub(crate) fn promise(
     operation: Operation,
     ranks: usize,

@@ -1,14 +1,14 @@
-//! Ranks, the nodes that they live on, and the groups that phases run in.
+//! Ranks, their nodes, and the groups in which phases run.
 
 use std::sync::Arc;
 
 /// The number of a rank, from 0 to one less than the number of ranks in its world or group.
 pub type Rank = usize;
 
-/// An ordered set of world ranks. Inside the group, its members are numbered 0, 1, … in that order.
+/// An ordered set of world ranks. Within the group, its members are numbered 0, 1, … in that order.
 ///
-/// Clones share the members: every rank's plan names the whole world, and in a large world the plans of all
-/// ranks must not hold it once each.
+/// Clones share the members: every rank's plan contains the whole world, which must not be stored once per rank in a large
+/// world.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Group {
     members: Arc<[Rank]>,
@@ -20,7 +20,7 @@ impl Group {
         Self { members: members.into() }
     }
 
-    /// How many ranks the group has.
+    /// The number of ranks in the group.
     pub fn ranks(&self) -> usize {
         self.members.len()
     }
@@ -38,13 +38,13 @@ impl Group {
         &self.members
     }
 
-    /// The number that a world rank has inside the group, if it is a member.
+    /// The position of a world rank in the group, if it is a member.
     pub fn position(&self, rank: Rank) -> Option<Rank> {
         self.members.iter().position(|&member| member == rank)
     }
 }
 
-/// Which node each rank of a world lives on.
+/// The node of each rank of a world.
 ///
 /// ```
 /// use unisono_collectives::Topology;
@@ -57,7 +57,7 @@ impl Group {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Topology {
     node_of: Vec<usize>,
-    // What follows from it, found once: plans ask for it, all ranks' plans p times.
+    // Derived data, computed once: plans need it, all ranks' plans p times.
     local_rank: Vec<Rank>,
     nodes: Vec<Group>,
     world: Group,
@@ -65,7 +65,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// A world whose ranks all share one node.
+    /// A world whose ranks are all on one node.
     pub fn single_node(ranks: usize) -> Self {
         Self::from_node_sizes(&[ranks])
     }
@@ -87,16 +87,16 @@ impl Topology {
         topology
     }
 
-    /// The world in which rank `r` lives on node `node_of[r]`, in whatever order a launcher placed them.
+    /// A world in which rank `r` is on node `node_of[r]`, in any order of placement.
     ///
     /// # Panics
-    /// If the world is empty, or the node numbers do not run from 0 without a gap.
+    /// If the world is empty, or the node numbers have a gap.
     pub fn from_node_of(node_of: Vec<usize>) -> Self {
         assert!(!node_of.is_empty(), "a world has at least one rank");
         let mut nodes = Vec::<Vec<Rank>>::new();
         let mut local_rank = Vec::with_capacity(node_of.len());
         for (rank, &node) in node_of.iter().enumerate() {
-            // A number above that of ranks leaves a gap, however the others are placed.
+            // A node number that is not below the number of ranks implies a gap.
             assert!(node < node_of.len(), "nodes are numbered from 0 without a gap, got {node_of:?}");
             nodes.resize_with(nodes.len().max(node + 1), Vec::new);
             local_rank.push(nodes[node].len());
@@ -111,7 +111,7 @@ impl Topology {
         Self { local_rank, nodes: nodes.into_iter().map(Group::new).collect(), world, leaders, node_of }
     }
 
-    /// Where these ranks are, in a world of their own in which they are numbered in this order.
+    /// The topology of these ranks as a world of their own, numbered in this order.
     ///
     /// # Panics
     /// If there are none.
@@ -125,12 +125,12 @@ impl Topology {
         Self::from_node_of(ranks.iter().map(number).collect())
     }
 
-    /// How many ranks the world has.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.node_of.len()
     }
 
-    /// How many nodes the world has.
+    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
@@ -140,7 +140,7 @@ impl Topology {
         self.node_of[rank]
     }
 
-    /// The number of a rank among the ranks of its node.
+    /// The local rank: a rank's number among the ranks of its node.
     pub fn local_rank(&self, rank: Rank) -> Rank {
         self.local_rank[rank]
     }
@@ -160,14 +160,14 @@ impl Topology {
         self.leaders.clone()
     }
 
-    /// How many ranks the largest node has.
+    /// The number of ranks on the largest node.
     pub fn ranks_of_largest_node(&self) -> usize {
         self.nodes.iter().map(Group::ranks).max().unwrap_or(0)
     }
 
-    /// A number of places by which all ranks can be moved (the last ones around to the first) such that any
-    /// two share a node afterwards if and only if they did before: the size of a node where nodes are alike
-    /// and ranks numbered node by node, 1 in a single node, and all ranks in any other world.
+    /// A shift of all ranks (the last ones wrap around) under which ranks share a node if and only if they
+    /// did before: the size of a node if all nodes have the same size and ranks are numbered node by node, 1 on a single
+    /// node, and the number of ranks in any other world.
     pub(crate) fn stride(&self) -> usize {
         let ranks = self.ranks();
         let local_ranks = self.nodes[0].ranks();

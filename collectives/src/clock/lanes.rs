@@ -1,4 +1,4 @@
-//! The time of a plan of levels in lanes: that of one block by itself, and for each further block that of the slowest stage.
+//! Predicts a hierarchical plan in lanes: the time of one block, plus that of the slowest stage for each further block.
 
 use super::Unpredictable;
 use super::outline::World;
@@ -6,11 +6,12 @@ use super::play::play;
 use crate::execution::{LANES_DEPTH, Timetable};
 use crate::model::{Link, Machine};
 
-/// When the last rank has finished all blocks. In `whole` arrays are whole, in `block` they are one block.
+/// The time at which the last rank has finished all blocks; `whole` is the world with whole arrays, `block` that with arrays of one
+/// block.
 ///
 /// There are three stages. In the node, ranks work on one block at a time. A port carries one block after the other, at the rate of
-/// the whole: what a link buffers makes one block faster than a long sequence of them. And between the start and the end of a step
-/// between nodes, [`LANES_DEPTH`] blocks are in flight.
+/// the whole: buffers on the way make a single block faster than a long sequence. And between the start and the end of a step between
+/// nodes, [`LANES_DEPTH`] blocks are in flight.
 pub(super) fn time_us(
     (whole, block): (&World<'_>, &World<'_>),
     timetable: &Timetable,
@@ -18,7 +19,7 @@ pub(super) fn time_us(
     element_size_bytes: usize,
 ) -> Result<f64, Unpredictable> {
     let alone = play(block, machine, element_size_bytes)?;
-    let no_wire = Link::uniform(0.0, f64::MAX).expect("a link without a wire is a link");
+    let no_wire = Link::uniform(0.0, f64::MAX).expect("an infinitely fast link is valid");
     let inside = Machine { inter: no_wire, call_us: 0.0, ..machine.clone() };
     let inside_us = play(block, &inside, element_size_bytes)?.time_us(block, &inside);
     let alone_us = alone.time_us(block, machine);

@@ -1,4 +1,4 @@
-//! What the clock needs to know of plans, and which ranks stand for others.
+//! The parts of plans that the clock needs, and the detection of ranks that represent others.
 
 use super::Unpredictable;
 use crate::model::Machine;
@@ -7,35 +7,35 @@ use crate::plan::Plan;
 use crate::schedule::{Combine, Source};
 use crate::world::{Rank, Topology};
 
-/// What is too much.
+/// The limits of a simulation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// How many steps are played at most.
+    /// The largest number of steps to simulate.
     played: usize,
-    /// About how many steps are compared at most, once all ranks are too many to be played.
+    /// The approximate number of steps to compare, if there are too many ranks to simulate all.
     compared: usize,
 }
 
 /// About a second each, and some 100 MB.
 pub(super) const LIMITS: Limits = Limits { played: 1 << 22, compared: 1 << 24 };
 
-/// A step without its chunks. Other ranks are named by how many places after this one they are, around the
-/// world; so ranks that do the same to their own neighbours have equal outlines.
+/// A step without its chunks. Other ranks are given by their distance from this one, around the world; so ranks that do the
+/// same relative to their neighbours have equal outlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outline {
-    /// The places from this rank to the one that it sends to.
+    /// The distance to the rank that it sends to.
     pub(super) to: Option<u32>,
-    /// The places from this rank to the one that it receives from.
+    /// The distance to the rank that it receives from.
     pub(super) from: Option<u32>,
-    /// How many elements are sent.
+    /// The number of elements sent.
     pub(super) sent_count: usize,
-    /// Whether what is received is reduced.
+    /// Whether received elements are reduced.
     pub(super) reduces: bool,
-    /// Whether what is sent is copied first, since what is received is reduced into it.
+    /// Whether elements to send are copied first, since the step also reduces into them.
     pub(super) copies: bool,
 }
 
-/// The most that any rank has to do of each.
+/// The maximum of each over all ranks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Busiest {
     pub(super) steps: usize,
@@ -43,28 +43,27 @@ pub(super) struct Busiest {
     pub(super) sent_count: usize,
 }
 
-/// The steps of the ranks that are played. If they are fewer than all, rank r does what rank r modulo their
-/// number does.
+/// The steps of the simulated ranks. If these are fewer than all, rank r does the same as rank r modulo their number.
 #[derive(Debug)]
 pub(super) struct World<'a> {
     pub(super) topology: &'a Topology,
-    /// How many elements an array has.
+    /// The number of elements of an array.
     pub(super) count: usize,
     pub(super) played: Vec<Vec<Outline>>,
     pub(super) busiest: Busiest,
 }
 
-/// How far the ranks looked at do what those at the same place in the first node do.
+/// Whether the compared ranks do the same as those with the same local rank in the first node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Alike {
     No,
-    /// But for an element here and there, where the array is not cut evenly.
+    /// Except for single elements, if the array is not divisible.
     Nearly,
     Exactly,
 }
 
 impl<'a> World<'a> {
-    /// All ranks.
+    /// A world in which all ranks are simulated.
     pub(super) fn whole(plans: &[Plan], topology: &'a Topology, count: usize) -> Self {
         let mut world = Self { topology, count, played: Vec::new(), busiest: Busiest::default() };
         for (rank, plan) in plans.iter().enumerate() {
@@ -76,14 +75,13 @@ impl<'a> World<'a> {
         world
     }
 
-    /// The ranks of one node if they stand for all others, and all ranks if not. Where they do so but for an
-    /// element here and there, they do if all ranks are too many.
+    /// A world with the ranks of one node if they represent all others, and with all ranks otherwise. If they do so except
+    /// for single elements, they are used only if there are too many ranks.
     ///
-    /// `stride` is the number of places by which ranks can be moved ([`Topology::stride`]); all ranks if none stands for
-    /// another.
+    /// `stride` is the shift under which the topology is invariant ([`Topology::stride`]); the number of ranks if no rank
+    /// represents another.
     ///
-    /// No plan is kept that need not be. Each is looked at, unless all ranks are too many to be played and to
-    /// be compared too: then those of every so many nodes are.
+    /// Only needed plans are kept. All are compared, or, if there are too many ranks for that too, those of sampled nodes.
     pub(super) fn folded(
         plan: impl Fn(Rank) -> Plan,
         topology: &'a Topology,
@@ -116,8 +114,8 @@ impl<'a> World<'a> {
             }
             rank += 1;
             if !fits && rank.is_multiple_of(stride) {
-                // An even number is left out, so that nodes at odd distances are seen: algorithms like powers
-                // of two.
+                // Skips an even number of nodes, so that nodes at odd distances are compared: algorithms favour powers of
+                // two.
                 let left_out = (ranks * steps.len() / limits.compared).next_multiple_of(2);
                 rank += stride * left_out;
             }
@@ -133,8 +131,8 @@ impl<'a> World<'a> {
         machine.held_bytes(self.count * element_size_bytes, self.topology.ranks_of_largest_node())
     }
 
-    /// How long a rank of the largest node of several waits for its core, once what it waits for has arrived: until every other rank
-    /// of that core has had its turn. (In a world of one node, turns are [simulated](super::turns).)
+    /// How long a rank waits for its core after its message has arrived, on the largest of several nodes: until every other rank of
+    /// that core has had a turn. (On a single node, turns are [simulated](super::turns).)
     pub(super) fn turn_us(&self, machine: &Machine) -> f64 {
         if self.topology.nodes() == 1 {
             return 0.0;
@@ -143,7 +141,7 @@ impl<'a> World<'a> {
         on_core.saturating_sub(1) as f64 * machine.hand_over_us
     }
 
-    /// The one of the ranks that are played that stands for `rank`.
+    /// The simulated rank that represents `rank`.
     pub(super) fn played(&self, rank: Rank) -> Rank {
         rank % self.played.len()
     }
@@ -151,7 +149,7 @@ impl<'a> World<'a> {
 
 impl Busiest {
     fn see(&mut self, steps: &[Outline]) {
-        // What a rank sends itself goes nowhere.
+        // A message to oneself costs nothing here.
         let sent = || steps.iter().filter(|step| step.to.is_some_and(|places| places > 0));
         self.steps = self.steps.max(steps.len());
         self.messages = self.messages.max(sent().count());
@@ -159,7 +157,7 @@ impl Busiest {
     }
 }
 
-/// Appends the steps of one rank's plan to `steps`.
+/// Appends the steps of a rank's plan to `steps`.
 fn outline(plan: &Plan, rank: Rank, ranks: usize, count: usize, steps: &mut Vec<Outline>) {
     let partition = Partition::new(count, plan.chunk_count());
     for phase in plan.phases() {
@@ -200,7 +198,7 @@ mod tests {
     use super::*;
     use crate::{Algorithm, Operation};
 
-    /// How many ranks are played.
+    /// The number of simulated ranks.
     fn played(algorithm: Algorithm, topology: &Topology, count: usize) -> usize {
         let plan = algorithm.planner(Operation::AllReduce, topology).unwrap();
         World::folded(plan, topology, topology.stride(), count, LIMITS).unwrap().played.len()
@@ -227,7 +225,7 @@ mod tests {
         assert_eq!(played(Algorithm::Ring, &Topology::uniform(432, 4), 15_001), 4);
     }
 
-    /// How many ranks are played where little may be; and which plans are looked at.
+    /// The number of ranks simulated with a small limit, and the plans that were compared.
     fn limited(
         plan: impl Fn(Rank) -> Plan,
         topology: &Topology,
@@ -249,7 +247,7 @@ mod tests {
         let (played, looked_at) = limited(&plan, &topology);
         // Eight plans of 126 steps are too many to play, and 64 four times too many to compare.
         assert_eq!((played, &looked_at[..10]), (Ok(2), &[0, 1, 2, 3, 4, 5, 6, 7, 16, 17][..]));
-        // One rank that does something else is enough.
+        // A single rank that does something else is detected.
         let odd_one_out = |rank| plan(if rank == 17 { 16 } else { rank });
         assert!(limited(odd_one_out, &topology).0.is_err());
     }

@@ -1,4 +1,4 @@
-//! The clock itself: messages in the order in which they start.
+//! The simulation: processes messages in the order in which they start.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use super::outline::{Outline, World};
 use crate::model::Machine;
 use crate::world::Rank;
 
-/// A time in microseconds that can be sorted by.
+/// A time in microseconds that can be ordered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Time(pub(super) f64);
 
@@ -32,59 +32,58 @@ impl PartialEq for Time {
 
 impl Eq for Time {}
 
-/// A message whose two ends are ready, or one from another node whose first byte has come to the port in.
+/// A message whose two ends are ready, or a message from another node whose first byte has reached the incoming port.
 ///
-/// Of those at the same time, the one that comes first in this order goes first. It names
-/// places relative to nodes before it names ranks, so that no node is preferred to another: what is true of
-/// one node is true of all that do the same, which is why ranks can stand for others.
+/// Messages at the same time are processed in this order. It compares positions relative to nodes before ranks, so that no
+/// node is preferred: what holds for one node holds for all that do the same, which allows ranks to represent others.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Message {
     at: Time,
     arrives: bool,
     /// The sender's local rank.
     local_rank: Rank,
-    /// How many nodes after the sender's the receiver's is.
+    /// The distance from the sender's node to the receiver's.
     nodes: usize,
-    /// Who sends: one of the ranks that are played.
+    /// The sender, one of the simulated ranks.
     from: Rank,
     to: Rank,
 }
 
-/// A rank in one of its steps.
+/// A rank in a step.
 #[derive(Debug, Clone)]
 struct Present {
     step: usize,
     ready_us: f64,
-    /// Whether the step sends something whose receiver is not ready yet.
+    /// Whether the step sends, and the receiver is not ready yet.
     sending: bool,
-    /// Whether the step receives something whose sender is not ready yet.
+    /// Whether the step receives, and the sender is not ready yet.
     receiving: bool,
-    /// How many halves of the step have yet to end.
+    /// The number of halves of the step that have not ended.
     halves: usize,
-    /// When the last half ends of those that are known, or the step before.
+    /// The latest known end of a half, or else the end of the previous step.
     ended_us: f64,
-    /// How long the rank's core was at work on messages in the node.
+    /// The time that the rank's core has worked on messages in the node.
     worked_us: f64,
 }
 
-/// What became of the ranks that were played.
+/// The result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Played {
-    /// When each is done.
+    /// The time at which each rank finishes.
     pub(super) finish_us: Vec<f64>,
-    /// How long the core of each was at work.
+    /// The time that the core of each rank has worked.
     worked_us: Vec<f64>,
-    /// For how long the port was occupied that was so for longest.
+    /// The time that the busiest port was occupied.
     busiest_port_us: f64,
 }
 
 impl Played {
-    /// For how long the port was occupied that was so for longest.
+    /// The time that the busiest port was occupied.
     pub(super) fn busiest_port_us(&self) -> f64 {
         self.busiest_port_us
     }
 
-    /// When all are done, on nodes of so many cores.
+    /// The time at which all finish, on nodes with this many cores.
     pub(super) fn time_us(&self, world: &World<'_>, machine: &Machine) -> f64 {
         assert!(machine.cores > 0, "a machine without a core");
         let mut nodes_us = vec![0.0; world.topology.nodes()];
@@ -107,13 +106,13 @@ struct Clock<'a> {
     turn_us: f64,
     present: Vec<Present>,
     messages: BinaryHeap<Reverse<Message>>,
-    /// For each node, when its port out and its port in are free.
+    /// For each node, when its outgoing and its incoming port are free.
     ports: Vec<[f64; 2]>,
-    /// For how long each was occupied.
+    /// The time that each was occupied.
     occupied_us: Vec<[f64; 2]>,
 }
 
-/// Plays the ranks to their end.
+/// Simulates the ranks to their end.
 pub(super) fn play(
     world: &World<'_>,
     machine: &Machine,
@@ -168,19 +167,19 @@ impl Clock<'_> {
         self.world.played[rank].get(self.present[rank].step).copied()
     }
 
-    /// The world rank that is so many places after a rank, and the rank that is played for it.
+    /// The world rank at a distance from a rank, and the simulated rank that represents it.
     fn after(&self, rank: Rank, places: u32) -> (Rank, Rank) {
         let other = (rank + places as usize) % self.world.topology.ranks();
         (other, self.world.played(other))
     }
 
-    /// A rank is in its next step, and meets those that wait for it there.
+    /// Moves a rank to its next step, and starts messages with ranks that wait for it there.
     fn enter(&mut self, rank: Rank, step: usize) {
         let steps = &self.world.played[rank];
         let busy = |step: &Outline| step.to.is_some() || step.from.is_some();
         let machine = self.machine;
         let present = &mut self.present[rank];
-        // Steps that do nothing take no time.
+        // Empty steps take no time.
         present.step = steps[step..].iter().position(busy).map_or(steps.len(), |idle| step + idle);
         let Some(&outline) = steps.get(present.step) else { return };
         let copied_bytes = if outline.copies { outline.sent_count * self.element_size_bytes } else { 0 };
@@ -209,7 +208,7 @@ impl Clock<'_> {
         else {
             return;
         };
-        // Each must name the other, not merely another rank that the same one is played for.
+        // Each must name the other itself, not another rank that is represented by the same one.
         let around = (onwards as usize + back as usize) % self.world.topology.ranks();
         let (receiver, played) = self.after(from, onwards);
         if around != 0 || played != to {
@@ -229,14 +228,14 @@ impl Clock<'_> {
         }));
     }
 
-    /// How many bytes a message has, and whether they are reduced.
+    /// The size of a message, and whether it is reduced.
     fn content(&self, message: &Message) -> (usize, bool) {
         let sent_count = self.step(message.from).map_or(0, |step| step.sent_count);
         let reduces = self.step(message.to).is_some_and(|step| step.reduces);
         (sent_count * self.element_size_bytes, reduces)
     }
 
-    /// A message in a node: the receiver's core is there for it alone.
+    /// A message within a node: the receiver's core is available, since it has only one receive at a time.
     fn copy(&mut self, message: &Message) {
         let (size_bytes, reduces) = self.content(message);
         let Time(ready_us) = message.at;
@@ -245,7 +244,7 @@ impl Clock<'_> {
         self.end(message, ready_us + work_us);
     }
 
-    /// A message goes out when those before it have left.
+    /// A message leaves the node after those before it.
     fn send(&mut self, message: Message) {
         let (size_bytes, _) = self.content(&message);
         let link = &self.machine.inter;
@@ -258,7 +257,7 @@ impl Clock<'_> {
         self.messages.push(Reverse(Message { at: Time(arrives_us), arrives: true, ..message }));
     }
 
-    /// A message comes in when those that arrived before it have.
+    /// A message enters the node after those that arrived before it.
     fn receive(&mut self, message: &Message) {
         let (size_bytes, reduces) = self.content(message);
         let link = &self.machine.inter;
@@ -276,7 +275,7 @@ impl Clock<'_> {
         self.end_half(message.to, done_us + self.turn_us);
     }
 
-    /// One half of a rank's step has ended; if it was the last, the rank goes on.
+    /// Ends one half of a rank's step; after the second one the rank continues.
     fn end_half(&mut self, rank: Rank, done_us: f64) {
         let present = &mut self.present[rank];
         present.ended_us = present.ended_us.max(done_us);

@@ -1,13 +1,13 @@
-//! The clock against closed forms, and against itself.
+//! Compares the clock with closed forms, and with itself.
 
 use super::*;
 use crate::model::{Link, Range};
 use crate::schedule::{Chunks, Schedule, Step};
 
-/// Powers of two, in which the times below are exact.
+/// Powers of two, for which the times below are exact.
 const ALPHA_US: f64 = 2.0;
 const GB_PER_S: f64 = 1.024;
-/// What a KiB takes.
+/// The time of a KiB.
 const KIB_US: f64 = 1.0;
 
 fn uniform() -> Machine {
@@ -26,7 +26,7 @@ fn uniform() -> Machine {
     }
 }
 
-/// Messages in a node take nothing.
+/// Messages within a node take no time.
 fn network_only() -> Machine {
     Machine { intra: Link::uniform(0.0, 1e12).unwrap(), ..uniform() }
 }
@@ -80,7 +80,7 @@ fn reducing_has_a_rate_of_its_own() {
     };
     let machine = Machine { intra: Link::new(vec![range]).unwrap(), ..uniform() };
     let world = Topology::single_node(2);
-    // Half of the array reduced, and half of it put in place.
+    // Half of the array is reduced, and half of it copied.
     close(all_reduce(Algorithm::Ring, &world, &machine, 2048), KIB_US + KIB_US / 4.0);
 }
 
@@ -115,12 +115,12 @@ fn ranks_that_take_turns_wait_for_the_work_of_all() {
     let world = Topology::single_node(4);
     let time = |algorithm, cores| all_reduce(algorithm, &world, &Machine { cores, ..uniform() }, 1024);
     let each_us = ALPHA_US + KIB_US;
-    // Eight messages, two after each other; or six, one at a time.
+    // Eight messages, in pairs one after the other; or six, one at a time.
     close(time(Algorithm::RecursiveDoubling, 4), 2.0 * each_us);
     close(time(Algorithm::RecursiveDoubling, 1), 8.0 * each_us);
     close(time(Algorithm::MasterWorker, 4), 6.0 * each_us);
     close(time(Algorithm::MasterWorker, 1), 6.0 * each_us);
-    // One rank stands for all.
+    // One rank represents all.
     close(time(Algorithm::Ring, 1), 24.0 * (ALPHA_US + KIB_US / 4.0));
 }
 
@@ -132,7 +132,7 @@ fn a_core_that_goes_from_rank_to_rank_takes_time() {
         (Algorithm::RecursiveDoubling, ALPHA_US + KIB_US, ALPHA_US + 2.0 * KIB_US);
     // Rank 0 sends and waits, rank 1 sends and receives, rank 0 receives.
     close(all_reduce(algorithm, &two, &machine, 1024), 2.0 * 4.0 + 2.0 * short_us);
-    // Rank 1 must also see that what it sent was taken.
+    // Rank 1 must also see that its message was taken.
     close(all_reduce(algorithm, &two, &machine, 2048), 3.0 * 4.0 + 2.0 * long_us);
     // Rank 0 waits, 1 sends and waits, 2 sends and waits, 0 receives both and sends twice, 1 and 2 receive.
     close(all_reduce(Algorithm::MasterWorker, &three, &machine, 1024), 5.0 * 4.0 + 4.0 * short_us);
@@ -191,15 +191,15 @@ fn ranks_of_a_node_share_its_port() {
     let behind_us = ALPHA_US + 128.0 * KIB_US;
     let finish_us = |topology: &Topology| finish_us(&plans, topology, &uniform(), 64 << 10, 1).unwrap();
     assert_eq!(finish_us(&topology), [alone_us, behind_us, alone_us, behind_us]);
-    // With a node, and so a port, for each, none waits. Where two share only the port in, the nearer goes first.
+    // With a node, and so a port, for each rank, none waits. If two share only the incoming port, the nearer goes first.
     assert_eq!(finish_us(&Topology::uniform(4, 1)), [alone_us; 4]);
     assert_eq!(finish_us(&Topology::from_node_sizes(&[1, 1, 2])), [behind_us, alone_us, behind_us, alone_us]);
 }
 
 #[test]
 fn what_waits_at_a_port_keeps_no_port_that_is_idle() {
-    // Rank 1 waits behind rank 0 for the port out of their node; meanwhile rank 2 can reach rank 1's target's
-    // node.
+    // Rank 1 waits behind rank 0 for the outgoing port of their node; meanwhile rank 2 can reach the node of rank 1's
+    // target.
     let topology = Topology::from_node_sizes(&[2, 1, 1, 2]);
     let whole = Chunks::one(0);
     let steps = [
@@ -218,8 +218,8 @@ fn what_waits_at_a_port_keeps_no_port_that_is_idle() {
 
 #[test]
 fn rails_fill_the_port_that_a_flat_ring_waits_at() {
-    // On 4 nodes of 4: a flat ring's port carries one message of n/16 in each of 30 steps. The rails' port
-    // carries, for each of 4 ranks, 2n/4 * 3/4, and is never idle once the first byte is there.
+    // On 4 nodes of 4: in each of 30 steps, a flat ring's port carries one message of n/16. The rails' port carries 2n/4 *
+    // 3/4 for each of 4 ranks, and is never idle after the first byte.
     let world = Topology::uniform(4, 4);
     let size_bytes = 1 << 20;
     let whole_us = 1024.0 * KIB_US;
@@ -232,7 +232,7 @@ fn rails_fill_the_port_that_a_flat_ring_waits_at() {
 
 #[test]
 fn in_lanes_the_slowest_stage_decides() {
-    // On 2 nodes of 2, whose ports carry what took as long without lanes; the rest, 4 messages of n/2 in the node, is beside it.
+    // On 2 nodes of 2, whose ports are as busy as without lanes; the rest, 4 messages of n/2 in the node, overlaps.
     let world = Topology::uniform(2, 2);
     let size_bytes = 16 << 20;
     let whole_us = 16.0 * 1024.0 * KIB_US;
@@ -240,13 +240,13 @@ fn in_lanes_the_slowest_stage_decides() {
     let lanes = Machine { segment_bytes: Some(1), ..in_turn.clone() };
     let time = |machine| all_reduce(Algorithm::Rail, &world, machine, size_bytes);
     close(time(&in_turn), whole_us / 8.0 + ALPHA_US + whole_us);
-    // 32 blocks: the first goes through all stages, and the wire is never idle from then on.
+    // 32 blocks: the first one passes all stages, and the wire is never idle from then on.
     let block_us = whole_us / 32.0;
     close(time(&lanes), block_us / 8.0 + ALPHA_US + block_us + 31.0 * block_us);
-    // Where the nodes are slower than the wire, they decide.
+    // If the nodes are slower than the wire, they determine the time.
     let slow = Machine { intra: Link::uniform(0.0, GB_PER_S / 8.0).unwrap(), ..lanes.clone() };
     close(time(&slow), 8.0 * whole_us + ALPHA_US + block_us);
-    // A single block is carried out as before, and so is what has no levels.
+    // A single block runs as before, and so do plans that are not hierarchical.
     let time = |algorithm, machine, size_bytes| all_reduce(algorithm, &world, machine, size_bytes);
     assert_eq!(time(Algorithm::Rail, &lanes, 4096), time(Algorithm::Rail, &in_turn, 4096));
     assert_eq!(time(Algorithm::Ring, &lanes, size_bytes), time(Algorithm::Ring, &in_turn, size_bytes));

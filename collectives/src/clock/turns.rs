@@ -1,14 +1,14 @@
-//! Ranks of a node that are more than its cores, and take turns.
+//! Oversubscribed ranks of a node, which take turns on its cores.
 //!
-//! A rank that waits yields its core to the next one, and has it again when all others of that core have had their turn. So what
-//! it waits for is no longer there when it arrives, but when the rank's turn comes; and a rank that could be waited for has
-//! to get its turn first. With 8 ranks on 2 cores that is nearly all that a short all-reduce takes, and what decides is
-//! how often the ranks of a core have to go around. That depends on who waits for whom in which order, and no formula
-//! with steps and messages in it says it; but it is easily played.
+//! A rank that waits yields its core to the next one, and gets it back when all others of that core have had their turn. So
+//! what it waits for takes effect not when it arrives, but in the rank's next turn; and a rank that others wait for must get
+//! its turn first. With 8 ranks on 2 cores that is nearly all the time of a short all-reduce, and the decisive number is how
+//! often the ranks of a core have to go around. It depends on who waits for whom in which order, which no formula of steps
+//! and messages captures; but it is easily simulated.
 //!
-//! Every rank is a list of [acts](Act). A core carries out those of one rank until that has to wait for something that is
-//! not there, and [`Machine::hand_over_us`] later goes on with its next rank. Ranks that are done still have their turns: they wait
-//! for the next call. Nobody says which rank a kernel puts on which core; rank r is put on core r modulo their number here.
+//! Every rank is a list of [acts](Act). A core executes those of one rank until it must wait, and [`Machine::hand_over_us`]
+//! later continues with its next rank. Ranks that have finished still get their turns: they wait for the next call. The
+//! kernel's placement of ranks is unknown; here rank r is on core r modulo the number of cores.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -19,19 +19,19 @@ use super::play::Time;
 use crate::model::Machine;
 use crate::world::Rank;
 
-/// Something that a rank says to others: a message is there, or has been taken. By number.
+/// A signal from a rank, by number: a message is ready, or has been taken.
 type Word = usize;
 
-/// What a rank does.
+/// An act of a rank.
 #[derive(Debug, Clone, Copy)]
 enum Act {
-    /// Its core is busy for so long.
+    /// Keeps the core busy for this long.
     Work(f64),
     Say(Word),
     Await(Word),
 }
 
-/// The acts of all ranks, in order, and how many words are said.
+/// The acts of all ranks, in order, and the number of signals.
 #[derive(Debug)]
 pub(super) struct Acts {
     of_ranks: Vec<Vec<Act>>,
@@ -39,8 +39,9 @@ pub(super) struct Acts {
 }
 
 impl Acts {
-    /// The steps of all ranks of one node. Each message has two words: that it is there, and that it is taken. `earliest` tells when a
-    /// rank sends ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)), where they are carried out as eager steps.
+    /// The steps of all ranks of one node. Each message has two signals: that it is ready, and that it was taken. `earliest`
+    /// returns when a rank sends ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)), if it executes eager
+    /// steps.
     pub(super) fn of_steps(
         world: &World<'_>,
         machine: &Machine,
@@ -84,7 +85,7 @@ impl Acts {
                     let work_us = machine.intra.time_among_us(size_bytes, held_bytes, step.reduces);
                     acts.extend([Act::Await(there), Act::Work(work_us), Act::Say(there + 1)]);
                 }
-                // Where sends are not eager, a step's are its own.
+                // Without eager steps, the sends are those of the step itself.
                 let waits = sent_bytes > machine.eager_bytes;
                 acts.extend(said.iter().filter(|_| waits).map(|word| Act::Await(word + 1)));
             }
@@ -93,7 +94,7 @@ impl Acts {
         Ok(Self { of_ranks, words })
     }
 
-    /// One pass of so many ranks: each opens its array to all, works when all have, and is done when all are.
+    /// A single pass of this many ranks: each opens its array to all, works once all have, and finishes once all have.
     pub(super) fn of_one_pass(ranks: usize, machine: &Machine, work_us: f64) -> Self {
         let of_rank = |rank: Rank| {
             let all = move |say: Act, first: Word| {
@@ -109,28 +110,28 @@ impl Acts {
     }
 }
 
-/// A core, and the ranks that take turns on it.
+/// A core, with the ranks that take turns on it.
 #[derive(Debug)]
 struct Core {
     ranks: Vec<Rank>,
-    /// Whose turn it is.
+    /// The index of the rank whose turn it is.
     turn: usize,
     at_us: f64,
-    /// How many turns have come to nothing, one after the other.
+    /// The number of consecutive turns without an act.
     idle_turns: usize,
 }
 
-/// All ranks in their acts.
+/// The progress of all ranks.
 struct Player<'a> {
     acts: &'a Acts,
-    /// How many acts of each rank are done.
+    /// The number of acts that each rank has done.
     done: Vec<usize>,
-    /// When each word was said, or will have been.
+    /// When each signal is given.
     said_us: Vec<f64>,
     finish_us: f64,
 }
 
-/// When the last rank is done.
+/// The time at which the last rank finishes.
 pub(super) fn play(acts: &Acts, machine: &Machine) -> Result<f64, Unpredictable> {
     let ranks = acts.of_ranks.len();
     let on_core = |core: usize| Core {
@@ -142,8 +143,8 @@ pub(super) fn play(acts: &Acts, machine: &Machine) -> Result<f64, Unpredictable>
     let mut cores: Vec<_> = (0..machine.cores.min(ranks)).map(on_core).collect();
     let mut player =
         Player { acts, done: vec![0; ranks], said_us: vec![f64::INFINITY; acts.words], finish_us: 0.0 };
-    // Cores in the order of their times, so that nothing is looked for before it could have been said; and those on
-    // which all ranks wait for what nobody has said yet.
+    // Cores in the order of their times, so that no signal is checked before it could have been given; and cores whose ranks
+    // all wait for signals not given yet.
     let mut busy: BinaryHeap<_> = (0..cores.len()).map(|core| Reverse((Time(0.0), core))).collect();
     let mut idle = Vec::new();
     while let Some(Reverse((_, number))) = busy.pop() {
@@ -169,8 +170,8 @@ pub(super) fn play(acts: &Acts, machine: &Machine) -> Result<f64, Unpredictable>
 }
 
 impl Player<'_> {
-    /// The rank whose turn it is acts until time has passed or it has to wait, and then hands over. Whether there may be
-    /// something to do on this core.
+    /// Runs the rank whose turn it is until it has worked or must wait, and then hands over. Returns whether this core may
+    /// have something to do.
     fn turn(&mut self, core: &mut Core, hand_over_us: f64) -> bool {
         let rank = core.ranks[core.turn];
         let acts = &self.acts.of_ranks[rank];
@@ -186,7 +187,7 @@ impl Player<'_> {
             if self.done[rank] == acts.len() {
                 self.finish_us = self.finish_us.max(core.at_us);
             }
-            // Others may say something meanwhile.
+            // Other ranks may give signals during that time.
             if matches!(act, Act::Work(_)) {
                 return true;
             }
@@ -196,7 +197,7 @@ impl Player<'_> {
         core.idle_turns <= core.ranks.len()
     }
 
-    /// Skips the turns in which nobody on an idle core has anything to do; whether somebody will have.
+    /// Skips the turns without an act on an idle core; returns whether there will be an act.
     fn skip(&self, core: &mut Core, hand_over_us: f64) -> bool {
         let awaited = |&rank: &Rank| match self.acts.of_ranks[rank].get(self.done[rank]) {
             Some(&Act::Await(word)) => self.said_us[word],
@@ -217,7 +218,7 @@ impl Player<'_> {
 }
 
 impl Core {
-    /// So many ranks, one after the other, have their turn and hand over.
+    /// Hands over this many times, to one rank after the other.
     fn hand_over(&mut self, times: f64, hand_over_us: f64) {
         if self.ranks.len() > 1 {
             self.at_us += times * hand_over_us;

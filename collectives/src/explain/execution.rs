@@ -1,4 +1,4 @@
-//! Executions as a person reads them: a column for each rank, and what it does, one act after the other.
+//! Draws executions: a column for each rank, with one act after the other.
 
 use std::fmt::Display;
 
@@ -9,10 +9,10 @@ use crate::plan::Plan;
 use crate::schedule::{Chunks, Combine, Step};
 use crate::world::{Rank, Topology};
 
-/// How many acts are drawn: from then on, lanes repeat themselves.
+/// The largest number of acts to draw: lanes repeat themselves from then on.
 const DRAWN_ACTS: usize = 24;
 
-/// Draws how all ranks (rank 0 first) carry out their plans.
+/// Draws how all ranks (rank 0's first) execute their plans.
 ///
 /// ```
 /// use unisono_collectives::execution::{Capabilities, CompiledPlan};
@@ -44,7 +44,7 @@ pub fn explain_executions(
     let title = format!("{name}: {operation} over {ranks} ranks{places}, carried out");
     let rule = "─".repeat(title.chars().count());
     let columns: Vec<_> = match executions[0] {
-        // All ranks keep to one timetable.
+        // All ranks share one timetable.
         Execution::Lanes(_) => vec![column("all ranks".to_owned(), 0, &plans[0], &executions[0])],
         _ => (0..ranks.min(DRAWN_RANKS))
             .map(|rank| column(format!("rank {rank}"), rank, &plans[rank], &executions[rank]))
@@ -101,7 +101,7 @@ fn legend(execution: &Execution) -> &'static str {
     }
 }
 
-/// A rank's name, and what it does.
+/// A rank's name, and its acts.
 fn column(name: String, rank: Rank, plan: &Plan, execution: &Execution) -> Vec<String> {
     let acts: Vec<_> = match execution {
         Execution::Eager(steps) => steps.iter().map(|step| of_half(plan, step.half)).collect(),
@@ -159,7 +159,7 @@ fn of_lane(act: &LaneAct) -> String {
     }
 }
 
-/// The columns side by side, each as wide as its widest cell.
+/// Joins columns, each as wide as its widest cell.
 fn table(columns: &[Vec<String>]) -> String {
     let height = columns.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: &Vec<String>| {

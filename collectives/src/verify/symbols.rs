@@ -1,4 +1,4 @@
-//! Values that know what is in them.
+//! Symbolic values, which know their contributions.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use crate::interpret::{Event, Values};
 use crate::operation::Operation;
 use crate::world::Rank;
 
-/// A value, by its number among all [`Symbols`]: a message moves numbers, and what they stand for stays where it is.
+/// A value, as an index into [`Symbols`]: messages move indices, while the values stay in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Symbol(u32);
 
-/// All values of a run. None is ever taken back, so a number is good until the end.
+/// All values of a run. None is ever removed, so indices stay valid.
 pub(crate) struct Symbols {
     values: Vec<Value>,
-    /// Whose contributions are in each value: as many words of 64 ranks for each, one value after the other.
+    /// The contributors of each value, as bit sets of 64 ranks per word, one value after the other.
     contributors: Vec<u64>,
     words: usize,
     pub(crate) defects: Vec<Defect>,
@@ -22,27 +22,27 @@ pub(crate) struct Symbols {
 
 #[derive(Debug, Clone, Copy)]
 struct Value {
-    /// The chunk that it is a value of.
+    /// The chunk of the value.
     chunk: usize,
     /// A hash of the tree of additions; equal for `a + b` and `b + a`, which give the same bits.
     order: u64,
 }
 
 impl Symbols {
-    /// What all ranks hold of all chunks before the first step, and the symbols that this takes.
+    /// The values of all ranks and chunks before the first step, and the symbols for them.
     pub(crate) fn inputs(operation: Operation, ranks: usize, chunk_count: usize) -> (Self, Vec<Vec<Symbol>>) {
         Self::in_blocks(operation, ranks, chunk_count, 1)
     }
 
-    /// The same of chunks that are cut into blocks, one chunk's after the other's: blocks of a chunk are values of their own, and are
-    /// added up in the chunk's order if they are added up as it is.
+    /// The same for chunks that are split into blocks, one chunk's after the other's. Blocks of a chunk are separate values;
+    /// they are added in the chunk's order if each block is added like the chunk.
     pub(crate) fn in_blocks(
         operation: Operation,
         ranks: usize,
         chunk_count: usize,
         blocks: usize,
     ) -> (Self, Vec<Vec<Symbol>>) {
-        // Whatever is undefined is the contribution of a rank that does not exist, so it can never pass as right.
+        // Undefined contents are the contribution of a rank that does not exist, so they can never count as correct.
         let nobody = ranks;
         let words = nobody / 64 + 1;
         let mut symbols = Self { values: Vec::new(), contributors: Vec::new(), words, defects: Vec::new() };
@@ -59,7 +59,7 @@ impl Symbols {
         (symbols, inputs)
     }
 
-    /// A value whose contributors are there already.
+    /// Adds a value whose contributors have been stored.
     fn push(&mut self, value: Value) -> Symbol {
         let number = u32::try_from(self.values.len()).expect("a run has fewer than 2^32 values");
         self.values.push(value);
@@ -75,23 +75,23 @@ impl Symbols {
         first..first + self.words
     }
 
-    /// The chunk that it is a value of.
+    /// The chunk of a value.
     pub(crate) fn chunk(&self, symbol: Symbol) -> usize {
         self.value(symbol).chunk
     }
 
-    /// A hash of the order in which it was added up.
+    /// The hash of a value's order of additions.
     pub(crate) fn order(&self, symbol: Symbol) -> u64 {
         self.value(symbol).order
     }
 
-    /// Those of these ranks whose contributions are not in the value.
+    /// The ranks among these whose contributions are missing in a value.
     pub(crate) fn missing(&self, symbol: Symbol, expected: &Range<Rank>) -> impl Iterator<Item = Rank> {
         let held = self.contributors[self.contributors(symbol)].iter().enumerate();
         ranks_of(held.map(|(word, held)| ranks_in(expected, word) & !held))
     }
 
-    /// Whether the contribution of any other rank is in the value.
+    /// Whether a value has the contribution of any other rank.
     pub(crate) fn has_foreign(&self, symbol: Symbol, expected: &Range<Rank>) -> bool {
         let mut held = self.contributors[self.contributors(symbol)].iter().enumerate();
         held.any(|(word, held)| held & !ranks_in(expected, word) != 0)
@@ -131,7 +131,7 @@ fn mix(one: u64, other: u64) -> u64 {
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (mixed >> 32)
 }
 
-/// Those of the ranks that are in a word of a set.
+/// The ranks in one word of a set.
 fn ranks_in(ranks: &Range<Rank>, word: usize) -> u64 {
     let below = |end: Rank| match end.saturating_sub(64 * word) {
         bits @ 0..64 => (1 << bits) - 1,
