@@ -173,9 +173,7 @@ fn same_bits_as_slices(comm: &mut Communicator) {
 /// Arrays of many segments, one after the other on the same stream, without waiting on the host: slots are reused while
 /// their last segment is in flight.
 fn segments(comm: &mut Communicator) {
-    for choice in
-        [Choice::Auto, Choice::from(Algorithm::HierarchicalCopy), Choice::from(Algorithm::Ring)]
-    {
+    for choice in [Choice::Auto, Choice::from(Algorithm::HierarchicalCopy), Choice::from(Algorithm::Ring)] {
         comm.set_choice(choice.clone()).unwrap();
         let (mut array, stream) = array(comm, &inputs::<f32>(ReduceOp::Max, comm.rank(), 0, LARGE));
         for _ in 0..4 {
