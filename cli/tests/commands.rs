@@ -197,7 +197,7 @@ fn train(device: &str) -> Output {
 #[test]
 fn a_run_says_where_it_computes() {
     // What a GPU does not do is left to the CPU, whether there is one or not.
-    let auto = "on the CPU: on a GPU gradients travel from there as f32, and not as bf16\n";
+    let auto = "on the CPU: on a GPU gradients are sent as f32, not as bf16\n";
     for (device, said) in [("--device cpu", "on the CPU: requested\n"), ("--wire bf16", auto)] {
         let output = train(device);
         let stdout = String::from_utf8_lossy(&output.stdout);
@@ -210,7 +210,7 @@ fn a_run_says_where_it_computes() {
 #[test]
 fn a_build_without_gpus_says_so() {
     let stdout = String::from_utf8(train("--device auto").stdout).unwrap();
-    assert!(stdout.contains("on the CPU: this program is built without the feature `cuda`\n"), "{stdout}");
+    assert!(stdout.contains("on the CPU: this program was built without the feature `cuda`\n"), "{stdout}");
 }
 
 /// One line, and exit code 2.
@@ -223,7 +223,7 @@ fn gpus_that_cannot_be_had_are_refused_by_name() {
     if cfg!(not(feature = "cuda")) {
         refused.push((
             "--device cuda",
-            "cannot train on GPUs: this program is built without the feature `cuda`",
+            "cannot train on GPUs: this program was built without the feature `cuda`",
         ));
     }
     for (arguments, said) in refused {

@@ -90,7 +90,7 @@ fn raised_files() {
 fn too_few_addresses() {
     let ended = in_shell("ulimit -v 2500000", 2, "much");
     assert!(!ended.status.success());
-    assert!(ended.stdout.contains("of addresses: raise `ulimit -v`"), "{ended:?}");
+    assert!(ended.stdout.contains("of address space: raise `ulimit -v`"), "{ended:?}");
 }
 
 /// A control group of ours that is removed at the end.
