@@ -1,4 +1,4 @@
-//! What is made from C at build time: a value of MPI's, and bindings of NCCL.
+//! Compiles and binds C at build time: a value of MPI, and NCCL's header.
 
 #[cfg(feature = "mpi")]
 #[path = "build/mpi.rs"]

@@ -1,10 +1,10 @@
-//! What it costs to make a schedule, to prove one, and to time one: `cargo bench --bench schedules`.
+//! The time to create a schedule, to prove one, and to predict one: `cargo bench --bench schedules`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use unisono_collectives::model::Machine;
 use unisono_collectives::{Algorithm, Operation, Topology, clock, verify};
 
-/// One rank's plan of a large world. A program makes it once, at the first call.
+/// One rank's plan of a large world. A program creates it once, at the first call.
 fn generate(criterion: &mut Criterion) {
     let world = Topology::single_node(1024);
     let mut group = criterion.benchmark_group("plan of one rank of 1024");
@@ -16,7 +16,7 @@ fn generate(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// All ranks of a world, symbolically.
+/// Verifies all ranks of a world.
 fn prove(criterion: &mut Criterion) {
     let world = Topology::single_node(256);
     let mut group = criterion.benchmark_group("proof of 256 ranks");
@@ -30,8 +30,8 @@ fn prove(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A world that a communicator asks about before its first call, and one that only the clock can run: trees
-/// in full, and a ring in which the ranks of one node stand for all.
+/// A world of the size for which a communicator predicts before its first call, and one that only the clock can run: all
+/// ranks of trees, and a ring in which the ranks of one node represent all.
 fn predict(criterion: &mut Criterion) {
     let machine = Machine::default();
     for (nodes, ranks_per_node) in [(8, 8), (2048, 8)] {

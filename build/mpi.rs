@@ -1,12 +1,12 @@
-//! Compiles what no Rust binding of MPI has: the value of `MPI_IN_PLACE`, a macro that differs from MPI to
-//! MPI, and the version of the MPI that the header is of.
+//! Compiles what Rust's bindings of MPI lack: the value of `MPI_IN_PLACE`, a macro that differs between MPIs, and the MPI
+//! version of the header.
 
 pub(super) fn build() {
     const SOURCE: &str = "src/transport/mpi/header.c";
     println!("cargo:rerun-if-changed={SOURCE}");
     println!("cargo:rerun-if-env-changed=MPICC");
     let Ok(library) = build_probe_mpi::probe() else {
-        // The build script of `mpi-sys` probes in the same way, and says all the reasons.
+        // The build script of `mpi-sys` probes in the same way, and reports all reasons.
         panic!("no MPI found; on Debian or Ubuntu: apt-get install libopenmpi-dev openmpi-bin");
     };
     let mut build = cc::Build::new();

@@ -1,4 +1,4 @@
-//! Binds NCCL: the machine's `nccl.h`, or where there is none, or an older one than we need, our own.
+//! Binds NCCL: the machine's `nccl.h` or, if there is none or it is too old, our own.
 
 use std::env;
 use std::fmt;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 mod bind;
 
-/// What `functions.rs` says is the latest that a function of ours came in.
+/// The newest version in `functions.rs`.
 const OLDEST: Version = Version([2, 14, 0]);
 
 const OWN: &str = "src/nccl/header";
 const CUDA: &str = "src/nccl/header/cuda";
 
-/// A folder that a person names; nothing else is tried then.
+/// The variable for the user's choice of a folder; no other is then tried.
 const GIVEN: &str = "NCCL_INCLUDE_DIR";
 const VARIABLES: [&str; 5] = [GIVEN, "NCCL_HOME", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV"];
 
@@ -39,7 +39,7 @@ pub(super) fn build() {
     fs::write(&output, bindings).unwrap_or_else(|error| panic!("{}: {error}", output.display()));
 }
 
-/// The header that a person named. It is that one or none.
+/// The header that the user chose; no other is tried.
 fn given() -> Option<(String, String)> {
     let folder = PathBuf::from(env::var_os(GIVEN)?);
     let bound = bound(&folder).unwrap_or_else(|reason| {
@@ -48,7 +48,7 @@ fn given() -> Option<(String, String)> {
     Some(bound)
 }
 
-/// The first header on the machine that we can use. One that we cannot use is named in a warning.
+/// The first usable header on the machine. Unusable ones cause a warning.
 fn found() -> Option<(String, String)> {
     let folders = folders().into_iter().filter(|folder| folder.join("nccl.h").is_file());
     for folder in folders {
@@ -65,7 +65,7 @@ fn own() -> (String, String) {
     ("Unisono's own header".to_owned(), bindings)
 }
 
-/// Where NCCL puts its header, by one way or another of installing it.
+/// The folders in which NCCL's header may be installed.
 fn folders() -> Vec<PathBuf> {
     let below = |name| env::var_os(name).map(|home| PathBuf::from(home).join("include"));
     let mut folders: Vec<PathBuf> = below("NCCL_HOME").into_iter().collect();
@@ -81,7 +81,7 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// What the header is, and its bindings; or why we cannot use it.
+/// The description of a header, and its bindings; or why it is unusable.
 fn bound(folder: &Path) -> Result<(String, String), String> {
     let header = folder.join("nccl.h");
     let text = fs::read_to_string(&header).map_err(|error| format!("{}: {error}", header.display()))?;

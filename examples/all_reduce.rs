@@ -1,4 +1,4 @@
-//! The whole of it: `mpirun -n 4 all_reduce`.
+//! The smallest complete program: `mpirun -n 4 all_reduce`.
 
 use unisono::{Communicator, ReduceOp};
 

@@ -1,12 +1,11 @@
-//! In a program that has an MPI of its own already: `mpirun -n 4 attach`.
+//! A program that uses MPI itself: `mpirun -n 4 attach`.
 //!
-//! The program initialises and finalises MPI; Unisono works on a duplicate of the communicator that it is
-//! given, here one of every second rank.
+//! The program initialises and finalises MPI; Unisono uses a duplicate of the given communicator, here of every second rank.
 
 use std::error::Error;
 
 use unisono::mpi::topology::{Color, SimpleCommunicator};
-// Its `Communicator` is a trait, which is needed, but not by name.
+// The trait `Communicator` is imported for its methods, unnamed.
 use unisono::mpi::traits::{Communicator as _, *};
 use unisono::{Communicator, ReduceOp};
 
@@ -17,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let half = world.split_by_color(Color::with_value(parity)).expect("every rank has a colour");
 
     let mut comm = Communicator::attach(&half)?;
-    // The other ranks, which would wait for this one, are told what it fails of.
+    // Reports the error to the other ranks, which would otherwise wait for this one.
     work(&world, &mut comm).inspect_err(|error| comm.fail(&error.to_string()))
 }
 
@@ -26,7 +25,7 @@ fn work(world: &SimpleCommunicator, comm: &mut Communicator) -> Result<(), Box<d
     let mut sum = [world.rank() as i64];
     comm.all_reduce(&mut sum, ReduceOp::Sum)?;
 
-    // The program's own messages and Unisono's do not meet.
+    // The program's messages and Unisono's are separate.
     world.barrier();
     let expected: i64 = (0..i64::from(world.size())).filter(|rank| rank % 2 == i64::from(parity)).sum();
     assert_eq!(sum[0], expected);

@@ -1,7 +1,7 @@
-//! A training loop of one's own, without the trainer: `mpirun -n 4 custom_loop`.
+//! A training loop without the trainer: `mpirun -n 4 custom_loop`.
 //!
-//! A line is fitted to points. Every rank has points of its own, and not equally many; the gradient of all
-//! is averaged with weights, since the number of points travels with it.
+//! It fits a line to points. Every rank has its own points, in different numbers; the number of points is reduced with the
+//! gradient, which gives a weighted mean.
 
 use unisono::{Communicator, ReduceOp};
 
@@ -15,12 +15,12 @@ fn main() -> std::process::ExitCode {
 fn train(comm: &mut Communicator) -> unisono::Result<()> {
     let points = own_points(comm);
 
-    // Rank 0's beginning is everybody's.
+    // All ranks start with rank 0's values.
     let mut parameters = if comm.rank() == 0 { [0.3, -0.2] } else { [0.0, 0.0] };
     comm.broadcast(&mut parameters, 0)?;
 
     for step in 0..STEPS {
-        // The sum over the own points, and how many they are: one message for both.
+        // The sum over this rank's points, and their number, in one message.
         let mut sums = [0.0; 4];
         for &(x, y) in &points {
             let error = parameters[0] * x + parameters[1] - y;

@@ -1,8 +1,8 @@
-//! Communication beside computation: `mpirun -n 4 overlap`.
+//! Overlaps communication and computation: `mpirun -n 4 overlap`.
 //!
-//! What is computed layer by layer, last layer first, is reduced layer by layer: while one layer's gradients are on
-//! their way, the next ones are computed. The buckets are registered memory, which other ranks of the node
-//! read where it lies.
+//! Gradients are computed layer by layer, the last layer first, and reduced layer by layer: while those of one layer are
+//! being reduced, the next ones are computed. The buckets are registered memory, which other ranks of the node read in
+//! place.
 
 use unisono::{Communicator, ReduceOp, Registered, Request};
 
@@ -25,7 +25,7 @@ fn train(comm: &mut Communicator) -> unisono::Result<()> {
             compute_gradients(comm, step, layer, &mut bucket);
             in_flight.push(comm.all_reduce_async(bucket, ReduceOp::Mean)?);
         }
-        // They come back in the order in which they were sent, and their memory is used again.
+        // Requests complete in the order in which they were started, and their memory is reused.
         for request in in_flight {
             buckets.insert(0, request.wait()?);
         }

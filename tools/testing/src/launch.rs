@@ -7,27 +7,26 @@ use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Ended {
-    /// With which exit code, or by which signal.
+    /// The exit code, or the signal that killed it.
     pub status: ExitStatus,
-    /// All that it wrote to standard output.
+    /// Everything written to standard output.
     pub stdout: String,
-    /// All that it wrote to standard error.
+    /// Everything written to standard error.
     pub stderr: String,
 }
 
 impl Ended {
-    /// The same, if it succeeded.
+    /// Returns itself if the program succeeded, and panics otherwise.
     pub fn expect_success(self) -> Self {
         assert!(self.status.success(), "{}\n{}\n{}", self.status, self.stdout, self.stderr);
         self
     }
 }
 
-/// The launcher: `mpirun`, or what `UNISONO_TEST_MPIRUN` names, for a build with another MPI than the
-/// default one.
+/// The launcher: `mpirun`, or the command in `UNISONO_TEST_MPIRUN`, for a build with another MPI than the default one.
 pub fn launcher() -> String {
     std::env::var("UNISONO_TEST_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
 }
@@ -41,7 +40,7 @@ pub fn is_open_mpi() -> bool {
     *OPEN_MPI
 }
 
-/// `mpirun -n ranks program`, for more ranks than cores too, and as root.
+/// `mpirun -n ranks program`, also as root and for more ranks than cores.
 pub fn mpirun(ranks: usize, program: &str) -> Command {
     let mut command = Command::new(launcher());
     command.args(["-n", &ranks.to_string()]);
@@ -53,7 +52,7 @@ pub fn mpirun(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// A loop of a shell's that starts a program once for each rank, without MPI, and fails if one of them does.
+/// A shell loop that starts a program once per rank, without MPI, and fails if one of them does.
 pub fn processes(ranks: usize, program: &str) -> Command {
     let mut command = Command::new("sh");
     let numbers = (0..ranks).map(|rank| rank.to_string()).collect::<Vec<_>>().join(" ");
@@ -65,7 +64,7 @@ pub fn processes(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// What an example of a crate says on so many ranks, under mpirun.
+/// The output of a crate's example under mpirun.
 ///
 /// # Panics
 /// If it is not built, fails, or takes longer than a minute.
@@ -82,12 +81,12 @@ pub fn example(name: &str, ranks: usize) -> String {
     run(command, Duration::from_secs(60)).expect_success().stdout
 }
 
-/// Runs a command to its end; ends it, and all that it started, if it takes longer.
+/// Runs a command to its end; kills it, with everything it started, after the deadline.
 pub fn run(command: Command, deadline: Duration) -> Ended {
     run_and(command, deadline, |_, _| ())
 }
 
-/// The same; as soon as it has written something to standard output, it and what it started are interrupted, as from a terminal.
+/// The same, but interrupts the command and what it started, like Ctrl-C, once it has written to standard output.
 pub fn run_and_interrupt(command: Command, deadline: Duration) -> Ended {
     run_and(command, deadline, |child, has_spoken| {
         if has_spoken.recv_timeout(deadline).is_ok() {
@@ -112,7 +111,7 @@ fn run_and(mut command: Command, deadline: Duration, meanwhile: impl FnOnce(&Chi
     Ended { status, stdout, stderr }
 }
 
-/// Reads what comes, and tells when it begins to.
+/// Reads a pipe to its end, and signals the first read.
 fn drain(
     mut pipe: impl Read + Send + 'static,
     begins: impl FnOnce() + Send + 'static,
@@ -131,7 +130,7 @@ fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
     if let Some(status) = poll(child, deadline) {
         return Some(status);
     }
-    // A launcher that is asked ends its ranks, which are in process groups of their own.
+    // A launcher ends its ranks on request; these are in other process groups.
     for signal in ["-TERM", "-KILL"] {
         signal_all(child, signal);
         if poll(child, Duration::from_secs(5)).is_some() {
@@ -141,7 +140,7 @@ fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
     None
 }
 
-/// Sends a signal to the child and what it has started in its process group.
+/// Sends a signal to the child's process group.
 fn signal_all(child: &Child, signal: &str) {
     let group = format!("-{}", child.id());
     Command::new("kill").args([signal, "--", &group]).status().expect("kill starts");

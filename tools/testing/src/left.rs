@@ -1,13 +1,13 @@
-//! What a job may leave behind: processes of this program, and files in shared memory.
+//! Detects what a job left behind: processes of this program, and files in shared memory.
 
 use std::time::{Duration, Instant};
 
-/// What the MPIs themselves leave there when a rank is killed.
+/// Files that the MPIs themselves leave there when a rank is killed.
 const OF_MPI: [&str; 4] = ["vader_segment.", "sm_segment.", "mpich_shm_", "mpich_shar_tmp"];
-/// The launcher may end a moment before the last rank.
+/// How long the last rank may outlive the launcher.
 const MOMENT: Duration = Duration::from_secs(4);
 
-/// The files in shared memory that are not the MPI's own.
+/// The files in shared memory, except for the MPI's own.
 pub fn shared_files() -> Vec<String> {
     let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let names = names.map(|name| name.to_string_lossy().into_owned());
@@ -15,7 +15,7 @@ pub fn shared_files() -> Vec<String> {
 }
 
 /// # Panics
-/// If one of these processes, which were so many ranks, still runs this program, or there are files that were not there before.
+/// If one of these processes, one per rank, still runs this program, or there are files that were not there before.
 pub fn nothing<'a>(processes: impl Iterator<Item = &'a str>, ranks: usize, files_before: &[String]) {
     let processes: Vec<_> = processes.collect();
     assert_eq!(processes.len(), ranks, "{processes:?}");

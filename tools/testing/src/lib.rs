@@ -1,4 +1,4 @@
-//! What the tests of several crates share.
+//! Code shared by the tests of several crates.
 
 pub mod launch;
 pub mod left;

@@ -1,4 +1,4 @@
-//! Numbers at random that are the same in every run.
+//! Reproducible random numbers.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use fastrand::Rng;
 pub struct Random(Rng);
 
 impl Random {
-    /// The numbers that a seed gives.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(Rng::with_seed(seed))
     }
 
-    /// One of many, each of its own: a case can be drawn again without those before it.
+    /// One of many generators for a seed: a case can be repeated without the cases before it.
     pub fn of(seed: u64, index: u64) -> Self {
         Self::new(Self::new(seed).bits() ^ Self::new(index).bits())
     }
@@ -24,22 +24,22 @@ impl Random {
         self.0.u64(..)
     }
 
-    /// A number from 0 up to, and without, `end`.
+    /// A number from 0 to below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         self.0.usize(..end)
     }
 
-    /// Whether something happens that happens once in so many times.
+    /// True with a probability of one in this many.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// One of several.
+    /// A random element.
     pub fn one_of<T: Clone>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())].clone()
     }
 
-    /// Nothing, or a little while.
+    /// A random short delay, often none.
     pub fn delay(&mut self) {
         match self.below(8) {
             0 => std::thread::sleep(Duration::from_micros(self.below(300) as u64)),

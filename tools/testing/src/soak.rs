@@ -1,31 +1,31 @@
-//! How long the hardest tests go on: so many cases in `./scripts/test`, so many minutes under `./tools/soak`; and how one
-//! of their cases is made again.
+//! The duration of the stress tests: a number of cases in `./scripts/test`, a number of minutes under `./tools/soak`; and
+//! how to repeat a case.
 //!
-//! `UNISONO_SOAK=minutes=5,seed=7` asks for the long form, `UNISONO_SOAK=seed=7,case=1234` for one case.
+//! `UNISONO_SOAK=minutes=5,seed=7` requests the long form, `UNISONO_SOAK=seed=7,case=1234` a single case.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const SETTING: &str = "UNISONO_SOAK";
 
-/// What is asked for.
+/// The settings.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Soak {
-    /// What the cases are made from.
+    /// The seed of the cases.
     pub seed: u64,
     /// `None` for the short form.
     pub minutes: Option<f64>,
-    /// The only case, where one is made again.
+    /// The only case to run, if one is repeated.
     pub case: Option<u64>,
 }
 
 impl Soak {
     /// # Panics
-    /// If the setting makes no sense.
+    /// If the setting is invalid.
     pub fn from_environment() -> Self {
         let mut soak = Self { seed: 1, ..Self::default() };
         let Ok(text) = std::env::var(SETTING) else { return soak };
-        let wrong = || panic!("{SETTING} is {text:?}, and should be such as minutes=5,seed=7,case=1234");
+        let wrong = || panic!("{SETTING} is {text:?}, but should be like minutes=5,seed=7,case=1234");
         for setting in text.split(',') {
             let Some((name, value)) = setting.split_once('=') else { wrong() };
             match name {
@@ -38,12 +38,12 @@ impl Soak {
         soak
     }
 
-    /// The setting that makes this case again.
+    /// The setting that repeats this case.
     pub fn again(&self, case: u64) -> String {
         format!("{SETTING}=seed={},case={case}", self.seed)
     }
 
-    /// The cases of a test that has `short` of them in the short form.
+    /// The cases of a test, `short` of them in the short form.
     pub fn cases(&self, short: u64) -> Cases {
         let (first, end) = match (self.case, self.minutes) {
             (Some(case), _) => (case, Some(case + 1)),
@@ -56,7 +56,7 @@ impl Soak {
     }
 }
 
-/// The cases of a test, which several threads may take from.
+/// The cases of a test, shared by its threads.
 #[derive(Debug)]
 pub struct Cases {
     next: AtomicU64,
@@ -68,7 +68,7 @@ pub struct Cases {
 }
 
 impl Cases {
-    /// The next case, unless it is over.
+    /// The next case, unless the test is over.
     pub fn take(&self) -> Option<u64> {
         let is_over = self.time.is_some_and(|time| self.started.elapsed() > time);
         if is_over || self.failed.load(Ordering::Relaxed) {
@@ -78,7 +78,7 @@ impl Cases {
         self.end.is_none_or(|end| case < end).then_some(case)
     }
 
-    /// Has so many threads make cases, until it is over or one of them panics.
+    /// Runs cases on several threads until the test is over or one of them panics.
     pub fn make(&self, threads: usize, make: impl Fn(u64) + Sync) {
         let lane = || {
             while let Some(case) = self.take() {
@@ -92,19 +92,19 @@ impl Cases {
         });
     }
 
-    /// One line for `./tools/soak`: what was counted, and how long it took.
+    /// Prints a line for `./tools/soak`: the counts, and the duration.
     ///
     /// # Panics
-    /// If nothing was counted.
+    /// If all counts are zero.
     pub fn tell(&self, test: &str, counts: &[(u64, &str)]) {
-        assert!(counts.iter().any(|(count, _)| *count > 0), "{test}: nothing was made");
+        assert!(counts.iter().any(|(count, _)| *count > 0), "{test}: nothing was counted");
         let counts: Vec<_> = counts.iter().map(|(count, what)| format!("{count} {what}")).collect();
         let seconds = self.started.elapsed().as_secs_f64();
         println!("counted: {test}: {}; {seconds:.0} s, seed {}", counts.join(", "), self.soak.seed);
     }
 }
 
-/// Says how a case that panics is made again.
+/// Prints how to repeat a case that panics.
 struct Said<'a> {
     cases: &'a Cases,
     case: u64,
@@ -113,6 +113,6 @@ struct Said<'a> {
 impl Drop for Said<'_> {
     fn drop(&mut self) {
         self.cases.failed.store(true, Ordering::Relaxed);
-        eprintln!("to make this case again: {}", self.cases.soak.again(self.case));
+        eprintln!("to repeat this case: {}", self.cases.soak.again(self.case));
     }
 }
