@@ -230,7 +230,7 @@ fn an_error_in_the_background_comes_with_the_next_call() {
                 match store.check() {
                     Err(error) => break error,
                     Ok(()) => {
-                        assert!(began.elapsed() < Duration::from_secs(20), "the error must be known by now")
+                        assert!(began.elapsed() < Duration::from_secs(20), "the error must be known by now");
                     }
                 }
             }
