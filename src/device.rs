@@ -6,8 +6,6 @@ use crate::transport::{Deadlines, Hopeless, Waiting};
 
 mod copies;
 mod facts;
-mod plan;
-pub(crate) mod segments;
 mod setup;
 #[allow(unsafe_code, reason = "copies that outlive the call that started them")]
 mod slot;
@@ -15,7 +13,6 @@ mod staged;
 
 pub use copies::Way;
 pub(crate) use facts::Inside;
-pub(crate) use plan::Staged;
 pub(crate) use setup::{Gpu, Ranks};
 pub(crate) use staged::Pipeline;
 

@@ -3,7 +3,8 @@
 //! A plan defines who sends what to whom, and in which order it is added. An [`Execution`] defines the rest: whether short
 //! messages are eager, how many blocks are worked on in turn, whether ranks that access each other's memory need no messages at
 //! all, and what overlaps with transfers between nodes. One function decides, [`CompiledPlan::execution`]; the executor only
-//! interprets the result, and [`verify_executions`] simulates it.
+//! interprets the result, and [`verify_executions`] simulates it. For an array in GPU memory there is a [`StagedPlan`]: segments that
+//! pass through pinned memory, each reduced by an execution of its own.
 //!
 //! ```
 //! use unisono_collectives::execution::{Capabilities, CompiledPlan, Execution};
@@ -30,6 +31,8 @@ mod eager;
 mod lanes;
 mod moves;
 mod play;
+mod segments;
+mod staged;
 mod traits;
 mod verify;
 
@@ -38,6 +41,7 @@ pub use eager::{EagerStep, Half, Place};
 pub(crate) use lanes::DEPTH as LANES_DEPTH;
 pub use lanes::{LaneAct, Timetable};
 pub use moves::{Move, Moves};
+pub use staged::{StagedAct, StagedPlan, acts as staged_acts};
 pub use traits::Traits;
 pub use verify::verify_executions;
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
-use unisono_collectives::execution::{CompiledPlan, Execution};
+use unisono_collectives::execution::{CompiledPlan, Execution, StagedPlan};
 use unisono_collectives::{Algorithm, Operation};
 
 use super::{Engine, Options};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
-use crate::device::{Gpu, Pipeline, Ranks, Staged, segments};
+use crate::device::{Gpu, Pipeline, Ranks};
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Task};
 use crate::gpu::{Span, cuda};
@@ -121,8 +121,8 @@ impl Engine {
         let compiled = self.plan(algorithm, Operation::AllReduce).expect("every algorithm offers all-reduce");
         let staged = Arc::clone(gpu.plans.entry((algorithm, vendor.is_some())).or_insert_with(|| {
             Arc::new(match vendor {
-                Some(_) => Staged::with_vendor(&compiled),
-                None => Staged::on_host(Arc::clone(&compiled)),
+                Some(_) => StagedPlan::with_vendor(&compiled),
+                None => StagedPlan::on_host(Arc::clone(&compiled)),
             })
         }));
         let method = vendor.map_or(Method::Algorithm(algorithm), |vendor| Method::InNodes(algorithm, vendor));
@@ -131,7 +131,7 @@ impl Engine {
             (Some(levels), Some(_)) => (levels.shards)(&self.topology),
             _ => 1,
         };
-        let segments = segments::count_for(call.size_bytes() / shards);
+        let segments = StagedPlan::segments(call.size_bytes() / shards);
         let deadlines = self.deadlines(options);
         let begins = Begins { method, numbers: segments as u64, label: options.label };
         let (task, executor, transport) = self.task(call, begins, &compiled, &deadlines);

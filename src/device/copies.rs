@@ -1,8 +1,8 @@
 //! The copies of a pipelined array alone, without vendors, host or other ranks in between: for benchmarks.
 
 use cudarc::driver::CudaStream;
+use unisono_collectives::execution::{StagedAct, StagedPlan, staged_acts};
 
-use super::segments::{AHEAD, SLOTS, Segment, count_for};
 use super::{Gpu, wait_for};
 use crate::error::Result;
 use crate::gpu::{Span, cuda, moment};
@@ -30,20 +30,27 @@ impl Gpu {
         waits: (&Deadlines, &StatusBoard),
     ) -> Result<()> {
         let count = span.size_bytes();
-        let of = count_for(count);
-        let ranges = |number, is_copied: bool| {
-            let segment = Segment { number, of, count }.whole();
-            is_copied.then_some(segment).into_iter().collect::<Vec<_>>()
+        let of = StagedPlan::segments(count);
+        let ranges = |segment, is_copied: bool| {
+            let elements = StagedPlan::by_vendor(count, segment, of);
+            is_copied.then_some(elements).into_iter().collect::<Vec<_>>()
         };
         self.down.wait(&moment(stream)?).map_err(cuda("order of streams"))?;
-        for number in 0..of + AHEAD {
-            if number < of {
-                self.slots[number % SLOTS].fetch(span, &ranges(number, way != Way::Up), None, &self.down)?;
-            }
-            if let Some(number) = number.checked_sub(AHEAD) {
-                let slot = &mut self.slots[number % SLOTS];
-                wait_for(|| slot.is_fetched(), "a copy from the GPU", waits, || Ok(()))?;
-                slot.give_back(span, &ranges(number, way != Way::Down), &self.up)?;
+        for act in staged_acts(of) {
+            match act {
+                StagedAct::CopyDown { segment } => {
+                    let ranges = ranges(segment, way != Way::Up);
+                    self.slots[segment % StagedPlan::SLOTS].fetch(span, &ranges, None, &self.down)?;
+                }
+                StagedAct::Reduce { segment } => {
+                    let slot = &mut self.slots[segment % StagedPlan::SLOTS];
+                    wait_for(|| slot.is_fetched(), "a copy from the GPU", waits, || Ok(()))?;
+                }
+                StagedAct::CopyUp { segment } => {
+                    let ranges = ranges(segment, way != Way::Down);
+                    self.slots[segment % StagedPlan::SLOTS].give_back(span, &ranges, &self.up)?;
+                }
+                StagedAct::Inward { .. } | StagedAct::Outward { .. } => {}
             }
         }
         let reached = moment(&self.up)?;

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream};
+use unisono_collectives::execution::StagedPlan;
 use unisono_collectives::{Algorithm, Rank, Topology};
 
 use super::facts::{Facts, Inside};
-use super::plan::Staged;
-use super::segments::SLOTS;
 use super::slot::Slot;
 use crate::config;
 use crate::error::Result;
@@ -38,12 +37,12 @@ pub(crate) struct Gpu {
     pub(super) up: Arc<CudaStream>,
     /// The stream of non-blocking calls.
     aside: Arc<CudaStream>,
-    pub(super) slots: [Slot; SLOTS],
+    pub(super) slots: [Slot; StagedPlan::SLOTS],
     pub(crate) inside: Inside,
     /// NCCL's communicator of the ranks of this node.
     pub(crate) nccl: Option<nccl::Communicator>,
     /// Plans by algorithm and whether a vendor takes part.
-    pub(crate) plans: HashMap<(Algorithm, bool), Arc<Staged>>,
+    pub(crate) plans: HashMap<(Algorithm, bool), Arc<StagedPlan>>,
 }
 
 impl Gpu {

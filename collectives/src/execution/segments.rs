@@ -2,12 +2,8 @@
 
 use std::ops::Range;
 
-use unisono_collectives::{Chunks, partition};
-
-/// The number of segments that are copied down while the host works on one.
-pub(super) const AHEAD: usize = 2;
-/// One slot for each of those, one for the segment on the host, and one for the segment that is copied up.
-pub(super) const SLOTS: usize = AHEAD + 2;
+use crate::partition;
+use crate::schedule::Chunks;
 
 /// The largest segment, so that the segments in flight fit in a few slots of pinned memory.
 const MOST_BYTES: usize = 4 << 20;
@@ -17,7 +13,7 @@ const LEAST_BYTES: usize = 128 << 10;
 const LEAST_SEGMENTS: usize = 4;
 
 /// The number of segments of an array, given the size of one rank's part. All ranks compute the same number.
-pub(crate) fn count_for(size_bytes: usize) -> usize {
+pub(super) fn count_for(size_bytes: usize) -> usize {
     let segment_bytes = (size_bytes / LEAST_SEGMENTS).clamp(LEAST_BYTES, MOST_BYTES);
     size_bytes.div_ceil(segment_bytes).max(1)
 }

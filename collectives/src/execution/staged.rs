@@ -1,0 +1,239 @@
+//! Arrays in GPU memory, pipelined over segments through pinned memory of the host: while the host reduces one segment among the ranks,
+//! the next ones are copied down and the one before is copied up.
+//!
+//! A vendor (NCCL) may carry out the phases of a plan inside nodes, on the GPU, before and after the host's part.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::CompiledPlan;
+use super::segments::{self, Segment};
+use crate::partition;
+use crate::plan::VendorCall;
+use crate::schedule::Chunks;
+
+/// The number of segments that are copied down while the host works on one.
+const AHEAD: usize = 2;
+
+/// A rank's plan for an array in GPU memory.
+#[derive(Debug)]
+pub struct StagedPlan {
+    chunk_count: usize,
+    inward: Option<VendorCall>,
+    host: Option<OnHost>,
+    outward: Option<VendorCall>,
+    /// Whether any rank calls a vendor, which needs the elements of a segment to be contiguous.
+    is_contiguous: bool,
+}
+
+/// The chunks of a segment that are copied to the host, and the plan that reduces them there.
+#[derive(Debug)]
+struct OnHost {
+    chunks: Chunks,
+    compiled: Arc<CompiledPlan>,
+}
+
+/// An action of a rank on one segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StagedAct {
+    /// The vendor's call on the GPU before the host's part.
+    Inward {
+        /// The segment.
+        segment: usize,
+    },
+    /// Starts the copy to the host, after the vendor's call.
+    CopyDown {
+        /// The segment.
+        segment: usize,
+    },
+    /// Waits for that copy, and reduces the segment among the ranks.
+    Reduce {
+        /// The segment.
+        segment: usize,
+    },
+    /// Starts the copy back to the GPU.
+    CopyUp {
+        /// The segment.
+        segment: usize,
+    },
+    /// The vendor's call on the GPU after that copy.
+    Outward {
+        /// The segment.
+        segment: usize,
+    },
+}
+
+impl StagedPlan {
+    /// The number of slots of pinned memory; segment `i` uses slot `i` modulo this. One for each segment that is copied down ahead,
+    /// one for the segment on the host, and one for the segment that is copied up.
+    pub const SLOTS: usize = AHEAD + 2;
+
+    /// Carries out the whole plan on the host.
+    pub fn on_host(compiled: Arc<CompiledPlan>) -> Self {
+        let chunk_count = compiled.plan().chunk_count();
+        let host = Some(OnHost { chunks: Chunks::new(0, chunk_count), compiled });
+        Self { chunk_count, inward: None, host, outward: None, is_contiguous: false }
+    }
+
+    /// Leaves every phase that names a vendor call to the vendor.
+    pub fn with_vendor(compiled: &CompiledPlan) -> Self {
+        let plan = compiled.plan();
+        let by_vendor = |inward| {
+            let mut calls = plan.phases().iter().filter_map(|phase| phase.vendor.as_ref());
+            calls.find(|call| call.is_inward() == inward).cloned()
+        };
+        let host = plan
+            .without_vendors()
+            .map(|(chunks, rest)| OnHost { chunks, compiled: Arc::new(compiled.part(rest)) });
+        let (inward, outward) = (by_vendor(true), by_vendor(false));
+        Self { chunk_count: plan.chunk_count(), inward, host, outward, is_contiguous: true }
+    }
+
+    /// The number of segments of an array, given the size of the part of it that one rank copies to its host. The same on all ranks.
+    pub fn segments(part_bytes: usize) -> usize {
+        segments::count_for(part_bytes)
+    }
+
+    /// The vendor's call before the host's part.
+    pub fn inward(&self) -> Option<&VendorCall> {
+        self.inward.as_ref()
+    }
+
+    /// The plan of the host's part, if this rank has one.
+    pub fn host(&self) -> Option<&Arc<CompiledPlan>> {
+        self.host.as_ref().map(|host| &host.compiled)
+    }
+
+    /// The vendor's call after the host's part.
+    pub fn outward(&self) -> Option<&VendorCall> {
+        self.outward.as_ref()
+    }
+
+    /// The actions of this rank on an array of so many segments, in order. All ranks make their vendor calls in the same order.
+    pub fn acts(&self, segments: usize) -> Vec<StagedAct> {
+        let has_part = |act: &StagedAct| match act {
+            StagedAct::Inward { .. } => self.inward.is_some(),
+            StagedAct::Outward { .. } => self.outward.is_some(),
+            StagedAct::CopyDown { .. } | StagedAct::Reduce { .. } | StagedAct::CopyUp { .. } => {
+                self.host.is_some()
+            }
+        };
+        acts(segments).filter(has_part).collect()
+    }
+
+    /// The elements of segment `number` of `of`, of an array of `count` elements, on which a vendor works: contiguous.
+    pub fn by_vendor(count: usize, number: usize, of: usize) -> Range<usize> {
+        Segment { number, of, count }.whole()
+    }
+
+    /// The elements of such a segment, from its beginning, that are these chunks of the plan.
+    pub fn part(&self, segment: &Range<usize>, chunks: Chunks) -> Range<usize> {
+        partition::elements(segment.len(), self.chunk_count, chunks)
+    }
+
+    /// The elements of segment `number` of `of`, of an array of `count` elements, that this rank copies to its host, as ranges in the
+    /// order in which they lie there.
+    pub fn on_host_of(&self, count: usize, number: usize, of: usize) -> Vec<Range<usize>> {
+        let Some(host) = &self.host else { return Vec::new() };
+        if self.is_contiguous {
+            let whole = Self::by_vendor(count, number, of);
+            return Vec::from([segments::shifted(self.part(&whole, host.chunks), whole.start)]);
+        }
+        Segment { number, of, count }.of_each_chunk(self.chunk_count)
+    }
+}
+
+/// The actions on so many segments, if vendors and the host both have a part.
+pub fn acts(segments: usize) -> impl Iterator<Item = StagedAct> {
+    (0..segments + AHEAD).flat_map(move |tick| {
+        let ahead = Some(tick).filter(|&segment| segment < segments);
+        let down = ahead.map(|segment| [StagedAct::Inward { segment }, StagedAct::CopyDown { segment }]);
+        let up = tick.checked_sub(AHEAD).map(|segment| {
+            [StagedAct::Reduce { segment }, StagedAct::CopyUp { segment }, StagedAct::Outward { segment }]
+        });
+        down.into_iter().flatten().chain(up.into_iter().flatten())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::Algorithm;
+    use crate::operation::Operation;
+    use crate::world::Topology;
+
+    /// The staged plans of all ranks, on the host alone and with a vendor, of every algorithm that offers it.
+    fn all() -> Vec<StagedPlan> {
+        let topologies =
+            [Topology::single_node(3), Topology::uniform(2, 2), Topology::from_node_sizes(&[3, 1])];
+        let mut all = Vec::new();
+        for topology in &topologies {
+            for algorithm in Algorithm::ALL {
+                for rank in 0..topology.ranks() {
+                    let compiled =
+                        CompiledPlan::new(algorithm, Operation::AllReduce, topology, rank).unwrap();
+                    if algorithm.descriptor().levels.is_some() {
+                        all.push(StagedPlan::with_vendor(&compiled));
+                    }
+                    all.push(StagedPlan::on_host(Arc::new(compiled)));
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn no_slot_is_overwritten_and_every_segment_goes_all_the_way() {
+        for staged in all() {
+            for segments in 0..3 * StagedPlan::SLOTS {
+                let mut slots = [None; StagedPlan::SLOTS];
+                let mut seen = vec![Vec::new(); segments];
+                for act in staged.acts(segments) {
+                    match act {
+                        StagedAct::CopyDown { segment } => {
+                            assert_eq!(slots[segment % StagedPlan::SLOTS].replace(segment), None, "{act:?}");
+                        }
+                        StagedAct::Reduce { segment } => {
+                            assert_eq!(slots[segment % StagedPlan::SLOTS], Some(segment), "{act:?}");
+                        }
+                        StagedAct::CopyUp { segment } => {
+                            assert_eq!(slots[segment % StagedPlan::SLOTS].take(), Some(segment), "{act:?}");
+                        }
+                        StagedAct::Inward { .. } | StagedAct::Outward { .. } => {}
+                    }
+                    let (StagedAct::Inward { segment }
+                    | StagedAct::CopyDown { segment }
+                    | StagedAct::Reduce { segment }
+                    | StagedAct::CopyUp { segment }
+                    | StagedAct::Outward { segment }) = act;
+                    seen[segment].push(act);
+                }
+                for (segment, seen) in seen.into_iter().enumerate() {
+                    let (inward, outward) = (StagedAct::Inward { segment }, StagedAct::Outward { segment });
+                    let host = [
+                        StagedAct::CopyDown { segment },
+                        StagedAct::Reduce { segment },
+                        StagedAct::CopyUp { segment },
+                    ];
+                    let host = staged.host().map_or(&[][..], |_| &host);
+                    let inward = staged.inward().map(|_| inward).into_iter();
+                    let expected =
+                        inward.chain(host.iter().copied()).chain(staged.outward().map(|_| outward));
+                    assert_eq!(seen, expected.collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_next_segments_are_copied_down_before_the_host_waits() {
+        let world = Topology::single_node(2);
+        let compiled = CompiledPlan::new(Algorithm::Ring, Operation::AllReduce, &world, 0).unwrap();
+        let acts = StagedPlan::on_host(Arc::new(compiled)).acts(8);
+        let position = |wanted| acts.iter().position(|&act| act == wanted).unwrap();
+        for segment in 0..8 - AHEAD {
+            let down = position(StagedAct::CopyDown { segment: segment + AHEAD });
+            assert!(down < position(StagedAct::Reduce { segment }));
+        }
+    }
+}
