@@ -226,6 +226,7 @@ impl Buckets {
         self.ledger.plan.members.iter().map(Vec::as_slice)
     }
 
+    /// What the passes of the step have put into the buckets.
     pub(super) fn ledger(&self) -> &Ledger {
         &self.ledger
     }

@@ -28,9 +28,9 @@ pub(super) struct Gpu {
     optimizer: TensorOptimizer,
     /// The replica's values, in place.
     values: Vec<Tensor>,
-    /// None.
+    /// Empty.
     buckets_on_host: Buckets,
-    /// What is saved and restored.
+    /// A copy of the optimizer, from when its state was last saved or restored.
     optimizer_on_host: Optimizer,
 }
 
