@@ -42,7 +42,7 @@ const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 4] = [
 ];
 
 /// The crates that people use.
-const CRATES: [&str; 5] = ["src", "collectives/src", "data/src", "train/src", "cli/src"];
+const CRATES: [&str; 6] = ["src", "collectives/src", "data/src", "train/src", "cli/src", "bindings/c/src"];
 
 fn graph_of(folder: &str) -> Graph {
     let sources = files(folder);

@@ -1,0 +1,499 @@
+//! Collectives, blocking and non-blocking.
+//!
+//! All work in place, on `count` elements at `data`, which may be NULL if `count` is 0. All ranks make the same calls in the same
+//! order, with the same `count`, type, reduction and root; ranks that differ get UNISONO_ERROR_MISMATCH, whose text names both.
+
+use std::ffi::{c_int, c_void};
+
+use unisono::{Communicator, DType, Element, ReduceOp};
+
+use super::comm::{Comm, on, out};
+use super::errors::{Result, argument};
+use super::options::{self, Call};
+use super::requests::Request;
+use super::values::{self, Lent, with_type};
+
+/// A collective, with its arguments checked.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    AllReduce(ReduceOp),
+    ReduceScatter(ReduceOp),
+    AllGather,
+    Broadcast(usize),
+    Reduce(ReduceOp, usize),
+    Gather(usize),
+    Scatter(usize),
+    AllToAll,
+}
+
+/// The array of a call.
+#[derive(Clone, Copy)]
+struct Array {
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+}
+
+impl Operation {
+    fn blocking<T: Element>(self, comm: &mut Communicator, values: &mut [T]) -> unisono::Result<()> {
+        match self {
+            Self::AllReduce(op) => comm.all_reduce(values, op).map(drop),
+            Self::ReduceScatter(op) => comm.reduce_scatter(values, op).map(|_| ()),
+            Self::AllGather => comm.all_gather(values).map(drop),
+            Self::Broadcast(root) => comm.broadcast(values, root).map(drop),
+            Self::Reduce(op, root) => comm.reduce(values, op, root).map(drop),
+            Self::Gather(root) => comm.gather(values, root).map(drop),
+            Self::Scatter(root) => comm.scatter(values, root).map(|_| ()),
+            Self::AllToAll => comm.all_to_all(values).map(drop),
+        }
+    }
+
+    fn non_blocking<T: Element>(
+        self,
+        comm: &mut Communicator,
+        values: Lent<T>,
+    ) -> unisono::Result<unisono::Request<Lent<T>>> {
+        match self {
+            Self::AllReduce(op) => comm.all_reduce_async(values, op),
+            Self::ReduceScatter(op) => comm.reduce_scatter_async(values, op),
+            Self::AllGather => comm.all_gather_async(values),
+            Self::Broadcast(root) => comm.broadcast_async(values, root),
+            Self::Reduce(op, root) => comm.reduce_async(values, op, root),
+            Self::Gather(root) => comm.gather_async(values, root),
+            Self::Scatter(root) => comm.scatter_async(values, root),
+            Self::AllToAll => comm.all_to_all_async(values),
+        }
+    }
+}
+
+/// A rank argument.
+///
+/// # Errors
+/// If it is not a rank of this communicator.
+pub(crate) fn rank(comm: &Communicator, rank: c_int, what: &str) -> Result<usize> {
+    let ranks = comm.ranks();
+    let found = usize::try_from(rank).ok().filter(|&rank| rank < ranks);
+    found.ok_or_else(|| argument(format!("the {what} is {rank}, in a communicator of {ranks} ranks")))
+}
+
+fn checked(comm: &Communicator, array: Array, operation: Operation) -> Result<DType> {
+    let (count, ranks) = (array.count, comm.ranks());
+    if matches!(operation, Operation::AllToAll) && !count.is_multiple_of(ranks) {
+        return Err(argument(format!(
+            "an all-to-all of {count} elements, which are not {ranks} equal blocks"
+        )));
+    }
+    values::dtype(array.dtype)
+}
+
+/// # Safety
+/// The handle must be null or live; the array must be as [`Lent::new`] asks for, and the options as [`options::call`].
+unsafe fn blocking(
+    comm: *mut Comm,
+    array: Array,
+    options: *const Call,
+    operation: impl FnOnce(&Communicator) -> Result<Operation>,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        let operation = operation(comm)?;
+        with_type!(checked(comm, array, operation)?, T => {
+            // SAFETY: as the caller promises, for the array and the options.
+            unsafe {
+                let mut values = Lent::<T>::new(array.data, array.count)?;
+                options::call(comm, options, |comm| operation.blocking(comm, &mut values))
+            }
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// # Safety
+/// As [`blocking`], where the program leaves the array alone until it has waited for the request; the pointer to the request must
+/// be null or valid for writing.
+unsafe fn non_blocking(
+    comm: *mut Comm,
+    array: Array,
+    options: *const Call,
+    request: *mut *mut Request,
+    operation: impl FnOnce(&Communicator) -> Result<Operation>,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        let operation = operation(comm)?;
+        // SAFETY: as the caller promises.
+        let request = unsafe { out(request, "the request")? };
+        with_type!(checked(comm, array, operation)?, T => {
+            // SAFETY: as the caller promises, for the array and the options.
+            let started = unsafe {
+                let values = Lent::<T>::new(array.data, array.count)?;
+                options::call(comm, options, |comm| operation.non_blocking(comm, values))?
+            };
+            *request = Request::into_raw(started);
+            Ok(())
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// Leaves the reduction of all arrays on every rank, bitwise identical.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_reduce(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllReduce(values::op(op)?)))
+    }
+}
+
+/// The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_reduce_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
+            Ok(Operation::AllReduce(values::op(op)?))
+        })
+    }
+}
+
+/// Leaves on every rank its own part of the reduction of all arrays (`unisono_own_part`); the rest of the array is
+/// undefined.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_reduce_scatter(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        blocking(comm, Array { data, count, dtype }, options, |_| {
+            Ok(Operation::ReduceScatter(values::op(op)?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_reduce_scatter_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
+            Ok(Operation::ReduceScatter(values::op(op)?))
+        })
+    }
+}
+
+/// Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_gather(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllGather)) }
+}
+
+/// The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_gather_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |_| Ok(Operation::AllGather))
+    }
+}
+
+/// Copies the root's array to every rank.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_broadcast(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        blocking(comm, Array { data, count, dtype }, options, |comm| {
+            Ok(Operation::Broadcast(rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_broadcast_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
+            Ok(Operation::Broadcast(rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// Leaves the reduction of all arrays on the root; the other arrays are undefined.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_reduce(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    root: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        blocking(comm, Array { data, count, dtype }, options, |comm| {
+            Ok(Operation::Reduce(values::op(op)?, rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_reduce_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    root: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
+            Ok(Operation::Reduce(values::op(op)?, rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// Every rank contributes its own part of the array (`unisono_own_part`), and the root ends with all parts.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gather(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        blocking(comm, Array { data, count, dtype }, options, |comm| {
+            Ok(Operation::Gather(rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gather_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
+            Ok(Operation::Gather(rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// Leaves on every rank its own part of the root's array (`unisono_own_part`); except on the root, the rest is undefined.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_scatter(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        blocking(comm, Array { data, count, dtype }, options, |comm| {
+            Ok(Operation::Scatter(rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_scatter_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
+            Ok(Operation::Scatter(rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple
+/// of that of ranks.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_to_all(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllToAll)) }
+}
+
+/// The non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_to_all_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, |_| Ok(Operation::AllToAll)) }
+}
+
+/// Returns once all ranks have called it.
+///
+/// # Safety
+/// The handle must be live, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_barrier(comm: *mut Comm, options: *const Call) -> c_int {
+    // SAFETY: as the caller promises.
+    let body = |comm: &mut Communicator| unsafe { options::call(comm, options, Communicator::barrier) };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// The non-blocking form of `unisono_barrier`.
+///
+/// # Safety
+/// The handle must be live, the options null or valid, and the pointer to the request valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_barrier_async(
+    comm: *mut Comm,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let request = unsafe { out(request, "the request")? };
+        // SAFETY: as the caller promises.
+        let started = unsafe { options::call(comm, options, Communicator::barrier_async)? };
+        *request = Request::into_raw(started);
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}

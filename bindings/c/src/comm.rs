@@ -1,0 +1,172 @@
+//! The handle of a communicator.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::process;
+
+use unisono::Communicator;
+
+use super::errors::{Result, argument, guarded};
+
+/// One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
+#[derive(Debug)]
+pub struct Comm {
+    inner: Communicator,
+    owner: Owner,
+}
+
+/// The process that created a handle. In a child that `fork` made, a copy of the handle must not be used: it is the parent's rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    pub(crate) fn this_process() -> Self {
+        Self(process::id())
+    }
+
+    /// # Errors
+    /// If this is a forked child of the owner.
+    pub(crate) fn check(self) -> Result<()> {
+        if self == Self::this_process() {
+            return Ok(());
+        }
+        Err(argument(format!("the handle belongs to process {}: a forked child cannot use it", self.0)))
+    }
+
+    /// Drops a handle, but not in a forked child, where that would tell other ranks that the parent has left.
+    pub(crate) fn free<T>(self, handle: T) {
+        if self == Self::this_process() {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(handle)));
+        } else {
+            std::mem::forget(handle);
+        }
+    }
+}
+
+impl Comm {
+    /// Hands a communicator to the program.
+    pub(crate) fn into_raw(inner: Communicator) -> *mut Self {
+        Box::into_raw(Box::new(Self { inner, owner: Owner::this_process() }))
+    }
+}
+
+/// The communicator of a handle.
+///
+/// # Safety
+/// The handle must be null or live, and no other thread may use it meanwhile.
+pub(crate) unsafe fn communicator<'a>(comm: *mut Comm) -> Result<&'a mut Communicator> {
+    // SAFETY: as the caller promises.
+    let comm = unsafe { comm.as_mut() }.ok_or_else(|| argument("the communicator is NULL"))?;
+    comm.owner.check()?;
+    Ok(&mut comm.inner)
+}
+
+/// Runs the body of a function on the communicator of a handle. A panic loses the communicator.
+///
+/// # Safety
+/// As [`communicator`].
+pub(crate) unsafe fn on(comm: *mut Comm, body: impl FnOnce(&mut Communicator) -> Result<()>) -> c_int {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let comm = unsafe { communicator(comm)? };
+        catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
+            comm.fail("a defect of unisono");
+            resume_unwind(panic)
+        })
+    })
+}
+
+/// A pointer to which a function writes its result.
+///
+/// # Safety
+/// The pointer must be null or valid for writing a `T`.
+pub(crate) unsafe fn out<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T> {
+    // SAFETY: as the caller promises.
+    unsafe { pointer.as_mut() }.ok_or_else(|| argument(format!("the pointer to {what} is NULL")))
+}
+
+/// Frees a communicator; other ranks that still wait for this one get UNISONO_ERROR_LEFT. Wait for its requests first, and free its
+/// groups and memory before or after. NULL is ignored. In a forked child, the handle is forgotten, and the parent's stays valid.
+///
+/// # Safety
+/// The handle must be null or live, and not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_free(comm: *mut Comm) {
+    if !comm.is_null() {
+        // SAFETY: the handle is live, as the caller promises, so it came from `into_raw`.
+        let comm = unsafe { Box::from_raw(comm) };
+        comm.owner.free(comm);
+    }
+}
+
+/// The number of this rank, from 0; -1 if the handle is not valid in this process.
+///
+/// # Safety
+/// The handle must be null or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_rank(comm: *mut Comm) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { communicator(comm) }.map_or(-1, |comm| comm.rank() as c_int)
+}
+
+/// The number of ranks; -1 if the handle is not valid in this process.
+///
+/// # Safety
+/// The handle must be null or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_size(comm: *mut Comm) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { communicator(comm) }.map_or(-1, |comm| comm.ranks() as c_int)
+}
+
+/// The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather: `length` from
+/// `start` on.
+///
+/// # Safety
+/// The handle must be null or live, and the pointers null or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_own_part(
+    comm: *mut Comm,
+    count: usize,
+    start: *mut usize,
+    length: *mut usize,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises, for both.
+        let (start, length) = unsafe { (out(start, "the start")?, out(length, "the length")?) };
+        let own = comm.own_part(count);
+        (*start, *length) = (own.start, own.len());
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// Declares that this rank cannot continue: other ranks get UNISONO_ERROR_ABORTED with the cause instead of waiting for it.
+///
+/// # Safety
+/// The handle must be null or live, and the cause null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_fail(comm: *mut Comm, cause: *const c_char) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let cause = unsafe { text(cause, "the cause")? };
+        comm.fail(cause.unwrap_or("for a reason that it does not give"));
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// A string argument; `None` if it is null.
+///
+/// # Safety
+/// The pointer must be null or a string that lives as long as the result is used.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<Option<&'a str>> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as the caller promises.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map(Some).map_err(|_| argument(format!("{what} is not UTF-8")))
+}

@@ -1,0 +1,146 @@
+//! Errors: a code for the caller, and a text for whoever reads it.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use unisono::{Error, ErrorCode};
+
+/// Success.
+pub const UNISONO_OK: i32 = 0;
+/// Refused: the library does not support the call.
+pub const UNISONO_ERROR_UNSUPPORTED: i32 = 1;
+/// Refused: a function of the program failed on rank 0.
+pub const UNISONO_ERROR_ON_RANK_0: i32 = 2;
+/// Refused: the system does not provide the memory.
+pub const UNISONO_ERROR_MEMORY: i32 = 3;
+/// Refused: a library is missing or unsuitable.
+pub const UNISONO_ERROR_LIBRARY: i32 = 4;
+/// Refused: the ranks do not find each other.
+pub const UNISONO_ERROR_LAUNCH: i32 = 5;
+/// Refused: a setting is invalid, or differs between ranks.
+pub const UNISONO_ERROR_SETTING: i32 = 6;
+/// Refused: an argument is invalid.
+pub const UNISONO_ERROR_ARGUMENT: i32 = 50;
+/// Lost: another rank did not arrive in time.
+pub const UNISONO_ERROR_TIMEOUT: i32 = 101;
+/// Lost: ranks made different calls. The text names both.
+pub const UNISONO_ERROR_MISMATCH: i32 = 102;
+/// Lost: another rank freed its communicator.
+pub const UNISONO_ERROR_LEFT: i32 = 103;
+/// Lost: another rank failed, or this one did in an earlier call.
+pub const UNISONO_ERROR_ABORTED: i32 = 104;
+/// Lost: this rank failed in the call.
+pub const UNISONO_ERROR_FAILED: i32 = 105;
+/// Lost: a defect of the library, which its text describes.
+pub const UNISONO_ERROR_PANIC: i32 = 150;
+
+/// Why a function does not succeed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Argument(String),
+    Error(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+/// The error of an invalid argument.
+pub(crate) fn argument(what: impl Into<String>) -> Failure {
+    Failure::Argument(what.into())
+}
+
+struct Last {
+    text: CString,
+    rank: c_int,
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = RefCell::new(Last { text: CString::default(), rank: -1 });
+}
+
+fn keep(text: String, rank: Option<usize>) {
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    LAST.with(|last| *last.borrow_mut() = Last { text, rank: rank.map_or(-1, |rank| rank as c_int) });
+}
+
+/// Runs the body of a function: keeps the text of an error, and returns its code.
+pub(crate) fn guarded(body: impl FnOnce() -> Result<()>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => UNISONO_OK,
+        Ok(Err(Failure::Argument(what))) => {
+            keep(what, None);
+            UNISONO_ERROR_ARGUMENT
+        }
+        Ok(Err(Failure::Error(error))) => {
+            keep(error.to_string(), error.failed_rank());
+            error.code().number()
+        }
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            keep(format!("unisono panicked: {}", text.unwrap_or("for an unknown reason")), None);
+            UNISONO_ERROR_PANIC
+        }
+    }
+}
+
+/// The text of the last error of a function on this thread; empty if there was none. Valid until the next error on this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn unisono_last_error() -> *const c_char {
+    LAST.with(|last| last.borrow().text.as_ptr())
+}
+
+/// The rank that failed, according to the last error on this thread; -1 if that is not known.
+#[unsafe(no_mangle)]
+pub extern "C" fn unisono_failed_rank() -> c_int {
+    LAST.with(|last| last.borrow().rank)
+}
+
+/// Whether an error with this code loses the communicator: 1 if so, otherwise 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn unisono_is_fatal(code: c_int) -> c_int {
+    let is_fatal =
+        code == UNISONO_ERROR_PANIC || ErrorCode::from_number(code).is_some_and(ErrorCode::is_fatal);
+    c_int::from(is_fatal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_library() {
+        for (code, number) in [
+            (ErrorCode::Unsupported, UNISONO_ERROR_UNSUPPORTED),
+            (ErrorCode::OnRank0, UNISONO_ERROR_ON_RANK_0),
+            (ErrorCode::Memory, UNISONO_ERROR_MEMORY),
+            (ErrorCode::Library, UNISONO_ERROR_LIBRARY),
+            (ErrorCode::Launch, UNISONO_ERROR_LAUNCH),
+            (ErrorCode::Setting, UNISONO_ERROR_SETTING),
+            (ErrorCode::Timeout, UNISONO_ERROR_TIMEOUT),
+            (ErrorCode::Mismatch, UNISONO_ERROR_MISMATCH),
+            (ErrorCode::Left, UNISONO_ERROR_LEFT),
+            (ErrorCode::Aborted, UNISONO_ERROR_ABORTED),
+            (ErrorCode::Failed, UNISONO_ERROR_FAILED),
+        ] {
+            assert_eq!(code.number(), number);
+            assert_eq!(unisono_is_fatal(number) == 1, code.is_fatal());
+        }
+        for own in [UNISONO_ERROR_ARGUMENT, UNISONO_ERROR_PANIC] {
+            assert_eq!(ErrorCode::from_number(own), None, "the number is free");
+        }
+    }
+
+    #[test]
+    fn panics_stay_inside() {
+        assert_eq!(guarded(|| panic!("on purpose")), UNISONO_ERROR_PANIC);
+        let text = LAST.with(|last| last.borrow().text.clone());
+        assert_eq!(text.to_str(), Ok("unisono panicked: on purpose"));
+    }
+}

@@ -1,0 +1,69 @@
+//! Groups: communicators over a subset of the ranks.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use unisono::Communicator;
+
+use super::collectives::rank;
+use super::comm::{Comm, on, out};
+use super::errors::argument;
+
+/// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. With a negative color,
+/// a rank is in no group, and gets NULL. All ranks call it.
+///
+/// # Safety
+/// The handle must be live, and the pointer valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_split(
+    comm: *mut Comm,
+    color: c_int,
+    key: c_int,
+    group: *mut *mut Comm,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let place = unsafe { out(group, "the group")? };
+        let group = comm.split(usize::try_from(color).ok(), i64::from(key))?;
+        *place = group.map_or(ptr::null_mut(), Comm::into_raw);
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// Creates a communicator of `count` ranks of this one, numbered in this order; other ranks get NULL. All ranks call it, with the same
+/// list.
+///
+/// # Safety
+/// The handle must be live, the list one of `count` ranks, and the pointer valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_group(
+    comm: *mut Comm,
+    ranks: *const c_int,
+    count: usize,
+    group: *mut *mut Comm,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let place = unsafe { out(group, "the group")? };
+        if ranks.is_null() && count > 0 {
+            return Err(argument("the list of ranks is NULL"));
+        }
+        // SAFETY: as the caller promises; of an empty list, the address is not used.
+        let ranks = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(ranks, count) } };
+        let mut members = Vec::with_capacity(count);
+        for &member in ranks {
+            let member = rank(comm, member, "member of a group")?;
+            if members.contains(&member) {
+                return Err(argument(format!("rank {member} is twice in a group")));
+            }
+            members.push(member);
+        }
+        let group = comm.group(&members)?;
+        *place = group.map_or(ptr::null_mut(), Comm::into_raw);
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}

@@ -1,0 +1,63 @@
+//! Registered memory: arrays that the other ranks of the machine access in place.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use unisono::{Communicator, Registered};
+
+use super::comm::{Comm, Owner, on, out};
+use super::errors::argument;
+
+/// Registered memory: a collective on any part of it needs no copy.
+#[derive(Debug)]
+pub struct Memory {
+    words: Registered<u64>,
+    owner: Owner,
+}
+
+/// Allocates registered memory of `size_bytes`, zeroed and aligned to a page. Other ranks need not do the same.
+///
+/// # Safety
+/// The handle must be live, and the pointer valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_alloc(
+    comm: *mut Comm,
+    size_bytes: usize,
+    memory: *mut *mut Memory,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let place = unsafe { out(memory, "the memory")? };
+        if size_bytes > isize::MAX as usize - size_of::<u64>() {
+            return Err(argument(format!("{size_bytes} bytes exceed the address space")));
+        }
+        let words = comm.alloc(size_bytes.div_ceil(size_of::<u64>()))?;
+        *place = Box::into_raw(Box::new(Memory { words, owner: Owner::this_process() }));
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// The address of registered memory; NULL for NULL.
+///
+/// # Safety
+/// The handle must be null or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_address(memory: *mut Memory) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    unsafe { memory.as_mut() }.map_or(ptr::null_mut(), |memory| memory.words.as_mut_ptr().cast())
+}
+
+/// Frees registered memory, before or after its communicator, and not while a call uses it. NULL is ignored.
+///
+/// # Safety
+/// The handle must be null or live, and not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_release(memory: *mut Memory) {
+    if !memory.is_null() {
+        // SAFETY: the handle is live, as the caller promises, and so came from `unisono_alloc`.
+        let memory = unsafe { Box::from_raw(memory) };
+        memory.owner.free(memory);
+    }
+}

@@ -1,0 +1,193 @@
+//! Point-to-point messages.
+//!
+//! Sender and receiver name the same type and count; otherwise the receiver gets UNISONO_ERROR_MISMATCH, whose text names both sides.
+
+use std::ffi::{c_int, c_void};
+
+use unisono::{Communicator, Element};
+
+use super::collectives::rank;
+use super::comm::{Comm, on, out};
+use super::errors::{Result, argument};
+use super::options::{self, Call};
+use super::requests::Request;
+use super::values::{self, Lent, with_type};
+
+/// The other rank of a message.
+fn other(comm: &Communicator, number: c_int, what: &str) -> Result<usize> {
+    let other = rank(comm, number, what)?;
+    if other == comm.rank() {
+        return Err(argument(format!("the {what} is {other}, which is this rank")));
+    }
+    Ok(other)
+}
+
+/// Sends `count` elements to rank `to` (`MPI_Send`).
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_send(
+    comm: *mut Comm,
+    data: *const c_void,
+    count: usize,
+    dtype: c_int,
+    to: c_int,
+    options: *const Call,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        let to = other(comm, to, "receiver")?;
+        with_type!(values::dtype(dtype)?, T => {
+            // SAFETY: as the caller promises; it is only read from.
+            unsafe {
+                let values = Lent::<T>::new(data.cast_mut(), count)?;
+                options::call(comm, options, |comm| comm.send(&values, to))
+            }
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// Receives `count` elements from rank `from` (`MPI_Recv`).
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_receive(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    from: c_int,
+    options: *const Call,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        let from = other(comm, from, "sender")?;
+        with_type!(values::dtype(dtype)?, T => {
+            // SAFETY: as the caller promises.
+            unsafe {
+                let mut values = Lent::<T>::new(data, count)?;
+                options::call(comm, options, |comm| comm.receive(&mut values, from))
+            }
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// Receives `count` elements from whichever rank sends first (`MPI_Recv` with `MPI_ANY_SOURCE`), and stores its number in `from`.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, the pointer valid, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_receive_any(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    from: *mut c_int,
+    options: *const Call,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let from = unsafe { out(from, "the sender")? };
+        if comm.ranks() == 1 {
+            return Err(argument("a world of one rank has no messages to receive"));
+        }
+        with_type!(values::dtype(dtype)?, T => {
+            // SAFETY: as the caller promises.
+            let sender = unsafe {
+                let mut values = Lent::<T>::new(data, count)?;
+                options::call(comm, options, |comm| comm.receive_any(&mut values))?
+            };
+            *from = sender as c_int;
+            Ok(())
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Calls in flight run
+/// one after the other, in the order in which they were started.
+///
+/// # Safety
+/// As `unisono_send`; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_send_async(
+    comm: *mut Comm,
+    data: *const c_void,
+    count: usize,
+    dtype: c_int,
+    to: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    let start = |comm: &mut Communicator| {
+        let to = other(comm, to, "receiver")?;
+        with_type!(values::dtype(dtype)?, T => {
+            // SAFETY: as the caller promises; it is only read from.
+            unsafe { started::<T>(comm, (data.cast_mut(), count), options, |comm, values| comm.send_async(values, to)) }
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { start_on(comm, request, start) }
+}
+
+/// The non-blocking form of `unisono_receive` (`MPI_Irecv`), as `unisono_send_async`.
+///
+/// # Safety
+/// As `unisono_receive`; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_receive_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    from: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    let start = |comm: &mut Communicator| {
+        let from = other(comm, from, "sender")?;
+        with_type!(values::dtype(dtype)?, T => {
+            // SAFETY: as the caller promises.
+            unsafe { started::<T>(comm, (data, count), options, |comm, values| comm.receive_async(values, from)) }
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { start_on(comm, request, start) }
+}
+
+/// # Safety
+/// As [`Lent::new`] and [`options::call`].
+unsafe fn started<T: Element>(
+    comm: &mut Communicator,
+    (data, count): (*mut c_void, usize),
+    options: *const Call,
+    start: impl FnOnce(&mut Communicator, Lent<T>) -> unisono::Result<unisono::Request<Lent<T>>>,
+) -> Result<*mut Request> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let values = Lent::new(data, count)?;
+        Ok(Request::into_raw(options::call(comm, options, |comm| start(comm, values))?))
+    }
+}
+
+/// # Safety
+/// The handle must be null or live, and the pointer null or valid for writing.
+unsafe fn start_on(
+    comm: *mut Comm,
+    request: *mut *mut Request,
+    start: impl FnOnce(&mut Communicator) -> Result<*mut Request>,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let request = unsafe { out(request, "the request")? };
+        *request = start(comm)?;
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}

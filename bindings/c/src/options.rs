@@ -1,0 +1,108 @@
+//! Settings of a world, and options of a call.
+
+use std::ffi::{c_char, c_int};
+use std::time::Duration;
+
+use unisono::{Builder, Choice, Communicator, OnFailure, Unisono};
+
+use super::comm::text;
+use super::errors::{Result, argument};
+
+/// Settings of a world. Set all bytes to 0, and then what is to differ from the defaults; a null pointer stands for the defaults.
+/// What is not set comes from the environment (UNISONO_TIMEOUT_S and others).
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Settings {
+    /// The algorithm of all calls, such as "ring", or NULL for "auto". The same on all ranks.
+    pub algorithm: *const c_char,
+    /// The file that `unisono tune` has written, or NULL. All ranks use rank 0's.
+    pub tuning: *const c_char,
+    /// How long a rank waits for another, in seconds; 0 for the default of 600.
+    pub timeout_s: f64,
+    /// 1: a failure reports itself and ends the process, and with it the job. 0: functions return errors.
+    pub end_job: c_int,
+    /// 1: the UNISONO_... variables of the environment are ignored.
+    pub ignore_environment: c_int,
+}
+
+/// Options of one call. Set all bytes to 0, and then what is to differ from the communicator's; a null pointer stands for those.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Call {
+    /// The algorithm, or NULL. The same on all ranks.
+    pub algorithm: *const c_char,
+    /// A name of the call in errors and warnings, or NULL. The same on all ranks.
+    pub label: *const c_char,
+    /// How long this rank waits for another, in seconds, or 0.
+    pub timeout_s: f64,
+}
+
+/// # Safety
+/// The pointer must be null or to settings whose strings are null or strings.
+pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
+    let builder = Unisono::builder();
+    // SAFETY: as the caller promises.
+    let Some(settings) = (unsafe { settings.as_ref() }) else { return Ok(builder) };
+    let on_failure = if settings.end_job == 0 { OnFailure::ReturnError } else { OnFailure::EndJob };
+    let mut builder = builder.on_failure(on_failure);
+    // SAFETY: as the caller promises.
+    if let Some(choice) = unsafe { algorithm(settings.algorithm)? } {
+        builder = builder.algorithm(choice);
+    }
+    // SAFETY: as the caller promises.
+    if let Some(file) = unsafe { text(settings.tuning, "the tuning file")? } {
+        builder = builder.tuning(file);
+    }
+    if let Some(timeout) = timeout(settings.timeout_s)? {
+        builder = builder.timeout(timeout);
+    }
+    Ok(if settings.ignore_environment == 0 { builder } else { builder.ignore_environment() })
+}
+
+/// Makes a call with its options.
+///
+/// # Safety
+/// The pointer must be null or to options whose strings are null or strings.
+pub(crate) unsafe fn call<R>(
+    comm: &mut Communicator,
+    options: *const Call,
+    make: impl FnOnce(&mut Communicator) -> unisono::Result<R>,
+) -> Result<R> {
+    // SAFETY: as the caller promises.
+    let Some(options) = (unsafe { options.as_ref() }) else { return Ok(make(comm)?) };
+    // SAFETY: as the caller promises.
+    let (algorithm, label) = unsafe { (algorithm(options.algorithm)?, text(options.label, "the label")?) };
+    let timeout = timeout(options.timeout_s)?;
+    let mut call = comm.call();
+    if let Some(choice) = algorithm {
+        call = call.algorithm(choice);
+    }
+    if let Some(label) = label {
+        call = call.label(label);
+    }
+    if let Some(timeout) = timeout {
+        call = call.timeout(timeout);
+    }
+    Ok(make(&mut call)?)
+}
+
+/// # Safety
+/// The pointer must be null or a string.
+unsafe fn algorithm(name: *const c_char) -> Result<Option<Choice>> {
+    // SAFETY: as the caller promises.
+    let name = unsafe { text(name, "the algorithm")? };
+    let parse = |name: &str| {
+        name.parse().map_err(|error: unisono::select::InvalidChoice| argument(error.to_string()))
+    };
+    name.map(parse).transpose()
+}
+
+fn timeout(seconds: f64) -> Result<Option<Duration>> {
+    if seconds == 0.0 {
+        return Ok(None);
+    }
+    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero());
+    duration.map(Some).ok_or_else(|| {
+        argument(format!("a timeout of {seconds} s: it must be above 0, or 0 for the default"))
+    })
+}

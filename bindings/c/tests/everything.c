@@ -1,0 +1,252 @@
+/* Every function of unisono.h, among processes without MPI. Ends with 0 if all results are right. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <unisono.h>
+
+#define CHECK(condition)                                                                                  \
+    do {                                                                                                  \
+        if (!(condition)) {                                                                               \
+            fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #condition, unisono_last_error());            \
+            exit(1);                                                                                      \
+        }                                                                                                 \
+    } while (0)
+#define OK(call) CHECK((call) == UNISONO_OK)
+
+enum { COUNT = 12 };
+
+static unisono_comm *comm;
+static int rank, ranks;
+
+/* Element i of rank r. */
+static int64_t input(int r, int i)
+{
+    return 10 * r + i;
+}
+
+static void fill(int64_t *values)
+{
+    for (int i = 0; i < COUNT; i++)
+        values[i] = input(rank, i);
+}
+
+static int64_t sum(int i)
+{
+    int64_t sum = 0;
+    for (int r = 0; r < ranks; r++)
+        sum += input(r, i);
+    return sum;
+}
+
+static void each_collective(int blocks)
+{
+    int64_t values[COUNT];
+    unisono_request *request = NULL;
+    size_t start, length;
+    const int root = ranks - 1;
+    const unisono_call ring = {.algorithm = "ring", .label = "by name", .timeout_s = 60};
+
+/* A call, or its non-blocking form. */
+#define CALL(name, ...)                                                                                   \
+    do {                                                                                                  \
+        fill(values);                                                                                     \
+        if (blocks) {                                                                                     \
+            OK(unisono_##name(comm, values, COUNT, UNISONO_I64, __VA_ARGS__));                            \
+        } else {                                                                                          \
+            OK(unisono_##name##_async(comm, values, COUNT, UNISONO_I64, __VA_ARGS__, &request));          \
+            OK(unisono_wait(&request));                                                                   \
+            CHECK(request == NULL);                                                                       \
+        }                                                                                                 \
+    } while (0)
+
+    OK(unisono_own_part(comm, COUNT, &start, &length));
+    CALL(all_reduce, UNISONO_SUM, &ring);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(values[i] == sum(i));
+    CALL(reduce_scatter, UNISONO_SUM, NULL);
+    for (size_t i = start; i < start + length; i++)
+        CHECK(values[i] == sum((int)i));
+    CALL(all_gather, NULL);
+    for (size_t i = 0; i < length; i++)
+        CHECK(values[start + i] == input(rank, (int)(start + i)));
+    CHECK(values[COUNT - 1] == input(ranks - 1, COUNT - 1) && values[0] == input(0, 0));
+    CALL(broadcast, root, NULL);
+    CHECK(values[3] == input(root, 3));
+    CALL(reduce, UNISONO_MAX, root, NULL);
+    if (rank == root)
+        CHECK(values[5] == input(ranks - 1, 5));
+    CALL(gather, root, NULL);
+    if (rank == root)
+        CHECK(values[0] == input(0, 0));
+    CALL(scatter, root, NULL);
+    CHECK(length == 0 || values[start] == input(root, (int)start));
+    if (COUNT % ranks == 0) {
+        CALL(all_to_all, NULL);
+        for (int r = 0; r < ranks; r++)
+            CHECK(values[r * COUNT / ranks] == input(r, rank * COUNT / ranks));
+    }
+    if (blocks) {
+        OK(unisono_barrier(comm, NULL));
+    } else {
+        int is_done = 0;
+        OK(unisono_barrier_async(comm, NULL, &request));
+        while (!is_done)
+            OK(unisono_test(request, &is_done));
+        OK(unisono_wait(&request));
+    }
+}
+
+/* Every type: the sum of ones. */
+static void each_type(void)
+{
+    const union { float f32; double f64; uint16_t half; int32_t i32; int64_t i64; uint8_t u8; } ones[] = {
+        {.f32 = 1}, {.f64 = 1}, {.half = 0x3c00}, {.half = 0x3f80}, {.i32 = 1}, {.i64 = 1}, {.u8 = 1}, {.i32 = 1}, {.i64 = 1},
+    };
+    const size_t sizes[] = {4, 8, 2, 2, 4, 8, 1, 4, 8};
+    for (int dtype = UNISONO_F32; dtype <= UNISONO_U64; dtype++) {
+        double value;
+        memcpy(&value, &ones[dtype], sizeof value);
+        OK(unisono_all_reduce(comm, &value, 1, dtype, UNISONO_PRODUCT, NULL));
+        CHECK(memcmp(&value, &ones[dtype], sizes[dtype]) == 0);
+    }
+}
+
+static void messages(void)
+{
+    float one = (float)rank, other = -1;
+    int from = -1;
+    unisono_request *request = NULL;
+    const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    if (ranks == 1) {
+        CHECK(unisono_send(comm, &one, 1, UNISONO_F32, 0, NULL) == UNISONO_ERROR_ARGUMENT);
+        CHECK(unisono_receive_any(comm, &one, 1, UNISONO_F32, &from, NULL) == UNISONO_ERROR_ARGUMENT);
+        return;
+    }
+    if (rank % 2 == 0 && rank + 1 < ranks) {
+        OK(unisono_send(comm, &one, 1, UNISONO_F32, next, NULL));
+        OK(unisono_receive_async(comm, &other, 1, UNISONO_F32, next, NULL, &request));
+        OK(unisono_wait(&request));
+        CHECK(other == (float)next);
+    } else if (rank % 2 == 1) {
+        OK(unisono_receive_any(comm, &other, 1, UNISONO_F32, &from, NULL));
+        CHECK(from == before && other == (float)before);
+        OK(unisono_send_async(comm, &one, 1, UNISONO_F32, before, NULL, &request));
+        OK(unisono_wait(&request));
+    }
+    OK(unisono_barrier(comm, NULL));
+    if (rank == 0)
+        OK(unisono_send(comm, &one, 1, UNISONO_F32, 1, NULL));
+    if (rank == 1) {
+        OK(unisono_receive(comm, &other, 1, UNISONO_F32, 0, NULL));
+        CHECK(other == 0);
+    }
+}
+
+static void groups(void)
+{
+    unisono_comm *parity = NULL, *first = NULL;
+    const int zero = 0;
+    int64_t one = 1;
+    OK(unisono_split(comm, rank % 2, -rank, &parity));
+    CHECK(unisono_size(parity) == (ranks + 1 - rank % 2) / 2);
+    OK(unisono_all_reduce(parity, &one, 1, UNISONO_I64, UNISONO_SUM, NULL));
+    CHECK(one == unisono_size(parity));
+    OK(unisono_group(comm, &zero, 1, &first));
+    CHECK((first != NULL) == (rank == 0));
+    unisono_free(first);
+    unisono_free(parity);
+    OK(unisono_split(comm, -1, 0, &parity));
+    CHECK(parity == NULL);
+}
+
+static void refusals(void)
+{
+    float values[4] = {0};
+    unisono_comm *none = NULL;
+    const unisono_call wrong = {.algorithm = "quick"}, late = {.timeout_s = -1};
+    const unisono_settings settings = {.algorithm = "quick"};
+    CHECK(unisono_all_reduce(NULL, values, 4, UNISONO_F32, UNISONO_SUM, NULL) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_all_reduce(comm, NULL, 4, UNISONO_F32, UNISONO_SUM, NULL) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_all_reduce(comm, (char *)values + 1, 1, UNISONO_F32, UNISONO_SUM, NULL) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_all_reduce(comm, values, 4, 99, UNISONO_SUM, NULL) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_all_reduce(comm, values, 4, UNISONO_F32, 99, NULL) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_broadcast(comm, values, 4, UNISONO_F32, ranks, NULL) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_all_reduce(comm, values, 4, UNISONO_F32, UNISONO_SUM, &wrong) == UNISONO_ERROR_ARGUMENT);
+    CHECK(strstr(unisono_last_error(), "quick") != NULL && strstr(unisono_last_error(), "ring") != NULL);
+    CHECK(unisono_barrier(comm, &late) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_start_threads(0, NULL, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
+    CHECK(unisono_start_launched(&settings, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
+    CHECK(unisono_rank(NULL) == -1 && unisono_size(NULL) == -1 && unisono_address(NULL) == NULL);
+    CHECK(!unisono_is_fatal(UNISONO_ERROR_ARGUMENT) && unisono_is_fatal(UNISONO_ERROR_TIMEOUT));
+    unisono_free(NULL);
+    unisono_release(NULL);
+    /* Nothing of this has lost the communicator. */
+    OK(unisono_barrier(comm, NULL));
+}
+
+static void registered(void)
+{
+    unisono_memory *memory = NULL;
+    OK(unisono_alloc(comm, 1 << 20, &memory));
+    float *values = unisono_address(memory);
+    CHECK(values[0] == 0);
+    for (int i = 0; i < 1 << 18; i++)
+        values[i] = 1;
+    OK(unisono_all_reduce(comm, values, 1 << 18, UNISONO_F32, UNISONO_SUM, NULL));
+    CHECK(values[(1 << 18) - 1] == (float)ranks);
+    unisono_release(memory);
+}
+
+/* A child that drops its copy of the communicator harms nobody. */
+static void forked(void)
+{
+    int status = -1;
+    const pid_t child = fork();
+    if (child == 0) {
+        const int refused = unisono_barrier(comm, NULL);
+        unisono_free(comm);
+        _exit(refused == UNISONO_ERROR_ARGUMENT ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    OK(unisono_barrier(comm, NULL));
+}
+
+/* Ranks that disagree get an error that names both; the communicator is lost. */
+static void mismatch(void)
+{
+    float values[2] = {0};
+    if (ranks == 1)
+        return;
+    const int code = unisono_all_reduce(comm, values, rank == 0 ? 1 : 2, UNISONO_F32, UNISONO_SUM, NULL);
+    CHECK(unisono_is_fatal(code));
+    if (ranks == 2) {
+        CHECK(code == UNISONO_ERROR_MISMATCH);
+        CHECK(strstr(unisono_last_error(), "rank 0") != NULL && strstr(unisono_last_error(), "rank 1") != NULL);
+    }
+    CHECK(unisono_fail(comm, "on purpose") == UNISONO_OK);
+    CHECK(unisono_barrier(comm, NULL) == UNISONO_ERROR_ABORTED && unisono_failed_rank() == rank);
+}
+
+int main(void)
+{
+    CHECK(unisono_last_error()[0] == '\0' && unisono_failed_rank() == -1);
+    const unisono_settings settings = {.timeout_s = 60};
+    OK(unisono_start_launched(&settings, &comm));
+    rank = unisono_rank(comm);
+    ranks = unisono_size(comm);
+    each_collective(1);
+    each_collective(0);
+    each_type();
+    messages();
+    groups();
+    refusals();
+    registered();
+    forked();
+    mismatch();
+    unisono_free(comm);
+    printf("rank %d of %d: all right\n", rank, ranks);
+    return 0;
+}

@@ -1,0 +1,189 @@
+//! Installs the library as a user would, and builds and runs programs in C, C++ and Fortran with it: over Open MPI, over MPICH, and
+//! without MPI.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use tempfile::TempDir;
+use unisono_testing::launch;
+
+/// A build or a program that takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// The folder in which the library is installed, and programs are built.
+struct Installed(TempDir);
+
+fn main() -> ExitCode {
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    if arguments.list {
+        return libtest_mimic::run(&arguments, trials(&Arc::new(Installed(tempfile::tempdir().unwrap()))))
+            .exit_code();
+    }
+    libtest_mimic::run(&arguments, trials(&Arc::new(Installed::new()))).exit_code()
+}
+
+fn trials(installed: &Arc<Installed>) -> Vec<Trial> {
+    let trial = |name: String, test: Box<dyn Fn(&Installed) -> Result<(), Failed> + Send>| {
+        let installed = Arc::clone(installed);
+        Trial::test(name, move || test(&installed))
+    };
+    let mut trials = Vec::new();
+    for ranks in 1..=4 {
+        trials.push(trial(
+            format!("every function, {ranks} ranks"),
+            Box::new(move |all| everything(all, &[], ranks)),
+        ));
+    }
+    trials.push(trial(
+        "every function, static library".into(),
+        Box::new(|all| everything(all, &["-static-unisono"], 2)),
+    ));
+    trials.push(trial(
+        "every function, address sanitizer".into(),
+        Box::new(|all| everything(all, &["-fsanitize=address"], 2)),
+    ));
+    trials.push(trial("the example without MPI".into(), Box::new(without_mpi)));
+    trials.push(trial("threads in C++".into(), Box::new(threads)));
+    for mpi in ["openmpi", "mpich"] {
+        trials.push(trial(
+            format!("C over {mpi}"),
+            Box::new(move |all| with_mpi(all, mpi, "mpicc", "with_mpi.c", &C)),
+        ));
+        trials.push(trial(
+            format!("Fortran over {mpi}"),
+            Box::new(move |all| with_mpi(all, mpi, "mpif90", "with_mpi.f90", &FORTRAN)),
+        ));
+    }
+    trials.push(trial("no MPI is linked".into(), Box::new(no_mpi_is_linked)));
+    trials
+}
+
+const C: [&str; 5] = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror"];
+const CPP: [&str; 5] = ["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror"];
+// What an MPI's own `mpif.h` declares and a program does not use is no mistake of the program's.
+const FORTRAN: [&str; 1] = ["-Wall"];
+
+impl Installed {
+    fn new() -> Self {
+        let installed = Self(tempfile::tempdir().unwrap());
+        let mut install = Command::new(root().join("scripts/install-c"));
+        let (target, profile) = target_and_profile();
+        install
+            .arg("--prefix")
+            .arg(installed.0.path())
+            .args(["--profile", &profile])
+            .env("CARGO_TARGET_DIR", target);
+        launch::run(install, DEADLINE).expect_success();
+        installed
+    }
+
+    fn lib(&self) -> PathBuf {
+        self.0.path().join("lib")
+    }
+
+    /// What pkg-config answers.
+    fn flags(&self, which: &[&str]) -> Vec<String> {
+        let mut pkg_config = Command::new("pkg-config");
+        pkg_config.args(which).arg("unisono").env("PKG_CONFIG_PATH", self.lib().join("pkgconfig"));
+        let flags = launch::run(pkg_config, DEADLINE).expect_success().stdout;
+        flags.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Compiles a program; returns its path.
+    fn build(&self, compiler: &str, source: &Path, options: &[&str]) -> String {
+        let program = self.0.path().join(source.file_name().unwrap()).with_extension(compiler);
+        let mut command = Command::new(compiler);
+        command
+            .args(options.iter().filter(|option| **option != "-static-unisono"))
+            .arg(source)
+            .arg("-o")
+            .arg(&program);
+        command.args(self.flags(&["--cflags"]));
+        if options.contains(&"-static-unisono") {
+            command.arg(self.lib().join("libunisono.a")).args(["-lpthread", "-ldl", "-lm"]);
+        } else {
+            command.args(self.flags(&["--libs"])).arg(format!("-Wl,-rpath,{}", self.lib().display()));
+        }
+        launch::run(command, DEADLINE).expect_success();
+        program.to_str().expect("a path in UTF-8").to_owned()
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The folder of builds, and the profile that this test is built with: so nothing is built twice.
+fn target_and_profile() -> (PathBuf, String) {
+    let test = std::env::current_exe().expect("a program knows its path");
+    let of_profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
+    let name = of_profile.file_name().and_then(|name| name.to_str()).expect("a profile has a name");
+    let profile = if name == "debug" { "dev" } else { name };
+    (of_profile.parent().expect("profiles are in a folder").to_owned(), profile.to_owned())
+}
+
+fn everything(installed: &Installed, options: &[&str], ranks: usize) -> Result<(), Failed> {
+    let program =
+        installed.build("cc", &source("tests/everything.c"), &[&C[..], &["-pedantic"], options].concat());
+    let mut command = launch::processes(ranks, &program);
+    let folder = tempfile::tempdir()?;
+    command.env("UNISONO_BOOTSTRAP_DIR", folder.path()).env("UNISONO_WARNINGS", "off");
+    let ended = launch::run(command, DEADLINE).expect_success();
+    assert_eq!(ended.stdout.matches(&format!("of {ranks}: all right\n")).count(), ranks, "{ended:?}");
+    Ok(())
+}
+
+fn without_mpi(installed: &Installed) -> Result<(), Failed> {
+    let program = installed.build("cc", &source("examples/without_mpi.c"), &C);
+    let folder = tempfile::tempdir()?;
+    let mut command = launch::processes(2, &program);
+    command.env("UNISONO_BOOTSTRAP_DIR", folder.path());
+    let stdout = launch::run(command, DEADLINE).expect_success().stdout;
+    assert!(stdout.contains("rank 0 of 2: 0.5\n") && stdout.contains("rank 1 of 2: 0.5\n"), "{stdout}");
+    assert_eq!(launch::run(Command::new(&program), DEADLINE).expect_success().stdout, "rank 0 of 1: 0\n");
+    Ok(())
+}
+
+fn threads(installed: &Installed) -> Result<(), Failed> {
+    let program =
+        installed.build("c++", &source("examples/threads.cpp"), &[&CPP[..], &["-pthread"]].concat());
+    let stdout = launch::run(Command::new(program), DEADLINE).expect_success().stdout;
+    assert_eq!(stdout, "every thread has the largest value\n");
+    Ok(())
+}
+
+fn with_mpi(
+    installed: &Installed,
+    mpi: &str,
+    compiler: &str,
+    example: &str,
+    options: &[&str],
+) -> Result<(), Failed> {
+    let program = installed.build(&format!("{compiler}.{mpi}"), &source("examples").join(example), options);
+    let mut command = Command::new(format!("mpirun.{mpi}"));
+    command.args(["-n", "3"]).env("UNISONO_WARNINGS", "off");
+    if mpi == "openmpi" {
+        command.arg("--oversubscribe");
+        command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    }
+    command.arg(&program);
+    let stdout = launch::run(command, DEADLINE).expect_success().stdout;
+    assert_eq!(stdout.matches(" of 3: ").count(), 3, "{stdout}");
+    Ok(())
+}
+
+/// One library serves programs over any MPI.
+fn no_mpi_is_linked(installed: &Installed) -> Result<(), Failed> {
+    let mut ldd = Command::new("ldd");
+    ldd.arg(installed.lib().join("libunisono.so"));
+    let linked = launch::run(ldd, DEADLINE).expect_success().stdout;
+    assert!(!linked.contains("libmpi") && linked.contains("libc.so"), "{linked}");
+    Ok(())
+}
