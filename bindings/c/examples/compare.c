@@ -49,7 +49,7 @@ int main(int argc, char **argv)
     check(unisono_start(rank, ranks, gather, &world, NULL, &comm));
     if (rank == 0)
         printf("%10s %12s %12s %12s\n", "bytes", "registered", "array", "MPI");
-    for (size_t bytes = 8; bytes <= 32 << 20; bytes *= 8) {
+    for (size_t bytes = 8; bytes <= 32 << 20; bytes *= 4) {
         const size_t count = bytes / sizeof(float);
         const int iterations = bytes > 1 << 20 ? 51 : MOST;
         float *array = calloc(count, sizeof(float));

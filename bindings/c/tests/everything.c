@@ -1,5 +1,6 @@
 /* Every function of unisono.h, among processes without MPI. Ends with 0 if all results are right. */
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,6 +201,18 @@ static void registered(void)
     unisono_release(memory);
 }
 
+/* The threads of this process. */
+static int threads(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks != NULL);
+    while (readdir(tasks) != NULL)
+        count++;
+    closedir(tasks);
+    return count - 2;
+}
+
 /* A child that drops its copy of the communicator harms nobody. */
 static void forked(void)
 {
@@ -238,7 +251,10 @@ int main(void)
     rank = unisono_rank(comm);
     ranks = unisono_size(comm);
     each_collective(1);
+    /* The one that watches over ranks; and for non-blocking calls, one that carries them out. */
+    CHECK(threads() == 2);
     each_collective(0);
+    CHECK(threads() == 3);
     each_type();
     messages();
     groups();
