@@ -15,8 +15,8 @@
 //! **Right when** p is a power of two and the array is of any size above a few KiB: as little to send as a
 //! ring, in log p steps. **Wrong when** distant ranks share links, or p is just above a power of two.
 //!
-//! **Source**: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004, section 4; the
-//! folding of Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005), section 4.5.
+//! **Source**: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; the
+//! folding of a world that is not a power of two by Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005).
 
 use super::descriptor::{Descriptor, Role};
 use crate::operation::Operation;

@@ -14,7 +14,7 @@
 //! **Wrong when** it is large: it sends log2 p times the array, and a ring less than twice.
 //!
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
-//! MPICH", IJHPCA 19 (2005), section 4.5.
+//! MPICH", IJHPCA 19 (2005): recursive doubling, for short all-reduces.
 
 use super::butterfly::{Folded, Folding};
 use super::descriptor::{Descriptor, Role};

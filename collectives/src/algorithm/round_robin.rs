@@ -11,7 +11,7 @@
 //! one rank makes all additions to a chunk. **Wrong when** distant ranks share links, or the array is small.
 //!
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
-//! MPICH", IJHPCA 19 (2005), section 4.2 (pairwise exchange).
+//! MPICH", IJHPCA 19 (2005): pairwise exchange, for long reduce-scatters.
 
 use super::descriptor::{Descriptor, Role};
 use crate::operation::Operation;

@@ -12,7 +12,7 @@
 //! large: half of the ranks idle, and the root's link carries it log2 p times in each direction.
 //!
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
-//! MPICH", IJHPCA 19 (2005), section 4.3.
+//! MPICH", IJHPCA 19 (2005): the binomial tree, for short broadcasts and reductions.
 
 use super::descriptor::{Descriptor, Role};
 use crate::operation::Operation;
