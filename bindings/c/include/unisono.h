@@ -143,6 +143,16 @@ typedef struct {
   int ignore_environment;
 } unisono_settings;
 
+// Stores `size_bytes` bytes under a key, for the ranks of all processes. Returns 0, or anything else if it failed.
+typedef int (*unisono_set_function)(void *context,
+                                    const char *key,
+                                    const void *value,
+                                    size_t size_bytes);
+
+// Waits until a key is set, and copies its bytes to `value`, which has room for `*size_bytes`; then stores their number there. Returns 0,
+// or anything else if it failed: it must not wait for ever.
+typedef int (*unisono_get_function)(void *context, const char *key, void *value, size_t *size_bytes);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -512,6 +522,21 @@ int unisono_start(int rank,
                   void *context,
                   const unisono_settings *settings,
                   unisono_comm **comm);
+
+// Starts a world among processes of one machine that share a key-value store. All of them call it, rank `rank` of `ranks` each, with the
+// same `name`, which no other world of the store has: its keys begin with it. A key is set once.
+//
+// Conditions:
+// The functions must be as their types describe, for this context; the name a string; the settings null or valid; and the pointer
+// valid for writing.
+int unisono_start_store(int rank,
+                        int ranks,
+                        const char *name,
+                        unisono_set_function set,
+                        unisono_get_function get,
+                        void *context,
+                        const unisono_settings *settings,
+                        unisono_comm **comm);
 
 // Joins the world of processes on this machine that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, or anything that
 // sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank. The ranks find each other by files, in the folder

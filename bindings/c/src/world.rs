@@ -1,10 +1,10 @@
 //! How worlds start.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use unisono::{Bootstrap, Error};
 
-use super::comm::{Comm, out};
+use super::comm::{Comm, out, text};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Settings};
 
@@ -88,11 +88,123 @@ pub unsafe extern "C" fn unisono_start(
         // SAFETY: as the caller promises, for both.
         let (place, builder) = unsafe { (out(comm, "the communicator")?, options::builder(settings)?) };
         let gather = gather.ok_or_else(|| argument("the function that gathers is NULL"))?;
-        let ranks = count(ranks)?;
-        let rank = usize::try_from(rank).ok().filter(|rank| *rank < ranks);
-        let rank = rank.ok_or_else(|| argument(format!("the rank is not one of {ranks}")))?;
+        let (rank, ranks) = position(rank, ranks)?;
         let comm = builder.bootstrap(ByProgram { rank, ranks, gather, context }).processes()?;
         *place = Comm::into_raw(comm);
+        Ok(())
+    })
+}
+
+/// Stores `size_bytes` bytes under a key, for the ranks of all processes. Returns 0, or anything else if it failed.
+pub type Set = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        key: *const c_char,
+        value: *const c_void,
+        size_bytes: usize,
+    ) -> c_int,
+>;
+
+/// Waits until a key is set, and copies its bytes to `value`, which has room for `*size_bytes`; then stores their number there. Returns 0,
+/// or anything else if it failed: it must not wait for ever.
+pub type Get = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        key: *const c_char,
+        value: *mut c_void,
+        size_bytes: *mut usize,
+    ) -> c_int,
+>;
+
+/// What a rank stores under a key is smaller.
+const MOST_BYTES: usize = 1 << 20;
+
+/// A bootstrap by the program's own key-value store.
+struct ByStore {
+    rank: usize,
+    ranks: usize,
+    name: String,
+    set: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_void, usize) -> c_int,
+    get: unsafe extern "C" fn(*mut c_void, *const c_char, *mut c_void, *mut usize) -> c_int,
+    context: *mut c_void,
+    round: usize,
+}
+
+impl ByStore {
+    fn key(&self, rank: usize) -> CString {
+        CString::new(format!("{}/{}/{rank}", self.name, self.round)).expect("a name from C has no zero byte")
+    }
+
+    fn failed(&self, what: &str, key: &CStr, code: c_int) -> Error {
+        let (rank, key) = (self.rank, key.to_string_lossy());
+        Error::Launch(format!(
+            "the program's store could not {what} `{key}` on rank {rank}: it returned {code}"
+        ))
+    }
+}
+
+impl Bootstrap for ByStore {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> unisono::Result<Vec<Vec<u8>>> {
+        let key = self.key(self.rank);
+        // SAFETY: as the caller of `unisono_start_store` promises.
+        let code = unsafe { (self.set)(self.context, key.as_ptr(), own.as_ptr().cast(), own.len()) };
+        if code != 0 {
+            return Err(self.failed("set", &key, code));
+        }
+        let mut all = Vec::with_capacity(self.ranks);
+        let mut place = vec![0_u8; MOST_BYTES];
+        for rank in 0..self.ranks {
+            let (key, mut size_bytes) = (self.key(rank), MOST_BYTES);
+            // SAFETY: as the caller of `unisono_start_store` promises; the place has room for as many bytes as it says.
+            let code = unsafe {
+                (self.get)(self.context, key.as_ptr(), place.as_mut_ptr().cast(), &raw mut size_bytes)
+            };
+            if code != 0 || size_bytes > MOST_BYTES {
+                return Err(self.failed("get", &key, code));
+            }
+            all.push(place[..size_bytes].to_vec());
+        }
+        self.round += 1;
+        Ok(all)
+    }
+}
+
+/// Starts a world among processes of one machine that share a key-value store. All of them call it, rank `rank` of `ranks` each, with the
+/// same `name`, which no other world of the store has: its keys begin with it. A key is set once.
+///
+/// # Safety
+/// The functions must be as their types describe, for this context; the name a string; the settings null or valid; and the pointer
+/// valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_start_store(
+    rank: c_int,
+    ranks: c_int,
+    name: *const c_char,
+    set: Set,
+    get: Get,
+    context: *mut c_void,
+    settings: *const Settings,
+    comm: *mut *mut Comm,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: as the caller promises, for all three.
+        let (place, builder, name) =
+            unsafe { (out(comm, "the communicator")?, options::builder(settings)?, text(name, "the name")?) };
+        let name = name.ok_or_else(|| argument("the name of the world is NULL"))?.to_owned();
+        let (Some(set), Some(get)) = (set, get) else {
+            return Err(argument("a function of the store is NULL"));
+        };
+        let (rank, ranks) = position(rank, ranks)?;
+        let store = ByStore { rank, ranks, name, set, get, context, round: 0 };
+        *place = Comm::into_raw(builder.bootstrap(store).processes()?);
         Ok(())
     })
 }
@@ -132,6 +244,13 @@ pub unsafe extern "C" fn unisono_start_threads(
         }
         Ok(())
     })
+}
+
+/// The number of a rank, and that of all.
+fn position(rank: c_int, ranks: c_int) -> Result<(usize, usize)> {
+    let ranks = count(ranks)?;
+    let position = usize::try_from(rank).ok().filter(|rank| *rank < ranks);
+    position.map(|rank| (rank, ranks)).ok_or_else(|| argument(format!("rank {rank} is not one of {ranks}")))
 }
 
 /// A number of ranks.

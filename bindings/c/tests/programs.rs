@@ -13,6 +13,8 @@ use unisono_testing::launch;
 /// A build or a program that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(300);
 
+type Test = Box<dyn Fn(&Installed) -> Result<(), Failed> + Send>;
+
 /// The folder in which the library is installed, and programs are built.
 struct Installed(TempDir);
 
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
 }
 
 fn trials(installed: &Arc<Installed>) -> Vec<Trial> {
-    let trial = |name: String, test: Box<dyn Fn(&Installed) -> Result<(), Failed> + Send>| {
+    let trial = |name: String, test: Test| {
         let installed = Arc::clone(installed);
         Trial::test(name, move || test(&installed))
     };
@@ -34,16 +36,20 @@ fn trials(installed: &Arc<Installed>) -> Vec<Trial> {
     for ranks in 1..=4 {
         trials.push(trial(
             format!("every function, {ranks} ranks"),
-            Box::new(move |all| everything(all, &[], ranks)),
+            Box::new(move |all| everything(all, &[], ranks, LAUNCHED)),
         ));
     }
     trials.push(trial(
         "every function, static library".into(),
-        Box::new(|all| everything(all, &["-static-unisono"], 2)),
+        Box::new(|all| everything(all, &[STATIC], 2, LAUNCHED)),
     ));
     trials.push(trial(
         "every function, address sanitizer".into(),
-        Box::new(|all| everything(all, &["-fsanitize=address"], 2)),
+        Box::new(|all| everything(all, &["-fsanitize=address"], 2, LAUNCHED)),
+    ));
+    trials.push(trial(
+        "every function, by a key-value store".into(),
+        Box::new(|all| everything(all, &[], 3, "STORE")),
     ));
     trials.push(trial("the example without MPI".into(), Box::new(without_mpi)));
     trials.push(trial("threads in C++".into(), Box::new(threads)));
@@ -61,6 +67,10 @@ fn trials(installed: &Arc<Installed>) -> Vec<Trial> {
     trials
 }
 
+/// The variable of the folder in which launched ranks find each other; in `STORE`, the program has a key-value store of its own.
+const LAUNCHED: &str = "UNISONO_BOOTSTRAP_DIR";
+/// Links the static library; no option of a compiler's.
+const STATIC: &str = "static";
 const C: [&str; 5] = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror"];
 const CPP: [&str; 5] = ["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror"];
 // What an MPI's own `mpif.h` declares and a program does not use is no mistake of the program's.
@@ -96,13 +106,9 @@ impl Installed {
     fn build(&self, compiler: &str, source: &Path, options: &[&str]) -> String {
         let program = self.0.path().join(source.file_name().unwrap()).with_extension(compiler);
         let mut command = Command::new(compiler);
-        command
-            .args(options.iter().filter(|option| **option != "-static-unisono"))
-            .arg(source)
-            .arg("-o")
-            .arg(&program);
+        command.args(options.iter().filter(|option| **option != STATIC)).arg(source).arg("-o").arg(&program);
         command.args(self.flags(&["--cflags"]));
-        if options.contains(&"-static-unisono") {
+        if options.contains(&STATIC) {
             command.arg(self.lib().join("libunisono.a")).args(["-lpthread", "-ldl", "-lm"]);
         } else {
             command.args(self.flags(&["--libs"])).arg(format!("-Wl,-rpath,{}", self.lib().display()));
@@ -129,12 +135,12 @@ fn target_and_profile() -> (PathBuf, String) {
     (of_profile.parent().expect("profiles are in a folder").to_owned(), profile.to_owned())
 }
 
-fn everything(installed: &Installed, options: &[&str], ranks: usize) -> Result<(), Failed> {
+fn everything(installed: &Installed, options: &[&str], ranks: usize, meet_in: &str) -> Result<(), Failed> {
     let program =
         installed.build("cc", &source("tests/everything.c"), &[&C[..], &["-pedantic"], options].concat());
     let mut command = launch::processes(ranks, &program);
     let folder = tempfile::tempdir()?;
-    command.env("UNISONO_BOOTSTRAP_DIR", folder.path()).env("UNISONO_WARNINGS", "off");
+    command.env(meet_in, folder.path()).env("UNISONO_WARNINGS", "off");
     let ended = launch::run(command, DEADLINE).expect_success();
     assert_eq!(ended.stdout.matches(&format!("of {ranks}: all right\n")).count(), ranks, "{ended:?}");
     Ok(())
