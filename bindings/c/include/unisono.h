@@ -168,18 +168,6 @@ int unisono_all_reduce(unisono_comm *comm,
                        int op,
                        const unisono_call *options);
 
-// The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_all_reduce_async(unisono_comm *comm,
-                             void *data,
-                             size_t count,
-                             int dtype,
-                             int op,
-                             const unisono_call *options,
-                             unisono_request **request);
-
 // Leaves on every rank its own part of the reduction of all arrays (`unisono_own_part`); the rest of the array is
 // undefined.
 //
@@ -192,18 +180,6 @@ int unisono_reduce_scatter(unisono_comm *comm,
                            int op,
                            const unisono_call *options);
 
-// The non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_reduce_scatter_async(unisono_comm *comm,
-                                 void *data,
-                                 size_t count,
-                                 int dtype,
-                                 int op,
-                                 const unisono_call *options,
-                                 unisono_request **request);
-
 // Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
 //
 // Conditions:
@@ -213,17 +189,6 @@ int unisono_all_gather(unisono_comm *comm,
                        size_t count,
                        int dtype,
                        const unisono_call *options);
-
-// The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_all_gather_async(unisono_comm *comm,
-                             void *data,
-                             size_t count,
-                             int dtype,
-                             const unisono_call *options,
-                             unisono_request **request);
 
 // Copies the root's array to every rank.
 //
@@ -235,18 +200,6 @@ int unisono_broadcast(unisono_comm *comm,
                       int dtype,
                       int root,
                       const unisono_call *options);
-
-// The non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_broadcast_async(unisono_comm *comm,
-                            void *data,
-                            size_t count,
-                            int dtype,
-                            int root,
-                            const unisono_call *options,
-                            unisono_request **request);
 
 // Leaves the reduction of all arrays on the root; the other arrays are undefined.
 //
@@ -260,19 +213,6 @@ int unisono_reduce(unisono_comm *comm,
                    int root,
                    const unisono_call *options);
 
-// The non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_reduce_async(unisono_comm *comm,
-                         void *data,
-                         size_t count,
-                         int dtype,
-                         int op,
-                         int root,
-                         const unisono_call *options,
-                         unisono_request **request);
-
 // Every rank contributes its own part of the array (`unisono_own_part`), and the root ends with all parts.
 //
 // Conditions:
@@ -283,18 +223,6 @@ int unisono_gather(unisono_comm *comm,
                    int dtype,
                    int root,
                    const unisono_call *options);
-
-// The non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_gather_async(unisono_comm *comm,
-                         void *data,
-                         size_t count,
-                         int dtype,
-                         int root,
-                         const unisono_call *options,
-                         unisono_request **request);
 
 // Leaves on every rank its own part of the root's array (`unisono_own_part`); except on the root, the rest is undefined.
 //
@@ -307,18 +235,6 @@ int unisono_scatter(unisono_comm *comm,
                     int root,
                     const unisono_call *options);
 
-// The non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_scatter_async(unisono_comm *comm,
-                          void *data,
-                          size_t count,
-                          int dtype,
-                          int root,
-                          const unisono_call *options,
-                          unisono_request **request);
-
 // Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple
 // of that of ranks.
 //
@@ -330,30 +246,11 @@ int unisono_all_to_all(unisono_comm *comm,
                        int dtype,
                        const unisono_call *options);
 
-// The non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_all_to_all_async(unisono_comm *comm,
-                             void *data,
-                             size_t count,
-                             int dtype,
-                             const unisono_call *options,
-                             unisono_request **request);
-
 // Returns once all ranks have called it.
 //
 // Conditions:
 // The handle must be live, and the options null or valid.
 int unisono_barrier(unisono_comm *comm, const unisono_call *options);
-
-// The non-blocking form of `unisono_barrier`.
-//
-// Conditions:
-// The handle must be live, the options null or valid, and the pointer to the request valid.
-int unisono_barrier_async(unisono_comm *comm,
-                          const unisono_call *options,
-                          unisono_request **request);
 
 // Frees a communicator; other ranks that still wait for this one get UNISONO_ERROR_LEFT. Wait for its requests first, and free its
 // groups and memory before or after. NULL is ignored. In a forked child, the handle is forgotten, and the parent's stays valid.
@@ -419,6 +316,109 @@ int unisono_group(unisono_comm *comm,
                   const int *ranks,
                   size_t count,
                   unisono_comm **group);
+
+// The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_all_reduce_async(unisono_comm *comm,
+                             void *data,
+                             size_t count,
+                             int dtype,
+                             int op,
+                             const unisono_call *options,
+                             unisono_request **request);
+
+// The non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_reduce_scatter_async(unisono_comm *comm,
+                                 void *data,
+                                 size_t count,
+                                 int dtype,
+                                 int op,
+                                 const unisono_call *options,
+                                 unisono_request **request);
+
+// The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_all_gather_async(unisono_comm *comm,
+                             void *data,
+                             size_t count,
+                             int dtype,
+                             const unisono_call *options,
+                             unisono_request **request);
+
+// The non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_broadcast_async(unisono_comm *comm,
+                            void *data,
+                            size_t count,
+                            int dtype,
+                            int root,
+                            const unisono_call *options,
+                            unisono_request **request);
+
+// The non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_reduce_async(unisono_comm *comm,
+                         void *data,
+                         size_t count,
+                         int dtype,
+                         int op,
+                         int root,
+                         const unisono_call *options,
+                         unisono_request **request);
+
+// The non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_gather_async(unisono_comm *comm,
+                         void *data,
+                         size_t count,
+                         int dtype,
+                         int root,
+                         const unisono_call *options,
+                         unisono_request **request);
+
+// The non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_scatter_async(unisono_comm *comm,
+                          void *data,
+                          size_t count,
+                          int dtype,
+                          int root,
+                          const unisono_call *options,
+                          unisono_request **request);
+
+// The non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_all_to_all_async(unisono_comm *comm,
+                             void *data,
+                             size_t count,
+                             int dtype,
+                             const unisono_call *options,
+                             unisono_request **request);
+
+// The non-blocking form of `unisono_barrier`.
+//
+// Conditions:
+// The handle must be live, the options null or valid, and the pointer to the request valid.
+int unisono_barrier_async(unisono_comm *comm,
+                          const unisono_call *options,
+                          unisono_request **request);
 
 // Allocates registered memory of `size_bytes`, zeroed and aligned to a page. Other ranks need not do the same.
 //

@@ -1,4 +1,4 @@
-//! Collectives, blocking and non-blocking.
+//! Blocking collectives.
 //!
 //! All work in place, on `count` elements at `data`, which may be NULL if `count` is 0. All ranks make the same calls in the same
 //! order, with the same `count`, type, reduction and root; ranks that differ get UNISONO_ERROR_MISMATCH, whose text names both.
@@ -7,15 +7,14 @@ use std::ffi::{c_int, c_void};
 
 use unisono::{Communicator, DType, Element, ReduceOp};
 
-use super::comm::{Comm, on, out};
+use super::comm::{Comm, on};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
-use super::requests::Request;
 use super::values::{self, Lent, with_type};
 
 /// A collective, with its arguments checked.
 #[derive(Debug, Clone, Copy)]
-enum Operation {
+pub(crate) enum Operation {
     AllReduce(ReduceOp),
     ReduceScatter(ReduceOp),
     AllGather,
@@ -28,10 +27,10 @@ enum Operation {
 
 /// The array of a call.
 #[derive(Clone, Copy)]
-struct Array {
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
+pub(crate) struct Array {
+    pub(crate) data: *mut c_void,
+    pub(crate) count: usize,
+    pub(crate) dtype: c_int,
 }
 
 impl Operation {
@@ -47,23 +46,6 @@ impl Operation {
             Self::AllToAll => comm.all_to_all(values).map(drop),
         }
     }
-
-    fn non_blocking<T: Element>(
-        self,
-        comm: &mut Communicator,
-        values: Lent<T>,
-    ) -> unisono::Result<unisono::Request<Lent<T>>> {
-        match self {
-            Self::AllReduce(op) => comm.all_reduce_async(values, op),
-            Self::ReduceScatter(op) => comm.reduce_scatter_async(values, op),
-            Self::AllGather => comm.all_gather_async(values),
-            Self::Broadcast(root) => comm.broadcast_async(values, root),
-            Self::Reduce(op, root) => comm.reduce_async(values, op, root),
-            Self::Gather(root) => comm.gather_async(values, root),
-            Self::Scatter(root) => comm.scatter_async(values, root),
-            Self::AllToAll => comm.all_to_all_async(values),
-        }
-    }
 }
 
 /// A rank argument.
@@ -76,7 +58,7 @@ pub(crate) fn rank(comm: &Communicator, rank: c_int, what: &str) -> Result<usize
     found.ok_or_else(|| argument(format!("the {what} is {rank}, in a communicator of {ranks} ranks")))
 }
 
-fn checked(comm: &Communicator, array: Array, operation: Operation) -> Result<DType> {
+pub(crate) fn checked(comm: &Communicator, array: Array, operation: Operation) -> Result<DType> {
     let (count, ranks) = (array.count, comm.ranks());
     if matches!(operation, Operation::AllToAll) && !count.is_multiple_of(ranks) {
         return Err(argument(format!(
@@ -108,34 +90,6 @@ unsafe fn blocking(
     unsafe { on(comm, body) }
 }
 
-/// # Safety
-/// As [`blocking`], where the program leaves the array alone until it has waited for the request; the pointer to the request must
-/// be null or valid for writing.
-unsafe fn non_blocking(
-    comm: *mut Comm,
-    array: Array,
-    options: *const Call,
-    request: *mut *mut Request,
-    operation: impl FnOnce(&Communicator) -> Result<Operation>,
-) -> c_int {
-    let body = |comm: &mut Communicator| {
-        let operation = operation(comm)?;
-        // SAFETY: as the caller promises.
-        let request = unsafe { out(request, "the request")? };
-        with_type!(checked(comm, array, operation)?, T => {
-            // SAFETY: as the caller promises, for the array and the options.
-            let started = unsafe {
-                let values = Lent::<T>::new(array.data, array.count)?;
-                options::call(comm, options, |comm| operation.non_blocking(comm, values))?
-            };
-            *request = Request::into_raw(started);
-            Ok(())
-        })
-    };
-    // SAFETY: as the caller promises.
-    unsafe { on(comm, body) }
-}
-
 /// Leaves the reduction of all arrays on every rank, bitwise identical.
 ///
 /// # Safety
@@ -152,28 +106,6 @@ pub unsafe extern "C" fn unisono_all_reduce(
     // SAFETY: as the caller promises.
     unsafe {
         blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllReduce(values::op(op)?)))
-    }
-}
-
-/// The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
-///
-/// # Safety
-/// As the blocking form; the pointer to the request must be valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_all_reduce_async(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    op: c_int,
-    options: *const Call,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::AllReduce(values::op(op)?))
-        })
     }
 }
 
@@ -199,28 +131,6 @@ pub unsafe extern "C" fn unisono_reduce_scatter(
     }
 }
 
-/// The non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
-///
-/// # Safety
-/// As the blocking form; the pointer to the request must be valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_reduce_scatter_async(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    op: c_int,
-    options: *const Call,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::ReduceScatter(values::op(op)?))
-        })
-    }
-}
-
 /// Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
 ///
 /// # Safety
@@ -235,25 +145,6 @@ pub unsafe extern "C" fn unisono_all_gather(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe { blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllGather)) }
-}
-
-/// The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
-///
-/// # Safety
-/// As the blocking form; the pointer to the request must be valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_all_gather_async(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    options: *const Call,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |_| Ok(Operation::AllGather))
-    }
 }
 
 /// Copies the root's array to every rank.
@@ -272,28 +163,6 @@ pub unsafe extern "C" fn unisono_broadcast(
     // SAFETY: as the caller promises.
     unsafe {
         blocking(comm, Array { data, count, dtype }, options, |comm| {
-            Ok(Operation::Broadcast(rank(comm, root, "root")?))
-        })
-    }
-}
-
-/// The non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
-///
-/// # Safety
-/// As the blocking form; the pointer to the request must be valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_broadcast_async(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    root: c_int,
-    options: *const Call,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
             Ok(Operation::Broadcast(rank(comm, root, "root")?))
         })
     }
@@ -321,29 +190,6 @@ pub unsafe extern "C" fn unisono_reduce(
     }
 }
 
-/// The non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
-///
-/// # Safety
-/// As the blocking form; the pointer to the request must be valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_reduce_async(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    op: c_int,
-    root: c_int,
-    options: *const Call,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
-            Ok(Operation::Reduce(values::op(op)?, rank(comm, root, "root")?))
-        })
-    }
-}
-
 /// Every rank contributes its own part of the array (`unisono_own_part`), and the root ends with all parts.
 ///
 /// # Safety
@@ -360,28 +206,6 @@ pub unsafe extern "C" fn unisono_gather(
     // SAFETY: as the caller promises.
     unsafe {
         blocking(comm, Array { data, count, dtype }, options, |comm| {
-            Ok(Operation::Gather(rank(comm, root, "root")?))
-        })
-    }
-}
-
-/// The non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
-///
-/// # Safety
-/// As the blocking form; the pointer to the request must be valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_gather_async(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    root: c_int,
-    options: *const Call,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
             Ok(Operation::Gather(rank(comm, root, "root")?))
         })
     }
@@ -408,28 +232,6 @@ pub unsafe extern "C" fn unisono_scatter(
     }
 }
 
-/// The non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
-///
-/// # Safety
-/// As the blocking form; the pointer to the request must be valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_scatter_async(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    root: c_int,
-    options: *const Call,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
-            Ok(Operation::Scatter(rank(comm, root, "root")?))
-        })
-    }
-}
-
 /// Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple
 /// of that of ranks.
 ///
@@ -447,23 +249,6 @@ pub unsafe extern "C" fn unisono_all_to_all(
     unsafe { blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllToAll)) }
 }
 
-/// The non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
-///
-/// # Safety
-/// As the blocking form; the pointer to the request must be valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_all_to_all_async(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    options: *const Call,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, |_| Ok(Operation::AllToAll)) }
-}
-
 /// Returns once all ranks have called it.
 ///
 /// # Safety
@@ -472,28 +257,6 @@ pub unsafe extern "C" fn unisono_all_to_all_async(
 pub unsafe extern "C" fn unisono_barrier(comm: *mut Comm, options: *const Call) -> c_int {
     // SAFETY: as the caller promises.
     let body = |comm: &mut Communicator| unsafe { options::call(comm, options, Communicator::barrier) };
-    // SAFETY: as the caller promises.
-    unsafe { on(comm, body) }
-}
-
-/// The non-blocking form of `unisono_barrier`.
-///
-/// # Safety
-/// The handle must be live, the options null or valid, and the pointer to the request valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_barrier_async(
-    comm: *mut Comm,
-    options: *const Call,
-    request: *mut *mut Request,
-) -> c_int {
-    let body = |comm: &mut Communicator| {
-        // SAFETY: as the caller promises.
-        let request = unsafe { out(request, "the request")? };
-        // SAFETY: as the caller promises.
-        let started = unsafe { options::call(comm, options, Communicator::barrier_async)? };
-        *request = Request::into_raw(started);
-        Ok(())
-    };
     // SAFETY: as the caller promises.
     unsafe { on(comm, body) }
 }

@@ -9,6 +9,7 @@ pub mod collectives;
 pub mod comm;
 pub mod errors;
 pub mod groups;
+pub mod in_flight;
 pub mod memory;
 pub mod messages;
 pub mod options;

@@ -1,0 +1,250 @@
+//! Non-blocking collectives. They match the blocking forms: one rank may block where another does not.
+
+use std::ffi::{c_int, c_void};
+
+use unisono::{Communicator, Element};
+
+use super::collectives::{Array, Operation, checked, rank};
+use super::comm::{Comm, on, out};
+use super::errors::Result;
+use super::options::{self, Call};
+use super::requests::Request;
+use super::values::{self, Lent, with_type};
+
+impl Operation {
+    fn non_blocking<T: Element>(
+        self,
+        comm: &mut Communicator,
+        values: Lent<T>,
+    ) -> unisono::Result<unisono::Request<Lent<T>>> {
+        match self {
+            Self::AllReduce(op) => comm.all_reduce_async(values, op),
+            Self::ReduceScatter(op) => comm.reduce_scatter_async(values, op),
+            Self::AllGather => comm.all_gather_async(values),
+            Self::Broadcast(root) => comm.broadcast_async(values, root),
+            Self::Reduce(op, root) => comm.reduce_async(values, op, root),
+            Self::Gather(root) => comm.gather_async(values, root),
+            Self::Scatter(root) => comm.scatter_async(values, root),
+            Self::AllToAll => comm.all_to_all_async(values),
+        }
+    }
+}
+
+/// # Safety
+/// As [`super::collectives`] asks for, where the program leaves the array alone until it has waited for the request; the pointer to the request must
+/// be null or valid for writing.
+unsafe fn non_blocking(
+    comm: *mut Comm,
+    array: Array,
+    options: *const Call,
+    request: *mut *mut Request,
+    operation: impl FnOnce(&Communicator) -> Result<Operation>,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        let operation = operation(comm)?;
+        // SAFETY: as the caller promises.
+        let request = unsafe { out(request, "the request")? };
+        with_type!(checked(comm, array, operation)?, T => {
+            // SAFETY: as the caller promises, for the array and the options.
+            let started = unsafe {
+                let values = Lent::<T>::new(array.data, array.count)?;
+                options::call(comm, options, |comm| operation.non_blocking(comm, values))?
+            };
+            *request = Request::into_raw(started);
+            Ok(())
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_reduce_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
+            Ok(Operation::AllReduce(values::op(op)?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_reduce_scatter_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
+            Ok(Operation::ReduceScatter(values::op(op)?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_gather_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |_| Ok(Operation::AllGather))
+    }
+}
+
+/// The non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_broadcast_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
+            Ok(Operation::Broadcast(rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_reduce_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    root: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
+            Ok(Operation::Reduce(values::op(op)?, rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gather_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
+            Ok(Operation::Gather(rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_scatter_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
+            Ok(Operation::Scatter(rank(comm, root, "root")?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_to_all_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, |_| Ok(Operation::AllToAll)) }
+}
+
+/// The non-blocking form of `unisono_barrier`.
+///
+/// # Safety
+/// The handle must be live, the options null or valid, and the pointer to the request valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_barrier_async(
+    comm: *mut Comm,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let request = unsafe { out(request, "the request")? };
+        // SAFETY: as the caller promises.
+        let started = unsafe { options::call(comm, options, Communicator::barrier_async)? };
+        *request = Request::into_raw(started);
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
