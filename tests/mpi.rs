@@ -207,8 +207,7 @@ fn drops(mut comm: Communicator) {
     (0..64).for_each(|_| round(&mut comm));
     let (files_then, bytes_then) = in_use();
     assert_eq!(files_then, files);
-    // The others may not have noticed yet what this rank dropped last; and `malloc` reserves this much for another thread that
-    // allocates for the first time. All rounds together are twice that.
+    // What `malloc` reserves for another thread; and the others may not have noticed yet what this rank dropped last.
     const ARENA: usize = 64 << 20;
     assert!(bytes_then <= bytes + ARENA + 8 * BYTES, "{bytes_then} instead of {bytes} bytes are mapped");
 
