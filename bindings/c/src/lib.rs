@@ -1,7 +1,7 @@
 //! Unisono for C, C++ and Fortran. cbindgen generates `include/unisono.h` from this crate.
 //!
-//! The library is not linked with MPI: a world starts by a callback that gathers a few bytes from its ranks, by the environment
-//! that a launcher sets, or by threads. So one library serves programs over any MPI, and over none.
+//! The library is not linked with MPI: a world starts by a callback that gathers a few bytes from its ranks, by a key-value store,
+//! by the environment that a launcher sets, or by threads. So one library serves programs over any MPI, and over none.
 //!
 //! No function lets a panic out, installs a handler, or ends the process, unless [`options::Settings::end_job`] asks for it.
 
