@@ -134,32 +134,44 @@ impl<'a> Waiting<'a> {
         mut poll: impl FnMut() -> Result<Poll<R>, Failure>,
         mut look_around: impl FnMut(Rank, &Self) -> Result<Sight, Failure>,
     ) -> Result<R, Failure> {
-        let mut fails = None;
         loop {
             let other = match poll()? {
                 Poll::Done(result) => return Ok(result),
-                Poll::Progress => {
-                    fails = None;
-                    continue;
-                }
+                Poll::Progress => continue,
                 Poll::WaitsFor(other) => other,
             };
-            if let Some(failure) = fails {
-                return Err(failure);
+            let paused = self.pause_for(other);
+            if matches!(paused, Ok(false)) {
+                continue;
             }
-            match self.pause_for(other) {
-                Ok(false) => {}
-                Ok(true) => {
-                    if let Sight::Hopeless(failure) = look_around(other, &self)? {
-                        fails = Some(failure);
-                    }
+            if let Some(failure) = self.check(other, paused, &mut look_around)? {
+                match poll()? {
+                    Poll::Done(result) => return Ok(result),
+                    Poll::Progress => {}
+                    Poll::WaitsFor(_) => return Err(failure),
                 }
-                Err(late @ Failure::Timeout { .. }) => {
-                    look_around(other, &self)?;
-                    fails = Some(late);
-                }
-                Err(failure) => return Err(failure),
             }
+        }
+    }
+
+    /// Checks the rank that is waited for. Returns why the wait fails, unless one more poll sees something.
+    #[cold]
+    fn check(
+        &self,
+        other: Rank,
+        paused: Result<bool, Failure>,
+        look_around: &mut impl FnMut(Rank, &Self) -> Result<Sight, Failure>,
+    ) -> Result<Option<Failure>, Failure> {
+        match paused {
+            Ok(_) => Ok(match look_around(other, self)? {
+                Sight::Nothing => None,
+                Sight::Hopeless(failure) => Some(failure),
+            }),
+            Err(late @ Failure::Timeout { .. }) => {
+                look_around(other, self)?;
+                Ok(Some(late))
+            }
+            Err(failure) => Err(failure),
         }
     }
 
