@@ -32,7 +32,7 @@ impl Gpu {
         let count = span.size_bytes();
         let of = StagedPlan::segments(count);
         let ranges = |segment, is_copied: bool| {
-            let elements = StagedPlan::by_vendor(count, segment, of);
+            let elements = StagedPlan::contiguous(count, segment, of);
             is_copied.then_some(elements).into_iter().collect::<Vec<_>>()
         };
         self.down.wait(&moment(stream)?).map_err(cuda("order of streams"))?;

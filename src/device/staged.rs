@@ -98,7 +98,7 @@ impl Pipeline<'_> {
 
     fn by_vendor(&mut self, number: usize, call: Option<&VendorCall>, span: &mut Span<'_>) -> Result<()> {
         let Call { dtype, count, .. } = *self.task.call;
-        let whole = StagedPlan::by_vendor(count, number, self.segments);
+        let whole = StagedPlan::contiguous(count, number, self.segments);
         let part = |&chunks: &Chunks| self.staged.part(&whole, chunks);
         let parts = |parts: &[Chunks]| parts.iter().map(part).collect::<Vec<_>>();
         let size_bytes = dtype.size_bytes();

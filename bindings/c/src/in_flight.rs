@@ -5,10 +5,10 @@ use std::ffi::{c_int, c_void};
 use unisono::{Communicator, Element};
 
 use super::collectives::{Array, Operation, checked, rank};
-use super::comm::{Comm, on, out};
+use super::comm::Comm;
 use super::errors::Result;
 use super::options::{self, Call};
-use super::requests::Request;
+use super::requests::{Request, start_on, started};
 use super::values::{self, Lent, with_type};
 
 impl Operation {
@@ -31,8 +31,7 @@ impl Operation {
 }
 
 /// # Safety
-/// As [`super::collectives`] asks for, where the program leaves the array alone until it has waited for the request; the pointer to the request must
-/// be null or valid for writing.
+/// As [`start_on`] and [`started`].
 unsafe fn non_blocking(
     comm: *mut Comm,
     array: Array,
@@ -40,22 +39,16 @@ unsafe fn non_blocking(
     request: *mut *mut Request,
     operation: impl FnOnce(&Communicator) -> Result<Operation>,
 ) -> c_int {
-    let body = |comm: &mut Communicator| {
+    let start = |comm: &mut Communicator| {
         let operation = operation(comm)?;
-        // SAFETY: as the caller promises.
-        let request = unsafe { out(request, "the request")? };
         with_type!(checked(comm, array, operation)?, T => {
-            // SAFETY: as the caller promises, for the array and the options.
-            let started = unsafe {
-                let values = Lent::<T>::new(array.data, array.count)?;
-                options::call(comm, options, |comm| operation.non_blocking(comm, values))?
-            };
-            *request = Request::into_raw(started);
-            Ok(())
+            let start = |comm: &mut Communicator, values: Lent<T>| operation.non_blocking(comm, values);
+            // SAFETY: as the caller promises.
+            unsafe { started(comm, (array.data, array.count), options, start) }
         })
     };
     // SAFETY: as the caller promises.
-    unsafe { on(comm, body) }
+    unsafe { start_on(comm, request, start) }
 }
 
 /// The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
@@ -237,14 +230,11 @@ pub unsafe extern "C" fn unisono_barrier_async(
     options: *const Call,
     request: *mut *mut Request,
 ) -> c_int {
-    let body = |comm: &mut Communicator| {
-        // SAFETY: as the caller promises.
-        let request = unsafe { out(request, "the request")? };
+    let start = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
         let started = unsafe { options::call(comm, options, Communicator::barrier_async)? };
-        *request = Request::into_raw(started);
-        Ok(())
+        Ok(Request::into_raw(started))
     };
     // SAFETY: as the caller promises.
-    unsafe { on(comm, body) }
+    unsafe { start_on(comm, request, start) }
 }

@@ -4,13 +4,13 @@
 
 use std::ffi::{c_int, c_void};
 
-use unisono::{Communicator, Element};
+use unisono::Communicator;
 
 use super::collectives::rank;
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
-use super::requests::Request;
+use super::requests::{Request, start_on, started};
 use super::values::{self, Lent, with_type};
 
 /// The other rank of a message.
@@ -158,36 +158,4 @@ pub unsafe extern "C" fn unisono_receive_async(
     };
     // SAFETY: as the caller promises.
     unsafe { start_on(comm, request, start) }
-}
-
-/// # Safety
-/// As [`Lent::new`] and [`options::call`].
-unsafe fn started<T: Element>(
-    comm: &mut Communicator,
-    (data, count): (*mut c_void, usize),
-    options: *const Call,
-    start: impl FnOnce(&mut Communicator, Lent<T>) -> unisono::Result<unisono::Request<Lent<T>>>,
-) -> Result<*mut Request> {
-    // SAFETY: as the caller promises.
-    unsafe {
-        let values = Lent::new(data, count)?;
-        Ok(Request::into_raw(options::call(comm, options, |comm| start(comm, values))?))
-    }
-}
-
-/// # Safety
-/// The handle must be null or live, and the pointer null or valid for writing.
-unsafe fn start_on(
-    comm: *mut Comm,
-    request: *mut *mut Request,
-    start: impl FnOnce(&mut Communicator) -> Result<*mut Request>,
-) -> c_int {
-    let body = |comm: &mut Communicator| {
-        // SAFETY: as the caller promises.
-        let request = unsafe { out(request, "the request")? };
-        *request = start(comm)?;
-        Ok(())
-    };
-    // SAFETY: as the caller promises.
-    unsafe { on(comm, body) }
 }

@@ -1,9 +1,13 @@
 //! Non-blocking calls in flight.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
-use super::comm::{Owner, out};
+use unisono::{Communicator, Element};
+
+use super::comm::{Comm, Owner, on, out};
 use super::errors::{Result, argument, guarded};
+use super::options::{self, Call};
+use super::values::Lent;
 
 /// A non-blocking call. Every one must be waited for.
 pub struct Request {
@@ -82,4 +86,40 @@ pub unsafe extern "C" fn unisono_wait(request: *mut *mut Request) -> c_int {
 
 fn missing() -> super::errors::Failure {
     argument("the request is NULL")
+}
+
+/// Starts a call on an array of the program's.
+///
+/// # Safety
+/// As [`Lent::new`] and [`options::call`].
+pub(crate) unsafe fn started<T: Element>(
+    comm: &mut Communicator,
+    (data, count): (*mut c_void, usize),
+    options: *const Call,
+    start: impl FnOnce(&mut Communicator, Lent<T>) -> unisono::Result<unisono::Request<Lent<T>>>,
+) -> Result<*mut Request> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let values = Lent::new(data, count)?;
+        Ok(Request::into_raw(options::call(comm, options, |comm| start(comm, values))?))
+    }
+}
+
+/// Runs the body of a function that starts a call, and hands its request to the program.
+///
+/// # Safety
+/// The handle must be null or live, and the pointer null or valid for writing.
+pub(crate) unsafe fn start_on(
+    comm: *mut Comm,
+    request: *mut *mut Request,
+    start: impl FnOnce(&mut Communicator) -> Result<*mut Request>,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let request = unsafe { out(request, "the request")? };
+        *request = start(comm)?;
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
 }

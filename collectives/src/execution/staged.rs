@@ -121,8 +121,8 @@ impl StagedPlan {
         acts(segments).filter(has_part).collect()
     }
 
-    /// The elements of segment `number` of `of`, of an array of `count` elements, on which a vendor works: contiguous.
-    pub fn by_vendor(count: usize, number: usize, of: usize) -> Range<usize> {
+    /// The elements of segment `number` of `of`, of an array of `count` elements, in one range, as a vendor needs them.
+    pub fn contiguous(count: usize, number: usize, of: usize) -> Range<usize> {
         Segment { number, of, count }.whole()
     }
 
@@ -136,7 +136,7 @@ impl StagedPlan {
     pub fn on_host_of(&self, count: usize, number: usize, of: usize) -> Vec<Range<usize>> {
         let Some(host) = &self.host else { return Vec::new() };
         if self.is_contiguous {
-            let whole = Self::by_vendor(count, number, of);
+            let whole = Self::contiguous(count, number, of);
             return Vec::from([segments::shifted(self.part(&whole, host.chunks), whole.start)]);
         }
         Segment { number, of, count }.of_each_chunk(self.chunk_count)
