@@ -61,6 +61,7 @@ mod system;
 mod transport;
 pub mod tuning;
 mod watchdog;
+mod while_waiting;
 mod world;
 
 pub use call::{Call, Memory, Ran, Why};
@@ -79,6 +80,7 @@ pub use run::{refuse, run, run_threads};
 pub use select::Choice;
 pub use transport::Bootstrap;
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
+pub use while_waiting::{WhileWaiting, while_waiting};
 pub use world::{Builder, Unisono, threads, try_threads};
 
 #[cfg(feature = "nccl")]

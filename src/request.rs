@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::collective::Engine;
 use crate::error::{Error, Result};
@@ -57,17 +57,22 @@ impl<B> Request<B> {
 
     /// Waits until the call is done, without taking the buffer.
     pub fn wait_until_done(&self) {
+        // The call has a deadline, so the wait ends.
+        while !self.wait_for(Duration::MAX) {}
+    }
+
+    /// Waits until the call is done, but not longer than this; returns whether it is done.
+    pub fn wait_for(&self, timeout: Duration) -> bool {
         for _ in 0..YIELDS {
             if self.is_done() {
-                return;
+                return true;
             }
             std::thread::yield_now();
         }
-        // The call has a deadline, so the wait ends.
-        let mut result = lock(&self.outcome.result);
-        while result.is_none() {
-            result = self.outcome.done.wait(result).unwrap_or_else(PoisonError::into_inner);
-        }
+        let result = lock(&self.outcome.result);
+        let waited = self.outcome.done.wait_timeout_while(result, timeout, |result| result.is_none());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        self.is_done()
     }
 
     /// Waits until the call is done, and returns the buffer (`MPI_Wait`).

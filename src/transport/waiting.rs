@@ -7,6 +7,7 @@ use unisono_collectives::Rank;
 use super::Failure;
 use crate::error::Error;
 use crate::status::StatusBoard;
+use crate::while_waiting;
 
 /// Polls between clock readings: reading the clock costs as much as polling.
 const LOOKS_BETWEEN_CLOCKS: u32 = 256;
@@ -205,6 +206,10 @@ impl<'a> Waiting<'a> {
         if let Some((by, cause)) = self.status.failed() {
             return Err(Hopeless::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }
+        while_waiting::run().map_err(|cause| {
+            let rank = self.status.rank();
+            Hopeless::Failed(Error::Aborted { rank, by: rank, cause })
+        })?;
         let Deadlines { timeout, quiet } = *self.deadlines;
         let is_over = now - times.resumed > timeout || times.waited > timeout.max(quiet);
         if is_over { Err(Hopeless::Overdue(times.waited)) } else { Ok(true) }

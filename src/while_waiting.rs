@@ -1,0 +1,76 @@
+//! A function of the program that runs while a thread waits for other ranks.
+
+use std::cell::Cell;
+
+/// A function that runs during waits. An error ends the wait.
+pub type WhileWaiting = fn() -> Result<(), String>;
+
+thread_local! {
+    static CURRENT: Cell<Option<WhileWaiting>> = const { Cell::new(None) };
+}
+
+/// Makes calls that, while this thread waits for other ranks, run a function of the program: to hear an interrupt, or to make
+/// progress with something else.
+///
+/// It runs about every 100 µs in waits that are longer than that, and not at all in shorter ones. It must not use the communicator.
+/// If it returns an error, the call fails with [`Error::Aborted`](crate::Error::Aborted) and this cause, on all ranks. It does not
+/// run on the communication thread, for calls in flight.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+///
+/// fn interrupt() -> Result<(), String> {
+///     if INTERRUPTED.load(Ordering::Relaxed) { Err("interrupted".to_owned()) } else { Ok(()) }
+/// }
+///
+/// let ended = unisono::threads(2, |mut comm| {
+///     if comm.rank() == 1 {
+///         INTERRUPTED.store(true, Ordering::Relaxed);
+///         std::thread::sleep(std::time::Duration::from_millis(100));
+///     }
+///     unisono::while_waiting(interrupt, || comm.barrier())
+/// });
+/// assert!(ended[0].as_ref().unwrap_err().to_string().contains("interrupted"), "{ended:?}");
+/// ```
+pub fn while_waiting<R>(look: WhileWaiting, calls: impl FnOnce() -> R) -> R {
+    let _before = Before(CURRENT.replace(Some(look)));
+    calls()
+}
+
+/// Restores the function of the calls around, also if a call panics.
+struct Before(Option<WhileWaiting>);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
+    }
+}
+
+/// Runs the function of this thread, if it has one.
+///
+/// # Errors
+/// The cause for which the program ends the wait.
+pub(crate) fn run() -> Result<(), String> {
+    CURRENT.get().map_or(Ok(()), |look| look())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_function_is_that_of_the_innermost_scope() {
+        let cause = |cause: &str| Err(cause.to_owned());
+        while_waiting(
+            || Err("outer".to_owned()),
+            || {
+                assert_eq!(run(), cause("outer"));
+                while_waiting(|| Err("inner".to_owned()), || assert_eq!(run(), cause("inner")));
+                assert_eq!(run(), cause("outer"));
+            },
+        );
+        assert_eq!(run(), Ok(()));
+    }
+}
