@@ -5,25 +5,13 @@
 
 use std::ffi::{c_int, c_void};
 
-use unisono::{Communicator, DType, Element, ReduceOp};
+use unisono::{Communicator, DType};
+use unisono_bindings::{Operation, with_type};
 
 use super::comm::{Comm, on};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
-use super::values::{self, Lent, with_type};
-
-/// A collective, with its arguments checked.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Operation {
-    AllReduce(ReduceOp),
-    ReduceScatter(ReduceOp),
-    AllGather,
-    Broadcast(usize),
-    Reduce(ReduceOp, usize),
-    Gather(usize),
-    Scatter(usize),
-    AllToAll,
-}
+use super::values::{self, lent};
 
 /// The array of a call.
 #[derive(Clone, Copy)]
@@ -31,21 +19,6 @@ pub(crate) struct Array {
     pub(crate) data: *mut c_void,
     pub(crate) count: usize,
     pub(crate) dtype: c_int,
-}
-
-impl Operation {
-    fn blocking<T: Element>(self, comm: &mut Communicator, values: &mut [T]) -> unisono::Result<()> {
-        match self {
-            Self::AllReduce(op) => comm.all_reduce(values, op).map(drop),
-            Self::ReduceScatter(op) => comm.reduce_scatter(values, op).map(|_| ()),
-            Self::AllGather => comm.all_gather(values).map(drop),
-            Self::Broadcast(root) => comm.broadcast(values, root).map(drop),
-            Self::Reduce(op, root) => comm.reduce(values, op, root).map(drop),
-            Self::Gather(root) => comm.gather(values, root).map(drop),
-            Self::Scatter(root) => comm.scatter(values, root).map(|_| ()),
-            Self::AllToAll => comm.all_to_all(values).map(drop),
-        }
-    }
 }
 
 /// A rank argument.
@@ -59,17 +32,12 @@ pub(crate) fn rank(comm: &Communicator, rank: c_int, what: &str) -> Result<usize
 }
 
 pub(crate) fn checked(comm: &Communicator, array: Array, operation: Operation) -> Result<DType> {
-    let (count, ranks) = (array.count, comm.ranks());
-    if matches!(operation, Operation::AllToAll) && !count.is_multiple_of(ranks) {
-        return Err(argument(format!(
-            "an all-to-all of {count} elements, which are not {ranks} equal blocks"
-        )));
-    }
+    operation.check(array.count, comm.ranks()).map_err(argument)?;
     values::dtype(array.dtype)
 }
 
 /// # Safety
-/// The handle must be null or live; the array must be as [`Lent::new`] asks for, and the options as [`options::call`].
+/// The handle must be null or live; the array must be as [`lent`] asks for, and the options as [`options::call`].
 unsafe fn blocking(
     comm: *mut Comm,
     array: Array,
@@ -81,7 +49,7 @@ unsafe fn blocking(
         with_type!(checked(comm, array, operation)?, T => {
             // SAFETY: as the caller promises, for the array and the options.
             unsafe {
-                let mut values = Lent::<T>::new(array.data, array.count)?;
+                let mut values = lent::<T>(array.data, array.count)?;
                 options::call(comm, options, |comm| operation.blocking(comm, &mut values))
             }
         })

@@ -2,9 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::process;
 
 use unisono::Communicator;
+use unisono_bindings::Owner;
 
 use super::errors::{Result, argument, guarded};
 
@@ -13,34 +13,6 @@ use super::errors::{Result, argument, guarded};
 pub struct Comm {
     inner: Communicator,
     owner: Owner,
-}
-
-/// The process that created a handle. In a child that `fork` made, a copy of the handle must not be used: it is the parent's rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owner(u32);
-
-impl Owner {
-    pub(crate) fn this_process() -> Self {
-        Self(process::id())
-    }
-
-    /// # Errors
-    /// If this is a forked child of the owner.
-    pub(crate) fn check(self) -> Result<()> {
-        if self == Self::this_process() {
-            return Ok(());
-        }
-        Err(argument(format!("the handle belongs to process {}: a forked child cannot use it", self.0)))
-    }
-
-    /// Drops a handle, but not in a forked child, where that would tell other ranks that the parent has left.
-    pub(crate) fn free<T>(self, handle: T) {
-        if self == Self::this_process() {
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(handle)));
-        } else {
-            std::mem::forget(handle);
-        }
-    }
 }
 
 impl Comm {
@@ -57,7 +29,7 @@ impl Comm {
 pub(crate) unsafe fn communicator<'a>(comm: *mut Comm) -> Result<&'a mut Communicator> {
     // SAFETY: as the caller promises.
     let comm = unsafe { comm.as_mut() }.ok_or_else(|| argument("the communicator is NULL"))?;
-    comm.owner.check()?;
+    comm.owner.check().map_err(argument)?;
     Ok(&mut comm.inner)
 }
 

@@ -2,33 +2,15 @@
 
 use std::ffi::{c_int, c_void};
 
-use unisono::{Communicator, Element};
+use unisono::Communicator;
+use unisono_bindings::{Lent, Operation, with_type};
 
-use super::collectives::{Array, Operation, checked, rank};
+use super::collectives::{Array, checked, rank};
 use super::comm::Comm;
 use super::errors::Result;
 use super::options::{self, Call};
 use super::requests::{Request, start_on, started};
-use super::values::{self, Lent, with_type};
-
-impl Operation {
-    fn non_blocking<T: Element>(
-        self,
-        comm: &mut Communicator,
-        values: Lent<T>,
-    ) -> unisono::Result<unisono::Request<Lent<T>>> {
-        match self {
-            Self::AllReduce(op) => comm.all_reduce_async(values, op),
-            Self::ReduceScatter(op) => comm.reduce_scatter_async(values, op),
-            Self::AllGather => comm.all_gather_async(values),
-            Self::Broadcast(root) => comm.broadcast_async(values, root),
-            Self::Reduce(op, root) => comm.reduce_async(values, op, root),
-            Self::Gather(root) => comm.gather_async(values, root),
-            Self::Scatter(root) => comm.scatter_async(values, root),
-            Self::AllToAll => comm.all_to_all_async(values),
-        }
-    }
-}
+use super::values;
 
 /// # Safety
 /// As [`start_on`] and [`started`].

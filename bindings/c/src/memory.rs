@@ -4,8 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use unisono::{Communicator, Registered};
+use unisono_bindings::Owner;
 
-use super::comm::{Comm, Owner, on, out};
+use super::comm::{Comm, on, out};
 use super::errors::argument;
 
 /// Registered memory: a collective on any part of it needs no copy.

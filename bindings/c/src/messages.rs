@@ -5,13 +5,14 @@
 use std::ffi::{c_int, c_void};
 
 use unisono::Communicator;
+use unisono_bindings::with_type;
 
 use super::collectives::rank;
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
 use super::requests::{Request, start_on, started};
-use super::values::{self, Lent, with_type};
+use super::values::{self, lent};
 
 /// The other rank of a message.
 fn other(comm: &Communicator, number: c_int, what: &str) -> Result<usize> {
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn unisono_send(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises; it is only read from.
             unsafe {
-                let values = Lent::<T>::new(data.cast_mut(), count)?;
+                let values = lent::<T>(data.cast_mut(), count)?;
                 options::call(comm, options, |comm| comm.send(&values, to))
             }
         })
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn unisono_receive(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
-                let mut values = Lent::<T>::new(data, count)?;
+                let mut values = lent::<T>(data, count)?;
                 options::call(comm, options, |comm| comm.receive(&mut values, from))
             }
         })
@@ -98,7 +99,7 @@ pub unsafe extern "C" fn unisono_receive_any(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             let sender = unsafe {
-                let mut values = Lent::<T>::new(data, count)?;
+                let mut values = lent::<T>(data, count)?;
                 options::call(comm, options, |comm| comm.receive_any(&mut values))?
             };
             *from = sender as c_int;

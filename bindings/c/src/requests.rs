@@ -3,11 +3,12 @@
 use std::ffi::{c_int, c_void};
 
 use unisono::{Communicator, Element};
+use unisono_bindings::{Lent, Owner};
 
-use super::comm::{Comm, Owner, on, out};
+use super::comm::{Comm, on, out};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Call};
-use super::values::Lent;
+use super::values::lent;
 
 /// A non-blocking call. Every one must be waited for.
 pub struct Request {
@@ -54,7 +55,7 @@ pub unsafe extern "C" fn unisono_test(request: *const Request, is_done: *mut c_i
         // SAFETY: as the caller promises, for both.
         let (request, is_done) =
             unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the answer")?) };
-        request.owner.check()?;
+        request.owner.check().map_err(argument)?;
         *is_done = c_int::from(request.call.is_done());
         Ok(())
     })
@@ -75,10 +76,9 @@ pub unsafe extern "C" fn unisono_wait(request: *mut *mut Request) -> c_int {
         }
         // SAFETY: the request is live, as the caller promises, and so came from `into_raw`.
         let request = unsafe { Box::from_raw(std::mem::replace(place, std::ptr::null_mut())) };
-        let checked: Result<()> = request.owner.check();
-        if checked.is_err() {
+        if let Err(refused) = request.owner.check() {
             std::mem::forget(request);
-            return checked;
+            return Err(argument(refused));
         }
         Ok(request.call.wait()?)
     })
@@ -91,7 +91,7 @@ fn missing() -> super::errors::Failure {
 /// Starts a call on an array of the program's.
 ///
 /// # Safety
-/// As [`Lent::new`] and [`options::call`].
+/// As [`lent`] and [`options::call`].
 pub(crate) unsafe fn started<T: Element>(
     comm: &mut Communicator,
     (data, count): (*mut c_void, usize),
@@ -100,7 +100,7 @@ pub(crate) unsafe fn started<T: Element>(
 ) -> Result<*mut Request> {
     // SAFETY: as the caller promises.
     unsafe {
-        let values = Lent::new(data, count)?;
+        let values = lent(data, count)?;
         Ok(Request::into_raw(options::call(comm, options, |comm| start(comm, values))?))
     }
 }

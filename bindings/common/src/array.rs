@@ -1,0 +1,108 @@
+//! Arrays that a program lends for the duration of a call.
+
+use std::ffi::c_void;
+use std::ops::{Deref, DerefMut};
+
+use unisono::Element;
+
+/// Evaluates an expression with `$type` as the Rust type of a [`DType`](unisono::DType).
+#[macro_export]
+macro_rules! with_type {
+    ($dtype:expr, $type:ident => $body:expr) => {
+        $crate::with_type!(@ $dtype, $type => $body, F32 f32, F64 f64, F16 $crate::half::f16, BF16 $crate::half::bf16, I32 i32,
+            I64 i64, U8 u8, U32 u32, U64 u64)
+    };
+    (@ $dtype:expr, $type:ident => $body:expr, $($name:ident $rust:ty),*) => {
+        match $dtype {
+            $($crate::DType::$name => {
+                type $type = $rust;
+                $body
+            })*
+        }
+    };
+}
+
+/// An array that the program lends for the duration of a call. It is the program's, so dropping it frees nothing.
+#[derive(Debug)]
+pub struct Lent<T> {
+    start: *mut T,
+    count: usize,
+}
+
+// SAFETY: elements are plain data, and while the array is lent, the program leaves it alone on all threads.
+unsafe impl<T: Element> Send for Lent<T> {}
+
+impl<T: Element> Lent<T> {
+    /// An array of `count` elements at `data`, which may be null if `count` is 0.
+    ///
+    /// # Errors
+    /// If there cannot be such an array at this address, with the text of the error.
+    ///
+    /// # Safety
+    /// If not null, the pointer must be to `count` elements that the program leaves alone until the call is done.
+    pub unsafe fn new(data: *mut c_void, count: usize) -> Result<Self, String> {
+        let start = data.cast::<T>();
+        let size = count.checked_mul(size_of::<T>()).filter(|&size| size <= isize::MAX as usize);
+        if size.is_none() {
+            return Err(format!("{count} {} exceed the address space", T::DTYPE));
+        }
+        if count == 0 {
+            return Ok(Self { start: std::ptr::dangling_mut(), count });
+        }
+        if start.is_null() {
+            return Err(format!("the array of {count} {} is NULL", T::DTYPE));
+        }
+        if !start.is_aligned() {
+            let (address, needs) = (data.addr(), align_of::<T>());
+            return Err(format!(
+                "the array at {address:#x} is not aligned to {needs} bytes, as {} needs",
+                T::DTYPE
+            ));
+        }
+        Ok(Self { start, count })
+    }
+}
+
+impl<T: Element> Deref for Lent<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` has checked the address and the size, and its caller promises the rest.
+        unsafe { std::slice::from_raw_parts(self.start, self.count) }
+    }
+}
+
+impl<T: Element> DerefMut for Lent<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`; the array is lent to this call alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.count) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono::DType;
+
+    use super::*;
+
+    #[test]
+    fn types_have_their_rust_types() {
+        for expected in DType::ALL {
+            with_type!(expected, T => assert_eq!(T::DTYPE, expected));
+        }
+    }
+
+    #[test]
+    fn addresses_are_checked() {
+        let mut values = [0_u64; 2];
+        let data = values.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the array has two elements; what is refused is not accessed.
+        unsafe {
+            assert_eq!(Lent::<u64>::new(data, 2).unwrap().len(), 2);
+            assert!(Lent::<u64>::new(data.byte_add(1), 1).is_err());
+            assert!(Lent::<u64>::new(data, usize::MAX).is_err());
+            assert!(Lent::<u64>::new(std::ptr::null_mut(), 1).is_err());
+            assert!(Lent::<u64>::new(std::ptr::null_mut(), 0).unwrap().is_empty());
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Collectives as values.
+
+use std::ops::DerefMut;
+
+use unisono::{Communicator, Element, ReduceOp, Request, Result};
+
+/// A collective with its arguments, but for the array, on which all work in place.
+#[derive(Debug, Clone, Copy)]
+pub enum Operation {
+    /// [`Communicator::all_reduce`].
+    AllReduce(ReduceOp),
+    /// [`Communicator::reduce_scatter`].
+    ReduceScatter(ReduceOp),
+    /// [`Communicator::all_gather`].
+    AllGather,
+    /// [`Communicator::broadcast`] from a root.
+    Broadcast(usize),
+    /// [`Communicator::reduce`] to a root.
+    Reduce(ReduceOp, usize),
+    /// [`Communicator::gather`] to a root.
+    Gather(usize),
+    /// [`Communicator::scatter`] from a root.
+    Scatter(usize),
+    /// [`Communicator::all_to_all`].
+    AllToAll,
+}
+
+impl Operation {
+    /// Checks what the library takes for granted of the number of elements.
+    ///
+    /// # Errors
+    /// If an all-to-all cannot divide the elements among the ranks, with the text of the error.
+    pub fn check(self, count: usize, ranks: usize) -> std::result::Result<(), String> {
+        if matches!(self, Self::AllToAll) && !count.is_multiple_of(ranks) {
+            return Err(format!("an all-to-all of {count} elements, which are not {ranks} equal blocks"));
+        }
+        Ok(())
+    }
+
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// As the call.
+    pub fn blocking<T: Element>(self, comm: &mut Communicator, values: &mut [T]) -> Result<()> {
+        match self {
+            Self::AllReduce(op) => comm.all_reduce(values, op).map(drop),
+            Self::ReduceScatter(op) => comm.reduce_scatter(values, op).map(|_| ()),
+            Self::AllGather => comm.all_gather(values).map(drop),
+            Self::Broadcast(root) => comm.broadcast(values, root).map(drop),
+            Self::Reduce(op, root) => comm.reduce(values, op, root).map(drop),
+            Self::Gather(root) => comm.gather(values, root).map(drop),
+            Self::Scatter(root) => comm.scatter(values, root).map(|_| ()),
+            Self::AllToAll => comm.all_to_all(values).map(drop),
+        }
+    }
+
+    /// Starts the non-blocking call.
+    ///
+    /// # Errors
+    /// As the call.
+    pub fn non_blocking<T: Element, B>(self, comm: &mut Communicator, values: B) -> Result<Request<B>>
+    where
+        B: DerefMut<Target = [T]> + Send + 'static,
+    {
+        match self {
+            Self::AllReduce(op) => comm.all_reduce_async(values, op),
+            Self::ReduceScatter(op) => comm.reduce_scatter_async(values, op),
+            Self::AllGather => comm.all_gather_async(values),
+            Self::Broadcast(root) => comm.broadcast_async(values, root),
+            Self::Reduce(op, root) => comm.reduce_async(values, op, root),
+            Self::Gather(root) => comm.gather_async(values, root),
+            Self::Scatter(root) => comm.scatter_async(values, root),
+            Self::AllToAll => comm.all_to_all_async(values),
+        }
+    }
+}

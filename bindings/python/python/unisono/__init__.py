@@ -1,0 +1,39 @@
+"""Collective communication for data-parallel training, on numpy arrays and PyTorch tensors.
+
+    import numpy as np
+    import unisono
+
+    comm = unisono.init()                  # under torchrun, mpirun, srun, `unisono launch`, or alone
+    gradients = np.ones(1000, np.float32)
+    comm.all_reduce(gradients, "mean")     # in place
+
+Ranks are processes of one machine, and share memory: no MPI is needed. `unisono.torch` makes the same a backend of
+torch.distributed, which PyTorch 2.14 and newer find by themselves: `init_process_group("unisono")`.
+"""
+
+from ._unisono import (
+    AbortedError,
+    LeftError,
+    MismatchError,
+    Request,
+    TimeoutError,
+    UnisonoError,
+    __version__,
+)
+from .comm import Comm
+from .start import from_all_gather, from_mpi4py, from_store, init
+
+__all__ = [
+    "AbortedError",
+    "Comm",
+    "LeftError",
+    "MismatchError",
+    "Request",
+    "TimeoutError",
+    "UnisonoError",
+    "__version__",
+    "from_all_gather",
+    "from_mpi4py",
+    "from_store",
+    "init",
+]

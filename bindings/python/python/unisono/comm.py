@@ -1,0 +1,220 @@
+"""Communicators."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import sys
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from . import _unisono
+from ._unisono import Request
+
+Op = Literal["sum", "mean", "min", "max", "product"]
+
+_open: weakref.WeakSet[Comm] = weakref.WeakSet()
+
+
+class Comm:
+    """One rank's handle to a world of ranks, or to a group of them.
+
+    All ranks make the same calls in the same order, on arrays of the same size and type; ranks that differ get a MismatchError, which
+    names both. Collectives work in place, and return the array: a contiguous one of numpy, or any object with a buffer, or one that
+    numpy.from_dlpack takes. No other thread changes it during a call.
+
+    Options of a call: `algorithm`, such as "ring"; `label`, a name of the call in errors; `timeout`, how long this rank waits for
+    another, in seconds. The first two are the same on all ranks.
+
+    The forms that end in `_async` return a Request: leave the array alone until its `wait` has returned. They match the blocking
+    forms, and run one after the other, in the order in which they were started.
+
+    One thread at a time uses a communicator. A forked child cannot use its parent's. Ctrl-C during a call raises KeyboardInterrupt, and
+    ends the communicator.
+    """
+
+    def __init__(self, handle: _unisono.Comm) -> None:
+        self._comm = handle
+        self._call = handle.call
+        _open.add(self)
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank, from 0."""
+        return self._comm.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._comm.size
+
+    def all_reduce(
+        self, array: Any, op: Op = "sum", *, algorithm: str | None = None, label: str | None = None, timeout: float | None = None
+    ) -> Any:
+        """Leaves the reduction of all arrays on every rank, bitwise identical."""
+        self._call("all_reduce", _buffer(array), op, None, algorithm, label, timeout)
+        return array
+
+    def reduce_scatter(self, array: Any, op: Op = "sum", **options: Any) -> Any:
+        """Leaves on every rank its own part of the reduction (`own_part`), and returns it; the rest is undefined."""
+        self._comm.call("reduce_scatter", _buffer(array), op, **options)
+        return _own(self, array)
+
+    def all_gather(self, array: Any, **options: Any) -> Any:
+        """Every rank contributes its own part of the array (`own_part`) and ends with all parts."""
+        self._comm.call("all_gather", _buffer(array), **options)
+        return array
+
+    def broadcast(self, array: Any, root: int = 0, **options: Any) -> Any:
+        """Copies the root's array to every rank."""
+        self._comm.call("broadcast", _buffer(array), root=root, **options)
+        return array
+
+    def reduce(self, array: Any, op: Op = "sum", root: int = 0, **options: Any) -> Any:
+        """Leaves the reduction of all arrays on the root; the other arrays are undefined."""
+        self._comm.call("reduce", _buffer(array), op, root, **options)
+        return array
+
+    def gather(self, array: Any, root: int = 0, **options: Any) -> Any:
+        """Every rank contributes its own part of the array (`own_part`), and the root ends with all parts."""
+        self._comm.call("gather", _buffer(array), root=root, **options)
+        return array
+
+    def scatter(self, array: Any, root: int = 0, **options: Any) -> Any:
+        """Leaves on every rank its own part of the root's array (`own_part`), and returns it; except on the root, the rest is
+        undefined."""
+        self._comm.call("scatter", _buffer(array), root=root, **options)
+        return _own(self, array)
+
+    def all_to_all(self, array: Any, **options: Any) -> Any:
+        """Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple of
+        that of ranks."""
+        self._comm.call("all_to_all", _buffer(array), **options)
+        return array
+
+    def barrier(self, *, label: str | None = None, timeout: float | None = None) -> None:
+        """Returns once all ranks have called it."""
+        self._comm.barrier(label, timeout)
+
+    def all_reduce_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
+        """The non-blocking form of `all_reduce`."""
+        return self._comm.start("all_reduce", _buffer(array), op, **options)
+
+    def reduce_scatter_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
+        """The non-blocking form of `reduce_scatter`: the result is at `own_part` of the array."""
+        return self._comm.start("reduce_scatter", _buffer(array), op, **options)
+
+    def all_gather_async(self, array: Any, **options: Any) -> Request:
+        """The non-blocking form of `all_gather`."""
+        return self._comm.start("all_gather", _buffer(array), **options)
+
+    def broadcast_async(self, array: Any, root: int = 0, **options: Any) -> Request:
+        """The non-blocking form of `broadcast`."""
+        return self._comm.start("broadcast", _buffer(array), root=root, **options)
+
+    def reduce_async(self, array: Any, op: Op = "sum", root: int = 0, **options: Any) -> Request:
+        """The non-blocking form of `reduce`."""
+        return self._comm.start("reduce", _buffer(array), op, root, **options)
+
+    def gather_async(self, array: Any, root: int = 0, **options: Any) -> Request:
+        """The non-blocking form of `gather`."""
+        return self._comm.start("gather", _buffer(array), root=root, **options)
+
+    def scatter_async(self, array: Any, root: int = 0, **options: Any) -> Request:
+        """The non-blocking form of `scatter`: the result is at `own_part` of the array."""
+        return self._comm.start("scatter", _buffer(array), root=root, **options)
+
+    def all_to_all_async(self, array: Any, **options: Any) -> Request:
+        """The non-blocking form of `all_to_all`."""
+        return self._comm.start("all_to_all", _buffer(array), **options)
+
+    def send(self, array: Any, to: int, *, label: str | None = None, timeout: float | None = None) -> None:
+        """Sends an array to rank `to`, which receives one of the same size and type (MPI_Send)."""
+        self._comm.send(_buffer(array), to, label, timeout)
+
+    def receive(
+        self, array: Any, source: int | None = None, *, label: str | None = None, timeout: float | None = None
+    ) -> int:
+        """Receives an array from rank `source`, or from whichever sends first; returns its number (MPI_Recv)."""
+        return self._comm.receive(_buffer(array), source, label, timeout)
+
+    def split(self, color: int | None, key: int = 0) -> Comm | None:
+        """Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. A rank with the
+        color None is in no group, and gets None. All ranks call it."""
+        group = self._comm.split(color, key)
+        return None if group is None else Comm(group)
+
+    def group(self, ranks: Sequence[int]) -> Comm | None:
+        """Makes a communicator of these ranks, numbered in this order; other ranks get None. All ranks call it, with the same list."""
+        group = self._comm.group(list(ranks))
+        return None if group is None else Comm(group)
+
+    def own_part(self, count: int) -> slice:
+        """The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather."""
+        return self._comm.own_part(count)
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray:
+        """An array of zeros in registered memory, on which a collective needs no copy. Other ranks need not make the same."""
+        shape, dtype = (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype)
+        count = math.prod(shape)
+        memory = self._comm.memory(count * dtype.itemsize)
+        return np.frombuffer(memory, dtype, count).reshape(shape) if count else np.empty(shape, dtype)
+
+    def set_algorithm(self, name: str) -> None:
+        """Sets the algorithm of all later calls, such as "ring", or "auto". All ranks set the same."""
+        self._comm.set_algorithm(name)
+
+    def set_timeout(self, timeout: float) -> None:
+        """Sets how long this rank waits for another, in seconds."""
+        self._comm.set_timeout(timeout)
+
+    def fail(self, cause: str) -> None:
+        """Declares that this rank cannot continue: other ranks get an AbortedError with the cause instead of waiting for it."""
+        self._comm.fail(cause)
+
+    def close(self) -> None:
+        """Leaves the world: other ranks that still wait for this one get a LeftError."""
+        self._comm.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        _leave(self, value)
+
+    def __repr__(self) -> str:
+        return repr(self._comm)
+
+
+def _buffer(array: Any) -> Any:
+    """The array as an object with a buffer."""
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack__"):
+        return array
+    return np.from_dlpack(array)
+
+
+def _own(comm: Comm, array: Any) -> np.ndarray:
+    flat = np.asarray(_buffer(array)).reshape(-1)
+    return flat[comm.own_part(flat.size)]
+
+
+def _leave(comm: Any, error: BaseException | None) -> None:
+    """Closes a communicator; other ranks hear of an error that ends this one."""
+    # It may be closed or lost already, or a forked child's copy of its parent's: then there is nobody to tell.
+    with contextlib.suppress(Exception):
+        if error is not None and not isinstance(error, _unisono.UnisonoError):
+            comm.fail(f"{type(error).__name__}: {error}")
+        comm.close()
+
+
+@atexit.register
+def _leave_all() -> None:
+    # The exception that ends the program, if one does.
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    for comm in list(_open):
+        _leave(comm, error)

@@ -1,0 +1,95 @@
+//! Arrays: objects with a buffer, such as numpy's.
+
+use std::ffi::{CStr, c_void};
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use unisono::{DType, ReduceOp};
+
+use super::error::argument;
+
+/// A contiguous array that is held until the call is done.
+pub(crate) struct Array {
+    pub(crate) data: *mut c_void,
+    pub(crate) count: usize,
+    pub(crate) dtype: DType,
+    _holder: Holder,
+}
+
+/// What holds the memory of an array.
+enum Holder {
+    Buffer { _buffer: PyUntypedBuffer },
+    Object { _object: Option<Py<PyAny>> },
+}
+
+// SAFETY: the address is only used by the call that the array is lent to; the buffer locks the interpreter to release itself.
+unsafe impl Send for Array {}
+
+impl Array {
+    /// The array of an object. `moves` is whether the call only moves elements, so that it may treat those of unknown types as bytes.
+    pub(crate) fn new(object: &Bound<'_, PyAny>, moves: bool, writes: bool) -> PyResult<Self> {
+        let buffer = PyUntypedBuffer::get(object).map_err(|_| {
+            let kind = object.get_type();
+            argument(format!(
+                "{kind} has no buffer: pass a numpy array, or what numpy.from_dlpack makes of it"
+            ))
+        })?;
+        if !buffer.is_c_contiguous() {
+            return Err(argument("the array is not contiguous: pass numpy.ascontiguousarray(...)"));
+        }
+        if writes && buffer.readonly() {
+            return Err(argument("the array is read-only, and the call writes to it"));
+        }
+        let (data, format) = (buffer.buf_ptr(), buffer.format());
+        let (dtype, count) = match element(format, buffer.item_size()) {
+            Some(dtype) => (dtype, buffer.item_count()),
+            None if moves => (DType::U8, buffer.len_bytes()),
+            None => {
+                return Err(argument(format!(
+                    "no reduction of elements of format {:?}: those of float16, 32 and 64, int32 and 64, and uint8, 32 and 64 are",
+                    format.to_string_lossy()
+                )));
+            }
+        };
+        Ok(Self { data, count, dtype, _holder: Holder::Buffer { _buffer: buffer } })
+    }
+
+    /// The array at an address, whose owner the caller holds, or else hands over.
+    pub(crate) fn at(address: usize, count: usize, dtype: DType, owner: Option<Py<PyAny>>) -> Self {
+        Self { data: address as *mut c_void, count, dtype, _holder: Holder::Object { _object: owner } }
+    }
+}
+
+/// The element type of a buffer's format, in this machine's order of bytes.
+fn element(format: &CStr, size_bytes: usize) -> Option<DType> {
+    let code = match format.to_bytes() {
+        [code] | [b'@' | b'=' | b'<', code] => *code,
+        _ => return None,
+    };
+    match (code, size_bytes) {
+        (b'f', 4) => Some(DType::F32),
+        (b'd', 8) => Some(DType::F64),
+        (b'e', 2) => Some(DType::F16),
+        (b'i' | b'l', 4) => Some(DType::I32),
+        (b'l' | b'q', 8) => Some(DType::I64),
+        (b'B', 1) => Some(DType::U8),
+        (b'I' | b'L', 4) => Some(DType::U32),
+        (b'L' | b'Q', 8) => Some(DType::U64),
+        _ => None,
+    }
+}
+
+/// The reduction with this name.
+pub(crate) fn reduction(name: &Bound<'_, PyString>) -> PyResult<ReduceOp> {
+    let name = name.to_str()?;
+    name.parse().map_err(|_| {
+        let names = ReduceOp::ALL.map(ReduceOp::name).join(", ");
+        argument(format!("no reduction is called {name:?}; these are: {names}"))
+    })
+}
+
+/// The element type with this name.
+pub(crate) fn dtype(name: &str) -> PyResult<DType> {
+    name.parse().map_err(|_| argument(format!("no element type is called {name:?}")))
+}

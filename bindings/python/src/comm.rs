@@ -1,0 +1,325 @@
+//! Communicators.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::{PySlice, PyString};
+use unisono::{Communicator, ReduceOp};
+use unisono_bindings::{Lent, Operation, Owner, with_type};
+
+use super::array::{Array, dtype, reduction};
+use super::call::{Options, choice, moves, operation, seconds};
+use super::error::argument;
+use super::interrupt::interruptible;
+use super::memory::Memory;
+use super::request::{Kept, Request};
+
+/// One rank's handle to a world of ranks, or to a group of them.
+#[pyclass(frozen, subclass, weakref, module = "unisono._unisono")]
+pub(crate) struct Comm {
+    /// None once closed.
+    inner: Mutex<Option<Communicator>>,
+    owner: Owner,
+    /// The number of this rank, from 0.
+    #[pyo3(get)]
+    rank: usize,
+    /// The number of ranks.
+    #[pyo3(get)]
+    size: usize,
+    /// What connects the ranks: "shm" or "threads".
+    #[pyo3(get)]
+    transport: &'static str,
+}
+
+impl Comm {
+    pub(crate) fn new(inner: Communicator) -> Self {
+        let (rank, size, transport) = (inner.rank(), inner.ranks(), inner.transport());
+        Self { inner: Mutex::new(Some(inner)), owner: Owner::this_process(), rank, size, transport }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Communicator>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses the communicator, without the interpreter's lock. A panic loses it.
+    fn on<R: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce(&mut Communicator) -> unisono::Result<R> + Send,
+    ) -> PyResult<R> {
+        self.owner.check().map_err(argument)?;
+        interruptible(py, || {
+            let mut inner = self.lock();
+            let comm = inner.as_mut().ok_or_else(closed)?;
+            catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
+                comm.fail("a defect of unisono");
+                resume_unwind(panic)
+            })
+        })
+    }
+
+    fn checked_rank(&self, rank: usize, what: &str, other: bool) -> PyResult<usize> {
+        if rank >= self.size {
+            return Err(argument(format!("the {what} is {rank}, in a communicator of {} ranks", self.size)));
+        }
+        if other && rank == self.rank {
+            return Err(argument(format!("the {what} is {rank}, which is this rank")));
+        }
+        Ok(rank)
+    }
+
+    /// Checks an operation, and says which it is.
+    fn operation(&self, name: &str, op: Option<ReduceOp>, root: Option<usize>) -> PyResult<Operation> {
+        if let Some(root) = root {
+            self.checked_rank(root, "root", false)?;
+        }
+        operation(name, op, root)
+    }
+
+    fn blocking(
+        &self,
+        py: Python<'_>,
+        array: &Array,
+        operation: Operation,
+        options: Options,
+    ) -> PyResult<()> {
+        operation.check(array.count, self.size).map_err(argument)?;
+        with_type!(array.dtype, T => {
+            // SAFETY: the array holds its memory, which the program leaves alone during the call, as the documentation asks.
+            let mut values = unsafe { Lent::<T>::new(array.data, array.count) }.map_err(argument)?;
+            self.on(py, move |comm| options.call(comm, |comm| operation.blocking(comm, &mut values)))
+        })
+    }
+
+    fn non_blocking(
+        &self,
+        py: Python<'_>,
+        array: Array,
+        operation: Operation,
+        options: Options,
+    ) -> PyResult<Request> {
+        operation.check(array.count, self.size).map_err(argument)?;
+        with_type!(array.dtype, T => {
+            let values = Kept::<T>::new(array)?;
+            let started = self.on(py, move |comm| options.call(comm, |comm| operation.non_blocking(comm, values)))?;
+            Ok(Request::new(Box::new(started)))
+        })
+    }
+
+    fn group_of(&self, py: Python<'_>, group: Option<Communicator>) -> PyResult<Option<Py<Self>>> {
+        group.map(|group| Py::new(py, Self::new(group))).transpose()
+    }
+}
+
+fn closed() -> unisono::Error {
+    unisono::Error::Setting("the communicator is closed".to_owned())
+}
+
+#[pymethods]
+impl Comm {
+    /// Makes a collective on an array, in place.
+    #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
+    fn call(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        array: &Bound<'_, PyAny>,
+        op: Option<&Bound<'_, PyString>>,
+        root: Option<usize>,
+        algorithm: Option<&str>,
+        label: Option<String>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
+        let array = Array::new(array, moves(operation), true)?;
+        self.blocking(py, &array, operation, Options::new(algorithm, label, timeout)?)
+    }
+
+    /// Starts a collective on an array, in place.
+    #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
+    fn start(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        array: &Bound<'_, PyAny>,
+        op: Option<&Bound<'_, PyString>>,
+        root: Option<usize>,
+        algorithm: Option<&str>,
+        label: Option<String>,
+        timeout: Option<f64>,
+    ) -> PyResult<Request> {
+        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
+        let array = Array::new(array, moves(operation), true)?;
+        self.non_blocking(py, array, operation, Options::new(algorithm, label, timeout)?)
+    }
+
+    /// Makes a collective on `count` elements at an address.
+    #[pyo3(signature = (name, address, count, element, op=None, root=None, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "an array is three of them")]
+    fn call_at(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        address: usize,
+        count: usize,
+        element: &str,
+        op: Option<&Bound<'_, PyString>>,
+        root: Option<usize>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
+        let array = Array::at(address, count, dtype(element)?, None);
+        self.blocking(py, &array, operation, Options::new(None, None, timeout)?)
+    }
+
+    /// Starts a collective on `count` elements at an address. `owner` is held until it is done.
+    #[pyo3(signature = (name, address, count, element, owner, op=None, root=None, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "an array is three of them")]
+    fn start_at(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        address: usize,
+        count: usize,
+        element: &str,
+        owner: Py<PyAny>,
+        op: Option<&Bound<'_, PyString>>,
+        root: Option<usize>,
+        timeout: Option<f64>,
+    ) -> PyResult<Request> {
+        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
+        let array = Array::at(address, count, dtype(element)?, Some(owner));
+        self.non_blocking(py, array, operation, Options::new(None, None, timeout)?)
+    }
+
+    /// Waits until all ranks have called it.
+    #[pyo3(signature = (label=None, timeout=None))]
+    fn barrier(&self, py: Python<'_>, label: Option<String>, timeout: Option<f64>) -> PyResult<()> {
+        let options = Options::new(None, label, timeout)?;
+        self.on(py, |comm| options.call(comm, Communicator::barrier))
+    }
+
+    /// Sends an array to a rank.
+    #[pyo3(signature = (array, to, label=None, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        to: usize,
+        label: Option<String>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let to = self.checked_rank(to, "receiver", true)?;
+        let (array, options) = (Array::new(array, true, false)?, Options::new(None, label, timeout)?);
+        with_type!(array.dtype, T => {
+            // SAFETY: the array holds its memory, which is only read from.
+            let values = unsafe { Lent::<T>::new(array.data, array.count) }.map_err(argument)?;
+            self.on(py, move |comm| options.call(comm, |comm| comm.send(&values, to)))
+        })
+    }
+
+    /// Receives an array from a rank, or from whichever sends first; returns its number.
+    #[pyo3(signature = (array, from_=None, label=None, timeout=None))]
+    fn receive(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        from_: Option<usize>,
+        label: Option<String>,
+        timeout: Option<f64>,
+    ) -> PyResult<usize> {
+        let from = from_.map(|from| self.checked_rank(from, "sender", true)).transpose()?;
+        if self.size == 1 {
+            return Err(argument("a world of one rank has no messages to receive"));
+        }
+        let (array, options) = (Array::new(array, true, true)?, Options::new(None, label, timeout)?);
+        with_type!(array.dtype, T => {
+            // SAFETY: the array holds its memory, which the program leaves alone during the call, as the documentation asks.
+            let mut values = unsafe { Lent::<T>::new(array.data, array.count) }.map_err(argument)?;
+            self.on(py, move |comm| {
+                options.call(comm, |comm| match from {
+                    Some(from) => comm.receive(&mut values, from).map(|()| from),
+                    None => comm.receive_any(&mut values),
+                })
+            })
+        })
+    }
+
+    /// Splits the ranks into one communicator per color.
+    #[pyo3(signature = (color, key=0))]
+    fn split(&self, py: Python<'_>, color: Option<usize>, key: i64) -> PyResult<Option<Py<Self>>> {
+        let group = self.on(py, |comm| comm.split(color, key))?;
+        self.group_of(py, group)
+    }
+
+    /// Makes a communicator of some ranks.
+    fn group(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Py<Self>>> {
+        for (place, &rank) in ranks.iter().enumerate() {
+            self.checked_rank(rank, "member of a group", false)?;
+            if ranks[..place].contains(&rank) {
+                return Err(argument(format!("rank {rank} is twice in a group")));
+            }
+        }
+        let group = self.on(py, |comm| comm.group(&ranks))?;
+        self.group_of(py, group)
+    }
+
+    /// The elements of an array of `count` that belong to this rank.
+    fn own_part<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Bound<'py, PySlice>> {
+        let own = self.on(py, |comm| Ok(comm.own_part(count)))?;
+        Ok(PySlice::new(py, own.start as isize, own.end as isize, 1))
+    }
+
+    /// Allocates registered memory.
+    fn memory(&self, py: Python<'_>, size_bytes: usize) -> PyResult<Memory> {
+        if size_bytes > isize::MAX as usize - size_of::<u64>() {
+            return Err(argument(format!("{size_bytes} bytes exceed the address space")));
+        }
+        let words = self.on(py, |comm| comm.alloc(size_bytes.div_ceil(size_of::<u64>())))?;
+        Ok(Memory::new(words, size_bytes))
+    }
+
+    /// Sets the algorithm of all later calls.
+    fn set_algorithm(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let choice = choice(name)?;
+        self.on(py, |comm| comm.set_choice(choice))
+    }
+
+    /// Sets how long a rank waits for another, in seconds.
+    fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let timeout = seconds(timeout)?;
+        self.on(py, |comm| {
+            comm.set_timeout(timeout);
+            Ok(())
+        })
+    }
+
+    /// Declares that this rank cannot continue.
+    fn fail(&self, py: Python<'_>, cause: &str) -> PyResult<()> {
+        self.on(py, |comm| {
+            comm.fail(cause);
+            Ok(())
+        })
+    }
+
+    /// Leaves the world.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.owner.check().map_err(argument)?;
+        py.detach(|| drop(self.lock().take()));
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<unisono.Comm: rank {} of {}, {}>", self.rank, self.size, self.transport)
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.owner.free(inner);
+    }
+}

@@ -1,0 +1,64 @@
+//! Exceptions.
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+create_exception!(
+    unisono,
+    UnisonoError,
+    PyRuntimeError,
+    "An error of a call.\n\n`code` is its kind, such as \"mismatch\"; `rank` the rank that failed, or None; and `is_fatal` tells whether the \
+     communicator is lost. If not, the call was refused, and the communicator remains usable."
+);
+create_exception!(unisono, MismatchError, UnisonoError, "Ranks made different calls; the text names both.");
+create_exception!(unisono, TimeoutError, UnisonoError, "Another rank did not arrive in time.");
+create_exception!(unisono, LeftError, UnisonoError, "Another rank closed its communicator.");
+create_exception!(
+    unisono,
+    AbortedError,
+    UnisonoError,
+    "Another rank failed, or this one did in an earlier call."
+);
+
+/// Adds the exceptions to the module.
+pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    for (name, exception) in [
+        ("UnisonoError", py.get_type::<UnisonoError>()),
+        ("MismatchError", py.get_type::<MismatchError>()),
+        ("TimeoutError", py.get_type::<TimeoutError>()),
+        ("LeftError", py.get_type::<LeftError>()),
+        ("AbortedError", py.get_type::<AbortedError>()),
+    ] {
+        exception.setattr("__module__", "unisono")?;
+        module.add(name, exception)?;
+    }
+    Ok(())
+}
+
+/// The exception of an error.
+pub(crate) fn raised(error: &unisono::Error) -> PyErr {
+    let text = error.to_string();
+    let exception = match error {
+        unisono::Error::Mismatch { .. } => MismatchError::new_err(text),
+        unisono::Error::Timeout { .. } => TimeoutError::new_err(text),
+        unisono::Error::Left { .. } => LeftError::new_err(text),
+        unisono::Error::Aborted { .. } => AbortedError::new_err(text),
+        _ => UnisonoError::new_err(text),
+    };
+    Python::attach(|py| {
+        let value = exception.value(py);
+        let named = || -> PyResult<()> {
+            value.setattr("code", error.code().name())?;
+            value.setattr("rank", error.failed_rank())?;
+            value.setattr("is_fatal", error.is_fatal())
+        };
+        named().map_or_else(|failed| failed, |()| exception.clone_ref(py))
+    })
+}
+
+/// The exception of an invalid argument.
+pub(crate) fn argument(what: impl Into<String>) -> PyErr {
+    PyValueError::new_err(what.into())
+}

@@ -1,0 +1,25 @@
+//! The module `unisono._unisono`: Unisono's communicators for Python.
+//!
+//! It is not linked with MPI. The package around it, in `python/unisono`, documents what its users see.
+
+use pyo3::prelude::*;
+
+mod array;
+mod call;
+mod comm;
+mod error;
+mod interrupt;
+mod memory;
+mod request;
+mod start;
+
+#[pymodule]
+fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<comm::Comm>()?;
+    module.add_class::<memory::Memory>()?;
+    module.add_class::<request::Request>()?;
+    module.add_function(wrap_pyfunction!(start::launched, module)?)?;
+    module.add_function(wrap_pyfunction!(start::gathered, module)?)?;
+    error::add_to(module)
+}

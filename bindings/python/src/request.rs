@@ -1,0 +1,103 @@
+//! Non-blocking calls.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use unisono::Element;
+use unisono_bindings::{Lent, Owner};
+
+use super::array::Array;
+use super::error::{argument, raised};
+use super::interrupt;
+
+/// An array lent to a call in flight, which holds the memory.
+pub(crate) struct Kept<T> {
+    values: Lent<T>,
+    _array: Array,
+}
+
+impl<T: Element> Kept<T> {
+    pub(crate) fn new(array: Array) -> PyResult<Self> {
+        // SAFETY: the array holds its memory, and the program leaves it alone until the call is done, as the documentation asks.
+        let values = unsafe { Lent::new(array.data, array.count) }.map_err(argument)?;
+        Ok(Self { values, _array: array })
+    }
+}
+
+impl<T: Element> Deref for Kept<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.values
+    }
+}
+
+impl<T: Element> DerefMut for Kept<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.values
+    }
+}
+
+/// A call in flight, whatever its buffer is.
+pub(crate) trait InFlight: Send {
+    fn is_done(&self) -> bool;
+    fn wait_for(&self, timeout: Duration) -> bool;
+    fn finish(self: Box<Self>) -> unisono::Result<()>;
+}
+
+impl<B: Send> InFlight for unisono::Request<B> {
+    fn is_done(&self) -> bool {
+        unisono::Request::is_done(self)
+    }
+
+    fn wait_for(&self, timeout: Duration) -> bool {
+        unisono::Request::wait_for(self, timeout)
+    }
+
+    fn finish(self: Box<Self>) -> unisono::Result<()> {
+        unisono::Request::wait(*self).map(drop)
+    }
+}
+
+/// A call in flight: leave its array alone until `wait` has returned.
+#[pyclass(frozen, module = "unisono")]
+pub(crate) struct Request {
+    /// None once the result has been taken.
+    call: Mutex<Option<Box<dyn InFlight>>>,
+    owner: Owner,
+}
+
+impl Request {
+    pub(crate) fn new(call: Box<dyn InFlight>) -> Self {
+        Self { call: Mutex::new(Some(call)), owner: Owner::this_process() }
+    }
+}
+
+#[pymethods]
+impl Request {
+    /// Whether the call is done, so that wait() returns at once.
+    #[getter]
+    fn is_done(&self) -> PyResult<bool> {
+        self.owner.check().map_err(argument)?;
+        let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(call.as_ref().is_none_or(|call| call.is_done()))
+    }
+
+    /// Waits until the call is done. Raises what the blocking call would have raised, once.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        self.owner.check().map_err(argument)?;
+        let lock = || self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        interrupt::wait(py, |step| lock().as_ref().is_none_or(|call| call.wait_for(step)))?;
+        let Some(call) = py.detach(|| lock().take()) else { return Ok(()) };
+        call.finish().map_err(|error| raised(&error))
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let call = self.call.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.owner.free(call);
+    }
+}

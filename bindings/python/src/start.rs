@@ -1,0 +1,101 @@
+//! How worlds start.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use unisono::{Bootstrap, Builder, Choice, Error, Unisono};
+
+use super::call::{choice, seconds};
+use super::comm::Comm;
+use super::error::argument;
+use super::interrupt::interruptible;
+
+/// Settings of a world.
+struct Settings {
+    algorithm: Option<Choice>,
+    tuning: Option<PathBuf>,
+    timeout: Option<Duration>,
+}
+
+impl Settings {
+    fn new(algorithm: Option<&str>, tuning: Option<PathBuf>, timeout: Option<f64>) -> PyResult<Self> {
+        let (algorithm, timeout) = (algorithm.map(choice).transpose()?, timeout.map(seconds).transpose()?);
+        Ok(Self { algorithm, tuning, timeout })
+    }
+
+    fn builder(self) -> Builder {
+        let mut builder = Unisono::builder();
+        if let Some(choice) = self.algorithm {
+            builder = builder.algorithm(choice);
+        }
+        if let Some(file) = self.tuning {
+            builder = builder.tuning(file);
+        }
+        if let Some(timeout) = self.timeout {
+            builder = builder.timeout(timeout);
+        }
+        builder
+    }
+}
+
+/// Joins the world of processes that a launcher has started.
+#[pyfunction]
+#[pyo3(signature = (algorithm=None, tuning=None, timeout=None))]
+pub(crate) fn launched(
+    py: Python<'_>,
+    algorithm: Option<&str>,
+    tuning: Option<PathBuf>,
+    timeout: Option<f64>,
+) -> PyResult<Comm> {
+    let settings = Settings::new(algorithm, tuning, timeout)?;
+    interruptible(py, || settings.builder().detect()).map(Comm::new)
+}
+
+/// Starts a world among processes that can gather bytes from each other: `all_gather(own)` returns those of all ranks.
+#[pyfunction]
+#[pyo3(signature = (rank, size, all_gather, algorithm=None, tuning=None, timeout=None))]
+pub(crate) fn gathered(
+    py: Python<'_>,
+    rank: usize,
+    size: usize,
+    all_gather: Py<PyAny>,
+    algorithm: Option<&str>,
+    tuning: Option<PathBuf>,
+    timeout: Option<f64>,
+) -> PyResult<Comm> {
+    if rank >= size {
+        return Err(argument(format!("rank {rank} is not one of {size}")));
+    }
+    let settings = Settings::new(algorithm, tuning, timeout)?;
+    let bootstrap = ByProgram { rank, ranks: size, all_gather };
+    interruptible(py, || settings.builder().bootstrap(bootstrap).processes()).map(Comm::new)
+}
+
+/// A bootstrap by a function of the program.
+struct ByProgram {
+    rank: usize,
+    ranks: usize,
+    all_gather: Py<PyAny>,
+}
+
+impl Bootstrap for ByProgram {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> unisono::Result<Vec<Vec<u8>>> {
+        Python::attach(|py| {
+            let all = self.all_gather.call1(py, (PyBytes::new(py, own),))?;
+            all.extract(py)
+        })
+        .map_err(|error: PyErr| {
+            Error::Launch(format!("the all-gather of rank {} failed: {error}", self.rank))
+        })
+    }
+}
