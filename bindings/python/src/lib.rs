@@ -9,6 +9,7 @@ mod call;
 mod comm;
 mod error;
 mod interrupt;
+mod mailbox;
 mod memory;
 mod request;
 mod start;
@@ -19,6 +20,7 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<comm::Comm>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<request::Request>()?;
+    module.add_class::<mailbox::Mailbox>()?;
     module.add_function(wrap_pyfunction!(start::launched, module)?)?;
     module.add_function(wrap_pyfunction!(start::gathered, module)?)?;
     error::add_to(module)

@@ -1,0 +1,40 @@
+"""Unisono as a backend of torch.distributed, for tensors in host memory.
+
+    dist.init_process_group("unisono")                      # PyTorch 2.14 and newer find it by themselves
+    dist.init_process_group("cpu:unisono,cuda:nccl")        # beside NCCL
+
+Programs need no other change. Ranks are processes of one machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .backend import UnisonoBackend
+from .hook import all_reduce_hook
+from .source import teach
+
+__all__ = ["UnisonoBackend", "all_reduce_hook", "register"]
+
+_OLDEST = (2, 14)
+
+
+def register() -> None:
+    """Registers the backend "unisono". PyTorch calls it."""
+    if hasattr(dist.Backend, "UNISONO"):
+        return
+    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if found < _OLDEST:
+        raise RuntimeError(
+            f"unisono's backend needs PyTorch {_OLDEST[0]}.{_OLDEST[1]} or newer, whose backends may be written in Python; this is "
+            f"{torch.__version__}. With older ones, unisono.torch.all_reduce_hook reduces the gradients of DDP."
+        )
+    teach()
+    dist.Backend.register_backend("unisono", _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: Any, _backend_options: Any) -> UnisonoBackend:
+    return UnisonoBackend(options.store, options.group_rank, options.group_size, options.timeout)

@@ -1,0 +1,330 @@
+"""The backend of torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp, Store
+from torch._C._distributed_c10d import Backend, Work
+
+from ..start import from_store
+from .messages import Messages
+from .tensors import ELEMENTS, bitwise, check_reduction, checked, element, reduction, widened
+from .work import Lane
+
+Tensors = list[torch.Tensor]
+
+
+class UnisonoBackend(Backend):
+    """Collectives and messages of torch.distributed on tensors in host memory, among processes of one machine.
+
+    Methods have the names that PyTorch calls, some of them twice: an older name and a newer one.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size, self._store, self._timeout = rank, size, store, timeout
+        self._world = from_store(store, rank, size, name="unisono", timeout=timeout.total_seconds())
+        self._comm = self._world._comm
+        self._lane = Lane()
+        self._messages = Messages(store, rank, size, timeout)
+        self._barriers = 0
+
+    # What a backend says of itself.
+
+    # As PyTorch's own properties ask a subclass, they would ask themselves.
+    supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = supports_window = False
+
+    def getBackendName(self) -> str:
+        return "unisono"
+
+    def name(self) -> str:
+        return "unisono"
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = self._messages.timeout = timeout
+        self._comm.set_timeout(timeout.total_seconds())
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Leaves the world, after the calls in flight."""
+        self._lane.close()
+        self._messages.close()
+        self._world.close()
+
+    abort = shutdown
+
+    # Collectives. Each checks its arguments at once, and then runs on the lane.
+
+    def _submit(self, run: Callable[[], Any], result: Tensors, opts: Any) -> Work:
+        return self._lane.submit(run, result, getattr(opts, "asyncOp", True))
+
+    def _move(self, name: str, tensor: torch.Tensor, opts: Any, root: int | None = None) -> None:
+        """Makes a collective that moves elements, on a contiguous tensor."""
+        kind, count = element(tensor)
+        self._comm.call_at(name, tensor.data_ptr(), count, kind, None, root, _seconds(opts))
+
+    def _reduce(self, name: str, tensor: torch.Tensor, op: ReduceOp, opts: Any, root: int | None = None) -> None:
+        """Makes a collective that reduces, on a tensor that it leaves with the result."""
+        if reduction(op) is None:
+            return self._reduce_bitwise(tensor, op, opts)
+        buffer = widened(tensor)
+        kind = ELEMENTS[buffer.dtype]
+        self._comm.call_at(name, buffer.data_ptr(), buffer.numel(), kind, reduction(op), root, _seconds(opts))
+        if buffer is not tensor:
+            tensor.copy_(buffer)
+        return None
+
+    def _reduce_bitwise(self, tensor: torch.Tensor, op: ReduceOp, opts: Any) -> None:
+        combine = bitwise(op, tensor)
+        all_values = tensor.new_empty((self._size, *tensor.shape))
+        all_values[self._rank] = tensor
+        self._move("all_gather", all_values, opts)
+        combined = all_values[0]
+        for values in all_values[1:]:
+            combined = combine(combined, values)
+        tensor.copy_(combined)
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        op = opts.reduceOp if opts else ReduceOp.SUM
+        for tensor in tensors:
+            check_reduction(op, tensor)
+        places = [checked(tensor) for tensor in tensors]
+
+        def run() -> None:
+            for place in places:
+                self._reduce("all_reduce", place, op, opts)
+
+        return self._submit(run, tensors, opts)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Tensors, opts: Any) -> Work:
+        op, root, (tensor,) = opts.reduceOp, opts.rootRank, tensors
+        check_reduction(op, tensor)
+        place = checked(tensor)
+
+        def run() -> None:
+            # Elsewhere than on the root the library leaves the array undefined; PyTorch leaves it as it was.
+            target = place if self._rank == root else place.clone()
+            self._reduce("reduce", target, op, opts, root)
+
+        return self._submit(run, tensors, opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> Work:
+        root, places = opts.rootRank, [checked(tensor) for tensor in tensors]
+
+        def run() -> None:
+            for place in places:
+                buffer = place.contiguous()
+                self._move("broadcast", buffer, opts, root)
+                if buffer is not place:
+                    place.copy_(buffer)
+
+        return self._submit(run, tensors, opts)
+
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        pairs = [([checked(place) for place in places], checked(own)) for places, own in zip(outputs, inputs, strict=True)]
+
+        def run() -> None:
+            for places, own in pairs:
+                self._gather_all(places, own, opts)
+
+        return self._submit(run, [place for places in outputs for place in places], opts)
+
+    allgather_coalesced = allgather
+
+    def _gather_all(self, places: Tensors, own: torch.Tensor, opts: Any) -> None:
+        if any(place.numel() != own.numel() for place in places):
+            places[self._rank].copy_(own)
+            for root, place in enumerate(places):
+                buffer = place.contiguous()
+                self._move("broadcast", buffer, opts, root)
+                place.copy_(buffer)
+            return
+        blocks = own.new_empty((self._size, *own.shape))
+        blocks[self._rank] = own
+        self._move("all_gather", blocks, opts)
+        for place, block in zip(places, blocks, strict=True):
+            place.copy_(block.view(place.shape))
+
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Work:
+        return self.all_gather_single_coalesced([output], [own], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        pairs = [(checked(output), checked(own)) for output, own in zip(outputs, inputs, strict=True)]
+        for output, own in pairs:
+            self._check_blocks(output, own, "all_gather_into_tensor", "output")
+
+        def run() -> None:
+            for output, own in pairs:
+                buffer = output.contiguous()
+                self._blocks(buffer)[self._rank].copy_(own.reshape(-1))
+                self._move("all_gather", buffer, opts)
+                if buffer is not output:
+                    output.copy_(buffer)
+
+        return self._submit(run, outputs, opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Work:
+        root, own = opts.rootRank, checked(inputs[0])
+        places = [checked(place) for place in outputs[0]] if self._rank == root else []
+
+        def run() -> None:
+            blocks = own.new_empty((self._size, *own.shape))
+            blocks[self._rank] = own
+            self._move("gather", blocks, opts, root)
+            for place, block in zip(places, blocks, strict=False):
+                place.copy_(block.view(place.shape))
+
+        return self._submit(run, places, opts)
+
+    def gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> Work:
+        places = list(self._blocks(output)) if self._rank == opts.rootRank else []
+        return self.gather([places], [own.reshape(-1)], opts)
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Work:
+        root, place = opts.rootRank, checked(outputs[0])
+        sources = [checked(source) for source in inputs[0]] if self._rank == root else []
+
+        def run() -> None:
+            blocks = place.new_empty((self._size, *place.shape))
+            for block, source in zip(blocks, sources, strict=False):
+                block.copy_(source)
+            self._move("scatter", blocks, opts, root)
+            place.copy_(blocks[self._rank])
+
+        return self._submit(run, outputs, opts)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Work:
+        op = opts.reduceOp if opts else ReduceOp.SUM
+        pairs = [(checked(output), [checked(part) for part in parts]) for output, parts in zip(outputs, inputs, strict=True)]
+        check_reduction(op, outputs[0])
+
+        def run() -> None:
+            for output, parts in pairs:
+                self._scatter_reduced(output, parts, op, opts)
+
+        return self._submit(run, outputs, opts)
+
+    def _scatter_reduced(self, output: torch.Tensor, parts: Tensors, op: ReduceOp, opts: Any) -> None:
+        # The library uses its input up: this is a copy.
+        buffer = torch.cat([part.reshape(-1) for part in parts])
+        start = sum(part.numel() for part in parts[: self._rank])
+        # Parts of different sizes are not those of the library's reduce-scatter.
+        equal = reduction(op) is not None and all(part.numel() == output.numel() for part in parts)
+        self._reduce("reduce_scatter" if equal else "all_reduce", buffer, op, opts)
+        output.copy_(buffer[start : start + output.numel()].view(output.shape))
+
+    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        for output, source in zip(outputs, inputs, strict=True):
+            self._check_blocks(source, output, "reduce_scatter_tensor", "input")
+        return self.reduce_scatter(outputs, [list(self._blocks(source)) for source in inputs], opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self, output: torch.Tensor, source: torch.Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
+    ) -> Work:
+        outputs = self._split(output, output_sizes, "output")
+        return self._exchange(outputs, self._split(source, input_sizes, "input"), [output], opts)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        return self._exchange(outputs, inputs, outputs, opts)
+
+    def _exchange(self, outputs: Tensors, inputs: Tensors, result: Tensors, opts: Any) -> Work:
+        places, sources = [checked(place) for place in outputs], [checked(source) for source in inputs]
+
+        def run() -> None:
+            most = torch.tensor([max(block.numel() for block in places + sources)])
+            # Blocks may differ, and then no rank knows the largest.
+            self._reduce("all_reduce", most, ReduceOp.MAX, opts)
+            blocks = places[0].new_empty((self._size, int(most)))
+            for block, source in zip(blocks, sources, strict=True):
+                block[: source.numel()] = source.reshape(-1)
+            self._move("all_to_all", blocks, opts)
+            for place, block in zip(places, blocks, strict=True):
+                place.copy_(block[: place.numel()].view(place.shape))
+
+        return self._submit(run, result, opts)
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._submit(lambda: self._comm.barrier(None, _seconds(opts)), [], opts)
+
+    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
+        """A barrier in the store: it loses no communicator, and rank 0 says which ranks are missing."""
+        self._barriers += 1
+        place = f"unisono/monitored/{self._barriers}"
+        self._store.set(f"{place}/{self._rank}", b"here")
+        if self._rank != 0:
+            self._store.wait([f"{place}/go"], timeout)
+            return
+        missing = []
+        for rank in range(1, self._size):
+            try:
+                self._store.wait([f"{place}/{rank}"], timeout)
+            except dist_errors:
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        if missing:
+            ranks = ", ".join(map(str, missing))
+            raise RuntimeError(f"Rank {ranks} failed to pass monitoredBarrier in {timeout.total_seconds() * 1000:.0f} ms")
+        self._store.set(f"{place}/go", b"go")
+
+    # Messages.
+
+    def send(self, tensors: Tensors, to: int, tag: int) -> Work:
+        return self._messages.send(checked(tensors[0]), to, tag)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
+        return self._messages.receive(checked(tensors[0]), source, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
+        return self._messages.receive(checked(tensors[0]), None, tag)
+
+    # Tensors as one block for each rank.
+
+    def _blocks(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view(self._size, -1) if tensor.is_contiguous() else tensor.reshape(self._size, -1)
+
+    def _check_blocks(self, whole: torch.Tensor, block: torch.Tensor, call: str, what: str) -> None:
+        if whole.dtype != block.dtype:
+            raise TypeError(f"{call}: the tensors are of {whole.dtype} and {block.dtype}")
+        if whole.numel() != block.numel() * self._size:
+            raise ValueError(
+                f"{call}: the {what} has {whole.numel()} elements, which are not {self._size} blocks of {block.numel()}"
+            )
+
+    def _split(self, tensor: torch.Tensor, sizes: list[int], what: str) -> Tensors:
+        if not sizes:
+            if tensor.shape[0] % self._size:
+                raise ValueError(f"all_to_all: the {what} has {tensor.shape[0]} rows, which {self._size} ranks do not divide")
+            sizes = [tensor.shape[0] // self._size] * self._size
+        return list(tensor.split(sizes))
+
+
+dist_errors = (torch.distributed.DistStoreError, RuntimeError)
+
+
+def _seconds(opts: Any) -> float | None:
+    """The timeout of a call; None if it has none of its own."""
+    timeout = opts.timeout.total_seconds() if opts is not None else 0.0
+    return timeout if timeout > 0 else None

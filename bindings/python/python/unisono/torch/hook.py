@@ -1,0 +1,35 @@
+"""The gradients of DDP over Unisono, whatever its own backend is."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from ..comm import Comm
+from ..start import from_store
+from .tensors import ELEMENTS, checked
+
+_worlds: dict[str, Comm] = {}
+
+
+def all_reduce_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    """A communication hook of DDP that averages gradients in host memory by Unisono:
+
+        model.register_comm_hook(None, unisono.torch.all_reduce_hook)
+
+    The state is the process group, or None for the default one, whose own backend may be any.
+    """
+    group = group or dist.distributed_c10d._get_default_group()
+    world = _worlds.get(group.group_name) or _start(group)
+    gradients = checked(bucket.buffer())
+    world._comm.call_at("all_reduce", gradients.data_ptr(), gradients.numel(), ELEMENTS[gradients.dtype], "mean")
+    future: Future[torch.Tensor] = Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def _start(group: dist.ProcessGroup) -> Comm:
+    store = dist.PrefixStore("unisono-hook", group.get_group_store())
+    world = from_store(store, group.rank(), group.size(), name=group.group_name)
+    return _worlds.setdefault(group.group_name, world)

@@ -1,0 +1,88 @@
+"""Tensors as the library takes them: contiguous, of an element type and with a reduction that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.distributed import ReduceOp
+
+ELEMENTS = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+}
+
+# Reduced in a wider type, and narrowed again.
+_WIDENED = {torch.bool: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32, torch.uint16: torch.int32}
+_WIDENED |= {dtype: torch.float32 for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)}
+
+_REDUCTIONS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "mean",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+    ReduceOp.PRODUCT: "product",
+}
+
+# Reductions without a kernel: every rank gathers all values, and reduces them itself.
+_BITWISE = {ReduceOp.BAND: torch.bitwise_and, ReduceOp.BOR: torch.bitwise_or, ReduceOp.BXOR: torch.bitwise_xor}
+
+
+def checked(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that the library can reach; raises an error for others."""
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"unisono's backend works on tensors in host memory, and got one on {tensor.device}: "
+            'init_process_group("cpu:unisono,cuda:nccl") leaves those on GPUs to NCCL'
+        )
+    if tensor.layout != torch.strided:
+        raise ValueError(f"unisono's backend works on dense tensors, and got one of layout {tensor.layout}")
+    # Complex numbers move and add up as pairs.
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def reduction(op: ReduceOp) -> str | None:
+    """The name of a reduction that the library has a kernel for."""
+    return _REDUCTIONS.get(getattr(op, "op", op))
+
+
+def bitwise(op: ReduceOp, tensor: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """The function of a bitwise reduction, or an error for what is none."""
+    function = _BITWISE.get(getattr(op, "op", op))
+    if function is None:
+        raise ValueError(f"unisono's backend has no reduction {op}")
+    if tensor.is_floating_point():
+        raise ValueError(f"{op} has no meaning for {tensor.dtype}")
+    return function
+
+
+def check_reduction(op: ReduceOp, tensor: torch.Tensor) -> None:
+    """Raises an error for a reduction without a meaning for these elements."""
+    name = reduction(op)
+    if name is None:
+        bitwise(op, tensor)
+    if tensor.is_complex() and name not in ("sum", "mean"):
+        raise ValueError(f"{op} has no meaning for complex numbers, or is not offered")
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor of these values that the library has a kernel for: the tensor itself where it is one."""
+    if tensor.dtype in ELEMENTS:
+        return tensor.contiguous()
+    wide = _WIDENED.get(tensor.dtype)
+    if wide is None:
+        raise ValueError(f"unisono's backend has no reduction of {tensor.dtype}")
+    return tensor.to(wide).contiguous()
+
+
+def element(tensor: torch.Tensor) -> tuple[str, int]:
+    """The element type and the number of elements of a tensor that is only moved: bytes where the library has no such type."""
+    name = ELEMENTS.get(tensor.dtype)
+    return (name, tensor.numel()) if name else ("u8", tensor.numel() * tensor.element_size())

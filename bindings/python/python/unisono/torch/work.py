@@ -1,0 +1,91 @@
+"""Calls in flight, as torch.distributed's works."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work, _create_work_from_future
+from torch.futures import Future
+
+
+def done(result: list[torch.Tensor]) -> Work:
+    """The work of a call that is done."""
+    future: Future = Future()
+    future.set_result(result)
+    return _create_work_from_future(future)
+
+
+class Pending:
+    """A call that is not done, and its work.
+
+    A work does not hear of `Future.set_exception`; it does of what a callback of its future raises.
+    """
+
+    def __init__(self) -> None:
+        self._outcome: Future = Future()
+        self.work = _create_work_from_future(self._outcome.then(_value))
+
+    def end(self, outcome: list[torch.Tensor] | BaseException) -> None:
+        """Ends the call, with its result or its error."""
+        self._outcome.set_result(outcome)
+
+    def run(self, call: Callable[[], Any], result: list[torch.Tensor]) -> None:
+        """Makes the call."""
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the work gets it
+            self.end(error)
+        else:
+            self.end(result)
+
+
+def _value(outcome: Future) -> Any:
+    value = outcome.value()
+    if isinstance(value, BaseException):
+        raise value
+    return value
+
+
+class Lane:
+    """Calls that run one after the other, in the order in which they were made, which is the same on all ranks.
+
+    A call that its caller waits for runs on the caller's thread, unless others are in flight. So does one made by a backward pass,
+    which waits for it before it returns: on the ranks of one machine, the cores that compute are those that reduce.
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Pending, Callable[[], Any], list[torch.Tensor]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._thread: threading.Thread | None = None
+
+    def submit(self, run: Callable[[], Any], result: list[torch.Tensor], is_async: bool) -> Work:
+        """Makes a call, or starts it if the caller does not wait for it."""
+        if not self._in_flight and (not is_async or torch._C._current_autograd_node() is not None):
+            run()
+            return done(result)
+        pending = Pending()
+        with self._lock:
+            self._in_flight += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="unisono", daemon=True)
+                self._thread.start()
+        self._calls.put((pending, run, result))
+        return pending.work
+
+    def close(self) -> None:
+        """Ends the thread, after the calls in flight."""
+        if self._thread is not None:
+            self._calls.put(None)
+            self._thread = None
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            pending, run, result = call
+            pending.run(run, result)
+            with self._lock:
+                self._in_flight -= 1
