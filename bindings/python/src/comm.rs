@@ -11,7 +11,7 @@ use unisono_bindings::{Lent, Operation, Owner, with_type};
 use super::array::{Array, dtype, reduction};
 use super::call::{Options, choice, moves, operation, seconds};
 use super::error::argument;
-use super::interrupt::interruptible;
+use super::interrupt::{Ended, interruptible};
 use super::memory::Memory;
 use super::request::{Kept, Request};
 
@@ -20,6 +20,7 @@ use super::request::{Kept, Request};
 pub(crate) struct Comm {
     /// None once closed.
     inner: Mutex<Option<Communicator>>,
+    ended: Ended,
     owner: Owner,
     /// The number of this rank, from 0.
     #[pyo3(get)]
@@ -35,7 +36,8 @@ pub(crate) struct Comm {
 impl Comm {
     pub(crate) fn new(inner: Communicator) -> Self {
         let (rank, size, transport) = (inner.rank(), inner.ranks(), inner.transport());
-        Self { inner: Mutex::new(Some(inner)), owner: Owner::this_process(), rank, size, transport }
+        let (inner, ended, owner) = (Mutex::new(Some(inner)), Ended::default(), Owner::this_process());
+        Self { inner, ended, owner, rank, size, transport }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Communicator>> {
@@ -49,7 +51,7 @@ impl Comm {
         body: impl FnOnce(&mut Communicator) -> unisono::Result<R> + Send,
     ) -> PyResult<R> {
         self.owner.check().map_err(argument)?;
-        interruptible(py, || {
+        interruptible(py, &self.ended, || {
             let mut inner = self.lock();
             let comm = inner.as_mut().ok_or_else(closed)?;
             catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
@@ -297,8 +299,9 @@ impl Comm {
         })
     }
 
-    /// Declares that this rank cannot continue.
+    /// Declares that this rank cannot continue. A call on another thread ends.
     fn fail(&self, py: Python<'_>, cause: &str) -> PyResult<()> {
+        let _ = self.ended.set(cause.to_owned());
         self.on(py, |comm| {
             comm.fail(cause);
             Ok(())

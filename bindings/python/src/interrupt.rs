@@ -1,30 +1,55 @@
-//! Ctrl-C during a call.
+//! What ends a call before its time: Ctrl-C, and `fail` on another thread.
 
 use std::cell::{Cell, RefCell};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use super::error::raised;
+
 /// How often a waiting thread lets Python run its signal handlers: for that it takes the interpreter's lock.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
+/// The cause for which a communicator ends, if one of its threads has said so.
+pub(crate) type Ended = Arc<OnceLock<String>>;
+
+/// The thread on which Python runs signal handlers.
+static MAIN: OnceLock<ThreadId> = OnceLock::new();
 
 thread_local! {
     static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
     /// What a signal handler has raised during the current call.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    /// Why the communicator of the current call ends.
+    static ENDED: RefCell<Option<Ended>> = const { RefCell::new(None) };
+}
+
+/// Learns which thread is Python's main one.
+pub(crate) fn learn_main_thread(py: Python<'_>) -> PyResult<()> {
+    let threading = py.import("threading")?;
+    let main: usize = threading.call_method0("main_thread")?.getattr("ident")?.extract()?;
+    if threading.call_method0("get_ident")?.extract::<usize>()? == main {
+        MAIN.get_or_init(|| thread::current().id());
+    }
+    Ok(())
 }
 
 /// Makes calls without the interpreter's lock, during which Python's signal handlers run. What one of them raises, such as
-/// KeyboardInterrupt, ends the call, and with it the communicator.
+/// KeyboardInterrupt, ends the call, and with it the communicator. So does `ended`.
 pub(crate) fn interruptible<R: Send>(
     py: Python<'_>,
+    ended: &Ended,
     calls: impl FnOnce() -> unisono::Result<R> + Send,
 ) -> PyResult<R> {
+    let before = ENDED.replace(Some(Arc::clone(ended)));
     let done = py.detach(|| unisono::while_waiting(look, calls));
+    ENDED.set(before);
     match RAISED.take() {
         // The call may have succeeded all the same: the program hears of the signal either way.
         Some(raised) => Err(raised),
-        None => done.map_err(|error| super::error::raised(&error)),
+        None => done.map_err(|error| raised(&error)),
     }
 }
 
@@ -37,9 +62,14 @@ pub(crate) fn wait(py: Python<'_>, mut step: impl FnMut(Duration) -> bool + Send
 }
 
 fn look() -> Result<(), String> {
+    if let Some(cause) = ENDED.with_borrow(|ended| ended.as_ref()?.get().cloned()) {
+        return Err(cause);
+    }
+    if MAIN.get().is_some_and(|main| *main != thread::current().id()) {
+        return Ok(());
+    }
     let now = Instant::now();
-    let due = LOOKED.get().is_none_or(|looked| now - looked >= BETWEEN_LOOKS);
-    if !due {
+    if LOOKED.get().is_some_and(|looked| now - looked < BETWEEN_LOOKS) {
         return Ok(());
     }
     LOOKED.set(Some(now));

@@ -142,13 +142,7 @@ impl Mailbox {
     }
 
     /// Sends the bytes at an address, which the program leaves alone until `done(None, error or None)` is called, on another thread.
-    fn send(
-        &self,
-        bytes: (usize, usize, String),
-        to: usize,
-        tag: i64,
-        done: Py<PyAny>,
-    ) -> PyResult<()> {
+    fn send(&self, bytes: (usize, usize, String), to: usize, tag: i64, done: Py<PyAny>) -> PyResult<()> {
         self.check(to, "receiver")?;
         let place = Place::new(bytes, tag, done);
         let mut outboxes = self.outboxes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,7 +10,7 @@ use unisono::{Bootstrap, Builder, Choice, Error, Unisono};
 use super::call::{choice, seconds};
 use super::comm::Comm;
 use super::error::argument;
-use super::interrupt::interruptible;
+use super::interrupt::{Ended, interruptible};
 
 /// Settings of a world.
 struct Settings {
@@ -50,7 +50,7 @@ pub(crate) fn launched(
     timeout: Option<f64>,
 ) -> PyResult<Comm> {
     let settings = Settings::new(algorithm, tuning, timeout)?;
-    interruptible(py, || settings.builder().detect()).map(Comm::new)
+    interruptible(py, &Ended::default(), || settings.builder().detect()).map(Comm::new)
 }
 
 /// Starts a world among processes that can gather bytes from each other: `all_gather(own)` returns those of all ranks.
@@ -70,7 +70,8 @@ pub(crate) fn gathered(
     }
     let settings = Settings::new(algorithm, tuning, timeout)?;
     let bootstrap = ByProgram { rank, ranks: size, all_gather };
-    interruptible(py, || settings.builder().bootstrap(bootstrap).processes()).map(Comm::new)
+    interruptible(py, &Ended::default(), || settings.builder().bootstrap(bootstrap).processes())
+        .map(Comm::new)
 }
 
 /// A bootstrap by a function of the program.

@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -18,7 +18,14 @@ from ._unisono import Request
 
 Op = Literal["sum", "mean", "min", "max", "product"]
 
-_open: weakref.WeakSet[Comm] = weakref.WeakSet()
+
+class World(Protocol):
+    """What a program leaves when it ends."""
+
+    def leave(self, error: BaseException | None) -> None: ...
+
+
+open_worlds: weakref.WeakSet[World] = weakref.WeakSet()
 
 
 class Comm:
@@ -41,7 +48,7 @@ class Comm:
     def __init__(self, handle: _unisono.Comm) -> None:
         self._comm = handle
         self._call = handle.call
-        _open.add(self)
+        open_worlds.add(self)
 
     @property
     def rank(self) -> int:
@@ -185,7 +192,15 @@ class Comm:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        _leave(self, value)
+        self.leave(value)
+
+    def leave(self, error: BaseException | None) -> None:
+        """Closes the communicator; other ranks hear of an error that ends this one."""
+        # It may be closed or lost already, or a forked child's copy of its parent's: then there is nobody to tell.
+        with contextlib.suppress(Exception):
+            if error is not None and not isinstance(error, _unisono.UnisonoError):
+                self.fail(f"{type(error).__name__}: {error}")
+            self.close()
 
     def __repr__(self) -> str:
         return repr(self._comm)
@@ -203,18 +218,9 @@ def _own(comm: Comm, array: Any) -> np.ndarray:
     return flat[comm.own_part(flat.size)]
 
 
-def _leave(comm: Any, error: BaseException | None) -> None:
-    """Closes a communicator; other ranks hear of an error that ends this one."""
-    # It may be closed or lost already, or a forked child's copy of its parent's: then there is nobody to tell.
-    with contextlib.suppress(Exception):
-        if error is not None and not isinstance(error, _unisono.UnisonoError):
-            comm.fail(f"{type(error).__name__}: {error}")
-        comm.close()
-
-
 @atexit.register
 def _leave_all() -> None:
     # The exception that ends the program, if one does.
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    for comm in list(_open):
-        _leave(comm, error)
+    for world in list(open_worlds):
+        world.leave(error)

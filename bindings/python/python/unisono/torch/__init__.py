@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .answers import teach
 from .backend import UnisonoBackend
 from .hook import all_reduce_hook
-from .source import teach
 
 __all__ = ["UnisonoBackend", "all_reduce_hook", "register"]
 

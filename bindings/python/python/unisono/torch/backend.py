@@ -7,15 +7,23 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import ReduceOp, Store
+from torch.distributed import DistStoreError, ReduceOp, Store
 from torch._C._distributed_c10d import Backend, Work
 
+from ..comm import open_worlds
 from ..start import from_store
 from .messages import Messages
 from .tensors import ELEMENTS, bitwise, check_reduction, checked, element, reduction, widened
 from .work import Lane
 
 Tensors = list[torch.Tensor]
+
+# What a store raises for a key that does not come.
+_NOT_THERE = (DistStoreError, RuntimeError)
+
+# PyTorch holds only the part of a backend that is not Python's.
+_alive: set[UnisonoBackend] = set()
+
 
 
 class UnisonoBackend(Backend):
@@ -24,6 +32,9 @@ class UnisonoBackend(Backend):
     Methods have the names that PyTorch calls, some of them twice: an older name and a newer one.
     """
 
+    # In profiles, and what the backend calls itself.
+    NAME = "unisono"
+
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._store, self._timeout = rank, size, store, timeout
@@ -31,7 +42,9 @@ class UnisonoBackend(Backend):
         self._comm = self._world._comm
         self._lane = Lane()
         self._messages = Messages(store, rank, size, timeout)
-        self._barriers = 0
+        self._barriers = self._collectives = 0
+        _alive.add(self)
+        open_worlds.add(self)
 
     # What a backend says of itself.
 
@@ -39,10 +52,14 @@ class UnisonoBackend(Backend):
     supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = supports_window = False
 
     def getBackendName(self) -> str:
-        return "unisono"
+        return self.NAME
 
     def name(self) -> str:
-        return "unisono"
+        return self.NAME
+
+    def _get_sequence_number_for_group(self) -> int:
+        """The number of collectives so far."""
+        return self._collectives
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = self._messages.timeout = timeout
@@ -52,16 +69,31 @@ class UnisonoBackend(Backend):
 
     def shutdown(self) -> None:
         """Leaves the world, after the calls in flight."""
+        self.leave(None)
+
+    def abort(self) -> None:
+        """Leaves the world at once: the calls in flight fail, here and on other ranks."""
+        self.leave(RuntimeError("the process group was aborted"))
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leaves the world; after an error, at once."""
+        _alive.discard(self)
+        if error is not None:
+            # A call in flight holds the communicator, and hears of this.
+            self._world.leave(error)
         self._lane.close()
         self._messages.close()
         self._world.close()
 
-    abort = shutdown
-
     # Collectives. Each checks its arguments at once, and then runs on the lane.
 
-    def _submit(self, run: Callable[[], Any], result: Tensors, opts: Any) -> Work:
-        return self._lane.submit(run, result, getattr(opts, "asyncOp", True))
+    def _submit(self, name: str, run: Callable[[], Any], result: Tensors, opts: Any) -> Work:
+        is_async = getattr(opts, "asyncOp", True)
+        self._collectives += 1
+        if not torch._C._autograd._profiler_enabled():
+            return self._lane.submit(run, result, is_async)
+        with torch.profiler.record_function(f"{self.NAME}:{name}"):
+            return self._lane.submit(run, result, is_async)
 
     def _move(self, name: str, tensor: torch.Tensor, opts: Any, root: int | None = None) -> None:
         """Makes a collective that moves elements, on a contiguous tensor."""
@@ -99,7 +131,7 @@ class UnisonoBackend(Backend):
             for place in places:
                 self._reduce("all_reduce", place, op, opts)
 
-        return self._submit(run, tensors, opts)
+        return self._submit("all_reduce", run, tensors, opts)
 
     allreduce_coalesced = allreduce
 
@@ -113,7 +145,7 @@ class UnisonoBackend(Backend):
             target = place if self._rank == root else place.clone()
             self._reduce("reduce", target, op, opts, root)
 
-        return self._submit(run, tensors, opts)
+        return self._submit("reduce", run, tensors, opts)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
         root, places = opts.rootRank, [checked(tensor) for tensor in tensors]
@@ -125,7 +157,7 @@ class UnisonoBackend(Backend):
                 if buffer is not place:
                     place.copy_(buffer)
 
-        return self._submit(run, tensors, opts)
+        return self._submit("broadcast", run, tensors, opts)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         pairs = [([checked(place) for place in places], checked(own)) for places, own in zip(outputs, inputs, strict=True)]
@@ -134,9 +166,11 @@ class UnisonoBackend(Backend):
             for places, own in pairs:
                 self._gather_all(places, own, opts)
 
-        return self._submit(run, [place for places in outputs for place in places], opts)
+        return self._submit("all_gather", run, [place for places in outputs for place in places], opts)
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        # Here an output is the tensors of one rank, and not one tensor of all ranks.
+        return self.allgather([list(places) for places in zip(*outputs, strict=True)], inputs, opts)
 
     def _gather_all(self, places: Tensors, own: torch.Tensor, opts: Any) -> None:
         if any(place.numel() != own.numel() for place in places):
@@ -170,7 +204,7 @@ class UnisonoBackend(Backend):
                 if buffer is not output:
                     output.copy_(buffer)
 
-        return self._submit(run, outputs, opts)
+        return self._submit("all_gather_single", run, outputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -185,7 +219,7 @@ class UnisonoBackend(Backend):
             for place, block in zip(places, blocks, strict=False):
                 place.copy_(block.view(place.shape))
 
-        return self._submit(run, places, opts)
+        return self._submit("gather", run, places, opts)
 
     def gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> Work:
         places = list(self._blocks(output)) if self._rank == opts.rootRank else []
@@ -204,7 +238,7 @@ class UnisonoBackend(Backend):
             self._move("scatter", blocks, opts, root)
             place.copy_(blocks[self._rank])
 
-        return self._submit(run, outputs, opts)
+        return self._submit("scatter", run, outputs, opts)
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Work:
         op = opts.reduceOp if opts else ReduceOp.SUM
@@ -215,7 +249,7 @@ class UnisonoBackend(Backend):
             for output, parts in pairs:
                 self._scatter_reduced(output, parts, op, opts)
 
-        return self._submit(run, outputs, opts)
+        return self._submit("reduce_scatter", run, outputs, opts)
 
     def _scatter_reduced(self, output: torch.Tensor, parts: Tensors, op: ReduceOp, opts: Any) -> None:
         # The library uses its input up: this is a copy.
@@ -263,15 +297,17 @@ class UnisonoBackend(Backend):
             for place, block in zip(places, blocks, strict=True):
                 place.copy_(block[: place.numel()].view(place.shape))
 
-        return self._submit(run, result, opts)
+        return self._submit("all_to_all", run, result, opts)
 
     def barrier(self, opts: Any = None) -> Work:
-        return self._submit(lambda: self._comm.barrier(None, _seconds(opts)), [], opts)
+        return self._submit("barrier", lambda: self._comm.barrier(None, _seconds(opts)), [], opts)
 
-    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """A barrier in the store: it loses no communicator, and rank 0 says which ranks are missing."""
         self._barriers += 1
-        place = f"unisono/monitored/{self._barriers}"
+        place, timeout = f"unisono/monitored/{self._barriers}", opts.timeout
+        if not timeout:
+            raise RuntimeError(f"Rank {self._rank} timed out in monitoredBarrier, whose timeout is 0")
         self._store.set(f"{place}/{self._rank}", b"here")
         if self._rank != 0:
             self._store.wait([f"{place}/go"], timeout)
@@ -280,7 +316,7 @@ class UnisonoBackend(Backend):
         for rank in range(1, self._size):
             try:
                 self._store.wait([f"{place}/{rank}"], timeout)
-            except dist_errors:
+            except _NOT_THERE:
                 missing.append(rank)
                 if not wait_all_ranks:
                     break
@@ -319,9 +355,6 @@ class UnisonoBackend(Backend):
                 raise ValueError(f"all_to_all: the {what} has {tensor.shape[0]} rows, which {self._size} ranks do not divide")
             sizes = [tensor.shape[0] // self._size] * self._size
         return list(tensor.split(sizes))
-
-
-dist_errors = (torch.distributed.DistStoreError, RuntimeError)
 
 
 def _seconds(opts: Any) -> float | None:

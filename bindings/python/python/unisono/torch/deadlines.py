@@ -13,7 +13,7 @@ from typing import Protocol
 class Ending(Protocol):
     """What a deadline ends, unless it has ended."""
 
-    def end(self, source: int, error: BaseException | None, /) -> None: ...
+    def end_from(self, source: int, error: BaseException | None, /) -> None: ...
 
 
 class Deadlines:
@@ -41,6 +41,9 @@ class Deadlines:
         with self._changed:
             self._ends = True
             self._changed.notify()
+            thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
     def _serve(self) -> None:
         while True:
@@ -53,4 +56,4 @@ class Deadlines:
                     continue
                 _, _, ending, error = heapq.heappop(self._heap)
             if (late := ending()) is not None:
-                late.end(-1, error)
+                late.end_from(-1, error)

@@ -1,6 +1,7 @@
-"""The gradients of DDP over Unisono, whatever its own backend is."""
+"""The gradients of DDP over Unisono, whatever its own backend is.
 
-from __future__ import annotations
+DDP looks at the types in the signature of a hook: they must not be text, as annotations from the future are.
+"""
 
 import torch
 import torch.distributed as dist

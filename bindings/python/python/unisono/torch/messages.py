@@ -12,9 +12,8 @@ from torch._C._distributed_c10d import Work
 from torch.distributed import Store
 
 from .. import _unisono
-from ..comm import _open
 from .deadlines import Deadlines
-from .source import with_source
+from .answers import with_source
 from .work import Pending
 
 # Between two looks into the store, for a rank that has not come to it.
@@ -30,24 +29,23 @@ class Messages:
         self._rounds: dict[tuple[int, int], int] = {}
         self._mailbox = _unisono.Mailbox(rank, size, _bound(self))
         self._deadlines = Deadlines()
-        _open.add(self)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Work:
         buffer = tensor.contiguous()
         message = Message(buffer, None)
-        self._mailbox.send(_bytes(buffer), to, tag, message.end)
+        self._mailbox.send(_bytes(buffer), to, tag, message.end_from)
         return self._work(message, f"rank {to} has not received a message")
 
     def receive(self, tensor: torch.Tensor, source: int | None, tag: int) -> Work:
         buffer = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
         message = Message(buffer, tensor, source is None)
-        self._mailbox.receive(_bytes(buffer), source, tag, message.end)
+        self._mailbox.receive(_bytes(buffer), source, tag, message.end_from)
         return self._work(message, f"{'no rank' if source is None else f'rank {source}'} has sent a message")
 
     def _work(self, message: Message, overdue: str) -> Work:
         limit = self.timeout.total_seconds()
         self._deadlines.add(limit, message, TimeoutError(f"{overdue} within {limit:g} s"))
-        return message.work
+        return message
 
     def close(self) -> None:
         self._ends.set()
@@ -82,26 +80,25 @@ def _bytes(tensor: torch.Tensor) -> tuple[int, int, str]:
     return tensor.data_ptr(), tensor.nbytes, str(tensor.dtype).removeprefix("torch.")
 
 
-class Message:
+class Message(Pending):
     """A message in flight, which holds its memory."""
 
     def __init__(self, buffer: torch.Tensor, target: torch.Tensor | None, from_any: bool = False) -> None:
-        self._pending = Pending()
-        self.work = self._pending.work
+        super().__init__()
         self._buffer: torch.Tensor | None = buffer
         self._target, self._from_any = target, from_any
         self._lock = threading.Lock()
 
-    def end(self, source: int, error: BaseException | None) -> None:
+    def end_from(self, source: int, error: BaseException | None) -> None:
         """The mailbox calls it, on a thread of its own, and so do deadlines: the first one counts."""
         with self._lock:
             buffer, self._buffer = self._buffer, None
         if buffer is None:
             return
         if error is not None:
-            self._pending.end(error)
+            self.end(error)
             return
         if self._target is not None and buffer is not self._target:
             self._target.copy_(buffer)
         result = [] if self._target is None else [self._target]
-        self._pending.end(with_source(result, source) if self._from_any else result)
+        self.end(with_source(result, source) if self._from_any else result)

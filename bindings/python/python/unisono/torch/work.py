@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,19 +20,22 @@ def done(result: list[torch.Tensor]) -> Work:
     return _create_work_from_future(future)
 
 
-class Pending:
-    """A call that is not done, and its work.
-
-    A work does not hear of `Future.set_exception`; it does of what a callback of its future raises.
-    """
+class Pending(Work):
+    """A call that is not done."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
         self._outcome: Future = Future()
-        self.work = _create_work_from_future(self._outcome.then(_value))
+        # Of a future, PyTorch hears an error only from a callback.
+        self._future = self._outcome.then(_value)
 
     def end(self, outcome: list[torch.Tensor] | BaseException) -> None:
         """Ends the call, with its result or its error."""
+        self._error = outcome if isinstance(outcome, BaseException) else None
         self._outcome.set_result(outcome)
+        self._ended.set()
 
     def run(self, call: Callable[[], Any], result: list[torch.Tensor]) -> None:
         """Makes the call."""
@@ -41,6 +45,17 @@ class Pending:
             self.end(error)
         else:
             self.end(result)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        limit = timeout.total_seconds() if timeout else None
+        if not self._ended.wait(limit):
+            raise TimeoutError(f"a call was not done in {limit:g} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def get_future(self) -> Future:
+        return self._future
 
 
 def _value(outcome: Future) -> Any:
@@ -75,13 +90,14 @@ class Lane:
                 self._thread = threading.Thread(target=self._serve, name="unisono", daemon=True)
                 self._thread.start()
         self._calls.put((pending, run, result))
-        return pending.work
+        return pending
 
     def close(self) -> None:
-        """Ends the thread, after the calls in flight."""
-        if self._thread is not None:
+        """Ends the thread, after the calls in flight: one that runs while the interpreter ends would crash it."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
             self._calls.put(None)
-            self._thread = None
+            thread.join()
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:

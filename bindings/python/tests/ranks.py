@@ -1,0 +1,70 @@
+"""Programs of several ranks: each has a deadline, after which its process group is ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from dataclasses import dataclass
+
+DEADLINE_S = 120
+
+
+@dataclass
+class Ended:
+    """How a rank ended."""
+
+    code: int
+    output: str
+
+
+def start(program: str, ranks: int, folder: str, **environment: str) -> list[subprocess.Popen[str]]:
+    """Starts a program on so many ranks, as torchrun would."""
+    processes = []
+    for rank in range(ranks):
+        variables = os.environ | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "UNISONO_BOOTSTRAP_DIR": f"{folder}/world",
+            "UNISONO_FLIGHT_DIR": folder,
+            "STORE": f"{folder}/store",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-c", textwrap.dedent(program)]
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        processes.append(
+            subprocess.Popen(command, env=variables | environment, text=True, start_new_session=True, **output)
+        )
+    return processes
+
+
+def finish(processes: list[subprocess.Popen[str]], deadline_s: float = DEADLINE_S) -> list[Ended]:
+    """Waits for all ranks."""
+    ended = []
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=deadline_s)
+            ended.append(Ended(process.returncode, output))
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return ended
+
+
+def run(program: str, ranks: int = 2, **environment: str) -> list[Ended]:
+    """Runs a program on so many ranks, and says how they ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        return finish(start(program, ranks, folder, **environment))
+
+
+def check(program: str, ranks: int = 2, **environment: str) -> list[str]:
+    """Runs a program that must succeed on all ranks; returns what they said."""
+    ended = run(program, ranks, **environment)
+    for rank, end in enumerate(ended):
+        assert end.code == 0, f"rank {rank} of {ranks} ended with {end.code}:\n{end.output}"
+    return [end.output for end in ended]

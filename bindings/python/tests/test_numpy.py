@@ -1,0 +1,194 @@
+"""Communicators on numpy arrays."""
+
+import signal
+import tempfile
+import time
+
+import pytest
+from ranks import check, finish, run, start
+
+PRELUDE = """
+import numpy as np
+import unisono
+
+comm = unisono.init()
+rank, size = comm.rank, comm.size
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_collective(ranks: int) -> None:
+    check(
+        PRELUDE
+        + """
+for dtype in ("f4", "f8", "f2", "i4", "i8", "u1", "u4", "u8"):
+    array = np.full(12, rank + 1, dtype)
+    assert comm.all_reduce(array) is array and (array == size * (size + 1) // 2).all(), (dtype, array)
+    assert (comm.all_reduce(np.full(5, rank, dtype), "max") == size - 1).all()
+
+everyone = np.arange(size)
+array = np.full((size, 3), -1, "i8")
+array[rank] = rank
+assert (comm.all_gather(array) == everyone[:, None]).all()
+assert (comm.broadcast(np.full(7, rank), size - 1) == size - 1).all()
+assert (comm.reduce_scatter(np.ones(3 * size, "f4")) == size).all()
+assert (comm.scatter(np.repeat(everyone, 2), 0) == rank).all()
+reduced = comm.reduce(np.ones(4), "sum", 0)
+assert rank != 0 or (reduced == size).all()
+array = np.full((size, 2), -1, "i8")
+array[rank] = rank
+gathered = comm.gather(array, 0)
+assert rank != 0 or (gathered == everyone[:, None]).all()
+assert (comm.all_to_all(np.full(size, rank)) == everyone).all()
+comm.barrier()
+requests = [comm.all_reduce_async(np.ones(10_000, "f4")) for _ in range(3)]
+for request in requests:
+    request.wait()
+    assert request.is_done
+registered = comm.empty((100, 10), "f8")
+registered[:] = rank
+comm.all_reduce(registered, "mean")
+assert (registered == (size - 1) / 2).all()
+words = np.array(["one", "two"] if rank == 0 else ["", ""], "U3")
+with_bytes = bytearray(b"abc" if rank == 0 else b"...")
+assert comm.broadcast(with_bytes) == b"abc"
+""",
+        ranks,
+    )
+
+
+def test_messages_and_groups() -> None:
+    check(
+        PRELUDE
+        + """
+if rank == 0:
+    comm.send(np.arange(5.0), 1)
+    got = np.zeros(1, "i4")
+    assert {comm.receive(got), comm.receive(got)} == {1, 2}
+else:
+    if rank == 1:
+        array = np.zeros(5)
+        assert comm.receive(array, 0) == 0 and array[4] == 4
+    comm.send(np.array([rank], "i4"), 0)
+pair = comm.group([2, 0])
+assert (pair is None) == (rank == 1)
+if pair:
+    assert pair.all_reduce(np.ones(1))[0] == 2 and pair.rank == {2: 0, 0: 1}[rank]
+half = comm.split(rank % 2)
+assert half.size == (1 if rank == 1 else 2)
+""",
+        3,
+    )
+
+
+def test_bad_arguments_are_refused() -> None:
+    check(
+        PRELUDE
+        + """
+def refused(call, words):
+    try:
+        call()
+    except (ValueError, unisono.UnisonoError) as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
+
+refused(lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "not contiguous")
+refused(lambda: comm.all_reduce(np.zeros(4, "c8")), "no reduction of elements of format")
+refused(lambda: comm.all_reduce(np.zeros(4), "median"), "sum, mean, min, max, product")
+refused(lambda: comm.broadcast(np.zeros(4), 2), "the root is 2, in a communicator of 2 ranks")
+refused(lambda: comm.all_to_all(np.zeros(3)), "not 2 equal blocks")
+refused(lambda: comm.all_reduce(b"1234"), "read-only")
+refused(lambda: comm.all_reduce(object()), "has no buffer")
+refused(lambda: comm.all_reduce(np.zeros(1), algorithm="fast"), "fast")
+refused(lambda: comm.all_reduce(np.zeros(1), timeout=-1), "above 0")
+assert comm.all_reduce(np.ones(1))[0] == 2
+comm.close()
+refused(lambda: comm.barrier(), "closed")
+"""
+    )
+
+
+def test_ranks_that_differ_both_hear_of_it() -> None:
+    for end in run(PRELUDE + "comm.all_reduce(np.zeros(2 + rank, ['f4', 'i4'][rank]))"):
+        assert end.code == 1 and "MismatchError" in end.output, end
+        assert "of 2 f32" in end.output and "of 3 i32" in end.output, end
+
+
+def test_an_uncaught_exception_is_named_on_the_other_rank() -> None:
+    ended = run(PRELUDE + "if rank == 1:\n    raise KeyError('a batch')\ncomm.barrier()")
+    assert "AbortedError" in ended[0].output and "KeyError: 'a batch'" in ended[0].output, ended
+
+
+def test_a_rank_that_ends_has_left() -> None:
+    ended = run(PRELUDE + "if rank == 0:\n    comm.barrier()")
+    assert ended[1].code == 0 and "LeftError" in ended[0].output and "rank 1 has left" in ended[0].output, ended
+
+
+def test_a_killed_rank_is_an_exception() -> None:
+    program = PRELUDE + """
+import os, signal, time
+comm.barrier()
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+began = time.monotonic()
+try:
+    comm.barrier()
+except unisono.UnisonoError as error:
+    assert error.rank == 1 and error.is_fatal, (error, error.rank)
+    print(f"after {time.monotonic() - began:.2f} s: {error}")
+    assert time.monotonic() - began < 5
+"""
+    ended = run(program)
+    assert ended[0].code == 0 and "after" in ended[0].output, ended
+
+
+def test_ctrl_c_is_heard() -> None:
+    program = PRELUDE + """
+import time
+if rank == 0:
+    print("waits", flush=True)
+    try:
+        comm.barrier()
+    except KeyboardInterrupt:
+        print("heard", time.time(), flush=True)
+else:
+    time.sleep(3)
+    try:
+        # The first may still find what the other rank sent before.
+        comm.barrier()
+        comm.barrier()
+    except unisono.UnisonoError as error:
+        print(type(error).__name__, error)
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        processes = start(program, 2, folder)
+        assert processes[0].stdout is not None
+        while "waits" not in processes[0].stdout.readline():
+            pass
+        time.sleep(0.5)
+        sent = time.time()
+        processes[0].send_signal(signal.SIGINT)
+        ended = finish(processes)
+    heard = next(float(line.split()[1]) for line in ended[0].output.splitlines() if line.startswith("heard"))
+    assert heard - sent < 1, f"{heard - sent} s"
+    assert "AbortedError" in ended[1].output and "KeyboardInterrupt" in ended[1].output, ended
+
+
+def test_a_forked_child_harms_nobody() -> None:
+    check(
+        PRELUDE
+        + """
+import os
+if (child := os.fork()) == 0:
+    try:
+        comm.barrier()
+    except ValueError as error:
+        assert "forked child" in str(error)
+        del comm
+        os._exit(0)
+    os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+assert comm.all_reduce(np.ones(1))[0] == 2
+"""
+    )
