@@ -32,9 +32,6 @@ class UnisonoBackend(Backend):
     Methods have the names that PyTorch calls, some of them twice: an older name and a newer one.
     """
 
-    # In profiles, and what the backend calls itself.
-    NAME = "unisono"
-
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._store, self._timeout = rank, size, store, timeout
@@ -52,10 +49,9 @@ class UnisonoBackend(Backend):
     supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = supports_window = False
 
     def getBackendName(self) -> str:
-        return self.NAME
+        return "unisono"
 
-    def name(self) -> str:
-        return self.NAME
+    name = getBackendName
 
     def _get_sequence_number_for_group(self) -> int:
         """The number of collectives so far."""
@@ -92,7 +88,7 @@ class UnisonoBackend(Backend):
         self._collectives += 1
         if not torch._C._autograd._profiler_enabled():
             return self._lane.submit(run, result, is_async)
-        with torch.profiler.record_function(f"{self.NAME}:{name}"):
+        with torch.profiler.record_function(f"unisono:{name}"):
             return self._lane.submit(run, result, is_async)
 
     def _move(self, name: str, tensor: torch.Tensor, opts: Any, root: int | None = None) -> None:

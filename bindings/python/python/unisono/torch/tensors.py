@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.distributed import ReduceOp
@@ -48,18 +49,23 @@ def checked(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def _kind(op: ReduceOp) -> Any:
+    """SUM and so on: options hold it in an object that has no name."""
+    return getattr(op, "op", op)
+
+
 def reduction(op: ReduceOp) -> str | None:
     """The name of a reduction that the library has a kernel for."""
-    return _REDUCTIONS.get(getattr(op, "op", op))
+    return _REDUCTIONS.get(_kind(op))
 
 
 def bitwise(op: ReduceOp, tensor: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """The function of a bitwise reduction, or an error for what is none."""
-    function = _BITWISE.get(getattr(op, "op", op))
+    function = _BITWISE.get(_kind(op))
     if function is None:
-        raise ValueError(f"unisono's backend has no reduction {op}")
-    if tensor.is_floating_point():
-        raise ValueError(f"{op} has no meaning for {tensor.dtype}")
+        raise ValueError(f"unisono's backend has no reduction {_kind(op)}")
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise ValueError(f"{_kind(op)} has no meaning for {tensor.dtype}")
     return function
 
 
@@ -69,7 +75,7 @@ def check_reduction(op: ReduceOp, tensor: torch.Tensor) -> None:
     if name is None:
         bitwise(op, tensor)
     if tensor.is_complex() and name not in ("sum", "mean"):
-        raise ValueError(f"{op} has no meaning for complex numbers, or is not offered")
+        raise ValueError(f"{_kind(op)} of complex numbers is not offered: sums and means are")
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
