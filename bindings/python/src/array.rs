@@ -14,13 +14,8 @@ pub(crate) struct Array {
     pub(crate) data: *mut c_void,
     pub(crate) count: usize,
     pub(crate) dtype: DType,
-    _holder: Holder,
-}
-
-/// What holds the memory of an array.
-enum Holder {
-    Buffer { _buffer: PyUntypedBuffer },
-    Object { _object: Option<Py<PyAny>> },
+    /// Holds the memory, unless the caller does.
+    _buffer: Option<PyUntypedBuffer>,
 }
 
 // SAFETY: the address is only used by the call that the array is lent to; the buffer locks the interpreter to release itself.
@@ -52,12 +47,12 @@ impl Array {
                 )));
             }
         };
-        Ok(Self { data, count, dtype, _holder: Holder::Buffer { _buffer: buffer } })
+        Ok(Self { data, count, dtype, _buffer: Some(buffer) })
     }
 
-    /// The array at an address, whose owner the caller holds, or else hands over.
-    pub(crate) fn at(address: usize, count: usize, dtype: DType, owner: Option<Py<PyAny>>) -> Self {
-        Self { data: address as *mut c_void, count, dtype, _holder: Holder::Object { _object: owner } }
+    /// The array at an address, which the caller holds.
+    pub(crate) fn at(address: usize, count: usize, dtype: DType) -> Self {
+        Self { data: address as *mut c_void, count, dtype, _buffer: None }
     }
 }
 

@@ -173,28 +173,8 @@ impl Comm {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::at(address, count, dtype(element)?, None);
+        let array = Array::at(address, count, dtype(element)?);
         self.blocking(py, &array, operation, Options::new(None, None, timeout)?)
-    }
-
-    /// Starts a collective on `count` elements at an address. `owner` is held until it is done.
-    #[pyo3(signature = (name, address, count, element, owner, op=None, root=None, timeout=None))]
-    #[expect(clippy::too_many_arguments, reason = "an array is three of them")]
-    fn start_at(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        address: usize,
-        count: usize,
-        element: &str,
-        owner: Py<PyAny>,
-        op: Option<&Bound<'_, PyString>>,
-        root: Option<usize>,
-        timeout: Option<f64>,
-    ) -> PyResult<Request> {
-        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::at(address, count, dtype(element)?, Some(owner));
-        self.non_blocking(py, array, operation, Options::new(None, None, timeout)?)
     }
 
     /// Waits until all ranks have called it.

@@ -1,0 +1,128 @@
+"""Measures all-reduces: on numpy arrays, in registered memory, and by torch.distributed beside gloo, alternating in one process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from . import init
+from .comm import Comm
+
+# How long one figure of one column is measured, and of how many it is the median.
+_ROUND_S, _ROUNDS = 0.05, 9
+_UNITS = {"K": 10, "M": 20, "G": 30}
+
+
+def size_bytes(text: str) -> int:
+    """The number that a size such as 8M stands for."""
+    unit = _UNITS.get(text[-1:].upper())
+    return int(text) if unit is None else int(text[:-1]) << unit
+
+
+def run(ranks: int, sizes: list[int]) -> int:
+    """Measures on the ranks that a launcher has started, or starts them."""
+    if "WORLD_SIZE" not in os.environ:
+        return _launch(ranks)
+    with tempfile.TemporaryDirectory() as folder, init() as comm:
+        columns = _columns(comm, _agreed(comm, folder))
+        if comm.rank == 0:
+            print(f"all-reduce of float32, {comm.size} ranks, median of {_ROUNDS} rounds in µs, {_processor()}")
+            print(f"{'bytes':>10}" + "".join(f"{name:>18}" for name in columns))
+        for size in sizes:
+            calls = {name: make(max(1, size // 4)) for name, make in columns.items()}
+            figures = _measured(comm, calls)
+            if comm.rank == 0:
+                print(f"{size:>10}" + "".join(f"{figures[name]:>18.2f}" for name in columns), flush=True)
+    return 0
+
+
+def _launch(ranks: int) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        shared = os.environ | {"WORLD_SIZE": str(ranks), "UNISONO_BOOTSTRAP_DIR": f"{folder}/world", "OMP_NUM_THREADS": "1"}
+        started = [
+            subprocess.Popen([sys.executable, "-m", "unisono", *sys.argv[1:]], env=shared | {"RANK": str(rank)}, start_new_session=True)
+            for rank in range(ranks)
+        ]
+        try:
+            return max(process.wait() for process in started)
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGTERM)
+
+
+def _agreed(comm: Comm, folder: str) -> str:
+    """Rank 0's folder, on all ranks."""
+    name = np.zeros(4096, np.uint8)
+    name[: len(folder)] = np.frombuffer(folder.encode(), np.uint8)
+    return bytes(comm.broadcast(name)).rstrip(b"\0").decode()
+
+
+def _columns(comm: Comm, folder: str) -> dict[str, Callable[[int], Callable[[], object]]]:
+    """What is measured: from a number of elements, a call."""
+
+    def numpy(count: int) -> Callable[[], object]:
+        array = np.zeros(count, np.float32)
+        return lambda: comm.all_reduce(array)
+
+    def registered(count: int) -> Callable[[], object]:
+        array = comm.empty(count)
+        return lambda: comm.all_reduce(array)
+
+    columns: dict[str, Callable[[int], Callable[[], object]]] = {"numpy": numpy, "numpy registered": registered}
+    if importlib.util.find_spec("torch") is None:
+        return columns
+    import torch
+    import torch.distributed as dist
+
+    store = dist.FileStore(f"{folder}/store", comm.size)
+    dist.init_process_group("unisono", store=store, rank=comm.rank, world_size=comm.size)
+    for backend in ("unisono", "gloo"):
+        group = dist.new_group(backend=backend)
+
+        def tensor(count: int, group: dist.ProcessGroup = group) -> Callable[[], object]:
+            values = torch.zeros(count)
+            return lambda: dist.all_reduce(values, group=group)
+
+        columns[f"torch {backend}"] = tensor
+    return columns
+
+
+def _measured(comm: Comm, calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """The median time of each call, in microseconds."""
+    repeats = {name: _repeats(comm, call) for name, call in calls.items()}
+    rounds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(_ROUNDS):
+        for name, call in calls.items():
+            rounds[name].append(_time(comm, call, repeats[name]))
+    return {name: statistics.median(times) * 1e6 for name, times in rounds.items()}
+
+
+def _repeats(comm: Comm, call: Callable[[], object]) -> int:
+    """How often a call is made in a round: the same on all ranks."""
+    _time(comm, call, 3)
+    repeats = np.array([_ROUND_S / _time(comm, call, 3)])
+    return max(1, int(comm.broadcast(repeats)[0]))
+
+
+def _time(comm: Comm, call: Callable[[], object], repeats: int) -> float:
+    comm.barrier()
+    began = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - began) / repeats
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "unknown processor")
