@@ -123,7 +123,11 @@ impl Chaos {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
     /// Calls return errors, and no process ends: for libraries inside a larger program. Installs no signal handler and no panic
-    /// hook, and opens no port. Standard error gets only warnings, and the location of flight recorder files.
+    /// hook, opens no port, and starts no thread except for non-blocking calls. Standard error gets only warnings, and the location
+    /// of flight recorder files.
+    ///
+    /// Ranks watch over each other while they wait: a call that waits for a rank of this machine whose process is killed returns an
+    /// error within half a second.
     #[default]
     ReturnError,
     /// Ends the program: the failed rank, the place and the cause go to standard error, the other ranks learn of it at once,

@@ -4,9 +4,10 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 use crate::communicator::Communicator;
+use crate::config::OnFailure;
 use crate::error::Error;
 use crate::system::say;
-use crate::world::{Unisono, threads};
+use crate::world::Unisono;
 
 /// Runs a program: joins the launched world ([`Communicator::init`]) and calls `main` with its communicator.
 ///
@@ -65,15 +66,14 @@ pub fn refuse(why: &str) -> Error {
 /// ```
 ///
 /// # Panics
-/// As [`threads`].
+/// As [`crate::threads()`].
 pub fn run_threads<E: Display>(
     ranks: usize,
     main: impl Fn(&mut Communicator) -> Result<(), E> + Sync,
 ) -> ExitCode {
-    let succeeded = threads(ranks, |mut comm| {
-        comm.end_program_on_failure();
-        guarded(&mut comm, &main)
-    });
+    let world = Unisono::builder().on_failure(OnFailure::EndJob);
+    let succeeded = world.on_threads(ranks, |mut comm| guarded(&mut comm, &main));
+    let succeeded = succeeded.unwrap_or_else(|error| panic!("{error}"));
     ExitCode::from(u8::from(!succeeded.into_iter().all(|succeeded| succeeded)))
 }
 

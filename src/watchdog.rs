@@ -1,15 +1,15 @@
-//! The watchdog: a thread in each process, or in each world of threads, which detects what waiting, computing or dead ranks
-//! cannot report themselves.
+//! The watchdog detects what waiting, computing or dead ranks cannot report themselves, and writes it to the [`StatusBoard`], which
+//! waiting ranks read.
 //!
-//! It sleeps until something happens, at most for a tick: it costs a few microseconds twenty times a second. It never calls MPI,
-//! which may hang.
+//! In a program that ends with its ranks it is a thread in each process, or in each world of threads. It sleeps until something
+//! happens, at most for a tick: it costs a few microseconds twenty times a second. It never calls MPI, which may hang. The leaders of
+//! nodes exchange what they know over their own connections.
 //!
-//! It writes what it detects to the [`StatusBoard`], which waiting ranks read. The leaders of nodes exchange it over their own
-//! connections.
+//! A program that gets errors instead is not given a thread that it did not ask for: there, ranks that wait make the same
+//! [`Checks`] of their node themselves.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::config::OnFailure;
 use crate::error::{Error, Result};
-use crate::status::{FailureReport as _, Guard, StatusBoard, dump, dump_all};
+use crate::status::{FailureReport, Guard, StatusBoard, dump, dump_all};
 use crate::system::{FAILED, say};
 
 mod bell;
+mod by_ranks;
 mod card;
+mod checks;
 mod disagreement;
 mod hub;
 mod link;
@@ -35,14 +37,13 @@ mod star;
 mod warning;
 
 use bell::Bell;
+use by_ranks::ByRanks;
 pub(crate) use card::{Card, Cards};
-use disagreement::disagreement;
+use checks::Checks;
 pub(crate) use hub::Hub;
 use nodes::Nodes;
-use processes::Processes;
 use report::{LATER, Report};
 use signals::Signals;
-use warning::Warnings;
 
 /// The interval of its checks when nothing wakes it.
 const TICK: Duration = Duration::from_millis(50);
@@ -58,13 +59,13 @@ const SAME_END: Duration = Duration::from_millis(100);
 pub(crate) struct Watched {
     /// The status boards of the ranks of this process; the watchdog uses the first.
     pub(crate) statuses: Vec<StatusBoard>,
-    pub(crate) cards: Cards,
+    pub(crate) cards: Arc<Cards>,
     /// The ports for the leaders of other nodes.
     pub(crate) hub: Option<Hub>,
-    /// The length of a wait before the first warning, on rank 0.
+    /// The length of a wait before the first warning.
     pub(crate) warn_after: Duration,
     pub(crate) kind: Kind,
-    /// What a failure does to this program, unless [changed later](Guard::end_program_on_failure).
+    /// What a failure does to this program.
     pub(crate) on_failure: OnFailure,
 }
 
@@ -77,77 +78,65 @@ pub(crate) enum Kind {
     Threads,
 }
 
-/// A running watchdog. It ends when this is dropped.
+/// Who watches over the ranks of a process, and their failure reports, in the order of their status boards.
+pub(crate) type Watching = (Arc<dyn Guard>, Vec<Arc<dyn FailureReport>>);
+
+/// Watches over ranks as long as the guard is held.
+///
+/// # Errors
+/// [`Error::Launch`] if the system provides no thread or no file descriptor for it.
+pub(crate) fn watch(watched: Watched) -> Result<Watching> {
+    let failed = |cause: std::io::Error| Error::Launch(format!("cannot start the watchdog: {cause}"));
+    let ends_job = watched.on_failure == OnFailure::EndJob;
+    let bell = ends_job.then(Bell::new).transpose().map_err(failed)?.map(Arc::new);
+    let report = |status: &StatusBoard| {
+        Arc::new(Report::new(status.clone(), Arc::clone(&watched.cards), ends_job, bell.clone()))
+    };
+    let reports: Vec<_> = watched.statuses.iter().map(report).collect();
+    let told = reports.iter().map(|report| Arc::clone(report) as Arc<dyn FailureReport>).collect();
+    let guard: Arc<dyn Guard> = match bell {
+        Some(bell) => Arc::new(Watchdog::start(watched, reports, bell).map_err(failed)?),
+        None => Arc::new(ByRanks::new(&watched, &reports[0])),
+    };
+    Ok((guard, told))
+}
+
+/// A running watchdog thread. It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Watchdog {
+struct Watchdog {
     bell: Arc<Bell>,
     reports: Vec<Arc<Report>>,
-    is_program: Arc<AtomicBool>,
     /// The status board, if this process is one rank.
     of_process: Option<StatusBoard>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
-    /// Starts a watchdog.
-    ///
-    /// # Errors
-    /// [`Error::Launch`] if the system provides no thread or no file descriptor for it.
-    pub(crate) fn start(watched: Watched) -> Result<Self> {
-        let failed = |cause: std::io::Error| Error::Launch(format!("cannot start the watchdog: {cause}"));
-        let Watched { statuses, cards, hub, warn_after, kind, on_failure } = watched;
-        let (bell, cards) = (Arc::new(Bell::new().map_err(failed)?), Arc::new(cards));
-        let is_program = Arc::new(AtomicBool::new(false));
-        let report = |status: &StatusBoard| {
-            let (cards, bell) = (Arc::clone(&cards), Arc::clone(&bell));
-            Arc::new(Report::new(status.clone(), cards, Arc::clone(&is_program), bell))
-        };
-        let reports: Vec<_> = statuses.iter().map(report).collect();
+    fn start(watched: Watched, reports: Vec<Arc<Report>>, bell: Arc<Bell>) -> std::io::Result<Self> {
+        let checks = Checks::new(&watched, &reports[0], false);
+        let Watched { statuses, cards, hub, warn_after, kind, .. } = watched;
         let status = statuses.into_iter().next().expect("a process has a rank");
         let of_process = (kind == Kind::Processes).then(|| status.clone());
-        let processes = match kind {
-            Kind::Processes => Processes::on(&status, &cards),
-            Kind::Threads => Processes::default(),
-        };
+        panics::keep();
         let mut rounds = Rounds {
             kind,
-            is_program: Arc::clone(&is_program),
-            signals: None,
-            processes,
+            signals: Signals::heed(kind == Kind::Processes),
+            checks,
             nodes: Nodes::new(&status, &cards, hub, warn_after),
-            warnings: (status.rank() == 0).then(|| Warnings::new(warn_after)),
             status,
-            cards,
             reports: reports.clone(),
             bell: Arc::clone(&bell),
             failed_at: None,
             told_to_end: None,
         };
-        if on_failure == OnFailure::EndJob {
-            end_program(&is_program);
-            rounds.heed_signals();
-        }
-        let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || rounds.run());
-        Ok(Self { bell, reports, is_program, of_process, thread: Some(thread.map_err(failed)?) })
-    }
-
-    /// The failure reports of the ranks of this process, in the order of their status boards.
-    pub(crate) fn reports(&self) -> &[Arc<Report>] {
-        &self.reports
+        let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || rounds.run())?;
+        Ok(Self { bell, reports, of_process, thread: Some(thread) })
     }
 }
 
 impl Guard for Watchdog {
-    fn end_program_on_failure(&self) {
-        end_program(&self.is_program);
-        self.bell.ring();
-    }
-}
-
-/// Makes this process end with its ranks.
-fn end_program(is_program: &AtomicBool) {
-    panics::keep();
-    is_program.store(true, Ordering::Relaxed);
+    /// Its thread looks.
+    fn look(&self) {}
 }
 
 impl Drop for Watchdog {
@@ -156,8 +145,7 @@ impl Drop for Watchdog {
         let ended = self.thread.take().map(JoinHandle::join);
         debug_assert!(matches!(ended, Some(Ok(()))), "a watchdog does not panic");
         // The job ends, whatever this process would do next.
-        let has_failed = self.of_process.as_ref().is_some_and(|status| status.failed().is_some());
-        if has_failed && self.is_program.load(Ordering::Relaxed) {
+        if self.of_process.as_ref().is_some_and(|status| status.failed().is_some()) {
             self.reports.iter().for_each(|report| report.aborted());
             signal_hook::low_level::exit(FAILED);
         }
@@ -168,17 +156,12 @@ impl Drop for Watchdog {
 #[derive(Debug)]
 struct Rounds {
     kind: Kind,
-    /// Whether this process ends with its ranks.
-    is_program: Arc<AtomicBool>,
     status: StatusBoard,
-    cards: Arc<Cards>,
     reports: Vec<Arc<Report>>,
     bell: Arc<Bell>,
-    /// Handled if this process ends with its ranks.
-    signals: Option<Signals>,
-    processes: Processes,
+    signals: Signals,
+    checks: Checks,
     nodes: Option<Nodes>,
-    warnings: Option<Warnings>,
     /// When this watchdog saw that a rank had failed.
     failed_at: Option<Instant>,
     /// When this process was told to end, and by which signal.
@@ -204,7 +187,7 @@ impl Rounds {
     /// Sleeps until something happens, or the next check is due.
     fn wait(&self) {
         let bell = (self.bell.as_fd(), false);
-        let processes = self.processes.waits_on().map(|process| (process, false));
+        let processes = self.checks.processes.waits_on().map(|process| (process, false));
         let nodes = self.nodes.iter().flat_map(Nodes::waits_on);
         let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let all = std::iter::once(bell).chain(processes).chain(nodes);
@@ -218,18 +201,14 @@ impl Rounds {
 
     fn round(&mut self) {
         self.status.tick();
-        self.heed_signals();
-        let signals = self.signals.as_ref();
-        let (asked, told_to_end) =
-            (signals.is_some_and(Signals::asked), signals.and_then(Signals::told_to_end));
-        if asked {
+        if self.signals.asked() {
             self.asked();
         }
-        if let Some(signal) = told_to_end.filter(|_| self.told_to_end.is_none()) {
+        if let Some(signal) = self.signals.told_to_end().filter(|_| self.told_to_end.is_none()) {
             self.told_to_end = Some((Instant::now(), signal));
             self.status.tell_to_end();
         }
-        self.look_at_processes();
+        self.checks.look_at_processes(self.is_same_end());
         let is_same_end = self.is_same_end() && self.is_ended_from_outside();
         if let Some(nodes) = self.nodes.as_mut().filter(|_| !is_same_end) {
             nodes.round(&self.reports[0]);
@@ -237,15 +216,9 @@ impl Rounds {
         if self.status.failed().is_some() {
             self.failed();
         } else {
-            self.look_at_all();
+            self.checks.look_at_calls(self.nodes.iter().flat_map(Nodes::doings));
         }
         self.end_if_told();
-    }
-
-    fn heed_signals(&mut self) {
-        if self.signals.is_none() && self.is_program.load(Ordering::Relaxed) {
-            self.signals = Some(Signals::heed(self.kind == Kind::Processes));
-        }
     }
 
     /// Whether the whole world is being terminated, which is not a failure. A rank that is alone on its node cannot know.
@@ -275,18 +248,10 @@ impl Rounds {
         }
     }
 
-    fn look_at_processes(&mut self) {
-        for rank in self.processes.ended() {
-            if !self.status.has_left(rank) && !self.is_same_end() {
-                self.reports[0].died(rank, "its process was killed, has crashed or called exit", None);
-            }
-        }
-    }
-
     /// After the failure of a rank: lets the others report it, and ends this process.
     fn failed(&mut self) {
         let at = *self.failed_at.get_or_insert_with(Instant::now);
-        let is_over = self.is_program.load(Ordering::Relaxed) && at.elapsed() > GRACE;
+        let is_over = at.elapsed() > GRACE;
         // Ranks that are threads report themselves, if they make a call.
         if is_over || self.kind == Kind::Processes && at.elapsed() > LATER {
             self.reports.iter().for_each(|report| report.aborted());
@@ -305,23 +270,6 @@ impl Rounds {
                     say(&format!("unisono: {error}\n"));
                 }
             }
-        }
-    }
-
-    /// On rank 0: checks all ranks for long waits and for mismatched calls.
-    fn look_at_all(&mut self) {
-        let Some(warnings) = self.warnings.as_mut().filter(|_| !self.status.is_quiet()) else { return };
-        if !warnings.is_time() {
-            return;
-        }
-        let here = (0..self.status.members().len()).map(|position| (self.status.doing(position), None));
-        let elsewhere = self.nodes.iter().flat_map(Nodes::doings);
-        let ranks: Vec<_> = here.chain(elsewhere).collect();
-        if let Some(cause) = disagreement(&ranks) {
-            return self.reports[0].seen(&cause);
-        }
-        if let Some(warning) = warnings.due(&ranks, &self.cards) {
-            say(&warning);
         }
     }
 }

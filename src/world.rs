@@ -1,4 +1,4 @@
-//! Creates worlds of processes (by MPI or a bootstrap) or threads, and their watchdogs.
+//! Creates worlds of processes (by MPI or a bootstrap) or threads, and sets who watches over them.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::communicator::Communicator;
 use crate::config::{Config, OnFailure};
 use crate::error::{Error, Result};
 use crate::transport::Transport;
-use crate::watchdog::{Card, Cards, Hub, Kind, Watchdog, Watched};
+use crate::watchdog::{Card, Cards, Hub, Kind, Watched, watch};
 
 mod builder;
 
@@ -51,16 +51,15 @@ impl Communicator {
     }
 }
 
-/// The communicators of a world of threads, all under one watchdog.
+/// The communicators of a world of threads, all watched over together.
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
     let statuses: Vec<_> = world.iter().map(|comm| comm.status().clone()).collect();
-    let cards = Cards(vec![Card::of_this_process(0); statuses.len()]);
+    let cards = Arc::new(Cards(vec![Card::of_this_process(0); statuses.len()]));
     let warn_after = config.warn;
     let (kind, on_failure) = (Kind::Threads, config.on_failure);
-    let watchdog = Watchdog::start(Watched { statuses, cards, hub: None, warn_after, kind, on_failure })?;
-    let watchdog = Arc::new(watchdog);
-    for (comm, report) in world.iter_mut().zip(watchdog.reports()) {
-        comm.guard(watchdog.clone(), report.clone());
+    let (guard, reports) = watch(Watched { statuses, cards, hub: None, warn_after, kind, on_failure })?;
+    for (comm, report) in world.iter_mut().zip(reports) {
+        comm.guard(Arc::clone(&guard), report);
     }
     Ok(world)
 }
@@ -82,7 +81,12 @@ pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -
 /// # Panics
 /// If `ranks` is 0, or a rank panics.
 pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Result<Vec<R>> {
-    let world = Communicator::threads(ranks)?;
+    Unisono::builder().on_threads(ranks, main)
+}
+
+/// Runs `main` on a thread for each of these communicators.
+fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> R + Sync) -> Result<Vec<R>> {
+    let ranks = world.len();
     std::thread::scope(|scope| {
         let main = &main;
         let start = |rank| {
@@ -109,18 +113,17 @@ pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Syn
     })
 }
 
-/// The communicator of a rank that is a process, with the watchdog of this process. All ranks call it.
+/// The communicator of a rank that is a process, watched over. All ranks call it.
 fn over_processes(transport: Transport, config: &Config) -> Result<Communicator> {
     let mut comm = Communicator::agreed(transport, config)?;
     let status = comm.status().clone();
     let mut card = Card::of_this_process(status.members()[0]);
     let hub = hub(&comm, config, &mut card);
-    let cards = gathered(&mut comm, &card)?;
+    let cards = Arc::new(gathered(&mut comm, &card)?);
     let (statuses, warn_after) = (vec![status], config.warn);
     let (kind, on_failure) = (Kind::Processes, config.on_failure);
-    let watchdog = Arc::new(Watchdog::start(Watched { statuses, cards, hub, warn_after, kind, on_failure })?);
-    let report = watchdog.reports()[0].clone();
-    comm.guard(watchdog, report);
+    let (guard, reports) = watch(Watched { statuses, cards, hub, warn_after, kind, on_failure })?;
+    reports.into_iter().for_each(|report| comm.guard(Arc::clone(&guard), report));
     comm.begin();
     Ok(comm)
 }

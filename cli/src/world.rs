@@ -1,8 +1,8 @@
 //! The ranks of a command: launched processes, or threads.
 
 use clap::Args;
-use unisono::Communicator;
 use unisono::config::Launcher;
+use unisono::{Communicator, OnFailure, Unisono};
 
 use super::values::whole;
 use super::{Failure, refused, speaks};
@@ -39,10 +39,8 @@ impl World {
             );
             return Err(refused(text));
         }
-        let results = unisono::try_threads(ranks, |mut comm| {
-            comm.end_program_on_failure();
-            guarded(&mut comm, &body)
-        });
+        let world = Unisono::builder().on_failure(OnFailure::EndJob);
+        let results = world.on_threads(ranks, |mut comm| guarded(&mut comm, &body));
         let results = results.map_err(|error| Failure::BadInput(error.to_string()))?;
         let failures = results.into_iter().filter_map(Result::err);
         // The rank that reports the error takes precedence over those that leave it to another.

@@ -74,21 +74,11 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// Sets the watchdog `guard` and the failure report `report` of this rank.
+    /// Sets who watches over this rank, and its failure report.
     pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>, report: Arc<dyn FailureReport>) {
+        self.status.set_guard(&guard);
         self.seat.engine().transport.set_failure_report(Arc::clone(&report));
         self.guard = Some((guard, report));
-    }
-
-    /// Makes the failure of a rank end the program, for a world of threads, as it ends the job under `mpirun`: the failed rank
-    /// and its cause go to standard error, ranks get two seconds to finish, and the exit code is 1. Any rank may call it;
-    /// [`crate::run_threads`] does.
-    ///
-    /// By default, a program that uses a world of threads for part of its work sees a failure only in what the ranks return.
-    pub fn end_program_on_failure(&self) {
-        if let Some((guard, _)) = &self.guard {
-            guard.end_program_on_failure();
-        }
     }
 
     /// Sets the constants of the cost model for all later calls. All ranks set the same.

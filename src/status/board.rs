@@ -5,11 +5,12 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use unisono_collectives::Rank;
 
+use super::failure::Guard;
 use super::ring::{Ring, Slot};
 use super::sheet::{Row, Sheet, hash};
 use super::time::{now_us, seconds_between};
@@ -18,6 +19,8 @@ use crate::error::{Error, Result};
 use crate::memory::Pages;
 use crate::record::{Doing, Record, Stage, State};
 use crate::system;
+
+mod endings;
 
 /// The size from which a call takes so long that the cost of reading the clock does not matter.
 const LONG_BYTES: usize = 16 << 10;
@@ -34,6 +37,8 @@ pub(crate) struct StatusBoard {
     flight_dir: Arc<OnceLock<PathBuf>>,
     /// The world of which these ranks are a group.
     parent: Arc<OnceLock<Parent>>,
+    /// Who watches over this rank, for as long as its communicator holds it.
+    guard: Arc<OnceLock<Weak<dyn Guard>>>,
 }
 
 /// The status board of a group's world.
@@ -78,9 +83,10 @@ impl StatusBoard {
         let pages = Pages::untouched(size_bytes).map_err(memory)?;
         let sheet = Sheet::new(pages, ranks, members.len()).expect("it was asked how much it needs");
         let (sheet, members) = (Arc::new(sheet), members.into());
-        let first = Self { sheet, members, position: 0, flight_dir: Arc::default(), parent: Arc::default() };
+        let first = Self::view(sheet, members, 0);
         let view = |position| {
-            let status = Self { position, parent: Arc::default(), ..first.clone() };
+            let (parent, guard) = Default::default();
+            let status = Self { position, parent, guard, ..first.clone() };
             status.enter().map_err(memory)?;
             Ok(status)
         };
@@ -102,9 +108,13 @@ impl StatusBoard {
         } else if sheet.head().number.load(Ordering::Acquire) != number {
             return None;
         }
-        let (sheet, members) = (Arc::new(sheet), members.into());
-        let status = Self { sheet, members, position, flight_dir: Arc::default(), parent: Arc::default() };
+        let status = Self::view(Arc::new(sheet), members.into(), position);
         status.enter().ok().map(|()| status)
+    }
+
+    fn view(sheet: Arc<Sheet>, members: Arc<[Rank]>, position: usize) -> Self {
+        let (flight_dir, parent, guard) = Default::default();
+        Self { sheet, members, position, flight_dir, parent, guard }
     }
 
     /// Initialises this rank's row.
@@ -157,49 +167,6 @@ impl StatusBoard {
         self.members.iter().position(|&member| member == rank)
     }
 
-    /// Records that a rank of the world has failed, and why. Only the first failure is kept; returns whether this was the first.
-    pub(crate) fn fail(&self, by: Rank, cause: &str) -> bool {
-        let head = self.sheet.head();
-        let first =
-            head.failed.compare_exchange(0, by as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if first {
-            head.cause.set(cause);
-        }
-        first
-    }
-
-    /// The rank that failed first and its cause, if one did.
-    pub(crate) fn failed(&self) -> Option<(Rank, String)> {
-        let head = self.sheet.head();
-        match head.failed.load(Ordering::Acquire).checked_sub(1) {
-            Some(by) => Some((by as Rank, head.cause.get()?)),
-            None => self.parent.get()?.failed(),
-        }
-    }
-
-    /// Records that this process was told to end.
-    pub(crate) fn tell_to_end(&self) {
-        self.sheet.head().told_to_end.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Whether all processes of this status board were told to end.
-    pub(crate) fn all_are_told_to_end(&self) -> bool {
-        self.sheet.head().told_to_end.load(Ordering::Acquire) as usize == self.members.len()
-    }
-
-    /// Records that a rank of the world has left: it sends no more.
-    pub(crate) fn leave(&self, rank: Rank) {
-        if let Some(position) = self.position_of(rank) {
-            self.sheet.row(position).since.store(self.tick(), Ordering::Relaxed);
-        }
-        self.sheet.left(rank).store(1, Ordering::Release);
-    }
-
-    /// Whether a rank of the world is known to have left.
-    pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.sheet.left(rank).load(Ordering::Acquire) != 0
-    }
-
     /// Records that this rank enters a quiet section.
     pub(crate) fn begin_quiet(&self, label: &str) {
         let (row, hash) = (self.own(), self.know(label));
@@ -242,7 +209,8 @@ impl StatusBoard {
         now
     }
 
-    /// The time when a rank of this status board last read the clock; takes a nanosecond.
+    /// The time when a rank of this status board last read the clock, in a long call, a wait, or its watchdog's thread; takes a
+    /// nanosecond.
     #[inline]
     pub(crate) fn about_now(&self) -> u64 {
         self.sheet.head().tick.load(Ordering::Relaxed)
@@ -353,14 +321,6 @@ impl StatusBoard {
     #[inline]
     fn own(&self) -> &Row {
         self.sheet.row(self.position)
-    }
-}
-
-impl Parent {
-    /// The rank of the group that failed first in the world, as numbered in the group.
-    fn failed(&self) -> Option<(Rank, String)> {
-        let (by, cause) = self.status.failed()?;
-        self.ranks.iter().position(|&rank| rank == by).map(|by| (by, cause))
     }
 }
 

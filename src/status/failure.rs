@@ -15,8 +15,8 @@ pub(crate) trait FailureReport: Debug + Send + Sync {
 
 /// Watches over the ranks of this process while it is held.
 pub(crate) trait Guard: Debug + Send + Sync {
-    /// Makes the failure of one of these ranks end the program.
-    fn end_program_on_failure(&self);
+    /// Looks for what these ranks cannot see of the others by messages, unless a thread does. Ranks call it while they wait.
+    fn look(&self);
 }
 
 thread_local! {

@@ -136,8 +136,8 @@ impl Named {
     }
 }
 
-/// The memory of a status board: a head, a flag for each rank of the world that has left, and a row for each rank that shares
-/// it.
+/// The memory of a status board: a head, a byte for each rank of the world that says how it has ended, and a row for each rank
+/// that shares it.
 #[derive(Debug)]
 pub(super) struct Sheet {
     pages: Pages,
@@ -190,8 +190,8 @@ impl Sheet {
         unsafe { self.at(0) }
     }
 
-    /// Whether a rank of the world has left: nonzero if so.
-    pub(super) fn left(&self, rank: usize) -> &AtomicU8 {
+    /// How a rank of the world has ended; 0 while it has not.
+    pub(super) fn ended(&self, rank: usize) -> &AtomicU8 {
         assert!(rank < self.ranks, "rank {rank} in a world of {}", self.ranks);
         // SAFETY: the layout has such a byte for each rank of the world.
         unsafe { self.at(size_of::<Head>() + rank) }

@@ -203,6 +203,9 @@ impl<'a> Waiting<'a> {
         if sleeps {
             std::thread::sleep(NAP);
         }
+        if self.patient {
+            self.status.look();
+        }
         if let Some((by, cause)) = self.status.failed() {
             return Err(Hopeless::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }

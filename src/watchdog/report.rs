@@ -22,25 +22,31 @@ pub(crate) struct Report {
     status: StatusBoard,
     cards: Arc<Cards>,
     /// Whether to print: in a program that continues, the library prints nothing.
-    speaks: Arc<AtomicBool>,
+    speaks: bool,
     said: AtomicBool,
-    /// Wakes the watchdog, which informs the other nodes.
-    bell: Arc<Bell>,
+    /// Wakes the watchdog's thread, if it has one, which informs the other nodes.
+    bell: Option<Arc<Bell>>,
 }
 
 impl Report {
     pub(super) fn new(
         status: StatusBoard,
         cards: Arc<Cards>,
-        speaks: Arc<AtomicBool>,
-        bell: Arc<Bell>,
+        speaks: bool,
+        bell: Option<Arc<Bell>>,
     ) -> Self {
         Self { status, cards, speaks, said: AtomicBool::new(false), bell }
     }
 
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+
     /// Whether this rank may print: it prints only one report.
     fn may_speak(&self) -> bool {
-        self.speaks.load(Ordering::Relaxed) && !self.said.swap(true, Ordering::Relaxed)
+        self.speaks && !self.said.swap(true, Ordering::Relaxed)
     }
 
     /// Another rank's process has ended. The first to notice reports it and writes that rank's dump. For a rank of another node,
@@ -49,13 +55,14 @@ impl Report {
         if self.status.fail(rank, cause) {
             let position = self.status.position_of(rank);
             let doing = position.map(|position| self.status.doing(position));
-            if self.speaks.load(Ordering::Relaxed) {
+            if self.speaks {
                 say(&first_line(&self.cards, "has died", doing.as_ref().or(known), rank, cause));
             }
             if position.is_some() {
                 dump_all(&self.status, &format!("rank {rank} has died"));
             }
         }
+        self.status.die(rank);
     }
 
     /// The watchdog of this rank has detected that the world cannot continue: a link is cut, or calls mismatch.
@@ -83,7 +90,7 @@ impl FailureReport for Report {
     fn fail(&self, cause: &str) {
         let rank = self.status.rank();
         if self.status.failed().is_some_and(|(by, _)| by != rank) {
-            if self.speaks.load(Ordering::Relaxed) {
+            if self.speaks {
                 std::thread::sleep(LATER);
                 self.aborted();
             }
@@ -94,12 +101,12 @@ impl FailureReport for Report {
             say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
         }
         self.status.fail(rank, cause);
-        self.bell.ring();
+        self.ring();
     }
 
     #[cfg(feature = "mpi")]
     fn hurry(&self) {
-        self.bell.ring();
+        self.ring();
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::{over_processes, over_threads};
+use super::{on_threads, over_processes, over_threads};
 use crate::communicator::Communicator;
 use crate::config::{Config, Launcher, OnFailure, Starter, bootstrap_folder, job};
 use crate::error::{Error, Result};
@@ -209,6 +209,33 @@ impl Builder {
     pub fn threads(self, ranks: usize) -> Result<Vec<Communicator>> {
         let config = self.config()?;
         over_threads(Communicator::of_threads(Transport::threads(ranks)?, &config)?, &config)
+    }
+
+    /// Runs `main` on `ranks` threads, each with its communicator of a new world of these settings, and returns the results, rank 0
+    /// first.
+    ///
+    /// ```
+    /// use unisono::{OnFailure, Unisono};
+    ///
+    /// # fn main() -> unisono::Result<()> {
+    /// // If one rank fails, so does this program.
+    /// let ended = Unisono::builder().on_failure(OnFailure::EndJob).on_threads(2, |mut comm| comm.barrier())?;
+    /// assert!(ended.iter().all(Result::is_ok));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`crate::try_threads`], before any rank starts.
+    ///
+    /// # Panics
+    /// If `ranks` is 0, or a rank panics.
+    pub fn on_threads<R: Send>(
+        self,
+        ranks: usize,
+        main: impl Fn(Communicator) -> R + Sync,
+    ) -> Result<Vec<R>> {
+        on_threads(self.threads(ranks)?, main)
     }
 }
 

@@ -71,6 +71,7 @@ impl Mpi {
             if only_far && began.elapsed() > FAR {
                 return;
             }
+            self.status.look();
             if self.status.failed().is_some() {
                 end_job(&self.status);
             }

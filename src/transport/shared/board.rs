@@ -146,11 +146,14 @@ impl Board {
         self.condition(rank).enter(others.map(|other| self.condition(other)))
     }
 
-    /// Withdraws a rank's memory, and waits until no other rank accesses it.
-    fn withdraw(&self, rank: usize) {
+    /// Withdraws a rank's memory, and waits until no other rank accesses it. What has died accesses nothing.
+    fn withdraw(&self, rank: usize, status: &StatusBoard) {
         let others = (0..self.ranks).filter(|&other| other != rank);
         let began = Instant::now();
-        self.condition(rank).withdraw(others.map(|other| self.condition(other)), || {
+        let has_died = |other: usize| status.members().get(other).is_some_and(|&rank| status.has_died(rank));
+        let conditions = others.map(|other| (self.condition(other), move || has_died(other)));
+        self.condition(rank).withdraw(conditions, || {
+            status.look();
             if began.elapsed() > LONGEST_VISIT {
                 // Returning would let the memory be freed or changed while another rank accesses it.
                 eprintln!("unisono: a rank of the node still accesses memory of rank {rank}; aborting");
@@ -171,12 +174,16 @@ impl Condition {
         others.all(|other| !other.withdrawn.load(Ordering::SeqCst)).then_some(inside)
     }
 
-    /// Withdraws this rank's memory, and waits until the others have left it; calls `waits` meanwhile.
-    fn withdraw<'a>(&self, others: impl Iterator<Item = &'a Self>, waits: impl Fn()) {
+    /// Withdraws this rank's memory, and waits until the others have left it, or died; calls `waits` meanwhile.
+    fn withdraw<'a>(
+        &self,
+        others: impl Iterator<Item = (&'a Self, impl Fn() -> bool)>,
+        waits: impl Fn(),
+    ) {
         self.withdrawn.store(true, Ordering::SeqCst);
         one_order();
-        for other in others {
-            while other.inside.load(Ordering::SeqCst) {
+        for (other, has_died) in others {
+            while other.inside.load(Ordering::SeqCst) && !has_died() {
                 waits();
                 yield_now();
             }
@@ -221,7 +228,7 @@ impl Drop for Lent<'_> {
             // Code that catches the panic may keep the communicator; no rank should wait for the memory.
             self.status.fail(self.status.rank(), &panicked());
         }
-        self.board.withdraw(self.rank);
+        self.board.withdraw(self.rank, self.status);
     }
 }
 
