@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
-use unisono::{Communicator, Error, OnFailure, ReduceOp, Unisono};
+use unisono::{Communicator, ReduceOp};
 
 mod common;
 
@@ -32,10 +32,8 @@ fn main() -> ExitCode {
 }
 
 fn play(role: &str) -> ExitCode {
-    match role {
-        "embedded" => return embedded(),
-        "killed" => return unisono::run(killed),
-        _ => {}
+    if role == "killed" {
+        return unisono::run(killed);
     }
     let mut comm = match unisono::init() {
         Ok(comm) => comm,
@@ -93,7 +91,6 @@ fn trials() -> Vec<Trial> {
         ("worlds of different sizes are refused with both", sizes),
         ("numbers that are none are refused", numbers),
         ("ranks on other machines are not waited for", machines),
-        ("a rank that is killed is an error for the others, whose program goes on", killed_beside_embedded),
         ("a rank that is killed ends the job, and leaves nothing", killed_ends_all),
     ] {
         trial(name.to_owned(), Box::new(test));
@@ -196,58 +193,10 @@ fn machines() {
     expect_refusals(&all, &["rank 0 is one of 4, of which 2 are on this machine"]);
 }
 
-/// The signals that this process has handlers for, but for those of the C library's own, above 31.
-fn handlers() -> u32 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-    u64::from_str_radix(mask.trim(), 16).unwrap() as u32 & (u32::MAX >> 1)
-}
-
-fn sockets() -> usize {
-    let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
-    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
-    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
-}
-
-/// A program that has a communicator for a part of its work: nothing of it changes, and it outlives the ranks that fail.
-fn embedded() -> ExitCode {
-    let before = (handlers(), sockets());
-    let mut comm = Unisono::builder().on_failure(OnFailure::ReturnError).processes().unwrap();
-    let mut array = vec![1.0_f32; 100_000];
-    comm.all_reduce(&mut array, ReduceOp::Max).unwrap();
-    assert_eq!((handlers(), sockets()), before);
-    if comm.rank() == 1 {
-        kill_this_process();
-    }
-    let began = Instant::now();
-    let error = loop {
-        if let Err(error) = comm.all_reduce(&mut array, ReduceOp::Max) {
-            break error;
-        }
-    };
-    assert!(began.elapsed() < SOON);
-    assert!(matches!(error, Error::Aborted { by: 1, .. }), "{error}");
-    assert!(comm.all_reduce(&mut array, ReduceOp::Max).is_err());
-    drop(comm);
-    // Longer than a watchdog that ends programs would let it.
-    std::thread::sleep(Duration::from_secs(3));
-    println!("goes on after: {error}");
-    ExitCode::SUCCESS
-}
-
 fn kill_this_process() {
     let process = std::process::id().to_string();
     Command::new("kill").args(["-KILL", &process]).status().expect("kill starts");
     std::thread::sleep(DEADLINE);
-}
-
-fn killed_beside_embedded() {
-    let ended = launch(3, "embedded", &[]);
-    assert_eq!(ended.status.code(), Some(128 + 9), "{}\n{}", ended.stdout, ended.stderr);
-    let goes_on = "goes on after: rank ";
-    assert_eq!(ended.stdout.matches(goes_on).count(), 2, "{}\n{}", ended.stdout, ended.stderr);
-    assert_eq!(ended.stdout.matches("its process was killed").count(), 2, "{}", ended.stdout);
-    assert!(!ended.stderr.contains("unisono: rank"), "{}", ended.stderr);
 }
 
 /// Works without end, until rank 1 is killed.

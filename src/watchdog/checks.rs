@@ -35,7 +35,14 @@ impl Checks {
         };
         let warns = status.rank() == 0 || others_check && status.members().contains(&0);
         let warnings = warns.then(|| Warnings::new(*warn_after));
-        Self { status, cards: Arc::clone(cards), report: Arc::clone(report), processes, warnings, others_check }
+        Self {
+            status,
+            cards: Arc::clone(cards),
+            report: Arc::clone(report),
+            processes,
+            warnings,
+            others_check,
+        }
     }
 
     /// Reports the ranks whose processes have ended, unless they have left, or end for the same reason as this one.

@@ -29,12 +29,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(
-        status: StatusBoard,
-        cards: Arc<Cards>,
-        speaks: bool,
-        bell: Option<Arc<Bell>>,
-    ) -> Self {
+    pub(super) fn new(status: StatusBoard, cards: Arc<Cards>, speaks: bool, bell: Option<Arc<Bell>>) -> Self {
         Self { status, cards, speaks, said: AtomicBool::new(false), bell }
     }
 

@@ -67,7 +67,8 @@ impl StatusBoard {
 
     /// Whether the process of a rank is known to have ended without leaving: it accesses no memory any more.
     pub(crate) fn has_died(&self, rank: Rank) -> bool {
-        let in_world = || self.parent.get().is_some_and(|Parent { status, ranks }| status.has_died(ranks[rank]));
+        let in_world =
+            || self.parent.get().is_some_and(|Parent { status, ranks }| status.has_died(ranks[rank]));
         self.sheet.ended(rank).load(Ordering::Acquire) == DIED || in_world()
     }
 

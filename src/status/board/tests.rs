@@ -57,6 +57,8 @@ fn a_group_ends_with_its_members_and_with_nobody_else() {
     let world = StatusBoard::of_threads(4).unwrap();
     let group = of(0, &world);
     world[0].fail(3, "its process was killed");
+    world[0].die(3);
+    assert!(group.has_died(1) && !group.has_died(0));
     assert_eq!(group.failed(), Some((1, "its process was killed".to_owned())));
     assert!(group.fail(0, "of its own") && group.failed().unwrap().0 == 0, "its own cause comes first");
 }

@@ -175,11 +175,7 @@ impl Condition {
     }
 
     /// Withdraws this rank's memory, and waits until the others have left it, or died; calls `waits` meanwhile.
-    fn withdraw<'a>(
-        &self,
-        others: impl Iterator<Item = (&'a Self, impl Fn() -> bool)>,
-        waits: impl Fn(),
-    ) {
+    fn withdraw<'a>(&self, others: impl Iterator<Item = (&'a Self, impl Fn() -> bool)>, waits: impl Fn()) {
         self.withdrawn.store(true, Ordering::SeqCst);
         one_order();
         for (other, has_died) in others {
@@ -234,3 +230,20 @@ impl Drop for Lent<'_> {
 
 #[cfg(all(test, loom))]
 mod orders;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_dead_rank_that_was_inside() {
+        let status = StatusBoard::of_threads(2).unwrap().remove(0);
+        let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
+        // It dies inside.
+        std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
+        status.die(1);
+        let began = Instant::now();
+        board.withdraw(0, &status);
+        assert!(began.elapsed() < LONGEST_VISIT);
+    }
+}

@@ -1,0 +1,203 @@
+//! Programs that have a communicator for a part of their work: nothing of them changes, no thread is started, and they outlive the
+//! ranks that fail. This program launches itself: without a role it is the test runner, with one it is a rank.
+
+use std::fs;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Trial};
+use unisono::{Algorithm, Communicator, Error, OnFailure, ReduceOp, Result, Unisono};
+use unisono_testing::launch::{self, Ended};
+
+/// Tells a process that it is a rank, and what it does.
+const ROLE: &str = "UNISONO_TEST_ROLE";
+const DEADLINE: Duration = Duration::from_secs(60);
+/// How long ranks may take to see that another has ended: half a second, and what a busy machine adds.
+const SOON: Duration = Duration::from_secs(3);
+const RANKS: usize = 3;
+const COUNT: usize = 100_000;
+
+fn main() -> ExitCode {
+    match std::env::var(ROLE) {
+        Ok(role) => play(&role),
+        Err(_) => {
+            // Each has more ranks than there are cores.
+            let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+            libtest_mimic::run(&arguments, trials()).exit_code()
+        }
+    }
+}
+
+fn trials() -> Vec<Trial> {
+    let mut trials = vec![Trial::test("threads", || {
+        threads();
+        Ok(())
+    })];
+    for (role, end, cause) in [
+        ("waits in a collective", Some(128 + 9), KILLED),
+        ("waits in a group", Some(128 + 9), KILLED),
+        ("waits for a message", Some(128 + 9), KILLED),
+        ("waits for a request", Some(128 + 9), KILLED),
+        ("works in a pass", Some(128 + 9), KILLED),
+        ("aborts", Some(128 + 6), KILLED),
+        ("exits", Some(0), KILLED),
+        ("panics", Some(101), "it panicked"),
+        ("leaves", Some(0), "rank 1 has left the world"),
+    ] {
+        trials.push(Trial::test(format!("a rank that {role}"), move || {
+            fails(role, end, cause);
+            Ok(())
+        }));
+    }
+    for late in [0, 1] {
+        trials.push(Trial::test(format!("rank {late} is late"), move || {
+            is_late(late);
+            Ok(())
+        }));
+    }
+    trials
+}
+
+const KILLED: &str = "its process was killed, has crashed or called exit";
+
+/// The others get an error that says why, and their programs go on; they print nothing of ours.
+fn fails(role: &str, end: Option<i32>, cause: &str) {
+    let Ended { status, stdout, stderr } = start(role, &[]);
+    let told = format!("{status}\n{stdout}\n{stderr}");
+    assert_eq!(status.code(), end, "{told}");
+    let go_on = stdout.lines().filter(|line| line.starts_with("goes on after ") && line.contains(cause));
+    assert_eq!(go_on.count(), RANKS - 1, "{told}");
+    assert!(!stderr.contains("unisono: rank"), "{told}");
+}
+
+fn start(role: &str, settings: &[(&str, &str)]) -> Ended {
+    let program = std::env::current_exe().expect("a program knows its path");
+    let mut command = launch::processes(RANKS, program.to_str().expect("a path in UTF-8"));
+    command.env(ROLE, role).env("UNISONO_WARNINGS", "off").envs(settings.iter().copied());
+    launch::run(command, DEADLINE)
+}
+
+/// One of the ranks that wait warns of it.
+fn is_late(late: usize) {
+    let Ended { stderr, .. } = start(&format!("late {late}"), &[("UNISONO_WARN_S", "0.5")]).expect_success();
+    let warnings = stderr.lines().filter(|line| line.contains(&format!("rank {late} is missing"))).count();
+    assert!((1..=3).contains(&warnings), "at 0.5 s, at 1 s, and if it is very late at 2 s: {stderr}");
+}
+
+/// The signals that this process has handlers for, but for those of the C library's own, above 31.
+fn handlers() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() as u32 & (u32::MAX >> 1)
+}
+
+fn sockets() -> usize {
+    let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+}
+
+fn threads_here() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// A world of threads has those of the program alone.
+fn threads() {
+    let before = threads_here();
+    let world = Unisono::builder().threads(2).unwrap();
+    assert_eq!(threads_here(), before);
+    let ended = std::thread::scope(|scope| {
+        let rank = |mut comm: Communicator| scope.spawn(move || comm.barrier().map(|()| threads_here()));
+        let started: Vec<_> = world.into_iter().map(rank).collect();
+        started.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(ended.iter().all(|&threads| threads <= before + 2), "{ended:?} after {before}");
+}
+
+/// A rank, which makes calls until rank 1 ends.
+fn play(role: &str) -> ExitCode {
+    let before = (handlers(), sockets());
+    // By an algorithm that ranks carry out in a single pass.
+    let builder = Unisono::builder().on_failure(OnFailure::ReturnError).algorithm(Algorithm::RoundRobin);
+    let mut comm = builder.processes().unwrap();
+    assert_eq!((handlers(), sockets(), threads_here()), (before.0, before.1, 1));
+    let mut array = vec![1.0_f32; COUNT];
+    comm.all_reduce(&mut array, ReduceOp::Max).unwrap();
+    comm.barrier().unwrap();
+    assert_eq!((handlers(), sockets(), threads_here()), (before.0, before.1, 1));
+    if let Some(late) = role.strip_prefix("late ") {
+        if comm.rank().to_string() == late {
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        comm.barrier().unwrap();
+        assert_eq!(threads_here(), 1);
+        return ExitCode::SUCCESS;
+    }
+    if role == "leaves" && comm.rank() == 1 {
+        return ExitCode::SUCCESS;
+    }
+    let (error, took) = match role {
+        "waits in a group" => {
+            let mut group = comm.group(&[2, 1, 0]).unwrap().unwrap();
+            until_it_fails(&mut group, role, |comm| comm.all_reduce(&mut array, ReduceOp::Max).map(drop))
+        }
+        "waits for a message" => {
+            until_it_fails(&mut comm, role, |comm| comm.receive(&mut array, 1).map(drop))
+        }
+        "waits for a request" => until_it_fails(&mut comm, role, |comm| {
+            let request = comm.all_reduce_async(vec![1.0_f32; COUNT], ReduceOp::Max)?;
+            assert_eq!(threads_here(), 2, "this one and the one that communicates");
+            request.wait().map(drop)
+        }),
+        "works in a pass" => {
+            if comm.rank() == 1 {
+                std::thread::spawn(|| {
+                    std::thread::sleep(Duration::from_millis(300));
+                    kill_this_process();
+                });
+            }
+            let mut array = comm.alloc::<f32>(1 << 22).unwrap();
+            let call = |comm: &mut Communicator| comm.all_reduce(&mut array, ReduceOp::Max).map(drop);
+            until_it_fails(&mut comm, role, call)
+        }
+        _ => until_it_fails(&mut comm, role, |comm| comm.all_reduce(&mut array, ReduceOp::Max).map(drop)),
+    };
+    assert!(took < SOON, "{took:?}: {error}");
+    assert!(comm.barrier().is_err());
+    let began = Instant::now();
+    drop(comm);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    // Longer than a watchdog that ends programs would let it.
+    std::thread::sleep(Duration::from_secs(3));
+    println!("goes on after {} ms: {error}", took.as_millis());
+    ExitCode::SUCCESS
+}
+
+/// Makes calls until one fails; rank 1 ends first. Returns the error, and how long the call took that failed.
+fn until_it_fails(
+    comm: &mut Communicator,
+    role: &str,
+    mut call: impl FnMut(&mut Communicator) -> Result<()>,
+) -> (Error, Duration) {
+    match role {
+        _ if comm.rank() != 1 => {}
+        "works in a pass" => {}
+        "aborts" => std::process::abort(),
+        "exits" => std::process::exit(0),
+        "panics" => panic!("on purpose"),
+        _ => kill_this_process(),
+    }
+    loop {
+        let began = Instant::now();
+        if let Err(error) = call(comm) {
+            assert!(matches!(error, Error::Aborted { .. } | Error::Left { .. }), "{error}");
+            return (error, began.elapsed());
+        }
+    }
+}
+
+fn kill_this_process() {
+    let process = std::process::id().to_string();
+    Command::new("kill").args(["-KILL", &process]).status().expect("kill starts");
+    std::thread::sleep(DEADLINE);
+}
