@@ -77,7 +77,7 @@ pub struct Communicator {
     per_call: PerCall,
     /// When and with what values [`Communicator::lateness`] was last called.
     asked: Asked,
-    /// The watchdog of this rank and its failure report. Dropped after the seat: it also watches `MPI_Finalize`, which waits for
+    /// Who watches over this rank, and its failure report. Dropped after the seat: it also watches `MPI_Finalize`, which waits for
     /// others.
     guard: Option<(Arc<dyn Guard>, Arc<dyn FailureReport>)>,
     /// Also the settings of groups of these ranks.

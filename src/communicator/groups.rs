@@ -105,7 +105,7 @@ impl Communicator {
         Config { nodes, algorithm, tuning, warnings, flight_dir, inside, ..self.config.clone() }
     }
 
-    /// Puts the group under the watchdog of the world.
+    /// Puts the group under who watches over the world.
     fn watched_as_part_of(&mut self, world: &Self, ranks: Box<[Rank]>) {
         self.status.set_parent(world.status.clone(), ranks);
         #[cfg(feature = "nccl")]

@@ -35,7 +35,7 @@ impl Communicator {
         ends.into_iter().map(end).collect()
     }
 
-    /// A communicator over this transport, not yet under a watchdog.
+    /// A communicator over this transport, not watched over yet.
     pub(super) fn new(transport: Transport, config: &Config) -> Result<Self> {
         let transport = transport.with_faults(config.chaos);
         let mut topology = transport.topology();

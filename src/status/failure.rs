@@ -1,4 +1,4 @@
-//! Hooks for failures: the text of a panic, the failure report of a rank, and its watchdog.
+//! Hooks for failures: the text of a panic, the failure report of a rank, and who watches over it.
 
 use std::cell::RefCell;
 use std::fmt::Debug;

@@ -137,7 +137,8 @@ typedef struct {
   const char *tuning;
   // How long a rank waits for another, in seconds; 0 for the default of 600.
   double timeout_s;
-  // 1: a failure reports itself and ends the process, and with it the job. 0: functions return errors.
+  // 1: a failure reports itself and ends the process, and with it the job; a thread and signal handlers see to it. 0: functions
+  // return errors, and the library starts no thread, except for non-blocking calls.
   int end_job;
   // 1: the UNISONO_... variables of the environment are ignored.
   int ignore_environment;

@@ -19,7 +19,8 @@ pub struct Settings {
     pub tuning: *const c_char,
     /// How long a rank waits for another, in seconds; 0 for the default of 600.
     pub timeout_s: f64,
-    /// 1: a failure reports itself and ends the process, and with it the job. 0: functions return errors.
+    /// 1: a failure reports itself and ends the process, and with it the job; a thread and signal handlers see to it. 0: functions
+    /// return errors, and the library starts no thread, except for non-blocking calls.
     pub end_job: c_int,
     /// 1: the UNISONO_... variables of the environment are ignored.
     pub ignore_environment: c_int,

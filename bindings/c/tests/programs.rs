@@ -51,6 +51,9 @@ fn trials(installed: &Arc<Installed>) -> Vec<Trial> {
         "every function, by a key-value store".into(),
         Box::new(|all| everything(all, &[], 3, "STORE")),
     ));
+    for way in ["blocking", "non-blocking"] {
+        trials.push(trial(format!("a rank is killed, {way}"), Box::new(move |all| killed(all, way))));
+    }
     trials.push(trial("the example without MPI".into(), Box::new(without_mpi)));
     trials.push(trial("threads in C++".into(), Box::new(threads)));
     for mpi in ["openmpi", "mpich"] {
@@ -143,6 +146,19 @@ fn everything(installed: &Installed, options: &[&str], ranks: usize, meet_in: &s
     command.env(meet_in, folder.path()).env("UNISONO_WARNINGS", "off");
     let ended = launch::run(command, DEADLINE).expect_success();
     assert_eq!(ended.stdout.matches(&format!("of {ranks}: all right\n")).count(), ranks, "{ended:?}");
+    Ok(())
+}
+
+/// The library starts no thread, and the others get an error soon.
+fn killed(installed: &Installed, way: &str) -> Result<(), Failed> {
+    let options = [&C[..], &["-pedantic"]].concat();
+    let program = installed.build("cc", &source("tests/embedded.c"), &options);
+    let folder = tempfile::tempdir()?;
+    let mut command = launch::processes(3, &program);
+    command.arg(way).env(LAUNCHED, folder.path()).env("UNISONO_WARNINGS", "off");
+    let ended = launch::run(command, DEADLINE);
+    assert_eq!(ended.status.code(), Some(128 + 9), "{ended:?}");
+    assert_eq!(ended.stdout.matches("an error after ").count(), 2, "{ended:?}");
     Ok(())
 }
 

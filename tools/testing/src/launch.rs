@@ -57,7 +57,7 @@ pub fn processes(ranks: usize, program: &str) -> Command {
     let mut command = Command::new("sh");
     let numbers = (0..ranks).map(|rank| rank.to_string()).collect::<Vec<_>>().join(" ");
     let script = format!(
-        "for rank in {numbers}; do RANK=$rank WORLD_SIZE={ranks} \"$0\" & started=\"$started $!\"; done; \
+        "for rank in {numbers}; do RANK=$rank WORLD_SIZE={ranks} \"$0\" \"$@\" & started=\"$started $!\"; done; \
          for process in $started; do wait \"$process\" || failed=$?; done; exit \"${{failed:-0}}\""
     );
     command.args(["-c", &script, program]);

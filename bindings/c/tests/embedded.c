@@ -1,0 +1,85 @@
+/* A program of which the library changes nothing: it starts no thread and handles no signal, and a rank that is killed is an error for
+ * the others. The argument says how they wait. Ends with 0 if all is as it should be. */
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unisono.h>
+
+#define CHECK(condition)                                                                                  \
+    do {                                                                                                  \
+        if (!(condition)) {                                                                               \
+            fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #condition, unisono_last_error());            \
+            exit(1);                                                                                      \
+        }                                                                                                 \
+    } while (0)
+
+enum { COUNT = 100000 };
+
+static int threads(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks != NULL);
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;)
+        count += task->d_name[0] != '.';
+    closedir(tasks);
+    return count;
+}
+
+static void handles_nothing(void)
+{
+    for (int number = 1; number < 32; number++) {
+        struct sigaction action;
+        if (sigaction(number, NULL, &action) == 0)
+            CHECK(action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN);
+    }
+}
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+int main(int count, char **arguments)
+{
+    static float values[COUNT];
+    unisono_comm *comm = NULL;
+    unisono_request *request = NULL;
+    const int blocks = count == 2 && strcmp(arguments[1], "blocking") == 0;
+    int code;
+
+    CHECK(unisono_start_launched(NULL, &comm) == UNISONO_OK);
+    CHECK(threads() == 1);
+    for (int call = 0; call < 3; call++)
+        CHECK(unisono_all_reduce(comm, values, COUNT, UNISONO_F32, UNISONO_SUM, NULL) == UNISONO_OK);
+    CHECK(unisono_barrier(comm, NULL) == UNISONO_OK);
+    CHECK(threads() == 1);
+    handles_nothing();
+
+    if (unisono_rank(comm) == 1)
+        raise(SIGKILL);
+    const double began_s = now_s();
+    if (blocks) {
+        code = unisono_all_reduce(comm, values, COUNT, UNISONO_F32, UNISONO_SUM, NULL);
+        CHECK(threads() == 1);
+    } else {
+        CHECK(unisono_all_reduce_async(comm, values, COUNT, UNISONO_F32, UNISONO_SUM, NULL, &request) == UNISONO_OK);
+        CHECK(threads() == 2);
+        code = unisono_wait(&request);
+    }
+    const double took_s = now_s() - began_s;
+    CHECK(code == UNISONO_ERROR_ABORTED && unisono_failed_rank() == 1);
+    CHECK(strstr(unisono_last_error(), "its process was killed") != NULL);
+    /* Half a second, and what a busy machine adds. */
+    CHECK(took_s < 3);
+    unisono_free(comm);
+    CHECK(threads() == 1);
+    printf("an error after %.0f ms\n", took_s * 1000);
+    return 0;
+}
