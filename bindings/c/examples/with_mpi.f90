@@ -1,34 +1,5 @@
-! All-reduces in a Fortran program over any MPI: mpif90 with_mpi.f90 $(pkg-config --libs unisono) && mpirun -n 2 ./a.out
-
-module unisono
-  use, intrinsic :: iso_c_binding
-  implicit none
-
-  ! The constants of unisono.h that are used here.
-  integer(c_int), parameter :: unisono_f64 = 1, unisono_sum = 0
-
-  interface
-    integer(c_int) function unisono_start(rank, ranks, gather, context, settings, comm) bind(c)
-      import :: c_int, c_ptr, c_funptr
-      integer(c_int), value :: rank, ranks
-      type(c_funptr), value :: gather
-      type(c_ptr), value :: context, settings
-      type(c_ptr), intent(out) :: comm
-    end function
-
-    integer(c_int) function unisono_all_reduce(comm, data, count, dtype, op, options) bind(c)
-      import :: c_int, c_ptr, c_size_t
-      type(c_ptr), value :: comm, data, options
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype, op
-    end function
-
-    subroutine unisono_free(comm) bind(c)
-      import :: c_ptr
-      type(c_ptr), value :: comm
-    end subroutine
-  end interface
-end module
+! All-reduces in a Fortran program over any MPI:
+!   mpif90 $(pkg-config --variable=fortran unisono) with_mpi.f90 $(pkg-config --libs unisono) && mpirun -n 2 ./a.out
 
 module ranks
   use, intrinsic :: iso_c_binding
@@ -64,11 +35,11 @@ program with_mpi
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, code)
   call MPI_Comm_size(MPI_COMM_WORLD, size, code)
   code = unisono_start(rank, size, c_funloc(gather), c_null_ptr, c_null_ptr, comm)
-  if (code /= 0) error stop 'the ranks did not find each other'
+  if (code /= unisono_ok) error stop 'the ranks did not find each other'
 
   values = rank + 1
   code = unisono_all_reduce(comm, c_loc(values), int(count, c_size_t), unisono_f64, unisono_sum, c_null_ptr)
-  if (code /= 0 .or. any(values /= size * (size + 1) / 2)) error stop 'the sum is wrong'
+  if (code /= unisono_ok .or. any(values /= size * (size + 1) / 2)) error stop 'the sum is wrong'
   print '(a, i0, a, i0, a)', 'rank ', rank, ' of ', size, ': the sum is right'
 
   call unisono_free(comm)

@@ -55,6 +55,7 @@ fn trials(installed: &Arc<Installed>) -> Vec<Trial> {
         trials.push(trial(format!("a rank is killed, {way}"), Box::new(move |all| killed(all, way))));
     }
     trials.push(trial("the example without MPI".into(), Box::new(without_mpi)));
+    trials.push(trial("Fortran without MPI".into(), Box::new(fortran)));
     trials.push(trial("threads in C++".into(), Box::new(threads)));
     for mpi in ["openmpi", "mpich"] {
         trials.push(trial(
@@ -78,6 +79,7 @@ const C: [&str; 5] = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra
 const CPP: [&str; 5] = ["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror"];
 // What an MPI's own `mpif.h` declares and a program does not use is no mistake of the program's.
 const FORTRAN: [&str; 1] = ["-Wall"];
+const STRICT_FORTRAN: [&str; 5] = ["-std=f2008", "-pedantic", "-Wall", "-Wextra", "-Werror"];
 
 impl Installed {
     fn new() -> Self {
@@ -109,7 +111,11 @@ impl Installed {
     fn build(&self, compiler: &str, source: &Path, options: &[&str]) -> String {
         let program = self.0.path().join(source.file_name().unwrap()).with_extension(compiler);
         let mut command = Command::new(compiler);
-        command.args(options.iter().filter(|option| **option != STATIC)).arg(source).arg("-o").arg(&program);
+        command.args(options.iter().filter(|option| **option != STATIC));
+        if source.extension().is_some_and(|extension| extension == "f90") {
+            command.arg("-J").arg(self.0.path()).args(self.flags(&["--variable=fortran"]));
+        }
+        command.arg(source).arg("-o").arg(&program);
         command.args(self.flags(&["--cflags"]));
         if options.contains(&STATIC) {
             command.arg(self.lib().join("libunisono.a")).args(["-lpthread", "-ldl", "-lm"]);
@@ -170,6 +176,16 @@ fn without_mpi(installed: &Installed) -> Result<(), Failed> {
     let stdout = launch::run(command, DEADLINE).expect_success().stdout;
     assert!(stdout.contains("rank 0 of 2: 0.5\n") && stdout.contains("rank 1 of 2: 0.5\n"), "{stdout}");
     assert_eq!(launch::run(Command::new(&program), DEADLINE).expect_success().stdout, "rank 0 of 1: 0\n");
+    Ok(())
+}
+
+fn fortran(installed: &Installed) -> Result<(), Failed> {
+    let program = installed.build("gfortran", &source("tests/everything.f90"), &STRICT_FORTRAN);
+    let folder = tempfile::tempdir()?;
+    let mut command = launch::processes(2, &program);
+    command.env(LAUNCHED, folder.path()).env("UNISONO_WARNINGS", "off");
+    let stdout = launch::run(command, DEADLINE).expect_success().stdout;
+    assert_eq!(stdout.matches("all right").count(), 2, "{stdout}");
     Ok(())
 }
 

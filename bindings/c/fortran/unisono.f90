@@ -1,0 +1,678 @@
+! Unisono for Fortran, the functions of unisono.h.
+! UPDATE_EXPECT=1 cargo test -p unisono-c --test fortran writes it from there.
+!
+! Compile it with the program, since what a compiler makes of a module is its own:
+!   mpif90 $(pkg-config --variable=fortran unisono) program.f90 $(pkg-config --libs unisono)
+!
+! Handles and arrays are of type(c_ptr): c_loc(values) for an array with the attribute `target`, c_null_ptr for NULL, c_loc(options)
+! for options and settings, and c_loc(text) for a text that ends with c_null_char. A function of the program with bind(c) is
+! c_funloc(function).
+module unisono
+  use, intrinsic :: iso_c_binding
+  implicit none
+  public
+
+  ! Success.
+  integer(c_int), parameter :: unisono_ok = 0
+  ! Refused: the library does not support the call.
+  integer(c_int), parameter :: unisono_error_unsupported = 1
+  ! Refused: a function of the program failed on rank 0.
+  integer(c_int), parameter :: unisono_error_on_rank_0 = 2
+  ! Refused: the system does not provide the memory.
+  integer(c_int), parameter :: unisono_error_memory = 3
+  ! Refused: a library is missing or unsuitable.
+  integer(c_int), parameter :: unisono_error_library = 4
+  ! Refused: the ranks do not find each other.
+  integer(c_int), parameter :: unisono_error_launch = 5
+  ! Refused: a setting is invalid, or differs between ranks.
+  integer(c_int), parameter :: unisono_error_setting = 6
+  ! Refused: an argument is invalid.
+  integer(c_int), parameter :: unisono_error_argument = 50
+  ! Lost: another rank did not arrive in time.
+  integer(c_int), parameter :: unisono_error_timeout = 101
+  ! Lost: ranks made different calls. The text names both.
+  integer(c_int), parameter :: unisono_error_mismatch = 102
+  ! Lost: another rank freed its communicator.
+  integer(c_int), parameter :: unisono_error_left = 103
+  ! Lost: another rank failed, or this one did in an earlier call.
+  integer(c_int), parameter :: unisono_error_aborted = 104
+  ! Lost: this rank failed in the call.
+  integer(c_int), parameter :: unisono_error_failed = 105
+  ! Lost: a defect of the library, which its text describes.
+  integer(c_int), parameter :: unisono_error_panic = 150
+  ! 32-bit float.
+  integer(c_int), parameter :: unisono_f32 = 0
+  ! 64-bit float.
+  integer(c_int), parameter :: unisono_f64 = 1
+  ! IEEE 754 half precision.
+  integer(c_int), parameter :: unisono_f16 = 2
+  ! bfloat16.
+  integer(c_int), parameter :: unisono_bf16 = 3
+  ! Signed 32-bit integer.
+  integer(c_int), parameter :: unisono_i32 = 4
+  ! Signed 64-bit integer.
+  integer(c_int), parameter :: unisono_i64 = 5
+  ! Unsigned 8-bit integer.
+  integer(c_int), parameter :: unisono_u8 = 6
+  ! Unsigned 32-bit integer.
+  integer(c_int), parameter :: unisono_u32 = 7
+  ! Unsigned 64-bit integer.
+  integer(c_int), parameter :: unisono_u64 = 8
+  ! Adds. Integers wrap around.
+  integer(c_int), parameter :: unisono_sum = 0
+  ! Adds, and divides by the number of ranks.
+  integer(c_int), parameter :: unisono_mean = 1
+  ! The smaller value; NaN if either is.
+  integer(c_int), parameter :: unisono_min = 2
+  ! The larger value; NaN if either is.
+  integer(c_int), parameter :: unisono_max = 3
+  ! Multiplies. Integers wrap around.
+  integer(c_int), parameter :: unisono_product = 4
+
+  ! Options of one call. Set all bytes to 0, and then what is to differ from the communicator's; a null pointer stands for those.
+  type, bind(c) :: unisono_call
+    ! The algorithm, or NULL. The same on all ranks.
+    type(c_ptr) :: algorithm = c_null_ptr
+    ! A name of the call in errors and warnings, or NULL. The same on all ranks.
+    type(c_ptr) :: label = c_null_ptr
+    ! How long this rank waits for another, in seconds, or 0.
+    real(c_double) :: timeout_s = 0
+  end type
+
+  ! Settings of a world. Set all bytes to 0, and then what is to differ from the defaults; a null pointer stands for the defaults.
+  ! What is not set comes from the environment (UNISONO_TIMEOUT_S and others).
+  type, bind(c) :: unisono_settings
+    ! The algorithm of all calls, such as "ring", or NULL for "auto". The same on all ranks.
+    type(c_ptr) :: algorithm = c_null_ptr
+    ! The file that `unisono tune` has written, or NULL. All ranks use rank 0's.
+    type(c_ptr) :: tuning = c_null_ptr
+    ! How long a rank waits for another, in seconds; 0 for the default of 600.
+    real(c_double) :: timeout_s = 0
+    ! 1: a failure reports itself and ends the process, and with it the job; a thread and signal handlers see to it. 0: functions
+    ! return errors, and the library starts no thread, except for non-blocking calls.
+    integer(c_int) :: end_job = 0
+    ! 1: the UNISONO_... variables of the environment are ignored.
+    integer(c_int) :: ignore_environment = 0
+  end type
+
+  abstract interface
+    ! Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks: `own` is this rank's, and `all` has room for those
+    ! of all. Returns 0, or anything else if it failed. With MPI it is one line:
+    !
+    !     return MPI_Allgather(own, size_bytes, MPI_BYTE, all, size_bytes, MPI_BYTE, *(MPI_Comm *)context);
+    integer(c_int) function unisono_gather_function(context, own, all, size_bytes) bind(c)
+      import
+      type(c_ptr), value :: context
+      type(c_ptr), value :: own
+      type(c_ptr), value :: all
+      integer(c_size_t), value :: size_bytes
+    end function
+
+    ! Stores `size_bytes` bytes under a key, for the ranks of all processes. Returns 0, or anything else if it failed.
+    integer(c_int) function unisono_set_function(context, key, value, size_bytes) bind(c)
+      import
+      type(c_ptr), value :: context
+      type(c_ptr), value :: key
+      type(c_ptr), value :: value
+      integer(c_size_t), value :: size_bytes
+    end function
+
+    ! Waits until a key is set, and copies its bytes to `value`, which has room for `*size_bytes`; then stores their number there.
+    ! Returns 0, or anything else if it failed: it must not wait for ever.
+    integer(c_int) function unisono_get_function(context, key, value, size_bytes) bind(c)
+      import
+      type(c_ptr), value :: context
+      type(c_ptr), value :: key
+      type(c_ptr), value :: value
+      integer(c_size_t), intent(inout) :: size_bytes
+    end function
+  end interface
+
+  interface
+    ! Leaves the reduction of all arrays on every rank, bitwise identical.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_all_reduce(comm, data, count, dtype, op, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+    end function
+
+    ! Leaves on every rank its own part of the reduction of all arrays (`unisono_own_part`); the rest of the array is undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_reduce_scatter(comm, data, count, dtype, op, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+    end function
+
+    ! Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_all_gather(comm, data, count, dtype, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+    end function
+
+    ! Copies the root's array to every rank.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_broadcast(comm, data, count, dtype, root, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+    end function
+
+    ! Leaves the reduction of all arrays on the root; the other arrays are undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_reduce(comm, data, count, dtype, op, root, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+    end function
+
+    ! Every rank contributes its own part of the array (`unisono_own_part`), and the root ends with all parts.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_gather(comm, data, count, dtype, root, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+    end function
+
+    ! Leaves on every rank its own part of the root's array (`unisono_own_part`); except on the root, the rest is undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_scatter(comm, data, count, dtype, root, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+    end function
+
+    ! Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple of that
+    ! of ranks.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_all_to_all(comm, data, count, dtype, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+    end function
+
+    ! Returns once all ranks have called it.
+    !
+    ! Conditions:
+    ! The handle must be live, and the options null or valid.
+    integer(c_int) function unisono_barrier(comm, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: options
+    end function
+
+    ! Frees a communicator; other ranks that still wait for this one get UNISONO_ERROR_LEFT. Wait for its requests first, and free
+    ! its groups and memory before or after. NULL is ignored. In a forked child, the handle is forgotten, and the parent's stays
+    ! valid.
+    !
+    ! Conditions:
+    ! The handle must be null or live, and not used afterwards.
+    subroutine unisono_free(comm) bind(c)
+      import
+      type(c_ptr), value :: comm
+    end subroutine
+
+    ! The number of this rank, from 0; -1 if the handle is not valid in this process.
+    !
+    ! Conditions:
+    ! The handle must be null or live.
+    integer(c_int) function unisono_rank(comm) bind(c)
+      import
+      type(c_ptr), value :: comm
+    end function
+
+    ! The number of ranks; -1 if the handle is not valid in this process.
+    !
+    ! Conditions:
+    ! The handle must be null or live.
+    integer(c_int) function unisono_size(comm) bind(c)
+      import
+      type(c_ptr), value :: comm
+    end function
+
+    ! The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather: `length`
+    ! from `start` on.
+    !
+    ! Conditions:
+    ! The handle must be null or live, and the pointers null or valid for writing.
+    integer(c_int) function unisono_own_part(comm, count, start, length) bind(c)
+      import
+      type(c_ptr), value :: comm
+      integer(c_size_t), value :: count
+      integer(c_size_t), intent(out) :: start
+      integer(c_size_t), intent(out) :: length
+    end function
+
+    ! Declares that this rank cannot continue: other ranks get UNISONO_ERROR_ABORTED with the cause instead of waiting for it.
+    !
+    ! Conditions:
+    ! The handle must be null or live, and the cause null or a string.
+    integer(c_int) function unisono_fail(comm, cause) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: cause
+    end function
+
+    ! The text of the last error of a function on this thread; empty if there was none. Valid until the next error on this thread.
+    type(c_ptr) function unisono_last_error() bind(c)
+      import
+    end function
+
+    ! The rank that failed, according to the last error on this thread; -1 if that is not known.
+    integer(c_int) function unisono_failed_rank() bind(c)
+      import
+    end function
+
+    ! Whether an error with this code loses the communicator: 1 if so, otherwise 0.
+    integer(c_int) function unisono_is_fatal(code) bind(c)
+      import
+      integer(c_int), value :: code
+    end function
+
+    ! Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. With a negative
+    ! color, a rank is in no group, and gets NULL. All ranks call it.
+    !
+    ! Conditions:
+    ! The handle must be live, and the pointer valid for writing.
+    integer(c_int) function unisono_split(comm, color, key, group) bind(c)
+      import
+      type(c_ptr), value :: comm
+      integer(c_int), value :: color
+      integer(c_int), value :: key
+      type(c_ptr), intent(out) :: group
+    end function
+
+    ! Creates a communicator of `count` ranks of this one, numbered in this order; other ranks get NULL. All ranks call it, with the
+    ! same list.
+    !
+    ! Conditions:
+    ! The handle must be live, the list one of `count` ranks, and the pointer valid for writing.
+    integer(c_int) function unisono_group(comm, ranks, count, group) bind(c)
+      import
+      type(c_ptr), value :: comm
+      integer(c_int), intent(in) :: ranks(*)
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(out) :: group
+    end function
+
+    ! The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_all_reduce_async(comm, data, count, dtype, op, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_reduce_scatter_async(comm, data, count, dtype, op, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_all_gather_async(comm, data, count, dtype, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_broadcast_async(comm, data, count, dtype, root, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_reduce_async(comm, data, count, dtype, op, root, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_gather_async(comm, data, count, dtype, root, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_scatter_async(comm, data, count, dtype, root, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_all_to_all_async(comm, data, count, dtype, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_barrier`.
+    !
+    ! Conditions:
+    ! The handle must be live, the options null or valid, and the pointer to the request valid.
+    integer(c_int) function unisono_barrier_async(comm, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Allocates registered memory of `size_bytes`, zeroed and aligned to a page. Other ranks need not do the same.
+    !
+    ! Conditions:
+    ! The handle must be live, and the pointer valid for writing.
+    integer(c_int) function unisono_alloc(comm, size_bytes, memory) bind(c)
+      import
+      type(c_ptr), value :: comm
+      integer(c_size_t), value :: size_bytes
+      type(c_ptr), intent(out) :: memory
+    end function
+
+    ! The address of registered memory; NULL for NULL.
+    !
+    ! Conditions:
+    ! The handle must be null or live.
+    type(c_ptr) function unisono_address(memory) bind(c)
+      import
+      type(c_ptr), value :: memory
+    end function
+
+    ! Frees registered memory, before or after its communicator, and not while a call uses it. NULL is ignored.
+    !
+    ! Conditions:
+    ! The handle must be null or live, and not used afterwards.
+    subroutine unisono_release(memory) bind(c)
+      import
+      type(c_ptr), value :: memory
+    end subroutine
+
+    ! Sends `count` elements to rank `to` (`MPI_Send`).
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_send(comm, data, count, dtype, to, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: to
+      type(c_ptr), value :: options
+    end function
+
+    ! Receives `count` elements from rank `from` (`MPI_Recv`).
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_receive(comm, data, count, dtype, from, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: from
+      type(c_ptr), value :: options
+    end function
+
+    ! Receives `count` elements from whichever rank sends first (`MPI_Recv` with `MPI_ANY_SOURCE`), and stores its number in `from`.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, the pointer valid, and the options null or valid.
+    integer(c_int) function unisono_receive_any(comm, data, count, dtype, from, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), intent(out) :: from
+      type(c_ptr), value :: options
+    end function
+
+    ! The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Calls in
+    ! flight run one after the other, in the order in which they were started.
+    !
+    ! Conditions:
+    ! As `unisono_send`; the pointer to the request must be valid.
+    integer(c_int) function unisono_send_async(comm, data, count, dtype, to, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: to
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_receive` (`MPI_Irecv`), as `unisono_send_async`.
+    !
+    ! Conditions:
+    ! As `unisono_receive`; the pointer to the request must be valid.
+    integer(c_int) function unisono_receive_async(comm, data, count, dtype, from, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: from
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
+    !
+    ! Conditions:
+    ! The request must be live, and the pointer valid for writing.
+    integer(c_int) function unisono_test(request, is_done) bind(c)
+      import
+      type(c_ptr), value :: request
+      integer(c_int), intent(out) :: is_done
+    end function
+
+    ! Waits until a call is done, frees the request, and sets it to NULL. Returns the result of the call. Another thread than the
+    ! one that started the call may wait for it.
+    !
+    ! Conditions:
+    ! The pointer must be to a live request.
+    integer(c_int) function unisono_wait(request) bind(c)
+      import
+      type(c_ptr), intent(inout) :: request
+    end function
+
+    ! Starts a world among processes of one machine that already have a way to gather bytes from each other, such as an MPI. All of
+    ! them call it, rank `rank` of `ranks` each, and it calls `gather` on all of them equally often, before it returns.
+    !
+    ! Conditions:
+    ! The function must be as [`Gather`] describes, for this context; the settings null or valid; and the pointer valid for writing.
+    integer(c_int) function unisono_start(rank, ranks, gather, context, settings, comm) bind(c)
+      import
+      integer(c_int), value :: rank
+      integer(c_int), value :: ranks
+      type(c_funptr), value :: gather
+      type(c_ptr), value :: context
+      type(c_ptr), value :: settings
+      type(c_ptr), intent(out) :: comm
+    end function
+
+    ! Starts a world among processes of one machine that share a key-value store. All of them call it, rank `rank` of `ranks` each,
+    ! with the same `name`, which no other world of the store has: its keys begin with it. A key is set once.
+    !
+    ! Conditions:
+    ! The functions must be as their types describe, for this context; the name a string; the settings null or valid; and the
+    ! pointer valid for writing.
+    integer(c_int) function unisono_start_store(rank, ranks, name, set, get, context, settings, comm) bind(c)
+      import
+      integer(c_int), value :: rank
+      integer(c_int), value :: ranks
+      type(c_ptr), value :: name
+      type(c_funptr), value :: set
+      type(c_funptr), value :: get
+      type(c_ptr), value :: context
+      type(c_ptr), value :: settings
+      type(c_ptr), intent(out) :: comm
+    end function
+
+    ! Joins the world of processes on this machine that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, or anything
+    ! that sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank. The ranks find each other by files, in the
+    ! folder UNISONO_BOOTSTRAP_DIR if that is set.
+    !
+    ! Conditions:
+    ! The settings must be null or valid, and the pointer valid for writing.
+    integer(c_int) function unisono_start_launched(settings, comm) bind(c)
+      import
+      type(c_ptr), value :: settings
+      type(c_ptr), intent(out) :: comm
+    end function
+
+    ! Starts a world of `ranks` threads of this process: stores as many communicators, rank 0's first. Hand each to a thread of its
+    ! own.
+    !
+    ! Conditions:
+    ! The settings must be null or valid, and `comms` have room for `ranks` pointers.
+    integer(c_int) function unisono_start_threads(ranks, settings, comms) bind(c)
+      import
+      integer(c_int), value :: ranks
+      type(c_ptr), value :: settings
+      type(c_ptr), intent(out) :: comms(*)
+    end function
+  end interface
+contains
+  ! The text of `unisono_last_error`.
+  function unisono_error_text() result(text)
+    character(:), allocatable :: text
+    character(c_char), pointer :: letters(:)
+    type(c_ptr) :: last
+    integer :: place
+    interface
+      integer(c_size_t) function strlen(string) bind(c)
+        import
+        type(c_ptr), value :: string
+      end function
+    end interface
+
+    last = unisono_last_error()
+    call c_f_pointer(last, letters, [strlen(last)])
+    allocate (character(size(letters)) :: text)
+    do place = 1, size(letters)
+      text(place:place) = letters(place)
+    end do
+  end function
+end module
