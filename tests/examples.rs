@@ -1,6 +1,10 @@
 //! The examples run, at two and at three ranks.
 
-use unisono_testing::launch::example;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use unisono_testing::launch::{self, example};
 
 #[test]
 fn all_reduce() {
@@ -18,6 +22,38 @@ fn attach() {
 fn custom_loop() {
     for ranks in [1, 2, 3] {
         assert!(example("custom_loop", ranks).contains("y = 2.000 x + -1.000"));
+    }
+}
+
+#[test]
+fn ndarray() {
+    let loss = |ranks| {
+        let said = example("ndarray", ranks);
+        let last = said.lines().last().expect("it says the loss");
+        let same = format!("; all {ranks} ranks have the same parameters");
+        let loss = last.strip_prefix("loss ").and_then(|last| last.strip_suffix(&same));
+        loss.unwrap_or_else(|| panic!("{said}")).parse::<f64>().unwrap()
+    };
+    let alone = loss(1);
+    assert!(alone < 0.01, "{alone}");
+    for ranks in [2, 3] {
+        assert!((loss(ranks) / alone - 1.0).abs() < 0.01, "{alone}");
+    }
+}
+
+/// A workspace of its own, since burn brings some 200 crates: `cargo test --test examples -- --ignored`.
+#[test]
+#[ignore = "builds burn, which takes minutes"]
+fn burn() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/burn");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--release", "--locked"]).current_dir(&folder).env_remove("CARGO_TARGET_DIR");
+    launch::run(build, Duration::from_secs(1800)).expect_success();
+    let program = folder.join("target/release/unisono-burn-example");
+    for ranks in [1, 2, 3] {
+        let command = launch::processes(ranks, program.to_str().expect("a path in UTF-8"));
+        let said = launch::run(command, Duration::from_secs(120)).expect_success().stdout;
+        assert!(said.contains(&format!("{ranks} ranks have the same parameters; loss 0.")), "{said}");
     }
 }
 
