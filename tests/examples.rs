@@ -47,9 +47,10 @@ fn ndarray() {
 fn burn() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/burn");
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--release", "--locked"]).current_dir(&folder).env_remove("CARGO_TARGET_DIR");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("burn");
+    build.args(["build", "--release", "--locked", "--target-dir"]).arg(&target).current_dir(folder);
     launch::run(build, Duration::from_secs(1800)).expect_success();
-    let program = folder.join("target/release/unisono-burn-example");
+    let program = target.join("release/unisono-burn-example");
     for ranks in [1, 2, 3] {
         let command = launch::processes(ranks, program.to_str().expect("a path in UTF-8"));
         let said = launch::run(command, Duration::from_secs(120)).expect_success().stdout;

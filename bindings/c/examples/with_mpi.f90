@@ -1,5 +1,6 @@
 ! All-reduces in a Fortran program over any MPI:
-!   mpif90 $(pkg-config --variable=fortran unisono) with_mpi.f90 $(pkg-config --libs unisono) && mpirun -n 2 ./a.out
+!   mpif90 $(pkg-config --variable=prefix unisono)/share/unisono/unisono.f90 \
+!     with_mpi.f90 $(pkg-config --libs unisono) && mpirun -n 2 ./a.out
 
 module ranks
   use, intrinsic :: iso_c_binding

@@ -2,7 +2,7 @@
 ! UPDATE_EXPECT=1 cargo test -p unisono-c --test fortran writes it from there.
 !
 ! Compile it with the program, since what a compiler makes of a module is its own:
-!   mpif90 $(pkg-config --variable=fortran unisono) program.f90 $(pkg-config --libs unisono)
+!   mpif90 $(pkg-config --variable=prefix unisono)/share/unisono/unisono.f90 program.f90 $(pkg-config --libs unisono)
 !
 ! Handles and arrays are of type(c_ptr): c_loc(values) for an array with the attribute `target`, c_null_ptr for NULL, c_loc(options)
 ! for options and settings, and c_loc(text) for a text that ends with c_null_char. A function of the program with bind(c) is

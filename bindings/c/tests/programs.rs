@@ -113,7 +113,7 @@ impl Installed {
         let mut command = Command::new(compiler);
         command.args(options.iter().filter(|option| **option != STATIC));
         if source.extension().is_some_and(|extension| extension == "f90") {
-            command.arg("-J").arg(self.0.path()).args(self.flags(&["--variable=fortran"]));
+            command.arg("-J").arg(self.0.path()).arg(self.0.path().join("share/unisono/unisono.f90"));
         }
         command.arg(source).arg("-o").arg(&program);
         command.args(self.flags(&["--cflags"]));
