@@ -7,6 +7,11 @@ const MOST_LINES: usize = 400;
 
 /// All Rust files below a folder of the project, with their text.
 fn files(folder: &str) -> Vec<(PathBuf, String)> {
+    files_in("rs", folder)
+}
+
+/// All files of a language below a folder of the project, with their text.
+fn files_in(language: &str, folder: &str) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
     while let Some(folder) = folders.pop() {
@@ -15,7 +20,7 @@ fn files(folder: &str) -> Vec<(PathBuf, String)> {
             if path.is_dir() {
                 // What is built is not ours: an example is a workspace of its own.
                 folders.extend(Some(path).filter(|path| !path.ends_with("target")));
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == language) {
                 let text = fs::read_to_string(&path).unwrap();
                 files.push((path, text));
             }
@@ -56,10 +61,15 @@ fn no_file_is_long() {
         "benches",
         "tools",
     ] {
-        for (path, text) in files(folder) {
-            let lines = text.lines().count();
-            assert!(lines <= MOST_LINES, "{} has {lines} lines", path.display());
-        }
+        check_lengths(files(folder));
+    }
+    check_lengths(files_in("py", "bindings/python"));
+}
+
+fn check_lengths(files: Vec<(PathBuf, String)>) {
+    for (path, text) in files {
+        let lines = text.lines().count();
+        assert!(lines <= MOST_LINES, "{} has {lines} lines", path.display());
     }
 }
 

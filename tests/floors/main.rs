@@ -42,7 +42,16 @@ const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 4] = [
 ];
 
 /// The crates that people use.
-const CRATES: [&str; 6] = ["src", "collectives/src", "data/src", "train/src", "cli/src", "bindings/c/src"];
+const CRATES: [&str; 8] = [
+    "src",
+    "collectives/src",
+    "data/src",
+    "train/src",
+    "cli/src",
+    "bindings/common/src",
+    "bindings/c/src",
+    "bindings/python/src",
+];
 
 fn graph_of(folder: &str) -> Graph {
     let sources = files(folder);

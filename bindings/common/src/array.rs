@@ -9,15 +9,43 @@ use unisono::Element;
 #[macro_export]
 macro_rules! with_type {
     ($dtype:expr, $type:ident => $body:expr) => {
-        $crate::with_type!(@ $dtype, $type => $body, F32 f32, F64 f64, F16 $crate::half::f16, BF16 $crate::half::bf16, I32 i32,
-            I64 i64, U8 u8, U32 u32, U64 u64)
-    };
-    (@ $dtype:expr, $type:ident => $body:expr, $($name:ident $rust:ty),*) => {
         match $dtype {
-            $($crate::DType::$name => {
-                type $type = $rust;
+            $crate::DType::F32 => {
+                type $type = f32;
                 $body
-            })*
+            }
+            $crate::DType::F64 => {
+                type $type = f64;
+                $body
+            }
+            $crate::DType::F16 => {
+                type $type = $crate::half::f16;
+                $body
+            }
+            $crate::DType::BF16 => {
+                type $type = $crate::half::bf16;
+                $body
+            }
+            $crate::DType::I32 => {
+                type $type = i32;
+                $body
+            }
+            $crate::DType::I64 => {
+                type $type = i64;
+                $body
+            }
+            $crate::DType::U8 => {
+                type $type = u8;
+                $body
+            }
+            $crate::DType::U32 => {
+                type $type = u32;
+                $body
+            }
+            $crate::DType::U64 => {
+                type $type = u64;
+                $body
+            }
         }
     };
 }

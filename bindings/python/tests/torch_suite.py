@@ -48,6 +48,8 @@ def run(word: str) -> int:
 
     unisono.torch.register()
     dist.Backend._plugins["GLOO"] = dist.Backend._plugins["UNISONO"]
+    # PyTorch takes what is of gloo's type for its class.
+    dist.Backend.backend_type_map["gloo"] = dist.Backend.backend_type_map["unisono"]
     theirs.INIT_METHOD = "file://"
     # Our calls are in profiles, but not as the asynchronous events with shapes that gloo's are.
     theirs.PROFILING_SUPPORTED_BACKENDS.remove("gloo")

@@ -306,7 +306,12 @@ class UnisonoBackend(Backend):
             raise RuntimeError(f"Rank {self._rank} timed out in monitoredBarrier, whose timeout is 0")
         self._store.set(f"{place}/{self._rank}", b"here")
         if self._rank != 0:
-            self._store.wait([f"{place}/go"], timeout)
+            try:
+                self._store.wait([f"{place}/go"], timeout)
+            except _NOT_THERE as error:
+                raise RuntimeError(
+                    f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
+                ) from error
             return
         missing = []
         for rank in range(1, self._size):
@@ -317,8 +322,8 @@ class UnisonoBackend(Backend):
                 if not wait_all_ranks:
                     break
         if missing:
-            ranks = ", ".join(map(str, missing))
-            raise RuntimeError(f"Rank {ranks} failed to pass monitoredBarrier in {timeout.total_seconds() * 1000:.0f} ms")
+            ranks = f"Rank{'s' if wait_all_ranks else ''} {', '.join(map(str, missing))}"
+            raise RuntimeError(f"{ranks} failed to pass monitoredBarrier in {timeout.total_seconds() * 1000:.0f} ms")
         self._store.set(f"{place}/go", b"go")
 
     # Messages.
