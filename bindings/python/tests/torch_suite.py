@@ -2,11 +2,12 @@
 
     python bindings/python/tests/torch_suite.py [--ranks N] [-k WORD]
 
-The tests ask for gloo, and get Unisono in its place. A test that PyTorch skips for want of something (GPUs, mostly) is listed as
-skipped with its reason. Those of `NOT_OFFERED` are not run.
+The tests ask for gloo, and get Unisono in its place. A test that PyTorch skips for want of something (GPUs, mostly) is
+counted as skipped, with its reason. Those of `NOT_OFFERED` are not run.
 """
 
 import argparse
+import collections
 import os
 import re
 import sys
@@ -67,8 +68,8 @@ def run(word: str) -> int:
     failed = len(result.failures) + len(result.errors)
     for name, why in refused.items():
         print(f"not offered: {name}: {why}")
-    for test, why in result.skipped:
-        print(f"skipped: {test.id().rsplit('.', 1)[-1]}: {why}")
+    for why, tests in collections.Counter(why for _, why in result.skipped).most_common():
+        print(f"skipped: {tests} tests: {why}")
     for test, _ in result.failures + result.errors:
         print(f"FAILED: {test.id().rsplit('.', 1)[-1]}")
     passed = result.testsRun - failed - len(result.skipped)
