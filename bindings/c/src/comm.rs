@@ -7,6 +7,7 @@ use unisono::Communicator;
 use unisono_bindings::Owner;
 
 use super::errors::{Result, argument, guarded};
+use super::waits::looking;
 
 /// One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub(crate) unsafe fn on(comm: *mut Comm, body: impl FnOnce(&mut Communicator) ->
     guarded(|| {
         // SAFETY: as the caller promises.
         let comm = unsafe { communicator(comm)? };
-        catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| looking(|| body(comm)))).unwrap_or_else(|panic| {
             comm.fail("a defect of unisono");
             resume_unwind(panic)
         })

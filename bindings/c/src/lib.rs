@@ -15,4 +15,5 @@ pub mod messages;
 pub mod options;
 pub mod requests;
 pub mod values;
+pub mod waits;
 pub mod world;

@@ -1,0 +1,210 @@
+/* What the files of this library share. README.md says what the library does; entries.h is where a program comes in. */
+
+#ifndef ACCELERATE_H
+#define ACCELERATE_H
+
+#include <mpi.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unisono.h>
+
+/* The functions of MPI that are taken over. */
+enum function {
+    ALLREDUCE,
+    REDUCE,
+    BCAST,
+    REDUCE_SCATTER,
+    REDUCE_SCATTER_BLOCK,
+    ALLGATHER,
+    ALLGATHERV,
+    ALLTOALL,
+    BARRIER,
+    FUNCTIONS
+};
+
+/* Who carries out a call, and why. All ranks of a communicator find the same, from what MPI requires to be the same. */
+enum why {
+    BY_UNISONO,
+    LEFT_BY_SETTING,
+    OF_NO_BYTES,
+    TOO_LARGE,
+    UNEVEN,
+    OTHER_TYPE,
+    OTHER_OPERATION,
+    INTERCOMMUNICATOR,
+    ONE_RANK,
+    SEVERAL_NODES,
+    OTHER_PROCESSES,
+    NOT_STARTED,
+    INVALID,
+    WHYS
+};
+
+/* What Unisono makes of one communicator of MPI: an attribute of it. */
+struct world {
+    /* NULL if MPI carries out its calls, for the reason `why`. */
+    unisono_comm *unisono;
+    enum why why;
+    int rank, ranks;
+    /* Why Unisono could not start. */
+    char error[MPI_MAX_ERROR_STRING];
+    /* Registered memory, through which arrays go piece by piece; NULL until it is needed. */
+    unisono_memory *memory;
+    char *stage;
+    /* All worlds of this process. */
+    struct world *next;
+};
+
+/* A call of the program's. */
+struct call {
+    enum function function;
+    enum why why;
+    struct world *world;
+    MPI_Comm comm;
+    /* The elements of Unisono's array, and its numbers for their type and the reduction. An operation that only moves them moves
+     * bytes. */
+    size_t count;
+    int dtype, op;
+    /* The size of an element, and of the array of one rank. */
+    size_t element_bytes, bytes;
+    int root;
+    /* When it began, if there is a report. */
+    double began;
+};
+
+/* The part of a buffer that belongs to one rank: where it begins, and how long it is. */
+struct block {
+    MPI_Aint start;
+    MPI_Count count;
+};
+
+/* types.c: MPI's types and operations, as Unisono has them. */
+
+/* An operation or type that is not for Unisono. */
+enum { NONE = -1 };
+
+struct type {
+    MPI_Datatype handle;
+    /* Of Unisono, or NONE. */
+    int dtype;
+    int size_bytes;
+    bool is_float;
+};
+
+void types_begin(void);
+/* A predefined type whose elements lie side by side; NULL for any other. */
+const struct type *type_of(MPI_Datatype handle);
+/* The number of a reduction, or NONE. */
+int reduction_of(MPI_Op op);
+
+/* settings.c: what UNISONO_ACCELERATE says. */
+
+extern const char *const FUNCTION_NAMES[FUNCTIONS];
+
+struct settings {
+    /* A bit for each function. */
+    unsigned functions;
+    /* A bit for each reduction, by its number, and FLOATS. */
+    unsigned reductions;
+};
+
+/* Reductions of floating-point numbers. */
+#define FLOATS (1U << 8)
+
+/* Ends the program if the setting is not valid. */
+struct settings settings_read(void);
+
+/* worlds.c: which communicator has a world. */
+
+/* What all ranks of MPI_COMM_WORLD have set. */
+extern struct settings settings;
+
+/* Prepares this process, once MPI is initialised; all ranks call it. */
+void worlds_begin(void);
+/* The world of a communicator. If it has none, it starts: all ranks call it. NULL before MPI_Init and in MPI_Finalize. */
+struct world *world_of(MPI_Comm comm);
+/* A piece of registered memory, of STAGE_BYTES. NULL, with unisono_last_error(), if the system does not provide it. */
+char *stage_of(struct world *world);
+
+enum { STAGE_BYTES = 1 << 20 };
+
+/* progress.c: MPI's progress while a rank waits for others. */
+
+/* All ranks call it. */
+void progress_begin(void);
+/* For calls on this thread. */
+void progress_of_this_thread(void);
+void progress_end(void);
+
+/* decide.c: whether Unisono carries out a call. Fills in the call, and says so. */
+
+bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, MPI_Count count, MPI_Datatype type, MPI_Op op,
+                       int root);
+/* A call that moves `count` elements of a type from or to each rank. */
+bool decides_move(struct call *call, enum function function, MPI_Comm comm, MPI_Count count, MPI_Datatype type, int root);
+/* A call that moves `bytes` from or to each rank. */
+bool decides_bytes(struct call *call, enum function function, MPI_Comm comm, size_t bytes, int root);
+/* An all-gather of blocks, in elements of this type. */
+bool decides_blocks(struct call *call, MPI_Comm comm, const struct block *blocks, MPI_Datatype type);
+/* A call that MPI carries out, because of its communicator or else for this reason. */
+bool decides_for_mpi(struct call *call, enum function function, MPI_Comm comm, enum why why);
+
+/* carry.c: Unisono carries out a call. They return codes of unisono.h. */
+
+int carry_reduction(const struct call *call, const void *from, void *to);
+int carry_broadcast(const struct call *call, void *bytes);
+int carry_barrier(const struct call *call);
+/* The blocks of `to`, in bytes; NULL if they are equal, and lie side by side. */
+int carry_all_gather(const struct call *call, const void *from, void *to, const struct block *blocks);
+int carry_all_to_all(const struct call *call, const void *from, void *to);
+
+/* moves.c: calls that move values of any type. They return what the function of MPI returns. */
+
+/* A buffer of one block for each rank, or of one block. */
+struct buffer {
+    void *address;
+    MPI_Count count;
+    MPI_Datatype type;
+};
+
+int move_broadcast(struct call *call, struct buffer buffer);
+int move_all_gather(struct call *call, struct buffer from, struct buffer to);
+int move_all_to_all(struct call *call, struct buffer from, struct buffer to);
+/* The blocks of `to` are in elements of its type. */
+int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datatype type, const struct block *blocks);
+
+/* packed.c: buffers of any type as bytes side by side. */
+
+struct packed {
+    char *bytes;
+    /* What was allocated for them, or NULL. */
+    char *own;
+    struct buffer buffer;
+    MPI_Comm comm;
+};
+
+/* The bytes of a buffer, with its values if `has_values`. Returns an error of MPI's, or MPI_SUCCESS. */
+int pack(struct packed *packed, struct buffer buffer, MPI_Comm comm, bool has_values);
+/* Brings the bytes back to the buffer, and forgets them. */
+int unpack(struct packed *packed);
+void discard(struct packed *packed);
+
+/* errors.c */
+
+/* Memory; the program ends if there is none. */
+void *allocated(size_t bytes);
+/* What MPI's function returns for a code of unisono.h, after the error handler of the communicator if that is an error. */
+int mpi_code(const struct call *call, int code);
+
+/* report.c: who carried out what. */
+
+void report_begin(void);
+extern bool report_is_wanted;
+double report_now(void);
+/* Notes a call once it is done. */
+void report_call(const struct call *call);
+/* Collective over MPI_COMM_WORLD, before MPI ends. */
+void report_print(void);
+
+#endif

@@ -1,0 +1,148 @@
+/* Unisono carries out a call.
+ *
+ * Its arrays are in registered memory, which the other ranks access in place: the program's arrays go through it piece by piece, each
+ * while it is in the cache. That takes no more time than a copy by which another rank would get at them otherwise, and the program's
+ * buffers may lie anywhere. */
+
+#include "accelerate.h"
+
+#include <string.h>
+
+/* Up to this size a call has no pieces, and other ranks do not access its memory. */
+enum { SMALL_BYTES = 4096 };
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The arrays of a call, in blocks: one, or one for each rank. */
+struct arrays {
+    const char *from;
+    char *to;
+    /* The blocks that this rank gives and gets, and the numbers of the first ones within Unisono's array. */
+    size_t given, gotten, first_given, first_gotten;
+    /* The size of a block, or of the largest. */
+    size_t block_bytes;
+    /* Where the blocks lie in `to`, and how large they are, unless they are equal and lie side by side. */
+    const struct block *blocks;
+    /* What this rank gives of its own block, if it gives only that: all of it, or less in unequal blocks. */
+    size_t own_bytes;
+};
+
+/* Unisono's call on `bytes` of its array. */
+static int make(const struct call *call, void *array, size_t bytes)
+{
+    unisono_comm *comm = call->world->unisono;
+    size_t count = bytes / call->element_bytes;
+    switch (call->function) {
+    case ALLREDUCE:
+        return unisono_all_reduce(comm, array, count, call->dtype, call->op, NULL);
+    case REDUCE:
+        return unisono_reduce(comm, array, count, call->dtype, call->op, call->root, NULL);
+    case REDUCE_SCATTER:
+    case REDUCE_SCATTER_BLOCK:
+        return unisono_reduce_scatter(comm, array, count, call->dtype, call->op, NULL);
+    case ALLGATHER:
+    case ALLGATHERV:
+        return unisono_all_gather(comm, array, count, call->dtype, NULL);
+    case ALLTOALL:
+        return unisono_all_to_all(comm, array, count, call->dtype, NULL);
+    case BCAST:
+        return unisono_broadcast(comm, array, count, call->dtype, call->root, NULL);
+    default:
+        return unisono_barrier(comm, NULL);
+    }
+}
+
+/* Copies this rank's part of a piece, `bytes` of each block from `start` on, to Unisono's array. */
+static void give(const struct arrays *arrays, char *stage, size_t start, size_t bytes)
+{
+    for (size_t i = 0; i < arrays->given; i++) {
+        size_t of_block = arrays->given == 1 ? arrays->own_bytes : arrays->block_bytes;
+        if (start < of_block)
+            memcpy(stage + (arrays->first_given + i) * bytes, arrays->from + i * arrays->block_bytes + start,
+                   least(bytes, of_block - start));
+    }
+}
+
+/* Copies what this rank gets of a piece from Unisono's array. */
+static void get(const struct arrays *arrays, const char *stage, size_t start, size_t bytes)
+{
+    for (size_t i = 0; i < arrays->gotten; i++) {
+        const struct block equal = { (MPI_Aint)(i * arrays->block_bytes), (MPI_Count)arrays->block_bytes };
+        const struct block *block = arrays->blocks == NULL ? &equal : &arrays->blocks[i];
+        size_t of_block = (size_t)block->count;
+        if (start < of_block)
+            memcpy(arrays->to + block->start + start, stage + (arrays->first_gotten + i) * bytes, least(bytes, of_block - start));
+    }
+}
+
+/* Carries out a call piece by piece. How many pieces there are, all ranks find alike. */
+static int carry(const struct call *call, const struct arrays *arrays)
+{
+    char *stage = stage_of(call->world);
+    if (stage == NULL)
+        return UNISONO_ERROR_MEMORY;
+    bool is_of_blocks = call->function != ALLREDUCE && call->function != REDUCE;
+    size_t blocks = is_of_blocks ? (size_t)call->world->ranks : 1;
+    /* Whole elements of any type. */
+    size_t most = STAGE_BYTES / blocks / 16 * 16;
+    for (size_t start = 0; start < arrays->block_bytes; start += most) {
+        size_t bytes = least(most, arrays->block_bytes - start);
+        give(arrays, stage, start, bytes);
+        int code = make(call, stage, blocks * bytes);
+        if (code != UNISONO_OK)
+            return code;
+        get(arrays, stage, start, bytes);
+    }
+    return UNISONO_OK;
+}
+
+static bool is_aligned(const void *array, size_t bytes)
+{
+    return (uintptr_t)array % bytes == 0;
+}
+
+int carry_reduction(const struct call *call, const void *from, void *to)
+{
+    const struct world *world = call->world;
+    bool gives_all = call->function == REDUCE_SCATTER || call->function == REDUCE_SCATTER_BLOCK;
+    if (call->function == ALLREDUCE && call->bytes <= SMALL_BYTES && is_aligned(to, call->element_bytes)) {
+        if (from != to)
+            memcpy(to, from, call->bytes);
+        return make(call, to, call->bytes);
+    }
+    struct arrays arrays = { .from = from, .to = to, .block_bytes = call->bytes, .own_bytes = call->bytes };
+    arrays.given = gives_all ? (size_t)world->ranks : 1;
+    arrays.gotten = call->function != REDUCE || world->rank == call->root;
+    arrays.first_gotten = gives_all ? (size_t)world->rank : 0;
+    return carry(call, &arrays);
+}
+
+int carry_broadcast(const struct call *call, void *bytes)
+{
+    return make(call, bytes, call->bytes);
+}
+
+int carry_barrier(const struct call *call)
+{
+    return make(call, NULL, 0);
+}
+
+int carry_all_gather(const struct call *call, const void *from, void *to, const struct block *blocks)
+{
+    size_t ranks = (size_t)call->world->ranks, rank = (size_t)call->world->rank;
+    struct arrays arrays = { .from = from, .to = to, .given = 1, .gotten = ranks, .first_given = rank, .block_bytes = call->bytes };
+    arrays.blocks = blocks;
+    arrays.own_bytes = blocks == NULL ? call->bytes : (size_t)blocks[rank].count;
+    return carry(call, &arrays);
+}
+
+int carry_all_to_all(const struct call *call, const void *from, void *to)
+{
+    size_t ranks = (size_t)call->world->ranks;
+    struct arrays arrays = { .from = from, .to = to, .given = ranks, .gotten = ranks, .block_bytes = call->bytes };
+    arrays.own_bytes = call->bytes;
+    return carry(call, &arrays);
+}

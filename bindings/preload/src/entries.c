@@ -1,0 +1,56 @@
+/* The functions of MPI that this library takes over. */
+
+#include "accelerate.h"
+
+#include <stdlib.h>
+
+int MPI_Init(int *argc, char ***argv)
+{
+    int code = PMPI_Init(argc, argv);
+    if (code == MPI_SUCCESS)
+        worlds_begin();
+    return code;
+}
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+    int code = PMPI_Init_thread(argc, argv, required, provided);
+    if (code == MPI_SUCCESS)
+        worlds_begin();
+    return code;
+}
+
+/* The result of a call that MPI has carried out. */
+static int by_mpi(const struct call *call, int code)
+{
+    if (report_is_wanted)
+        report_call(call);
+    return code;
+}
+
+int MPI_Barrier(MPI_Comm comm)
+{
+    struct call call;
+    if (decides_bytes(&call, BARRIER, comm, 0, 0))
+        return mpi_code(&call, carry_barrier(&call));
+    return by_mpi(&call, PMPI_Barrier(comm));
+}
+
+/* The others, with counts of either kind. */
+#define COUNT int
+#define DISPLACEMENT int
+#define MPI(function) MPI_##function
+#define PMPI(function) PMPI_##function
+#include "entries.h"
+
+#if MPI_VERSION >= 4
+#undef COUNT
+#undef DISPLACEMENT
+#undef MPI
+#undef PMPI
+#define COUNT MPI_Count
+#define DISPLACEMENT MPI_Aint
+#define MPI(function) MPI_##function##_c
+#define PMPI(function) PMPI_##function##_c
+#include "entries.h"
+#endif

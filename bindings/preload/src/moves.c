@@ -1,0 +1,147 @@
+/* Calls that move values, of any type: their buffers become bytes side by side, Unisono moves these, and they become the buffers'
+ * values again. */
+
+#include "accelerate.h"
+
+#include <stdlib.h>
+
+/* Ends a call for which this rank has not even its own values: the other ranks must not wait for it. */
+static int cannot(const struct call *call, int error)
+{
+    unisono_fail(call->world->unisono, "a rank cannot pack the values that it sends");
+    return error;
+}
+
+/* The result of a call whose bytes are there, if Unisono's code is no error. */
+static int ended(const struct call *call, int code, struct packed *to)
+{
+    int error = MPI_SUCCESS;
+    if (code == UNISONO_OK)
+        error = unpack(to);
+    else
+        discard(to);
+    int own = mpi_code(call, code);
+    return own == MPI_SUCCESS ? error : own;
+}
+
+int move_broadcast(struct call *call, struct buffer buffer)
+{
+    bool is_root = call->world->rank == call->root;
+    struct packed values;
+    int error = pack(&values, buffer, call->comm, is_root);
+    if (error != MPI_SUCCESS)
+        return cannot(call, error);
+    int code = carry_broadcast(call, values.bytes);
+    if (is_root) {
+        discard(&values);
+        return mpi_code(call, code);
+    }
+    return ended(call, code, &values);
+}
+
+/* What carries out a call from one buffer to another. */
+typedef int carrier(const struct call *call, const void *from, void *to);
+
+static int moved(struct call *call, struct buffer from, struct buffer to, carrier *carry)
+{
+    bool is_in_place = from.address == MPI_IN_PLACE;
+    struct packed given = { 0 }, gotten;
+    int error = pack(&gotten, to, call->comm, is_in_place);
+    if (error != MPI_SUCCESS)
+        return cannot(call, error);
+    if (!is_in_place)
+        error = pack(&given, from, call->comm, true);
+    if (error != MPI_SUCCESS) {
+        discard(&gotten);
+        return cannot(call, error);
+    }
+    int code = carry(call, is_in_place ? NULL : given.bytes, gotten.bytes);
+    discard(&given);
+    return ended(call, code, &gotten);
+}
+
+static int all_gather(const struct call *call, const void *from, void *to)
+{
+    const char *own = (char *)to + (size_t)call->world->rank * call->bytes;
+    return carry_all_gather(call, from == NULL ? own : from, to, NULL);
+}
+
+static int all_to_all(const struct call *call, const void *from, void *to)
+{
+    return carry_all_to_all(call, from == NULL ? to : from, to);
+}
+
+int move_all_gather(struct call *call, struct buffer from, struct buffer to)
+{
+    to.count *= call->world->ranks;
+    return moved(call, from, to, all_gather);
+}
+
+int move_all_to_all(struct call *call, struct buffer from, struct buffer to)
+{
+    from.count *= call->world->ranks;
+    to.count *= call->world->ranks;
+    return moved(call, from, to, all_to_all);
+}
+
+/* Brings packed blocks, which lie side by side, to where they belong. */
+static int unpack_blocks(const struct call *call, char *bytes, void *to, MPI_Datatype type, const struct block *blocks)
+{
+    MPI_Aint lower, extent;
+    int error = PMPI_Type_get_extent(type, &lower, &extent), size_bytes;
+    PMPI_Type_size(type, &size_bytes);
+    for (int rank = 0; error == MPI_SUCCESS && rank < call->world->ranks; rank++) {
+        int position = 0, count = (int)blocks[rank].count;
+        error = PMPI_Unpack(bytes, count * size_bytes, &position, (char *)to + blocks[rank].start * extent, count, type, call->comm);
+        bytes += (size_t)count * (size_t)size_bytes;
+    }
+    return error;
+}
+
+/* Blocks in elements as blocks in bytes: where they are if they are bytes side by side there, and packed otherwise. */
+static size_t as_bytes(struct block *bytes, const struct block *blocks, int ranks, MPI_Datatype type)
+{
+    const struct type *predefined = type_of(type);
+    int size_bytes;
+    size_t all = 0;
+    PMPI_Type_size(type, &size_bytes);
+    for (int rank = 0; rank < ranks; rank++) {
+        MPI_Aint packed = (MPI_Aint)all;
+        bytes[rank].start = predefined != NULL ? blocks[rank].start * size_bytes : packed;
+        bytes[rank].count = blocks[rank].count * size_bytes;
+        all += (size_t)bytes[rank].count;
+    }
+    return predefined != NULL ? 0 : all;
+}
+
+/* Packs what this rank gives: its buffer, or in place its own block. */
+static int pack_own(struct packed *given, const struct call *call, struct buffer from, char *to, MPI_Datatype type,
+                    const struct block *blocks)
+{
+    if (from.address == MPI_IN_PLACE) {
+        MPI_Aint lower, extent;
+        const struct block *own = &blocks[call->world->rank];
+        PMPI_Type_get_extent(type, &lower, &extent);
+        from = (struct buffer){ to + own->start * extent, own->count, type };
+    }
+    return pack(given, from, call->comm, true);
+}
+
+int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datatype type, const struct block *blocks)
+{
+    struct packed given;
+    int error = pack_own(&given, call, from, to, type, blocks);
+    if (error != MPI_SUCCESS)
+        return cannot(call, error);
+    struct block *bytes = allocated(sizeof(*bytes) * (size_t)call->world->ranks);
+    size_t packed = as_bytes(bytes, blocks, call->world->ranks, type);
+    char *gotten = packed == 0 ? NULL : allocated(packed);
+    int code = carry_all_gather(call, given.bytes, gotten == NULL ? to : gotten, bytes);
+    discard(&given);
+    free(bytes);
+    if (code == UNISONO_OK && gotten != NULL)
+        error = unpack_blocks(call, gotten, to, type, blocks);
+    free(gotten);
+    int own = mpi_code(call, code);
+    return own == MPI_SUCCESS ? error : own;
+}

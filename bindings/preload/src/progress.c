@@ -1,0 +1,29 @@
+/* MPI's progress. A rank that waits in a call of MPI's moves its pending messages and one-sided accesses on; a rank that waits in a call
+ * of Unisono's must too. A look for a message that never comes lets MPI do that. */
+
+#include "accelerate.h"
+
+/* No message is ever sent on it. */
+static MPI_Comm quiet = MPI_COMM_NULL;
+
+static int look(void)
+{
+    int found;
+    return PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, quiet, &found, MPI_STATUS_IGNORE);
+}
+
+void progress_begin(void)
+{
+    PMPI_Comm_dup(MPI_COMM_WORLD, &quiet);
+}
+
+void progress_of_this_thread(void)
+{
+    unisono_while_waiting(look);
+}
+
+void progress_end(void)
+{
+    unisono_while_waiting(NULL);
+    PMPI_Comm_free(&quiet);
+}

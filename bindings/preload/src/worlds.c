@@ -1,0 +1,193 @@
+/* Worlds of Unisono, each an attribute of a communicator. A communicator has none until its first call that is for Unisono; its copies
+ * have their own; freeing it frees its world. */
+
+#include "accelerate.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct settings settings;
+
+/* Between MPI_Init and MPI_Finalize. */
+static atomic_bool is_ready;
+static int of_comm = MPI_KEYVAL_INVALID, of_process = MPI_KEYVAL_INVALID;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct world *worlds;
+
+/* What a thread looked up last, and how many communicators had been freed by then: a handle may be used again. */
+static atomic_uint freed;
+static _Thread_local struct {
+    MPI_Comm comm;
+    struct world *world;
+    unsigned freed;
+} last;
+
+/* Leaves Unisono's world; the struct stays. */
+static void leave(struct world *world)
+{
+    unisono_free(world->unisono);
+    unisono_release(world->memory);
+    world->unisono = NULL;
+    world->memory = NULL;
+    world->stage = NULL;
+}
+
+/* Called when a communicator is freed. */
+static int comm_is_freed(MPI_Comm comm, int keyval, void *attribute, void *extra)
+{
+    (void)comm, (void)keyval, (void)extra;
+    struct world *world = attribute;
+    atomic_fetch_add(&freed, 1);
+    pthread_mutex_lock(&lock);
+    for (struct world **place = &worlds; *place != NULL; place = &(*place)->next)
+        if (*place == world) {
+            *place = world->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    leave(world);
+    free(world);
+    return MPI_SUCCESS;
+}
+
+/* Called when MPI_Finalize begins: MPI deletes the attributes of MPI_COMM_SELF first, while all of it still works. The structs go
+ * with their communicators. */
+static int mpi_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
+{
+    (void)comm, (void)keyval, (void)attribute, (void)extra;
+    report_print();
+    atomic_store(&is_ready, false);
+    for (struct world *world = worlds; world != NULL; world = world->next)
+        leave(world);
+    progress_end();
+    return MPI_SUCCESS;
+}
+
+void worlds_begin(void)
+{
+    types_begin();
+    settings = settings_read();
+    PMPI_Allreduce(MPI_IN_PLACE, &settings, 2, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
+    progress_begin();
+    report_begin();
+    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, comm_is_freed, &of_comm, NULL);
+    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_ends, &of_process, NULL);
+    PMPI_Comm_set_attr(MPI_COMM_SELF, of_process, NULL);
+    atomic_store(&is_ready, true);
+}
+
+/* By which the ranks of a new world find each other. */
+static int gather(void *context, const void *own, void *all, size_t size_bytes)
+{
+    MPI_Comm comm = *(MPI_Comm *)context;
+    return PMPI_Allgather(own, (int)size_bytes, MPI_BYTE, all, (int)size_bytes, MPI_BYTE, comm);
+}
+
+/* Whether all ranks are of this job. Processes that were spawned, or that connected to it, may be without this library. */
+static bool is_of_this_job(MPI_Comm comm, int ranks)
+{
+    MPI_Group all, these;
+    PMPI_Comm_group(MPI_COMM_WORLD, &all);
+    PMPI_Comm_group(comm, &these);
+    int *numbers = allocated(2 * sizeof(int) * (size_t)ranks), *found = numbers + ranks;
+    for (int rank = 0; rank < ranks; rank++)
+        numbers[rank] = rank;
+    bool is = PMPI_Group_translate_ranks(these, ranks, numbers, all, found) == MPI_SUCCESS;
+    for (int rank = 0; rank < ranks; rank++)
+        is = is && found[rank] != MPI_UNDEFINED;
+    free(numbers);
+    PMPI_Group_free(&all);
+    PMPI_Group_free(&these);
+    return is;
+}
+
+/* Starts Unisono among ranks of one machine, or on none of them. */
+static enum why start_on(struct world *world, MPI_Comm node)
+{
+    unisono_settings settings = { 0 };
+    /* MPI waits for ever, so a program may. */
+    if (getenv("UNISONO_TIMEOUT_S") == NULL)
+        settings.timeout_s = 1e9;
+    int code = unisono_start(world->rank, world->ranks, gather, &node, &settings, &world->unisono);
+    /* The lowest rank that could not. */
+    int failed = code == UNISONO_OK ? world->ranks : world->rank;
+    PMPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, node);
+    if (failed == world->ranks)
+        return BY_UNISONO;
+    if (failed == world->rank)
+        snprintf(world->error, sizeof(world->error), "%s", unisono_last_error());
+    PMPI_Bcast(world->error, sizeof(world->error), MPI_CHAR, failed, node);
+    leave(world);
+    return NOT_STARTED;
+}
+
+/* Starts a world, if the communicator can have one. */
+static enum why start(struct world *world, MPI_Comm comm)
+{
+    int is_inter, ranks;
+    PMPI_Comm_test_inter(comm, &is_inter);
+    if (is_inter)
+        return INTERCOMMUNICATOR;
+    PMPI_Comm_rank(comm, &world->rank);
+    PMPI_Comm_size(comm, &world->ranks);
+    if (world->ranks == 1)
+        return ONE_RANK;
+    if (!is_of_this_job(comm, world->ranks))
+        return OTHER_PROCESSES;
+    MPI_Comm node;
+    if (PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, world->rank, MPI_INFO_NULL, &node) != MPI_SUCCESS)
+        return NOT_STARTED;
+    PMPI_Comm_size(node, &ranks);
+    enum why why = ranks == world->ranks ? start_on(world, node) : SEVERAL_NODES;
+    PMPI_Comm_free(&node);
+    return why;
+}
+
+static struct world *new_world(MPI_Comm comm)
+{
+    struct world *world = allocated(sizeof(*world));
+    *world = (struct world){ 0 };
+    world->why = start(world, comm);
+    pthread_mutex_lock(&lock);
+    world->next = worlds;
+    worlds = world;
+    pthread_mutex_unlock(&lock);
+    PMPI_Comm_set_attr(comm, of_comm, world);
+    return world;
+}
+
+/* The world of a communicator other than the last one of this thread. */
+static struct world *looked_up(MPI_Comm comm)
+{
+    int is_there;
+    struct world *world = NULL;
+    if (PMPI_Comm_get_attr(comm, of_comm, &world, &is_there) != MPI_SUCCESS)
+        return NULL;
+    if (!is_there)
+        world = new_world(comm);
+    progress_of_this_thread();
+    last.comm = comm;
+    last.world = world;
+    last.freed = atomic_load(&freed);
+    return world;
+}
+
+struct world *world_of(MPI_Comm comm)
+{
+    if (!atomic_load_explicit(&is_ready, memory_order_relaxed))
+        return NULL;
+    if (last.world != NULL && last.comm == comm && last.freed == atomic_load_explicit(&freed, memory_order_relaxed))
+        return last.world;
+    return looked_up(comm);
+}
+
+char *stage_of(struct world *world)
+{
+    if (world->stage == NULL && unisono_alloc(world->unisono, STAGE_BYTES, &world->memory) == UNISONO_OK)
+        world->stage = unisono_address(world->memory);
+    return world->stage;
+}
