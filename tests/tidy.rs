@@ -92,6 +92,7 @@ fn only_config_reads_the_environment() {
             "src/config/cores.rs",
             "src/config/launcher.rs",
             "src/config/network.rs",
+            "src/config/preload.rs",
             "src/config/variables.rs",
         ],
     );

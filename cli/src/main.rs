@@ -14,6 +14,7 @@ use unisono::config::{Launcher, warn_of_unread_settings};
 #[macro_use]
 mod output;
 
+mod accelerate;
 mod algorithms;
 mod bench;
 #[cfg(feature = "candle")]
@@ -71,6 +72,8 @@ See `unisono help COMMAND` for the options of a command.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run an MPI program, unchanged, with its collectives carried out by Unisono
+    Accelerate(accelerate::Args),
     /// Train a model, data-parallel over all ranks
     #[cfg(feature = "candle")]
     Train(Box<train::Args>),
@@ -156,6 +159,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
+        Command::Accelerate(args) => return Err(accelerate::run(&args)),
         #[cfg(feature = "candle")]
         Command::Train(args) => train::run(&args)?,
         #[cfg(feature = "candle")]

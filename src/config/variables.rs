@@ -10,7 +10,7 @@ pub(super) const PREFIX: &str = "UNISONO_";
 const OF_TESTS: &str = "UNISONO_TEST_";
 
 /// The variables that the library and its tests read.
-const KNOWN: [&str; 19] = [
+const KNOWN: [&str; 21] = [
     super::ALGORITHM,
     super::BOOTSTRAP_DIR,
     super::CHAOS,
@@ -27,6 +27,9 @@ const KNOWN: [&str; 19] = [
     super::TUNING,
     super::WARN,
     super::WARNINGS,
+    // Of the library that MPI programs preload (bindings/preload).
+    super::ACCELERATE,
+    super::ACCELERATE_REPORT,
     "UNISONO_FUZZ",
     // Set by Cargo for what it runs: the header version of the bindings.
     "UNISONO_NCCL_HEADER",

@@ -127,7 +127,7 @@ struct world *world_of(MPI_Comm comm);
 /* A piece of registered memory, of STAGE_BYTES. NULL, with unisono_last_error(), if the system does not provide it. */
 char *stage_of(struct world *world);
 
-enum { STAGE_BYTES = 1 << 20 };
+enum { STAGE_BYTES = 1 << 18 };
 
 /* progress.c: MPI's progress while a rank waits for others. */
 
@@ -195,7 +195,7 @@ void discard(struct packed *packed);
 /* Memory; the program ends if there is none. */
 void *allocated(size_t bytes);
 /* What MPI's function returns for a code of unisono.h, after the error handler of the communicator if that is an error. */
-int mpi_code(const struct call *call, int code);
+int result_of(const struct call *call, int code);
 
 /* report.c: who carried out what. */
 

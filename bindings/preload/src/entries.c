@@ -32,7 +32,7 @@ int MPI_Barrier(MPI_Comm comm)
 {
     struct call call;
     if (decides_bytes(&call, BARRIER, comm, 0, 0))
-        return mpi_code(&call, carry_barrier(&call));
+        return result_of(&call, carry_barrier(&call));
     return by_mpi(&call, PMPI_Barrier(comm));
 }
 

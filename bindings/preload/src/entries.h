@@ -4,7 +4,7 @@ int MPI(Allreduce)(const void *from, void *to, COUNT count, MPI_Datatype type, M
 {
     struct call call;
     if (decides_reduction(&call, ALLREDUCE, comm, count, type, op, 0))
-        return mpi_code(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
+        return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return by_mpi(&call, PMPI(Allreduce)(from, to, count, type, op, comm));
 }
 
@@ -12,7 +12,7 @@ int MPI(Reduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_
 {
     struct call call;
     if (decides_reduction(&call, REDUCE, comm, count, type, op, root))
-        return mpi_code(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
+        return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return by_mpi(&call, PMPI(Reduce)(from, to, count, type, op, root, comm));
 }
 
@@ -20,7 +20,7 @@ int MPI(Reduce_scatter_block)(const void *from, void *to, COUNT count, MPI_Datat
 {
     struct call call;
     if (decides_reduction(&call, REDUCE_SCATTER_BLOCK, comm, count, type, op, 0))
-        return mpi_code(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
+        return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return by_mpi(&call, PMPI(Reduce_scatter_block)(from, to, count, type, op, comm));
 }
 
@@ -42,7 +42,7 @@ int MPI(Reduce_scatter)(const void *from, void *to, const COUNT counts[], MPI_Da
     MPI_Count count = MPI(same_count)(counts, comm);
     if (count < 0 ? decides_for_mpi(&call, REDUCE_SCATTER, comm, UNEVEN)
                   : decides_reduction(&call, REDUCE_SCATTER, comm, count, type, op, 0))
-        return mpi_code(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
+        return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return by_mpi(&call, PMPI(Reduce_scatter)(from, to, counts, type, op, comm));
 }
 

@@ -27,7 +27,7 @@ static int code_of(const char *text)
     return code;
 }
 
-int mpi_code(const struct call *call, int code)
+int result_of(const struct call *call, int code)
 {
     if (report_is_wanted)
         report_call(call);

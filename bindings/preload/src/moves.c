@@ -20,7 +20,7 @@ static int ended(const struct call *call, int code, struct packed *to)
         error = unpack(to);
     else
         discard(to);
-    int own = mpi_code(call, code);
+    int own = result_of(call, code);
     return own == MPI_SUCCESS ? error : own;
 }
 
@@ -34,7 +34,7 @@ int move_broadcast(struct call *call, struct buffer buffer)
     int code = carry_broadcast(call, values.bytes);
     if (is_root) {
         discard(&values);
-        return mpi_code(call, code);
+        return result_of(call, code);
     }
     return ended(call, code, &values);
 }
@@ -142,6 +142,6 @@ int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datat
     if (code == UNISONO_OK && gotten != NULL)
         error = unpack_blocks(call, gotten, to, type, blocks);
     free(gotten);
-    int own = mpi_code(call, code);
+    int own = result_of(call, code);
     return own == MPI_SUCCESS ? error : own;
 }

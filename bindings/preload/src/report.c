@@ -16,7 +16,7 @@ struct row {
     int function, why, ranks, size_class;
     long calls;
     double seconds;
-    /* The size of the last one, for a comparison with MPI's. */
+    /* The size of the last one, for a comparison with MPI. */
     long bytes;
     struct row *next;
 };
@@ -97,42 +97,44 @@ void report_call(const struct call *call)
     pthread_mutex_unlock(&lock);
 }
 
-/* MPI's own call on scratch buffers. */
-static void by_mpi(int function, char *from, char *to, int bytes, int ranks, MPI_Comm comm)
+/* A call on scratch buffers, by MPI (`PMPI_`) or by Unisono (`MPI_`). */
+#define MAKE(prefix)                                                                          \
+    switch (row->function) {                                                                  \
+    case ALLREDUCE:                                                                           \
+        prefix##Allreduce(from, to, floats, MPI_FLOAT, MPI_SUM, comm);                        \
+        break;                                                                                \
+    case REDUCE:                                                                              \
+        prefix##Reduce(from, to, floats, MPI_FLOAT, MPI_SUM, 0, comm);                        \
+        break;                                                                                \
+    case BCAST:                                                                               \
+        prefix##Bcast(from, bytes, MPI_BYTE, 0, comm);                                        \
+        break;                                                                                \
+    case REDUCE_SCATTER:                                                                      \
+    case REDUCE_SCATTER_BLOCK:                                                                \
+        prefix##Reduce_scatter_block(from, to, floats, MPI_FLOAT, MPI_SUM, comm);             \
+        break;                                                                                \
+    case ALLGATHER:                                                                           \
+    case ALLGATHERV:                                                                          \
+        prefix##Allgather(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm);                  \
+        break;                                                                                \
+    case ALLTOALL:                                                                            \
+        prefix##Alltoall(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm);                   \
+        break;                                                                                \
+    default:                                                                                  \
+        prefix##Barrier(comm);                                                                \
+    }
+
+/* Seconds of a call, on this rank. */
+static double timed(const struct row *row, char *from, char *to, MPI_Comm comm, bool is_by_mpi)
 {
-    int floats = bytes / (int)sizeof(float) + (bytes < (int)sizeof(float)), counts[ranks], starts[ranks];
-    for (int rank = 0; rank < ranks; rank++) {
-        counts[rank] = function == REDUCE_SCATTER ? floats : bytes;
-        starts[rank] = rank * bytes;
-    }
-    switch (function) {
-    case ALLREDUCE:
-        PMPI_Allreduce(from, to, floats, MPI_FLOAT, MPI_SUM, comm);
-        break;
-    case REDUCE:
-        PMPI_Reduce(from, to, floats, MPI_FLOAT, MPI_SUM, 0, comm);
-        break;
-    case BCAST:
-        PMPI_Bcast(from, bytes, MPI_BYTE, 0, comm);
-        break;
-    case REDUCE_SCATTER:
-        PMPI_Reduce_scatter(from, to, counts, MPI_FLOAT, MPI_SUM, comm);
-        break;
-    case REDUCE_SCATTER_BLOCK:
-        PMPI_Reduce_scatter_block(from, to, floats, MPI_FLOAT, MPI_SUM, comm);
-        break;
-    case ALLGATHER:
-        PMPI_Allgather(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm);
-        break;
-    case ALLGATHERV:
-        PMPI_Allgatherv(from, bytes, MPI_BYTE, to, counts, starts, MPI_BYTE, comm);
-        break;
-    case ALLTOALL:
-        PMPI_Alltoall(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm);
-        break;
-    default:
-        PMPI_Barrier(comm);
-    }
+    int bytes = (int)row->bytes, floats = (bytes + (int)sizeof(float) - 1) / (int)sizeof(float);
+    PMPI_Barrier(comm);
+    double began = report_now();
+    if (is_by_mpi)
+        MAKE(PMPI_)
+    else
+        MAKE(MPI_)
+    return report_now() - began;
 }
 
 static int ascending(const void *a, const void *b)
@@ -141,58 +143,67 @@ static int ascending(const void *a, const void *b)
     return (difference > 0) - (difference < 0);
 }
 
-/* Seconds of MPI's own call, the median of some, on the first ranks of MPI_COMM_WORLD. All ranks call it. 0 if it would need too
- * much memory. */
-static double measured(const struct row *row)
+/* The medians of both, in seconds; 0 if they would need too much memory. */
+struct medians {
+    double by_unisono, by_mpi;
+};
+
+static struct medians measured_on(const struct row *row, MPI_Comm comm)
+{
+    bool has_blocks = row->function != ALLREDUCE && row->function != REDUCE && row->function != BCAST;
+    size_t bytes = ((size_t)row->bytes + sizeof(float)) * (has_blocks ? (size_t)row->ranks : 1);
+    char *from = calloc(1, bytes), *to = calloc(1, bytes);
+    int has_memory = from != NULL && to != NULL && row->bytes < 1L << 30;
+    double by_unisono[TRIES] = { 0 }, by_mpi[TRIES] = { 0 };
+    PMPI_Allreduce(MPI_IN_PLACE, &has_memory, 1, MPI_INT, MPI_MIN, comm);
+    for (int try = -2; has_memory && try < TRIES; try++) {
+        by_unisono[try < 0 ? 0 : try] = timed(row, from, to, comm, false);
+        by_mpi[try < 0 ? 0 : try] = timed(row, from, to, comm, true);
+    }
+    free(from);
+    free(to);
+    qsort(by_unisono, TRIES, sizeof(*by_unisono), ascending);
+    qsort(by_mpi, TRIES, sizeof(*by_mpi), ascending);
+    return (struct medians){ by_unisono[TRIES / 2], by_mpi[TRIES / 2] };
+}
+
+/* The medians on the first ranks of MPI_COMM_WORLD, as many as the calls had. All ranks call it. */
+static struct medians measured(const struct row *row)
 {
     int own;
     PMPI_Comm_rank(MPI_COMM_WORLD, &own);
     MPI_Comm comm;
     PMPI_Comm_split(MPI_COMM_WORLD, own < row->ranks ? 0 : MPI_UNDEFINED, own, &comm);
     if (comm == MPI_COMM_NULL)
-        return 0;
-    bool has_blocks = row->function != ALLREDUCE && row->function != REDUCE && row->function != BCAST;
-    size_t bytes = ((size_t)row->bytes + sizeof(float)) * (has_blocks ? (size_t)row->ranks : 1);
-    char *from = malloc(bytes), *to = malloc(bytes);
-    int has_memory = from != NULL && to != NULL && row->bytes < 1L << 30;
-    PMPI_Allreduce(MPI_IN_PLACE, &has_memory, 1, MPI_INT, MPI_MIN, comm);
-    double times[TRIES] = { 0 };
-    if (has_memory) {
-        memset(from, 0, bytes);
-        memset(to, 0, bytes);
-        for (int try = -2; try < TRIES; try++) {
-            PMPI_Barrier(comm);
-            double began = report_now();
-            by_mpi(row->function, from, to, (int)row->bytes, row->ranks, comm);
-            times[try < 0 ? 0 : try] = report_now() - began;
-        }
-    }
-    free(from);
-    free(to);
+        return (struct medians){ 0, 0 };
+    struct medians medians = measured_on(row, comm);
     PMPI_Comm_free(&comm);
-    qsort(times, TRIES, sizeof(*times), ascending);
-    return times[TRIES / 2];
+    return medians;
 }
 
-static void print(const struct row *row, double by_mpi)
+static void print(const struct row *row, struct medians medians)
 {
-    char size[32], mpi[32] = "";
+    char size[32], ranks[16] = "", both[64] = "";
     snprintf(size, sizeof(size), row->size_class == 0 ? "0" : "< %ld", 1L << row->size_class);
-    if (by_mpi > 0)
-        snprintf(mpi, sizeof(mpi), "%.2f", by_mpi * 1e6);
-    fprintf(stderr, "unisono: %-21s %5d %12s %9ld %12.2f %12s  %s\n", FUNCTION_NAMES[row->function], row->ranks, size, row->calls,
-            row->seconds / (double)row->calls * 1e6, mpi, WHYS_TOLD[row->why]);
+    if (row->ranks > 0)
+        snprintf(ranks, sizeof(ranks), "%d", row->ranks);
+    if (medians.by_mpi > 0)
+        snprintf(both, sizeof(both), "%.2f %12.2f", medians.by_unisono * 1e6, medians.by_mpi * 1e6);
+    fprintf(stderr, "unisono: %-21s %5s %12s %9ld %12.2f %25s  %s\n", FUNCTION_NAMES[row->function], ranks, size, row->calls,
+            row->seconds / (double)row->calls * 1e6, both, WHYS_TOLD[row->why]);
 }
 
 void report_print(void)
 {
     if (!report_is_wanted)
         return;
+    /* What follows are not the program's calls. */
+    report_is_wanted = false;
     int rank;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0)
-        fprintf(stderr, "unisono: %-21s %5s %12s %9s %12s %12s  %s\n", "function", "ranks", "bytes", "calls", "us per call", "MPI's us",
-                "carried out by");
+        fprintf(stderr, "unisono: %-21s %5s %12s %9s %12s %12s %12s  %s\n", "function", "ranks", "bytes", "calls", "us per call",
+                "by unisono", "by MPI", "carried out by");
     struct row *next = rows;
     for (;;) {
         struct row row = { .function = FUNCTIONS };
@@ -201,9 +212,11 @@ void report_print(void)
         PMPI_Bcast(&row, sizeof(row), MPI_BYTE, 0, MPI_COMM_WORLD);
         if (row.function == FUNCTIONS)
             return;
-        double by_mpi = row.why == BY_UNISONO ? measured(&row) : 0;
+        struct medians medians = { 0, 0 };
+        if (row.why == BY_UNISONO)
+            medians = measured(&row);
         if (rank == 0) {
-            print(&row, by_mpi);
+            print(&row, medians);
             next = next->next;
         }
     }

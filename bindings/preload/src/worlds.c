@@ -56,7 +56,7 @@ static int comm_is_freed(MPI_Comm comm, int keyval, void *attribute, void *extra
 
 /* Called when MPI_Finalize begins: MPI deletes the attributes of MPI_COMM_SELF first, while all of it still works. The structs go
  * with their communicators. */
-static int mpi_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
+static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
 {
     (void)comm, (void)keyval, (void)attribute, (void)extra;
     report_print();
@@ -75,7 +75,7 @@ void worlds_begin(void)
     progress_begin();
     report_begin();
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, comm_is_freed, &of_comm, NULL);
-    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_ends, &of_process, NULL);
+    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, process_ends, &of_process, NULL);
     PMPI_Comm_set_attr(MPI_COMM_SELF, of_process, NULL);
     atomic_store(&is_ready, true);
 }

@@ -1,0 +1,212 @@
+/* Every call that is taken over, on every kind of argument, compared with what MPI's own function gives: PMPI_ is not taken over. Run it
+ * with the library preloaded, and without. */
+
+#include <mpi.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int rank, ranks;
+
+static void check(bool is_right, const char *what, long count)
+{
+    if (is_right)
+        return;
+    fprintf(stderr, "rank %d: %s of %ld is wrong\n", rank, what, count);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+/* Room for `count` doubles of each rank. */
+static double *array(long count)
+{
+    double *values = malloc(sizeof(double) * (size_t)(count * ranks + 1));
+    for (long i = 0; i < count * ranks + 1; i++)
+        values[i] = -1;
+    return values;
+}
+
+static double *own_values(long count)
+{
+    double *values = array(count);
+    for (long i = 0; i < count * ranks; i++)
+        values[i] = (double)(i % 1000 + 7 * rank);
+    return values;
+}
+
+static bool same(const double *a, const double *b, long count)
+{
+    return memcmp(a, b, sizeof(double) * (size_t)count) == 0;
+}
+
+static void reductions(MPI_Comm comm, long count)
+{
+    double *from = own_values(count), *ours = array(count), *theirs = array(count);
+    int n = (int)count, root = ranks - 1;
+    const MPI_Op ops[] = { MPI_SUM, MPI_MIN, MPI_MAX };
+    for (int op = 0; op < 3; op++) {
+        MPI_Allreduce(from, ours, n, MPI_DOUBLE, ops[op], comm);
+        PMPI_Allreduce(from, theirs, n, MPI_DOUBLE, ops[op], comm);
+        check(same(ours, theirs, count), "all-reduce", count);
+        MPI_Reduce(from, ours, n, MPI_DOUBLE, ops[op], root, comm);
+        PMPI_Reduce(from, theirs, n, MPI_DOUBLE, ops[op], root, comm);
+        check(same(ours, theirs, count), "reduce", count);
+        MPI_Reduce_scatter_block(from, ours, n, MPI_DOUBLE, ops[op], comm);
+        PMPI_Reduce_scatter_block(from, theirs, n, MPI_DOUBLE, ops[op], comm);
+        check(same(ours, theirs, count), "reduce-scatter", count);
+    }
+    memcpy(ours, from, sizeof(double) * (size_t)count);
+    MPI_Allreduce(MPI_IN_PLACE, ours, n, MPI_DOUBLE, MPI_SUM, comm);
+    PMPI_Allreduce(from, theirs, n, MPI_DOUBLE, MPI_SUM, comm);
+    check(same(ours, theirs, count), "all-reduce in place", count);
+    memcpy(ours, from, sizeof(double) * (size_t)count);
+    MPI_Reduce(rank == root ? MPI_IN_PLACE : from, ours, n, MPI_DOUBLE, MPI_SUM, root, comm);
+    check(rank != root || same(ours, theirs, count), "reduce in place on the root", count);
+    memcpy(ours, from, sizeof(double) * (size_t)(count * ranks));
+    MPI_Reduce_scatter_block(MPI_IN_PLACE, ours, n, MPI_DOUBLE, MPI_SUM, comm);
+    PMPI_Reduce_scatter_block(from, theirs, n, MPI_DOUBLE, MPI_SUM, comm);
+    check(same(ours, theirs, count), "reduce-scatter in place", count);
+    free(from), free(ours), free(theirs);
+}
+
+/* A double at every other place. */
+static MPI_Datatype spread_type(void)
+{
+    MPI_Datatype spread, resized;
+    MPI_Type_vector(1, 1, 2, MPI_DOUBLE, &spread);
+    MPI_Type_create_resized(spread, 0, 2 * sizeof(double), &resized);
+    MPI_Type_commit(&resized);
+    MPI_Type_free(&spread);
+    return resized;
+}
+
+/* Ranks describe the same values by different types: their own, MPI's, bytes. */
+static void moves_of_other_types(MPI_Comm comm, long count)
+{
+    double *values = own_values(2 * count), *gotten = array(2 * count);
+    MPI_Datatype spread = spread_type();
+    int n = (int)count;
+    if (rank == 0) {
+        MPI_Bcast(values, n, spread, 0, comm);
+    } else {
+        MPI_Bcast(gotten, n, MPI_DOUBLE, 0, comm);
+        for (long i = 0; i < count; i++)
+            check(gotten[i] == (double)(2 * i % 1000), "broadcast of another type", count);
+    }
+    for (long i = 0; i < 2 * count * ranks; i++)
+        gotten[i] = -1;
+    MPI_Allgather(values, n, spread, gotten, n, rank % 2 ? MPI_DOUBLE : spread, comm);
+    for (long i = 0; i < count * ranks; i++) {
+        double expected = (double)(2 * (i % count) % 1000 + 7 * (i / count));
+        check(gotten[rank % 2 ? i : 2 * i] == expected, "all-gather of another type", count);
+        check(rank % 2 || gotten[2 * i + 1] == -1, "all-gather beside another type", count);
+    }
+    MPI_Type_free(&spread);
+    free(values), free(gotten);
+}
+
+static void moves(MPI_Comm comm, long count)
+{
+    double *from = own_values(count), *ours = array(count), *theirs = array(count);
+    int n = (int)count;
+    for (int root = 0; root < ranks; root++) {
+        memcpy(ours, from, sizeof(double) * (size_t)count), memcpy(theirs, from, sizeof(double) * (size_t)count);
+        MPI_Bcast(ours, n, MPI_DOUBLE, root, comm);
+        PMPI_Bcast(theirs, n, MPI_DOUBLE, root, comm);
+        check(same(ours, theirs, count), "broadcast", count);
+    }
+    MPI_Allgather(from, n, MPI_DOUBLE, ours, n, MPI_DOUBLE, comm);
+    PMPI_Allgather(from, n, MPI_DOUBLE, theirs, n, MPI_DOUBLE, comm);
+    check(same(ours, theirs, count * ranks), "all-gather", count);
+    for (long i = 0; i < count * ranks; i++)
+        ours[i] = i / (count ? count : 1) == rank ? from[i % (count ? count : 1)] : -1;
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, ours, n, MPI_DOUBLE, comm);
+    check(same(ours, theirs, count * ranks), "all-gather in place", count);
+    MPI_Alltoall(from, n, MPI_DOUBLE, ours, n, MPI_DOUBLE, comm);
+    PMPI_Alltoall(from, n, MPI_DOUBLE, theirs, n, MPI_DOUBLE, comm);
+    check(same(ours, theirs, count * ranks), "all-to-all", count);
+    memcpy(ours, from, sizeof(double) * (size_t)(count * ranks));
+    MPI_Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, ours, n, MPI_DOUBLE, comm);
+    check(same(ours, theirs, count * ranks), "all-to-all in place", count);
+    free(from), free(ours), free(theirs);
+}
+
+/* Rank r gives count + r elements (or count, if `is_even`), which lie apart, and in the reverse order. */
+static void unequal_moves(MPI_Comm comm, long count, bool is_even)
+{
+    double *from = own_values(2 * count + ranks), *ours = array(2 * count + 2 * ranks), *theirs = array(2 * count + 2 * ranks);
+    int counts[ranks], starts[ranks];
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = (int)count + (is_even ? 0 : i);
+        starts[i] = (ranks - 1 - i) * (int)(count + ranks + 1);
+    }
+    long all = (2 * count + 2 * ranks) * ranks;
+    MPI_Allgatherv(from, counts[rank], MPI_DOUBLE, ours, counts, starts, MPI_DOUBLE, comm);
+    PMPI_Allgatherv(from, counts[rank], MPI_DOUBLE, theirs, counts, starts, MPI_DOUBLE, comm);
+    check(same(ours, theirs, all), "all-gather of unequal blocks", count);
+    for (long i = 0; i < all; i++)
+        ours[i] = -1;
+    memcpy(ours + starts[rank], from, sizeof(double) * (size_t)counts[rank]);
+    MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, ours, counts, starts, MPI_DOUBLE, comm);
+    check(same(ours, theirs, all), "all-gather of unequal blocks in place", count);
+    MPI_Reduce_scatter(from, ours, counts, MPI_DOUBLE, MPI_SUM, comm);
+    PMPI_Reduce_scatter(from, theirs, counts, MPI_DOUBLE, MPI_SUM, comm);
+    check(same(ours, theirs, counts[rank]), "reduce-scatter of counts", count);
+    free(from), free(ours), free(theirs);
+}
+
+/* Integers of every type, and of addresses that are not aligned. */
+static void types(MPI_Comm comm)
+{
+    enum { COUNT = 3000 };
+    const struct { MPI_Datatype type; int size; } types[] = {
+        { MPI_CHAR, 1 },   { MPI_SIGNED_CHAR, 1 }, { MPI_UNSIGNED_CHAR, 1 }, { MPI_SHORT, 2 },   { MPI_UNSIGNED_SHORT, 2 },
+        { MPI_INT, 4 },    { MPI_UNSIGNED, 4 },    { MPI_LONG, 8 },          { MPI_INT8_T, 1 },  { MPI_UNSIGNED_LONG, 8 },
+        { MPI_UINT16_T, 2 }, { MPI_UINT32_T, 4 },  { MPI_INT64_T, 8 },       { MPI_UINT64_T, 8 }, { MPI_LONG_LONG, 8 },
+    };
+    for (size_t t = 0; t < sizeof(types) / sizeof(*types); t++) {
+        size_t bytes = COUNT * (size_t)types[t].size;
+        unsigned char *from = calloc(1, bytes + 1), *ours = calloc(1, bytes + 1), *theirs = calloc(1, bytes + 1);
+        for (size_t i = 0; i < bytes; i += (size_t)types[t].size)
+            from[1 + i] = (unsigned char)(i / (size_t)types[t].size % 11 + (size_t)rank);
+        /* MPI adds no characters. */
+        if (t > 0) {
+            MPI_Allreduce(from + 1, ours + 1, COUNT, types[t].type, MPI_SUM, comm);
+            PMPI_Allreduce(from + 1, theirs + 1, COUNT, types[t].type, MPI_SUM, comm);
+            check(memcmp(ours, theirs, bytes + 1) == 0, "sum of a type", (long)t);
+            MPI_Allreduce(from + 1, ours + 1, 3, types[t].type, MPI_BOR, comm);
+            PMPI_Allreduce(from + 1, theirs + 1, 3, types[t].type, MPI_BOR, comm);
+            check(memcmp(ours, theirs, bytes + 1) == 0, "bits of a type", (long)t);
+        }
+        MPI_Bcast(from + 1, COUNT, types[t].type, 0, comm);
+        for (size_t i = 0; i < bytes; i += (size_t)types[t].size)
+            check(from[1 + i] == i / (size_t)types[t].size % 11, "broadcast of a type", (long)t);
+        free(from), free(ours), free(theirs);
+    }
+    struct { double value; int place; } pair = { rank, rank }, most;
+    MPI_Allreduce(&pair, &most, 1, MPI_DOUBLE_INT, MPI_MAXLOC, comm);
+    check(most.place == ranks - 1, "largest pair", 1);
+}
+
+int main(int argc, char **argv)
+{
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    const long counts[] = { 0, 1, 3, 500, 513, 5000, 70001 };
+    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+        reductions(MPI_COMM_WORLD, counts[i]);
+        moves(MPI_COMM_WORLD, counts[i]);
+        if (counts[i] > 0)
+            moves_of_other_types(MPI_COMM_WORLD, counts[i]);
+        unequal_moves(MPI_COMM_WORLD, counts[i], false);
+        unequal_moves(MPI_COMM_WORLD, counts[i], true);
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    types(MPI_COMM_WORLD);
+    if (rank == 0)
+        printf("%d ranks: all right\n", ranks);
+    MPI_Finalize();
+    return 0;
+}

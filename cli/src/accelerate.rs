@@ -1,0 +1,185 @@
+//! `unisono accelerate`: runs an MPI program with the library preloaded that carries out its collectives.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use unisono::config::{ACCELERATE_REPORT, Launcher, PRELOAD, Starter, find_program, preloaded};
+
+use super::{Failure, speaks};
+
+/// The program, and how to run it.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Report at the end, on rank 0, who carried out which calls, and how long they take
+    #[arg(long)]
+    report: bool,
+    /// The program's MPI, if neither the launcher nor the program tells
+    #[arg(long, value_name = "FAMILY")]
+    mpi: Option<Family>,
+    /// Folder of the preloaded libraries [default: ../lib/unisono beside this command]
+    #[arg(long, value_name = "FOLDER")]
+    libraries: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// MPIs with the same binary interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Family {
+    /// Open MPI
+    Openmpi,
+    /// MPICH, Intel MPI, MVAPICH and other libraries with MPICH's interface
+    Mpich,
+}
+
+impl Family {
+    const ALL: [Self; 2] = [Self::Openmpi, Self::Mpich];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Openmpi => "Open MPI",
+            Self::Mpich => "MPICH",
+        }
+    }
+
+    fn library(self) -> &'static str {
+        match self {
+            Self::Openmpi => "libunisono-preload-openmpi.so",
+            Self::Mpich => "libunisono-preload-mpich.so",
+        }
+    }
+
+    /// The names by which programs are linked with it, for C and for Fortran.
+    fn linked_as(self) -> &'static [&'static str] {
+        match self {
+            Self::Openmpi => &["libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_usempif08.so.40"],
+            Self::Mpich => &["libmpich.so.12", "libmpi.so.12", "libmpichfort.so.12", "libmpifort.so.12"],
+        }
+    }
+
+    /// That of the launcher, if it starts programs of no other.
+    fn launched() -> Option<Self> {
+        match Launcher::detect().starter {
+            Some(Starter::OpenMpi) => Some(Self::Openmpi),
+            Some(Starter::Mpich) => Some(Self::Mpich),
+            _ => None,
+        }
+    }
+}
+
+/// Replaces this process by the program. Returns why it cannot.
+pub(super) fn run(args: &Args) -> Failure {
+    let why = match prepared(args) {
+        Ok(mut command) => format!("cannot run {}: {}", args.command[0].display(), command.exec()),
+        Err(why) => why,
+    };
+    // All ranks find the same error.
+    if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere }
+}
+
+fn prepared(args: &Args) -> Result<Command, String> {
+    let family = match args.mpi {
+        Some(family) => family,
+        None => family_of(linked_with(Path::new(&args.command[0])), Family::launched())?,
+    };
+    let library = library(args.libraries.as_deref(), family)?;
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]).env(PRELOAD, preloaded(&library));
+    if args.report {
+        command.env(ACCELERATE_REPORT, "1");
+    }
+    Ok(command)
+}
+
+/// The MPI of a program, from what it is linked with and what started it. A script is linked with none.
+fn family_of(linked: Option<Family>, launched: Option<Family>) -> Result<Family, String> {
+    match (linked, launched) {
+        (Some(linked), Some(launched)) if linked != launched => Err(format!(
+            "the program is linked with {}, and was started by the mpirun of {}: its processes would not find each other",
+            linked.name(),
+            launched.name()
+        )),
+        (Some(family), _) | (None, Some(family)) => Ok(family),
+        (None, None) => Err(
+            "neither the launcher nor the program tells which MPI it uses: start this command by mpirun, \
+                             or name it by --mpi openmpi or --mpi mpich"
+                .to_owned(),
+        ),
+    }
+}
+
+/// The MPI that a program is linked with, if it is an executable that is linked with one directly.
+fn linked_with(program: &Path) -> Option<Family> {
+    let bytes = fs::read(find_program(program)?).ok().filter(|bytes| bytes.starts_with(b"\x7fELF"))?;
+    // The names of libraries are strings between zero bytes.
+    let names: Vec<_> = bytes.split(|&byte| byte == 0).filter(|name| name.starts_with(b"libmp")).collect();
+    let is_linked = |family: &Family| family.linked_as().iter().any(|name| names.contains(&name.as_bytes()));
+    Family::ALL.into_iter().find(is_linked)
+}
+
+/// The library for a family.
+fn library(folder: Option<&Path>, family: Family) -> Result<PathBuf, String> {
+    let folder = match folder {
+        Some(folder) => folder.to_owned(),
+        None => beside_this_command().ok_or("this command does not know where it is: use --libraries")?,
+    };
+    let library = folder.join(family.library());
+    // The program may change its directory before it starts others.
+    library.canonicalize().map_err(|error| {
+        format!(
+            "there is no library for {} ({}: {error}): `scripts/install-preload --prefix FOLDER` builds one for each MPI \
+             whose mpicc is there; --libraries FOLDER/lib/unisono uses them",
+            family.name(),
+            library.display()
+        )
+    })
+}
+
+fn beside_this_command() -> Option<PathBuf> {
+    let command = std::env::current_exe().ok()?;
+    Some(command.parent()?.parent()?.join("lib/unisono"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_is_what_the_program_and_the_launcher_agree_on() {
+        use Family::{Mpich, Openmpi};
+        assert_eq!(family_of(None, Some(Openmpi)), Ok(Openmpi));
+        assert_eq!(family_of(Some(Mpich), None), Ok(Mpich));
+        assert_eq!(family_of(Some(Mpich), Some(Mpich)), Ok(Mpich));
+        assert!(
+            family_of(Some(Mpich), Some(Openmpi)).unwrap_err().contains("linked with MPICH, and was started")
+        );
+        assert!(family_of(None, None).unwrap_err().contains("--mpi mpich"));
+    }
+
+    #[test]
+    fn a_missing_library_is_told_with_what_builds_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let why = library(Some(folder.path()), Family::Mpich).unwrap_err();
+        assert!(why.contains("no library for MPICH") && why.contains("scripts/install-preload"), "{why}");
+    }
+
+    #[test]
+    fn names_of_libraries_are_read_from_executables_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        for (bytes, expected) in [
+            (&b"\x7fELF\0libc.so.6\0libmpi.so.40\0"[..], Some(Family::Openmpi)),
+            (b"\x7fELF\0libmpich.so.12\0", Some(Family::Mpich)),
+            (b"\x7fELF\0libc.so.6\0", None),
+            (b"#!/bin/sh\0libmpi.so.40\0", None),
+        ] {
+            fs::write(&program, bytes).unwrap();
+            assert_eq!(linked_with(&program), expected);
+        }
+    }
+}
