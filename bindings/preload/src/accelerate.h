@@ -37,6 +37,7 @@ enum why {
     SEVERAL_NODES,
     OTHER_PROCESSES,
     NOT_STARTED,
+    GAINS_LITTLE,
     INVALID,
     WHYS
 };
@@ -103,8 +104,8 @@ int reduction_of(MPI_Op op);
 extern const char *const FUNCTION_NAMES[FUNCTIONS];
 
 struct settings {
-    /* A bit for each function. */
-    unsigned functions;
+    /* A bit for each function; and for each that is named, and so goes through Unisono at every size. */
+    unsigned functions, named;
     /* A bit for each reduction, by its number, and FLOATS. */
     unsigned reductions;
 };

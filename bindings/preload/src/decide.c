@@ -6,10 +6,45 @@
 
 #include <limits.h>
 
+/* The sizes at which Unisono is faster, in bytes of one rank: measured on two ranks (README.md says how). A single copy by the kernel,
+ * as these MPIs move larger arrays, is faster than two copies through shared memory. */
+static const struct {
+    size_t from, to;
+} GAINS[FUNCTIONS] = {
+#ifdef OPEN_MPI
+    [ALLREDUCE] = { 0, SIZE_MAX },
+    [REDUCE] = { 1 << 10, 8 << 10 },
+    [BCAST] = { 1 << 10, 8 << 10 },
+    [REDUCE_SCATTER] = { 1 << 10, SIZE_MAX },
+    [REDUCE_SCATTER_BLOCK] = { 1 << 10, SIZE_MAX },
+    [ALLGATHER] = { 512, 8 << 10 },
+    [ALLGATHERV] = { 512, 8 << 10 },
+    [ALLTOALL] = { 1 << 10, 16 << 10 },
+    [BARRIER] = { 1, 0 },
+#else
+    [ALLREDUCE] = { 0, SIZE_MAX },
+    [REDUCE] = { 0, SIZE_MAX },
+    [BCAST] = { 128, 32 << 10 },
+    [REDUCE_SCATTER] = { 0, SIZE_MAX },
+    [REDUCE_SCATTER_BLOCK] = { 0, SIZE_MAX },
+    [ALLGATHER] = { 64, 16 << 10 },
+    [ALLGATHERV] = { 64, 16 << 10 },
+    [ALLTOALL] = { 64, 32 << 10 },
+    [BARRIER] = { 0, 0 },
+#endif
+};
+
 static bool leave(struct call *call, enum why why)
 {
     call->why = why;
     return false;
+}
+
+/* Whether it is worth while. A function that the setting names is for Unisono at every size. */
+static bool gains(const struct call *call)
+{
+    bool is_named = settings.named >> call->function & 1;
+    return is_named || (call->bytes >= GAINS[call->function].from && call->bytes <= GAINS[call->function].to);
 }
 
 /* What a call has to be besides its type: the last question, since the answer may start a world. */
@@ -17,6 +52,8 @@ static bool decides(struct call *call)
 {
     if (call->comm == MPI_COMM_NULL)
         return leave(call, INVALID);
+    if (!gains(call))
+        return leave(call, GAINS_LITTLE);
     struct world *world = call->world = world_of(call->comm);
     if (world == NULL)
         return leave(call, INVALID);

@@ -15,16 +15,16 @@ void *allocated(size_t bytes)
     return memory;
 }
 
-/* An MPI error code with this text, of the class MPI_ERR_OTHER. */
-static int code_of(const char *text)
+/* An error class with this text, which the program gets by MPI_Error_string: one for all errors of Unisono, with the last one's. */
+static int class_of(const char *text)
 {
-    static int code = MPI_SUCCESS;
-    if (code == MPI_SUCCESS && PMPI_Add_error_code(MPI_ERR_OTHER, &code) != MPI_SUCCESS)
+    static int class = MPI_SUCCESS;
+    if (class == MPI_SUCCESS && PMPI_Add_error_class(&class) != MPI_SUCCESS)
         return MPI_ERR_OTHER;
     char cut[MPI_MAX_ERROR_STRING];
     snprintf(cut, sizeof(cut), "unisono: %s", text);
-    PMPI_Add_error_string(code, cut);
-    return code;
+    PMPI_Add_error_string(class, cut);
+    return class;
 }
 
 int result_of(const struct call *call, int code)
@@ -33,7 +33,7 @@ int result_of(const struct call *call, int code)
         report_call(call);
     if (code == UNISONO_OK)
         return MPI_SUCCESS;
-    int error = code == UNISONO_ERROR_MEMORY ? MPI_ERR_NO_MEM : code_of(unisono_last_error());
+    int error = code == UNISONO_ERROR_MEMORY ? MPI_ERR_NO_MEM : class_of(unisono_last_error());
     /* The other ranks have begun the call, and wait for this one. */
     if (!unisono_is_fatal(code))
         unisono_fail(call->world->unisono, unisono_last_error());

@@ -39,6 +39,7 @@ static const char *const WHYS_TOLD[WHYS] = {
     "MPI: the ranks are on several nodes",
     "MPI: ranks of another MPI_COMM_WORLD",
     "MPI: Unisono did not start",
+    "MPI: Unisono gains too little at this size",
     "MPI: not a valid call",
 };
 

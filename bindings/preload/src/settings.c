@@ -52,12 +52,12 @@ static void refuse(const char *name)
 struct settings settings_read(void)
 {
     const char *text = getenv("UNISONO_ACCELERATE");
-    const struct settings all = { (1U << FUNCTIONS) - 1, ~0U };
+    const struct settings all = { (1U << FUNCTIONS) - 1, 0, ~0U };
     if (text == NULL || *text == '\0')
         return all;
     if (strcmp(text, "off") == 0)
-        return (struct settings){ 0, 0 };
-    struct settings chosen = { 0, 0 }, left = { 0, 0 };
+        return (struct settings){ 0, 0, 0 };
+    struct settings chosen = { 0, 0, 0 }, left = { 0, 0, 0 };
     char *names = strdup(text), *rest = NULL;
     for (char *name = strtok_r(names, ", ", &rest); name != NULL; name = strtok_r(NULL, ", ", &rest)) {
         bool is_left = *name == '-';
@@ -66,9 +66,10 @@ struct settings settings_read(void)
     }
     free(names);
     /* A list of functions says nothing of reductions, nor of their types; and the other way round. */
+    chosen.named = chosen.functions;
     if (chosen.functions == 0)
         chosen.functions = all.functions;
     if ((chosen.reductions & ~FLOATS) == 0)
         chosen.reductions = all.reductions;
-    return (struct settings){ chosen.functions & ~left.functions, (chosen.reductions | FLOATS) & ~left.reductions };
+    return (struct settings){ chosen.functions & ~left.functions, chosen.named, (chosen.reductions | FLOATS) & ~left.reductions };
 }

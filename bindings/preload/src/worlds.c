@@ -71,7 +71,7 @@ void worlds_begin(void)
 {
     types_begin();
     settings = settings_read();
-    PMPI_Allreduce(MPI_IN_PLACE, &settings, 2, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
+    PMPI_Allreduce(MPI_IN_PLACE, &settings, 3, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
     progress_begin();
     report_begin();
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, comm_is_freed, &of_comm, NULL);

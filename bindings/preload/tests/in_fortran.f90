@@ -1,0 +1,54 @@
+! The functions of Fortran, by the module mpi or, with -DMODERN, by mpi_f08.
+program in_fortran
+#ifdef MODERN
+    use mpi_f08
+#else
+    use mpi
+#endif
+    implicit none
+    integer, parameter :: n = 5000
+    double precision :: from(n), to(n), all(n, 64)
+    integer :: rank, ranks, error, i, whole(n), gotten(n)
+    call MPI_Init(error)
+    call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
+    call MPI_Comm_size(MPI_COMM_WORLD, ranks, error)
+    from = [(dble(i + rank), i = 1, n)]
+    call MPI_Allreduce(from, to, n, MPI_DOUBLE_PRECISION, MPI_SUM, MPI_COMM_WORLD, error)
+    call check(to(n) == dble(n * ranks + ranks * (ranks - 1) / 2), "all-reduce")
+    to = from
+    call MPI_Allreduce(MPI_IN_PLACE, to, n, MPI_DOUBLE_PRECISION, MPI_MAX, MPI_COMM_WORLD, error)
+    call check(to(n) == dble(n + ranks - 1), "all-reduce in place")
+    whole = rank
+    call MPI_Bcast(whole, n, MPI_INTEGER, ranks - 1, MPI_COMM_WORLD, error)
+    call check(all_are(whole, ranks - 1), "broadcast")
+    whole = 1
+    if (rank == 0) then
+        call MPI_Reduce(MPI_IN_PLACE, whole, n, MPI_INTEGER, MPI_SUM, 0, MPI_COMM_WORLD, error)
+        call check(all_are(whole, ranks), "reduce")
+    else
+        call MPI_Reduce(whole, gotten, n, MPI_INTEGER, MPI_SUM, 0, MPI_COMM_WORLD, error)
+    end if
+    call MPI_Allgather(from, n, MPI_DOUBLE_PRECISION, all, n, MPI_DOUBLE_PRECISION, MPI_COMM_WORLD, error)
+    call check(all(1, 1) == 1 .and. all(1, ranks) == dble(ranks), "all-gather")
+    call MPI_Alltoall(from, n / ranks, MPI_DOUBLE_PRECISION, to, n / ranks, MPI_DOUBLE_PRECISION, MPI_COMM_WORLD, error)
+    call check(to(1) == dble(1 + rank * (n / ranks)), "all-to-all")
+    call MPI_Barrier(MPI_COMM_WORLD, error)
+    call check(error == MPI_SUCCESS, "barrier")
+    if (rank == 0) print '(i0, a)', ranks, " ranks: all right"
+    call MPI_Finalize(error)
+
+contains
+
+    logical function all_are(values, value)
+        integer, intent(in) :: values(:), value
+        all_are = count(values == value) == size(values)
+    end function
+
+    subroutine check(is_right, what)
+        logical, intent(in) :: is_right
+        character(*), intent(in) :: what
+        if (is_right) return
+        print '(a, a)', what, " is wrong"
+        call MPI_Abort(MPI_COMM_WORLD, 1, error)
+    end subroutine
+end program

@@ -1,0 +1,202 @@
+//! Installs what `unisono accelerate` preloads as a user would, and runs MPI programs under it, over Open MPI and MPICH.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use tempfile::TempDir;
+use unisono_testing::launch::{self, Ended};
+
+/// A build that takes longer hangs.
+const TO_BUILD: Duration = Duration::from_secs(300);
+/// A program that takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
+const MPIS: [&str; 2] = ["openmpi", "mpich"];
+/// Makes every function go through Unisono at every size.
+const ALL: &str = "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,barrier";
+
+/// The folder in which the libraries are installed, and programs are built.
+struct Installed(TempDir);
+
+fn main() -> ExitCode {
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let installed = Arc::new(Installed(tempfile::tempdir().unwrap()));
+    if !arguments.list {
+        installed.install();
+    }
+    libtest_mimic::run(&arguments, trials(&installed)).exit_code()
+}
+
+fn trials(installed: &Arc<Installed>) -> Vec<Trial> {
+    type Test = fn(&Installed, &'static str) -> Result<(), Failed>;
+    let tests: [(&str, Test); 9] = [
+        ("every call gives what MPI gives", every_call),
+        ("calls without a gain are left to MPI", left_to_mpi),
+        ("what pends moves on during a wait", progress),
+        ("communicators come and go", communicators),
+        ("a mismatch is an error of MPI's", mismatch),
+        ("a mismatch ends the job by default", fatal_mismatch),
+        ("Fortran", fortran),
+        ("the setting chooses", setting),
+        ("a program without MPI", no_mpi),
+    ];
+    let of_mpi = |mpi: &'static str| {
+        tests.into_iter().map(move |(name, test)| {
+            let installed = Arc::clone(installed);
+            Trial::test(format!("{name}, over {mpi}"), move || test(&installed, mpi))
+        })
+    };
+    MPIS.into_iter().flat_map(of_mpi).collect()
+}
+
+impl Installed {
+    fn install(&self) {
+        let mut install = Command::new(root().join("scripts/install-preload"));
+        let (target, profile) = target_and_profile();
+        install.arg("--prefix").arg(self.0.path()).args(["--profile", &profile]);
+        install.env("CARGO_TARGET_DIR", target);
+        launch::run(install, TO_BUILD).expect_success();
+    }
+
+    /// Compiles a program of bindings/preload/tests; returns its path.
+    fn build(&self, compiler: &str, source: &str, options: &[&str]) -> PathBuf {
+        let program = self.0.path().join(format!("{source}.{compiler}{}", options.concat()));
+        let mut command = Command::new(compiler);
+        command.args(options).arg(root().join("bindings/preload/tests").join(source)).arg("-o").arg(&program);
+        if compiler.starts_with("mpif90") {
+            command.arg("-J").arg(self.0.path());
+        }
+        launch::run(command, TO_BUILD).expect_success();
+        program
+    }
+
+    fn c(&self, mpi: &str, source: &str) -> PathBuf {
+        self.build(&format!("mpicc.{mpi}"), source, &["-O1", "-pthread", "-D_POSIX_C_SOURCE=200809L", "-Wall"])
+    }
+
+    /// `mpirun -n RANKS unisono accelerate --report PROGRAM`, with everything accelerated.
+    fn accelerate(&self, mpi: &str, ranks: usize, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(format!("mpirun.{mpi}"));
+        command.args(["-n", &ranks.to_string()]);
+        if mpi == "openmpi" {
+            command.arg("--oversubscribe");
+            command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+        }
+        command.arg(env!("CARGO_BIN_EXE_unisono")).args(["accelerate", "--report", "--libraries"]);
+        command.arg(self.0.path().join("lib/unisono")).arg(program).args(arguments);
+        command.env("UNISONO_ACCELERATE", ALL);
+        command
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The folder of builds, and the profile that this test is built with: so nothing is built twice.
+fn target_and_profile() -> (PathBuf, String) {
+    let test = std::env::current_exe().expect("a program knows its path");
+    let of_profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
+    let name = of_profile.file_name().and_then(|name| name.to_str()).expect("a profile has a name");
+    let profile = if name == "debug" { "dev" } else { name };
+    (of_profile.parent().expect("profiles are in a folder").to_owned(), profile.to_owned())
+}
+
+fn is_right(ended: Ended, ranks: usize) -> Ended {
+    let ended = ended.expect_success();
+    assert!(ended.stdout.contains(&format!("{ranks} ranks: all right\n")), "{ended:?}");
+    ended
+}
+
+/// Whether the report has a row of this function that ends so.
+fn reports(ended: &Ended, function: &str, carried_out_by: &str) -> bool {
+    let mut rows = ended.stderr.lines().filter_map(|line| line.strip_prefix("unisono: "));
+    rows.any(|row| row.starts_with(&format!("{function} ")) && row.ends_with(carried_out_by))
+}
+
+fn every_call(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
+    let program = installed.c(mpi, "calls.c");
+    for ranks in 1..=4 {
+        let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+        for function in ALL.split(',') {
+            let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
+            assert!(reports(&ended, function, by), "{function} is not carried out by{by}: {ended:?}");
+        }
+    }
+    Ok(())
+}
+
+fn left_to_mpi(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
+    let mut command = installed.accelerate(mpi, 2, &installed.c(mpi, "calls.c"), &[]);
+    command.env_remove("UNISONO_ACCELERATE");
+    let ended = is_right(launch::run(command, DEADLINE), 2);
+    assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
+    assert!(reports(&ended, "bcast", "gains too little at this size"), "{ended:?}");
+    Ok(())
+}
+
+fn progress(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
+    let program = installed.c(mpi, "progress.c");
+    is_right(launch::run(installed.accelerate(mpi, 3, &program, &[]), DEADLINE), 3);
+    Ok(())
+}
+
+fn communicators(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
+    let program = installed.c(mpi, "communicators.c");
+    for ranks in [2, 3] {
+        is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+    }
+    Ok(())
+}
+
+fn mismatch(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
+    let program = installed.c(mpi, "communicators.c");
+    let ended = is_right(launch::run(installed.accelerate(mpi, 2, &program, &["mismatch"]), DEADLINE), 2);
+    assert!(ended.stdout.contains("rank 1 called all-reduce #1 of 2 i32"), "{ended:?}");
+    Ok(())
+}
+
+fn fatal_mismatch(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
+    let program = installed.c(mpi, "communicators.c");
+    let ended = launch::run(installed.accelerate(mpi, 2, &program, &["mismatch", "fatal"]), DEADLINE);
+    assert!(!ended.status.success() && !ended.stdout.contains("all right"), "{ended:?}");
+    Ok(())
+}
+
+fn fortran(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
+    for module in ["-DCLASSIC", "-DMODERN"] {
+        let program = installed.build(&format!("mpif90.{mpi}"), "in_fortran.f90", &["-cpp", "-O1", module]);
+        let ended = is_right(launch::run(installed.accelerate(mpi, 2, &program, &[]), DEADLINE), 2);
+        for function in ["allreduce", "reduce", "bcast", "allgather", "alltoall", "barrier"] {
+            assert!(reports(&ended, function, "  unisono"), "{module}, {function}: {ended:?}");
+        }
+    }
+    Ok(())
+}
+
+fn setting(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
+    let program = installed.c(mpi, "calls.c");
+    let run = |setting: &str| {
+        let mut command = installed.accelerate(mpi, 2, &program, &[]);
+        command.env("UNISONO_ACCELERATE", setting);
+        launch::run(command, DEADLINE)
+    };
+    let left = "MPI: UNISONO_ACCELERATE leaves it to MPI";
+    let ended = is_right(run("off"), 2);
+    assert!(!ended.stderr.contains("  unisono\n") && reports(&ended, "allreduce", left), "{ended:?}");
+    // The sums are of floating-point numbers or of integers.
+    let ended = is_right(run("allreduce,-floats"), 2);
+    assert!(reports(&ended, "allreduce", "  unisono") && reports(&ended, "allreduce", left), "{ended:?}");
+    assert!(reports(&ended, "bcast", left), "{ended:?}");
+    let ended = run("allreduce,sums");
+    assert!(!ended.status.success() && ended.stderr.contains("UNISONO_ACCELERATE names `sums`"), "{ended:?}");
+    Ok(())
+}
+
+fn no_mpi(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
+    let ended = launch::run(installed.accelerate(mpi, 2, Path::new("echo"), &["hello"]), DEADLINE);
+    assert_eq!(ended.expect_success().stdout, "hello\nhello\n");
+    Ok(())
+}
