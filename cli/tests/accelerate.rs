@@ -15,7 +15,8 @@ const TO_BUILD: Duration = Duration::from_secs(300);
 const DEADLINE: Duration = Duration::from_secs(60);
 const MPIS: [&str; 2] = ["openmpi", "mpich"];
 /// Makes every function go through Unisono at every size.
-const ALL: &str = "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,barrier";
+const ALL: &str =
+    "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,barrier";
 
 /// The folder in which the libraries are installed, and programs are built.
 struct Installed(TempDir);
@@ -73,7 +74,11 @@ impl Installed {
     }
 
     fn c(&self, mpi: &str, source: &str) -> PathBuf {
-        self.build(&format!("mpicc.{mpi}"), source, &["-O1", "-pthread", "-D_POSIX_C_SOURCE=200809L", "-Wall"])
+        self.build(
+            &format!("mpicc.{mpi}"),
+            source,
+            &["-O1", "-pthread", "-D_POSIX_C_SOURCE=200809L", "-Wall"],
+        )
     }
 
     /// `mpirun -n RANKS unisono accelerate --report PROGRAM`, with everything accelerated.

@@ -1,4 +1,5 @@
-/* The functions of Fortran, in an MPI whose own do not call those of C by their public names: Open MPI's. MPICH's do. */
+/* The functions of Fortran that do not call those of C by their public names: all of Open MPI's, and in the module mpi_f08 of MPICH those
+ * without a buffer. */
 
 #include "accelerate.h"
 
@@ -91,6 +92,35 @@ ENTRY(alltoall, (void *from, const MPI_Fint *from_count, const MPI_Fint *from_ty
 ENTRY(barrier, (const MPI_Fint *comm, MPI_Fint *error))
 {
     *error = MPI_Barrier(COMM);
+}
+
+#else
+
+/* The error may be left out in this module. */
+static void report(MPI_Fint *error, int code)
+{
+    if (error != NULL)
+        *error = code;
+}
+
+void mpi_init_f08_(MPI_Fint *error);
+void mpi_init_f08_(MPI_Fint *error)
+{
+    report(error, MPI_Init(NULL, NULL));
+}
+
+void mpi_init_thread_f08_(const MPI_Fint *required, MPI_Fint *provided, MPI_Fint *error);
+void mpi_init_thread_f08_(const MPI_Fint *required, MPI_Fint *provided, MPI_Fint *error)
+{
+    int level;
+    report(error, MPI_Init_thread(NULL, NULL, *required, &level));
+    *provided = level;
+}
+
+void mpi_barrier_f08_(const MPI_Fint *comm, MPI_Fint *error);
+void mpi_barrier_f08_(const MPI_Fint *comm, MPI_Fint *error)
+{
+    report(error, MPI_Barrier(MPI_Comm_f2c(*comm)));
 }
 
 #endif
