@@ -132,6 +132,8 @@ enum { STAGE_BYTES = 1 << 18 };
 
 /* progress.c: MPI's progress while a rank waits for others. */
 
+/* Lets MPI make progress, once. */
+void progress(void);
 /* All ranks call it. */
 void progress_begin(void);
 /* For calls on this thread. */

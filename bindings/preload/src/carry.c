@@ -127,7 +127,9 @@ int carry_broadcast(const struct call *call, void *bytes)
 
 int carry_barrier(const struct call *call)
 {
-    return make(call, NULL, 0);
+    int code = make(call, NULL, 0);
+    progress();
+    return code;
 }
 
 int carry_all_gather(const struct call *call, const void *from, void *to, const struct block *blocks)

@@ -12,6 +12,11 @@ static int look(void)
     return PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, quiet, &found, MPI_STATUS_IGNORE);
 }
 
+void progress(void)
+{
+    (void)look();
+}
+
 void progress_begin(void)
 {
     PMPI_Comm_dup(MPI_COMM_WORLD, &quiet);
