@@ -96,6 +96,11 @@ module unisono
   end type
 
   abstract interface
+    ! A function that runs during waits. Returns 0, or anything else to end the wait.
+    integer(c_int) function unisono_look_function() bind(c)
+      import
+    end function
+
     ! Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks: `own` is this rank's, and `all` has room for those
     ! of all. Returns 0, or anything else if it failed. With MPI it is one line:
     !
@@ -596,6 +601,17 @@ module unisono
       import
       type(c_ptr), intent(inout) :: request
     end function
+
+    ! Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with
+    ! something else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it does
+    ! not return 0, the call fails with UNISONO_ERROR_ABORTED, on all ranks.
+    !
+    ! Conditions:
+    ! The function must be callable until it is replaced.
+    subroutine unisono_while_waiting(look) bind(c)
+      import
+      type(c_funptr), value :: look
+    end subroutine
 
     ! Starts a world among processes of one machine that already have a way to gather bytes from each other, such as an MPI. All of
     ! them call it, rank `rank` of `ranks` each, and it calls `gather` on all of them equally often, before it returns.
