@@ -12,7 +12,7 @@ use unisono_testing::launch::{self, Ended};
 /// A build that takes longer hangs.
 const TO_BUILD: Duration = Duration::from_secs(300);
 /// A program that takes longer hangs.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 const MPIS: [&str; 2] = ["openmpi", "mpich"];
 /// Makes every function go through Unisono at every size.
 const ALL: &str =
@@ -123,7 +123,8 @@ fn reports(ended: &Ended, function: &str, carried_out_by: &str) -> bool {
 
 fn every_call(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
     let program = installed.c(mpi, "calls.c");
-    for ranks in 1..=4 {
+    // Ranks of MPICH that outnumber the cores take their turns late.
+    for ranks in 1..=if mpi == "mpich" { 3 } else { 4 } {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
         for function in ALL.split(',') {
             let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
