@@ -36,9 +36,7 @@ def start(program: str, ranks: int, folder: str, **environment: str) -> list[sub
         }
         command = [sys.executable, "-c", textwrap.dedent(program)]
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        processes.append(
-            subprocess.Popen(command, env=variables | environment, text=True, start_new_session=True, **output)
-        )
+        processes.append(subprocess.Popen(command, env=variables | environment, text=True, start_new_session=True, **output))
     return processes
 
 

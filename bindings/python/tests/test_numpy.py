@@ -126,7 +126,9 @@ def test_a_rank_that_ends_has_left() -> None:
 
 
 def test_a_killed_rank_is_an_exception() -> None:
-    program = PRELUDE + """
+    program = (
+        PRELUDE
+        + """
 import os, signal, time
 comm.barrier()
 if rank == 1:
@@ -139,12 +141,15 @@ except unisono.UnisonoError as error:
     print(f"after {time.monotonic() - began:.2f} s: {error}")
     assert time.monotonic() - began < 5
 """
+    )
     ended = run(program)
     assert ended[0].code == 0 and "after" in ended[0].output, ended
 
 
 def test_ctrl_c_is_heard() -> None:
-    program = PRELUDE + """
+    program = (
+        PRELUDE
+        + """
 import time
 if rank == 0:
     print("waits", flush=True)
@@ -161,6 +166,7 @@ else:
     except unisono.UnisonoError as error:
         print(type(error).__name__, error)
 """
+    )
     with tempfile.TemporaryDirectory() as folder:
         processes = start(program, 2, folder)
         assert processes[0].stdout is not None

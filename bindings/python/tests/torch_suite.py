@@ -44,7 +44,6 @@ def run(word: str) -> int:
     import torch
     import torch.distributed as dist
     import torch.testing._internal.distributed.distributed_test as theirs
-
     import unisono.torch
 
     unisono.torch.register()

@@ -144,9 +144,7 @@ class Comm:
         """Sends an array to rank `to`, which receives one of the same size and type (MPI_Send)."""
         self._comm.send(_buffer(array), to, label, timeout)
 
-    def receive(
-        self, array: Any, source: int | None = None, *, label: str | None = None, timeout: float | None = None
-    ) -> int:
+    def receive(self, array: Any, source: int | None = None, *, label: str | None = None, timeout: float | None = None) -> int:
         """Receives an array from rank `source`, or from whichever sends first; returns its number (MPI_Recv)."""
         return self._comm.receive(_buffer(array), source, label, timeout)
 

@@ -19,9 +19,7 @@ class Store(Protocol):
         """The value of a key, once it is set; raises an error if that takes too long."""
 
 
-def init(
-    *, algorithm: str | None = None, tuning: str | os.PathLike[str] | None = None, timeout: float | None = None
-) -> Comm:
+def init(*, algorithm: str | None = None, tuning: str | os.PathLike[str] | None = None, timeout: float | None = None) -> Comm:
     """Joins the world of processes on this machine that a launcher has started: torchrun, mpirun, srun, `unisono launch`, or anything
     that sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank.
 
@@ -84,6 +82,4 @@ def from_mpi4py(
     timeout: float | None = None,
 ) -> Comm:
     """Starts a world of the ranks of an mpi4py communicator, all on one machine. All of them call it. The settings are those of `init`."""
-    return from_all_gather(
-        comm.Get_rank(), comm.Get_size(), comm.allgather, algorithm=algorithm, tuning=tuning, timeout=timeout
-    )
+    return from_all_gather(comm.Get_rank(), comm.Get_size(), comm.allgather, algorithm=algorithm, tuning=tuning, timeout=timeout)

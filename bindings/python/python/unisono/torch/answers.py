@@ -27,7 +27,7 @@ def _is_held(work: Work) -> bool:
 def _error(work: Work) -> Exception | None:
     try:
         work.get_future().value()
-    except Exception as error:  # noqa: BLE001 - it is the answer
+    except Exception as error:
         return error
     return None
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import DistStoreError, ReduceOp, Store
 from torch._C._distributed_c10d import Backend, Work
+from torch.distributed import DistStoreError, ReduceOp, Store
 
 from ..comm import open_worlds
 from ..start import from_store
@@ -23,7 +23,6 @@ _NOT_THERE = (DistStoreError, RuntimeError)
 
 # PyTorch holds only the part of a backend that is not Python's.
 _alive: set[UnisonoBackend] = set()
-
 
 
 class UnisonoBackend(Backend):
@@ -346,9 +345,7 @@ class UnisonoBackend(Backend):
         if whole.dtype != block.dtype:
             raise TypeError(f"{call}: the tensors are of {whole.dtype} and {block.dtype}")
         if whole.numel() != block.numel() * self._size:
-            raise ValueError(
-                f"{call}: the {what} has {whole.numel()} elements, which are not {self._size} blocks of {block.numel()}"
-            )
+            raise ValueError(f"{call}: the {what} has {whole.numel()} elements, which are not {self._size} blocks of {block.numel()}")
 
     def _split(self, tensor: torch.Tensor, sizes: list[int], what: str) -> Tensors:
         if not sizes:

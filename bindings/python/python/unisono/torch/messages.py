@@ -12,8 +12,8 @@ from torch._C._distributed_c10d import Work
 from torch.distributed import Store
 
 from .. import _unisono
-from .deadlines import Deadlines
 from .answers import with_source
+from .deadlines import Deadlines
 from .work import Pending
 
 # Between two looks into the store, for a rank that has not come to it.

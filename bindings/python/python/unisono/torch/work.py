@@ -41,7 +41,7 @@ class Pending(Work):
         """Makes the call."""
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the work gets it
+        except BaseException as error:
             self.end(error)
         else:
             self.end(result)
