@@ -22,7 +22,7 @@ pub use cores::share_cores;
 pub use launcher::{Launcher, Starter};
 #[cfg(feature = "mpi")]
 pub(crate) use network::Network;
-pub use preload::{PRELOAD, find_program, preloaded};
+pub use preload::{ACCELERATE_REPORT, PRELOAD, find_program, preloaded};
 pub use variables::warn_of_unread_settings;
 
 /// Seconds of waiting for another rank before a warning.
@@ -53,10 +53,6 @@ const WARNINGS: &str = "UNISONO_WARNINGS";
 const CHAOS: &str = "UNISONO_CHAOS";
 /// The variable with the folder in which processes launched without MPI find each other.
 pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
-/// What the library that MPI programs preload leaves to MPI: `off`, or a list of functions and reductions.
-const ACCELERATE: &str = "UNISONO_ACCELERATE";
-/// The variable that makes that library report at the end, if it is 1.
-pub const ACCELERATE_REPORT: &str = "UNISONO_ACCELERATE_REPORT";
 /// The file of constants written by `unisono tune`.
 const TUNING: &str = "UNISONO_TUNING";
 

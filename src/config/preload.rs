@@ -4,6 +4,10 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// What the library that MPI programs preload leaves to MPI: `off`, or a list of functions and reductions.
+pub(super) const ACCELERATE: &str = "UNISONO_ACCELERATE";
+/// The variable that makes that library report at the end, if it is 1.
+pub const ACCELERATE_REPORT: &str = "UNISONO_ACCELERATE_REPORT";
 /// The variable with the libraries that the dynamic loader loads before those of the program.
 pub const PRELOAD: &str = "LD_PRELOAD";
 

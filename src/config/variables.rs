@@ -28,8 +28,8 @@ const KNOWN: [&str; 21] = [
     super::WARN,
     super::WARNINGS,
     // Of the library that MPI programs preload (bindings/preload).
-    super::ACCELERATE,
-    super::ACCELERATE_REPORT,
+    super::preload::ACCELERATE,
+    super::preload::ACCELERATE_REPORT,
     "UNISONO_FUZZ",
     // Set by Cargo for what it runs: the header version of the bindings.
     "UNISONO_NCCL_HEADER",
