@@ -1,5 +1,8 @@
 """The backend of torch.distributed. Skipped, and says so, where PyTorch is not installed or too old."""
 
+import subprocess
+import sys
+
 import pytest
 from ranks import check, run
 
@@ -298,6 +301,13 @@ assert tensor.redistribute(mesh, [Shard(1)]).full_tensor().equal(inputs)
 """
         + END
     )
+
+
+def test_benchmarks() -> None:
+    for command, words in (("bench --sizes 8,4K", "torch gloo"), ("bench-ddp --hidden 8 --batch 2", "DDP, nothing sent")):
+        measure = [sys.executable, "-m", "unisono", *command.split(), "-n", "2"]
+        ended = subprocess.run(measure, capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0 and words in ended.stdout, ended
 
 
 def test_beside_nccl() -> None:

@@ -32,11 +32,11 @@ def size_bytes(text: str) -> int:
 def run(ranks: int, sizes: list[int]) -> int:
     """Measures on the ranks that a launcher has started, or starts them."""
     if "WORLD_SIZE" not in os.environ:
-        return _launch(ranks)
+        return launch(ranks)
     with tempfile.TemporaryDirectory() as folder, init() as comm:
-        columns = _columns(comm, _agreed(comm, folder))
+        columns = _columns(comm, agreed(comm, folder))
         if comm.rank == 0:
-            print(f"all-reduce of float32, {comm.size} ranks, median of {_ROUNDS} rounds in µs, {_processor()}")
+            print(f"all-reduce of float32, {comm.size} ranks, median of {_ROUNDS} rounds in µs, {processor()}")
             print(f"{'bytes':>10}" + "".join(f"{name:>18}" for name in columns))
         for size in sizes:
             calls = {name: make(max(1, size // 4)) for name, make in columns.items()}
@@ -46,7 +46,8 @@ def run(ranks: int, sizes: list[int]) -> int:
     return 0
 
 
-def _launch(ranks: int) -> int:
+def launch(ranks: int) -> int:
+    """Starts this command on so many ranks."""
     with tempfile.TemporaryDirectory() as folder:
         shared = os.environ | {"WORLD_SIZE": str(ranks), "UNISONO_BOOTSTRAP_DIR": f"{folder}/world", "OMP_NUM_THREADS": "1"}
         started = [
@@ -61,7 +62,7 @@ def _launch(ranks: int) -> int:
                     os.killpg(process.pid, signal.SIGTERM)
 
 
-def _agreed(comm: Comm, folder: str) -> str:
+def agreed(comm: Comm, folder: str) -> str:
     """Rank 0's folder, on all ranks."""
     name = np.zeros(4096, np.uint8)
     name[: len(folder)] = np.frombuffer(folder.encode(), np.uint8)
@@ -123,6 +124,7 @@ def _time(comm: Comm, call: Callable[[], object], repeats: int) -> float:
     return (time.perf_counter() - began) / repeats
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of this machine's processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "unknown processor")
