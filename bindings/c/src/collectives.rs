@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 
 use unisono::{Communicator, DType};
-use unisono_bindings::{Operation, with_type};
+use unisono_bindings::{Operation, arguments, with_type};
 
 use super::comm::{Comm, on};
 use super::errors::{Result, argument};
@@ -26,9 +26,7 @@ pub(crate) struct Array {
 /// # Errors
 /// If it is not a rank of this communicator.
 pub(crate) fn rank(comm: &Communicator, rank: c_int, what: &str) -> Result<usize> {
-    let ranks = comm.ranks();
-    let found = usize::try_from(rank).ok().filter(|&rank| rank < ranks);
-    found.ok_or_else(|| argument(format!("the {what} is {rank}, in a communicator of {ranks} ranks")))
+    arguments::rank(rank, comm.ranks(), what).map_err(argument)
 }
 
 pub(crate) fn checked(comm: &Communicator, array: Array, operation: Operation) -> Result<DType> {

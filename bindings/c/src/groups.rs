@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::ptr;
 
 use unisono::Communicator;
+use unisono_bindings::arguments;
 
-use super::collectives::rank;
 use super::comm::{Comm, on, out};
 use super::errors::argument;
 
@@ -52,14 +52,7 @@ pub unsafe extern "C" fn unisono_group(
         }
         // SAFETY: as the caller promises; of an empty list, the address is not used.
         let ranks = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(ranks, count) } };
-        let mut members = Vec::with_capacity(count);
-        for &member in ranks {
-            let member = rank(comm, member, "member of a group")?;
-            if members.contains(&member) {
-                return Err(argument(format!("rank {member} is twice in a group")));
-            }
-            members.push(member);
-        }
+        let members = arguments::members(ranks, comm.ranks()).map_err(argument)?;
         let group = comm.group(&members)?;
         *place = group.map_or(ptr::null_mut(), Comm::into_raw);
         Ok(())

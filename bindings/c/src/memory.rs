@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use unisono::{Communicator, Registered};
-use unisono_bindings::Owner;
+use unisono_bindings::{Owner, arguments};
 
 use super::comm::{Comm, on, out};
 use super::errors::argument;
@@ -29,10 +29,7 @@ pub unsafe extern "C" fn unisono_alloc(
     let body = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
         let place = unsafe { out(memory, "the memory")? };
-        if size_bytes > isize::MAX as usize - size_of::<u64>() {
-            return Err(argument(format!("{size_bytes} bytes exceed the address space")));
-        }
-        let words = comm.alloc(size_bytes.div_ceil(size_of::<u64>()))?;
+        let words = comm.alloc(arguments::words(size_bytes).map_err(argument)?)?;
         *place = Box::into_raw(Box::new(Memory { words, owner: Owner::this_process() }));
         Ok(())
     };

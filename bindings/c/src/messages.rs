@@ -5,9 +5,8 @@
 use std::ffi::{c_int, c_void};
 
 use unisono::Communicator;
-use unisono_bindings::with_type;
+use unisono_bindings::{arguments, with_type};
 
-use super::collectives::rank;
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
@@ -16,11 +15,7 @@ use super::values::{self, lent};
 
 /// The other rank of a message.
 fn other(comm: &Communicator, number: c_int, what: &str) -> Result<usize> {
-    let other = rank(comm, number, what)?;
-    if other == comm.rank() {
-        return Err(argument(format!("the {what} is {other}, which is this rank")));
-    }
-    Ok(other)
+    arguments::other(number, (comm.rank(), comm.ranks()), what).map_err(argument)
 }
 
 /// Sends `count` elements to rank `to` (`MPI_Send`).

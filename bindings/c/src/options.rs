@@ -1,9 +1,11 @@
 //! Settings of a world, and options of a call.
 
 use std::ffi::{c_char, c_int};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use unisono::{Builder, Choice, Communicator, OnFailure, Unisono};
+use unisono_bindings::arguments;
 
 use super::comm::text;
 use super::errors::{Result, argument};
@@ -41,22 +43,15 @@ pub struct Call {
 /// # Safety
 /// The pointer must be null or to settings whose strings are null or strings.
 pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
-    let builder = Unisono::builder();
     // SAFETY: as the caller promises.
-    let Some(settings) = (unsafe { settings.as_ref() }) else { return Ok(builder) };
+    let Some(settings) = (unsafe { settings.as_ref() }) else { return Ok(Unisono::builder()) };
+    // SAFETY: as the caller promises.
+    let (algorithm, tuning) =
+        unsafe { (algorithm(settings.algorithm)?, text(settings.tuning, "the tuning file")?) };
+    let timeout = timeout(settings.timeout_s)?;
     let on_failure = if settings.end_job == 0 { OnFailure::ReturnError } else { OnFailure::EndJob };
-    let mut builder = builder.on_failure(on_failure);
-    // SAFETY: as the caller promises.
-    if let Some(choice) = unsafe { algorithm(settings.algorithm)? } {
-        builder = builder.algorithm(choice);
-    }
-    // SAFETY: as the caller promises.
-    if let Some(file) = unsafe { text(settings.tuning, "the tuning file")? } {
-        builder = builder.tuning(file);
-    }
-    if let Some(timeout) = timeout(settings.timeout_s)? {
-        builder = builder.timeout(timeout);
-    }
+    let common = unisono_bindings::Settings { algorithm, tuning: tuning.map(PathBuf::from), timeout };
+    let builder = common.builder().on_failure(on_failure);
     Ok(if settings.ignore_environment == 0 { builder } else { builder.ignore_environment() })
 }
 
@@ -73,18 +68,8 @@ pub(crate) unsafe fn call<R>(
     let Some(options) = (unsafe { options.as_ref() }) else { return Ok(make(comm)?) };
     // SAFETY: as the caller promises.
     let (algorithm, label) = unsafe { (algorithm(options.algorithm)?, text(options.label, "the label")?) };
-    let timeout = timeout(options.timeout_s)?;
-    let mut call = comm.call();
-    if let Some(choice) = algorithm {
-        call = call.algorithm(choice);
-    }
-    if let Some(label) = label {
-        call = call.label(label);
-    }
-    if let Some(timeout) = timeout {
-        call = call.timeout(timeout);
-    }
-    Ok(make(&mut call)?)
+    let options = unisono_bindings::Options { algorithm, label, timeout: timeout(options.timeout_s)? };
+    Ok(options.call(comm, make)?)
 }
 
 /// # Safety
@@ -92,18 +77,13 @@ pub(crate) unsafe fn call<R>(
 unsafe fn algorithm(name: *const c_char) -> Result<Option<Choice>> {
     // SAFETY: as the caller promises.
     let name = unsafe { text(name, "the algorithm")? };
-    let parse = |name: &str| {
-        name.parse().map_err(|error: unisono::select::InvalidChoice| argument(error.to_string()))
-    };
-    name.map(parse).transpose()
+    name.map(|name| arguments::choice(name).map_err(argument)).transpose()
 }
 
 fn timeout(seconds: f64) -> Result<Option<Duration>> {
     if seconds == 0.0 {
         return Ok(None);
     }
-    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero());
-    duration.map(Some).ok_or_else(|| {
-        argument(format!("a timeout of {seconds} s: it must be above 0, or 0 for the default"))
-    })
+    let timeout = arguments::timeout(seconds);
+    timeout.map(Some).map_err(|wrong| argument(format!("{wrong}, or 0 for the default")))
 }

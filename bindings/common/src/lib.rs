@@ -1,11 +1,14 @@
-//! What the bindings to other languages have in common: arrays whose element type is known only at run time, the collectives on
-//! them, and handles that survive a `fork`.
+//! What the bindings to other languages have in common: checks of arguments, settings and options, arrays whose element type is known
+//! only at run time, the collectives on them, and handles that survive a `fork`.
 
+pub mod arguments;
 mod array;
 mod operation;
+mod options;
 mod owner;
 
 pub use array::Lent;
 pub use operation::Operation;
+pub use options::{Options, Settings};
 pub use owner::Owner;
 pub use unisono::{DType, half};

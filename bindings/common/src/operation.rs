@@ -37,6 +37,11 @@ impl Operation {
         Ok(())
     }
 
+    /// Whether it moves elements, and reduces none.
+    pub fn only_moves(self) -> bool {
+        !matches!(self, Self::AllReduce(_) | Self::ReduceScatter(_) | Self::Reduce(..))
+    }
+
     /// Makes the call.
     ///
     /// # Errors

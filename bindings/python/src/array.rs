@@ -5,13 +5,14 @@ use std::ffi::{CStr, c_void};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use unisono::{DType, ReduceOp};
+use unisono::{DType, Element, ReduceOp};
+use unisono_bindings::Lent;
 
 use super::error::argument;
 
 /// A contiguous array that is held until the call is done.
 pub(crate) struct Array {
-    pub(crate) data: *mut c_void,
+    data: *mut c_void,
     pub(crate) count: usize,
     pub(crate) dtype: DType,
     /// Holds the memory, unless the caller does.
@@ -48,6 +49,13 @@ impl Array {
             }
         };
         Ok(Self { data, count, dtype, _buffer: Some(buffer) })
+    }
+
+    /// The elements, lent to one call.
+    pub(crate) fn lent<T: Element>(&self) -> PyResult<Lent<T>> {
+        // SAFETY: the array or the caller holds the memory, and the program leaves it alone until the call is done, as the
+        // documentation asks.
+        unsafe { Lent::new(self.data, self.count) }.map_err(argument)
     }
 
     /// The array at an address, which the caller holds.

@@ -6,17 +6,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::{PySlice, PyString};
 use unisono::{Communicator, ReduceOp};
-use unisono_bindings::{Lent, Operation, Owner, with_type};
+use unisono_bindings::{Operation, Options, Owner, arguments, with_type};
 
 use super::array::{Array, dtype, reduction};
-use super::call::{Options, choice, moves, operation, seconds};
+use super::call::{operation, options};
 use super::error::argument;
 use super::interrupt::{Ended, interruptible};
 use super::memory::Memory;
 use super::request::{Kept, Request};
 
 /// One rank's handle to a world of ranks, or to a group of them.
-#[pyclass(frozen, subclass, weakref, module = "unisono._unisono")]
+#[pyclass(frozen, module = "unisono._unisono")]
 pub(crate) struct Comm {
     /// None once closed.
     inner: Mutex<Option<Communicator>>,
@@ -61,20 +61,15 @@ impl Comm {
         })
     }
 
-    fn checked_rank(&self, rank: usize, what: &str, other: bool) -> PyResult<usize> {
-        if rank >= self.size {
-            return Err(argument(format!("the {what} is {rank}, in a communicator of {} ranks", self.size)));
-        }
-        if other && rank == self.rank {
-            return Err(argument(format!("the {what} is {rank}, which is this rank")));
-        }
-        Ok(rank)
+    /// The number of another rank.
+    fn other(&self, number: usize, what: &str) -> PyResult<usize> {
+        arguments::other(number, (self.rank, self.size), what).map_err(argument)
     }
 
     /// Checks an operation, and says which it is.
     fn operation(&self, name: &str, op: Option<ReduceOp>, root: Option<usize>) -> PyResult<Operation> {
         if let Some(root) = root {
-            self.checked_rank(root, "root", false)?;
+            arguments::rank(root, self.size, "root").map_err(argument)?;
         }
         operation(name, op, root)
     }
@@ -84,12 +79,11 @@ impl Comm {
         py: Python<'_>,
         array: &Array,
         operation: Operation,
-        options: Options,
+        options: Options<'_>,
     ) -> PyResult<()> {
         operation.check(array.count, self.size).map_err(argument)?;
         with_type!(array.dtype, T => {
-            // SAFETY: the array holds its memory, which the program leaves alone during the call, as the documentation asks.
-            let mut values = unsafe { Lent::<T>::new(array.data, array.count) }.map_err(argument)?;
+            let mut values = array.lent::<T>()?;
             self.on(py, move |comm| options.call(comm, |comm| operation.blocking(comm, &mut values)))
         })
     }
@@ -99,7 +93,7 @@ impl Comm {
         py: Python<'_>,
         array: Array,
         operation: Operation,
-        options: Options,
+        options: Options<'_>,
     ) -> PyResult<Request> {
         operation.check(array.count, self.size).map_err(argument)?;
         with_type!(array.dtype, T => {
@@ -131,12 +125,12 @@ impl Comm {
         op: Option<&Bound<'_, PyString>>,
         root: Option<usize>,
         algorithm: Option<&str>,
-        label: Option<String>,
+        label: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::new(array, moves(operation), true)?;
-        self.blocking(py, &array, operation, Options::new(algorithm, label, timeout)?)
+        let array = Array::new(array, operation.only_moves(), true)?;
+        self.blocking(py, &array, operation, options(algorithm, label, timeout)?)
     }
 
     /// Starts a collective on an array, in place.
@@ -150,12 +144,12 @@ impl Comm {
         op: Option<&Bound<'_, PyString>>,
         root: Option<usize>,
         algorithm: Option<&str>,
-        label: Option<String>,
+        label: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<Request> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::new(array, moves(operation), true)?;
-        self.non_blocking(py, array, operation, Options::new(algorithm, label, timeout)?)
+        let array = Array::new(array, operation.only_moves(), true)?;
+        self.non_blocking(py, array, operation, options(algorithm, label, timeout)?)
     }
 
     /// Makes a collective on `count` elements at an address.
@@ -174,13 +168,13 @@ impl Comm {
     ) -> PyResult<()> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
         let array = Array::at(address, count, dtype(element)?);
-        self.blocking(py, &array, operation, Options::new(None, None, timeout)?)
+        self.blocking(py, &array, operation, options(None, None, timeout)?)
     }
 
     /// Waits until all ranks have called it.
     #[pyo3(signature = (label=None, timeout=None))]
-    fn barrier(&self, py: Python<'_>, label: Option<String>, timeout: Option<f64>) -> PyResult<()> {
-        let options = Options::new(None, label, timeout)?;
+    fn barrier(&self, py: Python<'_>, label: Option<&str>, timeout: Option<f64>) -> PyResult<()> {
+        let options = options(None, label, timeout)?;
         self.on(py, |comm| options.call(comm, Communicator::barrier))
     }
 
@@ -191,14 +185,13 @@ impl Comm {
         py: Python<'_>,
         array: &Bound<'_, PyAny>,
         to: usize,
-        label: Option<String>,
+        label: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let to = self.checked_rank(to, "receiver", true)?;
-        let (array, options) = (Array::new(array, true, false)?, Options::new(None, label, timeout)?);
+        let to = self.other(to, "receiver")?;
+        let (array, options) = (Array::new(array, true, false)?, options(None, label, timeout)?);
         with_type!(array.dtype, T => {
-            // SAFETY: the array holds its memory, which is only read from.
-            let values = unsafe { Lent::<T>::new(array.data, array.count) }.map_err(argument)?;
+            let values = array.lent::<T>()?;
             self.on(py, move |comm| options.call(comm, |comm| comm.send(&values, to)))
         })
     }
@@ -210,17 +203,16 @@ impl Comm {
         py: Python<'_>,
         array: &Bound<'_, PyAny>,
         from_: Option<usize>,
-        label: Option<String>,
+        label: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<usize> {
-        let from = from_.map(|from| self.checked_rank(from, "sender", true)).transpose()?;
+        let from = from_.map(|from| self.other(from, "sender")).transpose()?;
         if self.size == 1 {
             return Err(argument("a world of one rank has no messages to receive"));
         }
-        let (array, options) = (Array::new(array, true, true)?, Options::new(None, label, timeout)?);
+        let (array, options) = (Array::new(array, true, true)?, options(None, label, timeout)?);
         with_type!(array.dtype, T => {
-            // SAFETY: the array holds its memory, which the program leaves alone during the call, as the documentation asks.
-            let mut values = unsafe { Lent::<T>::new(array.data, array.count) }.map_err(argument)?;
+            let mut values = array.lent::<T>()?;
             self.on(py, move |comm| {
                 options.call(comm, |comm| match from {
                     Some(from) => comm.receive(&mut values, from).map(|()| from),
@@ -239,12 +231,7 @@ impl Comm {
 
     /// Makes a communicator of some ranks.
     fn group(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Py<Self>>> {
-        for (place, &rank) in ranks.iter().enumerate() {
-            self.checked_rank(rank, "member of a group", false)?;
-            if ranks[..place].contains(&rank) {
-                return Err(argument(format!("rank {rank} is twice in a group")));
-            }
-        }
+        let ranks = arguments::members(&ranks, self.size).map_err(argument)?;
         let group = self.on(py, |comm| comm.group(&ranks))?;
         self.group_of(py, group)
     }
@@ -257,22 +244,20 @@ impl Comm {
 
     /// Allocates registered memory.
     fn memory(&self, py: Python<'_>, size_bytes: usize) -> PyResult<Memory> {
-        if size_bytes > isize::MAX as usize - size_of::<u64>() {
-            return Err(argument(format!("{size_bytes} bytes exceed the address space")));
-        }
-        let words = self.on(py, |comm| comm.alloc(size_bytes.div_ceil(size_of::<u64>())))?;
+        let words = arguments::words(size_bytes).map_err(argument)?;
+        let words = self.on(py, |comm| comm.alloc(words))?;
         Ok(Memory::new(words, size_bytes))
     }
 
     /// Sets the algorithm of all later calls.
     fn set_algorithm(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let choice = choice(name)?;
+        let choice = arguments::choice(name).map_err(argument)?;
         self.on(py, |comm| comm.set_choice(choice))
     }
 
     /// Sets how long a rank waits for another, in seconds.
     fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        let timeout = seconds(timeout)?;
+        let timeout = arguments::timeout(timeout).map_err(argument)?;
         self.on(py, |comm| {
             comm.set_timeout(timeout);
             Ok(())

@@ -43,14 +43,20 @@ pub(crate) fn interruptible<R: Send>(
     ended: &Ended,
     calls: impl FnOnce() -> unisono::Result<R> + Send,
 ) -> PyResult<R> {
-    let before = ENDED.replace(Some(Arc::clone(ended)));
-    let done = py.detach(|| unisono::while_waiting(look, calls));
-    ENDED.set(before);
+    let done = py.detach(|| endable(ended, calls));
     match RAISED.take() {
         // The call may have succeeded all the same: the program hears of the signal either way.
         Some(raised) => Err(raised),
         None => done.map_err(|error| raised(&error)),
     }
+}
+
+/// Makes calls whose waits end once `ended` says why.
+pub(crate) fn endable<R>(ended: &Ended, calls: impl FnOnce() -> R) -> R {
+    let before = ENDED.replace(Some(Arc::clone(ended)));
+    let done = unisono::while_waiting(look, calls);
+    ENDED.set(before);
+    done
 }
 
 /// Waits in steps, between which signal handlers run.

@@ -4,7 +4,6 @@
 //! direction, which starts with the first message, and a thread at either end: no message waits for one between other ranks.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -15,6 +14,7 @@ use unisono::Communicator;
 use unisono_bindings::{Lent, Owner};
 
 use super::error::{argument, raised};
+use super::interrupt::{Ended, endable};
 use super::start::ByProgram;
 
 mod header;
@@ -25,6 +25,8 @@ use inbox::Inbox;
 
 /// How long a message may take. A program's own timeouts end its waits sooner.
 const PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Why messages in flight end.
+const SHUT_DOWN: &str = "the process group was shut down";
 
 /// Sends and receives messages among the ranks of a world. `all_gather_of(sender, receiver, own)` gathers bytes from the two.
 #[pyclass(frozen, module = "unisono._unisono")]
@@ -32,7 +34,7 @@ pub(crate) struct Mailbox {
     rank: usize,
     size: usize,
     connect: Arc<Connect>,
-    outboxes: Mutex<HashMap<usize, Sender<Outgoing>>>,
+    outboxes: Mutex<HashMap<usize, Sender<Place>>>,
     inbox: Arc<Inbox>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     owner: Owner,
@@ -41,7 +43,7 @@ pub(crate) struct Mailbox {
 /// How a world of two starts, and when it ends.
 struct Connect {
     all_gather_of: Py<PyAny>,
-    ends: AtomicBool,
+    ended: Ended,
 }
 
 /// The memory of a message, which the program holds until it is done.
@@ -51,8 +53,6 @@ struct Place {
     /// Called with the sender and the error, or None, once the message is done.
     done: Py<PyAny>,
 }
-
-struct Outgoing(Place);
 
 impl Place {
     /// Bytes at an address, of elements of a kind.
@@ -80,25 +80,9 @@ impl Place {
     }
 }
 
-thread_local! {
-    static ENDS: std::cell::RefCell<Option<Arc<Connect>>> = const { std::cell::RefCell::new(None) };
-}
-
-/// Ends the waits of a mailbox's thread once the mailbox is closed.
-fn look() -> Result<(), String> {
-    let ends = ENDS
-        .with_borrow(|connect| connect.as_ref().is_some_and(|connect| connect.ends.load(Ordering::Relaxed)));
-    if ends { Err("the process group was shut down".to_owned()) } else { Ok(()) }
-}
-
 impl Connect {
     /// Joins the world of a sender (rank 0) and a receiver (rank 1). It waits for the other.
-    fn join(
-        self: &Arc<Self>,
-        rank: usize,
-        (sender, receiver): (usize, usize),
-    ) -> unisono::Result<Communicator> {
-        ENDS.set(Some(Arc::clone(self)));
+    fn join(&self, rank: usize, (sender, receiver): (usize, usize)) -> unisono::Result<Communicator> {
         let all_gather = Python::attach(|py| -> PyResult<Py<PyAny>> {
             let partial = py.import("functools")?.getattr("partial")?;
             Ok(partial.call1((&self.all_gather_of, sender, receiver, rank))?.unbind())
@@ -110,11 +94,11 @@ impl Connect {
 }
 
 /// Sends messages, in order.
-fn serve_outbox(connect: &Arc<Connect>, pair: (usize, usize), messages: &Receiver<Outgoing>) {
+fn serve_outbox(connect: &Connect, pair: (usize, usize), messages: &Receiver<Place>) {
     let mut comm = connect.join(0, pair);
-    while let Ok(Outgoing(place)) = messages.recv() {
+    while let Ok(place) = messages.recv() {
         let sent = match &mut comm {
-            Ok(comm) => unisono::while_waiting(look, || send(comm, &place)),
+            Ok(comm) => endable(&connect.ended, || send(comm, &place)),
             Err(error) => Err(raised(error)),
         };
         place.end(pair.0, sent);
@@ -135,7 +119,7 @@ fn send(comm: &mut Communicator, place: &Place) -> PyResult<()> {
 impl Mailbox {
     #[new]
     fn new(rank: usize, size: usize, all_gather_of: Py<PyAny>) -> Self {
-        let connect = Arc::new(Connect { all_gather_of, ends: AtomicBool::new(false) });
+        let connect = Arc::new(Connect { all_gather_of, ended: Ended::default() });
         let (outboxes, threads) = (Mutex::default(), Mutex::default());
         let inbox = Arc::new(Inbox::new(size));
         Self { rank, size, connect, outboxes, inbox, threads, owner: Owner::this_process() }
@@ -152,7 +136,7 @@ impl Mailbox {
             self.start(format!("to {to}"), move || serve_outbox(&connect, pair, &messages));
             sender
         });
-        outbox.send(Outgoing(place)).map_err(|_| argument("the process group was shut down"))
+        outbox.send(place).map_err(|_| argument(SHUT_DOWN))
     }
 
     /// Receives bytes to an address, from a rank or from any; `done(source, error or None)` is called on another thread.
@@ -176,7 +160,9 @@ impl Mailbox {
             if self.inbox.begin(from) {
                 let (connect, inbox, pair) =
                     (Arc::clone(&self.connect), Arc::clone(&self.inbox), (from, self.rank));
-                self.start(format!("from {from}"), move || inbox.serve(from, || connect.join(1, pair)));
+                self.start(format!("from {from}"), move || {
+                    endable(&connect.ended, || inbox.serve(from, || connect.join(1, pair)));
+                });
             }
         }
         Ok(())
@@ -187,10 +173,10 @@ impl Mailbox {
         if self.owner.check().is_err() {
             return;
         }
-        self.connect.ends.store(true, Ordering::Relaxed);
+        let _ = self.connect.ended.set(SHUT_DOWN.to_owned());
         py.detach(|| {
             self.outboxes.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            self.inbox.close();
+            self.inbox.close(SHUT_DOWN);
             for thread in self.threads().drain(..) {
                 let _ = thread.join();
             }

@@ -20,8 +20,7 @@ pub(crate) struct Kept<T> {
 
 impl<T: Element> Kept<T> {
     pub(crate) fn new(array: Array) -> PyResult<Self> {
-        // SAFETY: the array holds its memory, and the program leaves it alone until the call is done, as the documentation asks.
-        let values = unsafe { Lent::new(array.data, array.count) }.map_err(argument)?;
+        let values = array.lent()?;
         Ok(Self { values, _array: array })
     }
 }

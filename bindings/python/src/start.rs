@@ -1,43 +1,21 @@
 //! How worlds start.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use unisono::{Bootstrap, Builder, Choice, Error, Unisono};
+use unisono::{Bootstrap, Error};
+use unisono_bindings::Settings;
 
-use super::call::{choice, seconds};
+use super::call::options;
 use super::comm::Comm;
 use super::error::argument;
 use super::interrupt::{Ended, interruptible};
 
 /// Settings of a world.
-struct Settings {
-    algorithm: Option<Choice>,
-    tuning: Option<PathBuf>,
-    timeout: Option<Duration>,
-}
-
-impl Settings {
-    fn new(algorithm: Option<&str>, tuning: Option<PathBuf>, timeout: Option<f64>) -> PyResult<Self> {
-        let (algorithm, timeout) = (algorithm.map(choice).transpose()?, timeout.map(seconds).transpose()?);
-        Ok(Self { algorithm, tuning, timeout })
-    }
-
-    fn builder(self) -> Builder {
-        let mut builder = Unisono::builder();
-        if let Some(choice) = self.algorithm {
-            builder = builder.algorithm(choice);
-        }
-        if let Some(file) = self.tuning {
-            builder = builder.tuning(file);
-        }
-        if let Some(timeout) = self.timeout {
-            builder = builder.timeout(timeout);
-        }
-        builder
-    }
+fn settings(algorithm: Option<&str>, tuning: Option<PathBuf>, timeout: Option<f64>) -> PyResult<Settings> {
+    let options = options(algorithm, None, timeout)?;
+    Ok(Settings { algorithm: options.algorithm, tuning, timeout: options.timeout })
 }
 
 /// Joins the world of processes that a launcher has started.
@@ -49,7 +27,7 @@ pub(crate) fn launched(
     tuning: Option<PathBuf>,
     timeout: Option<f64>,
 ) -> PyResult<Comm> {
-    let settings = Settings::new(algorithm, tuning, timeout)?;
+    let settings = settings(algorithm, tuning, timeout)?;
     interruptible(py, &Ended::default(), || settings.builder().detect()).map(Comm::new)
 }
 
@@ -68,7 +46,7 @@ pub(crate) fn gathered(
     if rank >= size {
         return Err(argument(format!("rank {rank} is not one of {size}")));
     }
-    let settings = Settings::new(algorithm, tuning, timeout)?;
+    let settings = settings(algorithm, tuning, timeout)?;
     let bootstrap = ByProgram { rank, ranks: size, all_gather };
     interruptible(py, &Ended::default(), || settings.builder().bootstrap(bootstrap).processes())
         .map(Comm::new)

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use unisono::Communicator;
 
 use super::super::error::{argument, raised};
-use super::{Header, Place, look};
+use super::{Header, Place};
 
 /// The messages to one rank.
 pub(super) struct Inbox {
@@ -98,7 +98,7 @@ impl Inbox {
     pub(super) fn serve(&self, from: usize, join: impl FnOnce() -> unisono::Result<Communicator>) {
         let served = join().map_err(|error| raised(&error)).and_then(|mut comm| {
             while self.is_awaited(from) {
-                unisono::while_waiting(look, || self.receive(&mut comm, from))?;
+                self.receive(&mut comm, from)?;
             }
             Ok(())
         });
@@ -169,13 +169,13 @@ impl Inbox {
     }
 
     /// Ends all receives.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self, cause: &str) {
         let mut state = self.lock();
         state.closed = true;
         let posted = std::mem::take(&mut state.posted);
         self.changed.notify_all();
         drop(state);
-        end_all(0, posted, "the process group was shut down");
+        end_all(0, posted, cause);
     }
 }
 

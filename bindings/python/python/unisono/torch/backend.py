@@ -13,7 +13,7 @@ from torch.distributed import DistStoreError, ReduceOp, Store
 from ..comm import open_worlds
 from ..start import from_store
 from .messages import Messages
-from .tensors import ELEMENTS, bitwise, check_reduction, checked, element, reduction, widened
+from .tensors import ELEMENTS, bitwise, check_reduction, checked, element, give_back, reduction, widened
 from .work import Lane
 
 Tensors = list[torch.Tensor]
@@ -102,8 +102,7 @@ class UnisonoBackend(Backend):
         buffer = widened(tensor)
         kind = ELEMENTS[buffer.dtype]
         self._comm.call_at(name, buffer.data_ptr(), buffer.numel(), kind, reduction(op), root, _seconds(opts))
-        if buffer is not tensor:
-            tensor.copy_(buffer)
+        give_back(buffer, tensor)
         return None
 
     def _reduce_bitwise(self, tensor: torch.Tensor, op: ReduceOp, opts: Any) -> None:
@@ -147,12 +146,14 @@ class UnisonoBackend(Backend):
 
         def run() -> None:
             for place in places:
-                buffer = place.contiguous()
-                self._move("broadcast", buffer, opts, root)
-                if buffer is not place:
-                    place.copy_(buffer)
+                self._broadcast(place, opts, root)
 
         return self._submit("broadcast", run, tensors, opts)
+
+    def _broadcast(self, place: torch.Tensor, opts: Any, root: int) -> None:
+        buffer = place.contiguous()
+        self._move("broadcast", buffer, opts, root)
+        give_back(buffer, place)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         pairs = [([checked(place) for place in places], checked(own)) for places, own in zip(outputs, inputs, strict=True)]
@@ -171,9 +172,7 @@ class UnisonoBackend(Backend):
         if any(place.numel() != own.numel() for place in places):
             places[self._rank].copy_(own)
             for root, place in enumerate(places):
-                buffer = place.contiguous()
-                self._move("broadcast", buffer, opts, root)
-                place.copy_(buffer)
+                self._broadcast(place, opts, root)
             return
         blocks = own.new_empty((self._size, *own.shape))
         blocks[self._rank] = own
@@ -196,8 +195,7 @@ class UnisonoBackend(Backend):
                 buffer = output.contiguous()
                 self._blocks(buffer)[self._rank].copy_(own.reshape(-1))
                 self._move("all_gather", buffer, opts)
-                if buffer is not output:
-                    output.copy_(buffer)
+                give_back(buffer, output)
 
         return self._submit("all_gather_single", run, outputs, opts)
 

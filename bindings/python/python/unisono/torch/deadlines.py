@@ -16,25 +16,39 @@ class Ending(Protocol):
     def end_from(self, source: int, error: BaseException | None, /) -> None: ...
 
 
+# From how many deadlines on those of what has ended are looked for.
+_MANY = 256
+
+
 class Deadlines:
     """Ends what is late, on one thread for all, which starts with the first."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._numbers = itertools.count()
-        self._heap: list[tuple[float, int, weakref.ref[Ending], BaseException]] = []
+        self._heap: list[tuple[float, int, weakref.ref[Ending], str]] = []
+        self._many = _MANY
         self._thread: threading.Thread | None = None
         self._ends = False
 
-    def add(self, seconds: float, ending: Ending, error: BaseException) -> None:
-        """Ends it with this error after so many seconds."""
+    def add(self, seconds: float, ending: Ending, cause: str) -> None:
+        """Ends it with a TimeoutError after so many seconds."""
+        number = next(self._numbers)
         with self._changed:
-            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._numbers), weakref.ref(ending), error))
+            self._forget()
+            heapq.heappush(self._heap, (time.monotonic() + seconds, number, weakref.ref(ending), cause))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="unisono-deadlines", daemon=True)
                 self._thread.start()
-            elif self._heap[0][3] is error:
+            elif self._heap[0][1] == number:
                 self._changed.notify()
+
+    def _forget(self) -> None:
+        """Drops the deadlines of what is gone, now and then: most things end long before theirs."""
+        if len(self._heap) >= self._many:
+            self._heap = [deadline for deadline in self._heap if deadline[2]() is not None]
+            heapq.heapify(self._heap)
+            self._many = 2 * len(self._heap) + _MANY
 
     def close(self) -> None:
         """Ends the thread."""
@@ -54,6 +68,6 @@ class Deadlines:
                 if left is None or left > 0:
                     self._changed.wait(left)
                     continue
-                _, _, ending, error = heapq.heappop(self._heap)
+                _, _, ending, cause = heapq.heappop(self._heap)
             if (late := ending()) is not None:
-                late.end_from(-1, error)
+                late.end_from(-1, TimeoutError(cause))

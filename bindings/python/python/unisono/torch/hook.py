@@ -3,6 +3,8 @@
 DDP looks at the types in the signature of a hook: they must not be text, as annotations from the future are.
 """
 
+import weakref
+
 import torch
 import torch.distributed as dist
 from torch.futures import Future
@@ -11,7 +13,8 @@ from ..comm import Comm
 from ..start import from_store
 from .tensors import ELEMENTS, checked
 
-_worlds: dict[str, Comm] = {}
+# A group that is made anew is another one, whatever its name.
+_worlds: weakref.WeakKeyDictionary[dist.ProcessGroup, Comm] = weakref.WeakKeyDictionary()
 
 
 def all_reduce_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
@@ -22,7 +25,7 @@ def all_reduce_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) ->
     The state is the process group, or None for the default one, whose own backend may be any.
     """
     group = group or dist.distributed_c10d._get_default_group()
-    world = _worlds.get(group.group_name) or _start(group)
+    world = _worlds.get(group) or _start(group)
     gradients = checked(bucket.buffer())
     world._comm.call_at("all_reduce", gradients.data_ptr(), gradients.numel(), ELEMENTS[gradients.dtype], "mean")
     future: Future[torch.Tensor] = Future()
@@ -32,5 +35,5 @@ def all_reduce_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) ->
 
 def _start(group: dist.ProcessGroup) -> Comm:
     store = dist.PrefixStore("unisono-hook", group.get_group_store())
-    world = from_store(store, group.rank(), group.size(), name=group.group_name)
-    return _worlds.setdefault(group.group_name, world)
+    _worlds[group] = from_store(store, group.rank(), group.size(), name=group.group_name)
+    return _worlds[group]

@@ -44,7 +44,7 @@ class Messages:
 
     def _work(self, message: Message, overdue: str) -> Work:
         limit = self.timeout.total_seconds()
-        self._deadlines.add(limit, message, TimeoutError(f"{overdue} within {limit:g} s"))
+        self._deadlines.add(limit, message, f"{overdue} within {limit:g} s")
         return message
 
     def close(self) -> None:

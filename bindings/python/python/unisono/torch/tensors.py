@@ -88,6 +88,12 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(wide).contiguous()
 
 
+def give_back(buffer: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copies the result of a call to the tensor that its buffer stands for, unless that is the tensor itself."""
+    if buffer is not tensor:
+        tensor.copy_(buffer)
+
+
 def element(tensor: torch.Tensor) -> tuple[str, int]:
     """The element type and the number of elements of a tensor that is only moved: bytes where the library has no such type."""
     name = ELEMENTS.get(tensor.dtype)

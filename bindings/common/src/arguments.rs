@@ -1,0 +1,79 @@
+//! Checks of what programs pass. Errors are texts.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use unisono::Choice;
+
+/// The number of a rank; `what` it is in the call.
+///
+/// # Errors
+/// If it is not one of `ranks`.
+pub fn rank<N: Copy + Display + TryInto<usize>>(
+    number: N,
+    ranks: usize,
+    what: &str,
+) -> Result<usize, String> {
+    let found = number.try_into().ok().filter(|&rank| rank < ranks);
+    found.ok_or_else(|| format!("the {what} is {number}, in a communicator of {ranks} ranks"))
+}
+
+/// The number of another rank than this one, `own`.
+///
+/// # Errors
+/// As [`rank`], and if it is this one.
+pub fn other<N: Copy + Display + TryInto<usize>>(
+    number: N,
+    (own, ranks): (usize, usize),
+    what: &str,
+) -> Result<usize, String> {
+    let other = rank(number, ranks, what)?;
+    if other == own { Err(format!("the {what} is {other}, which is this rank")) } else { Ok(other) }
+}
+
+/// The numbers of the ranks of a group.
+///
+/// # Errors
+/// As [`rank`], and if one is there twice.
+pub fn members<N: Copy + Display + TryInto<usize>>(
+    numbers: &[N],
+    ranks: usize,
+) -> Result<Vec<usize>, String> {
+    let mut members = Vec::with_capacity(numbers.len());
+    for &number in numbers {
+        let member = rank(number, ranks, "member of a group")?;
+        if members.contains(&member) {
+            return Err(format!("rank {member} is twice in a group"));
+        }
+        members.push(member);
+    }
+    Ok(members)
+}
+
+/// The number of words that hold so many bytes.
+///
+/// # Errors
+/// If there cannot be so many.
+pub fn words(size_bytes: usize) -> Result<usize, String> {
+    if size_bytes > isize::MAX as usize - size_of::<u64>() {
+        return Err(format!("{size_bytes} bytes exceed the address space"));
+    }
+    Ok(size_bytes.div_ceil(size_of::<u64>()))
+}
+
+/// The algorithm with this name.
+///
+/// # Errors
+/// If there is none.
+pub fn choice(name: &str) -> Result<Choice, String> {
+    name.parse().map_err(|error: unisono::select::InvalidChoice| error.to_string())
+}
+
+/// A timeout in seconds.
+///
+/// # Errors
+/// If it is not above 0.
+pub fn timeout(seconds: f64) -> Result<Duration, String> {
+    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
+    timeout.ok_or_else(|| format!("a timeout of {seconds} s: it must be above 0"))
+}

@@ -1,0 +1,66 @@
+//! Settings of a world, and options of a call, as far as programs set them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use unisono::{Builder, Choice, Communicator, Unisono};
+
+/// Settings of a world.
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// [`Builder::algorithm`].
+    pub algorithm: Option<Choice>,
+    /// [`Builder::tuning`].
+    pub tuning: Option<PathBuf>,
+    /// [`Builder::timeout`].
+    pub timeout: Option<Duration>,
+}
+
+impl Settings {
+    /// The builder of a world with these settings.
+    pub fn builder(self) -> Builder {
+        let mut builder = Unisono::builder();
+        if let Some(choice) = self.algorithm {
+            builder = builder.algorithm(choice);
+        }
+        if let Some(file) = self.tuning {
+            builder = builder.tuning(file);
+        }
+        if let Some(timeout) = self.timeout {
+            builder = builder.timeout(timeout);
+        }
+        builder
+    }
+}
+
+/// Options of one call.
+#[derive(Debug, Default)]
+pub struct Options<'a> {
+    /// [`unisono::CallBuilder::algorithm`].
+    pub algorithm: Option<Choice>,
+    /// [`unisono::CallBuilder::label`].
+    pub label: Option<&'a str>,
+    /// [`unisono::CallBuilder::timeout`].
+    pub timeout: Option<Duration>,
+}
+
+impl Options<'_> {
+    /// Makes a call with these options.
+    pub fn call<R>(self, comm: &mut Communicator, make: impl FnOnce(&mut Communicator) -> R) -> R {
+        let Self { algorithm, label, timeout } = self;
+        if algorithm.is_none() && label.is_none() && timeout.is_none() {
+            return make(comm);
+        }
+        let mut call = comm.call();
+        if let Some(choice) = algorithm {
+            call = call.algorithm(choice);
+        }
+        if let Some(label) = label {
+            call = call.label(label);
+        }
+        if let Some(timeout) = timeout {
+            call = call.timeout(timeout);
+        }
+        make(&mut call)
+    }
+}
