@@ -55,7 +55,7 @@ fn trials(installed: &Arc<Installed>) -> Vec<Trial> {
 impl Installed {
     fn install(&self) {
         let mut install = Command::new(root().join("scripts/install-preload"));
-        let (target, profile) = target_and_profile();
+        let (target, profile) = launch::target_and_profile();
         install.arg("--prefix").arg(self.0.path()).args(["--profile", &profile]);
         install.env("CARGO_TARGET_DIR", target);
         launch::run(install, TO_BUILD).expect_success();
@@ -98,15 +98,6 @@ impl Installed {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// The folder of builds, and the profile that this test is built with: so nothing is built twice.
-fn target_and_profile() -> (PathBuf, String) {
-    let test = std::env::current_exe().expect("a program knows its path");
-    let of_profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
-    let name = of_profile.file_name().and_then(|name| name.to_str()).expect("a profile has a name");
-    let profile = if name == "debug" { "dev" } else { name };
-    (of_profile.parent().expect("profiles are in a folder").to_owned(), profile.to_owned())
 }
 
 fn is_right(ended: Ended, ranks: usize) -> Ended {

@@ -85,7 +85,7 @@ impl Installed {
     fn new() -> Self {
         let installed = Self(tempfile::tempdir().unwrap());
         let mut install = Command::new(root().join("scripts/install-c"));
-        let (target, profile) = target_and_profile();
+        let (target, profile) = launch::target_and_profile();
         install
             .arg("--prefix")
             .arg(installed.0.path())
@@ -133,15 +133,6 @@ fn root() -> PathBuf {
 
 fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-/// The folder of builds, and the profile that this test is built with: so nothing is built twice.
-fn target_and_profile() -> (PathBuf, String) {
-    let test = std::env::current_exe().expect("a program knows its path");
-    let of_profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
-    let name = of_profile.file_name().and_then(|name| name.to_str()).expect("a profile has a name");
-    let profile = if name == "debug" { "dev" } else { name };
-    (of_profile.parent().expect("profiles are in a folder").to_owned(), profile.to_owned())
 }
 
 fn everything(installed: &Installed, options: &[&str], ranks: usize, meet_in: &str) -> Result<(), Failed> {

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, channel};
@@ -29,6 +30,15 @@ impl Ended {
 /// The launcher: `mpirun`, or the command in `UNISONO_TEST_MPIRUN`, for a build with another MPI than the default one.
 pub fn launcher() -> String {
     std::env::var("UNISONO_TEST_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
+}
+
+/// The folder of builds, and the profile that this test is built with: so a script that a test starts builds nothing twice.
+pub fn target_and_profile() -> (PathBuf, String) {
+    let test = std::env::current_exe().expect("a program knows its path");
+    let of_profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
+    let name = of_profile.file_name().and_then(|name| name.to_str()).expect("a profile has a name");
+    let profile = if name == "debug" { "dev" } else { name };
+    (of_profile.parent().expect("profiles are in a folder").to_owned(), profile.to_owned())
 }
 
 /// Whether the launcher is Open MPI's.
