@@ -113,8 +113,8 @@ struct settings {
 /* Reductions of floating-point numbers. */
 #define FLOATS (1U << 8)
 
-/* Ends the program if the setting is not valid. */
-struct settings settings_read(void);
+/* What all ranks of MPI_COMM_WORLD have set; all call it. Ends the job if one has set what is not valid. */
+struct settings settings_agreed(void);
 
 /* worlds.c: which communicator has a world. */
 

@@ -46,23 +46,28 @@ static void refuse(const char *name)
     for (int i = 0; i < REDUCTIONS; i++)
         fprintf(stderr, " %s", REDUCTION_NAMES[i].name);
     fputc('\n', stderr);
-    PMPI_Abort(MPI_COMM_WORLD, 2);
 }
 
-struct settings settings_read(void)
+/* The setting of this rank; false if it is not valid, which is said. */
+static bool read_own(struct settings *settings)
 {
     const char *text = getenv("UNISONO_ACCELERATE");
     const struct settings all = { (1U << FUNCTIONS) - 1, 0, ~0U };
+    *settings = all;
     if (text == NULL || *text == '\0')
-        return all;
-    if (strcmp(text, "off") == 0)
-        return (struct settings){ 0, 0, 0 };
+        return true;
     struct settings chosen = { 0, 0, 0 }, left = { 0, 0, 0 };
+    *settings = chosen;
+    if (strcmp(text, "off") == 0)
+        return true;
+    bool is_valid = true;
     char *names = strdup(text), *rest = NULL;
     for (char *name = strtok_r(names, ", ", &rest); name != NULL; name = strtok_r(NULL, ", ", &rest)) {
         bool is_left = *name == '-';
-        if (!add(is_left ? &left : &chosen, name + is_left))
+        if (!add(is_left ? &left : &chosen, name + is_left)) {
             refuse(name);
+            is_valid = false;
+        }
     }
     free(names);
     /* A list of functions says nothing of reductions, nor of their types; and the other way round. */
@@ -71,5 +76,19 @@ struct settings settings_read(void)
         chosen.functions = all.functions;
     if ((chosen.reductions & ~FLOATS) == 0)
         chosen.reductions = all.reductions;
-    return (struct settings){ chosen.functions & ~left.functions, chosen.named, (chosen.reductions | FLOATS) & ~left.reductions };
+    *settings = (struct settings){ chosen.functions & ~left.functions, chosen.named, (chosen.reductions | FLOATS) & ~left.reductions };
+    return is_valid;
+}
+
+struct settings settings_agreed(void)
+{
+    struct settings own;
+    unsigned of_all[4] = { read_own(&own), own.functions, own.named, own.reductions };
+    PMPI_Allreduce(MPI_IN_PLACE, of_all, 4, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
+    if (!of_all[0]) {
+        /* By MPI_Abort, MPICH's mpirun may lose what was written before. */
+        PMPI_Finalize();
+        exit(2);
+    }
+    return (struct settings){ of_all[1], of_all[2], of_all[3] };
 }

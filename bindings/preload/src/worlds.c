@@ -70,8 +70,7 @@ static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
 void worlds_begin(void)
 {
     types_begin();
-    settings = settings_read();
-    PMPI_Allreduce(MPI_IN_PLACE, &settings, 3, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
+    settings = settings_agreed();
     progress_begin();
     report_begin();
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, comm_is_freed, &of_comm, NULL);
