@@ -16,6 +16,7 @@ mod halves;
 mod lanes;
 #[allow(unsafe_code, reason = "functions of instructions that not every processor has")]
 mod level;
+pub mod low_rank;
 mod number;
 mod passes;
 

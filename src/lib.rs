@@ -34,6 +34,7 @@ mod call;
 mod codes;
 mod collective;
 mod communicator;
+pub mod compress;
 pub mod config;
 #[cfg(feature = "nccl")]
 mod device;
@@ -95,7 +96,9 @@ pub use mpi;
 pub mod internals {
     #[cfg(feature = "nccl")]
     pub use crate::bench::parts::{Alone, Way, copy_in_segments, nccl_all_reduce};
-    pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel};
+    pub use crate::kernels::{
+        Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel, low_rank,
+    };
     pub use crate::system::{AvailableMemory, host, text};
 }
 

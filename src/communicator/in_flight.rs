@@ -206,8 +206,16 @@ impl Communicator {
         })
     }
 
+    /// Runs `work` on this thread, after all calls in flight. If it fails, so does this communicator.
+    pub(crate) fn work<R>(&mut self, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        let engine = self.seat.engine();
+        engine.check_alive()?;
+        let done = work();
+        engine.settle(done)
+    }
+
     /// Runs `work` on the communication thread, after all calls in flight.
-    pub(super) fn work_async<B: Send + 'static>(
+    pub(crate) fn work_async<B: Send + 'static>(
         &mut self,
         buffer: B,
         work: impl FnOnce(&mut Engine, &Options, &mut B) -> Result<()> + Send + 'static,

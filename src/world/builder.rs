@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use unisono_collectives::Rank;
+use unisono_collectives::{Rank, Topology};
 
 use super::{on_threads, over_processes, over_threads};
 use crate::communicator::Communicator;
@@ -58,6 +58,7 @@ pub struct Builder {
     timeout: Option<Duration>,
     tuning: Option<PathBuf>,
     on_failure: OnFailure,
+    nodes: Option<Topology>,
     ignores_environment: bool,
     bootstrap: Option<Box<dyn Bootstrap>>,
     /// Why this rank refuses to take part.
@@ -83,6 +84,11 @@ impl Builder {
     /// What a failure does to this program. By default calls return errors, and no process ends.
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
+    }
+
+    /// Declares the nodes of the ranks, so that algorithms with levels can be tried on one machine (`UNISONO_NODES`).
+    pub fn nodes(self, nodes: Topology) -> Self {
+        Self { nodes: Some(nodes), ..self }
     }
 
     /// The bootstrap by which ranks find each other, for [`Builder::processes`] and [`Builder::detect`].
@@ -113,6 +119,9 @@ impl Builder {
         }
         if let Some(timeout) = self.timeout {
             (config.timeout, config.first_timeout) = (timeout, timeout);
+        }
+        if let Some(nodes) = &self.nodes {
+            config.nodes = Some(nodes.clone());
         }
         if let Some(file) = &self.tuning {
             config.tuning = Some(file.clone());

@@ -1,0 +1,262 @@
+//! All-reduces of gradients that send fewer bytes between nodes, and remember what they have not sent.
+//!
+//! Within a node values are summed as they are; the leaders of the nodes exchange the sums encoded. What an encoding leaves out, a
+//! leader keeps, and adds to what it sends next (*error feedback*): late, but nothing is lost.
+//!
+//! **Source** of error feedback: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel
+//! distributed training of speech DNNs", Interspeech 2014; Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and
+//! other gradient compression schemes", ICML 2019.
+
+use std::fmt;
+use std::ops::DerefMut;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::communicator::Communicator;
+use crate::error::Result;
+use crate::kernels::ReduceOp;
+use crate::request::Request;
+
+mod power_sgd;
+
+use power_sgd::PowerSgd;
+
+/// How gradients are encoded between nodes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Compression {
+    /// Matrices as products of two thin ones. Vectors, and matrices of which that would not save half, travel as they are.
+    ///
+    /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
+    /// NeurIPS 2019.
+    PowerSgd {
+        /// The columns of a thin matrix, at least 1.
+        rank: usize,
+    },
+}
+
+/// The text names no compression.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no compression is called {0:?}; there is powersgd:RANK, of a rank from 1 to {MOST_RANK}")]
+pub struct UnknownCompression(String);
+
+/// The highest rank of PowerSGD: more loses to formats that keep every element.
+const MOST_RANK: usize = 64;
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PowerSgd { rank } => f.pad(&format!("powersgd:{rank}")),
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = UnknownCompression;
+
+    fn from_str(text: &str) -> std::result::Result<Self, UnknownCompression> {
+        let (name, value) = text.split_once(':').unwrap_or((text, ""));
+        let found = match name {
+            "powersgd" => {
+                let rank = value.parse().ok().filter(|rank| (1..=MOST_RANK).contains(rank));
+                rank.map(|rank| Self::PowerSgd { rank })
+            }
+            _ => None,
+        };
+        found.ok_or_else(|| UnknownCompression(text.to_owned()))
+    }
+}
+
+/// The two levels of a world of several nodes: the ranks of this rank's node, and the leaders of all nodes. Compressors share it.
+#[derive(Debug, Clone)]
+pub struct Levels(Option<Arc<Mutex<Groups>>>);
+
+#[derive(Debug)]
+struct Groups {
+    /// The ranks of this rank's node, if it has others.
+    node: Option<Communicator>,
+    /// The leaders, on each of them.
+    leaders: Option<Communicator>,
+}
+
+impl Levels {
+    /// Splits the world. All ranks call it.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`].
+    pub fn of(comm: &mut Communicator) -> Result<Self> {
+        let topology = comm.topology();
+        if topology.nodes() == 1 {
+            return Ok(Self(None));
+        }
+        let node = topology.node_of(comm.rank());
+        let is_leader = topology.local_rank(comm.rank()) == 0;
+        let has_others = topology.node(node).ranks() > 1;
+        // A rank that is alone on its node needs no group for it.
+        let node = comm.split(has_others.then_some(node), 0)?;
+        let leaders = comm.split(is_leader.then_some(0), 0)?;
+        Ok(Self(Some(Arc::new(Mutex::new(Groups { node, leaders })))))
+    }
+}
+
+/// Sums arrays of one size and meaning, the gradients of some parameters for example, in fewer bytes between nodes.
+///
+/// All ranks end with the same bits. Where all ranks share a node, this is an all-reduce. Values that are not finite make the result
+/// so, as they would without compression, and spoil the residual.
+///
+/// ```
+/// use unisono::compress::{Compression, Compressor, Levels};
+/// use unisono::{Topology, Unisono};
+///
+/// let two_nodes = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+/// let ended = two_nodes.on_threads(2, |mut comm| -> unisono::Result<()> {
+///     let levels = Levels::of(&mut comm)?;
+///     // A matrix and a vector, one after the other.
+///     let compression = Compression::PowerSgd { rank: 1 };
+///     let compressor = Compressor::new(&levels, compression, &[&[8, 16], &[16]]);
+///     let mut gradients = vec![1.0; 8 * 16 + 16];
+///     compressor.all_reduce(&mut comm, &mut gradients)?;
+///     // This matrix is of rank 1.
+///     assert!(gradients.iter().all(|sum| (sum - 2.0).abs() < 1e-5));
+///     Ok(())
+/// })?;
+/// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+/// # Ok::<(), unisono::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Compressor {
+    levels: Levels,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    encoder: Box<dyn Encoder>,
+    /// What this rank has not sent yet: an element for each of the array's. Zeros on ranks that are not leaders.
+    residual: Vec<f32>,
+    /// Whether the residual was restored, and not used since.
+    is_restored: bool,
+}
+
+/// An encoding, and what it remembers besides the residual.
+trait Encoder: fmt::Debug + Send {
+    /// Replaces the values by the sum of all leaders' values and residuals, as far as they are sent, and the residual by the
+    /// rest of this leader's.
+    fn all_reduce(
+        &mut self,
+        leaders: &mut Communicator,
+        values: &mut [f32],
+        residual: &mut [f32],
+    ) -> Result<()>;
+
+    /// What is the same on all leaders.
+    fn memory(&mut self) -> &mut [f32];
+}
+
+impl Compressor {
+    /// A compressor for arrays that hold tensors of these shapes, row-major, one after the other. All ranks create it with the same
+    /// arguments.
+    pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
+        let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let encoder = match compression {
+            Compression::PowerSgd { rank } => Box::new(PowerSgd::new(rank, shapes)),
+        };
+        let state = State { encoder, residual: vec![0.0; count], is_restored: false };
+        Self { levels: levels.clone(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Leaves the sum of all ranks' values on every rank. All ranks call it.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// # Panics
+    /// If the array does not have the size of the shapes.
+    pub fn all_reduce(&self, comm: &mut Communicator, values: &mut [f32]) -> Result<()> {
+        match &self.levels.0 {
+            Some(levels) => comm.work(|| self.run(levels, values)),
+            None => {
+                self.settle_debt(values);
+                comm.all_reduce(values, ReduceOp::Sum).map(drop)
+            }
+        }
+    }
+
+    /// The same on the communication thread, as [`Communicator::all_reduce_async`].
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`].
+    ///
+    /// # Panics
+    /// As [`Compressor::all_reduce`].
+    pub fn all_reduce_async<B>(&self, comm: &mut Communicator, mut values: B) -> Result<Request<B>>
+    where
+        B: DerefMut<Target = [f32]> + Send + 'static,
+    {
+        let Some(levels) = self.levels.0.clone() else {
+            self.settle_debt(&mut values);
+            return comm.all_reduce_async(values, ReduceOp::Sum);
+        };
+        let compressor = self.clone();
+        comm.work_async(values, move |engine, _, values| {
+            let done = compressor.run(&levels, values);
+            engine.settle(done)
+        })
+    }
+
+    fn run(&self, levels: &Mutex<Groups>, values: &mut [f32]) -> Result<()> {
+        let State { encoder, residual, .. } = &mut *lock(&self.state);
+        assert_eq!(values.len(), residual.len(), "an array of the size of the shapes");
+        let Groups { node, leaders } = &mut *lock(levels);
+        if let Some(node) = node {
+            node.reduce(values, ReduceOp::Sum, 0)?;
+        }
+        if let Some(leaders) = leaders {
+            encoder.all_reduce(leaders, values, residual)?;
+        }
+        if let Some(node) = node {
+            node.broadcast(values, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a residual that was restored where nothing is compressed any more.
+    fn settle_debt(&self, values: &mut [f32]) {
+        let state = &mut *lock(&self.state);
+        if std::mem::take(&mut state.is_restored) {
+            values.iter_mut().zip(&state.residual).for_each(|(value, residual)| *value += residual);
+            state.residual.fill(0.0);
+        }
+    }
+
+    /// What this rank, the leader of its node, has not sent yet: an element for each of the array's. To be saved in a checkpoint, and
+    /// [restored](Self::restore). Waits for the call in flight.
+    pub fn residual(&self) -> Vec<f32> {
+        lock(&self.state).residual.clone()
+    }
+
+    /// What the encoding remembers besides, the same on all leaders. Waits for the call in flight.
+    pub fn memory(&self) -> Vec<f32> {
+        lock(&self.state).encoder.memory().to_vec()
+    }
+
+    /// Restores the residual of this rank, the leader of its node, and what the encoding remembered.
+    ///
+    /// The sum of all residuals matters, not which leader has which: at another number of nodes, add up those of nodes that are gone.
+    ///
+    /// # Panics
+    /// If they do not have the sizes of [`residual`](Self::residual) and [`memory`](Self::memory).
+    pub fn restore(&self, residual: &[f32], memory: &[f32]) {
+        let mut state = lock(&self.state);
+        state.is_restored = true;
+        state.residual.copy_from_slice(residual);
+        state.encoder.memory().copy_from_slice(memory);
+    }
+}
+
+/// Locks a mutex. If a thread has panicked with it, its world has failed, and what is behind it is not used again.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! Matrices as products of two thin ones.
+
+use std::ops::Range;
+
+use super::Encoder;
+use crate::communicator::Communicator;
+use crate::error::Result;
+use crate::kernels::ReduceOp;
+use crate::kernels::low_rank::{orthonormalize, project, project_back, reconstruct};
+
+/// PowerSGD's state: the right factors, which start the next power iteration where the last one ended.
+#[derive(Debug)]
+pub(super) struct PowerSgd {
+    rank: usize,
+    matrices: Vec<Matrix>,
+    /// What travels as it is.
+    plain: Vec<Range<usize>>,
+    /// The left factors of all matrices, then everything that travels as it is.
+    left: Vec<f32>,
+    /// The right factors of all matrices: this leader's.
+    right: Vec<f32>,
+    /// Those of all leaders, summed: what the next iteration starts from.
+    sum: Vec<f32>,
+}
+
+/// A matrix, and its factors.
+#[derive(Debug)]
+struct Matrix {
+    values: Range<usize>,
+    left: Range<usize>,
+    right: Range<usize>,
+}
+
+impl PowerSgd {
+    pub(super) fn new(rank: usize, shapes: &[&[usize]]) -> Self {
+        let (mut matrices, mut plain) = (Vec::new(), Vec::new());
+        let (mut values, mut left, mut right) = (0, 0, 0);
+        for shape in shapes {
+            let count = shape.iter().product::<usize>();
+            let rows = shape.first().copied().unwrap_or(1).max(1);
+            let columns = count / rows;
+            let range = values..values + count;
+            values = range.end;
+            if 2 * rank * (rows + columns) > count {
+                plain.push(range);
+                continue;
+            }
+            let factors = (left + rank * rows, right + rank * columns);
+            matrices.push(Matrix { values: range, left: left..factors.0, right: right..factors.1 });
+            (left, right) = factors;
+        }
+        left += plain.iter().map(Range::len).sum::<usize>();
+        let mut sum = vec![0.0; right];
+        // Any start will do that is the same on all ranks.
+        randomize(&mut sum, 0);
+        Self { rank, matrices, plain, left: vec![0.0; left], right: vec![0.0; right], sum }
+    }
+
+    /// What travels as it is, and where in `left`.
+    fn plain(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + use<> {
+        let mut start = self.matrices.last().map_or(0, |last| last.left.end);
+        self.plain.clone().into_iter().map(move |range| {
+            let place = start..start + range.len();
+            start = place.end;
+            (range, place)
+        })
+    }
+}
+
+impl Encoder for PowerSgd {
+    fn all_reduce(
+        &mut self,
+        leaders: &mut Communicator,
+        values: &mut [f32],
+        residual: &mut [f32],
+    ) -> Result<()> {
+        for Matrix { values: range, left, right } in &self.matrices {
+            let (residual, gradient) = (&mut residual[range.clone()], &values[range.clone()]);
+            project(residual, gradient, &self.sum[right.clone()], &mut self.left[left.clone()], self.rank);
+        }
+        for (range, place) in self.plain() {
+            self.left[place].copy_from_slice(&values[range]);
+        }
+        leaders.all_reduce(&mut self.left, ReduceOp::Sum)?;
+        for (range, place) in self.plain() {
+            values[range].copy_from_slice(&self.left[place]);
+        }
+        let mut lost = Vec::new();
+        for Matrix { values: range, left, right } in &self.matrices {
+            let left = &mut self.left[left.clone()];
+            let columns = right.len() / self.rank;
+            let dependent = orthonormalize(left, self.rank);
+            lost.extend(
+                dependent
+                    .into_iter()
+                    .map(|vector| right.start + vector * columns..right.start + (vector + 1) * columns),
+            );
+            project_back(&residual[range.clone()], left, &mut self.right[right.clone()], self.rank);
+        }
+        self.sum.copy_from_slice(&self.right);
+        leaders.all_reduce(&mut self.sum, ReduceOp::Sum)?;
+        for Matrix { values: range, left, right } in &self.matrices {
+            let (residual, gradient) = (&mut residual[range.clone()], &mut values[range.clone()]);
+            let (own, sum) = (&self.right[right.clone()], &self.sum[right.clone()]);
+            reconstruct(residual, gradient, &self.left[left.clone()], own, sum, self.rank);
+        }
+        // A vector that was lost would stay zero for ever.
+        for vector in lost {
+            let seed = vector.start as u64 + 1;
+            randomize(&mut self.sum[vector], seed);
+        }
+        Ok(())
+    }
+
+    fn memory(&mut self) -> &mut [f32] {
+        &mut self.sum
+    }
+}
+
+/// Directions that a gradient is unlikely to be orthogonal to.
+fn randomize(values: &mut [f32], seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    values.iter_mut().for_each(|value| *value = random.f32() - 0.5);
+}

@@ -1,0 +1,158 @@
+//! What is sent and what is kept, over declared nodes.
+
+use super::*;
+use crate::world::Unisono;
+use unisono_collectives::Topology;
+
+/// A matrix that is worth it, one that is not, and a vector.
+const SHAPES: [&[usize]; 3] = [&[24, 40], &[3, 2], &[17]];
+const COUNT: usize = 24 * 40 + 3 * 2 + 17;
+const ALL: [Compression; 2] = [Compression::PowerSgd { rank: 1 }, Compression::PowerSgd { rank: 4 }];
+const NODES: [&[usize]; 5] = [&[1, 1], &[2, 1], &[2, 2], &[1, 1, 1], &[1, 3, 2]];
+
+fn gradients(rank: usize, step: u64) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(100 * rank as u64 + step);
+    (0..COUNT).map(|_| random.f32() - 0.5).collect()
+}
+
+/// The gradients that each rank ends with in each step, and its compressor.
+fn reduced(
+    nodes: &[usize],
+    compression: Compression,
+    steps: u64,
+    is_async: bool,
+) -> Vec<(Vec<Vec<f32>>, Compressor)> {
+    let ranks = nodes.iter().sum();
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+    let ended = world.on_threads(ranks, |mut comm| -> Result<_> {
+        let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &SHAPES);
+        let mut results = Vec::new();
+        for step in 0..steps {
+            let mut values = gradients(comm.rank(), step);
+            if is_async {
+                values = compressor.all_reduce_async(&mut comm, values)?.wait()?;
+            } else {
+                compressor.all_reduce(&mut comm, &mut values)?;
+            }
+            results.push(values);
+        }
+        comm.barrier()?;
+        Ok((results, compressor))
+    });
+    ended.unwrap().into_iter().map(Result::unwrap).collect()
+}
+
+#[test]
+fn what_is_not_sent_is_kept() {
+    for (nodes, compression) in
+        NODES.into_iter().flat_map(|nodes| ALL.map(|compression| (nodes, compression)))
+    {
+        const STEPS: u64 = 5;
+        let ended = reduced(nodes, compression, STEPS, false);
+        assert!(
+            ended.iter().all(|(results, _)| *results == ended[0].0),
+            "all ranks hold the same: {nodes:?}"
+        );
+        for index in 0..COUNT {
+            let all = (0..ended.len()).flat_map(|rank| (0..STEPS).map(move |step| (rank, step)));
+            let given: f64 = all.map(|(rank, step)| f64::from(gradients(rank, step)[index])).sum();
+            let arrived: f64 = ended[0].0.iter().map(|result| f64::from(result[index])).sum();
+            let kept: f64 = ended.iter().map(|(_, rank)| f64::from(rank.residual()[index])).sum();
+            let off = (given - arrived - kept).abs();
+            assert!(
+                off < 1e-4,
+                "{compression} over {nodes:?}, element {index}: {given}, {arrived} and {kept}"
+            );
+        }
+    }
+}
+
+#[test]
+fn beside_and_in_turn_give_the_same_bits() {
+    for compression in ALL {
+        let [beside, in_turn] = [true, false].map(|is_async| reduced(&[2, 1], compression, 3, is_async));
+        assert!(beside.iter().zip(&in_turn).all(|(beside, in_turn)| beside.0 == in_turn.0), "{compression}");
+    }
+}
+
+#[test]
+fn on_one_node_nothing_is_compressed() {
+    for compression in ALL {
+        for (results, compressor) in reduced(&[3], compression, 1, false) {
+            let sums = (0..COUNT).map(|index| (0..3).map(|rank| gradients(rank, 0)[index]).sum::<f32>());
+            assert!(results[0].iter().zip(sums).all(|(found, sum)| (found - sum).abs() < 1e-6));
+            assert!(compressor.residual().iter().all(|&value| value == 0.0));
+        }
+    }
+}
+
+#[test]
+fn a_restored_compressor_goes_on_with_the_same_bits() {
+    for compression in ALL {
+        let undisturbed = reduced(&[1, 1], compression, 4, false);
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+        let resumed = world.on_threads(2, |mut comm| -> Result<_> {
+            let levels = Levels::of(&mut comm)?;
+            let mut last = Vec::new();
+            let mut saved: Option<(Vec<f32>, Vec<f32>)> = None;
+            for step in 0..4 {
+                let compressor = Compressor::new(&levels, compression, &SHAPES);
+                if let Some((residual, memory)) = saved {
+                    compressor.restore(&residual, &memory);
+                }
+                last = gradients(comm.rank(), step);
+                compressor.all_reduce(&mut comm, &mut last)?;
+                saved = Some((compressor.residual(), compressor.memory()));
+            }
+            Ok(last)
+        });
+        for (resumed, undisturbed) in resumed.unwrap().into_iter().zip(undisturbed) {
+            assert!(resumed.unwrap() == undisturbed.0[3], "{compression}");
+        }
+    }
+}
+
+#[test]
+fn a_residual_is_not_lost_where_nothing_is_compressed_any_more() {
+    let residual = vec![0.25; COUNT];
+    let ended = crate::threads(2, |mut comm| -> Result<_> {
+        let compressor = Compressor::new(&Levels::of(&mut comm)?, ALL[0], &SHAPES);
+        if comm.rank() == 0 {
+            compressor.restore(&residual, &compressor.memory());
+        }
+        let mut results = [vec![1.0; COUNT], vec![1.0; COUNT]];
+        results.iter_mut().try_for_each(|values| compressor.all_reduce(&mut comm, values))?;
+        Ok(results)
+    });
+    for [first, second] in ended.into_iter().map(Result::unwrap) {
+        assert!(first.iter().all(|&value| value == 2.25) && second.iter().all(|&value| value == 2.0));
+    }
+}
+
+#[test]
+fn what_is_not_finite_arrives() {
+    for compression in ALL {
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+        let ended = world.on_threads(2, |mut comm| -> Result<_> {
+            let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &SHAPES);
+            let mut values = gradients(comm.rank(), 0);
+            if comm.rank() == 1 {
+                values[100] = f32::NAN;
+            }
+            compressor.all_reduce(&mut comm, &mut values)?;
+            Ok(values[100])
+        });
+        assert!(ended.unwrap().into_iter().all(|value| value.unwrap().is_nan()), "{compression}");
+    }
+}
+
+#[test]
+fn names_are_read_as_they_are_written() {
+    for compression in ALL {
+        assert_eq!(compression.to_string().parse(), Ok(compression));
+    }
+    for wrong in ["powersgd", "powersgd:0", "powersgd:65", "powersgd:x", "int9", ""] {
+        let error = wrong.parse::<Compression>().unwrap_err().to_string();
+        assert!(error.contains("powersgd:RANK"), "{error}");
+    }
+}

@@ -1,0 +1,124 @@
+//! The passes against plain loops, and what the factors of one node say of its matrix.
+
+use super::*;
+
+/// Values in [-1, 1), not exact.
+fn random(count: usize, seed: u64) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| random.f32() * 2.0 - 1.0).collect()
+}
+
+/// Sizes that are and are not multiples of what is worked on at a time, with every kind of group.
+const CASES: [(usize, usize, usize); 6] =
+    [(1, 1, 1), (5, 3, 2), (8, 32, 4), (33, 17, 3), (19, 50, 7), (64, 10, 9)];
+
+fn assert_near(found: &[f32], expected: impl IntoIterator<Item = f64>) {
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!((f64::from(*found) - expected).abs() < 1e-4, "{index}: {found} and {expected}");
+    }
+}
+
+/// `sum over j of a(j) * b(j)`.
+fn sum_of(count: usize, term: impl Fn(usize) -> f64) -> f64 {
+    (0..count).map(term).sum()
+}
+
+#[test]
+fn passes_are_products_of_matrices() {
+    for (rows, columns, rank) in CASES {
+        let [gradient, before] = [1, 2].map(|seed| random(rows * columns, seed));
+        let [right, sum] = [3, 4].map(|seed| random(rank * columns, seed));
+        let mut residual = before.clone();
+        let mut left = vec![f32::NAN; rank * rows];
+        project(&mut residual, &gradient, &right, &mut left, rank);
+        let at = |values: &[f32], index: usize| f64::from(values[index]);
+        assert_near(&residual, (0..rows * columns).map(|index| at(&before, index) + at(&gradient, index)));
+        let product = |index: usize| {
+            let (vector, row) = (index / rows, index % rows);
+            sum_of(columns, |column| {
+                at(&residual, row * columns + column) * at(&right, vector * columns + column)
+            })
+        };
+        assert_near(&left, (0..rank * rows).map(product));
+
+        let mut back = vec![f32::NAN; rank * columns];
+        project_back(&residual, &left, &mut back, rank);
+        let product = |index: usize| {
+            let (vector, column) = (index / columns, index % columns);
+            sum_of(rows, |row| at(&residual, row * columns + column) * at(&left, vector * rows + row))
+        };
+        let scale = back.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+        let scaled: Vec<_> = back.iter().map(|value| value / scale).collect();
+        assert_near(&scaled, (0..rank * columns).map(|index| product(index) / f64::from(scale)));
+
+        let (mut left_over, mut decoded) = (residual.clone(), gradient);
+        let left = random(rank * rows, 5);
+        reconstruct(&mut left_over, &mut decoded, &left, &right, &sum, rank);
+        let product = |factor: &[f32], index: usize| {
+            let (row, column) = (index / columns, index % columns);
+            sum_of(rank, |vector| at(&left, vector * rows + row) * at(factor, vector * columns + column))
+        };
+        assert_near(&decoded, (0..rows * columns).map(|index| product(&sum, index)));
+        let expected = (0..rows * columns).map(|index| at(&residual, index) - product(&right, index));
+        assert_near(&left_over, expected);
+    }
+}
+
+#[test]
+fn all_levels_give_the_same_bits() {
+    for (rows, columns, rank) in CASES {
+        let gradient = random(rows * columns, 1);
+        let right = random(rank * columns, 2);
+        let results = Level::available().map(|level| {
+            let (mut residual, mut left) = (random(rows * columns, 3), vec![0.0; rank * rows]);
+            let beside = Projected { gradient: &gradient, right: &right, left: &mut left, rank };
+            level.compiled::<Project>()(bytemuck::cast_slice_mut(&mut residual), beside);
+            let mut back = vec![0.0; rank * columns];
+            let beside = Back { matrix: &residual, left: &left, rank };
+            level.compiled::<ProjectBack>()(bytemuck::cast_slice_mut(&mut back), beside);
+            let mut decoded = vec![0.0; rows * columns];
+            let beside =
+                Reconstructed { gradient: &mut decoded, left: &left, right: &right, sum: &back, rank };
+            level.compiled::<Reconstruct>()(bytemuck::cast_slice_mut(&mut residual), beside);
+            [residual, left, back, decoded].concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        });
+        let results: Vec<_> = results.collect();
+        assert!(results.iter().all(|result| *result == results[0]), "{rows} x {columns}, rank {rank}");
+    }
+}
+
+#[test]
+fn orthonormal_vectors_span_what_they_did() {
+    let (size, rank) = (37, 5);
+    let mut factor = random(size * rank, 9);
+    // The third depends on the first two.
+    for index in 0..size {
+        factor[2 * size + index] = 3.0 * factor[index] - factor[size + index];
+    }
+    assert_eq!(orthonormalize(&mut factor, rank), [2]);
+    for (one, other) in (0..rank).flat_map(|one| (0..rank).map(move |other| (one, other))) {
+        let expected = f32::from(u8::from(one == other && one != 2));
+        let found = dot(&factor[one * size..][..size], &factor[other * size..][..size]);
+        assert!((found - expected).abs() < 1e-5, "{one}, {other}: {found}");
+    }
+}
+
+/// A matrix of low rank is sent whole after a few rounds: the power iteration finds its space.
+#[test]
+fn nothing_is_left_of_a_matrix_of_low_rank() {
+    let (rows, columns, rank) = (30, 20, 3);
+    let [left, right] = [(rank * rows, 1), (rank * columns, 2)].map(|(count, seed)| random(count, seed));
+    let element = |index: usize| {
+        let (row, column) = (index / columns, index % columns);
+        (0..rank).map(|vector| left[vector * rows + row] * right[vector * columns + column]).sum::<f32>()
+    };
+    let matrix: Vec<f32> = (0..rows * columns).map(element).collect();
+    let (mut residual, mut factor) = (vec![0.0; rows * columns], random(rank * columns, 3));
+    let (mut decoded, mut found) = (matrix.clone(), vec![0.0; rank * rows]);
+    project(&mut residual, &matrix, &factor, &mut found, rank);
+    assert!(orthonormalize(&mut found, rank).is_empty());
+    project_back(&residual, &found, &mut factor, rank);
+    reconstruct(&mut residual, &mut decoded, &found, &factor, &factor, rank);
+    assert!(residual.iter().all(|value| value.abs() < 1e-4));
+    assert_near(&decoded, matrix.iter().map(|&value| f64::from(value)));
+}
