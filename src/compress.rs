@@ -36,11 +36,16 @@ pub enum Compression {
 
 /// The text names no compression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no compression is called {0:?}; there is powersgd:RANK, of a rank from 1 to {MOST_RANK}")]
+#[error("no compression is called {0:?}; there are {names}", names = Compression::NAMES)]
 pub struct UnknownCompression(String);
 
 /// The highest rank of PowerSGD: more loses to formats that keep every element.
 const MOST_RANK: usize = 64;
+
+impl Compression {
+    /// The names on the command line.
+    pub const NAMES: &str = "powersgd:RANK of a rank from 1 to 64";
+}
 
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,21 +140,23 @@ struct State {
     residual: Vec<f32>,
     /// Whether the residual was restored, and not used since.
     is_restored: bool,
+    /// Whether the last values were finite.
+    is_finite: bool,
 }
 
 /// An encoding, and what it remembers besides the residual.
 trait Encoder: fmt::Debug + Send {
     /// Replaces the values by the sum of all leaders' values and residuals, as far as they are sent, and the residual by the
-    /// rest of this leader's.
+    /// rest of this leader's. Returns whether all of them are finite, the same on all leaders.
     fn all_reduce(
         &mut self,
         leaders: &mut Communicator,
         values: &mut [f32],
         residual: &mut [f32],
-    ) -> Result<()>;
+    ) -> Result<bool>;
 
-    /// What is the same on all leaders.
-    fn memory(&mut self) -> &mut [f32];
+    /// What is the same on all leaders, for each tensor.
+    fn memory(&mut self) -> Vec<&mut [f32]>;
 }
 
 impl Compressor {
@@ -160,7 +167,7 @@ impl Compressor {
         let encoder = match compression {
             Compression::PowerSgd { rank } => Box::new(PowerSgd::new(rank, shapes)),
         };
-        let state = State { encoder, residual: vec![0.0; count], is_restored: false };
+        let state = State { encoder, residual: vec![0.0; count], is_restored: false, is_finite: true };
         Self { levels: levels.clone(), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -204,17 +211,20 @@ impl Compressor {
     }
 
     fn run(&self, levels: &Mutex<Groups>, values: &mut [f32]) -> Result<()> {
-        let State { encoder, residual, .. } = &mut *lock(&self.state);
+        let State { encoder, residual, is_finite, .. } = &mut *lock(&self.state);
         assert_eq!(values.len(), residual.len(), "an array of the size of the shapes");
         let Groups { node, leaders } = &mut *lock(levels);
         if let Some(node) = node {
             node.reduce(values, ReduceOp::Sum, 0)?;
         }
         if let Some(leaders) = leaders {
-            encoder.all_reduce(leaders, values, residual)?;
+            *is_finite = encoder.all_reduce(leaders, values, residual)?;
         }
         if let Some(node) = node {
             node.broadcast(values, 0)?;
+            let mut told = [u8::from(*is_finite)];
+            node.broadcast(&mut told, 0)?;
+            *is_finite = told == [1];
         }
         Ok(())
     }
@@ -228,15 +238,21 @@ impl Compressor {
         }
     }
 
+    /// Whether all values of the last array were finite, on all ranks and the same on all. Where nothing is compressed, this says
+    /// nothing. Waits for the call in flight.
+    pub fn was_finite(&self) -> bool {
+        lock(&self.state).is_finite
+    }
+
     /// What this rank, the leader of its node, has not sent yet: an element for each of the array's. To be saved in a checkpoint, and
     /// [restored](Self::restore). Waits for the call in flight.
     pub fn residual(&self) -> Vec<f32> {
         lock(&self.state).residual.clone()
     }
 
-    /// What the encoding remembers besides, the same on all leaders. Waits for the call in flight.
-    pub fn memory(&self) -> Vec<f32> {
-        lock(&self.state).encoder.memory().to_vec()
+    /// What the encoding remembers of each tensor besides, the same on all leaders. Waits for the call in flight.
+    pub fn memory(&self) -> Vec<Vec<f32>> {
+        lock(&self.state).encoder.memory().into_iter().map(|values| values.to_vec()).collect()
     }
 
     /// Restores the residual of this rank, the leader of its node, and what the encoding remembered.
@@ -245,11 +261,13 @@ impl Compressor {
     ///
     /// # Panics
     /// If they do not have the sizes of [`residual`](Self::residual) and [`memory`](Self::memory).
-    pub fn restore(&self, residual: &[f32], memory: &[f32]) {
+    pub fn restore(&self, residual: &[f32], memory: &[Vec<f32>]) {
         let mut state = lock(&self.state);
         state.is_restored = true;
         state.residual.copy_from_slice(residual);
-        state.encoder.memory().copy_from_slice(memory);
+        let places = state.encoder.memory();
+        assert_eq!(places.len(), memory.len(), "what is remembered of each tensor");
+        places.into_iter().zip(memory).for_each(|(place, saved)| place.copy_from_slice(saved));
     }
 }
 

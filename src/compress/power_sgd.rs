@@ -21,6 +21,8 @@ pub(super) struct PowerSgd {
     right: Vec<f32>,
     /// Those of all leaders, summed: what the next iteration starts from.
     sum: Vec<f32>,
+    /// The size of the right factor of each tensor; 0 if it travels as it is.
+    remembered: Vec<usize>,
 }
 
 /// A matrix, and its factors.
@@ -33,7 +35,7 @@ struct Matrix {
 
 impl PowerSgd {
     pub(super) fn new(rank: usize, shapes: &[&[usize]]) -> Self {
-        let (mut matrices, mut plain) = (Vec::new(), Vec::new());
+        let (mut matrices, mut plain, mut remembered) = (Vec::new(), Vec::new(), Vec::new());
         let (mut values, mut left, mut right) = (0, 0, 0);
         for shape in shapes {
             let count = shape.iter().product::<usize>();
@@ -43,17 +45,19 @@ impl PowerSgd {
             values = range.end;
             if 2 * rank * (rows + columns) > count {
                 plain.push(range);
+                remembered.push(0);
                 continue;
             }
             let factors = (left + rank * rows, right + rank * columns);
             matrices.push(Matrix { values: range, left: left..factors.0, right: right..factors.1 });
             (left, right) = factors;
+            remembered.push(rank * columns);
         }
         left += plain.iter().map(Range::len).sum::<usize>();
         let mut sum = vec![0.0; right];
         // Any start will do that is the same on all ranks.
         randomize(&mut sum, 0);
-        Self { rank, matrices, plain, left: vec![0.0; left], right: vec![0.0; right], sum }
+        Self { rank, matrices, plain, left: vec![0.0; left], right: vec![0.0; right], sum, remembered }
     }
 
     /// What travels as it is, and where in `left`.
@@ -73,7 +77,7 @@ impl Encoder for PowerSgd {
         leaders: &mut Communicator,
         values: &mut [f32],
         residual: &mut [f32],
-    ) -> Result<()> {
+    ) -> Result<bool> {
         for Matrix { values: range, left, right } in &self.matrices {
             let (residual, gradient) = (&mut residual[range.clone()], &values[range.clone()]);
             project(residual, gradient, &self.sum[right.clone()], &mut self.left[left.clone()], self.rank);
@@ -82,6 +86,8 @@ impl Encoder for PowerSgd {
             self.left[place].copy_from_slice(&values[range]);
         }
         leaders.all_reduce(&mut self.left, ReduceOp::Sum)?;
+        // A product with what is not finite is not finite.
+        let is_finite = self.left.iter().all(|value| value.is_finite());
         for (range, place) in self.plain() {
             values[range].copy_from_slice(&self.left[place]);
         }
@@ -109,11 +115,13 @@ impl Encoder for PowerSgd {
             let seed = vector.start as u64 + 1;
             randomize(&mut self.sum[vector], seed);
         }
-        Ok(())
+        Ok(is_finite)
     }
 
-    fn memory(&mut self) -> &mut [f32] {
-        &mut self.sum
+    fn memory(&mut self) -> Vec<&mut [f32]> {
+        let mut rest = &mut self.sum[..];
+        let sizes = self.remembered.iter();
+        sizes.map(|&size| rest.split_off_mut(..size).expect("the sum is of this size")).collect()
     }
 }
 

@@ -94,7 +94,7 @@ fn a_restored_compressor_goes_on_with_the_same_bits() {
         let resumed = world.on_threads(2, |mut comm| -> Result<_> {
             let levels = Levels::of(&mut comm)?;
             let mut last = Vec::new();
-            let mut saved: Option<(Vec<f32>, Vec<f32>)> = None;
+            let mut saved: Option<(Vec<f32>, Vec<Vec<f32>>)> = None;
             for step in 0..4 {
                 let compressor = Compressor::new(&levels, compression, &SHAPES);
                 if let Some((residual, memory)) = saved {
@@ -132,17 +132,19 @@ fn a_residual_is_not_lost_where_nothing_is_compressed_any_more() {
 #[test]
 fn what_is_not_finite_arrives() {
     for compression in ALL {
-        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
-        let ended = world.on_threads(2, |mut comm| -> Result<_> {
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
+        let ended = world.on_threads(3, |mut comm| -> Result<_> {
             let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &SHAPES);
             let mut values = gradients(comm.rank(), 0);
             if comm.rank() == 1 {
                 values[100] = f32::NAN;
             }
             compressor.all_reduce(&mut comm, &mut values)?;
-            Ok(values[100])
+            Ok((values[100], compressor.was_finite()))
         });
-        assert!(ended.unwrap().into_iter().all(|value| value.unwrap().is_nan()), "{compression}");
+        for (value, was_finite) in ended.unwrap().into_iter().map(Result::unwrap) {
+            assert!(value.is_nan() && !was_finite, "{compression}");
+        }
     }
 }
 

@@ -9,12 +9,14 @@
 use std::time::Duration;
 
 use super::replica::{Parameter, Tally};
+use unisono::compress::{Compressor, Levels};
 use unisono::{Algorithm, Communicator, DType, Error, Method, Ran, ReduceOp, Why};
 
 mod filling;
 mod ledger;
 mod parcel;
 mod plan;
+mod residuals;
 mod sums;
 mod wire;
 
@@ -26,6 +28,7 @@ pub use wire::Wire;
 pub(super) use ledger::Ledger;
 pub(super) use parcel::Parcel;
 pub(super) use plan::{Place, Plan};
+pub(super) use residuals::Unsent;
 use sums::Tree;
 use wire::Narrow;
 
@@ -145,6 +148,8 @@ pub struct Buckets {
     /// Whether the parameter has a gradient from an earlier pass of this step.
     is_filled: Vec<bool>,
     flights: Vec<Flight>,
+    /// The parameter with the first gradient of this step that is not finite, if a compressor found one.
+    not_finite: Option<usize>,
 }
 
 /// A bucket: consecutive gradients.
@@ -152,6 +157,7 @@ pub struct Buckets {
 struct Bucket {
     gradients: Parcel<f32>,
     narrow: Narrow,
+    compressor: Option<Compressor>,
     is_back: bool,
 }
 
@@ -169,13 +175,16 @@ impl Buckets {
         let ledger = Ledger::new(parameters, settings);
         let rides_along = settings.wire == Wire::F32;
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
-        let buckets = (0..).zip(&ledger.plan.counts).map(|(bucket, &count)| {
-            Ok(Bucket {
-                gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
-                narrow: Narrow::new(comm, settings, bucket, count)?,
-                is_back: true,
-            })
-        });
+        let compressors = compressors(comm, &ledger, settings.wire)?;
+        let buckets =
+            (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
+                Ok(Bucket {
+                    gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
+                    narrow: Narrow::new(comm, settings, bucket, count)?,
+                    compressor,
+                    is_back: true,
+                })
+            });
         let ranks = comm.ranks();
         if settings.order == Order::Tree && !ranks.is_power_of_two() {
             return Err(Error::Unsupported(format!(
@@ -191,6 +200,7 @@ impl Buckets {
             way: Way { is_beside: settings.overlap.is_beside(comm), in_tree: settings.order == Order::Tree },
             is_filled: vec![false; parameters.len()],
             flights: Vec::new(),
+            not_finite: None,
             ledger,
         })
     }
@@ -277,6 +287,12 @@ impl Buckets {
         Ok(&self.buckets[bucket].gradients.values()[range])
     }
 
+    /// The parameter with the first gradient of this step that is not finite, among the buckets that have landed. Only compressors
+    /// find it.
+    pub(super) fn not_finite(&self) -> Option<&Parameter> {
+        self.not_finite.map(|index| &self.ledger.parameters[index])
+    }
+
     /// When each bucket of the last step was in flight, in order of completion, and how long this thread
     /// waited for it.
     pub fn flights(&self) -> &[Flight] {
@@ -304,7 +320,7 @@ impl Buckets {
             bucket < self.ledger.launched,
             "bucket {bucket} is not on its way: the last pass has not ended"
         );
-        let bucket = &mut self.buckets[bucket];
+        let (number, bucket) = (bucket, &mut self.buckets[bucket]);
         if bucket.is_back {
             return Ok(());
         }
@@ -314,6 +330,15 @@ impl Buckets {
         };
         self.flights.extend(flight);
         bucket.is_back = true;
+        if bucket.compressor.as_ref().is_some_and(|compressor| !compressor.was_finite()) {
+            let values = bucket.gradients.values();
+            let is_wrong = |&index: &usize| {
+                let range = self.ledger.place(index).range.clone();
+                !values[range].iter().all(|value| value.is_finite())
+            };
+            let first = self.ledger.plan.members[number].iter().copied().find(is_wrong);
+            self.not_finite = self.not_finite.or(first);
+        }
         Ok(())
     }
 
@@ -338,9 +363,12 @@ impl Buckets {
         while let Some(full) = self.ledger.full() {
             if self.has_others {
                 let bucket = &mut self.buckets[full];
-                match &mut bucket.narrow {
-                    Narrow::No => bucket.gradients.launch(comm, self.way)?,
-                    narrow => narrow.launch(comm, self.way, bucket.gradients.values())?,
+                match (&mut bucket.narrow, &bucket.compressor) {
+                    (Narrow::No, None) => bucket.gradients.launch(comm, self.way)?,
+                    (Narrow::No, Some(compressor)) => {
+                        bucket.gradients.launch_compressed(comm, self.way.is_beside, compressor)?;
+                    }
+                    (narrow, _) => narrow.launch(comm, self.way, bucket.gradients.values())?,
                 }
                 bucket.is_back = false;
             }
@@ -348,6 +376,26 @@ impl Buckets {
         }
         Ok(())
     }
+}
+
+/// A compressor for each bucket, if the wire format has one. All ranks call it.
+fn compressors(
+    comm: &mut Communicator,
+    ledger: &Ledger,
+    wire: Wire,
+) -> Result<Vec<Option<Compressor>>, Error> {
+    let Wire::Compressed(compression) = wire else { return Ok(vec![None; ledger.plan.counts.len()]) };
+    let levels = Levels::of(comm)?;
+    let of_bucket = |members: &Vec<usize>| {
+        let shapes = members.iter().flat_map(|&index| {
+            let parameter = &ledger.parameters[index];
+            [parameter.shape.clone(), vec![Plan::padding(parameter)]]
+        });
+        let shapes: Vec<_> = shapes.collect();
+        let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
+        Some(Compressor::new(&levels, compression, &shapes))
+    };
+    Ok(ledger.plan.members.iter().map(of_bucket).collect())
 }
 
 /// How a bucket is all-reduced.

@@ -18,7 +18,7 @@ pub(super) fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<Strin
         BucketSettings { order: Order::Tree, .. } => {
             "the order of additions depends on the number of ranks".to_owned()
         }
-        BucketSettings { wire: wire @ (Wire::Bf16 | Wire::F16), .. } => {
+        BucketSettings { wire: wire @ (Wire::Bf16 | Wire::F16 | Wire::Compressed(_)), .. } => {
             format!("gradients are sent as f32, not as {wire}")
         }
         BucketSettings { overlap: Overlap::InTurn, .. } => {

@@ -103,6 +103,15 @@ pub enum TrainError {
         /// The mean loss of all ranks.
         loss: f64,
     },
+    /// A gradient is infinite or NaN. Only compressed wire formats look, since they would keep it.
+    #[error(
+        "the gradient of {parameter} is not finite: a lower learning rate, more --warm-up or --clip-norm may help; resume from the \
+         last checkpoint"
+    )]
+    NotFinite {
+        /// The name of the parameter.
+        parameter: String,
+    },
     /// Some ranks have no more data, others have.
     #[error(
         "{out} of {ranks} ranks have no more data for step {step} of epoch {epoch}: give all ranks as many batches, or \
@@ -190,7 +199,13 @@ impl From<StateError> for TrainError {
 impl TrainError {
     /// Whether all ranks found the same error at the same time, so that none waits for another.
     pub(super) fn is_common(&self) -> bool {
-        matches!(self, Self::OutOfData { .. } | Self::Diverged { .. } | Self::ReplicasDiffer { .. })
+        matches!(
+            self,
+            Self::OutOfData { .. }
+                | Self::Diverged { .. }
+                | Self::NotFinite { .. }
+                | Self::ReplicasDiffer { .. }
+        )
     }
 
     /// Whether the request was invalid: nothing was started, and the same call will fail again.

@@ -39,7 +39,12 @@ impl Needs {
             OptimizerKind::Sgd => 1.0,
             OptimizerKind::AdamW => 2.0,
         };
-        let narrow = if wire == Wire::F32 { 0.0 } else { 0.5 };
+        let narrow = match wire {
+            Wire::F32 => 0.0,
+            Wire::Bf16 | Wire::F16 => 0.5,
+            // The residual.
+            Wire::Compressed(_) => 1.0,
+        };
         Self {
             parameters,
             gradients: (1.0 + narrow) * parameters,

@@ -1,9 +1,11 @@
 //! Converts a run's state to a checkpoint and back.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::buckets::Unsent;
 use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
 use super::replica::{Replica, Tally};
 use crate::compare;
@@ -120,15 +122,19 @@ impl Resumed {
         let mut state: Vec<(&str, usize, Vec<f32>)> =
             places.map(|(moment, index, count)| (moment, index, vec![0.0; count])).collect();
         let filled = match self.arrays.take() {
-            Some((_, saved)) => fill(&mut state, &saved, &names).map_err(|error| self.explain(error)),
-            None => Ok(()),
+            Some((_, saved)) => {
+                let filled = fill(&mut state, &saved, &names).map(|()| unsent(saved, &names));
+                filled.map_err(|error| self.explain(error))
+            }
+            None => Ok(Unsent::default()),
         };
-        agree(comm, filled)?;
+        let unsent = agree(comm, filled)?;
         for (_, _, values) in &mut state {
             comm.broadcast(values, 0)?;
         }
         let state = state.iter().map(|(moment, index, values)| (*moment, *index, &values[..]));
-        mirror.restore_optimizer(self.progress.updates, state)
+        mirror.restore_optimizer(self.progress.updates, state)?;
+        mirror.restore_unsent(comm, unsent)
     }
 
     fn explain(&self, error: TrainError) -> TrainError {
@@ -190,6 +196,45 @@ fn moment_name(parameter: &str, moment: &str) -> String {
     format!("{parameter}:{moment}")
 }
 
+/// What compressors had not sent, and remembered, by the name under which it is saved.
+fn unsent(saved: Vec<Tensor>, names: &[String]) -> Unsent {
+    let mut unsent = Unsent::default();
+    for Tensor { name, values, .. } in saved {
+        let Some((parameter, what)) = name.rsplit_once(':') else { continue };
+        let Some(index) = names.iter().position(|name| name == parameter) else { continue };
+        if what == MEMORY {
+            unsent.memory.insert(index, values);
+        } else if let Some(node) = what.strip_prefix(RESIDUAL).and_then(|node| node.parse::<usize>().ok()) {
+            let nodes = unsent.residuals.len().max(node + 1);
+            unsent.residuals.resize_with(nodes, HashMap::new);
+            unsent.residuals[node].insert(index, values);
+        }
+    }
+    unsent
+}
+
+/// The name of what a node has not sent of a parameter's gradient, before the node's number.
+const RESIDUAL: &str = "residual of node ";
+/// The name of what an encoding remembers of a parameter's gradient.
+const MEMORY: &str = "encoding";
+
+/// What compressors have not sent, and remember, to be saved.
+fn tensors_of(unsent: Unsent, names: &[String]) -> Vec<Tensor> {
+    let of_node = |(node, values): (usize, HashMap<usize, Vec<f32>>)| {
+        values.into_iter().map(move |(index, values)| (index, format!("{RESIDUAL}{node}"), values))
+    };
+    let residuals = unsent.residuals.into_iter().enumerate().flat_map(of_node);
+    let memory = unsent.memory.into_iter().map(|(index, values)| (index, MEMORY.to_owned(), values));
+    let mut all: Vec<_> = residuals.chain(memory).filter(|(_, _, values)| !values.is_empty()).collect();
+    all.sort_unstable_by(|(one, what, _), (other, other_what, _)| (one, what).cmp(&(other, other_what)));
+    let tensor = |(index, what, values): (usize, String, Vec<f32>)| Tensor {
+        name: moment_name(&names[index], &what),
+        shape: vec![values.len()],
+        values,
+    };
+    all.into_iter().map(tensor).collect()
+}
+
 /// The arrays to save. Copies them, since the replica may change afterwards.
 ///
 /// # Errors
@@ -197,6 +242,7 @@ fn moment_name(parameter: &str, moment: &str) -> String {
 pub(super) fn snapshot<R: Replica>(
     mirror: &mut Mirror<R>,
     progress: &Progress,
+    unsent: Unsent,
 ) -> Result<Checkpoint<Progress>, TrainError> {
     let mut parameters = Vec::new();
     let replica = mirror.replica();
@@ -215,7 +261,7 @@ pub(super) fn snapshot<R: Replica>(
         shape: vec![values.len()],
         values: values.to_vec(),
     });
-    let optimizer = moments.collect();
+    let optimizer = moments.chain(tensors_of(unsent, &names)).collect();
     let state = Progress { updates, ..progress.clone() };
     Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
 }

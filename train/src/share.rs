@@ -14,12 +14,14 @@ pub struct Share<'a, B> {
     pub is_out_of_data: bool,
     /// Whether it was asked to stop: [`Sums::ranks_to_stop`] tells all ranks how many were.
     pub asks_to_stop: bool,
+    /// Whether it asks all ranks to save this step: [`Sums::ranks_to_save`].
+    pub asks_to_save: bool,
 }
 
 impl<'a, B> Share<'a, B> {
     /// The share of a rank that has data and is not asked to stop.
     pub fn of(passes: &'a [Option<B>]) -> Self {
-        Self { passes, is_out_of_data: false, asks_to_stop: false }
+        Self { passes, is_out_of_data: false, asks_to_stop: false, asks_to_save: false }
     }
 }
 

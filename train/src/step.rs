@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::backend::{self, Backend};
-use super::buckets::{BucketSettings, Buckets, Pass, Sums};
+use super::buckets::{BucketSettings, Buckets, Pass, Sums, Unsent};
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::Replica;
 use super::share::{Share, StepReport};
@@ -99,11 +99,11 @@ impl<R: Replica> Mirror<R> {
         comm: &mut Communicator,
         share: Share<'_, R::Batch>,
     ) -> Result<Vec<String>, TrainError> {
-        let Share { passes, is_out_of_data, asks_to_stop } = share;
+        let Share { passes, is_out_of_data, asks_to_stop, asks_to_save } = share;
         let of = passes.len().max(1);
         let mut never_put: Option<BTreeSet<usize>> = None;
         for number in 0..of {
-            let pass = Pass { number, of, is_out_of_data, asks_to_stop };
+            let pass = Pass { number, of, is_out_of_data, asks_to_stop, asks_to_save };
             let Some(Some(batch)) = passes.get(number) else {
                 self.backend.pass(comm, pass, &mut |_| Ok(()))?;
                 continue;
@@ -139,7 +139,7 @@ impl<R: Replica> Mirror<R> {
     fn norm(&mut self, comm: &mut Communicator) -> Result<f64, TrainError> {
         let mut squares = 0.0;
         for index in self.trained() {
-            self.backend.land(comm, index)?;
+            self.land(comm, index)?;
             squares += self.backend.square_sum(index)?;
         }
         Ok(squares.sqrt())
@@ -149,13 +149,22 @@ impl<R: Replica> Mirror<R> {
     fn update(&mut self, comm: &mut Communicator, scale: f32, rate: f32) -> Result<(), TrainError> {
         self.backend.begin_update();
         for index in self.trained() {
-            self.backend.land(comm, index)?;
+            self.land(comm, index)?;
             let began = Instant::now();
             self.backend.update(&mut self.replica, index, scale, rate)?;
             let name = |replica: &R| replica.parameters()[index].name.clone();
             self.span(Lane::Update, name, began, Instant::now());
         }
         Ok(())
+    }
+
+    /// Waits for the gradient of a parameter.
+    fn land(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError> {
+        self.backend.land(comm, index)?;
+        match self.backend.buckets().not_finite() {
+            None => Ok(()),
+            Some(parameter) => Err(TrainError::NotFinite { parameter: parameter.name.clone() }),
+        }
     }
 
     /// The indices of trained parameters, in the order in which buckets arrive.
@@ -199,6 +208,20 @@ impl<R: Replica> Mirror<R> {
         state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
     ) -> Result<(), TrainError> {
         self.backend.restore_optimizer(steps, &mut state.into_iter())
+    }
+
+    /// What compressors have not sent yet, to save it; empty on ranks other than 0. Called by all ranks.
+    pub(super) fn unsent(&mut self, comm: &mut Communicator) -> Result<Unsent, TrainError> {
+        Ok(self.backend.buckets().unsent(comm)?)
+    }
+
+    /// Restores what compressors had not sent, from rank 0's. Called by all ranks.
+    pub(super) fn restore_unsent(
+        &mut self,
+        comm: &mut Communicator,
+        unsent: Unsent,
+    ) -> Result<(), TrainError> {
+        Ok(self.backend.buckets().restore_unsent(comm, unsent)?)
     }
 
     /// Whether the replica is on a GPU, and gradients are reduced there.

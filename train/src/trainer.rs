@@ -204,7 +204,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             self.is_stopping = report.sums.ranks_to_stop > 0.0;
             if !self.is_stopping {
                 let saves_since = Instant::now();
-                self.save_if_due()?;
+                self.save(report.sums.ranks_to_save > 0.0)?;
                 let Times { input, compute, exposed, update, .. } = report.times;
                 self.stragglers.add(input + compute + update + saves_since.elapsed(), exposed);
                 if let Some(found) = self.stragglers.report(self.comm, self.progress.step)? {
@@ -237,10 +237,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             recorder.span(Lane::Input, "input", waits_since, waits_since + input);
         }
         let (ranks, policy) = (self.comm.ranks(), self.settings.out_of_data);
+        let asks_to_save = self.is_save_due();
         let share = Share {
             is_out_of_data: passes.is_none(),
             passes: &passes.unwrap_or_default(),
             asks_to_stop: self.settings.stop.is_asked(),
+            asks_to_save,
         };
         let mut report = self.mirror.step(self.comm, share, rate, |sums| match policy {
             _ if !sums.tally.loss.is_finite() => false,

@@ -15,11 +15,14 @@ pub struct Pass {
     pub is_out_of_data: bool,
     /// Whether this rank was asked to stop. The last pass of a step decides.
     pub asks_to_stop: bool,
+    /// Whether this rank asks all ranks to save this step.
+    pub asks_to_save: bool,
 }
 
 impl Pass {
     /// The only pass of a step.
-    pub const ONLY: Self = Self { number: 0, of: 1, is_out_of_data: false, asks_to_stop: false };
+    pub const ONLY: Self =
+        Self { number: 0, of: 1, is_out_of_data: false, asks_to_stop: false, asks_to_save: false };
 
     pub(crate) fn is_last(self) -> bool {
         self.number + 1 == self.of
@@ -50,6 +53,7 @@ impl<'a> Filling<'a> {
         if pass.number == 0 {
             buckets.is_filled.fill(false);
             buckets.flights.clear();
+            buckets.not_finite = None;
         }
         Self { buckets, comm, failure: None }
     }

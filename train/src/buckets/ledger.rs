@@ -68,6 +68,7 @@ impl Ledger {
         // Of the rank, and not of a pass.
         self.own.ranks_out_of_data = f64::from(u8::from(self.pass.is_out_of_data));
         self.own.ranks_to_stop = f64::from(u8::from(self.pass.asks_to_stop));
+        self.own.ranks_to_save = f64::from(u8::from(self.pass.asks_to_save));
     }
 
     /// Notes that the pass puts the gradient of this parameter; returns its place.

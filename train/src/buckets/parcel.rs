@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{IN_TREE, Way};
+use unisono::compress::Compressor;
 use unisono::{Communicator, Element, Error, ReduceOp, Registered, Request};
 
 /// The times of an all-reduce in flight.
@@ -27,6 +28,25 @@ pub(crate) struct Parcel<T: Element> {
     request: Option<Request<Registered<T>>>,
     /// The times of the last flight, until they are read.
     flight: Option<Flight>,
+}
+
+impl Parcel<f32> {
+    /// Sends the values by a compressor.
+    pub(super) fn launch_compressed(
+        &mut self,
+        comm: &mut Communicator,
+        is_beside: bool,
+        compressor: &Compressor,
+    ) -> Result<(), Error> {
+        let mut values = self.here.take().expect("the parcel is back");
+        if is_beside {
+            self.request = Some(compressor.all_reduce_async(comm, values)?);
+        } else {
+            self.flight = Some(timed(self.bucket, || compressor.all_reduce(comm, &mut values))?);
+            self.here = Some(values);
+        }
+        Ok(())
+    }
 }
 
 impl<T: Element> Parcel<T> {
@@ -56,10 +76,8 @@ impl<T: Element> Parcel<T> {
         if way.is_beside {
             self.request = Some(call.all_reduce_async(values, ReduceOp::Sum)?);
         } else {
-            let began = Instant::now();
-            call.all_reduce(&mut values, ReduceOp::Sum)?;
-            let ended = Instant::now();
-            self.flight = Some(Flight { bucket: self.bucket, began, ended, exposed: ended - began });
+            let send = || call.all_reduce(&mut values, ReduceOp::Sum).map(drop);
+            self.flight = Some(timed(self.bucket, send)?);
             self.here = Some(values);
         }
         Ok(())
@@ -76,4 +94,12 @@ impl<T: Element> Parcel<T> {
         }
         Ok(self.flight.take())
     }
+}
+
+/// A flight that this thread waits for.
+fn timed(bucket: Option<usize>, send: impl FnOnce() -> Result<(), Error>) -> Result<Flight, Error> {
+    let began = Instant::now();
+    send()?;
+    let ended = Instant::now();
+    Ok(Flight { bucket, began, ended, exposed: ended - began })
 }

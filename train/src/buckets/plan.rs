@@ -33,7 +33,7 @@ impl Plan {
         let mut plan = Self { places: vec![None; parameters.len()], counts: Vec::new(), members: Vec::new() };
         for (index, parameter) in parameters.iter().enumerate().rev().filter(|(_, found)| found.is_trained) {
             let limit = if plan.counts.len() <= 1 { first_bytes } else { bucket_bytes } / size_of::<f32>();
-            let padded = parameter.count().next_multiple_of(ALIGNMENT);
+            let padded = parameter.count() + Self::padding(parameter);
             if plan.counts.last().is_none_or(|&count| count > 0 && count + padded > limit) {
                 plan.counts.push(0);
                 plan.members.push(Vec::new());
@@ -45,6 +45,11 @@ impl Plan {
             plan.members[bucket].push(index);
         }
         plan
+    }
+
+    /// The unused elements after the gradient of a parameter.
+    pub(crate) fn padding(parameter: &Parameter) -> usize {
+        parameter.count().next_multiple_of(ALIGNMENT) - parameter.count()
     }
 
     /// The place of the gradient of a parameter, if it is trained.

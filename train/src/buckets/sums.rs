@@ -11,21 +11,24 @@ pub struct Sums {
     pub ranks_out_of_data: f64,
     /// How many ranks were asked to stop.
     pub ranks_to_stop: f64,
+    /// How many ranks ask all to save this step: none or one.
+    pub ranks_to_save: f64,
 }
 
 impl Sums {
     /// How many numbers are sent.
-    pub(crate) const COUNT: usize = 5;
+    pub(crate) const COUNT: usize = 6;
 
     pub(crate) fn read(sums: &[f32]) -> Self {
-        let [targets, loss, correct, ranks_out_of_data, ranks_to_stop] =
+        let [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save] =
             std::array::from_fn(|index| f64::from(sums[index]));
-        Self { tally: Tally { targets, loss, correct }, ranks_out_of_data, ranks_to_stop }
+        Self { tally: Tally { targets, loss, correct }, ranks_out_of_data, ranks_to_stop, ranks_to_save }
     }
 
     pub(crate) fn write(self, target: &mut [f32]) {
         let Tally { targets, loss, correct } = self.tally;
-        let sums = [targets, loss, correct, self.ranks_out_of_data, self.ranks_to_stop];
+        let Self { ranks_out_of_data, ranks_to_stop, ranks_to_save, .. } = self;
+        let sums = [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save];
         target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum as f32);
     }
 

@@ -1,15 +1,19 @@
 //! The wire format of gradients.
 
+use std::fmt;
+use std::str::FromStr;
+
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
 use super::parcel::{Flight, Parcel};
 use super::{BucketSettings, Way};
+use unisono::compress::Compression;
 use unisono::internals::Codec;
 use unisono::{Communicator, DType, Element, Error};
 
 /// The wire format of gradients. Sums are computed in `f32` and rounded for sending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Wire {
     /// Unchanged.
     F32,
@@ -17,20 +21,35 @@ pub enum Wire {
     Bf16,
     /// Half the bytes, 11 bits of precision, and a narrow range.
     F16,
+    /// Fewer bytes between nodes, with error feedback; unchanged within a node.
+    Compressed(Compression),
 }
 
-unisono_collectives::named!(Wire, "wire format");
+/// The text names no wire format.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no wire format is called {0:?}; there are f32, bf16 and f16, and between nodes {names}", names = Compression::NAMES)]
+pub struct UnknownWire(String);
 
-impl Wire {
-    /// All variants.
-    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
+            Self::F32 => f.pad("f32"),
+            Self::Bf16 => f.pad("bf16"),
+            Self::F16 => f.pad("f16"),
+            Self::Compressed(compression) => compression.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Wire {
+    type Err = UnknownWire;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWire> {
+        match text {
+            "f32" => Ok(Self::F32),
+            "bf16" => Ok(Self::Bf16),
+            "f16" => Ok(Self::F16),
+            _ => text.parse().map(Self::Compressed).map_err(|_| UnknownWire(text.to_owned())),
         }
     }
 }
@@ -38,7 +57,7 @@ impl Wire {
 /// A bucket's gradients in half the bytes.
 #[derive(Debug)]
 pub(super) enum Narrow {
-    /// The gradients are sent unchanged.
+    /// Whatever sends the gradients takes them as they are.
     No,
     Bf16(Encoded<bf16>),
     F16(Encoded<f16>),
@@ -52,7 +71,7 @@ impl Narrow {
         count: usize,
     ) -> Result<Self, Error> {
         Ok(match settings.wire {
-            Wire::F32 => Self::No,
+            Wire::F32 | Wire::Compressed(_) => Self::No,
             Wire::Bf16 => Self::Bf16(Encoded::new(comm, bucket, count, 1.0)?),
             Wire::F16 => Self::F16(Encoded::new(comm, bucket, count, settings.f16_scale)?),
         })

@@ -30,7 +30,7 @@ impl Settings {
             "epochs": self.epochs,
             "norm to clip to": self.clip_norm,
             "augmentation": self.augments,
-            "wire format": self.wire.name(),
+            "wire format": self.wire.to_string(),
             "parts of a step": self.world_invariant,
         })
     }

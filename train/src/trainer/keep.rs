@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Trainer;
+use crate::buckets::Unsent;
 use crate::checkpoint::{CheckpointError, Store};
 use crate::compare;
 use crate::error::TrainError;
@@ -27,14 +28,25 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         }
     }
 
-    /// Saves a checkpoint, if it is time, on rank 0, whose clock alone decides. The other ranks are informed only if this
-    /// save, or one started earlier, fails; this step is then the last.
-    pub(super) fn save_if_due(&mut self) -> Result<(), TrainError> {
-        let (Some(store), Some(kept)) = (&mut self.store, &self.settings.checkpoints) else { return Ok(()) };
-        store.check().map_err(not_saved)?;
-        if kept.when.due(self.progress.step, self.saved_at.elapsed()) {
-            let began = Instant::now();
-            let copy = snapshot(&mut self.mirror, &self.progress)?;
+    /// Whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides.
+    pub(super) fn is_save_due(&self) -> bool {
+        let (Some(_), Some(kept)) = (&self.store, &self.settings.checkpoints) else { return false };
+        kept.when.due(self.progress.step + 1, self.saved_at.elapsed())
+    }
+
+    /// Saves a checkpoint, if it is due, on rank 0. The other ranks are informed only if this save, or one started earlier, fails;
+    /// this step is then the last. All ranks call it.
+    pub(super) fn save(&mut self, is_due: bool) -> Result<(), TrainError> {
+        if let Some(store) = &mut self.store {
+            store.check().map_err(not_saved)?;
+        }
+        if !is_due {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let unsent = self.mirror.unsent(self.comm)?;
+        if let Some(store) = &mut self.store {
+            let copy = snapshot(&mut self.mirror, &self.progress, unsent)?;
             store.save_in_background(copy).map_err(not_saved)?;
             self.saved_at = Instant::now();
             if let Some(recorder) = self.mirror.recorder() {
@@ -47,8 +59,12 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Compares the replicas after the last step, saves it, and informs all ranks that it is complete on disk.
     pub(super) fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
         let hash = compare::replicas(self.comm, self.mirror.replica(), self.progress.step)?;
+        let unsent = match self.settings.checkpoints {
+            Some(_) => self.mirror.unsent(self.comm)?,
+            None => Unsent::default(),
+        };
         let saved = match self.store.take() {
-            Some(store) => self.save_last(store),
+            Some(store) => self.save_last(store, unsent),
             None => Ok(()),
         };
         let cause = saved.as_ref().err().map_or(String::new(), ToString::to_string);
@@ -63,8 +79,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         Ok(Summary { last, ranks: self.comm.ranks(), parameters_hash: format!("{hash:016x}"), stopped })
     }
 
-    fn save_last(&mut self, mut store: Store) -> Result<(), TrainError> {
-        let last = snapshot(&mut self.mirror, &self.progress)?;
+    fn save_last(&mut self, mut store: Store, unsent: Unsent) -> Result<(), TrainError> {
+        let last = snapshot(&mut self.mirror, &self.progress, unsent)?;
         store.save(last).map(drop).map_err(not_saved)
     }
 }

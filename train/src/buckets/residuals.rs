@@ -1,0 +1,102 @@
+//! What compressors have not sent yet, and what they remember, by the names of parameters: so it can be saved, and restored with other
+//! buckets and another number of nodes.
+
+use std::collections::HashMap;
+
+use super::Buckets;
+use unisono::compress::Compressor;
+use unisono::{Communicator, Error, Rank};
+
+/// What compressors have not sent yet, on rank 0.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Unsent {
+    /// For each node, by the index of the parameter.
+    pub(crate) residuals: Vec<HashMap<usize, Vec<f32>>>,
+    /// What encodings remember, by the index of the parameter.
+    pub(crate) memory: HashMap<usize, Vec<f32>>,
+}
+
+impl Buckets {
+    /// Gathers on rank 0 what the leaders of the nodes have not sent yet; nothing where nothing is compressed. All ranks call it.
+    pub(crate) fn unsent(&self, comm: &mut Communicator) -> Result<Unsent, Error> {
+        let mut unsent = Unsent::default();
+        let leaders = leaders(comm);
+        if leaders.len() == 1 || self.compressors().next().is_none() {
+            return Ok(unsent);
+        }
+        let rank = comm.rank();
+        unsent.residuals.resize_with(if rank == 0 { leaders.len() } else { 0 }, HashMap::new);
+        for (bucket, compressor) in self.compressors() {
+            let own = compressor.residual();
+            if rank == 0 {
+                let memory = compressor.memory();
+                // Between two parameters there is padding.
+                let of_parameters =
+                    self.ledger.plan.members[bucket].iter().zip(memory.into_iter().step_by(2));
+                unsent.memory.extend(of_parameters.map(|(&index, memory)| (index, memory)));
+            } else if leaders.contains(&rank) {
+                comm.send(&own, 0)?;
+            }
+            for (&leader, residuals) in leaders.iter().zip(&mut unsent.residuals) {
+                let mut theirs = own.clone();
+                if leader != 0 {
+                    comm.receive(&mut theirs, leader)?;
+                }
+                for &index in &self.ledger.plan.members[bucket] {
+                    let range = self.ledger.place(index).range.clone();
+                    residuals.insert(index, theirs[range].to_vec());
+                }
+            }
+        }
+        Ok(unsent)
+    }
+
+    /// Restores what rank 0 has; what other ranks pass is not read. At another number of nodes, the nodes share the residuals, whose
+    /// sum stays the same. All ranks call it.
+    pub(crate) fn restore_unsent(&self, comm: &mut Communicator, unsent: Unsent) -> Result<(), Error> {
+        let leaders = leaders(comm);
+        let rank = comm.rank();
+        for (bucket, compressor) in self.compressors() {
+            let members = &self.ledger.plan.members[bucket];
+            let mut memory = compressor.memory();
+            for (&index, memory) in members.iter().zip(memory.iter_mut().step_by(2)) {
+                if let Some(saved) = unsent.memory.get(&index) {
+                    memory.copy_from_slice(saved);
+                }
+                comm.broadcast(memory, 0)?;
+            }
+            for (node, &leader) in leaders.iter().enumerate() {
+                let mut share = vec![0.0; self.ledger.plan.counts[bucket]];
+                for residuals in unsent.residuals.iter().skip(node).step_by(leaders.len()) {
+                    for &index in members {
+                        let range = self.ledger.place(index).range.clone();
+                        let saved = residuals.get(&index).into_iter().flatten();
+                        share[range].iter_mut().zip(saved).for_each(|(sum, saved)| *sum += saved);
+                    }
+                }
+                match (rank == 0, rank == leader) {
+                    (true, false) => comm.send(&share, leader)?,
+                    (false, true) => comm.receive(&mut share, 0)?,
+                    _ => {}
+                }
+                if rank == leader {
+                    compressor.restore(&share, &memory);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compressors(&self) -> impl Iterator<Item = (usize, &Compressor)> {
+        self.buckets
+            .iter()
+            .enumerate()
+            .filter_map(|(number, bucket)| Some((number, bucket.compressor.as_ref()?)))
+    }
+}
+
+/// The first rank of each node.
+fn leaders(comm: &Communicator) -> Vec<Rank> {
+    let topology = comm.topology();
+    (0..topology.ranks()).filter(|&rank| topology.local_rank(rank) == 0).collect()
+}
