@@ -19,6 +19,7 @@ mod lanes;
 mod level;
 mod number;
 mod passes;
+pub mod sparse;
 
 pub use accumulator::Accumulator;
 pub use codec::Codec;
