@@ -1,8 +1,8 @@
 //! The largest magnitudes of an array of `f32`, as pairs of an index and a value.
 //!
 //! The threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold
-//! by the bits that follow, and so on. Three rounds give it exactly, without memory that grows with the array, whatever the
-//! distribution.
+//! by the bits that follow, and so on. Three rounds give it exactly, whatever the distribution. After the first, there are
+//! most often few candidates besides those that are chosen: they are taken from the array, and what is not chosen is put back.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
@@ -42,7 +42,7 @@ fn encode_at(level: Level, values: &mut [f32], most: usize, pairs: &mut Vec<Pair
     pairs.clear();
     let mut counts = Counts::new();
     level.compiled::<CountAll>()(cast_slice_mut(values), &mut counts);
-    if counts.any_from((INFINITY >> UPPER) as usize) {
+    if counts.from((INFINITY >> UPPER) as usize) > 0 {
         let index = values.iter().position(|value| !value.is_finite());
         return Err(index.expect("one of them was counted"));
     }
@@ -50,15 +50,30 @@ fn encode_at(level: Level, values: &mut [f32], most: usize, pairs: &mut Vec<Pair
     if most == 0 {
         return Ok(());
     }
-    let (mut prefix, mut wanted) = counts.bin_of(most);
-    for bits in [MIDDLE, LOWER] {
-        counts.clear();
-        level.compiled::<CountBin>()(cast_slice_mut(values), (bits, prefix, &mut counts));
-        let (bin, rest) = counts.bin_of(wanted);
-        (prefix, wanted) = (prefix << bits.count | bin, rest);
+    let (bin, place) = counts.bin_of(most);
+    let candidates = counts.from(bin as usize);
+    if candidates <= 2 * most + GROUP {
+        // The candidates are few: with them aside, the array is not read again.
+        pairs.reserve(candidates);
+        let all = Threshold { least: bin << UPPER, equal: usize::MAX };
+        level.compiled::<Take>()(cast_slice_mut(values), (all, pairs));
+        let mut threshold = counts.threshold(bin, place, |counts, bits, prefix| {
+            pairs.iter().for_each(|pair| counts.add(pair.index as usize, pair.value, bits, prefix));
+        });
+        pairs.retain(|&Pair { index, value }| {
+            let takes = threshold.takes(value);
+            if !takes {
+                values[index as usize] = value;
+            }
+            takes
+        });
+    } else {
+        let threshold = counts.threshold(bin, place, |counts, bits, prefix| {
+            level.compiled::<CountBin>()(cast_slice_mut(values), (bits, prefix, counts));
+        });
+        pairs.reserve(most);
+        level.compiled::<Take>()(cast_slice_mut(values), (threshold, pairs));
     }
-    pairs.reserve_exact(most);
-    level.compiled::<Take>()(cast_slice_mut(values), (Threshold { least: prefix, equal: wanted }, pairs));
     Ok(())
 }
 
@@ -93,6 +108,14 @@ struct Bits {
     count: u32,
 }
 
+impl Bits {
+    /// Whether the bits above these are the prefix.
+    #[inline(always)]
+    fn follow(self, prefix: u32, value: f32) -> bool {
+        magnitude(value) >> (self.from + self.count) == prefix
+    }
+}
+
 const MIDDLE: Bits = Bits { from: 10, count: 10 };
 const LOWER: Bits = Bits { from: 0, count: 10 };
 
@@ -101,8 +124,29 @@ fn magnitude(value: f32) -> u32 {
     value.to_bits() & MAGNITUDE
 }
 
-/// So many values are looked at together, to skip them if none is of interest.
+/// So many values are looked at together: nearly always, none of them is of interest.
 const GROUP: usize = 32;
+
+/// A bit for each value that is of interest, the lowest for the first.
+///
+/// Without branches, these are vector instructions.
+#[inline(always)]
+fn interesting(group: &[f32; GROUP], interests: impl Fn(f32) -> bool) -> u32 {
+    let mut bits = 0;
+    for (index, &value) in group.iter().enumerate() {
+        bits |= if interests(value) { 1 << index } else { 0 };
+    }
+    bits
+}
+
+/// Calls the function with the place of each bit that is set, in ascending order.
+#[inline(always)]
+fn for_each_bit(mut bits: u32, mut function: impl FnMut(usize)) {
+    while bits != 0 {
+        function(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}
 
 /// So many neighbours are counted in different tables: an increment need not wait for the one before.
 const TABLES: usize = 4;
@@ -123,8 +167,35 @@ impl Counts {
         self.0.iter().map(|table| table[bin] as usize).sum()
     }
 
-    fn any_from(&self, bin: usize) -> bool {
-        (bin..BINS).any(|bin| self.of(bin) > 0)
+    /// How many are in this bin and in those above it.
+    fn from(&self, bin: usize) -> usize {
+        (bin..BINS).map(|bin| self.of(bin)).sum()
+    }
+
+    /// Counts a magnitude by these bits, if the bits above them are the prefix.
+    #[inline(always)]
+    fn add(&mut self, index: usize, value: f32, bits: Bits, prefix: u32) {
+        if bits.follow(prefix, value) {
+            let bin = magnitude(value) >> bits.from & ((1 << bits.count) - 1);
+            self.0[index % TABLES][bin as usize % BINS] += 1;
+        }
+    }
+
+    /// The magnitude that is in this place of the bin of upper bits. `count` adds the magnitudes by the bits that it is given.
+    fn threshold(
+        &mut self,
+        bin: u32,
+        place: usize,
+        mut count: impl FnMut(&mut Self, Bits, u32),
+    ) -> Threshold {
+        let (mut least, mut equal) = (bin, place);
+        for bits in [MIDDLE, LOWER] {
+            self.clear();
+            count(self, bits, least);
+            let (bin, place) = self.bin_of(equal);
+            (least, equal) = (least << bits.count | bin, place);
+        }
+        Threshold { least, equal }
     }
 
     /// The bin of the magnitude that is in this place, counted from 1 at the largest; and its place within the bin.
@@ -170,32 +241,38 @@ impl Pass for CountBin {
     #[inline(always)]
     fn run<L: Lanes>(_: L, values: &mut [u8], (bits, prefix, counts): (Bits, u32, &mut Counts)) {
         let values: &[f32] = cast_slice(values);
-        let Counts(tables) = counts;
-        let within = |value| magnitude(value) >> (bits.from + bits.count) == prefix;
-        let mut count = |group: &[f32]| {
-            for (index, &value) in group.iter().enumerate() {
-                if within(value) {
-                    let bin = magnitude(value) >> bits.from & ((1 << bits.count) - 1);
-                    tables[index % TABLES][bin as usize % BINS] += 1;
-                }
-            }
-        };
         let (groups, rest) = values.as_chunks::<GROUP>();
         for group in groups {
-            // Without a way out of the loop, it becomes vector instructions.
-            if group.iter().fold(false, |any, &value| any | within(value)) {
-                count(group);
-            }
+            for_each_bit(interesting(group, |value| bits.follow(prefix, value)), |index| {
+                counts.add(index, group[index], bits, prefix);
+            });
         }
-        count(rest);
+        for &value in rest {
+            counts.add(0, value, bits, prefix);
+        }
     }
 }
 
 /// Which magnitudes are taken: all above `least`, and the first few that equal it.
 struct Threshold {
     least: u32,
-    /// At least one.
+    /// How many, at least one.
     equal: usize,
+}
+
+impl Threshold {
+    /// Whether the next value is taken.
+    #[inline(always)]
+    fn takes(&mut self, value: f32) -> bool {
+        if magnitude(value) == self.least {
+            self.equal -= 1;
+            if self.equal == 0 {
+                *self = Self { least: self.least + 1, equal: usize::MAX };
+            }
+            return true;
+        }
+        magnitude(value) > self.least
+    }
 }
 
 /// Moves the magnitudes from the array to the pairs.
@@ -205,29 +282,26 @@ impl Pass for Take {
     type Beside<'a> = (Threshold, &'a mut Vec<Pair>);
 
     #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], (threshold, pairs): (Threshold, &mut Vec<Pair>)) {
+    fn run<L: Lanes>(_: L, values: &mut [u8], (mut threshold, pairs): (Threshold, &mut Vec<Pair>)) {
         let values: &mut [f32] = cast_slice_mut(values);
-        let Threshold { mut least, mut equal } = threshold;
-        for (group, start) in values.chunks_mut(GROUP).zip((0_u32..).step_by(GROUP)) {
-            let any = match <&[f32; GROUP]>::try_from(&*group) {
-                Ok(group) => group.iter().fold(false, |any, &value| any | (magnitude(value) >= least)),
-                Err(_) => true,
-            };
-            if !any {
-                continue;
-            }
-            for (value, index) in group.iter_mut().zip(start..) {
-                if magnitude(*value) < least {
-                    continue;
-                }
-                if magnitude(*value) == threshold.least {
-                    equal -= 1;
-                    // No more of them are wanted.
-                    least += u32::from(equal == 0);
-                }
-                pairs.push(Pair { index, value: std::mem::take(value) });
-            }
+        let (groups, rest) = values.as_chunks_mut::<GROUP>();
+        let start_of_rest = groups.len() * GROUP;
+        for (group, start) in groups.iter_mut().zip((0..).step_by(GROUP)) {
+            let least = threshold.least;
+            for_each_bit(interesting(group, |value| magnitude(value) >= least), |index| {
+                take(&mut threshold, &mut group[index], start + index, pairs);
+            });
         }
+        for (value, index) in rest.iter_mut().zip(start_of_rest..) {
+            take(&mut threshold, value, index, pairs);
+        }
+    }
+}
+
+#[inline(always)]
+fn take(threshold: &mut Threshold, value: &mut f32, index: usize, pairs: &mut Vec<Pair>) {
+    if threshold.takes(*value) {
+        pairs.push(Pair { index: index as u32, value: std::mem::take(value) });
     }
 }
 

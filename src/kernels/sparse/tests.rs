@@ -2,7 +2,7 @@
 
 use super::*;
 
-const COUNTS: [usize; 10] = [0, 1, 4, 31, 32, 33, 255, 256, 257, 1000];
+const COUNTS: [usize; 11] = [0, 1, 4, 31, 32, 33, 255, 256, 257, 1000, 5000];
 
 /// What stays, and the pairs, by the definition.
 fn plainly(values: &[f32], most: usize) -> (Vec<f32>, Vec<Pair>) {
