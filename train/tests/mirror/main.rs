@@ -6,6 +6,7 @@ use unisono_train::{
     TrainError, Wire,
 };
 
+mod compressed;
 mod line;
 mod ranks;
 mod stop;

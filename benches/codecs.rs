@@ -1,0 +1,98 @@
+//! The codecs of gradients: `cargo bench --bench codecs`.
+//!
+//! What comes out is bytes of `f32` per second, whatever they become.
+
+use std::time::{Duration, Instant};
+
+use criterion::measurement::WallTime;
+use criterion::{Bencher, BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use half::bf16;
+use unisono::DType;
+use unisono::internals::{Codec, int8, sparse};
+
+/// One that stays in the caches of a core, and one that goes through memory.
+const SIZES_BYTES: [(usize, &str); 2] = [(32 << 10, "32 KiB"), (16 << 20, "16 MiB")];
+
+fn group<'a>(criterion: &'a mut Criterion, name: &str, size_bytes: usize) -> BenchmarkGroup<'a, WallTime> {
+    let mut group = criterion.benchmark_group(name);
+    group.sample_size(10);
+    group.warm_up_time(Duration::from_millis(50));
+    group.measurement_time(Duration::from_millis(300));
+    group.throughput(Throughput::Bytes(size_bytes as u64));
+    group
+}
+
+/// Values of nearly a normal distribution: sums of a few random numbers.
+fn gradients(count: usize) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(1);
+    (0..count).map(|_| (0..8).map(|_| random.f32() - 0.5).sum::<f32>() * 1e-3).collect()
+}
+
+/// An encoder changes its array: before every run it is filled anew, which does not count.
+fn encode(
+    bencher: &mut Bencher,
+    gradients: &[f32],
+    values: &mut [f32],
+    mut encode: impl FnMut(&mut [f32]) -> Result<(), usize>,
+) {
+    bencher.iter_custom(|runs| {
+        let mut took = Duration::ZERO;
+        for _ in 0..runs {
+            values.copy_from_slice(gradients);
+            let start = Instant::now();
+            encode(values).expect("all are finite");
+            took += start.elapsed();
+        }
+        took
+    });
+}
+
+fn eight_bits(criterion: &mut Criterion) {
+    for (size_bytes, name) in SIZES_BYTES {
+        let mut group = group(criterion, name, size_bytes);
+        let gradients = gradients(size_bytes / size_of::<f32>());
+        let mut values = gradients.clone();
+        let mut encoded = vec![0; int8::encoded_bytes(values.len())];
+        group.bench_function("int8/encode", |bencher| {
+            encode(bencher, &gradients, &mut values, |values| int8::encode(values, &mut encoded));
+        });
+        group.bench_function("int8/decode", |bencher| bencher.iter(|| int8::decode(&mut values, &encoded)));
+        values.fill(0.0);
+        group.bench_function("int8/decode, add", |bencher| {
+            bencher.iter(|| int8::decode_add(&mut values, &encoded));
+        });
+    }
+}
+
+fn largest(criterion: &mut Criterion) {
+    for (size_bytes, name) in SIZES_BYTES {
+        let mut group = group(criterion, name, size_bytes);
+        let gradients = gradients(size_bytes / size_of::<f32>());
+        let mut values = gradients.clone();
+        let mut pairs = Vec::new();
+        group.bench_function("sparse/encode 1 %", |bencher| {
+            encode(bencher, &gradients, &mut values, |values| {
+                sparse::encode(values, gradients.len() / 100, &mut pairs)
+            });
+        });
+        group.bench_function("sparse/decode, add 1 %", |bencher| {
+            bencher.iter(|| sparse::decode_add(&mut values, &pairs));
+        });
+    }
+}
+
+fn half_precision(criterion: &mut Criterion) {
+    for (size_bytes, name) in SIZES_BYTES {
+        let mut group = group(criterion, name, size_bytes);
+        let mut values = gradients(size_bytes / size_of::<f32>());
+        let mut halves = vec![bf16::ZERO; values.len()];
+        let codec = Codec::of(DType::BF16).expect("it is a half format");
+        let values: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        let halves: &mut [u8] = bytemuck::cast_slice_mut(&mut halves);
+        group.bench_function("bf16/encode", |bencher| bencher.iter(|| (codec.encode)(halves, values)));
+        group.bench_function("bf16/decode", |bencher| bencher.iter(|| (codec.decode)(values, halves)));
+    }
+}
+
+criterion_group!(benches, eight_bits, largest, half_precision);
+criterion_main!(benches);

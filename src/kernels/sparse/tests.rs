@@ -1,0 +1,124 @@
+//! Against a sort of all values.
+
+use super::*;
+
+const COUNTS: [usize; 11] = [0, 1, 4, 31, 32, 33, 255, 256, 257, 1000, 5000];
+
+/// What stays, and the pairs, by the definition.
+fn plainly(values: &[f32], most: usize) -> (Vec<f32>, Vec<Pair>) {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    // A stable sort: of equal magnitudes, lower indices come first.
+    order.sort_by(|&one, &other| values[other].abs().total_cmp(&values[one].abs()));
+    order.truncate(most);
+    order.sort_unstable();
+    let pairs = order.iter().map(|&index| Pair { index: index as u32, value: values[index] }).collect();
+    let mut left = values.to_vec();
+    order.iter().for_each(|&index| left[index] = 0.0);
+    (left, pairs)
+}
+
+fn bits(values: &[f32]) -> &[u32] {
+    cast_slice(values)
+}
+
+fn check(values: &[f32], most: usize) {
+    let (expected_left, expected) = plainly(values, most);
+    for level in Level::available() {
+        let mut left = values.to_vec();
+        let mut pairs = vec![Pair { index: 7, value: 7.0 }];
+        encode_at(level, &mut left, most, &mut pairs).unwrap();
+        let case = format!("{most} of {} at {level:?}", values.len());
+        assert_eq!(pairs.len(), most.min(values.len()), "{case}");
+        assert_eq!(cast_slice::<_, u32>(&pairs), cast_slice::<_, u32>(&expected), "{case}");
+        assert_eq!(bits(&left), bits(&expected_left), "{case}");
+        decode_add(&mut left, &pairs);
+        assert_eq!(left, values, "{case}: nothing is lost");
+    }
+}
+
+fn check_all(count: usize, mut value: impl FnMut() -> f32) {
+    let values: Vec<f32> = (0..count).map(|_| value()).collect();
+    for most in
+        [0, 1, 2, count / 100, count / 10, count / 2, count.saturating_sub(1), count, count + 1, usize::MAX]
+    {
+        check(&values, most);
+    }
+}
+
+#[test]
+fn the_largest_magnitudes_are_taken() {
+    let mut random = fastrand::Rng::with_seed(1);
+    for count in COUNTS {
+        check_all(count, || random.f32() - 0.5);
+        check_all(count, || (random.f32() - 0.5) * 10_f32.powi(random.i32(-44..38)));
+        // The whole range, subnormal numbers too.
+        check_all(count, || {
+            Some(f32::from_bits(random.u32(..))).filter(|value| value.is_finite()).unwrap_or(f32::MAX)
+        });
+        // They differ only in the bits that are counted last.
+        check_all(count, || f32::from_bits(1_f32.to_bits() | random.u32(..200)));
+    }
+}
+
+#[test]
+fn of_equal_magnitudes_the_first_are_taken() {
+    let mut random = fastrand::Rng::with_seed(2);
+    for count in COUNTS {
+        check_all(count, || 1.0);
+        check_all(count, || if random.bool() { 1.0 } else { -1.0 });
+        check_all(count, || f32::from(random.i8(-2..=2)));
+        check_all(count, || if random.bool() { f32::MAX } else { f32::MIN });
+    }
+}
+
+#[test]
+fn zeros_are_taken_if_there_is_nothing_else() {
+    let mut random = fastrand::Rng::with_seed(3);
+    for count in COUNTS {
+        check_all(count, || if random.bool() { 0.0 } else { -0.0 });
+        check_all(count, || if random.u8(..50) == 0 { random.f32() } else { 0.0 });
+        check_all(count, || f32::from_bits(random.u32(..3)));
+    }
+}
+
+#[test]
+fn a_few_values() {
+    let mut values = [1.0, -3.0, 2.0, 3.0, -2.0];
+    let mut pairs = Vec::new();
+    encode(&mut values, 3, &mut pairs).unwrap();
+    let expected = [(1, -3.0), (2, 2.0), (3, 3.0)].map(|(index, value)| Pair { index, value });
+    assert_eq!(pairs, expected);
+    assert_eq!(values, [1.0, 0.0, 0.0, 0.0, -2.0]);
+}
+
+#[test]
+fn the_first_value_that_is_not_finite_is_reported() {
+    for level in Level::available() {
+        for count in COUNTS.into_iter().filter(|&count| count > 0) {
+            for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0001)] {
+                for (index, most) in [0, count / 2, count - 1].into_iter().zip([0, 1, count]) {
+                    let mut values = vec![1.0; count];
+                    (values[index], values[count - 1]) = (bad, bad);
+                    let before = values.clone();
+                    let mut pairs = vec![Pair { index: 7, value: 7.0 }];
+                    assert_eq!(encode_at(level, &mut values, most, &mut pairs), Err(index));
+                    assert_eq!(bits(&values), bits(&before));
+                    assert!(pairs.is_empty());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pairs_are_added() {
+    let mut values = [1.0, 2.0];
+    decode_add(&mut values, &[Pair { index: 1, value: 0.5 }, Pair { index: 1, value: 0.25 }]);
+    assert_eq!(values, [1.0, 2.75]);
+}
+
+#[test]
+#[should_panic(expected = "a pair's index is 2, of 2 values")]
+fn an_index_out_of_range_is_refused() {
+    decode_add(&mut [1.0, 2.0], &[Pair { index: 2, value: 1.0 }]);
+}
