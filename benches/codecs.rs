@@ -8,7 +8,7 @@ use criterion::measurement::WallTime;
 use criterion::{Bencher, BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use unisono::DType;
-use unisono::internals::{Codec, int8, sparse};
+use unisono::internals::{Codec, int8, low_rank, sparse};
 
 /// One that stays in the caches of a core, and one that goes through memory.
 const SIZES_BYTES: [(usize, &str); 2] = [(32 << 10, "32 KiB"), (16 << 20, "16 MiB")];
@@ -81,6 +81,30 @@ fn largest(criterion: &mut Criterion) {
     }
 }
 
+fn products(criterion: &mut Criterion) {
+    /// Of a hidden layer.
+    const COLUMNS: usize = 1024;
+    const RANK: usize = 4;
+    for (size_bytes, name) in SIZES_BYTES {
+        let mut group = group(criterion, name, size_bytes);
+        let mut gradient = gradients(size_bytes / size_of::<f32>());
+        let mut residual = vec![0.0; gradient.len()];
+        let mut left = vec![0.0; RANK * gradient.len() / COLUMNS];
+        let mut right = gradients(RANK * COLUMNS);
+        group.bench_function("low rank 4/project", |bencher| {
+            bencher.iter(|| low_rank::project(&mut residual, &gradient, &right, &mut left, RANK));
+        });
+        residual.copy_from_slice(&gradient);
+        low_rank::orthonormalize(&mut left, RANK);
+        group.bench_function("low rank 4/project back", |bencher| {
+            bencher.iter(|| low_rank::project_back(&residual, &left, &mut right, RANK));
+        });
+        group.bench_function("low rank 4/reconstruct", |bencher| {
+            bencher.iter(|| low_rank::reconstruct(&mut residual, &mut gradient, &left, &right, &right, RANK));
+        });
+    }
+}
+
 fn half_precision(criterion: &mut Criterion) {
     for (size_bytes, name) in SIZES_BYTES {
         let mut group = group(criterion, name, size_bytes);
@@ -94,5 +118,5 @@ fn half_precision(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, eight_bits, largest, half_precision);
+criterion_group!(benches, eight_bits, largest, products, half_precision);
 criterion_main!(benches);

@@ -17,13 +17,24 @@ use crate::error::Result;
 use crate::kernels::ReduceOp;
 use crate::request::Request;
 
+mod int8;
 mod power_sgd;
+mod top_k;
 
+use int8::Int8;
 use power_sgd::PowerSgd;
+use top_k::TopK;
 
 /// How gradients are encoded between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compression {
+    /// Eight bits an element, and a scale for every 256 elements.
+    Int8,
+    /// The elements with the largest magnitudes alone.
+    TopK {
+        /// How many of the elements, above 0 and at most 1.
+        fraction: f64,
+    },
     /// Matrices as products of two thin ones. Vectors, and matrices of which that would not save half, travel as they are.
     ///
     /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
@@ -44,12 +55,14 @@ const MOST_RANK: usize = 64;
 
 impl Compression {
     /// The names on the command line.
-    pub const NAMES: &str = "powersgd:RANK of a rank from 1 to 64";
+    pub const NAMES: &str = "int8, topk:FRACTION (above 0, at most 1) and powersgd:RANK (from 1 to 64)";
 }
 
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Int8 => f.pad("int8"),
+            Self::TopK { fraction } => f.pad(&format!("topk:{fraction}")),
             Self::PowerSgd { rank } => f.pad(&format!("powersgd:{rank}")),
         }
     }
@@ -61,6 +74,11 @@ impl FromStr for Compression {
     fn from_str(text: &str) -> std::result::Result<Self, UnknownCompression> {
         let (name, value) = text.split_once(':').unwrap_or((text, ""));
         let found = match name {
+            "int8" if text == name => Some(Self::Int8),
+            "topk" => {
+                let fraction = value.parse().ok().filter(|&fraction| fraction > 0.0 && fraction <= 1.0);
+                fraction.map(|fraction| Self::TopK { fraction })
+            }
             "powersgd" => {
                 let rank = value.parse().ok().filter(|rank| (1..=MOST_RANK).contains(rank));
                 rank.map(|rank| Self::PowerSgd { rank })
@@ -155,7 +173,7 @@ trait Encoder: fmt::Debug + Send {
         residual: &mut [f32],
     ) -> Result<bool>;
 
-    /// What is the same on all leaders, for each tensor.
+    /// What is the same on all leaders, for each tensor; nothing if the encoding remembers nothing.
     fn memory(&mut self) -> Vec<&mut [f32]>;
 }
 
@@ -164,7 +182,9 @@ impl Compressor {
     /// arguments.
     pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
-        let encoder = match compression {
+        let encoder: Box<dyn Encoder> = match compression {
+            Compression::Int8 => Box::new(Int8::default()),
+            Compression::TopK { fraction } => Box::new(TopK::new(fraction)),
             Compression::PowerSgd { rank } => Box::new(PowerSgd::new(rank, shapes)),
         };
         let state = State { encoder, residual: vec![0.0; count], is_restored: false, is_finite: true };
@@ -250,7 +270,8 @@ impl Compressor {
         lock(&self.state).residual.clone()
     }
 
-    /// What the encoding remembers of each tensor besides, the same on all leaders. Waits for the call in flight.
+    /// What the encoding remembers of each tensor besides, the same on all leaders; empty if it remembers nothing. Waits for the call
+    /// in flight.
     pub fn memory(&self) -> Vec<Vec<f32>> {
         lock(&self.state).encoder.memory().into_iter().map(|values| values.to_vec()).collect()
     }

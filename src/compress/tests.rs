@@ -7,7 +7,13 @@ use unisono_collectives::Topology;
 /// A matrix that is worth it, one that is not, and a vector.
 const SHAPES: [&[usize]; 3] = [&[24, 40], &[3, 2], &[17]];
 const COUNT: usize = 24 * 40 + 3 * 2 + 17;
-const ALL: [Compression; 2] = [Compression::PowerSgd { rank: 1 }, Compression::PowerSgd { rank: 4 }];
+const ALL: [Compression; 5] = [
+    Compression::Int8,
+    Compression::TopK { fraction: 0.05 },
+    Compression::TopK { fraction: 1.0 },
+    Compression::PowerSgd { rank: 1 },
+    Compression::PowerSgd { rank: 4 },
+];
 const NODES: [&[usize]; 5] = [&[1, 1], &[2, 1], &[2, 2], &[1, 1, 1], &[1, 3, 2]];
 
 fn gradients(rank: usize, step: u64) -> Vec<f32> {
@@ -153,7 +159,18 @@ fn names_are_read_as_they_are_written() {
     for compression in ALL {
         assert_eq!(compression.to_string().parse(), Ok(compression));
     }
-    for wrong in ["powersgd", "powersgd:0", "powersgd:65", "powersgd:x", "int9", ""] {
+    for wrong in [
+        "powersgd",
+        "powersgd:0",
+        "powersgd:65",
+        "powersgd:x",
+        "topk",
+        "topk:0",
+        "topk:1.5",
+        "int8:2",
+        "int9",
+        "",
+    ] {
         let error = wrong.parse::<Compression>().unwrap_err().to_string();
         assert!(error.contains("powersgd:RANK"), "{error}");
     }

@@ -74,6 +74,16 @@ pub fn decode_add(values: &mut [f32], encoded: &[u8]) {
     decode_add_at(Level::best(), values, encoded);
 }
 
+/// Whether all decoded values are finite: those of an encoding that failed are not.
+///
+/// # Panics
+/// If `encoded` ends within a scale.
+pub fn is_finite(encoded: &[u8]) -> bool {
+    let mut scales =
+        encoded.chunks(BLOCK_BYTES).map(|block| *block.first_chunk().expect("a block has a scale"));
+    scales.all(|scale| f32::from_le_bytes(scale).is_finite())
+}
+
 fn decode_add_at(level: Level, values: &mut [f32], encoded: &[u8]) {
     level.compiled::<Decode<true>>()(cast_slice_mut(values), encoded);
 }

@@ -6,30 +6,11 @@
 //! **Source**: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
 //! NeurIPS 2019, algorithm 1.
 
-use std::ops::Range;
-
 use super::lanes::Lanes;
 use super::level::{Level, Pass};
 
-/// Partial sums of a dot product. As many at every level, so that all give the same bits.
-const LANES: usize = 16;
-/// Vectors of a factor, and rows of a matrix, that are worked on at a time: they fit the processor's registers.
-const GROUP: usize = 4;
-
-/// Calls a function with its number of vectors as a constant, for groups of the vectors `0..rank`.
-macro_rules! by_groups {
-    ($rank:expr, $vectors:ident => $function:ident($($argument:expr),*)) => {
-        for start in (0..$rank).step_by(GROUP) {
-            let $vectors = start..$rank.min(start + GROUP);
-            match $vectors.len() {
-                1 => $function::<1>($($argument),*),
-                2 => $function::<2>($($argument),*),
-                3 => $function::<3>($($argument),*),
-                _ => $function::<GROUP>($($argument),*),
-            }
-        }
-    };
-}
+/// Partial sums of a dot product. As many at every level, so that all give the same bits; enough to hide the latency of additions.
+const LANES: usize = 64;
 
 /// Adds the gradient to the residual, and multiplies the sum by the right factor: `residual += gradient; left = residual · right`.
 ///
@@ -67,7 +48,6 @@ pub fn reconstruct(
 ) {
     check(residual.len(), left.len(), right.len(), rank);
     check(gradient.len(), left.len(), sum.len(), rank);
-    gradient.fill(0.0);
     let beside = Reconstructed { gradient, left, right, sum, rank };
     Level::best().compiled::<Reconstruct>()(bytemuck::cast_slice_mut(residual), beside);
 }
@@ -103,8 +83,34 @@ fn norm(vector: &[f32]) -> f32 {
     dot(vector, vector).sqrt()
 }
 
+#[inline(always)]
 fn dot(one: &[f32], other: &[f32]) -> f32 {
-    dots(one, [other])[0]
+    let mut sums = [0.0; LANES];
+    let (blocks, rest) = one.as_chunks::<LANES>();
+    let (other_blocks, other_rest) = other.as_chunks::<LANES>();
+    for (block, other) in blocks.iter().zip(other_blocks) {
+        for lane in 0..LANES {
+            sums[lane] += block[lane] * other[lane];
+        }
+    }
+    for (sum, (value, other)) in sums.iter_mut().zip(rest.iter().zip(other_rest)) {
+        *sum += value * other;
+    }
+    let mut lanes = LANES;
+    while lanes > 1 {
+        lanes /= 2;
+        let (sums, others) = sums[..2 * lanes].split_at_mut(lanes);
+        add_times(sums, 1.0, others);
+    }
+    sums[0]
+}
+
+/// Adds values times a factor.
+#[inline(always)]
+fn add_times(sums: &mut [f32], factor: f32, values: &[f32]) {
+    for (sum, value) in sums.iter_mut().zip(values) {
+        *sum += factor * value;
+    }
 }
 
 fn check(elements: usize, left: usize, right: usize, rank: usize) {
@@ -115,33 +121,6 @@ fn check(elements: usize, left: usize, right: usize, rank: usize) {
             && right.is_multiple_of(rank),
         "factors of {left} and {right} elements, and of rank {rank}, for a matrix of {elements} elements"
     );
-}
-
-/// These vectors of a factor.
-#[inline(always)]
-fn vectors<const K: usize>(factor: &[f32], size: usize, which: Range<usize>) -> [&[f32]; K] {
-    std::array::from_fn(|index| &factor[(which.start + index) * size..][..size])
-}
-
-/// The dot products of a row with some vectors.
-#[inline(always)]
-fn dots<const K: usize>(row: &[f32], vectors: [&[f32]; K]) -> [f32; K] {
-    let mut sums = [[0.0; LANES]; K];
-    let (row, rest) = row.as_chunks::<LANES>();
-    let whole = vectors.map(|vector| &vector.as_chunks::<LANES>().0[..row.len()]);
-    for (index, row) in row.iter().enumerate() {
-        for (sums, vector) in sums.iter_mut().zip(whole) {
-            for lane in 0..LANES {
-                sums[lane] += row[lane] * vector[index][lane];
-            }
-        }
-    }
-    for (sums, vector) in sums.iter_mut().zip(vectors) {
-        for (sum, (value, other)) in sums.iter_mut().zip(rest.iter().zip(&vector[row.len() * LANES..])) {
-            *sum += value * other;
-        }
-    }
-    sums.map(|sums| sums.into_iter().fold(0.0, |sum, lane| sum + lane))
 }
 
 struct Projected<'a> {
@@ -163,23 +142,11 @@ impl Pass for Project {
         let (rows, columns) = (left.len() / rank, right.len() / rank);
         let both = residual.chunks_exact_mut(columns).zip(gradient.chunks_exact(columns));
         for (row, (residual, gradient)) in both.enumerate() {
-            residual.iter_mut().zip(gradient).for_each(|(residual, gradient)| *residual += gradient);
-            by_groups!(rank, which => project_row(residual, right, left, (row, rows), which));
+            add_times(residual, 1.0, gradient);
+            for (left, right) in left.chunks_exact_mut(rows).zip(right.chunks_exact(columns)) {
+                left[row] = dot(residual, right);
+            }
         }
-    }
-}
-
-#[inline(always)]
-fn project_row<const K: usize>(
-    values: &[f32],
-    right: &[f32],
-    left: &mut [f32],
-    (row, rows): (usize, usize),
-    which: Range<usize>,
-) {
-    let products = dots::<K>(values, vectors(right, values.len(), which.clone()));
-    for (vector, product) in which.zip(products) {
-        left[vector * rows + row] = product;
     }
 }
 
@@ -199,30 +166,10 @@ impl Pass for ProjectBack {
     fn run<L: Lanes>(_: L, right: &mut [u8], Back { matrix, left, rank }: Back<'_>) {
         let right: &mut [f32] = bytemuck::cast_slice_mut(right);
         let (rows, columns) = (left.len() / rank, right.len() / rank);
-        for (group, matrix) in matrix.chunks(GROUP * columns).enumerate() {
-            let first = group * GROUP;
-            for (vector, right) in right.chunks_exact_mut(columns).enumerate() {
-                let factors = &left[vector * rows + first..][..matrix.len() / columns];
-                match *factors {
-                    [a, b, c, d] => add_rows(right, matrix, [a, b, c, d]),
-                    _ => {
-                        for (row, &factor) in matrix.chunks_exact(columns).zip(factors) {
-                            add_rows(right, row, [factor]);
-                        }
-                    }
-                }
+        for (row, values) in matrix.chunks_exact(columns).enumerate() {
+            for (left, right) in left.chunks_exact(rows).zip(right.chunks_exact_mut(columns)) {
+                add_times(right, left[row], values);
             }
-        }
-    }
-}
-
-/// Adds some rows, each times its factor.
-#[inline(always)]
-fn add_rows<const K: usize>(sum: &mut [f32], rows: &[f32], factors: [f32; K]) {
-    let rows: [&[f32]; K] = vectors(rows, sum.len(), 0..K);
-    for (column, sum) in sum.iter_mut().enumerate() {
-        for (row, factor) in rows.into_iter().zip(factors) {
-            *sum += factor * row[column];
         }
     }
 }
@@ -248,27 +195,13 @@ impl Pass for Reconstruct {
         let (rows, columns) = (left.len() / rank, right.len() / rank);
         let both = residual.chunks_exact_mut(columns).zip(gradient.chunks_exact_mut(columns));
         for (row, (residual, gradient)) in both.enumerate() {
-            by_groups!(rank, which => reconstruct_row((residual, gradient), left, (right, sum), (row, rows), which));
-        }
-    }
-}
-
-#[inline(always)]
-fn reconstruct_row<const K: usize>(
-    (residual, gradient): (&mut [f32], &mut [f32]),
-    left: &[f32],
-    (right, sum): (&[f32], &[f32]),
-    (row, rows): (usize, usize),
-    which: Range<usize>,
-) {
-    let columns = residual.len();
-    let factors: [f32; K] = std::array::from_fn(|index| left[(which.start + index) * rows + row]);
-    let right: [&[f32]; K] = vectors(right, columns, which.clone());
-    let sum: [&[f32]; K] = vectors(sum, columns, which);
-    for (column, (residual, gradient)) in residual.iter_mut().zip(gradient).enumerate() {
-        for (index, factor) in factors.into_iter().enumerate() {
-            *residual -= factor * right[index][column];
-            *gradient += factor * sum[index][column];
+            gradient.fill(0.0);
+            let vectors =
+                left.chunks_exact(rows).zip(right.chunks_exact(columns).zip(sum.chunks_exact(columns)));
+            for (left, (right, sum)) in vectors {
+                add_times(residual, -left[row], right);
+                add_times(gradient, left[row], sum);
+            }
         }
     }
 }
