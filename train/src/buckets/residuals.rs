@@ -100,3 +100,60 @@ fn leaders(comm: &Communicator) -> Vec<Rank> {
     let topology = comm.topology();
     (0..topology.ranks()).filter(|&rank| topology.local_rank(rank) == 0).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buckets::BucketSettings;
+    use crate::replica::Parameter;
+    use unisono::{Topology, Unisono};
+
+    fn on_nodes<R: Send>(nodes: &[usize], main: impl Fn(&mut Communicator, Buckets) -> R + Sync) -> Vec<R> {
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+        let ended = world.on_threads(nodes.iter().sum(), |mut comm| {
+            let parameters = [Parameter::new("weight", [16, 24]), Parameter::new("bias", [5])];
+            let wire = "powersgd:1".parse().unwrap();
+            let settings = BucketSettings { wire, bucket_bytes: 64, ..BucketSettings::default() };
+            let buckets = Buckets::new(&mut comm, &parameters, &settings).unwrap();
+            main(&mut comm, buckets)
+        });
+        ended.unwrap()
+    }
+
+    /// Halves and quarters, so that sums are exact.
+    fn unsent(nodes: usize) -> Unsent {
+        let of_node =
+            |node: usize, count: usize| (0..count).map(|at| (at * (node + 1)) as f32 / 4.0).collect();
+        let residuals =
+            (0..nodes).map(|node| HashMap::from([(0, of_node(node, 16 * 24)), (1, of_node(node, 5))]));
+        let memory = HashMap::from([(0, of_node(7, 24)), (1, Vec::new())]);
+        Unsent { residuals: residuals.collect(), memory }
+    }
+
+    #[test]
+    fn what_is_restored_has_the_same_sum_on_any_number_of_nodes() {
+        let sum = |residuals: &[HashMap<usize, Vec<f32>>], index: usize| {
+            let count = residuals[0][&index].len();
+            (0..count)
+                .map(|at| residuals.iter().map(|of_node| of_node[&index][at]).sum::<f32>())
+                .collect::<Vec<_>>()
+        };
+        for (saved, nodes) in [(2, &[1, 1][..]), (2, &[1, 2, 1]), (3, &[2, 2]), (1, &[1, 1])] {
+            let saved = unsent(saved);
+            let ended = on_nodes(nodes, |comm, buckets| {
+                let own = if comm.rank() == 0 { saved.clone() } else { Unsent::default() };
+                buckets.restore_unsent(comm, own).unwrap();
+                buckets.unsent(comm).unwrap()
+            });
+            assert!(ended[1..].iter().all(|others| *others == Unsent::default()), "rank 0 alone has it");
+            let found = &ended[0];
+            assert_eq!((found.residuals.len(), &found.memory), (nodes.len(), &saved.memory), "{nodes:?}");
+            for index in [0, 1] {
+                assert_eq!(sum(&found.residuals, index), sum(&saved.residuals, index), "{nodes:?}");
+            }
+            if saved.residuals.len() == nodes.len() {
+                assert_eq!(*found, saved, "every node has its own");
+            }
+        }
+    }
+}

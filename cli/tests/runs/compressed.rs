@@ -1,0 +1,48 @@
+//! Runs whose gradients are compressed between nodes, which these threads are declared to be: what was not sent yet is saved, too.
+
+use super::*;
+
+const FORMATS: [&str; 3] = ["int8", "topk:0.05", "powersgd:2"];
+
+/// What a run of handwritten digits says at its end.
+fn digits(nodes: &str, checkpoints: &Path, more: &[&str]) -> Value {
+    let threads = nodes.split(',').map(|size| size.parse::<usize>().unwrap()).sum::<usize>().to_string();
+    let mut command = Command::new(UNISONO);
+    command.env("UNISONO_NODES", nodes).args(["train", "--threads", &threads, "--global-batch", "48"]);
+    command.args(["--epochs", "3", "--hidden", "64", "--checkpoint-every", "20", "--keep", "100"]);
+    command.args(["--format", "json", "--checkpoint-dir"]).arg(checkpoints).args(more);
+    let ended = launch::run(command, Duration::from_secs(120)).expect_success();
+    serde_json::from_str(ended.stdout.lines().last().expect("it says something")).unwrap()
+}
+
+/// Leaves the checkpoint of step 40, and older ones.
+fn forget_the_end(checkpoints: &Path) {
+    for name in names_in(checkpoints).iter().filter(|name| name.as_str() > "step-0000000040") {
+        fs::remove_dir_all(checkpoints.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn a_resumed_run_gives_the_same_as_an_undisturbed_one() {
+    for wire in FORMATS {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = directory.path();
+        let undisturbed = digits("1,1", kept, &["--wire", wire]);
+        forget_the_end(kept);
+        let resumed = digits("1,1", kept, &["--wire", wire, "--resume"]);
+        assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"], "{wire}");
+        assert!(resumed["test_accuracy"].as_f64() > Some(0.85), "{wire}: {resumed}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_another_number_of_nodes() {
+    let directory = tempfile::tempdir().unwrap();
+    let kept = directory.path();
+    digits("1,1", kept, &["--wire", "powersgd:2"]);
+    for nodes in ["1,1,1", "2,1", "2"] {
+        forget_the_end(kept);
+        let resumed = digits(nodes, kept, &["--wire", "powersgd:2", "--resume"]);
+        assert!(resumed["test_accuracy"].as_f64() > Some(0.85), "{nodes}: {resumed}");
+    }
+}
