@@ -7,7 +7,7 @@ use signal_hook::flag;
 use unisono::Communicator;
 use unisono::config::{Launcher, share_cores};
 use unisono_data::Batch;
-use unisono_train::{Feed, Replica, Settings, Stop, Summary, TrainError, Trainer};
+use unisono_train::{Feed, Replica, Settings, Stop, Summary, TrainError, Trainer, Wire};
 
 use super::{Failure, Figures};
 
@@ -71,6 +71,7 @@ pub(super) fn bad_input(rank: usize, message: String) -> Failure {
 /// Trains; rank 0 prints progress.
 fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Result<Summary, TrainError> {
     let (rank, ranks, transport) = (comm.rank(), comm.ranks(), comm.transport());
+    let nodes = comm.topology().nodes();
     let mut trainer = settings.trainer(comm)?;
     if rank != 0 {
         return trainer.run(|_| ());
@@ -82,10 +83,16 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
             println!("{computes}");
         }
         let by = match ran {
+            Some(_) if matches!(settings.wire, Wire::Compressed(_)) && nodes > 1 => {
+                format!("in each of {nodes} nodes, and between them as {}", settings.wire)
+            }
             Some(ran) => format!("by {}: {}", ran.method, ran.why),
             None => "in GPU memory".to_owned(),
         };
         println!("{ranks} ranks over {transport}, all-reduce {by}");
+        if matches!(settings.wire, Wire::Compressed(_)) && nodes == 1 {
+            println!("all ranks share a node: gradients are not sent as {}, but as f32", settings.wire);
+        }
     }
     let started = Instant::now();
     let mut teller = Teller::new(format, settings.epochs);

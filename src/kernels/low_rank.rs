@@ -1,6 +1,6 @@
 //! Matrices approximated by the product of two thin ones: the passes of PowerSGD over a matrix.
 //!
-//! A matrix has `rows` rows of `columns` elements, row-major. A *factor* is `rank` vectors, one after the other: the left one's have
+//! A matrix has `rows` rows of `columns` elements, row-major. A *factor* is `width` vectors (the rank of the product), one after the other: the left one's have
 //! an element for each row, the right one's for each column. So every loop runs along contiguous memory.
 //!
 //! **Source**: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
@@ -16,10 +16,10 @@ const LANES: usize = 64;
 ///
 /// # Panics
 /// If the sizes do not fit each other.
-pub fn project(residual: &mut [f32], gradient: &[f32], right: &[f32], left: &mut [f32], rank: usize) {
-    check(residual.len(), left.len(), right.len(), rank);
+pub fn project(residual: &mut [f32], gradient: &[f32], right: &[f32], left: &mut [f32], width: usize) {
+    check(residual.len(), left.len(), right.len(), width);
     assert_eq!(residual.len(), gradient.len(), "a residual for each element of the gradient");
-    let beside = Projected { gradient, right, left, rank };
+    let beside = Projected { gradient, right, left, width };
     Level::best().compiled::<Project>()(bytemuck::cast_slice_mut(residual), beside);
 }
 
@@ -27,10 +27,10 @@ pub fn project(residual: &mut [f32], gradient: &[f32], right: &[f32], left: &mut
 ///
 /// # Panics
 /// As [`project`].
-pub fn project_back(matrix: &[f32], left: &[f32], right: &mut [f32], rank: usize) {
-    check(matrix.len(), left.len(), right.len(), rank);
+pub fn project_back(matrix: &[f32], left: &[f32], right: &mut [f32], width: usize) {
+    check(matrix.len(), left.len(), right.len(), width);
     right.fill(0.0);
-    Level::best().compiled::<ProjectBack>()(bytemuck::cast_slice_mut(right), Back { matrix, left, rank });
+    Level::best().compiled::<ProjectBack>()(bytemuck::cast_slice_mut(right), Back { matrix, left, width });
 }
 
 /// Replaces the gradient by `left · sumᵀ`, where `sum` is the sum of the right factors of all nodes, and subtracts from the residual
@@ -44,20 +44,20 @@ pub fn reconstruct(
     left: &[f32],
     right: &[f32],
     sum: &[f32],
-    rank: usize,
+    width: usize,
 ) {
-    check(residual.len(), left.len(), right.len(), rank);
-    check(gradient.len(), left.len(), sum.len(), rank);
-    let beside = Reconstructed { gradient, left, right, sum, rank };
+    check(residual.len(), left.len(), right.len(), width);
+    check(gradient.len(), left.len(), sum.len(), width);
+    let beside = Reconstructed { gradient, left, right, sum, width };
     Level::best().compiled::<Reconstruct>()(bytemuck::cast_slice_mut(residual), beside);
 }
 
 /// Makes the vectors of a factor orthonormal, by Gram and Schmidt's method, twice: once loses orthogonality where vectors are nearly
 /// dependent. Returns which are zero because they depend on those before them.
-pub fn orthonormalize(factor: &mut [f32], rank: usize) -> Vec<usize> {
-    let size = factor.len() / rank;
+pub fn orthonormalize(factor: &mut [f32], width: usize) -> Vec<usize> {
+    let size = factor.len() / width;
     let mut dependent = Vec::new();
-    for index in 0..rank {
+    for index in 0..width {
         let (before, rest) = factor.split_at_mut(index * size);
         let vector = &mut rest[..size];
         let length = norm(vector);
@@ -113,13 +113,13 @@ fn add_times(sums: &mut [f32], factor: f32, values: &[f32]) {
     }
 }
 
-fn check(elements: usize, left: usize, right: usize, rank: usize) {
+fn check(elements: usize, left: usize, right: usize, width: usize) {
     assert!(
-        rank > 0
-            && elements * rank * rank == left * right
-            && left.is_multiple_of(rank)
-            && right.is_multiple_of(rank),
-        "factors of {left} and {right} elements, and of rank {rank}, for a matrix of {elements} elements"
+        width > 0
+            && elements * width * width == left * right
+            && left.is_multiple_of(width)
+            && right.is_multiple_of(width),
+        "factors of {left} and {right} elements, and of width {width}, for a matrix of {elements} elements"
     );
 }
 
@@ -127,7 +127,7 @@ struct Projected<'a> {
     gradient: &'a [f32],
     right: &'a [f32],
     left: &'a mut [f32],
-    rank: usize,
+    width: usize,
 }
 
 #[derive(Debug)]
@@ -137,9 +137,9 @@ impl Pass for Project {
     type Beside<'a> = Projected<'a>;
 
     #[inline(always)]
-    fn run<L: Lanes>(_: L, residual: &mut [u8], Projected { gradient, right, left, rank }: Projected<'_>) {
+    fn run<L: Lanes>(_: L, residual: &mut [u8], Projected { gradient, right, left, width }: Projected<'_>) {
         let residual: &mut [f32] = bytemuck::cast_slice_mut(residual);
-        let (rows, columns) = (left.len() / rank, right.len() / rank);
+        let (rows, columns) = (left.len() / width, right.len() / width);
         let both = residual.chunks_exact_mut(columns).zip(gradient.chunks_exact(columns));
         for (row, (residual, gradient)) in both.enumerate() {
             add_times(residual, 1.0, gradient);
@@ -153,7 +153,7 @@ impl Pass for Project {
 struct Back<'a> {
     matrix: &'a [f32],
     left: &'a [f32],
-    rank: usize,
+    width: usize,
 }
 
 #[derive(Debug)]
@@ -163,9 +163,9 @@ impl Pass for ProjectBack {
     type Beside<'a> = Back<'a>;
 
     #[inline(always)]
-    fn run<L: Lanes>(_: L, right: &mut [u8], Back { matrix, left, rank }: Back<'_>) {
+    fn run<L: Lanes>(_: L, right: &mut [u8], Back { matrix, left, width }: Back<'_>) {
         let right: &mut [f32] = bytemuck::cast_slice_mut(right);
-        let (rows, columns) = (left.len() / rank, right.len() / rank);
+        let (rows, columns) = (left.len() / width, right.len() / width);
         for (row, values) in matrix.chunks_exact(columns).enumerate() {
             for (left, right) in left.chunks_exact(rows).zip(right.chunks_exact_mut(columns)) {
                 add_times(right, left[row], values);
@@ -179,7 +179,7 @@ struct Reconstructed<'a> {
     left: &'a [f32],
     right: &'a [f32],
     sum: &'a [f32],
-    rank: usize,
+    width: usize,
 }
 
 #[derive(Debug)]
@@ -190,9 +190,9 @@ impl Pass for Reconstruct {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, residual: &mut [u8], beside: Reconstructed<'_>) {
-        let Reconstructed { gradient, left, right, sum, rank } = beside;
+        let Reconstructed { gradient, left, right, sum, width } = beside;
         let residual: &mut [f32] = bytemuck::cast_slice_mut(residual);
-        let (rows, columns) = (left.len() / rank, right.len() / rank);
+        let (rows, columns) = (left.len() / width, right.len() / width);
         let both = residual.chunks_exact_mut(columns).zip(gradient.chunks_exact_mut(columns));
         for (row, (residual, gradient)) in both.enumerate() {
             gradient.fill(0.0);

@@ -9,14 +9,14 @@
 use std::time::Duration;
 
 use super::replica::{Parameter, Tally};
-use unisono::compress::{Compressor, Levels};
+use unisono::compress::Compressor;
 use unisono::{Algorithm, Communicator, DType, Error, Method, Ran, ReduceOp, Why};
 
+mod compressed;
 mod filling;
 mod ledger;
 mod parcel;
 mod plan;
-mod residuals;
 mod sums;
 mod wire;
 
@@ -25,10 +25,11 @@ pub use parcel::Flight;
 pub use sums::Sums;
 pub use wire::Wire;
 
+pub(super) use compressed::Unsent;
+use compressed::compressors;
 pub(super) use ledger::Ledger;
 pub(super) use parcel::Parcel;
 pub(super) use plan::{Place, Plan};
-pub(super) use residuals::Unsent;
 use sums::Tree;
 use wire::Narrow;
 
@@ -376,26 +377,6 @@ impl Buckets {
         }
         Ok(())
     }
-}
-
-/// A compressor for each bucket, if the wire format has one. All ranks call it.
-fn compressors(
-    comm: &mut Communicator,
-    ledger: &Ledger,
-    wire: Wire,
-) -> Result<Vec<Option<Compressor>>, Error> {
-    let Wire::Compressed(compression) = wire else { return Ok(vec![None; ledger.plan.counts.len()]) };
-    let levels = Levels::of(comm)?;
-    let of_bucket = |members: &Vec<usize>| {
-        let shapes = members.iter().flat_map(|&index| {
-            let parameter = &ledger.parameters[index];
-            [parameter.shape.clone(), vec![Plan::padding(parameter)]]
-        });
-        let shapes: Vec<_> = shapes.collect();
-        let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
-        Some(Compressor::new(&levels, compression, &shapes))
-    };
-    Ok(ledger.plan.members.iter().map(of_bucket).collect())
 }
 
 /// How a bucket is all-reduced.

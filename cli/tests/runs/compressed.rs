@@ -46,3 +46,24 @@ fn a_run_goes_on_with_another_number_of_nodes() {
         assert!(resumed["test_accuracy"].as_f64() > Some(0.85), "{nodes}: {resumed}");
     }
 }
+
+#[test]
+fn where_gradients_are_compressed_is_said() {
+    for (nodes, said) in [
+        ("1,2", "all-reduce in each of 2 nodes, and between them as int8\n"),
+        ("3", "all ranks share a node: gradients are not sent as int8, but as f32\n"),
+    ] {
+        let mut command = Command::new(UNISONO);
+        command.env("UNISONO_NODES", nodes).args([
+            "train",
+            "--threads",
+            "3",
+            "--epochs",
+            "1",
+            "--wire",
+            "int8",
+        ]);
+        let ended = launch::run(command, Duration::from_secs(120)).expect_success();
+        assert!(ended.stdout.contains(said), "{nodes}: {}", ended.stdout);
+    }
+}

@@ -25,12 +25,12 @@ fn sum_of(count: usize, term: impl Fn(usize) -> f64) -> f64 {
 
 #[test]
 fn passes_are_products_of_matrices() {
-    for (rows, columns, rank) in CASES {
+    for (rows, columns, width) in CASES {
         let [gradient, before] = [1, 2].map(|seed| random(rows * columns, seed));
-        let [right, sum] = [3, 4].map(|seed| random(rank * columns, seed));
+        let [right, sum] = [3, 4].map(|seed| random(width * columns, seed));
         let mut residual = before.clone();
-        let mut left = vec![f32::NAN; rank * rows];
-        project(&mut residual, &gradient, &right, &mut left, rank);
+        let mut left = vec![f32::NAN; width * rows];
+        project(&mut residual, &gradient, &right, &mut left, width);
         let at = |values: &[f32], index: usize| f64::from(values[index]);
         assert_near(&residual, (0..rows * columns).map(|index| at(&before, index) + at(&gradient, index)));
         let product = |index: usize| {
@@ -39,24 +39,24 @@ fn passes_are_products_of_matrices() {
                 at(&residual, row * columns + column) * at(&right, vector * columns + column)
             })
         };
-        assert_near(&left, (0..rank * rows).map(product));
+        assert_near(&left, (0..width * rows).map(product));
 
-        let mut back = vec![f32::NAN; rank * columns];
-        project_back(&residual, &left, &mut back, rank);
+        let mut back = vec![f32::NAN; width * columns];
+        project_back(&residual, &left, &mut back, width);
         let product = |index: usize| {
             let (vector, column) = (index / columns, index % columns);
             sum_of(rows, |row| at(&residual, row * columns + column) * at(&left, vector * rows + row))
         };
         let scale = back.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
         let scaled: Vec<_> = back.iter().map(|value| value / scale).collect();
-        assert_near(&scaled, (0..rank * columns).map(|index| product(index) / f64::from(scale)));
+        assert_near(&scaled, (0..width * columns).map(|index| product(index) / f64::from(scale)));
 
         let (mut left_over, mut decoded) = (residual.clone(), gradient);
-        let left = random(rank * rows, 5);
-        reconstruct(&mut left_over, &mut decoded, &left, &right, &sum, rank);
+        let left = random(width * rows, 5);
+        reconstruct(&mut left_over, &mut decoded, &left, &right, &sum, width);
         let product = |factor: &[f32], index: usize| {
             let (row, column) = (index / columns, index % columns);
-            sum_of(rank, |vector| at(&left, vector * rows + row) * at(factor, vector * columns + column))
+            sum_of(width, |vector| at(&left, vector * rows + row) * at(factor, vector * columns + column))
         };
         assert_near(&decoded, (0..rows * columns).map(|index| product(&sum, index)));
         let expected = (0..rows * columns).map(|index| at(&residual, index) - product(&right, index));
@@ -66,37 +66,37 @@ fn passes_are_products_of_matrices() {
 
 #[test]
 fn all_levels_give_the_same_bits() {
-    for (rows, columns, rank) in CASES {
+    for (rows, columns, width) in CASES {
         let gradient = random(rows * columns, 1);
-        let right = random(rank * columns, 2);
+        let right = random(width * columns, 2);
         let results = Level::available().map(|level| {
-            let (mut residual, mut left) = (random(rows * columns, 3), vec![0.0; rank * rows]);
-            let beside = Projected { gradient: &gradient, right: &right, left: &mut left, rank };
+            let (mut residual, mut left) = (random(rows * columns, 3), vec![0.0; width * rows]);
+            let beside = Projected { gradient: &gradient, right: &right, left: &mut left, width };
             level.compiled::<Project>()(bytemuck::cast_slice_mut(&mut residual), beside);
-            let mut back = vec![0.0; rank * columns];
-            let beside = Back { matrix: &residual, left: &left, rank };
+            let mut back = vec![0.0; width * columns];
+            let beside = Back { matrix: &residual, left: &left, width };
             level.compiled::<ProjectBack>()(bytemuck::cast_slice_mut(&mut back), beside);
             let mut decoded = vec![0.0; rows * columns];
             let beside =
-                Reconstructed { gradient: &mut decoded, left: &left, right: &right, sum: &back, rank };
+                Reconstructed { gradient: &mut decoded, left: &left, right: &right, sum: &back, width };
             level.compiled::<Reconstruct>()(bytemuck::cast_slice_mut(&mut residual), beside);
             [residual, left, back, decoded].concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
         });
         let results: Vec<_> = results.collect();
-        assert!(results.iter().all(|result| *result == results[0]), "{rows} x {columns}, rank {rank}");
+        assert!(results.iter().all(|result| *result == results[0]), "{rows} x {columns}, width {width}");
     }
 }
 
 #[test]
 fn orthonormal_vectors_span_what_they_did() {
-    let (size, rank) = (37, 5);
-    let mut factor = random(size * rank, 9);
+    let (size, width) = (37, 5);
+    let mut factor = random(size * width, 9);
     // The third depends on the first two.
     for index in 0..size {
         factor[2 * size + index] = 3.0 * factor[index] - factor[size + index];
     }
-    assert_eq!(orthonormalize(&mut factor, rank), [2]);
-    for (one, other) in (0..rank).flat_map(|one| (0..rank).map(move |other| (one, other))) {
+    assert_eq!(orthonormalize(&mut factor, width), [2]);
+    for (one, other) in (0..width).flat_map(|one| (0..width).map(move |other| (one, other))) {
         let expected = f32::from(u8::from(one == other && one != 2));
         let found = dot(&factor[one * size..][..size], &factor[other * size..][..size]);
         assert!((found - expected).abs() < 1e-5, "{one}, {other}: {found}");
@@ -106,19 +106,19 @@ fn orthonormal_vectors_span_what_they_did() {
 /// A matrix of low rank is sent whole after a few rounds: the power iteration finds its space.
 #[test]
 fn nothing_is_left_of_a_matrix_of_low_rank() {
-    let (rows, columns, rank) = (30, 20, 3);
-    let [left, right] = [(rank * rows, 1), (rank * columns, 2)].map(|(count, seed)| random(count, seed));
+    let (rows, columns, width) = (30, 20, 3);
+    let [left, right] = [(width * rows, 1), (width * columns, 2)].map(|(count, seed)| random(count, seed));
     let element = |index: usize| {
         let (row, column) = (index / columns, index % columns);
-        (0..rank).map(|vector| left[vector * rows + row] * right[vector * columns + column]).sum::<f32>()
+        (0..width).map(|vector| left[vector * rows + row] * right[vector * columns + column]).sum::<f32>()
     };
     let matrix: Vec<f32> = (0..rows * columns).map(element).collect();
-    let (mut residual, mut factor) = (vec![0.0; rows * columns], random(rank * columns, 3));
-    let (mut decoded, mut found) = (matrix.clone(), vec![0.0; rank * rows]);
-    project(&mut residual, &matrix, &factor, &mut found, rank);
-    assert!(orthonormalize(&mut found, rank).is_empty());
-    project_back(&residual, &found, &mut factor, rank);
-    reconstruct(&mut residual, &mut decoded, &found, &factor, &factor, rank);
+    let (mut residual, mut factor) = (vec![0.0; rows * columns], random(width * columns, 3));
+    let (mut decoded, mut found) = (matrix.clone(), vec![0.0; width * rows]);
+    project(&mut residual, &matrix, &factor, &mut found, width);
+    assert!(orthonormalize(&mut found, width).is_empty());
+    project_back(&residual, &found, &mut factor, width);
+    reconstruct(&mut residual, &mut decoded, &found, &factor, &factor, width);
     assert!(residual.iter().all(|value| value.abs() < 1e-4));
     assert_near(&decoded, matrix.iter().map(|&value| f64::from(value)));
 }

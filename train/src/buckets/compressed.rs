@@ -1,10 +1,10 @@
-//! What compressors have not sent yet, and what they remember, by the names of parameters: so it can be saved, and restored with other
-//! buckets and another number of nodes.
+//! Buckets whose gradients are compressed between nodes. What their compressors have not sent yet, and what they remember, is known by
+//! parameters: so it can be saved, and restored with other buckets and another number of nodes.
 
 use std::collections::HashMap;
 
-use super::Buckets;
-use unisono::compress::Compressor;
+use super::{Buckets, Ledger, Plan, Wire};
+use unisono::compress::{Compressor, Levels};
 use unisono::{Communicator, Error, Rank};
 
 /// What compressors have not sent yet, on rank 0.
@@ -14,6 +14,26 @@ pub(crate) struct Unsent {
     pub(crate) residuals: Vec<HashMap<usize, Vec<f32>>>,
     /// What encodings remember, by the index of the parameter.
     pub(crate) memory: HashMap<usize, Vec<f32>>,
+}
+
+/// A compressor for each bucket, if the wire format has one. All ranks call it.
+pub(super) fn compressors(
+    comm: &mut Communicator,
+    ledger: &Ledger,
+    wire: Wire,
+) -> Result<Vec<Option<Compressor>>, Error> {
+    let Wire::Compressed(compression) = wire else { return Ok(vec![None; ledger.plan.counts.len()]) };
+    let levels = Levels::of(comm)?;
+    let of_bucket = |members: &Vec<usize>| {
+        let shapes = members.iter().flat_map(|&index| {
+            let parameter = &ledger.parameters[index];
+            [parameter.shape.clone(), vec![Plan::padding(parameter)]]
+        });
+        let shapes: Vec<_> = shapes.collect();
+        let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
+        Some(Compressor::new(&levels, compression, &shapes))
+    };
+    Ok(ledger.plan.members.iter().map(of_bucket).collect())
 }
 
 impl Buckets {
