@@ -11,6 +11,7 @@ use half::{bf16, f16};
 
 mod array;
 mod barrier;
+pub mod compressed;
 pub mod constants;
 mod operation;
 #[cfg(feature = "nccl")]

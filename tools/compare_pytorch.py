@@ -4,6 +4,10 @@
         Trains a perceptron with DistributedDataParallel over gloo, a process a rank, and prints how long a step takes as
         one JSON object: the median over the steps of a rank, and the slowest rank's.
 
+    mpirun -n 2 compare_pytorch.py rank --hidden 1024,1024 --hook powersgd:4 --directory EMPTY --interface net0
+        Trains as one rank among those that Open MPI's mpirun has started, perhaps on several nodes (tools/two-nodes), with one of
+        DistributedDataParallel's own hooks; rank 0 prints the same object. All ranks see the directory.
+
     compare_pytorch.py table FILE
         Reads such objects, of both frameworks, one a line, and prints a table in Markdown of their medians.
 """
@@ -34,6 +38,22 @@ def network(hidden):
     return nn.Sequential(*layers, nn.Linear(widths[-1], CLASSES))
 
 
+def compress(model, hook, dist):
+    """Registers a hook of PyTorch's own: bf16, or powersgd:RANK."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if hook == "bf16":
+        model.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
+    elif hook is not None:
+        name, rank = hook.split(":")
+        if name != "powersgd":
+            sys.exit(f"compare_pytorch: there is no hook {hook}: bf16 and powersgd:RANK are")
+        state = powerSGD_hook.PowerSGDState(
+            dist.group.WORLD, matrix_approximation_rank=int(rank), start_powerSGD_iter=WARM_UP_STEPS // 2
+        )
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
 def train(rank, arguments, directory):
     """One rank's run; leaves what it measured in the directory."""
     import torch
@@ -51,7 +71,11 @@ def train(rank, arguments, directory):
         timeout=timedelta(seconds=arguments.timeout_s),
     )
     torch.manual_seed(0)
-    model = DistributedDataParallel(network(arguments.hidden))
+    if arguments.hook is not None:
+        # PowerSGD's hook over gloo mixes up the messages of two buckets.
+        dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30
+    model = DistributedDataParallel(network(arguments.hidden), bucket_cap_mb=25 if arguments.hook is None else 1024)
+    compress(model, arguments.hook, dist)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loss_of = torch.nn.CrossEntropyLoss()
     torch.manual_seed(1 + rank)
@@ -95,10 +119,15 @@ def launch(arguments):
                     process.kill()
                 late = f"{arguments.ranks} ranks took more than {arguments.timeout_s} s"
                 sys.exit(f"compare_pytorch: {late} and were ended")
-        measured = []
-        for rank in range(arguments.ranks):
-            with open(f"{directory}/{rank}.json") as file:
-                measured.append(json.load(file))
+        return figures(arguments, directory)
+
+
+def figures(arguments, directory):
+    """What all ranks have measured, as one object."""
+    measured = []
+    for rank in range(arguments.ranks):
+        with open(f"{directory}/{rank}.json") as file:
+            measured.append(json.load(file))
     return {
         "framework": "pytorch",
         "version": measured[0]["version"],
@@ -106,6 +135,7 @@ def launch(arguments):
         "batch_size": arguments.batch_size,
         "parameters": measured[0]["parameters"],
         "ranks": arguments.ranks,
+        "hook": arguments.hook,
         "ms_per_step": round(max(one["ms_per_step"] for one in measured), 3),
     }
 
@@ -115,6 +145,15 @@ def measure(arguments):
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     print(json.dumps(launch(arguments)))
+
+
+def as_rank(arguments):
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["GLOO_SOCKET_IFNAME"] = arguments.interface
+    rank, arguments.ranks = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
+    train(rank, arguments, arguments.directory)
+    if rank == 0:
+        print(json.dumps(figures(arguments, arguments.directory)))
 
 
 def table(arguments):
@@ -156,12 +195,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("measure")
-    one.add_argument("--hidden", type=widths, required=True, help="widths of the hidden layers: 1024,1024")
     one.add_argument("--ranks", type=int, required=True)
-    one.add_argument("--batch-size", type=int, default=128, help="samples a rank and step")
-    one.add_argument("--steps", type=int, default=40, help="steps that are measured")
-    one.add_argument("--timeout-s", type=int, default=300)
-    one.set_defaults(run=measure)
+    one.set_defaults(run=measure, hook=None)
+    rank = commands.add_parser("rank")
+    rank.add_argument("--hook", help="bf16 or powersgd:RANK")
+    rank.add_argument("--directory", required=True, help="empty, and the same for all ranks")
+    rank.add_argument("--interface", default="lo", help="the network interface by which the nodes reach each other")
+    rank.set_defaults(run=as_rank)
+    for trains in (one, rank):
+        trains.add_argument("--hidden", type=widths, required=True, help="widths of the hidden layers: 1024,1024")
+        trains.add_argument("--batch-size", type=int, default=128, help="samples a rank and step")
+        trains.add_argument("--steps", type=int, default=40, help="steps that are measured")
+        trains.add_argument("--timeout-s", type=int, default=300)
     both = commands.add_parser("table")
     both.add_argument("file")
     both.set_defaults(run=table)

@@ -4,6 +4,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 #[cfg(feature = "nccl")]
 use unisono::Error;
 use unisono::bench::{Operation, Room, Settings, measure, room};
+use unisono::compress::Compression;
 use unisono::select::InvalidChoice;
 use unisono::size::bytes;
 use unisono::{Algorithm, Choice, Communicator, DType, Memory, ReduceOp, Vendor};
@@ -15,6 +16,7 @@ use super::world::World;
 
 mod rows;
 mod table;
+mod wire;
 
 use rows::{Format, Rows};
 
@@ -46,6 +48,10 @@ pub(super) struct Args {
     /// Baseline to compare with, alternating in the same run
     #[arg(long)]
     against: Option<Baseline>,
+    /// Compare formats between nodes with f32, comma-separated: int8, topk:FRACTION, powersgd:RANK
+    #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["algorithm", "operation", "dtype", "op", "memory", "against"])]
+    wire: Vec<Compression>,
     /// Iterations per algorithm and size [default: chosen by array size]
     #[arg(long, value_name = "N", value_parser = whole(1, MOST_ITERATIONS))]
     iterations: Option<usize>,
@@ -121,6 +127,10 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    if !args.wire.is_empty() {
+        let (sizes_bytes, iterations) = (&args.bytes.0, args.iterations);
+        return args.world.run(|comm| wire::on_rank(comm, &args.wire, sizes_bytes, iterations, args.format));
+    }
     let mut contenders: Vec<_> =
         args.algorithm.iter().flat_map(|contenders| contenders.choices(args.memory)).collect();
     if let Some(Baseline::Mpi) = args.against {

@@ -86,8 +86,6 @@ impl Encoder for PowerSgd {
             self.left[place].copy_from_slice(&values[range]);
         }
         leaders.all_reduce(&mut self.left, ReduceOp::Sum)?;
-        // A product with what is not finite is not finite.
-        let is_finite = self.left.iter().all(|value| value.is_finite());
         for (range, place) in self.plain() {
             values[range].copy_from_slice(&self.left[place]);
         }
@@ -96,15 +94,16 @@ impl Encoder for PowerSgd {
             let left = &mut self.left[left.clone()];
             let columns = right.len() / self.rank;
             let dependent = orthonormalize(left, self.rank);
-            lost.extend(
-                dependent
-                    .into_iter()
-                    .map(|vector| right.start + vector * columns..right.start + (vector + 1) * columns),
-            );
+            lost.extend(dependent.into_iter().map(|vector| {
+                let start = right.start + vector * columns;
+                start..start + columns
+            }));
             project_back(&residual[range.clone()], left, &mut self.right[right.clone()], self.rank);
         }
         self.sum.copy_from_slice(&self.right);
         leaders.all_reduce(&mut self.sum, ReduceOp::Sum)?;
+        // A product with what is not finite is not finite.
+        let is_finite = [&self.left, &self.sum].into_iter().flatten().all(|value| value.is_finite());
         for Matrix { values: range, left, right } in &self.matrices {
             let (residual, gradient) = (&mut residual[range.clone()], &mut values[range.clone()]);
             let (own, sum) = (&self.right[right.clone()], &self.sum[right.clone()]);

@@ -1,6 +1,6 @@
 //! `unisono bench`: rows, tables, and every operation.
 
-use super::{DEADLINE, count, launched, rows, temporary, unisono};
+use super::{DEADLINE, count, launched, launched_with, rows, temporary, unisono};
 use unisono_testing::launch::{self, Ended};
 
 #[test]
@@ -147,6 +147,33 @@ fn bench_leaves_out_who_does_not_offer_an_operation() {
         "{}",
         alone.stderr
     );
+}
+
+/// Random numbers are no sum of few large ones, and no product of thin matrices: what is left out of them can be foretold.
+#[test]
+fn bench_tells_the_errors_of_formats_between_nodes() {
+    let arguments = "bench --wire int8,topk:0.1,powersgd:4 --bytes 4:1M:512 --iterations 2";
+    let arguments: Vec<_> = arguments.split(' ').collect();
+    let run = |format| {
+        let arguments = [&arguments[..], &["--format", format]].concat();
+        launched_with(3, &arguments, &[("UNISONO_NODES", "2,1")]).expect_success().stdout
+    };
+    let rows = rows(&run("json"));
+    let names = ["f32", "int8", "topk:0.1", "powersgd:4"];
+    let found: Vec<_> = rows.iter().map(|row| row["wire"].as_str().unwrap()).collect();
+    assert_eq!(found, names.repeat(3));
+    for (name, errors) in names.into_iter().zip([0.0..1e-6, 1e-3..2e-2, 0.5..0.99, 0.5..0.999]) {
+        let row = rows.iter().rfind(|row| row["wire"] == name).unwrap();
+        let error = row["relative_error"].as_f64().unwrap();
+        assert!(errors.contains(&error) && row["time_us"]["p50"].as_f64() > Some(0.0), "{row}");
+        assert!(row["largest_error"].as_f64() > Some(error) || name == "f32", "{row}");
+        assert_eq!((&row["bytes"], &row["nodes"], &row["ranks"]), (&(1 << 20).into(), &2.into(), &3.into()));
+    }
+    let csv = run("csv");
+    let columns: Vec<_> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert_eq!(columns, [13; 13], "{csv}");
+    let table = run("table");
+    assert!(table.contains("# 3 ranks on 2 nodes") && count(&table, " powersgd:4 ") == 3, "{table}");
 }
 
 /// Somebody who has seen enough is no failure of a rank.
