@@ -337,7 +337,9 @@ impl Buckets {
                 let range = self.ledger.place(index).range.clone();
                 !values[range].iter().all(|value| value.is_finite())
             };
-            let first = self.ledger.plan.members[number].iter().copied().find(is_wrong);
+            let members = &self.ledger.plan.members[number];
+            // A residual may be spoiled though the result is not.
+            let first = members.iter().copied().find(is_wrong).or(members.first().copied());
             self.not_finite = self.not_finite.or(first);
         }
         Ok(())

@@ -80,20 +80,15 @@ impl Buckets {
             let members = &self.ledger.plan.members[bucket];
             let mut memory = compressor.memory();
             for (&index, memory) in members.iter().zip(memory.iter_mut().step_by(2)) {
-                if let Some(saved) = unsent.memory.get(&index) {
+                // What an encoding of another rank remembered is of no use.
+                if let Some(saved) = unsent.memory.get(&index).filter(|saved| saved.len() == memory.len()) {
                     memory.copy_from_slice(saved);
                 }
                 comm.broadcast(memory, 0)?;
             }
             for (node, &leader) in leaders.iter().enumerate() {
-                let mut share = vec![0.0; self.ledger.plan.counts[bucket]];
-                for residuals in unsent.residuals.iter().skip(node).step_by(leaders.len()) {
-                    for &index in members {
-                        let range = self.ledger.place(index).range.clone();
-                        let saved = residuals.get(&index).into_iter().flatten();
-                        share[range].iter_mut().zip(saved).for_each(|(sum, saved)| *sum += saved);
-                    }
-                }
+                let of_node = unsent.residuals.iter().skip(node).step_by(leaders.len());
+                let mut share = self.summed(bucket, of_node);
                 match (rank == 0, rank == leader) {
                     (true, false) => comm.send(&share, leader)?,
                     (false, true) => comm.receive(&mut share, 0)?,
@@ -105,6 +100,23 @@ impl Buckets {
             }
         }
         Ok(())
+    }
+
+    /// The sum of residuals, laid out as the bucket is.
+    fn summed<'a>(
+        &self,
+        bucket: usize,
+        residuals: impl Iterator<Item = &'a HashMap<usize, Vec<f32>>>,
+    ) -> Vec<f32> {
+        let mut sums = vec![0.0; self.ledger.plan.counts[bucket]];
+        for residuals in residuals {
+            for &index in &self.ledger.plan.members[bucket] {
+                let range = self.ledger.place(index).range.clone();
+                let saved = residuals.get(&index).into_iter().flatten();
+                sums[range].iter_mut().zip(saved).for_each(|(sum, saved)| *sum += saved);
+            }
+        }
+        sums
     }
 
     fn compressors(&self) -> impl Iterator<Item = (usize, &Compressor)> {
