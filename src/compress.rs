@@ -162,7 +162,7 @@ struct State {
     is_finite: bool,
 }
 
-/// An encoding, and what it remembers besides the residual.
+/// An encoding, and its state besides the residual.
 trait Encoder: fmt::Debug + Send {
     /// Replaces the values by the sum of all leaders' values and residuals, as far as they are sent, and the residual by the
     /// rest of this leader's. Returns whether all of them are finite, the same on all leaders.
@@ -173,8 +173,10 @@ trait Encoder: fmt::Debug + Send {
         residual: &mut [f32],
     ) -> Result<bool>;
 
-    /// What is the same on all leaders, for each tensor; nothing if the encoding remembers nothing.
-    fn memory(&mut self) -> Vec<&mut [f32]>;
+    /// The encoder's state for each tensor, the same on all leaders; nothing if it has none.
+    fn state(&mut self) -> Vec<&mut [f32]> {
+        Vec::new()
+    }
 }
 
 impl Compressor {
@@ -202,7 +204,7 @@ impl Compressor {
         match &self.levels.0 {
             Some(levels) => comm.work(|| self.run(levels, values)),
             None => {
-                self.settle_debt(values);
+                self.add_restored(values);
                 comm.all_reduce(values, ReduceOp::Sum).map(drop)
             }
         }
@@ -220,7 +222,7 @@ impl Compressor {
         B: DerefMut<Target = [f32]> + Send + 'static,
     {
         let Some(levels) = self.levels.0.clone() else {
-            self.settle_debt(&mut values);
+            self.add_restored(&mut values);
             return comm.all_reduce_async(values, ReduceOp::Sum);
         };
         let compressor = self.clone();
@@ -250,7 +252,7 @@ impl Compressor {
     }
 
     /// Adds a residual that was restored where nothing is compressed any more.
-    fn settle_debt(&self, values: &mut [f32]) {
+    fn add_restored(&self, values: &mut [f32]) {
         let state = &mut *lock(&self.state);
         if std::mem::take(&mut state.is_restored) {
             values.iter_mut().zip(&state.residual).for_each(|(value, residual)| *value += residual);
@@ -270,25 +272,24 @@ impl Compressor {
         lock(&self.state).residual.clone()
     }
 
-    /// What the encoding remembers of each tensor besides, the same on all leaders; empty if it remembers nothing. Waits for the call
-    /// in flight.
-    pub fn memory(&self) -> Vec<Vec<f32>> {
-        lock(&self.state).encoder.memory().into_iter().map(|values| values.to_vec()).collect()
+    /// The encoder's state for each tensor, the same on all leaders; empty if it has none. Waits for the call in flight.
+    pub fn encoder_state(&self) -> Vec<Vec<f32>> {
+        lock(&self.state).encoder.state().into_iter().map(|values| values.to_vec()).collect()
     }
 
-    /// Restores the residual of this rank, the leader of its node, and what the encoding remembered.
+    /// Restores the residual of this rank, the leader of its node, and the encoder's state.
     ///
     /// The sum of all residuals matters, not which leader has which: at another number of nodes, add up those of nodes that are gone.
     ///
     /// # Panics
-    /// If they do not have the sizes of [`residual`](Self::residual) and [`memory`](Self::memory).
-    pub fn restore(&self, residual: &[f32], memory: &[Vec<f32>]) {
+    /// If they do not have the sizes of [`residual`](Self::residual) and [`encoder_state`](Self::encoder_state).
+    pub fn restore(&self, residual: &[f32], encoder_state: &[Vec<f32>]) {
         let mut state = lock(&self.state);
         state.is_restored = true;
         state.residual.copy_from_slice(residual);
-        let places = state.encoder.memory();
-        assert_eq!(places.len(), memory.len(), "what is remembered of each tensor");
-        places.into_iter().zip(memory).for_each(|(place, saved)| place.copy_from_slice(saved));
+        let places = state.encoder.state();
+        assert_eq!(places.len(), encoder_state.len(), "a state for each tensor");
+        places.into_iter().zip(encoder_state).for_each(|(place, saved)| place.copy_from_slice(saved));
     }
 }
 

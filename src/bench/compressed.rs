@@ -33,13 +33,13 @@ pub struct Row {
     pub largest_error: f64,
 }
 
-/// The default numbers of iterations: what between nodes takes a few seconds.
+/// The default number of iterations is the number of bytes worth measuring over those of the array, within these bounds.
 const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=100;
 const WORTH_BYTES: usize = 1 << 27;
 
 /// Measures sums of random numbers, nearly normally distributed, at every size, and passes on a row for `f32` and each compression. To
-/// PowerSGD an array is a square matrix, and for no matrix is its error larger. All ranks call it with the same arguments, and get the
-/// same rows.
+/// PowerSGD an array is a square matrix, of full rank: gradients lose less. All ranks call it with the same arguments, and get the same
+/// rows.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce`].

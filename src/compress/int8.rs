@@ -59,10 +59,6 @@ impl Encoder for Int8 {
         }
         Ok(all_finite)
     }
-
-    fn memory(&mut self) -> Vec<&mut [f32]> {
-        Vec::new()
-    }
 }
 
 /// Encodes values, and leaves what the encoding does not carry.

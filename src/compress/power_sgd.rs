@@ -22,7 +22,7 @@ pub(super) struct PowerSgd {
     /// Those of all leaders, summed: what the next iteration starts from.
     sum: Vec<f32>,
     /// The size of the right factor of each tensor; 0 if it travels as it is.
-    remembered: Vec<usize>,
+    state_sizes: Vec<usize>,
 }
 
 /// A matrix, and its factors.
@@ -35,7 +35,7 @@ struct Matrix {
 
 impl PowerSgd {
     pub(super) fn new(rank: usize, shapes: &[&[usize]]) -> Self {
-        let (mut matrices, mut plain, mut remembered) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut matrices, mut plain, mut state_sizes) = (Vec::new(), Vec::new(), Vec::new());
         let (mut values, mut left, mut right) = (0, 0, 0);
         for shape in shapes {
             let count = shape.iter().product::<usize>();
@@ -45,19 +45,19 @@ impl PowerSgd {
             values = range.end;
             if 2 * rank * (rows + columns) > count {
                 plain.push(range);
-                remembered.push(0);
+                state_sizes.push(0);
                 continue;
             }
             let factors = (left + rank * rows, right + rank * columns);
             matrices.push(Matrix { values: range, left: left..factors.0, right: right..factors.1 });
             (left, right) = factors;
-            remembered.push(rank * columns);
+            state_sizes.push(rank * columns);
         }
         left += plain.iter().map(Range::len).sum::<usize>();
         let mut sum = vec![0.0; right];
         // Any start will do that is the same on all ranks.
         randomize(&mut sum, 0);
-        Self { rank, matrices, plain, left: vec![0.0; left], right: vec![0.0; right], sum, remembered }
+        Self { rank, matrices, plain, left: vec![0.0; left], right: vec![0.0; right], sum, state_sizes }
     }
 
     /// What travels as it is, and where in `left`.
@@ -117,9 +117,9 @@ impl Encoder for PowerSgd {
         Ok(is_finite)
     }
 
-    fn memory(&mut self) -> Vec<&mut [f32]> {
+    fn state(&mut self) -> Vec<&mut [f32]> {
         let mut rest = &mut self.sum[..];
-        let sizes = self.remembered.iter();
+        let sizes = self.state_sizes.iter();
         sizes.map(|&size| rest.split_off_mut(..size).expect("the sum is of this size")).collect()
     }
 }

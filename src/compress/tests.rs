@@ -103,12 +103,12 @@ fn a_restored_compressor_goes_on_with_the_same_bits() {
             let mut saved: Option<(Vec<f32>, Vec<Vec<f32>>)> = None;
             for step in 0..4 {
                 let compressor = Compressor::new(&levels, compression, &SHAPES);
-                if let Some((residual, memory)) = saved {
-                    compressor.restore(&residual, &memory);
+                if let Some((residual, encoder_state)) = saved {
+                    compressor.restore(&residual, &encoder_state);
                 }
                 last = gradients(comm.rank(), step);
                 compressor.all_reduce(&mut comm, &mut last)?;
-                saved = Some((compressor.residual(), compressor.memory()));
+                saved = Some((compressor.residual(), compressor.encoder_state()));
             }
             Ok(last)
         });
@@ -124,7 +124,7 @@ fn a_residual_is_not_lost_where_nothing_is_compressed_any_more() {
     let ended = crate::threads(2, |mut comm| -> Result<_> {
         let compressor = Compressor::new(&Levels::of(&mut comm)?, ALL[0], &SHAPES);
         if comm.rank() == 0 {
-            compressor.restore(&residual, &compressor.memory());
+            compressor.restore(&residual, &compressor.encoder_state());
         }
         let mut results = [vec![1.0; COUNT], vec![1.0; COUNT]];
         results.iter_mut().try_for_each(|values| compressor.all_reduce(&mut comm, values))?;

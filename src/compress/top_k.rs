@@ -45,8 +45,4 @@ impl Encoder for TopK {
         decode_add(values, pairs);
         Ok(pairs.iter().all(|pair| pair.value.is_finite()))
     }
-
-    fn memory(&mut self) -> Vec<&mut [f32]> {
-        Vec::new()
-    }
 }

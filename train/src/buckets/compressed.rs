@@ -1,5 +1,5 @@
-//! Buckets whose gradients are compressed between nodes. What their compressors have not sent yet, and what they remember, is known by
-//! parameters: so it can be saved, and restored with other buckets and another number of nodes.
+//! Buckets whose gradients are compressed between nodes. What their compressors have not sent yet, and the state of their encoders, is
+//! known by parameters: so it can be saved, and restored with other buckets and another number of nodes.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,8 @@ use unisono::{Communicator, Error, Rank};
 pub(crate) struct Unsent {
     /// For each node, by the index of the parameter.
     pub(crate) residuals: Vec<HashMap<usize, Vec<f32>>>,
-    /// What encodings remember, by the index of the parameter.
-    pub(crate) memory: HashMap<usize, Vec<f32>>,
+    /// The states of encoders, by the index of the parameter.
+    pub(crate) states: HashMap<usize, Vec<f32>>,
 }
 
 /// A compressor for each bucket, if the wire format has one. All ranks call it.
@@ -49,11 +49,11 @@ impl Buckets {
         for (bucket, compressor) in self.compressors() {
             let own = compressor.residual();
             if rank == 0 {
-                let memory = compressor.memory();
+                let states = compressor.encoder_state();
                 // Between two parameters there is padding.
                 let of_parameters =
-                    self.ledger.plan.members[bucket].iter().zip(memory.into_iter().step_by(2));
-                unsent.memory.extend(of_parameters.map(|(&index, memory)| (index, memory)));
+                    self.ledger.plan.members[bucket].iter().zip(states.into_iter().step_by(2));
+                unsent.states.extend(of_parameters.map(|(&index, state)| (index, state)));
             } else if leaders.contains(&rank) {
                 comm.send(&own, 0)?;
             }
@@ -78,13 +78,13 @@ impl Buckets {
         let rank = comm.rank();
         for (bucket, compressor) in self.compressors() {
             let members = &self.ledger.plan.members[bucket];
-            let mut memory = compressor.memory();
-            for (&index, memory) in members.iter().zip(memory.iter_mut().step_by(2)) {
-                // What an encoding of another rank remembered is of no use.
-                if let Some(saved) = unsent.memory.get(&index).filter(|saved| saved.len() == memory.len()) {
-                    memory.copy_from_slice(saved);
+            let mut states = compressor.encoder_state();
+            for (&index, state) in members.iter().zip(states.iter_mut().step_by(2)) {
+                // The state of an encoder of another rank is of no use.
+                if let Some(saved) = unsent.states.get(&index).filter(|saved| saved.len() == state.len()) {
+                    state.copy_from_slice(saved);
                 }
-                comm.broadcast(memory, 0)?;
+                comm.broadcast(state, 0)?;
             }
             for (node, &leader) in leaders.iter().enumerate() {
                 let of_node = unsent.residuals.iter().skip(node).step_by(leaders.len());
@@ -95,7 +95,7 @@ impl Buckets {
                     _ => {}
                 }
                 if rank == leader {
-                    compressor.restore(&share, &memory);
+                    compressor.restore(&share, &states);
                 }
             }
         }
@@ -158,8 +158,8 @@ mod tests {
             |node: usize, count: usize| (0..count).map(|at| (at * (node + 1)) as f32 / 4.0).collect();
         let residuals =
             (0..nodes).map(|node| HashMap::from([(0, of_node(node, 16 * 24)), (1, of_node(node, 5))]));
-        let memory = HashMap::from([(0, of_node(7, 24)), (1, Vec::new())]);
-        Unsent { residuals: residuals.collect(), memory }
+        let states = HashMap::from([(0, of_node(7, 24)), (1, Vec::new())]);
+        Unsent { residuals: residuals.collect(), states }
     }
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
             });
             assert!(ended[1..].iter().all(|others| *others == Unsent::default()), "rank 0 alone has it");
             let found = &ended[0];
-            assert_eq!((found.residuals.len(), &found.memory), (nodes.len(), &saved.memory), "{nodes:?}");
+            assert_eq!((found.residuals.len(), &found.states), (nodes.len(), &saved.states), "{nodes:?}");
             for index in [0, 1] {
                 assert_eq!(sum(&found.residuals, index), sum(&saved.residuals, index), "{nodes:?}");
             }
