@@ -74,6 +74,11 @@ pub struct Found {
 }
 
 impl Found {
+    /// A rank that was told.
+    pub fn told() -> Self {
+        Self { told: 1, ..Self::default() }
+    }
+
     pub fn tell(self) {
         let Self { own, told, early } = self;
         println!("found {own} {told} {early}");
@@ -147,7 +152,7 @@ impl Case {
             assert!(matches!(comm.barrier(), Err(Error::Aborted { .. })), "it goes on: {said}");
             return match error {
                 Error::Mismatch { .. } => Found { own: 1, early, ..Found::default() },
-                Error::Aborted { .. } => Found { told: 1, early, ..Found::default() },
+                Error::Aborted { .. } => Found { early, ..Found::told() },
                 _ => panic!("{said}"),
             };
         }
