@@ -11,17 +11,17 @@ use crate::error::{Error, Result};
 
 mod bootstrap;
 mod cores;
+mod interfaces;
 mod launcher;
-#[cfg(feature = "mpi")]
-mod network;
+mod links;
 mod preload;
 mod variables;
 
-pub(crate) use bootstrap::{bootstrap_folder, job};
+pub(crate) use bootstrap::{bootstrap_folder, job, rendezvous};
 pub use cores::share_cores;
+pub(crate) use interfaces::Interfaces;
 pub use launcher::{Launcher, Starter};
-#[cfg(feature = "mpi")]
-pub(crate) use network::Network;
+pub(crate) use links::{Inside, KernelCopies, Network};
 pub use preload::{ACCELERATE_REPORT, PRELOAD, find_program, preloaded};
 pub use variables::warn_of_unread_settings;
 
@@ -43,6 +43,8 @@ const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
 const KERNEL_COPIES: &str = "UNISONO_KERNEL_COPIES";
 /// Whether ranks of a node share memory: `auto` or `mpi`.
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
+/// What carries messages between nodes: `auto`, `mpi` or `tcp`.
+const NETWORK: &str = "UNISONO_NETWORK";
 /// Whether the nodes have their own connections to report failures: `auto` or `off`.
 const WATCHDOG: &str = "UNISONO_WATCHDOG";
 /// The algorithm or rules to use if the program sets none.
@@ -69,27 +71,6 @@ const DEFAULT_QUIET_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_SEGMENT_BYTES: usize = 256 * 1024;
 /// Segments are multiples of a cache line, and so of elements.
 const SEGMENT_UNIT_BYTES: usize = 64;
-
-/// How ranks of a node exchange messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Inside {
-    /// Through shared memory, if the system permits it.
-    #[default]
-    SharedMemory,
-    /// Through MPI, like all others.
-    Messages,
-}
-
-/// Whether the kernel copies large unregistered arrays between processes of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum KernelCopies {
-    /// If it is permitted, and a test at start-up shows that the kernel copies about as fast as a process itself.
-    #[default]
-    Auto,
-    /// If it is permitted.
-    On,
-    Off,
-}
 
 /// The faults that a transport injects.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -151,6 +132,9 @@ pub(crate) struct Config {
     pub(crate) algorithm: Option<String>,
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
+    pub(crate) network: Network,
+    /// Whether ranks without MPI connect even if none is far: other groups of the same split do, and all make the same calls.
+    pub(crate) connects: bool,
     pub(crate) kernel_copies: KernelCopies,
     /// Whether the nodes have their own connections to report failures.
     pub(crate) watchdog: bool,
@@ -172,6 +156,8 @@ impl Default for Config {
             algorithm: None,
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             inside: Inside::default(),
+            network: Network::default(),
+            connects: false,
             kernel_copies: KernelCopies::default(),
             watchdog: true,
             tuning: None,
@@ -198,7 +184,7 @@ impl Config {
     }
 
     fn read(variable: impl Fn(&str) -> Result<String, VarError>) -> Result<Self> {
-        let value = |name, expected: &str| match variable(name) {
+        let value = |name: &'static str, expected: &str| match variable(name) {
             Ok(value) => Ok(Some(value)),
             Err(VarError::NotPresent) => Ok(None),
             Err(VarError::NotUnicode(value)) => Err(wrong(name, &value.to_string_lossy(), expected)),
@@ -228,46 +214,31 @@ impl Config {
             let size = text.parse().ok().filter(allowed);
             config.segment_bytes = size.ok_or_else(|| wrong(SEGMENT_BYTES, &text, expected))?;
         }
-        let expected = "auto or mpi";
-        if let Some(text) = value(TRANSPORT, expected)? {
-            config.inside = match &*text {
-                "auto" => Inside::SharedMemory,
-                "mpi" => Inside::Messages,
-                _ => return Err(wrong(TRANSPORT, &text, expected)),
-            };
+        let inside = [("auto", Inside::SharedMemory), ("mpi", Inside::Messages)];
+        config.inside = one_of(value, TRANSPORT, inside, config.inside)?;
+        config.network =
+            one_of(value, NETWORK, Network::ALL.map(|network| (network.name(), network)), config.network)?;
+        if config.inside == Inside::Messages && config.network == Network::Tcp {
+            return Err(Error::Setting(format!(
+                "{TRANSPORT}=mpi asks for MPI's messages between all ranks, and {NETWORK}=tcp for others between nodes: leave one out"
+            )));
         }
-        let expected = "auto, on or off";
-        if let Some(text) = value(KERNEL_COPIES, expected)? {
-            config.kernel_copies = match &*text {
-                "auto" => KernelCopies::Auto,
-                "on" => KernelCopies::On,
-                "off" => KernelCopies::Off,
-                _ => return Err(wrong(KERNEL_COPIES, &text, expected)),
-            };
-        }
-        let expected = "on or off";
-        if let Some(text) = value(WARNINGS, expected)? {
-            config.warnings = match &*text {
-                "on" => true,
-                "off" => false,
-                _ => return Err(wrong(WARNINGS, &text, expected)),
-            };
-        }
+        let copies = [("auto", KernelCopies::Auto), ("on", KernelCopies::On), ("off", KernelCopies::Off)];
+        config.kernel_copies = one_of(value, KERNEL_COPIES, copies, config.kernel_copies)?;
+        config.warnings = one_of(value, WARNINGS, [("on", true), ("off", false)], config.warnings)?;
         let expected = "such as seed=7,delay_us=200,lose=0.001 (lose is from 0 to 1), or a part of it";
         if let Some(text) = value(CHAOS, expected)? {
             config.chaos = Some(Chaos::read(&text).ok_or_else(|| wrong(CHAOS, &text, expected))?);
         }
-        let expected = "auto or off";
-        if let Some(text) = value(WATCHDOG, expected)? {
-            config.watchdog = match &*text {
-                "auto" => true,
-                "off" => false,
-                _ => return Err(wrong(WATCHDOG, &text, expected)),
-            };
-        }
+        config.watchdog = one_of(value, WATCHDOG, [("auto", true), ("off", false)], config.watchdog)?;
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
         config.tuning = value(TUNING, "a file that unisono tune wrote")?.map(PathBuf::from);
         Ok(config)
+    }
+
+    /// Whether these settings ask for MPI's messages.
+    pub(crate) fn needs_mpi(&self) -> bool {
+        self.inside == Inside::Messages || self.network == Network::Mpi
     }
 
     /// Settings that must be the same on all ranks: otherwise ranks would deadlock, or send what others do not expect.
@@ -284,12 +255,30 @@ impl Config {
         };
         vec![
             (TRANSPORT, inside.to_owned()),
+            (NETWORK, self.network.name().to_owned()),
             (KERNEL_COPIES, copies.to_owned()),
             (NODES, self.nodes.as_ref().map_or_else(String::new, nodes)),
             (SEGMENT_BYTES, self.segment_bytes.to_string()),
             (ALGORITHM, self.algorithm.clone().unwrap_or_default()),
         ]
     }
+}
+
+/// The value of this name that a variable has, or else this one.
+fn one_of<T: Copy, const N: usize>(
+    value: impl Fn(&'static str, &str) -> Result<Option<String>>,
+    variable: &'static str,
+    named: [(&str, T); N],
+    default: T,
+) -> Result<T> {
+    let names = named.map(|(name, _)| name);
+    let expected = match names.split_last() {
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    };
+    let Some(text) = value(variable, &expected)? else { return Ok(default) };
+    let found = named.into_iter().find(|(name, _)| *name == text);
+    found.map(|(_, value)| value).ok_or_else(|| wrong(variable, &text, &expected))
 }
 
 fn seconds(text: &str) -> Option<Duration> {

@@ -100,6 +100,7 @@ impl Method {
             Self::InNodes(_, Vendor::Nccl) => match transport {
                 "threads" => "nccl+threads",
                 "shm" => "nccl+shm",
+                "tcp" | "shm+tcp" => "nccl+tcp",
                 _ => "nccl+mpi",
             },
         }
@@ -155,6 +156,7 @@ mod tests {
             methods.map(|name| name.parse::<Method>().unwrap().link(transport))
         };
         assert_eq!(links("shm+mpi"), ["shm+mpi", "mpi", "mpi", "nccl", "nccl+mpi"]);
+        assert_eq!(links("shm+tcp"), ["shm+tcp", "mpi", "mpi", "nccl", "nccl+tcp"]);
         assert_eq!(links("shm"), ["shm", "mpi", "mpi", "nccl", "nccl+shm"]);
     }
 

@@ -7,10 +7,14 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 mod memory;
+mod network;
 mod process;
 
 pub use memory::AvailableMemory;
 pub(crate) use memory::MemoryLimit;
+#[cfg(feature = "mpi")]
+pub(crate) use network::has_rdma;
+pub(crate) use network::{interfaces, listen, sort_by_nearness};
 pub(crate) use process::{FAILED, Process, machine, private_folder, say};
 
 /// The folder in which MPIs keep the messages between ranks of a node.

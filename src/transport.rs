@@ -20,13 +20,16 @@ mod bootstrap;
 mod faulty;
 mod half;
 mod header;
+mod join;
 mod message;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 mod node;
+mod nodes;
 mod point_to_point;
 mod processes;
 mod shared;
+mod tcp;
 mod vendor;
 mod waiting;
 mod warnings;
@@ -35,10 +38,11 @@ pub(crate) use beside::Ticket;
 #[cfg(not(feature = "mpi"))]
 pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
-pub(crate) use bootstrap::Directory;
+pub(crate) use bootstrap::{Directory, Rendezvous};
 use faulty::Faulty;
 pub(crate) use header::{Calls, Header, Messages};
 pub(crate) use message::{FAR_SEGMENT, Headers, Incoming, Outgoing, Target};
+use nodes::Nodes;
 /// The longest eager message between ranks that share memory: the sender copies it and continues.
 pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
@@ -47,7 +51,7 @@ pub(crate) use vendor::VendorPhase;
 #[cfg(feature = "nccl")]
 pub(crate) use waiting::Hopeless;
 pub(crate) use waiting::{Deadlines, Waiting};
-use waiting::{spins, usable_cores};
+use waiting::{Nap, spins, usable_cores};
 
 /// Why an exchange failed; the executor adds the position.
 #[derive(Debug)]
@@ -79,6 +83,8 @@ impl Failure {
 pub(crate) enum Transport {
     /// Ranks that share memory: threads of one process, or processes of one node.
     Shared(Box<Shared>),
+    /// Ranks that are processes of several nodes, without MPI.
+    Nodes(Box<Nodes>),
     /// Ranks that are processes under an MPI launcher; those of a node share memory if possible.
     #[cfg(feature = "mpi")]
     Mpi(Box<mpi::Mpi>),
@@ -98,25 +104,24 @@ impl Transport {
         Ok(ends.into_iter().map(|end| Self::Shared(Box::new(end))).collect())
     }
 
-    /// The transport of a world of processes on this machine, without MPI, and the settings that all of them share. All ranks
+    /// The transport of a world of processes without MPI, and the settings that all of them share. All ranks
     /// call it, including one with invalid settings, since the others wait for it.
     ///
     /// # Errors
-    /// [`Error::Launch`] if they are on several machines, cannot share memory, or the bootstrap fails; [`Error::Setting`], on
+    /// [`Error::Launch`] if they cannot share memory or connect, or the bootstrap fails; [`Error::Setting`], on
     /// all ranks, for settings that are invalid or differ.
     pub(crate) fn processes(
         bootstrap: &mut dyn Bootstrap,
         config: crate::error::Result<Config>,
     ) -> crate::error::Result<(Self, Config)> {
-        let (shared, config) = processes::begin(bootstrap, config)?;
-        Ok((Self::Shared(Box::new(shared)), config))
+        processes::begin(bootstrap, config)
     }
 
     /// The transport of a group, if MPI connects its ranks; otherwise a bootstrap does. All members call it.
     #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn group(&mut self, members: &[Rank], config: &Config) -> Option<crate::error::Result<Self>> {
         match self {
-            Self::Shared(_) => {
+            Self::Shared(_) | Self::Nodes(_) => {
                 let _ = (members, config);
                 None
             }
@@ -129,7 +134,7 @@ impl Transport {
     /// Whether MPI is initialised under this transport.
     pub(crate) fn has_mpi(&self) -> bool {
         match self {
-            Self::Shared(_) => false,
+            Self::Shared(_) | Self::Nodes(_) => false,
             #[cfg(feature = "mpi")]
             Self::Mpi(_) => true,
             Self::Faulty(faulty) => faulty.inner.has_mpi(),
@@ -148,6 +153,7 @@ impl Transport {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Shared(shared) => shared.name(),
+            Self::Nodes(nodes) => nodes.name(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.name(),
             Self::Faulty(faulty) => faulty.inner.name(),
@@ -158,6 +164,7 @@ impl Transport {
     pub(crate) fn rank(&self) -> Rank {
         match self {
             Self::Shared(shared) => shared.rank(),
+            Self::Nodes(nodes) => nodes.rank(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.rank(),
             Self::Faulty(faulty) => faulty.inner.rank(),
@@ -168,8 +175,9 @@ impl Transport {
     pub(crate) fn local_ranks(&self) -> usize {
         match self {
             Self::Shared(shared) => shared.members().len(),
+            Self::Nodes(nodes) => on_node_of(nodes.topology(), nodes.rank()),
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.topology().node(mpi.topology().node_of(mpi.rank())).ranks(),
+            Self::Mpi(mpi) => on_node_of(mpi.topology(), mpi.rank()),
             Self::Faulty(faulty) => faulty.inner.local_ranks(),
         }
     }
@@ -180,7 +188,7 @@ impl Transport {
     /// [`Error::Unsupported`] if MPI does not allow it, with what to do.
     pub(crate) fn check_other_threads(&self) -> crate::error::Result<()> {
         match self {
-            Self::Shared(_) => Ok(()),
+            Self::Shared(_) | Self::Nodes(_) => Ok(()),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.check_other_threads(),
             Self::Faulty(faulty) => faulty.inner.check_other_threads(),
@@ -194,6 +202,7 @@ impl Transport {
         let spins = spins(threads, self.node_cores());
         match self {
             Self::Shared(shared) => shared.set_spins(spins),
+            Self::Nodes(nodes) => nodes.set_spins(spins),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.set_spins(spins),
             Self::Faulty(faulty) => faulty.inner.has_core_to_itself(alone),
@@ -204,6 +213,7 @@ impl Transport {
     pub(crate) fn node_cores(&self) -> usize {
         match self {
             Self::Shared(shared) => shared.cores(),
+            Self::Nodes(nodes) => nodes.node_cores(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.node_cores(),
             Self::Faulty(faulty) => faulty.inner.node_cores(),
@@ -214,6 +224,7 @@ impl Transport {
     pub(crate) fn topology(&self) -> Topology {
         match self {
             Self::Shared(shared) => Topology::single_node(shared.members().len()),
+            Self::Nodes(nodes) => nodes.topology().clone(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.topology().clone(),
             Self::Faulty(faulty) => faulty.inner.topology(),
@@ -233,6 +244,7 @@ impl Transport {
     pub(crate) fn status(&self) -> &StatusBoard {
         match self {
             Self::Shared(shared) => shared.status(),
+            Self::Nodes(nodes) => nodes.status(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.status(),
             Self::Faulty(faulty) => faulty.inner.status(),
@@ -243,6 +255,7 @@ impl Transport {
     fn shared(&self) -> Option<&Shared> {
         match self {
             Self::Shared(shared) => Some(shared),
+            Self::Nodes(nodes) => nodes.shared(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared(),
             Self::Faulty(faulty) => faulty.inner.shared(),
@@ -260,6 +273,7 @@ impl Transport {
     ) -> Result<(), Failure> {
         match self {
             Self::Shared(shared) => shared.exchange(header, outgoing, incoming, deadlines),
+            Self::Nodes(nodes) => nodes.exchange(header, outgoing, incoming, deadlines),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, deadlines),
             Self::Faulty(faulty) => {
@@ -279,6 +293,7 @@ impl Transport {
     pub(crate) fn kernel_copies(&self) -> Option<bool> {
         match self {
             Self::Shared(shared) => shared.kernel_copies(),
+            Self::Nodes(nodes) => nodes.shared().and_then(Shared::kernel_copies),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared().and_then(Shared::kernel_copies),
             Self::Faulty(faulty) => faulty.inner.kernel_copies(),
@@ -305,6 +320,7 @@ impl Transport {
     ) -> Result<(), Failure> {
         let shared = match self {
             Self::Shared(shared) => Some(&mut **shared),
+            Self::Nodes(nodes) => nodes.shared_mut(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared_mut(),
             Self::Faulty(faulty) => {
@@ -321,6 +337,7 @@ impl Transport {
     pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
         match self {
             Self::Shared(shared) => shared.set_failure_report(report),
+            Self::Nodes(nodes) => nodes.set_failure_report(report),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.set_failure_report(report),
             Self::Faulty(faulty) => faulty.inner.set_failure_report(report),
@@ -331,6 +348,7 @@ impl Transport {
     pub(crate) fn fail(&mut self, cause: &str) {
         match self {
             Self::Shared(shared) => shared.fail(cause),
+            Self::Nodes(nodes) => nodes.fail(cause),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.fail(cause),
             Self::Faulty(faulty) => faulty.inner.fail(cause),
@@ -340,10 +358,15 @@ impl Transport {
     /// Ends the job if MPI still holds a buffer that would return to the caller.
     pub(crate) fn end_if_stranded(&self) {
         match self {
-            Self::Shared(_) => {}
+            Self::Shared(_) | Self::Nodes(_) => {}
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.end_if_stranded(),
             Self::Faulty(faulty) => faulty.inner.end_if_stranded(),
         }
     }
+}
+
+/// The number of ranks on the node of a rank.
+fn on_node_of(topology: &Topology, rank: Rank) -> usize {
+    topology.node(topology.node_of(rank)).ranks()
 }

@@ -24,7 +24,7 @@ pub enum Reach {
     ShmRegistered,
     /// Threads of one process.
     Threads,
-    /// Ranks of a node that communicate by MPI messages.
+    /// Ranks of a node that communicate by messages of MPI, or over TCP.
     Mpi,
     /// Ranks of different nodes.
     Network,
@@ -49,7 +49,7 @@ impl Reach {
     pub fn inside(transport: &str, memory: Memory) -> Self {
         match (transport, memory) {
             ("threads", _) => Self::Threads,
-            ("mpi", _) => Self::Mpi,
+            ("mpi" | "tcp", _) => Self::Mpi,
             (_, Memory::Slice | Memory::Device) => Self::ShmSlice,
             (_, Memory::Registered) => Self::ShmRegistered,
         }
@@ -115,8 +115,9 @@ impl Tuning {
         let inside = Reach::inside(transport, memory);
         let network = self.section(Reach::Network);
         let Section { messages, one_pass, hand_over_us, .. } = self.section(inside).clone();
-        // Between nodes, a rank that has its turn asks MPI for messages too.
-        let hand_over_us = if transport == "shm+mpi" { network.hand_over_us } else { hand_over_us };
+        // Between nodes, a rank that has its turn looks for messages of the network too.
+        let has_network = matches!(transport, "shm+mpi" | "shm+tcp");
+        let hand_over_us = if has_network { network.hand_over_us } else { hand_over_us };
         let copy_gb_per_s = COPIED_BYTES as f64 / messages.occupied_us(COPIED_BYTES) / 1e3;
         Machine {
             intra: messages,

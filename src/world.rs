@@ -129,11 +129,10 @@ fn over_processes(transport: Transport, config: &Config) -> Result<Communicator>
 }
 
 /// Rank 0's port for the other nodes, if there are any and a failure ends the job; otherwise no rank opens a port.
-#[cfg(feature = "mpi")]
 fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
     let has_nodes = comm.status().members().len() < comm.ranks();
     let is_hub = config.watchdog && config.on_failure == OnFailure::EndJob && comm.rank() == 0 && has_nodes;
-    let hub = is_hub.then(|| Hub::open(card, &crate::config::Network::from_environment()));
+    let hub = is_hub.then(|| Hub::open(card, &crate::config::Interfaces::from_environment()));
     hub.transpose().unwrap_or_else(|error| {
         crate::system::say(&format!(
             "unisono: rank 0 cannot listen for the other nodes ({error}): failures there are seen by deadlines \
@@ -141,12 +140,6 @@ fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
         ));
         None
     })
-}
-
-/// Without MPI there are no other nodes.
-#[cfg(not(feature = "mpi"))]
-fn hub(_: &Communicator, _: &Config, _: &mut Card) -> Option<Hub> {
-    None
 }
 
 /// The cards of all ranks.

@@ -68,6 +68,9 @@ fn trials() -> Vec<Trial> {
         trial("faults over shared memory", |name| faults(name, Over::Mpi(&[]), 8)),
         trial("faults over mpi", |name| faults(name, Over::Mpi(&[("UNISONO_TRANSPORT", "mpi")]), 8)),
         trial("faults over shm+mpi", |name| faults(name, Over::Mpi(&[("UNISONO_NODES", "2,2")]), 4)),
+        trial("faults over shm+tcp", |name| {
+            faults(name, Over::Mpi(&[("UNISONO_NODES", "2,2"), ("UNISONO_NETWORK", "tcp")]), 4);
+        }),
         trial("stopped ranks over shared memory", |name| stops(name, &[])),
         trial("stopped ranks over mpi", |name| stops(name, &[("UNISONO_TRANSPORT", "mpi")])),
     ]
@@ -113,7 +116,7 @@ fn faults(name: &str, over: Over, short: u64) {
         let delay_us = random.one_of(&[0, 50, 500]);
         let lose = random.one_of(&["0", "0.0005", "0.005", "0.05"]);
         let chaos = format!("seed={},delay_us={delay_us},lose={lose}", random.bits());
-        let is_two_and_two = matches!(over, Over::Mpi([("UNISONO_NODES", _)]));
+        let is_two_and_two = matches!(over, Over::Mpi([("UNISONO_NODES", _), ..]));
         let ranks = if is_two_and_two { 4 } else { ranks(case) };
         let mut command =
             job(over, ranks, &format!("{} {case}", if lanes == 8 { "threads" } else { "faulty" }));

@@ -123,6 +123,8 @@ enum World {
     Processes,
     /// A group of such processes.
     Group,
+    /// Such processes that share no memory, as if they were on several machines.
+    Connections,
     SharedMemory,
     Messages,
 }
@@ -131,7 +133,7 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
     let program = std::env::current_exe().expect("a program knows its path");
     let mut command = match world {
         World::Threads => Command::new(program),
-        World::Processes | World::Group => {
+        World::Processes | World::Group | World::Connections => {
             launch::processes(RANKS, program.to_str().expect("a path in UTF-8"))
         }
         _ => launch::mpirun(RANKS, program.to_str().expect("a path in UTF-8")),
@@ -140,6 +142,7 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
         World::Threads => command.env(THREADS, ""),
         World::Group => command.env(IN_GROUP, ""),
         World::Processes | World::SharedMemory => &mut command,
+        World::Connections => command.envs([("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1")]),
         World::Messages => command.env("UNISONO_TRANSPORT", "mpi"),
     };
     // What is odd about the launch would come before the first cause.
@@ -171,7 +174,8 @@ fn trials() -> Vec<Trial> {
         };
         trials.push(Trial::test(name, test).with_ignored_flag(why.is_some()));
     };
-    for world in [World::Threads, World::Processes, World::SharedMemory, World::Messages] {
+    for world in [World::Threads, World::Processes, World::Connections, World::SharedMemory, World::Messages]
+    {
         for (role, cause) in [
             ("panic", "panicked"),
             ("error", "the disk of this rank is full"),
@@ -195,7 +199,7 @@ fn trials() -> Vec<Trial> {
     for (name, test) in [("a link that is cut", cut as fn()), ("killed, on another node", killed_elsewhere)] {
         trial(name.to_owned(), Box::new(test));
     }
-    for world in [World::Processes, World::SharedMemory, World::Messages] {
+    for world in [World::Processes, World::Connections, World::SharedMemory, World::Messages] {
         for (role, cause) in [
             ("killed", "its process was killed"),
             ("killed by SIGTERM", "it was ended by SIGTERM"),

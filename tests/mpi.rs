@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use unisono::status::Flight;
-use unisono::{Algorithm, Communicator, Method, ReduceOp, Vendor};
+use unisono::{Algorithm, Communicator, ReduceOp};
 
 mod common;
 
+use common::disagreements::{DISAGREEMENTS, OTHER_LABELS};
 use common::memory::Memory;
 use unisono_testing::launch::{self, Ended};
 use unisono_testing::left;
@@ -70,7 +71,7 @@ fn play(role: &str) -> ExitCode {
         "deadlines" => deadlines(&mut comm),
         "nodes" => assert_eq!(comm.topology().nodes(), 2),
         "count" | "dtype" | "op" | "algorithm" | "vendor" | "order" | "label" | "message" => {
-            disagree(role, &mut comm);
+            common::disagreements::disagree(role, &mut comm);
         }
         "panic" => {
             assert_ne!(comm.rank(), 1, "on purpose");
@@ -107,50 +108,6 @@ fn deadlines(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// Something in which one rank's call differs from the others'.
-fn disagree(role: &str, comm: &mut Communicator) {
-    match role {
-        "count" => mismatched(comm, |comm, buffer| {
-            let short = if comm.rank() == 1 { &mut buffer[1..] } else { buffer };
-            comm.all_reduce(short, ReduceOp::Sum).map(drop)
-        }),
-        "dtype" => mismatched(comm, |comm, buffer| match comm.rank() {
-            2 => comm.all_reduce(bytemuck::cast_slice_mut::<f32, u32>(buffer), ReduceOp::Sum).map(drop),
-            _ => comm.all_reduce(buffer, ReduceOp::Sum).map(drop),
-        }),
-        "op" => mismatched(comm, |comm, buffer| {
-            let op = if comm.rank() == 0 { ReduceOp::Mean } else { ReduceOp::Sum };
-            comm.all_reduce(buffer, op).map(drop)
-        }),
-        "algorithm" => mismatched(comm, |comm, buffer| {
-            let algorithm = if comm.rank() == 1 { Algorithm::Tree } else { Algorithm::Butterfly };
-            comm.set_choice(algorithm)?;
-            comm.all_reduce(buffer, ReduceOp::Sum).map(drop)
-        }),
-        "vendor" => mismatched(comm, |comm, buffer| {
-            comm.set_choice(Method::InNodes(Algorithm::Rail, Vendor::Mpi))?;
-            let short = if comm.rank() == 1 { &mut buffer[1..] } else { buffer };
-            comm.all_reduce(short, ReduceOp::Sum).map(drop)
-        }),
-        "label" => mismatched(comm, |comm, buffer| {
-            let label = if comm.rank() == 1 { "bucket 2" } else { "bucket 1" };
-            comm.call().label(label).all_reduce(buffer, ReduceOp::Sum).map(drop)
-        }),
-        "message" => mismatched(comm, |comm, buffer| match comm.rank() {
-            0 => comm.send(&buffer[1..], 1),
-            1 => comm.receive(buffer, 0),
-            _ => Ok(()),
-        }),
-        "order" => mismatched(comm, |comm, buffer| {
-            if comm.rank() == 0 {
-                comm.broadcast(buffer, 0)?;
-            }
-            comm.all_reduce(buffer, ReduceOp::Sum).map(drop)
-        }),
-        _ => panic!("no such role: {role}"),
-    }
-}
-
 /// Rank 0 leaves, and the others need it. MPI stays up: when a rank aborts while another finalises, Open MPI 4's
 /// mpirun may wait for itself for ever.
 fn left() -> ExitCode {
@@ -175,16 +132,6 @@ fn long_messages(comm: &mut Communicator) {
         let ranks = comm.ranks() as f64;
         assert!(buffer.iter().enumerate().all(|(index, &sum)| sum == (index % 1000) as f64 * ranks));
     }
-}
-
-/// Calls something that the ranks disagree on. Nobody may come out of it with a result.
-fn mismatched(comm: &mut Communicator, call: impl Fn(&mut Communicator, &mut [f32]) -> unisono::Result<()>) {
-    comm.set_timeout(Duration::from_secs(30));
-    comm.set_choice(Algorithm::Ring).unwrap();
-    let mut buffer = vec![1.0; 100_000];
-    let called = call(comm, &mut buffer);
-    let then = comm.barrier();
-    println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }
 
 /// Registered memory that comes and goes leaves nothing, and may outlive its communicator.
@@ -242,38 +189,51 @@ fn launch(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command, DEADLINE)
 }
 
-/// What a rank does that the others do not, and what an error must say of both.
-const DISAGREEMENTS: [(&str, &str, &str); 7] = [
-    ("count", "of 100000 f32", "of 99999 f32"),
-    ("dtype", "of 100000 f32", "of 100000 u32"),
-    ("op", "f32, mean", "f32, sum"),
-    ("algorithm", "by tree", "by butterfly"),
-    ("vendor", "of 100000 f32, sum, by rail+mpi", "of 99999 f32, sum, by rail+mpi"),
-    ("order", "all-reduce #0", "broadcast #0"),
-    ("message", "rank 1 called message #0 of 100000 f32", "rank 0 called message #0 of 99999 f32"),
-];
-
-/// The same for labels, over shared memory and over messages: ranks that share no memory know the name of their own label alone,
-/// and any of them may see it first.
-const OTHER_LABELS: [(&str, &str, &str); 2] = [
-    ("label", "#0 \"bucket 1\" of 100000 f32", "#0 \"bucket 2\" of 100000 f32"),
-    ("label", "called all-reduce #0 \"bucket ", "called all-reduce #0 with another label of 100000 f32"),
-];
-
 /// What a world is called, its sizes and settings, and what its ranks do.
 type World = (&'static str, RangeInclusive<usize>, Settings, &'static [&'static str]);
 type Settings = &'static [(&'static str, &'static str)];
 
+const SHARED: Settings = &[];
+const MESSAGES: Settings = &[("UNISONO_TRANSPORT", "mpi")];
+const EVEN: Settings = &[("UNISONO_NODES", "2,2")];
+const UNEVEN: Settings = &[("UNISONO_NODES", "3,1")];
+
+/// Where every call is made.
+const WORLDS: [World; 11] = [
+    ("shared memory", 1..=5, SHARED, &["conformance", "bits"]),
+    ("shared memory", 2..=4, SHARED, &["stress", "in flight", "vendors"]),
+    // What is chosen where nothing is said is one of the two below.
+    ("shared memory", 2..=3, SHARED, &["registered", "blocks", "drops"]),
+    ("memory that the kernel copies", 2..=3, COPIED, &["thresholds", "blocks"]),
+    ("memory that it does not copy", 2..=3, NOT_COPIED, &["thresholds"]),
+    ("messages", 2..=4, MESSAGES, &["conformance", "bits"]),
+    ("messages", 3..=3, MESSAGES, &["blocks", "stress", "in flight"]),
+    ("two and two", 4..=4, EVEN, &["conformance", "bits", "stress", "in flight", "vendors"]),
+    ("three and one", 4..=4, UNEVEN, &["conformance", "bits", "blocks", "stress"]),
+    ("connections", 3..=3, CONNECTED_ALONE, &["conformance", "bits", "blocks", "stress", "in flight"]),
+    (
+        "connected two and two",
+        4..=4,
+        CONNECTED,
+        &["conformance", "registered", "bits", "stress", "in flight", "vendors", "deadlines"],
+    ),
+];
+
 /// Where messages go from one rank to another, and where ranks make groups.
-const WITH_MESSAGES_AND_GROUPS: [World; 7] = [
-    ("shared memory", 2..=4, &[], &["point to point"]),
+const WITH_MESSAGES_AND_GROUPS: [World; 9] = [
+    ("shared memory", 2..=4, SHARED, &["point to point"]),
     ("memory that is not copied", 2..=2, NOT_COPIED, &["point to point"]),
-    ("messages", 2..=4, &[("UNISONO_TRANSPORT", "mpi")], &["point to point"]),
-    ("two and two", 4..=4, &[("UNISONO_NODES", "2,2")], &["point to point"]),
-    ("messages", 4..=4, &[("UNISONO_TRANSPORT", "mpi")], &["groups", "groups conform"]),
-    ("two and two", 4..=4, &[("UNISONO_NODES", "2,2")], &["groups"]),
+    ("messages", 2..=4, MESSAGES, &["point to point"]),
+    ("two and two", 4..=4, EVEN, &["point to point"]),
+    ("messages", 4..=4, MESSAGES, &["groups", "groups conform"]),
+    ("two and two", 4..=4, EVEN, &["groups"]),
+    ("connected two and two", 4..=4, CONNECTED, &["point to point", "groups", "groups conform"]),
+    ("connections", 3..=3, CONNECTED_ALONE, &["point to point"]),
     ("one and two that are late", 3..=3, LATE, &["point to point"]),
 ];
+/// Our own connections between nodes, though MPI would have something better on one machine.
+const CONNECTED: Settings = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2")];
+const CONNECTED_ALONE: Settings = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1")];
 const LATE: Settings = &[("UNISONO_NODES", "1,2"), ("UNISONO_CHAOS", "seed=7,delay_us=300")];
 
 /// Whatever the trial at the start says of how fast this kernel copies.
@@ -288,23 +248,7 @@ fn trials() -> Vec<Trial> {
             Ok(())
         }));
     };
-    let shared: &[(&str, &str)] = &[];
-    let messages: &[(&str, &str)] = &[("UNISONO_TRANSPORT", "mpi")];
-    let even: &[(&str, &str)] = &[("UNISONO_NODES", "2,2")];
-    let uneven: &[(&str, &str)] = &[("UNISONO_NODES", "3,1")];
-    let worlds: [(&str, RangeInclusive<usize>, _, &[&str]); 9] = [
-        ("shared memory", 1..=5, shared, &["conformance", "bits"]),
-        ("shared memory", 2..=4, shared, &["stress", "in flight", "vendors"]),
-        // What is chosen where nothing is said is one of the two below.
-        ("shared memory", 2..=3, shared, &["registered", "blocks", "drops"]),
-        ("memory that the kernel copies", 2..=3, COPIED, &["thresholds", "blocks"]),
-        ("memory that it does not copy", 2..=3, NOT_COPIED, &["thresholds"]),
-        ("messages", 2..=4, messages, &["conformance", "bits"]),
-        ("messages", 3..=3, messages, &["blocks", "stress", "in flight"]),
-        ("two and two", 4..=4, even, &["conformance", "bits", "stress", "in flight", "vendors"]),
-        ("three and one", 4..=4, uneven, &["conformance", "bits", "blocks", "stress"]),
-    ];
-    for (world, sizes, settings, roles) in worlds.into_iter().chain(WITH_MESSAGES_AND_GROUPS) {
+    for (world, sizes, settings, roles) in WORLDS.into_iter().chain(WITH_MESSAGES_AND_GROUPS) {
         for ranks in sizes {
             for role in roles {
                 let test = move || drop(launch(ranks, role, settings).expect_success());
@@ -312,7 +256,9 @@ fn trials() -> Vec<Trial> {
             }
         }
     }
-    for (settings, name) in [(shared, "shm"), (messages, "mpi"), (even, "shm+mpi"), (uneven, "shm+mpi")] {
+    let transports =
+        [(SHARED, "shm"), (MESSAGES, "mpi"), (EVEN, "shm+mpi"), (UNEVEN, "shm+mpi"), (CONNECTED, "shm+tcp")];
+    for (settings, name) in transports {
         let test = move || {
             let stdout = launch(4, "transport", settings).expect_success().stdout;
             assert_eq!(stdout.matches(&format!("transport: {name}\n")).count(), 4, "{stdout}");
@@ -328,8 +274,12 @@ fn trials() -> Vec<Trial> {
         Box::new(|| drop(launch(4, "nodes", &[("UNISONO_NODES", "2,2")]).expect_success())),
     );
     trial("nodes that do not add up".into(), Box::new(wrong_nodes));
-    let both = [("shared memory", shared), ("messages", messages)];
-    for ((world, settings), of_label) in both.into_iter().zip(OTHER_LABELS) {
+    let [of_memory, of_messages] = OTHER_LABELS;
+    for (world, settings, of_label) in [
+        ("shared memory", SHARED, of_memory),
+        ("messages", MESSAGES, of_messages),
+        ("connections", CONNECTED_ALONE, of_memory),
+    ] {
         for (role, one, other) in DISAGREEMENTS.into_iter().chain([of_label]) {
             let test = move || disagreement(role, settings, one, other);
             trial(format!("another {role} over {world}"), Box::new(test));
@@ -343,9 +293,9 @@ fn trials() -> Vec<Trial> {
     }
     trial(
         "left over shared memory".into(),
-        Box::new(move || drop(failure("left", shared, "rank 0 has left the world"))),
+        Box::new(move || drop(failure("left", SHARED, "rank 0 has left the world"))),
     );
-    for (world, settings) in [("shared memory", shared), ("two and two", even)] {
+    for (world, settings) in [("shared memory", SHARED), ("two and two", EVEN)] {
         let test = move || drop(launch(4, "deadlines", settings).expect_success());
         trial(format!("deadlines over {world}"), Box::new(test));
     }

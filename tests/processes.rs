@@ -2,6 +2,7 @@
 //! is the test runner, with one it is a rank.
 
 use std::fs;
+use std::net::TcpListener;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,12 @@ fn trials() -> Vec<Trial> {
             let test = move || drop(launch(ranks, role, &[]).expect_success());
             trial(format!("{role} at {ranks} ranks"), Box::new(test));
         }
+        // The same, as if they were on two machines.
+        if role != "refused" {
+            let settings = [("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,1")];
+            let test = move || drop(launch(3, role, &settings).expect_success());
+            trial(format!("{role} at 3 ranks that connect"), Box::new(test));
+        }
     }
     for (name, test) in [
         ("ranks of a session find each other, again and again", again as fn()),
@@ -90,7 +97,9 @@ fn trials() -> Vec<Trial> {
         ("settings that differ are refused with both", settings),
         ("worlds of different sizes are refused with both", sizes),
         ("numbers that are none are refused", numbers),
-        ("ranks on other machines are not waited for", machines),
+        ("ranks of several machines need a place to meet", no_place),
+        ("ranks of several machines meet where rank 0 is", meet),
+        ("an interface that is not there is refused on all ranks", no_interface),
         ("a rank that is killed ends the job, and leaves nothing", killed_ends_all),
     ] {
         trial(name.to_owned(), Box::new(test));
@@ -188,9 +197,40 @@ fn numbers() {
     }
 }
 
-fn machines() {
-    let all = each("world", &[&[("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2")]]);
-    expect_refusals(&all, &["rank 0 is one of 4, of which 2 are on this machine"]);
+fn no_place() {
+    let mut command = Command::new(program());
+    command.env(ROLE, "world").envs([("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2")]);
+    command.env_remove("MASTER_ADDR");
+    let ended = launch::run(command, DEADLINE);
+    expect_refusals(&[ended], &["rank 0 is one of 4, of which 2 are on this machine: for ranks of several"]);
+}
+
+fn meet() {
+    // The next one is what a launcher names.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port() - 1;
+    let start = |rank: usize| {
+        let mut command = Command::new(program());
+        command.envs([(ROLE, "world"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "1")]);
+        command.env("RANK", rank.to_string()).env("UNISONO_WARNINGS", "off");
+        command.env("MASTER_ADDR", "localhost").env("MASTER_PORT", port.to_string());
+        command.envs([("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1")]);
+        launch::run(command, DEADLINE).expect_success()
+    };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || start(rank))).collect();
+        for (rank, ended) in ranks.into_iter().enumerate() {
+            assert_eq!(ended.join().unwrap().stdout, format!("{rank} of 3 over tcp\n"));
+        }
+    });
+}
+
+fn no_interface() {
+    let settings = [("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1"), ("UNISONO_INTERFACE", "nothing9")];
+    let ended = launch(2, "world", &settings);
+    assert!(!ended.status.success());
+    let said =
+        "rank 0 cannot listen for others: UNISONO_INTERFACE is \"nothing9\", and this machine has no such";
+    assert_eq!(ended.stderr.matches(said).count(), 2, "{}", ended.stderr);
 }
 
 fn kill_this_process() {

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         trial("all-reduces over threads", over_threads),
         trial("all-reduces over shared memory", |name| over_processes(name, &[])),
         trial("all-reduces over mpi", |name| over_processes(name, &[("UNISONO_TRANSPORT", "mpi")])),
+        trial("all-reduces over shm+tcp", |name| over_processes(name, &[("UNISONO_NETWORK", "tcp")])),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -78,6 +79,9 @@ fn over_processes(name: &str, settings: &[(&str, &str)]) {
         let mut command = launch::mpirun(ranks(job), program.to_str().expect("a path in UTF-8"));
         let role = format!("{} {WORLDS_OF_JOB}", job * WORLDS_OF_JOB);
         command.env(ROLE, role).envs(settings.iter().copied());
+        if settings.iter().any(|&(_, value)| value == "tcp") {
+            command.env("UNISONO_NODES", format!("1,{}", ranks(job) - 1));
+        }
         launch::run(command, DEADLINE).expect_success();
         *made.lock().unwrap() += WORLDS_OF_JOB;
     });

@@ -91,7 +91,7 @@ fn only_config_reads_the_environment() {
             "src/config/bootstrap.rs",
             "src/config/cores.rs",
             "src/config/launcher.rs",
-            "src/config/network.rs",
+            "src/config/interfaces.rs",
             "src/config/preload.rs",
             "src/config/variables.rs",
         ],

@@ -92,11 +92,39 @@ fn chosen(comm: &mut Communicator) -> String {
 
 fn launch(ranks: &str, role: &str, settings: &[(&str, &str)]) -> Ended {
     let program = std::env::current_exe().expect("a program knows its path");
+    let mut command = script(ranks);
+    command.arg(program).env(ROLE, role).envs(settings.iter().copied());
+    launch::run(command, DEADLINE)
+}
+
+/// The script, which takes a program next.
+fn script(ranks: &str) -> Command {
     let mut command = Command::new(SCRIPT);
     if let Ok(launcher) = std::env::var("UNISONO_TEST_MPIRUN") {
         command.args(["--mpirun", &launcher]);
     }
-    command.args(["--ranks", ranks, "--"]).arg(program).env(ROLE, role).envs(settings.iter().copied());
+    command.args(["--ranks", ranks, "--"]);
+    command
+}
+
+/// Lets each process see only what a launcher without MPI would tell it.
+const WITHOUT_MPI: &str = r#"
+export RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} WORLD_SIZE=${OMPI_COMM_WORLD_SIZE:-$PMI_SIZE}
+export LOCAL_WORLD_SIZE=${OMPI_COMM_WORLD_LOCAL_SIZE:-$MPI_LOCALNRANKS} MASTER_ADDR=10.77.0.1 MASTER_PORT=29500
+unset OMPI_COMM_WORLD_SIZE PMI_SIZE
+exec "$1"
+"#;
+
+/// The same for processes that use no MPI: they meet where rank 0 is.
+fn launch_without_mpi(ranks: &str, role: &str) -> Ended {
+    let program = std::env::current_exe().expect("a program knows its path");
+    let (folder, mut command) = (tempfile::tempdir().unwrap(), script(ranks));
+    let wrapper = folder.path().join("without-mpi");
+    std::fs::write(&wrapper, WITHOUT_MPI).unwrap();
+    command.arg("sh").arg(wrapper).arg(program);
+    command.env(ROLE, role).env("UNISONO_WARNINGS", "off");
+    // Network namespaces alone do not keep processes from sharing memory.
+    command.envs([("UNISONO_NODES", ranks), ("UNISONO_NETWORK", "tcp")]);
     launch::run(command, DEADLINE)
 }
 
@@ -153,13 +181,41 @@ fn trials() -> Vec<Trial> {
         };
         trial(format!("auto takes the levels of {ranks}"), Box::new(test));
     }
-    trial("ranks that disagree over nodes".into(), Box::new(disagreement));
+    for network in ["tcp", "mpi"] {
+        let test = move || disagreement(&[("UNISONO_NETWORK", network)]);
+        trial(format!("ranks that disagree over nodes by {network}"), Box::new(test));
+    }
+    for role in ["bits over MPI", "blocks over MPI", "stress over MPI", "in flight over MPI"] {
+        let test = move || {
+            let settings = [("UNISONO_NETWORK", "mpi"), ("UNISONO_NODES", "2,2")];
+            drop(launch("2,2", role.trim_end_matches(" over MPI"), &settings).expect_success());
+        };
+        trial(format!("{role} over nodes of 2,2"), Box::new(test));
+    }
+    for (ranks, role) in [("2,1", "stress"), ("2,1", "bits"), ("1,1", "in flight"), ("1,1,1", "conformance")]
+    {
+        let test = move || drop(launch_without_mpi(ranks, role).expect_success());
+        trial(format!("{role} without MPI over nodes of {ranks}"), Box::new(test));
+    }
+    trial(
+        "ranks without MPI connect".into(),
+        Box::new(|| {
+            let stdout = launch_without_mpi("2,1", "place").expect_success().stdout;
+            assert_eq!(stdout.matches("shm+tcp").count(), 3, "{stdout}");
+        }),
+    );
     trials
 }
 
 fn every_rank_knows_its_node() {
-    for (ranks, transport) in [("2,2", "shm+mpi"), ("3,1", "shm+mpi"), ("1,1,1", "mpi")] {
-        let stdout = launch(ranks, "place", &[]).expect_success().stdout;
+    let over = |network| [("UNISONO_NETWORK", network)];
+    for (ranks, network, transport) in [
+        ("2,2", "auto", "shm+tcp"),
+        ("3,1", "mpi", "shm+mpi"),
+        ("1,1,1", "auto", "tcp"),
+        ("1,1", "mpi", "mpi"),
+    ] {
+        let stdout = launch(ranks, "place", &over(network)).expect_success().stdout;
         let sizes: Vec<usize> = ranks.split(',').map(|size| size.parse().unwrap()).collect();
         let nodes = sizes.iter().enumerate().flat_map(|(node, &size)| vec![(node, size); size]);
         for (rank, (node, size)) in nodes.enumerate() {
@@ -173,8 +229,8 @@ fn every_rank_knows_its_node() {
 }
 
 /// Nobody gets a result, and who sees it names both sides, whoever it is that differs.
-fn disagreement() {
-    let ended = launch("2,2", "disagree", &[]);
+fn disagreement(settings: &[(&str, &str)]) {
+    let ended = launch("2,2", "disagree", settings);
     assert!(!ended.status.success(), "{}", ended.stdout);
     assert!(!ended.stdout.contains("result: true"), "{}", ended.stdout);
     let named = |line: &str| line.contains("of 1000000 f32") && line.contains("of 999999 f32");

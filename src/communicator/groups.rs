@@ -101,8 +101,9 @@ impl Communicator {
         let flight_dir = Some(self.status.flight_dir().join(name));
         // Threads always share memory; the setting `inside` applies to processes.
         let inside = if self.has_mpi { self.config.inside } else { Inside::SharedMemory };
+        let connects = !self.has_mpi && matches!(self.transport, "tcp" | "shm+tcp");
         let (algorithm, tuning, warnings) = (None, None, false);
-        Config { nodes, algorithm, tuning, warnings, flight_dir, inside, ..self.config.clone() }
+        Config { nodes, algorithm, tuning, warnings, flight_dir, inside, connects, ..self.config.clone() }
     }
 
     /// Puts the group under who watches over the world.

@@ -7,12 +7,28 @@ use crate::system::Process;
 
 /// The ID of a `torchrun` job, and its number of restarts.
 const TORCH_JOB: [&str; 2] = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"];
+/// The machine of rank 0, as PyTorch's launcher and users name it.
+const MASTER_ADDR: &str = "MASTER_ADDR";
 /// The rendezvous port of PyTorch, which differs between jobs.
 const MASTER_PORT: &str = "MASTER_PORT";
 
 /// The folder set by the launcher or the user, if any.
 pub(crate) fn bootstrap_folder() -> Option<PathBuf> {
     std::env::var_os(super::BOOTSTRAP_DIR).filter(|folder| !folder.is_empty()).map(PathBuf::from)
+}
+
+/// Where the ranks of several machines meet, if the launcher or the user says it: on rank 0's machine, at the port after PyTorch's
+/// own.
+pub(crate) fn rendezvous() -> Option<String> {
+    address(|name| std::env::var(name).ok())
+}
+
+fn address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let port: u16 = variable(MASTER_PORT)?.parse().ok()?;
+    let host = variable(MASTER_ADDR).filter(|host| !host.is_empty())?;
+    // The address of an IPv6 host has colons of its own.
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    Some(format!("{host}:{}", port.checked_add(1)?))
 }
 
 /// A name shared by all processes of a world on this machine and no other world, as far as possible without a folder: the
@@ -39,6 +55,20 @@ fn name(starter: Option<Starter>, variable: impl Fn(&str) -> Option<String>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_of_several_machines_meet_beside_pytorch() {
+        let at = |host: &str, port: &str| {
+            address(|name| Some(if name == MASTER_ADDR { host } else { port }.to_owned()))
+        };
+        assert_eq!(at("node1", "29500").unwrap(), "node1:29501");
+        assert_eq!(at("fd00::1", "29500").unwrap(), "[fd00::1]:29501");
+        assert!(
+            [("", "1"), ("node1", "x"), ("node1", "65535")]
+                .iter()
+                .all(|(host, port)| at(host, port).is_none())
+        );
+    }
 
     #[test]
     fn jobs_that_are_told_apart_have_other_names() {

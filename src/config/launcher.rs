@@ -75,7 +75,7 @@ impl Launcher {
         let job_tasks = number(&["SLURM_NTASKS", "SLURM_NPROCS"]);
         if starter == Some(Starter::Variables) {
             let (rank, ranks) = (number(&["RANK"]), number(&["WORLD_SIZE"]));
-            // Without MPI all ranks are on one machine.
+            // Otherwise all ranks are on one machine.
             let (local_rank, local_ranks) = (number(&["LOCAL_RANK"]), number(&["LOCAL_WORLD_SIZE"]));
             let (local_rank, local_ranks) = (local_rank.or(rank), local_ranks.or(ranks));
             return Self { starter, rank, ranks, local_rank, local_ranks, job_tasks };
@@ -86,10 +86,21 @@ impl Launcher {
             rank: rank.filter(|_| starter.is_some()),
             ranks: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]),
             local_rank: number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"]),
-            local_ranks: number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"]),
+            local_ranks: number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"])
+                .or_else(|| tasks_of(&variable("SLURM_STEP_TASKS_PER_NODE")?, number(&["SLURM_NODEID"])?)),
             job_tasks,
         }
     }
+}
+
+/// The number of tasks on a node, from Slurm's list of them: `2(x3),1` is 2, 2, 2 and 1.
+fn tasks_of(list: &str, node: usize) -> Option<usize> {
+    let mut nodes = list.split(',').flat_map(|part| {
+        let (tasks, times) = part.split_once("(x").unwrap_or((part, "1)"));
+        let times = times.trim_end_matches(')').parse().unwrap_or(0);
+        std::iter::repeat_n(tasks.parse().ok(), times)
+    });
+    nodes.nth(node)?
 }
 
 #[cfg(test)]
@@ -101,6 +112,20 @@ mod tests {
             let pair = pairs.iter().find(|(key, _)| *key == name);
             pair.map(|(_, value)| (*value).to_owned())
         })
+    }
+
+    #[test]
+    fn slurm_tells_the_tasks_of_a_node() {
+        let of = |list, node| tasks_of(list, node);
+        assert_eq!([0, 2, 3, 4].map(|node| of("2(x3),1", node)), [Some(2), Some(2), Some(1), None]);
+        assert_eq!((of("8", 0), of("8", 1), of("x", 0), of("2(x", 0)), (Some(8), None, None, None));
+        let srun = launched(&[
+            ("SLURM_STEP_NUM_TASKS", "3"),
+            ("SLURM_PROCID", "2"),
+            ("SLURM_STEP_TASKS_PER_NODE", "2,1"),
+            ("SLURM_NODEID", "1"),
+        ]);
+        assert_eq!((srun.rank, srun.ranks, srun.local_ranks), (Some(2), Some(3), Some(1)));
     }
 
     #[test]

@@ -10,15 +10,17 @@ pub(super) const PREFIX: &str = "UNISONO_";
 const OF_TESTS: &str = "UNISONO_TEST_";
 
 /// The variables that the library and its tests read.
-const KNOWN: [&str; 21] = [
+const KNOWN: [&str; 23] = [
     super::ALGORITHM,
     super::BOOTSTRAP_DIR,
     super::CHAOS,
     super::FIRST_TIMEOUT,
     super::FLIGHT_DIR,
+    super::interfaces::INTERFACE,
     super::KERNEL_COPIES,
     super::WATCHDOG,
     super::NCCL,
+    super::NETWORK,
     super::NODES,
     super::QUIET_TIMEOUT,
     super::SEGMENT_BYTES,

@@ -16,6 +16,7 @@ impl Transport {
     pub(crate) fn has_lanes(&self, ranks: usize) -> bool {
         match self {
             Self::Shared(_) => false,
+            Self::Nodes(_) => !self.is_shared_by(ranks),
             #[cfg(feature = "mpi")]
             Self::Mpi(_) => !self.is_shared_by(ranks),
             Self::Faulty(faulty) => faulty.inner.has_lanes(ranks),
@@ -33,6 +34,7 @@ impl Transport {
     ) -> Result<Ticket, Failure> {
         match self {
             Self::Shared(_) => unreachable!("ranks that all share memory are on one node"),
+            Self::Nodes(nodes) => nodes.post(header, outgoing, size_bytes),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.post(header, outgoing, size_bytes, deadlines),
             Self::Faulty(faulty) => {
@@ -52,6 +54,7 @@ impl Transport {
     ) -> Result<(), Failure> {
         match self {
             Self::Shared(_) => unreachable!("nothing was posted"),
+            Self::Nodes(nodes) => nodes.complete(header, ticket, target, deadlines),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.complete(header, ticket, target, deadlines),
             Self::Faulty(faulty) => {

@@ -5,8 +5,10 @@ use unisono_collectives::Rank;
 use crate::error::{Error, Result};
 
 mod directory;
+mod rendezvous;
 
 pub(crate) use directory::Directory;
+pub(crate) use rendezvous::Rendezvous;
 
 /// An all-gather of bytes, which is all that ranks need before they have links. MPI, key-value stores and trainers that start
 /// their own processes can provide one.

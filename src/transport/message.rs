@@ -66,6 +66,24 @@ impl Target<'_> {
         }
     }
 
+    /// The same target, for a shorter time.
+    pub(crate) fn lend(&mut self) -> Target<'_> {
+        match self {
+            Self::Place(place) => Target::Place(place),
+            &mut Self::Apply { ref mut held, held_size_bytes, wire_size_bytes, kernel } => {
+                Target::Apply { held, held_size_bytes, wire_size_bytes, kernel }
+            }
+        }
+    }
+
+    /// The bytes that are consumed together: those of an incoming element.
+    pub(crate) fn wire_size_bytes(&self) -> usize {
+        match *self {
+            Self::Place(_) => 1,
+            Self::Apply { wire_size_bytes, .. } => wire_size_bytes,
+        }
+    }
+
     /// Consumes a piece that starts at `offset_bytes`.
     pub(crate) fn accept(&mut self, offset_bytes: usize, piece: &[u8]) {
         match self {

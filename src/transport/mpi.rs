@@ -1,4 +1,5 @@
-//! Ranks that are processes under an MPI launcher: messages through MPI between nodes, and through shared memory inside them.
+//! Ranks that are processes under an MPI launcher: messages through MPI between nodes, or over our own connections where MPI has
+//! nothing better than TCP, and through shared memory inside them.
 //!
 //! MPI only carries bytes between two ranks; reductions are our own. All waits poll with deadlines. Only set-up, finalisation
 //! and MPI's own collectives (a baseline) block inside MPI.
@@ -9,16 +10,19 @@ use std::thread::ThreadId;
 use unisono_collectives::{Rank, Topology};
 
 use super::agreement::agree;
+use super::bootstrap::gather;
 use super::half::{Half as _, complete};
+use super::join::{Joined, join, name};
 use super::node::Sharing;
-use super::processes::{Joined, join};
 use super::shared::Shared;
+use super::tcp::Tcp;
 use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Waiting};
 use crate::config::{Config, Launcher, OnFailure};
 use crate::error::{Error, Result};
 use crate::status::{FailureReport, StatusBoard, panicked};
 
 mod beside;
+mod between;
 mod bootstrap;
 mod ending;
 mod exchange;
@@ -35,7 +39,6 @@ use bootstrap::OfComm;
 use ending::{end_job, report_failure};
 use exchange::Messages;
 pub(crate) use launch::{alone_in_job, library_fits};
-pub(super) use overheard::STRAGGLING;
 use reductions::Reductions;
 pub(crate) use sys::library_version;
 use sys::{Comm, State, User};
@@ -53,6 +56,8 @@ pub(crate) struct Mpi {
     node_cores: usize,
     /// The ranks of this node, if they share memory.
     node: Option<Shared>,
+    /// Our own connections with all others, if MPI has nothing better.
+    tcp: Option<Tcp>,
     status: StatusBoard,
     /// The failure report of this rank, if it has one.
     report: Option<Arc<dyn FailureReport>>,
@@ -151,9 +156,10 @@ impl Mpi {
                 None
             }
         };
+        let tcp = between::connect(&mut bootstrap, &topology, node.as_ref(), (&config, spins))?;
         // A rank may be alone on its node while others are not.
-        let sharing = comm.all_gather(node.as_ref().map_or(1, |node| node.members().len()) as u64)?;
-        let name = name(&sharing);
+        let sharing = gather(&mut bootstrap, [node.as_ref().map_or(1, |node| node.members().len()) as u64])?;
+        let name = name(&sharing, if tcp.is_some() { "tcp" } else { "mpi" });
         let cause = None;
         let own = Self {
             comm,
@@ -161,6 +167,7 @@ impl Mpi {
             topology,
             node_cores,
             node,
+            tcp,
             status,
             report: None,
             name,
@@ -194,12 +201,15 @@ impl Mpi {
     pub(crate) fn set_spins(&mut self, spins: u32) {
         self.spins = spins;
         self.messages.set_spins(spins);
+        if let Some(tcp) = &self.tcp {
+            tcp.set_spins(spins);
+        }
         if let Some(node) = &mut self.node {
             node.set_spins(spins);
         }
     }
 
-    /// The links of this world: `mpi`, `shm` if all ranks share memory, or both. The same on all ranks.
+    /// The links of this world: `mpi` or `tcp`, `shm` if all ranks share memory, or both. The same on all ranks.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
@@ -237,6 +247,10 @@ impl Mpi {
         incoming: Option<Incoming<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
+        if let Some(tcp) = &self.tcp {
+            let over = (self.node.as_mut(), &self.status);
+            return tcp.exchange(over, header, outgoing, incoming, deadlines);
+        }
         let is_near = |rank| self.node.as_ref().is_some_and(|node| node.has(rank));
         let to_near = outgoing.as_ref().map(|outgoing| is_near(outgoing.to));
         let from_near = incoming.as_ref().map(|incoming| is_near(incoming.from));
@@ -323,15 +337,6 @@ impl Mpi {
     }
 }
 
-/// The name, given the number of ranks that share memory with every rank, including itself.
-fn name(sharing: &[u64]) -> &'static str {
-    match sharing.iter().max() {
-        None | Some(1) => "mpi",
-        Some(&most) if most == sharing.len() as u64 => "shm",
-        Some(_) => "shm+mpi",
-    }
-}
-
 /// The topology, given the leader of every rank; nodes are numbered in the order of their leaders.
 fn topology(leaders: &[u64]) -> Topology {
     let mut nodes: Vec<_> = leaders.to_vec();
@@ -353,7 +358,7 @@ impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.fail(&panicked());
-        } else if !self.messages.flights.are_none() {
+        } else if !self.messages.flights.are_none() || self.tcp.as_ref().is_some_and(|tcp| !tcp.is_idle()) {
             self.fail("it left a collective before its end");
         }
         // `MPI_Finalize` and `MPI_Comm_free` would wait for ranks that wait for this one.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
+use super::waiting::STRAGGLING;
 use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Transport, Waiting};
 use crate::status::StatusBoard;
 
@@ -18,6 +19,7 @@ impl Transport {
     ) -> Result<(), Failure> {
         match self {
             Self::Shared(shared) => shared.exchange_any(headers, Some(outgoing), Some(incoming), deadlines),
+            Self::Nodes(nodes) => nodes.exchange_two(headers, outgoing, incoming, deadlines),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.exchange_two(headers, outgoing, incoming, deadlines),
             Self::Faulty(faulty) => {
@@ -109,6 +111,7 @@ impl Transport {
     fn ahead(&mut self, from: Rank, awaited: &Header) -> Result<Option<Header>, Failure> {
         match self {
             Self::Shared(shared) => Ok(shared.ahead(from).copied()),
+            Self::Nodes(nodes) => Ok(nodes.ahead(from)),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.ahead(from, awaited),
             Self::Faulty(faulty) => faulty.inner.ahead(from, awaited),
@@ -119,6 +122,7 @@ impl Transport {
     fn spins(&self) -> u32 {
         match self {
             Self::Shared(shared) => shared.spins(),
+            Self::Nodes(nodes) => nodes.spins(),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.spins(),
             Self::Faulty(faulty) => faulty.inner.spins(),
@@ -129,8 +133,9 @@ impl Transport {
     fn straggling(&self) -> Duration {
         match self {
             Self::Shared(_) => Duration::ZERO,
+            Self::Nodes(_) => STRAGGLING,
             #[cfg(feature = "mpi")]
-            Self::Mpi(_) => super::mpi::STRAGGLING,
+            Self::Mpi(_) => STRAGGLING,
             Self::Faulty(faulty) => faulty.inner.straggling(),
         }
     }

@@ -1,113 +1,59 @@
-//! Set-up of a world of processes: nodes, cores, status board and shared memory.
+//! How a world of processes starts without MPI: which machines its ranks are on, and what connects them.
 
-use std::hash::{BuildHasher as _, RandomState};
+use unisono_collectives::Topology;
 
-use unisono_collectives::{Rank, Topology};
-
+use super::Transport;
 use super::agreement::agree;
-use super::bootstrap::{Bootstrap, gather, gather_bytes};
-use super::node::{self, LocalRanks, Sharing};
+use super::bootstrap::{Bootstrap, gather_bytes};
+use super::join::{Joined, join};
+use super::node::Sharing;
+use super::nodes::Nodes;
 use super::shared::Shared;
-use super::{spins, usable_cores, warnings};
-use crate::config::{Config, Inside, OnFailure};
+use crate::config::{Config, Network, OnFailure};
 use crate::error::{Error, Result};
-use crate::status::StatusBoard;
 use crate::system;
 
-/// What a rank knows of the world after joining it.
-#[derive(Debug)]
-pub(super) struct Joined {
-    pub(super) node_cores: usize,
-    /// How often a rank polls before it yields.
-    pub(super) spins: u32,
-    pub(super) status: StatusBoard,
-    pub(super) sharing: Sharing,
-}
-
-/// Joins a world with known nodes. With `declared` nodes, ranks share memory only inside each of them. Rank 0 prints the warning
-/// `odd`. All ranks call it.
-pub(super) fn join(
-    bootstrap: &mut dyn Bootstrap,
-    (topology, declared): (&Topology, Option<&Topology>),
-    config: &Config,
-    odd: Vec<String>,
-) -> Result<Joined> {
-    let local_ranks = LocalRanks::of_node(bootstrap, topology)?;
-    let node_cores = node_cores(bootstrap, &local_ranks)?;
-    let spins = spins(local_ranks.len(), node_cores);
-    let status = match config.inside {
-        Inside::SharedMemory => node::status(bootstrap, &local_ranks)?,
-        Inside::Messages => StatusBoard::alone(bootstrap.rank(), bootstrap.ranks())?,
-    };
-    let [job] = gather(bootstrap, [RandomState::new().hash_one(0)])?[0];
-    status.set_flight_dir(config.flight_dir(job));
-    warnings::say_what_is_odd(bootstrap, (local_ranks.len(), node_cores), config, odd)?;
-    let local_ranks = declared.map_or(local_ranks.clone(), |declared| local_ranks.on_node_of(declared));
-    let sharing = match config.inside {
-        Inside::SharedMemory => {
-            node::share(bootstrap, &local_ranks, config.kernel_copies, (spins, node_cores), &status)?
-        }
-        Inside::Messages => Sharing::Alone,
-    };
-    Ok(Joined { node_cores, spins, status, sharing })
-}
-
-/// Joins a world of processes of one machine, without MPI. All ranks call it.
-pub(super) fn begin(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Result<(Shared, Config)> {
+/// Joins a world of processes without MPI: those of one machine share memory, and those of several connect. All ranks call it.
+pub(super) fn begin(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Result<(Transport, Config)> {
     let (config, odd) = agree(bootstrap, config, "")?;
-    if config.inside == Inside::Messages {
+    if config.needs_mpi() {
         return Err(Error::Setting(
-            "UNISONO_TRANSPORT=mpi asks for MPI's messages, and this world has no MPI".to_owned(),
+            "UNISONO_TRANSPORT=mpi and UNISONO_NETWORK=mpi ask for MPI's messages, and this world has no MPI"
+                .to_owned(),
         ));
     }
     if config.on_failure == OnFailure::EndJob {
         system::raise_open_files();
     }
-    let topology = one_machine(bootstrap)?;
-    let Joined { node_cores, spins, status, sharing } =
-        join(bootstrap, (&topology, None), &config, odd.into_iter().collect())?;
-    match sharing {
-        Sharing::Done(shared) => Ok((*shared, config)),
-        Sharing::Alone => Ok((Shared::of_process(vec![status], (spins, node_cores))?.remove(0), config)),
-        Sharing::Cannot(why) => Err(Error::Launch(format!("{why}; without MPI there is no other way"))),
+    let topology = machines(bootstrap)?;
+    // Ranks of one machine that are declared to be of several nodes share memory, unless they are to connect.
+    let declared = config.nodes.as_ref().filter(|_| config.network == Network::Tcp);
+    let declared = declared.filter(|declared| declared.ranks() == topology.ranks());
+    let joined = join(bootstrap, (&topology, declared), &config, odd.into_iter().collect())?;
+    if config.connects || declared.unwrap_or(&topology).nodes() > 1 {
+        let nodes = Nodes::connect(bootstrap, topology, joined)?;
+        return Ok((Transport::Nodes(Box::new(nodes)), config));
     }
+    let Joined { node_cores, spins, status, sharing } = joined;
+    let shared = match sharing {
+        Sharing::Done(shared) => *shared,
+        Sharing::Alone => Shared::of_process(vec![status], (spins, node_cores))?.remove(0),
+        Sharing::Cannot(why) => {
+            return Err(Error::Launch(format!("{why}; without MPI there is no other way")));
+        }
+    };
+    Ok((Transport::Shared(Box::new(shared)), config))
 }
 
-/// The topology of ranks that are all on one machine.
-///
-/// # Errors
-/// [`Error::Launch`] if they are not.
-fn one_machine(bootstrap: &mut dyn Bootstrap) -> Result<Topology> {
-    let own = format!("{}\n{}", system::machine(), system::host());
-    let all = gather_bytes(bootstrap, own.as_bytes())?;
-    let first = |rank: Rank| all[rank].split(|&byte| byte == b'\n').next();
-    let Some(other) = (1..all.len()).find(|&rank| first(rank) != first(0)) else {
-        return Ok(Topology::single_node(all.len()));
+/// The nodes of the ranks: the machines, or the containers, that they are on.
+fn machines(bootstrap: &mut dyn Bootstrap) -> Result<Topology> {
+    let all = gather_bytes(bootstrap, system::machine().as_bytes())?;
+    let mut machines: Vec<&[u8]> = Vec::new();
+    let mut node = |machine| {
+        machines.iter().position(|known| *known == machine).unwrap_or_else(|| {
+            machines.push(machine);
+            machines.len() - 1
+        })
     };
-    let host = |rank: Rank| {
-        String::from_utf8_lossy(all[rank].rsplit(|&byte| byte == b'\n').next().unwrap_or_default())
-    };
-    Err(Error::Launch(format!(
-        "rank 0 is on {}, and rank {other} on {} or in another container: between machines, messages go through MPI; start the program \
-         by mpirun",
-        host(0),
-        host(other)
-    )))
-}
-
-/// The number of cores available to the ranks of a node together. Ranks may be bound to different cores, so they have to ask
-/// each other.
-fn node_cores(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<usize> {
-    /// The number of words in a kernel CPU set.
-    const WORDS: usize = rustix::thread::CpuSet::MAX_CPU / 64;
-    let own = rustix::thread::sched_getaffinity(None);
-    let is_own = |core| own.as_ref().is_ok_and(|own| own.is_set(core));
-    let word = |word| (0..64).filter(|bit| is_own(word * 64 + bit)).map(|bit| 1_u64 << bit).sum();
-    let words: [u64; WORDS] = std::array::from_fn(word);
-    let all = local_ranks.gather(bootstrap, words)?;
-    let any = (0..WORDS).map(|word| all.iter().fold(0, |any, words| any | words[word]));
-    match any.map(u64::count_ones).sum::<u32>() {
-        0 => Ok(usable_cores()),
-        cores => Ok(cores as usize),
-    }
+    Ok(Topology::from_node_of(all.iter().map(|machine| node(&machine[..])).collect()))
 }

@@ -327,7 +327,6 @@ pub(super) struct Around<'a> {
 
 impl Around<'_> {
     /// Whether a rank sends its messages through this memory.
-    #[cfg(feature = "mpi")]
     pub(super) fn has(&self, rank: Rank) -> bool {
         self.members.contains(&rank)
     }

@@ -36,7 +36,9 @@ impl Transport {
         deadlines: &Deadlines,
     ) -> std::result::Result<(), Failure> {
         match self {
-            Self::Shared(_) => unreachable!("there is no vendor, as was seen when the algorithm was chosen"),
+            Self::Shared(_) | Self::Nodes(_) => {
+                unreachable!("there is no vendor, as was seen when the algorithm was chosen")
+            }
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.in_group(phase, held, deadlines),
             Self::Faulty(faulty) => {
@@ -52,7 +54,9 @@ impl Transport {
     /// [`Error::Mpi`](crate::Error::Mpi) if MPI fails.
     pub(crate) fn vendor_call(&mut self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         match self {
-            Self::Shared(_) => unreachable!("there is no vendor, as was seen when it was chosen"),
+            Self::Shared(_) | Self::Nodes(_) => {
+                unreachable!("there is no vendor, as was seen when it was chosen")
+            }
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.vendor(call, buffer),
             Self::Faulty(faulty) => faulty.inner.vendor_call(call, buffer),
@@ -63,7 +67,7 @@ impl Transport {
     /// [`Error::Unsupported`](crate::Error::Unsupported), on all ranks, if the vendor reduces this type differently.
     pub(crate) fn check_vendor(&self, dtype: DType, op: ReduceOp) -> Result<()> {
         match self {
-            Self::Shared(_) => Ok(()),
+            Self::Shared(_) | Self::Nodes(_) => Ok(()),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.check_reduction(dtype, op),
             Self::Faulty(faulty) => faulty.inner.check_vendor(dtype, op),

@@ -1,5 +1,6 @@
 //! Waiting for another rank: spin, yield, sleep.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
@@ -17,6 +18,11 @@ const NAP: Duration = Duration::from_micros(50);
 /// Polls before sleeping in a wait known to be long.
 #[cfg(feature = "mpi")]
 const LOOKS_AWAKE: u32 = 50;
+/// Yields before a nap that the awaited event ends: other ranks that share the core may have something to do first.
+const YIELDS_BEFORE_NAPS: u32 = 4;
+/// Longer than a message takes that a rank sent before it left or continued; other ranks may learn that it left sooner than the
+/// message arrives.
+pub(super) const STRAGGLING: Duration = Duration::from_secs(3);
 /// Polls before yielding, for a rank with its own core; and the first polls, without a pause instruction, since a pause would
 /// delay a message about to arrive by half its length.
 const SPINS: u32 = 2000;
@@ -57,6 +63,15 @@ pub(crate) enum Hopeless {
     Failed(Error),
 }
 
+/// Sleeps until the awaited event may have happened, but for a short time at most: who waits also looks for failures.
+pub(super) struct Nap<'a>(pub(super) &'a dyn Fn());
+
+impl fmt::Debug for Nap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nap")
+    }
+}
+
 /// The pauses between polls of something that another rank changes: spins, then yields, then sleeps.
 ///
 /// A yield hands the core to another rank in about a microsecond, where spinning would use up the time slice.
@@ -68,6 +83,8 @@ pub(crate) struct Waiting<'a> {
     patient: bool,
     /// The number of polls after which a rank sleeps between them.
     looks_awake: u32,
+    /// How it sleeps, if the awaited event can wake it up.
+    nap: Option<Nap<'a>>,
     deadlines: &'a Deadlines,
     status: &'a StatusBoard,
 }
@@ -86,7 +103,16 @@ struct Times {
 impl<'a> Waiting<'a> {
     /// A wait with `spins` polls before it yields.
     pub(crate) fn new(spins: u32, deadlines: &'a Deadlines, status: &'a StatusBoard) -> Self {
-        Self { looks: 0, spins, times: None, patient: false, looks_awake: u32::MAX, deadlines, status }
+        Self {
+            looks: 0,
+            spins,
+            times: None,
+            patient: false,
+            looks_awake: u32::MAX,
+            nap: None,
+            deadlines,
+            status,
+        }
     }
 
     /// Makes the wait sleep early, for events that take a while, such as a large message between nodes. That frees the core for
@@ -95,6 +121,12 @@ impl<'a> Waiting<'a> {
     #[cfg(feature = "mpi")]
     pub(super) fn for_long(self) -> Self {
         Self { looks_awake: LOOKS_AWAKE, spins: self.spins.min(LOOKS_AWAKE), ..self }
+    }
+
+    /// Makes the wait sleep by such naps, once it has spun and yielded: that frees the core, and costs no more than a wake-up.
+    pub(super) fn napping(self, nap: Nap<'a>) -> Self {
+        let spins = self.spins.min(EAGER_SPINS);
+        Self { spins, looks_awake: spins + YIELDS_BEFORE_NAPS, nap: Some(nap), ..self }
     }
 
     /// Pauses briefly; returns true when it is time to check whether something is wrong.
@@ -200,8 +232,10 @@ impl<'a> Waiting<'a> {
             times.resumed = now;
         }
         self.patient = times.waited > AWAKE;
-        if sleeps {
-            std::thread::sleep(NAP);
+        match &self.nap {
+            Some(nap) if sleeps => nap.0(),
+            None if sleeps => std::thread::sleep(NAP),
+            _ => {}
         }
         if self.patient {
             self.status.look();

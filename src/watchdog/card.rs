@@ -32,7 +32,6 @@ impl Card {
     }
 
     /// Keeps only as many addresses as fit into a card.
-    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "threads have no addresses"))]
     pub(crate) fn fit(&mut self) {
         let size_bytes = |card: &Self| Self { token: u64::MAX, ..card.clone() }.to_text().len();
         while size_bytes(self) > 8 * (Self::WORDS - 1) && self.addresses.pop().is_some() {}

@@ -178,20 +178,20 @@ impl Star {
     }
 }
 
-#[cfg(all(test, feature = "mpi"))]
+#[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
 
     use super::*;
-    use crate::config::Network;
+    use crate::config::Interfaces;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// A hub whose world has another node, that of rank 1.
     fn hub() -> (Star, Cards) {
         let mut cards = Cards(vec![Card::of_this_process(0), Card::of_this_process(1)]);
-        let hub = Hub::open(&mut cards.0[0], &Network::default()).unwrap();
+        let hub = Hub::open(&mut cards.0[0], &Interfaces::default()).unwrap();
         (Star::new(0, &cards, Some(hub)).expect("it has somebody to connect to"), cards)
     }
 

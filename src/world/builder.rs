@@ -4,18 +4,18 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use unisono_collectives::{Rank, Topology};
+use unisono_collectives::Topology;
 
 use super::{on_threads, over_processes, over_threads};
 use crate::communicator::Communicator;
-use crate::config::{Config, Launcher, OnFailure, Starter, bootstrap_folder, job};
+use crate::config::{Config, Launcher, OnFailure, Starter, bootstrap_folder, job, rendezvous};
 use crate::error::{Error, Result};
 use crate::select::Choice;
 #[cfg(not(feature = "mpi"))]
 use crate::transport::Alone;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
-use crate::transport::{Bootstrap, Directory, Transport};
+use crate::transport::{Bootstrap, Directory, Rendezvous, Transport};
 
 /// The least time for ranks to start, however short the deadline of a collective: loading programs takes time.
 const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
@@ -188,20 +188,21 @@ impl Builder {
         over_processes(Transport::Mpi(Box::new(mpi)), &config)
     }
 
-    /// Joins a world of processes on this machine, which share memory and need no MPI.
+    /// Joins a world of processes, which need no MPI: those of a machine share memory, and those of several connect over TCP.
     ///
     /// Ranks find each other by a [bootstrap](Self::bootstrap). The default one takes `RANK` and `WORLD_SIZE` from the launcher
-    /// and uses the folder `UNISONO_BOOTSTRAP_DIR`, or else one shared by all processes that `torchrun` or a session started
-    /// with the same `MASTER_PORT`.
+    /// and uses the folder `UNISONO_BOOTSTRAP_DIR`. Without that, ranks of one machine use a folder shared by all processes that
+    /// `torchrun` or a session started with the same `MASTER_PORT`; those of several (`LOCAL_WORLD_SIZE` is less than
+    /// `WORLD_SIZE`) meet at the port after `MASTER_PORT` of `MASTER_ADDR`, which is rank 0's machine.
     ///
     /// # Errors
-    /// [`Error::Launch`] if there is no launcher, or if ranks do not arrive, are different programs, or share no machine or
-    /// memory; [`Error::Setting`], on all ranks, for settings that are invalid or differ between ranks where they must not.
+    /// [`Error::Launch`] if there is no launcher, or if ranks do not arrive, are different programs, or cannot share memory or
+    /// connect; [`Error::Setting`], on all ranks, for settings that are invalid or differ between ranks where they must not.
     pub fn processes(mut self) -> Result<Communicator> {
         let config = self.config();
         let mut bootstrap = match self.bootstrap.take() {
             Some(bootstrap) => bootstrap,
-            None => Box::new(launched(&config)?),
+            None => launched(&config)?,
         };
         let (transport, config) = Transport::processes(&mut *bootstrap, config)?;
         // All ranks are here, so dropping the bootstrap removes its files.
@@ -255,7 +256,7 @@ impl fmt::Debug for Builder {
 }
 
 /// The default bootstrap, for processes numbered by a launcher.
-fn launched(config: &Result<Config>) -> Result<Directory> {
+fn launched(config: &Result<Config>) -> Result<Box<dyn Bootstrap>> {
     let launcher = Launcher::detect();
     let Some(world) = launcher.rank.zip(launcher.ranks).filter(|(rank, ranks)| rank < ranks) else {
         return Err(Error::Launch(
@@ -264,23 +265,25 @@ fn launched(config: &Result<Config>) -> Result<Directory> {
                 .to_owned(),
         ));
     };
-    check_one_machine(world, launcher.local_ranks)?;
     let timeout = config.as_ref().map_or_else(|_| Config::default().timeout, |config| config.timeout);
     let timeout = timeout.max(LEAST_TO_BEGIN);
-    match bootstrap_folder() {
-        Some(folder) => Directory::new(folder, world, timeout),
-        None => Directory::of_job(&std::env::temp_dir(), &job(launcher.starter), world, timeout),
+    if let Some(folder) = bootstrap_folder() {
+        return Ok(Box::new(Directory::new(folder, world, timeout)?));
     }
-}
-
-/// # Errors
-/// [`Error::Launch`] if there are ranks on other machines, which this one would wait for in vain.
-fn check_one_machine((rank, ranks): (Rank, usize), local_ranks: Option<usize>) -> Result<()> {
-    match local_ranks.filter(|&local_ranks| local_ranks < ranks) {
-        None => Ok(()),
-        Some(here) => Err(Error::Launch(format!(
-            "rank {rank} is one of {ranks}, of which {here} are on this machine: between machines, messages go through MPI; start the \
-             program by mpirun"
-        ))),
+    let (rank, ranks) = world;
+    match launcher.local_ranks.filter(|&local_ranks| local_ranks < ranks) {
+        None => {
+            Ok(Box::new(Directory::of_job(&std::env::temp_dir(), &job(launcher.starter), world, timeout)?))
+        }
+        Some(here) => {
+            let address = rendezvous().ok_or_else(|| {
+                Error::Launch(format!(
+                    "rank {rank} is one of {ranks}, of which {here} are on this machine: for ranks of several machines to meet, set \
+                     MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a port there (torchrun does), or UNISONO_BOOTSTRAP_DIR to \
+                     a folder that all of them share"
+                ))
+            })?;
+            Ok(Box::new(Rendezvous::new(&address, world, timeout)?))
+        }
     }
 }

@@ -10,6 +10,7 @@ use unisono::{
 
 pub mod bits;
 pub mod calls;
+pub mod disagreements;
 pub mod errors;
 pub mod groups;
 pub mod in_flight;

@@ -35,7 +35,14 @@ const NEVER: [(&str, &[&str], &[&str]); 28] = [
     ("src/", &["transport/bootstrap"], &["Shared", "Mpi", "Transport"]),
     (
         "src/",
-        &["transport/processes", "transport/node", "transport/agreement", "transport/warnings"],
+        &[
+            "transport/processes",
+            "transport/join",
+            "transport/node",
+            "transport/tcp",
+            "transport/agreement",
+            "transport/warnings",
+        ],
         &["mpi", "Mpi"],
     ),
     ("src/", &["transport/shared"], &["mpi", "Mpi"]),

@@ -102,11 +102,11 @@ fn kind(case: u64) -> Kind {
 
 impl Case {
     pub fn new(seed: u64, number: u64, world: &str) -> Self {
-        let ranks = if world == "shm+mpi" { 4 } else { ranks(number) };
+        let has_nodes = matches!(world, "shm+mpi" | "shm+tcp");
+        let ranks = if has_nodes { 4 } else { ranks(number) };
         let mut random = Random::of(seed, number);
-        let topology =
-            if world == "shm+mpi" { Topology::uniform(2, 2) } else { Topology::single_node(ranks) };
-        let draw = Draw { topology, has_mpi: !matches!(world, "threads" | "processes") };
+        let topology = if has_nodes { Topology::uniform(2, 2) } else { Topology::single_node(ranks) };
+        let draw = Draw { topology, has_mpi: matches!(world, "shm" | "mpi" | "shm+mpi") };
         let kind = kind(number);
         let (most, few) = draw.orders(kind, &mut random);
         let before: Vec<_> = (0..random.below(3)).map(|_| draw.call(&mut random)).collect();

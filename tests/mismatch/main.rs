@@ -49,6 +49,7 @@ fn trials() -> Vec<Trial> {
         trial("mismatches over shared memory", over_shared_memory),
         trial("mismatches over mpi", over_messages),
         trial("mismatches over shm+mpi", over_both),
+        trial("mismatches over shm+tcp without MPI", over_connections),
     ]
 }
 
@@ -106,6 +107,10 @@ fn in_group(name: &str) {
     in_jobs(name, "processes", launch::processes, &[(IN_GROUP, "")]);
 }
 
+fn over_connections(name: &str) {
+    in_jobs(name, "shm+tcp", launch::processes, &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2")]);
+}
+
 fn over_shared_memory(name: &str) {
     in_jobs(name, "shm", launch::mpirun, &[]);
 }
@@ -150,7 +155,10 @@ fn launched(launcher: Launcher, ranks: usize, role: &str, settings: &[(&str, &st
 
 fn one(number: u64) {
     let mut comm = unisono::init().unwrap();
-    let world = if comm.has_mpi() { comm.transport() } else { "processes" };
+    let world = match comm.transport() {
+        "shm" if !comm.has_mpi() => "processes",
+        transport => transport,
+    };
     let case = Case::new(Soak::from_environment().seed, number, world);
     if std::env::var(IN_GROUP).is_ok() {
         // A rank that has the group may fail before the last one has it.

@@ -41,6 +41,9 @@ impl Mpi {
         size_bytes: usize,
         deadlines: &Deadlines,
     ) -> Result<Ticket, Failure> {
+        if let Some(tcp) = &self.tcp {
+            return tcp.post(&self.status, header, outgoing, size_bytes);
+        }
         self.check_thread();
         self.messages.post((self.comm, &self.status), header, outgoing, size_bytes, deadlines)
     }
@@ -53,6 +56,9 @@ impl Mpi {
         target: &mut Target<'_>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
+        if let Some(tcp) = &self.tcp {
+            return tcp.complete(&self.status, header, ticket, target, deadlines);
+        }
         self.check_thread();
         self.messages.complete((self.comm, &self.status), header, ticket, target, deadlines)
     }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use unisono_collectives::Rank;
 
@@ -13,12 +13,8 @@ use super::sys::{Comm, Request};
 use super::wire::{FIRST, FIRST_TAG};
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
-use crate::transport::waiting::Sight;
+use crate::transport::waiting::{STRAGGLING, Sight};
 use crate::transport::{Failure, Header, Waiting};
-
-/// Longer than a message takes that a rank sent before it left or continued; other ranks may learn that it left sooner than the
-/// message arrives.
-pub(in crate::transport) const STRAGGLING: Duration = Duration::from_secs(3);
 
 /// Overheard messages that are not yet received, oldest first.
 #[derive(Debug, Default)]

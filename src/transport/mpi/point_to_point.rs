@@ -15,6 +15,10 @@ impl Mpi {
         incoming: Incoming<'_>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
+        if let Some(tcp) = &self.tcp {
+            let over = (self.node.as_mut(), &self.status);
+            return tcp.exchange_any(over, headers, Some(outgoing), Some(incoming), deadlines);
+        }
         let is_near = |rank| self.node.as_ref().is_some_and(|node| node.has(rank));
         let (to_near, from_near) = (is_near(outgoing.to), is_near(incoming.from));
         match &mut self.node {
@@ -40,6 +44,9 @@ impl Mpi {
     ) -> Result<Option<Header>, Failure> {
         if let Some(node) = self.node.as_ref().filter(|node| node.has(from)) {
             return Ok(node.ahead(from).copied());
+        }
+        if let Some(tcp) = &self.tcp {
+            return Ok(tcp.ahead(from));
         }
         self.check_thread();
         let (comm, status, overheard) = (self.comm, &self.status, &mut self.messages.overheard);

@@ -1,0 +1,111 @@
+//! The interfaces over which other hosts are reached.
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::system;
+
+/// Our variable: names, or networks such as `10.1.0.0/16`.
+pub(super) const INTERFACE: &str = "UNISONO_INTERFACE";
+/// The same for Open MPI, libfabric and UCX.
+const OF_MPI: [&str; 3] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE", "UCX_NET_DEVICES"];
+
+/// The interfaces to use, by name or network, if any are named.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Interfaces {
+    named: Vec<String>,
+    /// Whether our variable names them, so that there must be one.
+    is_required: bool,
+}
+
+impl Interfaces {
+    /// Reads the environment.
+    pub(crate) fn from_environment() -> Self {
+        Self::read(|name| std::env::var(name).ok())
+    }
+
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let own = variable(INTERFACE).filter(|own| !own.is_empty());
+        let is_required = own.is_some();
+        let told =
+            own.map_or_else(|| OF_MPI.iter().filter_map(|name| variable(name)).collect(), |own| vec![own]);
+        let each = told.iter().flat_map(|told| told.split(',').map(|one| one.trim().to_owned()));
+        Self { named: each.collect(), is_required }
+    }
+
+    /// # Errors
+    /// If the user names interfaces, and this machine has none of them.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let has = |interface: &(String, IpAddr)| self.has(&interface.0, interface.1);
+        let all = system::interfaces()?;
+        if !self.is_required || all.iter().any(has) {
+            return Ok(());
+        }
+        let all: Vec<_> = all.iter().map(|(name, ip)| format!("{name} ({ip})")).collect();
+        Err(io::Error::other(format!(
+            "{INTERFACE} is {:?}, and this machine has no such interface or network, but {}",
+            self.named.join(","),
+            all.join(", ")
+        )))
+    }
+
+    /// Whether an interface with this name and address is one of them.
+    pub(crate) fn has(&self, interface: &str, ip: IpAddr) -> bool {
+        self.named.iter().any(|told| told == interface || is_in(ip, told))
+    }
+}
+
+/// Whether an address is in a network such as `10.1.0.0/16`.
+fn is_in(ip: IpAddr, network: &str) -> bool {
+    let Some((first, bits)) = network.split_once('/') else { return false };
+    let (Ok(first), Ok(bits)) = (first.parse(), bits.parse::<u32>()) else { return false };
+    let (one, other, width) = match (ip, first) {
+        (IpAddr::V4(ip), IpAddr::V4(first)) => (u128::from(ip.to_bits()), u128::from(first.to_bits()), 32),
+        (IpAddr::V6(ip), IpAddr::V6(first)) => (ip.to_bits(), first.to_bits(), 128),
+        _ => return false,
+    };
+    // A prefix of length 0 contains every address.
+    bits <= width && (one ^ other).checked_shr(width - bits).unwrap_or(0) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_known_by_name_and_by_network() {
+        let told = [("OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24, lo"), ("UCX_NET_DEVICES", "ib0")];
+        let interfaces = Interfaces::read(|name| {
+            told.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        });
+        let has = |interface, ip: &str| interfaces.has(interface, ip.parse().unwrap());
+        assert!(has("eth1", "10.77.0.9") && has("lo", "127.0.0.1") && has("ib0", "2001:db8::1"));
+        assert!(!has("eth0", "10.77.1.9") && !has("eth0", "2001:db8::1"));
+        assert!(!Interfaces::default().has("eth0", "10.77.0.9".parse().unwrap()));
+    }
+
+    #[test]
+    fn the_users_interfaces_come_before_those_of_mpi_and_must_be_there() {
+        let told = [("OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24"), (INTERFACE, "nothing9")];
+        let interfaces = Interfaces::read(|name| {
+            told.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        });
+        assert!(!interfaces.has("eth1", "10.77.0.9".parse().unwrap()));
+        let said = interfaces.check().unwrap_err().to_string();
+        assert!(
+            said.contains("UNISONO_INTERFACE is \"nothing9\"") && said.contains("lo (127.0.0.1)"),
+            "{said}"
+        );
+        assert!(Interfaces::default().check().is_ok());
+    }
+
+    #[test]
+    fn what_is_no_network_has_nothing() {
+        let ip = "10.1.2.3".parse().unwrap();
+        assert!(is_in(ip, "10.0.0.0/8") && is_in(ip, "10.1.2.3/32") && is_in(ip, "0.0.0.0/0"));
+        for network in ["10.1.2.3", "10.1.0.0/33", "10.1.0.0/", "/8", "::/0", "mlx5_0:1"] {
+            assert!(!is_in(ip, network), "{network}");
+        }
+        assert!(is_in("::1".parse().unwrap(), "::/0"));
+    }
+}

@@ -1,0 +1,44 @@
+//! What carries messages inside a node, and between nodes.
+
+/// How ranks of a node exchange messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Inside {
+    /// Through shared memory, if the system permits it.
+    #[default]
+    SharedMemory,
+    /// Through MPI, like all others.
+    Messages,
+}
+
+/// Whether the kernel copies large unregistered arrays between processes of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum KernelCopies {
+    /// If it is permitted, and a test at start-up shows that the kernel copies about as fast as a process itself.
+    #[default]
+    Auto,
+    /// If it is permitted.
+    On,
+    Off,
+}
+
+/// What carries messages between nodes, as `UNISONO_NETWORK` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Network {
+    /// Our own connections where there is nothing better than TCP, and where there is no MPI.
+    #[default]
+    Auto,
+    Mpi,
+    Tcp,
+}
+
+impl Network {
+    pub(super) const ALL: [Self; 3] = [Self::Auto, Self::Mpi, Self::Tcp];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Mpi => "mpi",
+            Self::Tcp => "tcp",
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Halves of an exchange that go over a connection or through memory, while what was posted goes on.
+
+use unisono_collectives::Rank;
+
+use super::Tcp;
+use crate::transport::Failure;
+use crate::transport::half::Half;
+
+/// A half with a rank of this node or of another; at most one of them is there.
+pub(super) struct Either<N, F> {
+    pub(super) near: Option<N>,
+    pub(super) far: Option<F>,
+}
+
+impl<N: Half, F: Half> Half for Either<N, F> {
+    fn other(&self) -> Rank {
+        self.near.as_ref().map_or_else(|| self.far.other(), Half::other)
+    }
+
+    #[inline]
+    fn is_done(&self) -> bool {
+        self.near.is_done() && self.far.is_done()
+    }
+
+    #[inline]
+    fn progress(&mut self) -> Result<bool, Failure> {
+        Ok(self.near.progress()? | self.far.progress()?)
+    }
+}
+
+/// A half that drives what was posted while it makes no progress itself.
+pub(super) struct Beside<'a, H> {
+    pub(super) half: H,
+    pub(super) tcp: &'a Tcp,
+}
+
+impl<H: Half> Half for Beside<'_, H> {
+    fn other(&self) -> Rank {
+        self.half.other()
+    }
+
+    #[inline]
+    fn is_done(&self) -> bool {
+        self.half.is_done()
+    }
+
+    #[inline]
+    fn progress(&mut self) -> Result<bool, Failure> {
+        Ok(self.half.progress()? || self.tcp.progress_posted()?)
+    }
+}
