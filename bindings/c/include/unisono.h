@@ -523,7 +523,7 @@ int unisono_wait(unisono_request **request);
 // The function must be callable until it is replaced.
 void unisono_while_waiting(unisono_look_function look);
 
-// Starts a world among processes of one machine that already have a way to gather bytes from each other, such as an MPI. All of them
+// Starts a world among processes that already have a way to gather bytes from each other, such as an MPI. All of them
 // call it, rank `rank` of `ranks` each, and it calls `gather` on all of them equally often, before it returns.
 //
 // Conditions:
@@ -535,7 +535,7 @@ int unisono_start(int rank,
                   const unisono_settings *settings,
                   unisono_comm **comm);
 
-// Starts a world among processes of one machine that share a key-value store. All of them call it, rank `rank` of `ranks` each, with the
+// Starts a world among processes that share a key-value store. All of them call it, rank `rank` of `ranks` each, with the
 // same `name`, which no other world of the store has: its keys begin with it. A key is set once.
 //
 // Conditions:
@@ -550,9 +550,9 @@ int unisono_start_store(int rank,
                         const unisono_settings *settings,
                         unisono_comm **comm);
 
-// Joins the world of processes on this machine that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, or anything that
-// sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank. The ranks find each other by files, in the folder
-// UNISONO_BOOTSTRAP_DIR if that is set.
+// Joins the world of processes that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, `srun`, or anything that sets RANK
+// and WORLD_SIZE. Without a launcher, it is a world of one rank. Ranks of one machine find each other by files, in the folder
+// UNISONO_BOOTSTRAP_DIR if that is set; those of several meet at the port after MASTER_PORT of MASTER_ADDR, rank 0's machine.
 //
 // Conditions:
 // The settings must be null or valid, and the pointer valid for writing.

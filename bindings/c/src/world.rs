@@ -70,7 +70,7 @@ impl Bootstrap for ByProgram {
     }
 }
 
-/// Starts a world among processes of one machine that already have a way to gather bytes from each other, such as an MPI. All of them
+/// Starts a world among processes that already have a way to gather bytes from each other, such as an MPI. All of them
 /// call it, rank `rank` of `ranks` each, and it calls `gather` on all of them equally often, before it returns.
 ///
 /// # Safety
@@ -177,7 +177,7 @@ impl Bootstrap for ByStore {
     }
 }
 
-/// Starts a world among processes of one machine that share a key-value store. All of them call it, rank `rank` of `ranks` each, with the
+/// Starts a world among processes that share a key-value store. All of them call it, rank `rank` of `ranks` each, with the
 /// same `name`, which no other world of the store has: its keys begin with it. A key is set once.
 ///
 /// # Safety
@@ -209,9 +209,9 @@ pub unsafe extern "C" fn unisono_start_store(
     })
 }
 
-/// Joins the world of processes on this machine that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, or anything that
-/// sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank. The ranks find each other by files, in the folder
-/// UNISONO_BOOTSTRAP_DIR if that is set.
+/// Joins the world of processes that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, `srun`, or anything that sets RANK
+/// and WORLD_SIZE. Without a launcher, it is a world of one rank. Ranks of one machine find each other by files, in the folder
+/// UNISONO_BOOTSTRAP_DIR if that is set; those of several meet at the port after MASTER_PORT of MASTER_ADDR, rank 0's machine.
 ///
 /// # Safety
 /// The settings must be null or valid, and the pointer valid for writing.

@@ -28,7 +28,7 @@ pub(crate) struct Comm {
     /// The number of ranks.
     #[pyo3(get)]
     size: usize,
-    /// What connects the ranks: "shm" or "threads".
+    /// What connects the ranks: "shm", "tcp" or both.
     #[pyo3(get)]
     transport: &'static str,
 }

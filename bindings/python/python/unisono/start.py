@@ -41,7 +41,7 @@ def from_all_gather(
     tuning: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
 ) -> Comm:
-    """Starts a world among processes of one machine that can already gather bytes from each other.
+    """Starts a world among processes that can already gather bytes from each other.
 
     All of them call it. `all_gather(own)` returns the bytes of all ranks, rank 0's first; it is called equally often on all of them,
     before this returns. The settings are those of `init`.
@@ -59,7 +59,7 @@ def from_store(
     tuning: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
 ) -> Comm:
-    """Starts a world among processes of one machine that share a key-value store.
+    """Starts a world among processes that share a key-value store.
 
     All of them call it, with a `name` that no other world of the store has: its keys begin with it. The settings are those of `init`.
     """
@@ -81,5 +81,5 @@ def from_mpi4py(
     tuning: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
 ) -> Comm:
-    """Starts a world of the ranks of an mpi4py communicator, all on one machine. All of them call it. The settings are those of `init`."""
+    """Starts a world of the ranks of an mpi4py communicator. All of them call it. The settings are those of `init`."""
     return from_all_gather(comm.Get_rank(), comm.Get_size(), comm.allgather, algorithm=algorithm, tuning=tuning, timeout=timeout)

@@ -3,7 +3,7 @@
     dist.init_process_group("unisono")                      # PyTorch 2.14 and newer find it by themselves
     dist.init_process_group("cpu:unisono,cuda:nccl")        # beside NCCL
 
-Programs need no other change. Ranks are processes of one machine.
+Programs need no other change.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _alive: set[UnisonoBackend] = set()
 
 
 class UnisonoBackend(Backend):
-    """Collectives and messages of torch.distributed on tensors in host memory, among processes of one machine.
+    """Collectives and messages of torch.distributed on tensors in host memory, among processes.
 
     Methods have the names that PyTorch calls, some of them twice: an older name and a newer one.
     """
@@ -36,7 +36,7 @@ class UnisonoBackend(Backend):
         self._rank, self._size, self._store, self._timeout = rank, size, store, timeout
         self._world = from_store(store, rank, size, name="unisono", timeout=timeout.total_seconds())
         self._comm = self._world._comm
-        self._lane = Lane()
+        self._lane = Lane(is_one_machine="tcp" not in self._comm.transport)
         self._messages = Messages(store, rank, size, timeout)
         self._barriers = self._collectives = 0
         _alive.add(self)

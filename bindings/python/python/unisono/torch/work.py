@@ -69,10 +69,12 @@ class Lane:
     """Calls that run one after the other, in the order in which they were made, which is the same on all ranks.
 
     A call that its caller waits for runs on the caller's thread, unless others are in flight. So does one made by a backward pass,
-    which waits for it before it returns: on the ranks of one machine, the cores that compute are those that reduce.
+    which waits for it before it returns, if the ranks are of one machine, where the cores that compute are those that reduce. Between
+    machines, what is in flight and the backward pass go on at the same time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_one_machine: bool) -> None:
+        self._is_one_machine = is_one_machine
         self._calls: queue.SimpleQueue[tuple[Pending, Callable[[], Any], list[torch.Tensor]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._in_flight = 0
@@ -80,7 +82,8 @@ class Lane:
 
     def submit(self, run: Callable[[], Any], result: list[torch.Tensor], is_async: bool) -> Work:
         """Makes a call, or starts it if the caller does not wait for it."""
-        if not self._in_flight and (not is_async or torch._C._current_autograd_node() is not None):
+        is_in_turn = not is_async or (self._is_one_machine and torch._C._current_autograd_node() is not None)
+        if is_in_turn and not self._in_flight:
             run()
             return done(result)
         pending = Pending()
