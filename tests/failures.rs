@@ -152,6 +152,34 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
     (ended, started.elapsed())
 }
 
+/// The port after which the ranks of a test's containers meet.
+const PORT: u16 = 29_873;
+
+/// A rank without MPI is killed on what is another machine to the others.
+fn killed_in_a_container() {
+    let program = std::env::current_exe().expect("a program knows its path");
+    let mut command = match launch::containers(RANKS, program.to_str().expect("a path in UTF-8"), PORT) {
+        Ok(command) => command,
+        Err(why) => return eprintln!("skipped, since there can be no containers here: {why}"),
+    };
+    command.env(ROLE, "killed beside one that computes").env("UNISONO_WARNINGS", "off");
+    let started = Instant::now();
+    let ended = launch::run(command, DEADLINE);
+    let told = format!("{} after {:?}\n{}\n{}", ended.status, started.elapsed(), ended.stdout, ended.stderr);
+    assert!(!ended.status.success() && started.elapsed() < END, "{told}");
+    assert_killed_elsewhere(&ended.stderr, &told);
+}
+
+/// Rank 1 is named first, and the others say that they end because of it.
+fn assert_killed_elsewhere(stderr: &str, told: &str) {
+    let first = stderr.lines().find(|line| line.starts_with("unisono: ")).unwrap_or_default();
+    assert!(first.starts_with("unisono: rank 1 (host ") && first.contains("has died"), "{told}");
+    for rank in [0, 2] {
+        let says = format!("unisono: rank {rank}: aborted because rank 1 failed: its process was killed");
+        assert!(!launch::is_open_mpi() || stderr.contains(&says), "rank {rank}: {told}");
+    }
+}
+
 /// Why there cannot be two nodes here, if there cannot.
 fn no_nodes() -> Option<String> {
     if !launch::is_open_mpi() {
@@ -196,7 +224,11 @@ fn trials() -> Vec<Trial> {
     ] {
         trial(format!("{role}, over {:?}", World::Group), Box::new(move || fails(World::Group, role, cause)));
     }
-    for (name, test) in [("a link that is cut", cut as fn()), ("killed, on another node", killed_elsewhere)] {
+    for (name, test) in [
+        ("a link that is cut", cut as fn()),
+        ("killed, on another node", killed_elsewhere),
+        ("killed, in a container", killed_in_a_container),
+    ] {
         trial(name.to_owned(), Box::new(test));
     }
     for world in [World::Processes, World::Connections, World::SharedMemory, World::Messages] {
@@ -274,12 +306,8 @@ fn killed_elsewhere() {
     let ended = launch::run(command, DEADLINE);
     let told = format!("{} after {:?}\n{}\n{}", ended.status, started.elapsed(), ended.stdout, ended.stderr);
     assert!(!ended.status.success(), "{told}");
-    let first = ended.stderr.lines().find(|line| line.starts_with("unisono: ")).unwrap_or_default();
-    assert!(first.starts_with("unisono: rank 1 (host node2, pid ") && first.contains("has died"), "{told}");
-    for rank in [0, 2] {
-        let says = format!("unisono: rank {rank}: aborted because rank 1 failed: its process was killed");
-        assert!(!launch::is_open_mpi() || ended.stderr.contains(&says), "rank {rank}: {told}");
-    }
+    assert!(ended.stderr.contains("unisono: rank 1 (host node2, pid "), "{told}");
+    assert_killed_elsewhere(&ended.stderr, &told);
 }
 
 fn over_nodes(options: &[&str]) -> Command {

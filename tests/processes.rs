@@ -98,6 +98,7 @@ fn trials() -> Vec<Trial> {
         ("worlds of different sizes are refused with both", sizes),
         ("numbers that are none are refused", numbers),
         ("ranks of several machines need a place to meet", no_place),
+        ("ranks in containers of their own connect", containers),
         ("ranks of several machines meet where rank 0 is", meet),
         ("an interface that is not there is refused on all ranks", no_interface),
         ("a rank that is killed ends the job, and leaves nothing", killed_ends_all),
@@ -203,6 +204,16 @@ fn no_place() {
     command.env_remove("MASTER_ADDR");
     let ended = launch::run(command, DEADLINE);
     expect_refusals(&[ended], &["rank 0 is one of 4, of which 2 are on this machine: for ranks of several"]);
+}
+
+fn containers() {
+    let mut command = match launch::containers(3, &program(), 29_871) {
+        Ok(command) => command,
+        Err(why) => return eprintln!("skipped, since there can be no containers here: {why}"),
+    };
+    command.env(ROLE, "world");
+    let stdout = launch::run(command, DEADLINE).expect_success().stdout;
+    assert!((0..3).all(|rank| stdout.contains(&format!("{rank} of 3 over tcp\n"))), "{stdout}");
 }
 
 fn meet() {

@@ -74,6 +74,23 @@ pub fn processes(ranks: usize, program: &str) -> Command {
     command
 }
 
+/// The same with each rank in a process table of its own, as in a container: to it, the others are on other machines. They meet at the
+/// port after this one. Where the kernel does not allow it, there is none, and why.
+pub fn containers(ranks: usize, program: &str, port: u16) -> Result<Command, String> {
+    let unshare = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    let check =
+        Command::new("unshare").args(unshare).arg("true").output().map_err(|error| error.to_string())?;
+    if !check.status.success() {
+        return Err(String::from_utf8_lossy(&check.stderr).trim().to_owned());
+    }
+    // The first process of a table cannot kill itself.
+    let script = format!("unshare {} sh -c '\"$0\" & wait $!' \"$0\"", unshare.join(" "));
+    let mut command = processes(ranks, "sh");
+    command.args(["-c", &script, program]).env("LOCAL_WORLD_SIZE", "1");
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+    Ok(command)
+}
+
 /// The output of a crate's example under mpirun.
 ///
 /// # Panics
