@@ -37,6 +37,12 @@ pub(super) struct Args {
     /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, topk:FRACTION or powersgd:RANK
     #[arg(long, default_value = "f32")]
     wire: Wire,
+    /// Divide the update and the optimizer state among the ranks, as for train
+    #[arg(long)]
+    shard_optimizer: bool,
+    /// Optimizer: sgd or adamw
+    #[arg(long, default_value = "sgd")]
+    optimizer: OptimizerKind,
     /// All-reduce algorithm, as for train
     #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
@@ -95,11 +101,20 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     }
     let kind = Kind::Images { height: 28, width: 28, classes: 10 };
     let size = model::size(ModelKind::Mlp, Some(&args.hidden), &kind).expect("it learns from images");
-    Needs::of(&size, args.batch_size, OptimizerKind::Sgd, args.wire).check(comm)?;
+    let mut needs = Needs::of(&size, args.batch_size, args.optimizer, args.wire);
+    if args.shard_optimizer {
+        needs.optimizer /= comm.ranks() as f64;
+    }
+    needs.check(comm)?;
     let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), &kind, 0, &Device::Cpu)?;
     let parameters = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
-    let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
-    let buckets = BucketSettings { overlap: args.overlap, wire: args.wire, ..BucketSettings::default() };
+    let optimizer = OptimizerSettings::new(args.optimizer);
+    let buckets = BucketSettings {
+        overlap: args.overlap,
+        wire: args.wire,
+        shard_optimizer: args.shard_optimizer,
+        ..BucketSettings::default()
+    };
     let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
     let batch = [Some(batch(args.batch_size))];
     let mut columns: [Vec<f64>; 5] = Default::default();

@@ -90,6 +90,12 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
             None => "in GPU memory".to_owned(),
         };
         println!("{ranks} ranks over {transport}, all-reduce {by}");
+        if let Some((buckets, scattered)) = trainer.sharded() {
+            println!(
+                "each rank updates its part, and holds the optimizer state of that: {scattered} of {buckets} buckets \
+                 are reduce-scattered, the others all-reduced"
+            );
+        }
         if matches!(settings.wire, Wire::Compressed(_)) && nodes == 1 {
             println!("all ranks share a node: gradients are not sent as {}, but as f32", settings.wire);
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::buckets::Unsent;
+use super::buckets::{Moment, Unsent};
 use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
 use super::replica::{Replica, Tally};
 use crate::compare;
@@ -118,9 +118,11 @@ impl Resumed {
     ) -> Result<(), TrainError> {
         let names: Vec<_> =
             mirror.replica().parameters().iter().map(|parameter| parameter.name.clone()).collect();
-        let places = mirror.optimizer()?.state().map(|(moment, index, values)| (moment, index, values.len()));
-        let mut state: Vec<(&str, usize, Vec<f32>)> =
-            places.map(|(moment, index, count)| (moment, index, vec![0.0; count])).collect();
+        let places: Vec<_> = mirror.optimizer()?.state().map(|(moment, index, _)| (moment, index)).collect();
+        let parameters = mirror.replica().parameters();
+        let count = |index: usize| if parameters[index].is_trained { parameters[index].count() } else { 0 };
+        let mut state: Vec<Moment> =
+            places.into_iter().map(|(moment, index)| (moment, index, vec![0.0; count(index)])).collect();
         let filled = match self.arrays.take() {
             Some((_, saved)) => {
                 let filled = fill(&mut state, &saved, &names).map(|()| unsent(saved, &names));
@@ -129,8 +131,9 @@ impl Resumed {
             None => Ok(Unsent::default()),
         };
         let unsent = agree(comm, filled)?;
-        for (_, _, values) in &mut state {
+        for (_, index, values) in &mut state {
             comm.broadcast(values, 0)?;
+            *values = values[mirror.own(*index)].to_vec();
         }
         let state = state.iter().map(|(moment, index, values)| (*moment, *index, &values[..]));
         mirror.restore_optimizer(self.progress.updates, state)?;
@@ -171,7 +174,7 @@ pub fn load(replica: &mut impl Replica, arrays: &[Tensor]) -> Result<(), TrainEr
     Ok(())
 }
 
-fn fill(state: &mut [(&str, usize, Vec<f32>)], saved: &[Tensor], names: &[String]) -> Result<(), TrainError> {
+fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), TrainError> {
     for (moment, index, values) in state {
         let saved = find(saved, &moment_name(&names[*index], moment))?;
         if saved.values.len() != values.len() {
@@ -235,6 +238,26 @@ fn tensors_of(unsent: Unsent, names: &[String]) -> Vec<Tensor> {
     all.into_iter().map(tensor).collect()
 }
 
+/// What rank 0 saves of the state of all ranks; empty on the others.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    moments: Vec<Moment>,
+    unsent: Unsent,
+}
+
+impl Gathered {
+    /// Called by all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::Replica`]; errors of the collectives.
+    pub(super) fn of<R: Replica>(
+        comm: &mut Communicator,
+        mirror: &mut Mirror<R>,
+    ) -> Result<Self, TrainError> {
+        Ok(Self { moments: mirror.moments(comm)?, unsent: mirror.unsent(comm)? })
+    }
+}
+
 /// The arrays to save. Copies them, since the replica may change afterwards.
 ///
 /// # Errors
@@ -242,7 +265,7 @@ fn tensors_of(unsent: Unsent, names: &[String]) -> Vec<Tensor> {
 pub(super) fn snapshot<R: Replica>(
     mirror: &mut Mirror<R>,
     progress: &Progress,
-    unsent: Unsent,
+    gathered: Gathered,
 ) -> Result<Checkpoint<Progress>, TrainError> {
     let mut parameters = Vec::new();
     let replica = mirror.replica();
@@ -254,14 +277,13 @@ pub(super) fn snapshot<R: Replica>(
         parameters.push(Tensor { name, shape, values: copy });
     }
     let names: Vec<_> = parameters.iter().map(|tensor| tensor.name.clone()).collect();
-    let optimizer = mirror.optimizer()?;
-    let updates = optimizer.steps();
-    let moments = optimizer.state().map(|(moment, index, values)| Tensor {
+    let updates = mirror.optimizer()?.steps();
+    let moments = gathered.moments.into_iter().map(|(moment, index, values)| Tensor {
         name: moment_name(&names[index], moment),
         shape: vec![values.len()],
-        values: values.to_vec(),
+        values,
     });
-    let optimizer = moments.chain(tensors_of(unsent, &names)).collect();
+    let optimizer = moments.chain(tensors_of(gathered.unsent, &names)).collect();
     let state = Progress { updates, ..progress.clone() };
     Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
 }

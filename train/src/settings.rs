@@ -74,6 +74,9 @@ pub struct Settings {
     pub overlap: Overlap,
     /// The bucket size in bytes.
     pub bucket_bytes: usize,
+    /// Whether each rank updates its part of the parameters and holds the optimizer state of that part alone
+    /// ([`BucketSettings::shard_optimizer`]).
+    pub shard_optimizer: bool,
     /// If set, the bits do not depend on the number of ranks: the gradients of this many equal shards of each
     /// step are added in a tree. A power of two, and a multiple of the number of ranks.
     pub world_invariant: Option<usize>,
@@ -137,6 +140,7 @@ impl Settings {
             wire: Wire::F32,
             overlap: Overlap::Auto,
             bucket_bytes: BucketSettings::default().bucket_bytes,
+            shard_optimizer: false,
             world_invariant: None,
             verify_replicas_every: None,
             straggler_every: None,
@@ -313,6 +317,7 @@ impl Settings {
             bucket_bytes: self.bucket_bytes,
             wire: self.wire,
             overlap: self.overlap,
+            shard_optimizer: self.shard_optimizer,
             order: if self.world_invariant.is_some() { Order::Tree } else { Order::Free },
             // The power of two below: f16 then holds the mean over a global batch of the sums.
             f16_scale: (global_batch as f32).log2().floor().exp2().recip(),

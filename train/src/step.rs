@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Instant;
 
 use super::backend::{self, Backend};
-use super::buckets::{BucketSettings, Buckets, Pass, Sums, Unsent};
+use super::buckets::{BucketSettings, Buckets, Moment, Pass, Sums, Unsent};
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::Replica;
 use super::share::{Share, StepReport};
@@ -47,7 +48,7 @@ impl<R: Replica> Mirror<R> {
             replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
             sent?;
         }
-        let backend = backend::of(comm, &replica, optimizer, buckets)?;
+        let backend = backend::of(comm, &replica, optimizer, buckets, clip_norm.is_some())?;
         Ok(Self { replica, backend, clip_norm, never_put: BTreeSet::new(), recorder: None })
     }
 
@@ -145,17 +146,22 @@ impl<R: Replica> Mirror<R> {
         Ok(squares.sqrt())
     }
 
-    /// Updates all parameters, bucket by bucket as they arrive.
+    /// Updates all parameters, bucket by bucket as they arrive. If the optimizer is sharded, this rank updates its own part of each
+    /// bucket, and gets the others.
     fn update(&mut self, comm: &mut Communicator, scale: f32, rate: f32) -> Result<(), TrainError> {
         self.backend.begin_update();
-        for index in self.trained() {
-            self.land(comm, index)?;
-            let began = Instant::now();
-            self.backend.update(&mut self.replica, index, scale, rate)?;
-            let name = |replica: &R| replica.parameters()[index].name.clone();
-            self.span(Lane::Update, name, began, Instant::now());
+        let members = self.backend.ledger().plan.members.clone();
+        for (bucket, members) in members.iter().enumerate() {
+            for &index in members {
+                self.land(comm, index)?;
+                let began = Instant::now();
+                self.backend.update(&mut self.replica, index, scale, rate)?;
+                let name = |replica: &R| replica.parameters()[index].name.clone();
+                self.span(Lane::Update, name, began, Instant::now());
+            }
+            self.backend.give(comm, bucket)?;
         }
-        Ok(())
+        (0..members.len()).try_for_each(|bucket| self.backend.take(&mut self.replica, bucket))
     }
 
     /// Waits for the gradient of a parameter.
@@ -190,7 +196,15 @@ impl<R: Replica> Mirror<R> {
         &mut self.replica
     }
 
-    /// The optimizer and its state, which is copied to the host if it is on a GPU.
+    /// The elements of a parameter that this rank updates, and whose optimizer state it holds: all, unless the optimizer
+    /// [is sharded](BucketSettings::shard_optimizer); none if it is not trained.
+    pub fn own(&self, index: usize) -> Range<usize> {
+        let parameter = &self.replica.parameters()[index];
+        let trained = if parameter.is_trained { parameter.count() } else { 0 };
+        self.backend.buckets().own(index).unwrap_or(0..trained)
+    }
+
+    /// The optimizer and its state of [this rank's own elements](Mirror::own), which is copied to the host if it is on a GPU.
     ///
     /// # Errors
     /// [`TrainError::Replica`] if the state cannot be copied.
@@ -198,7 +212,7 @@ impl<R: Replica> Mirror<R> {
         self.backend.optimizer()
     }
 
-    /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
+    /// Restores the optimizer's state of [this rank's own elements](Mirror::own) after so many steps: [`Optimizer::restore`].
     ///
     /// # Errors
     /// [`TrainError::OtherRun`] if the state is of another optimizer; [`TrainError::Replica`].
@@ -208,6 +222,16 @@ impl<R: Replica> Mirror<R> {
         state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
     ) -> Result<(), TrainError> {
         self.backend.restore_optimizer(steps, &mut state.into_iter())
+    }
+
+    /// The optimizer's state for all elements, to save it; empty on ranks other than 0. Called by all ranks.
+    pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Moment>, TrainError> {
+        if comm.rank() != 0 && !self.backend.buckets().is_divided() {
+            return Ok(Vec::new());
+        }
+        let own = self.backend.optimizer()?.state();
+        let own = own.map(|(name, index, values)| (name, index, values.to_vec())).collect();
+        Ok(self.backend.buckets().gathered(comm, own)?)
     }
 
     /// What compressors have not sent yet, to save it; empty on ranks other than 0. Called by all ranks.

@@ -123,6 +123,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.comm))
     }
 
+    /// How many buckets there are, and how many of them are reduce-scattered; `None` unless the optimizer is sharded.
+    pub fn sharded(&self) -> Option<(usize, usize)> {
+        let buckets = self.mirror.buckets();
+        buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))
+    }
+
     /// The device on which the model computes, and why, if known.
     pub fn computes(&self) -> Option<&str> {
         self.settings.computes.as_deref()

@@ -131,6 +131,10 @@ struct GradientArgs {
     /// Bucket size: bytes of gradients per all-reduce
     #[arg(long, value_name = "BYTES", default_value = "25M", value_parser = bytes)]
     bucket_bytes: usize,
+    /// Divide the update and the optimizer state among the ranks, each with its part of the parameters (ZeRO stage 1); the
+    /// result has the same bits
+    #[arg(long)]
+    shard_optimizer: bool,
     /// Order of additions: whether the result may depend on the number of ranks
     #[arg(long, default_value = "free")]
     order: OrderArg,
@@ -275,6 +279,7 @@ impl Args {
             wire: gradients.wire,
             overlap: gradients.overlap,
             bucket_bytes: gradients.bucket_bytes,
+            shard_optimizer: gradients.shard_optimizer,
             world_invariant: (gradients.order == OrderArg::WorldInvariant)
                 .then_some(gradients.shards.unwrap_or(8).into()),
             verify_replicas_every: gradients.verify_replicas_every,

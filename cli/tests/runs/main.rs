@@ -14,6 +14,7 @@ mod names;
 mod places;
 mod refused;
 mod resumed;
+mod sharded;
 
 use unisono_testing::launch::{self, Ended};
 

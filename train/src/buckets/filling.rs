@@ -54,6 +54,7 @@ impl<'a> Filling<'a> {
             buckets.is_filled.fill(false);
             buckets.flights.clear();
             buckets.not_finite = None;
+            buckets.begin_parts();
         }
         Self { buckets, comm, failure: None }
     }

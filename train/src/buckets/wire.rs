@@ -1,6 +1,7 @@
 //! The wire format of gradients.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -99,12 +100,17 @@ impl Narrow {
         }
     }
 
-    /// Waits for the sums and converts them back.
-    pub(super) fn land(&mut self, gradients: &mut [f32]) -> Result<Option<Flight>, Error> {
+    /// Waits for the sums and converts them back: all, or only this part.
+    pub(super) fn land(
+        &mut self,
+        gradients: &mut [f32],
+        part: Option<Range<usize>>,
+    ) -> Result<Option<Flight>, Error> {
+        let part = part.unwrap_or(0..gradients.len());
         match self {
             Self::No => Ok(None),
-            Self::Bf16(encoded) => encoded.land(gradients),
-            Self::F16(encoded) => encoded.land(gradients),
+            Self::Bf16(encoded) => encoded.land(&mut gradients[part.clone()], part),
+            Self::F16(encoded) => encoded.land(&mut gradients[part.clone()], part),
         }
     }
 }
@@ -137,10 +143,11 @@ impl<T: Element> Encoded<T> {
         self.parcel.launch(comm, way)
     }
 
-    fn land(&mut self, gradients: &mut [f32]) -> Result<Option<Flight>, Error> {
+    fn land(&mut self, gradients: &mut [f32], part: Range<usize>) -> Result<Option<Flight>, Error> {
         let flight = self.parcel.land()?;
         if flight.is_some() {
-            for (values, encoded) in gradients.chunks_mut(BLOCK).zip(self.parcel.values().chunks(BLOCK)) {
+            let encoded = &self.parcel.values()[part];
+            for (values, encoded) in gradients.chunks_mut(BLOCK).zip(encoded.chunks(BLOCK)) {
                 (self.codec.decode)(cast_slice_mut(values), cast_slice(encoded));
                 values.iter_mut().for_each(|value| *value /= self.scale);
             }
@@ -166,9 +173,9 @@ mod tests {
             ] {
                 let settings = BucketSettings { wire, f16_scale: 1.0 / 4096.0, ..BucketSettings::default() };
                 let mut narrow = Narrow::new(&comm, &settings, 0, COUNT).unwrap();
-                narrow.launch(&mut comm, Way { is_beside: false, in_tree: false }, &gradients).unwrap();
+                narrow.launch(&mut comm, Way::all_reduce(false), &gradients).unwrap();
                 let mut landed = vec![0.0; COUNT];
-                assert!(narrow.land(&mut landed).unwrap().is_some());
+                assert!(narrow.land(&mut landed, None).unwrap().is_some());
                 assert!(landed.into_iter().eq(gradients.iter().copied().map(rounded)), "{wire}");
             }
         });

@@ -52,6 +52,9 @@ impl Settings {
         if self.checkpoints.is_some() {
             needs.checkpoint = needs.parameters + needs.optimizer;
         }
+        if self.shard_optimizer {
+            needs.optimizer /= ranks as f64;
+        }
         needs
     }
 }

@@ -9,6 +9,7 @@ use unisono_train::{
 mod compressed;
 mod line;
 mod ranks;
+mod sharded;
 mod stop;
 mod trainer;
 

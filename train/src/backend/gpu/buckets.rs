@@ -165,7 +165,7 @@ impl DeviceBuckets {
     fn send_sums(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         self.ledger.own.write(self.aside.values_mut());
         if self.has_others {
-            self.aside.launch(comm, Way { is_beside: true, in_tree: false })?;
+            self.aside.launch(comm, Way::all_reduce(true))?;
         }
         Ok(())
     }
