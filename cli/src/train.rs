@@ -89,7 +89,9 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
             Some(ran) => format!("by {}: {}", ran.method, ran.why),
             None => "in GPU memory".to_owned(),
         };
-        println!("{ranks} ranks over {transport}, all-reduce {by}");
+        let buckets = trainer.bucket_size().filter(|_| nodes > 1);
+        let buckets = buckets.map_or(String::new(), |size| format!(", in buckets of {size}"));
+        println!("{ranks} ranks over {transport}, all-reduce {by}{buckets}");
         if let Some((buckets, scattered)) = trainer.sharded() {
             println!(
                 "each rank updates its part, and holds the optimizer state of that: {scattered} of {buckets} buckets \

@@ -19,12 +19,14 @@ mod parcel;
 mod parts;
 mod plan;
 mod settings;
+mod size;
 mod sums;
 mod wire;
 
 pub use filling::{Filling, Pass};
 pub use parcel::Flight;
 pub use settings::{BucketSettings, Order, Overlap};
+pub use size::{BucketBytes, BucketSize};
 pub use sums::Sums;
 pub use wire::Wire;
 
@@ -103,7 +105,7 @@ impl Buckets {
         parameters: &[Parameter],
         settings: &BucketSettings,
     ) -> Result<Self, Error> {
-        let ledger = Ledger::new(parameters, settings);
+        let ledger = Ledger::new(parameters, settings, BucketSize::of(comm, settings));
         let rides_along = settings.wire == Wire::F32;
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
         let compressors = compressors(comm, &ledger, settings.wire)?;
@@ -154,6 +156,11 @@ impl Buckets {
     /// Whether there is no trained parameter.
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
+    }
+
+    /// The maximum bytes of gradients in a bucket, and why.
+    pub fn size(&self) -> BucketSize {
+        self.ledger.size
     }
 
     /// Whether bucket all-reduces overlap the backward pass.

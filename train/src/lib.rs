@@ -46,7 +46,9 @@ pub mod tensorboard;
 pub mod trace;
 mod trainer;
 
-pub use buckets::{BucketSettings, Buckets, Filling, Flight, Order, Overlap, Pass, Sums, Wire};
+pub use buckets::{
+    BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Flight, Order, Overlap, Pass, Sums, Wire,
+};
 #[cfg(feature = "candle")]
 pub use device::DeviceKind;
 pub use error::TrainError;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::buckets::{BucketSettings, Order, Overlap, Wire};
+use super::buckets::{BucketBytes, BucketSettings, Order, Overlap, Wire};
 use super::device::{self, DeviceKind};
 use super::model::{self, ModelKind};
 use super::optimizer::{OptimizerKind, OptimizerSettings};
@@ -72,8 +72,8 @@ pub struct Settings {
     pub wire: Wire,
     /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
-    /// The bucket size in bytes.
-    pub bucket_bytes: usize,
+    /// The size of buckets.
+    pub bucket_bytes: BucketBytes,
     /// Whether each rank updates its part of the parameters and holds the optimizer state of that part alone
     /// ([`BucketSettings::shard_optimizer`]).
     pub shard_optimizer: bool,
@@ -139,7 +139,7 @@ impl Settings {
             device: DeviceKind::Auto,
             wire: Wire::F32,
             overlap: Overlap::Auto,
-            bucket_bytes: BucketSettings::default().bucket_bytes,
+            bucket_bytes: BucketBytes::Auto,
             shard_optimizer: false,
             world_invariant: None,
             verify_replicas_every: None,

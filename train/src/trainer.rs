@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::buckets::BucketSize;
 use super::checkpoint::{CheckpointError, PassedOver, Store};
 use super::feed::{Feed, OutOfData, Steps};
 use super::replica::{Replica, Tally};
@@ -121,6 +122,11 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     /// call decides.
     pub fn all_reduce(&mut self) -> Option<Ran> {
         (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.comm))
+    }
+
+    /// The size of buckets, and why; `None` if gradients are reduced on GPUs.
+    pub fn bucket_size(&self) -> Option<BucketSize> {
+        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().size())
     }
 
     /// How many buckets there are, and how many of them are reduce-scattered; `None` unless the optimizer is sharded.

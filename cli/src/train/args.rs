@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::Choice;
-use unisono::size;
 use unisono_data::{Depth, Source, Threads};
 use unisono_train::checkpoint::When;
 use unisono_train::model::ModelKind;
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{
-    Checkpoints, DeviceKind, Falling, OptimizerKind, OptimizerSettings, Overlap, Settings, Wire,
+    BucketBytes, Checkpoints, DeviceKind, Falling, OptimizerKind, OptimizerSettings, Overlap, Settings, Wire,
 };
 
 use crate::Figures;
@@ -128,9 +127,10 @@ struct GradientArgs {
     /// Gradient all-reduce: beside (overlaps the backward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
-    /// Bucket size: bytes of gradients per all-reduce
-    #[arg(long, value_name = "BYTES", default_value = "25M", value_parser = bytes)]
-    bucket_bytes: usize,
+    /// Bucket size: bytes of gradients per all-reduce; auto is 25M on one node, and between nodes the smallest that is
+    /// predicted to be about as cheap
+    #[arg(long, value_name = "BYTES", default_value = "auto")]
+    bucket_bytes: BucketBytes,
     /// Divide the update and the optimizer state among the ranks, each with its part of the parameters (ZeRO stage 1); the
     /// result has the same bits
     #[arg(long)]
@@ -186,10 +186,6 @@ struct StateArgs {
     /// Write a timeline of all ranks to this file, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-}
-
-fn bytes(text: &str) -> Result<usize, String> {
-    size::bytes(text).ok_or_else(|| "expected a number of bytes, such as 65536, 64K or 25M".to_owned())
 }
 
 impl DataArgs {

@@ -1,15 +1,15 @@
 //! How gradients are bucketed and sent.
 
-use super::Wire;
+use super::{BucketBytes, Wire};
 use unisono::Communicator;
 
 /// How gradients are bucketed and sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BucketSettings {
-    /// The maximum bytes of gradients in the first bucket, unless it holds a single gradient.
+    /// The maximum bytes of gradients in the first bucket, unless it holds a single gradient, or those of every other bucket are fewer.
     pub first_bucket_bytes: usize,
     /// The same for every other bucket.
-    pub bucket_bytes: usize,
+    pub bucket_bytes: BucketBytes,
     /// The wire format of gradients.
     pub wire: Wire,
     /// Whether bucket all-reduces overlap the backward pass.
@@ -28,7 +28,7 @@ impl Default for BucketSettings {
     fn default() -> Self {
         Self {
             first_bucket_bytes: 1 << 20,
-            bucket_bytes: 25 << 20,
+            bucket_bytes: BucketBytes::Auto,
             wire: Wire::F32,
             overlap: Overlap::Auto,
             order: Order::Free,

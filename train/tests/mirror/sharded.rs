@@ -3,8 +3,8 @@
 use unisono::{Algorithm, Choice, Topology, Unisono};
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
-    BucketSettings, Gradients, Mirror, OptimizerKind, Order, Overlap, Parameter, Replica, ReplicaError,
-    Share, Tally, TrainError, Wire,
+    BucketBytes, BucketSettings, Gradients, Mirror, OptimizerKind, Order, Overlap, Parameter, Replica,
+    ReplicaError, Share, Tally, TrainError, Wire,
 };
 
 use super::trainer::run_with;
@@ -74,8 +74,11 @@ impl Run {
     fn new(ranks: usize) -> Self {
         let optimizer =
             OptimizerSettings { weight_decay: 0.01, ..OptimizerSettings::new(OptimizerKind::AdamW) };
-        let buckets =
-            BucketSettings { first_bucket_bytes: 64, bucket_bytes: 1200, ..BucketSettings::default() };
+        let buckets = BucketSettings {
+            first_bucket_bytes: 64,
+            bucket_bytes: BucketBytes::Fixed(1200),
+            ..BucketSettings::default()
+        };
         Self { nodes: vec![ranks], choice: Choice::Auto, optimizer, buckets, clip_norm: None }
     }
 
@@ -191,7 +194,7 @@ fn a_checkpoint_is_the_same_and_goes_on_sharded_or_not_on_any_number_of_ranks() 
         shard_optimizer,
         order: Order::Tree,
         first_bucket_bytes: 1,
-        bucket_bytes: 1,
+        bucket_bytes: BucketBytes::Fixed(1),
         ..BucketSettings::default()
     };
     let run = |ranks: usize, sharded, directory: &std::path::Path, fails_after| {
