@@ -92,6 +92,9 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
         let buckets = trainer.bucket_size().filter(|_| nodes > 1);
         let buckets = buckets.map_or(String::new(), |size| format!(", in buckets of {size}"));
         println!("{ranks} ranks over {transport}, all-reduce {by}{buckets}");
+        if let Some(local) = settings.local_steps {
+            println!("each rank steps alone, and parameters are averaged: {local}");
+        }
         if let Some((buckets, scattered)) = trainer.sharded() {
             println!(
                 "each rank updates its part, and holds the optimizer state of that: {scattered} of {buckets} buckets \

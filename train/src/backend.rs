@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::buckets::{BucketSettings, Buckets, Ledger, Pass, Sums};
+use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::replica::{Gradients, Parameter, Replica, ReplicaError};
 use super::share::Times;
@@ -45,6 +46,11 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
     /// Waits for the parameters of a bucket that other ranks have updated.
     fn take(&mut self, _: &mut R, _bucket: usize) -> Result<(), TrainError> {
         Ok(())
+    }
+
+    /// Ends a round of local steps: the outer step of all parameters. Called by all ranks.
+    fn average(&mut self, _: &mut Communicator, _: &mut R, _: &mut Rounds) -> Result<(), TrainError> {
+        unreachable!("a device that does not average parameters refuses local steps")
     }
 
     /// Waits for all buckets, updated with or not, and for the update.

@@ -25,8 +25,8 @@ mod wire;
 
 pub use filling::{Filling, Pass};
 pub use parcel::Flight;
-pub use settings::{BucketSettings, Order, Overlap};
-pub use size::{BucketBytes, BucketSize};
+pub use settings::{BucketBytes, BucketSettings, Order, Overlap};
+pub use size::BucketSize;
 pub use sums::Sums;
 pub use wire::Wire;
 
@@ -34,8 +34,8 @@ pub(super) use compressed::Unsent;
 use compressed::compressors;
 pub(super) use ledger::Ledger;
 pub(super) use parcel::Parcel;
-pub(super) use parts::Moment;
 use parts::Parts;
+pub(super) use parts::{Moment, of_rank};
 pub(super) use plan::{Place, Plan};
 use sums::Tree;
 use wire::Narrow;
@@ -72,6 +72,8 @@ pub struct Buckets {
     aside: Option<Parcel<f32>>,
     tree: Option<Tree>,
     has_others: bool,
+    /// Whether gradients stay on their rank.
+    is_local: bool,
     /// How all-reduces travel.
     way: Way,
     /// Set if the optimizer is sharded.
@@ -79,6 +81,8 @@ pub struct Buckets {
     /// Whether the parameter has a gradient from an earlier pass of this step.
     is_filled: Vec<bool>,
     flights: Vec<Flight>,
+    /// How long this thread waited for parameters in this step.
+    waited: Duration,
     /// The parameter with the first gradient of this step that is not finite, if a compressor found one.
     not_finite: Option<usize>,
 }
@@ -99,14 +103,18 @@ impl Buckets {
     ///
     /// # Errors
     /// [`Error::Memory`] if the system has not enough memory; [`Error::Unsupported`] if gradients are to be added in a
-    /// tree and the number of ranks is not a power of two.
+    /// tree and the number of ranks is not a power of two, or if settings contradict [local steps](BucketSettings::local_steps).
     pub fn new(
         comm: &mut Communicator,
         parameters: &[Parameter],
         settings: &BucketSettings,
     ) -> Result<Self, Error> {
+        if let Some(why) = settings.conflict() {
+            return Err(Error::Unsupported(why));
+        }
         let ledger = Ledger::new(parameters, settings, BucketSize::of(comm, settings));
-        let rides_along = settings.wire == Wire::F32;
+        let is_local = settings.local_steps.is_some();
+        let rides_along = settings.wire == Wire::F32 && !is_local;
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
         let compressors = compressors(comm, &ledger, settings.wire)?;
         let ranks = comm.ranks();
@@ -124,7 +132,7 @@ impl Buckets {
             (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
                 Ok(Bucket {
                     gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
-                    narrow: Narrow::new(comm, settings, bucket, count)?,
+                    narrow: Narrow::new(comm, (settings.wire, settings.f16_scale), bucket, count)?,
                     compressor,
                     way,
                     is_back: true,
@@ -135,6 +143,8 @@ impl Buckets {
             aside: if rides_along { None } else { Some(Parcel::new(comm, None, Sums::COUNT)?) },
             tree: (settings.order == Order::Tree).then(Tree::default),
             has_others: ranks > 1,
+            is_local,
+            waited: Duration::ZERO,
             way,
             parts: None,
             is_filled: vec![false; parameters.len()],
@@ -316,7 +326,7 @@ impl Buckets {
     /// Launches, in order, all buckets that are full and not yet launched.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         while let Some(full) = self.ledger.full() {
-            if self.has_others {
+            if self.has_others && !self.is_local {
                 let bucket = &mut self.buckets[full];
                 match (&mut bucket.narrow, &bucket.compressor) {
                     (Narrow::No, None) => bucket.gradients.launch(comm, bucket.way)?,

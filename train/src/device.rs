@@ -24,6 +24,9 @@ pub(super) fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<Strin
         BucketSettings { shard_optimizer: true, .. } => {
             "every rank holds the whole optimizer state, so --shard-optimizer needs --device cpu".to_owned()
         }
+        BucketSettings { local_steps: Some(_), .. } => {
+            "gradients are averaged, and not parameters, so --local-steps needs --device cpu".to_owned()
+        }
         BucketSettings { overlap: Overlap::InTurn, .. } => {
             "gradients are sent during the backward pass, not in turn".to_owned()
         }

@@ -21,6 +21,7 @@ mod compare;
 mod device;
 mod error;
 mod feed;
+mod local;
 mod log;
 #[cfg(feature = "candle")]
 pub mod model;
@@ -53,6 +54,7 @@ pub use buckets::{
 pub use device::DeviceKind;
 pub use error::TrainError;
 pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};
+pub use local::{LocalSteps, Outer, UnknownOuter};
 #[cfg(feature = "candle")]
 pub use needs::Needs;
 pub use optimizer::{OptimizerKind, OptimizerSettings};

@@ -5,15 +5,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::buckets::{Moment, Unsent};
+use super::buckets::{Moment, Unsent, of_rank};
 use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
 use super::replica::{Replica, Tally};
 use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
+use crate::local::Rounds;
 use crate::run::RunSettings;
-use crate::step::Mirror;
-use unisono::Communicator;
+use crate::step::{Mirror, OUTER_VELOCITY};
+use unisono::{Communicator, Rank};
 
 /// The position of a run, and its description.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -121,21 +122,34 @@ impl Resumed {
         let places: Vec<_> = mirror.optimizer()?.state().map(|(moment, index, _)| (moment, index)).collect();
         let parameters = mirror.replica().parameters();
         let count = |index: usize| if parameters[index].is_trained { parameters[index].count() } else { 0 };
-        let mut state: Vec<Moment> =
-            places.into_iter().map(|(moment, index)| (moment, index, vec![0.0; count(index)])).collect();
-        let filled = match self.arrays.take() {
-            Some((_, saved)) => {
-                let filled = fill(&mut state, &saved, &names).map(|()| unsent(saved, &names));
-                filled.map_err(|error| self.explain(error))
-            }
-            None => Ok(Unsent::default()),
+        let mut state: Vec<Moment> = places
+            .into_iter()
+            .map(|(moment, index)| (moment.to_owned(), index, vec![0.0; count(index)]))
+            .collect();
+        let is_local = mirror.rounds().is_some();
+        let saved = self.arrays.take().map_or(Vec::new(), |(_, saved)| saved);
+        let filled = match comm.rank() {
+            0 => fill(&mut state, &saved, &names).map_err(|error| self.explain(error)),
+            _ => Ok(()),
         };
-        let unsent = agree(comm, filled)?;
-        for (_, index, values) in &mut state {
-            comm.broadcast(values, 0)?;
+        agree(comm, filled)?;
+        for (moment, index, values) in &mut state {
+            if is_local {
+                let saved_of = |rank| find(&saved, &moment_name(&names[*index], &of_rank(moment, rank))).ok();
+                share(comm, values, saved_of)?;
+            } else {
+                comm.broadcast(values, 0)?;
+            }
             *values = values[mirror.own(*index)].to_vec();
         }
-        let state = state.iter().map(|(moment, index, values)| (*moment, *index, &values[..]));
+        for (velocity, name) in mirror.rounds().into_iter().flat_map(Rounds::velocities).zip(&names) {
+            if let Ok(saved) = find(&saved, &moment_name(name, OUTER_VELOCITY)) {
+                velocity.copy_from_slice(&saved.values);
+            }
+            comm.broadcast(velocity, 0)?;
+        }
+        let unsent = unsent(saved, &names);
+        let state = state.iter().map(|(moment, index, values)| (&**moment, *index, &values[..]));
         mirror.restore_optimizer(self.progress.updates, state)?;
         mirror.restore_unsent(comm, unsent)
     }
@@ -185,6 +199,22 @@ fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), 
             )));
         }
         values.copy_from_slice(&saved.values);
+    }
+    Ok(())
+}
+
+/// Gives each rank what its own optimizer remembered, or, if the saved run had fewer ranks, what rank 0's did.
+fn share<'a>(
+    comm: &mut Communicator,
+    values: &mut [f32],
+    saved_of: impl Fn(Rank) -> Option<&'a Tensor>,
+) -> Result<(), TrainError> {
+    if comm.rank() != 0 {
+        return Ok(comm.receive(values, 0)?);
+    }
+    for rank in 1..comm.ranks() {
+        let saved = saved_of(rank).filter(|saved| saved.values.len() == values.len());
+        comm.send(saved.map_or(&*values, |saved| &saved.values), rank)?;
     }
     Ok(())
 }
@@ -279,7 +309,7 @@ pub(super) fn snapshot<R: Replica>(
     let names: Vec<_> = parameters.iter().map(|tensor| tensor.name.clone()).collect();
     let updates = mirror.optimizer()?.steps();
     let moments = gathered.moments.into_iter().map(|(moment, index, values)| Tensor {
-        name: moment_name(&names[index], moment),
+        name: moment_name(&names[index], &moment),
         shape: vec![values.len()],
         values,
     });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::buckets::{BucketBytes, BucketSettings, Order, Overlap, Wire};
 use super::device::{self, DeviceKind};
+use super::local::LocalSteps;
 use super::model::{self, ModelKind};
 use super::optimizer::{OptimizerKind, OptimizerSettings};
 use super::rate::{Rate, Schedule};
@@ -77,6 +78,8 @@ pub struct Settings {
     /// Whether each rank updates its part of the parameters and holds the optimizer state of that part alone
     /// ([`BucketSettings::shard_optimizer`]).
     pub shard_optimizer: bool,
+    /// If set, ranks step alone, and average their parameters after so many steps ([`BucketSettings::local_steps`]).
+    pub local_steps: Option<LocalSteps>,
     /// If set, the bits do not depend on the number of ranks: the gradients of this many equal shards of each
     /// step are added in a tree. A power of two, and a multiple of the number of ranks.
     pub world_invariant: Option<usize>,
@@ -141,6 +144,7 @@ impl Settings {
             overlap: Overlap::Auto,
             bucket_bytes: BucketBytes::Auto,
             shard_optimizer: false,
+            local_steps: None,
             world_invariant: None,
             verify_replicas_every: None,
             straggler_every: None,
@@ -318,6 +322,7 @@ impl Settings {
             wire: self.wire,
             overlap: self.overlap,
             shard_optimizer: self.shard_optimizer,
+            local_steps: self.local_steps,
             order: if self.world_invariant.is_some() { Order::Tree } else { Order::Free },
             // The power of two below: f16 then holds the mean over a global batch of the sums.
             f16_scale: (global_batch as f32).log2().floor().exp2().recip(),

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::backend::{self, Backend};
 use super::buckets::{BucketSettings, Buckets, Moment, Pass, Sums, Unsent};
+use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::Replica;
 use super::share::{Share, StepReport};
@@ -14,6 +15,9 @@ use super::trace::{Lane, Recorder};
 use crate::compare;
 use crate::error::TrainError;
 use unisono::Communicator;
+
+/// The name of the velocity of an outer step, to save it.
+pub(super) const OUTER_VELOCITY: &str = "outer velocity";
 
 /// One rank's replica, kept identical to those of the other ranks by steps that all ranks make together.
 ///
@@ -24,6 +28,8 @@ pub struct Mirror<R> {
     /// The buckets and the optimizer.
     backend: Box<dyn Backend<R>>,
     clip_norm: Option<f64>,
+    /// Set if ranks step alone.
+    rounds: Option<Rounds>,
     /// The indices of parameters that were reported to have no gradient.
     never_put: BTreeSet<usize>,
     recorder: Option<Recorder>,
@@ -49,7 +55,8 @@ impl<R: Replica> Mirror<R> {
             sent?;
         }
         let backend = backend::of(comm, &replica, optimizer, buckets, clip_norm.is_some())?;
-        Ok(Self { replica, backend, clip_norm, never_put: BTreeSet::new(), recorder: None })
+        let rounds = buckets.local_steps.map(|local| Rounds::new(local, &mut replica)).transpose()?;
+        Ok(Self { replica, backend, clip_norm, rounds, never_put: BTreeSet::new(), recorder: None })
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
@@ -75,13 +82,27 @@ impl<R: Replica> Mirror<R> {
         let sums = self.backend.sums()?;
         let mut norm = None;
         if goes_on(&sums) && sums.tally.targets > 0.0 {
-            let mut scale = (1.0 / sums.tally.targets) as f32;
-            if let Some(most) = self.clip_norm {
-                let found = self.norm(comm)? * f64::from(scale);
-                scale *= clip_factor(found, most);
-                norm = Some(found);
+            // A rank that steps alone takes the mean over its own targets, if it has any.
+            let targets = if self.rounds.is_some() {
+                self.backend.ledger().own.tally.targets
+            } else {
+                sums.tally.targets
+            };
+            if targets > 0.0 {
+                let mut scale = (1.0 / targets) as f32;
+                if let Some(most) = self.clip_norm {
+                    let found = self.norm(comm)? * f64::from(scale);
+                    scale *= clip_factor(found, most);
+                    norm = Some(found);
+                }
+                self.update(comm, scale, rate as f32)?;
+            } else {
+                // It counts, so that all ranks have made as many.
+                self.backend.begin_update();
             }
-            self.update(comm, scale, rate as f32)?;
+            if self.rounds.as_mut().is_some_and(Rounds::step) {
+                self.end_round(comm)?;
+            }
         }
         self.backend.finish(comm)?;
         let times = self.backend.times(computed - began, computed.elapsed());
@@ -164,6 +185,29 @@ impl<R: Replica> Mirror<R> {
         (0..members.len()).try_for_each(|bucket| self.backend.take(&mut self.replica, bucket))
     }
 
+    /// Ends a round of [local steps](BucketSettings::local_steps), if steps have been made since the last: all ranks then hold
+    /// the same again. The trainer does so at the end of an epoch. Called by all ranks.
+    ///
+    /// # Errors
+    /// Errors of the collectives; [`TrainError::Replica`].
+    pub fn end_round(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+        if let Some(rounds) = self.rounds.as_mut().filter(|rounds| !rounds.is_between()) {
+            self.backend.average(comm, &mut self.replica, rounds)?;
+            rounds.end();
+        }
+        Ok(())
+    }
+
+    /// Whether all ranks hold the same: always, unless they are in a round of [local steps](BucketSettings::local_steps).
+    pub fn is_between_rounds(&self) -> bool {
+        self.rounds.as_ref().is_none_or(Rounds::is_between)
+    }
+
+    /// The rounds of a rank that steps alone.
+    pub(super) fn rounds(&mut self) -> Option<&mut Rounds> {
+        self.rounds.as_mut()
+    }
+
     /// Waits for the gradient of a parameter.
     fn land(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError> {
         self.backend.land(comm, index)?;
@@ -226,12 +270,17 @@ impl<R: Replica> Mirror<R> {
 
     /// The optimizer's state for all elements, to save it; empty on ranks other than 0. Called by all ranks.
     pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Moment>, TrainError> {
-        if comm.rank() != 0 && !self.backend.buckets().is_divided() {
+        if comm.rank() != 0 && !self.backend.buckets().is_divided() && self.rounds.is_none() {
             return Ok(Vec::new());
         }
         let own = self.backend.optimizer()?.state();
-        let own = own.map(|(name, index, values)| (name, index, values.to_vec())).collect();
-        Ok(self.backend.buckets().gathered(comm, own)?)
+        let own = own.map(|(name, index, values)| (name.to_owned(), index, values.to_vec())).collect();
+        let mut all = self.backend.buckets().gathered(comm, own)?;
+        if let Some(rounds) = self.rounds.as_mut().filter(|_| comm.rank() == 0) {
+            let velocities = (0..).zip(rounds.velocities());
+            all.extend(velocities.map(|(index, values)| (OUTER_VELOCITY.to_owned(), index, values.clone())));
+        }
+        Ok(all)
     }
 
     /// What compressors have not sent yet, to save it; empty on ranks other than 0. Called by all ranks.

@@ -10,7 +10,8 @@ use unisono_train::checkpoint::When;
 use unisono_train::model::ModelKind;
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{
-    BucketBytes, Checkpoints, DeviceKind, Falling, OptimizerKind, OptimizerSettings, Overlap, Settings, Wire,
+    BucketBytes, Checkpoints, DeviceKind, Falling, LocalSteps, OptimizerKind, OptimizerSettings, Outer,
+    Overlap, Settings, Wire,
 };
 
 use crate::Figures;
@@ -135,6 +136,12 @@ struct GradientArgs {
     /// result has the same bits
     #[arg(long)]
     shard_optimizer: bool,
+    /// Step alone N times, then average parameters: another algorithm, which communicates less (local SGD)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    local_steps: Option<u64>,
+    /// The end of a round, with --local-steps: average, or nesterov:RATE,MOMENTUM (DiLoCo) [default: average]
+    #[arg(long, value_name = "STEP")]
+    outer: Option<Outer>,
     /// Order of additions: whether the result may depend on the number of ranks
     #[arg(long, default_value = "free")]
     order: OrderArg,
@@ -225,6 +232,7 @@ impl Args {
                 data.context.is_some() && !matches!(data.data, Source::Text(_)),
             ),
             ("--augment", "--data images:DIR or tfrecord:FILE_OR_DIR", data.augment && !has_files),
+            ("--outer", "--local-steps N", gradients.outer.is_some() && gradients.local_steps.is_none()),
             ("--shards", "--order world-invariant", gradients.shards.is_some() && is_free),
             ("--nesterov", "--optimizer sgd", learning.nesterov && !is_sgd),
             ("--momentum", "--optimizer sgd", learning.momentum.is_some() && !is_sgd),
@@ -276,6 +284,9 @@ impl Args {
             overlap: gradients.overlap,
             bucket_bytes: gradients.bucket_bytes,
             shard_optimizer: gradients.shard_optimizer,
+            local_steps: gradients
+                .local_steps
+                .map(|steps| LocalSteps { steps, outer: gradients.outer.unwrap_or(Outer::Average) }),
             world_invariant: (gradients.order == OrderArg::WorldInvariant)
                 .then_some(gradients.shards.unwrap_or(8).into()),
             verify_replicas_every: gradients.verify_replicas_every,

@@ -11,6 +11,7 @@ use serde_json::Value;
 mod buckets;
 mod compressed;
 mod interrupted;
+mod local;
 mod names;
 mod places;
 mod refused;

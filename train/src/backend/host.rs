@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Backend, Run, State};
 use crate::buckets::{Buckets, Ledger, Pass, Sums};
 use crate::error::TrainError;
+use crate::local::Rounds;
 use crate::optimizer::{Optimizer, square_sum};
 use crate::replica::Replica;
 use crate::share::Times;
@@ -77,6 +78,28 @@ impl<R: Replica> Backend<R> for Host {
                     values[others.clone()].copy_from_slice(&updated[others]);
                 }
             })?;
+        }
+        Ok(())
+    }
+
+    fn average(
+        &mut self,
+        comm: &mut Communicator,
+        replica: &mut R,
+        rounds: &mut Rounds,
+    ) -> Result<(), TrainError> {
+        let all = self.buckets.ledger().plan.members.clone();
+        for (bucket, members) in all.into_iter().enumerate() {
+            for &index in &members {
+                let target = self.buckets.updated(index);
+                replica.with_values(index, &mut |values| target.copy_from_slice(values))?;
+            }
+            self.buckets.sum_parameters(comm, bucket)?;
+            for index in members {
+                let sums = &*self.buckets.updated(index);
+                let step = &mut |values: &mut [f32]| rounds.outer_step(index, values, sums, comm.ranks());
+                replica.with_values(index, step)?;
+            }
         }
         Ok(())
     }

@@ -12,18 +12,16 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{Buckets, Flight, Way};
-use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, ReduceOp};
+use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Rank, ReduceOp};
 
 /// What an optimizer remembers of a parameter: its name, the index of the parameter, and a number for each element.
-pub(crate) type Moment = (&'static str, usize, Vec<f32>);
+pub(crate) type Moment = (String, usize, Vec<f32>);
 
 /// This rank's own parts of all buckets.
 #[derive(Debug)]
 pub(super) struct Parts {
     /// By bucket, in its elements.
     own: Vec<Range<usize>>,
-    /// How long this thread waited for the parameters of others in this step.
-    exposed: Duration,
 }
 
 impl Parts {
@@ -37,7 +35,7 @@ impl Buckets {
     /// Divides the buckets among the ranks. The first one is all-reduced if it carries sums, which all ranks need.
     pub(super) fn divide(&mut self, comm: &mut Communicator) {
         let own = self.buckets.iter().map(|bucket| comm.own_part(bucket.gradients.count())).collect();
-        self.parts = Some(Parts { own, exposed: Duration::ZERO });
+        self.parts = Some(Parts { own });
         let carries_sums = self.aside.is_none();
         for bucket in self.buckets.iter_mut().skip(usize::from(carries_sums)) {
             if bucket.compressor.is_some() || self.way.algorithm.is_some() || !self.has_others {
@@ -99,25 +97,34 @@ impl Buckets {
 
     /// Waits for the parameters of a bucket from all ranks; `false` if every rank has them anyway.
     pub(crate) fn take(&mut self, bucket: usize) -> Result<bool, Error> {
-        let Some(parts) = self.parts.as_mut().filter(|_| self.has_others) else { return Ok(false) };
+        if self.parts.is_none() || !self.has_others {
+            return Ok(false);
+        }
+        self.land_parameters(bucket)?;
+        Ok(true)
+    }
+
+    /// Adds up the parameters of all ranks that are [in place](Buckets::updated), and waits for them. Called by all ranks.
+    pub(crate) fn sum_parameters(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), Error> {
+        if !self.has_others {
+            return Ok(());
+        }
+        self.buckets[bucket].gradients.launch(comm, Way::all_reduce(false))?;
+        self.land_parameters(bucket)
+    }
+
+    fn land_parameters(&mut self, bucket: usize) -> Result<(), Error> {
         let bucket = &mut self.buckets[bucket];
         let flight = bucket.gradients.land()?;
         bucket.is_back = true;
-        parts.exposed += flight.map_or(Duration::ZERO, |flight: Flight| flight.exposed);
+        self.waited += flight.map_or(Duration::ZERO, |flight: Flight| flight.exposed);
         self.flights.extend(flight);
-        Ok(true)
+        Ok(())
     }
 
     /// How long this thread waited for parameters in the last step.
     pub(crate) fn exposed_for_parameters(&self) -> Duration {
-        self.parts.as_ref().map_or(Duration::ZERO, |parts| parts.exposed)
-    }
-
-    /// Starts a step.
-    pub(super) fn begin_parts(&mut self) {
-        if let Some(parts) = &mut self.parts {
-            parts.exposed = Duration::ZERO;
-        }
+        self.waited
     }
 
     /// Gathers the optimizer's state on rank 0 from what each rank remembers of its own elements; nothing on the others. Called
@@ -133,12 +140,38 @@ impl Buckets {
                 comm.reduce(&mut bits, ReduceOp::Sum, 0)?;
                 values = bytemuck::cast_vec(bits);
             }
+            if self.is_local && !values.is_empty() {
+                self.gather_each(comm, (&name, index, &values), &mut gathered)?;
+            }
             if comm.rank() == 0 {
                 gathered.push((name, index, values));
             }
         }
         Ok(gathered)
     }
+
+    /// Gathers on rank 0 what the optimizers of the other ranks remember, under [names](of_rank) of theirs.
+    fn gather_each(
+        &self,
+        comm: &mut Communicator,
+        (name, index, own): (&str, usize, &[f32]),
+        gathered: &mut Vec<Moment>,
+    ) -> Result<(), Error> {
+        if comm.rank() != 0 {
+            return comm.send(own, 0);
+        }
+        for rank in 1..comm.ranks() {
+            let mut theirs = vec![0.0; own.len()];
+            comm.receive(&mut theirs, rank)?;
+            gathered.push((of_rank(name, rank), index, theirs));
+        }
+        Ok(())
+    }
+}
+
+/// The name of what the optimizer of a rank remembers, if each remembers something else.
+pub(crate) fn of_rank(name: &str, rank: Rank) -> String {
+    if rank == 0 { name.to_owned() } else { format!("{name} of rank {rank}") }
 }
 
 /// The algorithm of this all-reduce, if it first makes the steps of its reduce-scatter: each rank's part then has the same bits

@@ -1,7 +1,11 @@
 //! How gradients are bucketed and sent.
 
-use super::{BucketBytes, Wire};
-use unisono::Communicator;
+use std::fmt;
+use std::str::FromStr;
+
+use super::Wire;
+use crate::local::LocalSteps;
+use unisono::{Communicator, size};
 
 /// How gradients are bucketed and sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +26,8 @@ pub struct BucketSettings {
     /// Whether each rank updates only [its own part](Buckets::own) of every bucket, and holds the optimizer state of that part
     /// alone. Gradients are then reduce-scattered, and updated parameters all-gathered; the bits stay the same.
     pub shard_optimizer: bool,
+    /// If set, gradients stay on their rank, and parameters are averaged after so many steps: another algorithm.
+    pub local_steps: Option<LocalSteps>,
 }
 
 impl Default for BucketSettings {
@@ -34,6 +40,69 @@ impl Default for BucketSettings {
             order: Order::Free,
             f16_scale: 1.0,
             shard_optimizer: false,
+            local_steps: None,
+        }
+    }
+}
+
+impl BucketSettings {
+    /// Why these settings contradict each other, if they do: for ranks that step alone.
+    pub(crate) fn conflict(&self) -> Option<String> {
+        let local = self.local_steps?;
+        let why = match self {
+            _ if local.steps == 0 => "the number of local steps is 0: it must be at least 1".to_owned(),
+            Self { wire: Wire::F32, shard_optimizer: false, order: Order::Free, .. } => return None,
+            Self { shard_optimizer: true, .. } => {
+                "with --local-steps every rank updates its whole replica: remove \
+                                                   --shard-optimizer, or --local-steps"
+                    .to_owned()
+            }
+            Self { order: Order::Tree, .. } => {
+                "with --local-steps the result depends on the number of ranks: remove \
+                                                --order world-invariant, or --local-steps"
+                    .to_owned()
+            }
+            Self { wire, .. } => format!(
+                "with --local-steps no gradient is sent, and parameters are averaged as f32: remove --wire {wire}, or \
+                 --local-steps"
+            ),
+        };
+        Some(why)
+    }
+}
+
+/// The maximum bytes of gradients in a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BucketBytes {
+    /// Where buckets overlap the backward pass between nodes, the smallest size that, by the cost model, costs at most a
+    /// twentieth more a byte than a very large one; elsewhere 25 MiB.
+    #[default]
+    Auto,
+    /// This many.
+    Fixed(usize),
+}
+
+/// The text is no size of a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected a number of bytes, such as 65536, 64K or 25M, or auto")]
+pub struct NoBucketBytes;
+
+impl FromStr for BucketBytes {
+    type Err = NoBucketBytes;
+
+    fn from_str(text: &str) -> Result<Self, NoBucketBytes> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => size::bytes(text).map(Self::Fixed).ok_or(NoBucketBytes),
+        }
+    }
+}
+
+impl fmt::Display for BucketBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Fixed(bytes) => f.pad(&size::text(*bytes)),
         }
     }
 }
@@ -85,4 +154,17 @@ pub enum Order {
     /// It costs memory for one copy of all gradients per level of the tree on a rank, one more pass over them
     /// for every pass but the first, and restricts the all-reduce to recursive doubling.
     Tree,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_they_are_written() {
+        for text in ["auto", "25M", "77"] {
+            assert_eq!(text.parse::<BucketBytes>().unwrap().to_string(), text);
+        }
+        assert!("large".parse::<BucketBytes>().unwrap_err().to_string().contains("or auto"));
+    }
 }

@@ -4,46 +4,10 @@
 //! than large ones; but each costs at least the latency of an all-reduce.
 
 use std::fmt;
-use std::str::FromStr;
 
-use super::{BucketSettings, Wire};
+use super::Wire;
+use super::settings::{BucketBytes, BucketSettings};
 use unisono::{Call, Choice, Communicator, DType, ReduceOp, Why, size};
-
-/// The maximum bytes of gradients in a bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BucketBytes {
-    /// Where buckets overlap the backward pass between nodes, the smallest size that, by the cost model, costs at most a
-    /// twentieth more a byte than a very large one; elsewhere 25 MiB.
-    #[default]
-    Auto,
-    /// This many.
-    Fixed(usize),
-}
-
-/// The text is no size of a bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected a number of bytes, such as 65536, 64K or 25M, or auto")]
-pub struct NoBucketBytes;
-
-impl FromStr for BucketBytes {
-    type Err = NoBucketBytes;
-
-    fn from_str(text: &str) -> Result<Self, NoBucketBytes> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            _ => size::bytes(text).map(Self::Fixed).ok_or(NoBucketBytes),
-        }
-    }
-}
-
-impl fmt::Display for BucketBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => f.pad("auto"),
-            Self::Fixed(bytes) => f.pad(&size::text(*bytes)),
-        }
-    }
-}
 
 /// A size of buckets, and why it was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,13 +131,5 @@ mod tests {
         }
         let fixed = BucketSettings { bucket_bytes: BucketBytes::Fixed(77), ..auto() };
         assert_eq!(size(&[1, 1], &fixed).to_string(), "77: it was asked for");
-    }
-
-    #[test]
-    fn sizes_are_read_as_they_are_written() {
-        for text in ["auto", "25M", "77"] {
-            assert_eq!(text.parse::<BucketBytes>().unwrap().to_string(), text);
-        }
-        assert!("large".parse::<BucketBytes>().unwrap_err().to_string().contains("or auto"));
     }
 }

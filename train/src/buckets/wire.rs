@@ -7,8 +7,8 @@ use std::str::FromStr;
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
+use super::Way;
 use super::parcel::{Flight, Parcel};
-use super::{BucketSettings, Way};
 use unisono::compress::Compression;
 use unisono::internals::Codec;
 use unisono::{Communicator, DType, Element, Error};
@@ -67,14 +67,14 @@ pub(super) enum Narrow {
 impl Narrow {
     pub(super) fn new(
         comm: &Communicator,
-        settings: &BucketSettings,
+        (wire, f16_scale): (Wire, f32),
         bucket: usize,
         count: usize,
     ) -> Result<Self, Error> {
-        Ok(match settings.wire {
+        Ok(match wire {
             Wire::F32 | Wire::Compressed(_) => Self::No,
             Wire::Bf16 => Self::Bf16(Encoded::new(comm, bucket, count, 1.0)?),
-            Wire::F16 => Self::F16(Encoded::new(comm, bucket, count, settings.f16_scale)?),
+            Wire::F16 => Self::F16(Encoded::new(comm, bucket, count, f16_scale)?),
         })
     }
 
@@ -171,8 +171,7 @@ mod tests {
                 (Wire::Bf16, &(|value| bf16::from_f32(value).to_f32()) as &dyn Fn(f32) -> f32),
                 (Wire::F16, &|value| f16::from_f32(value / 4096.0).to_f32() * 4096.0),
             ] {
-                let settings = BucketSettings { wire, f16_scale: 1.0 / 4096.0, ..BucketSettings::default() };
-                let mut narrow = Narrow::new(&comm, &settings, 0, COUNT).unwrap();
+                let mut narrow = Narrow::new(&comm, (wire, 1.0 / 4096.0), 0, COUNT).unwrap();
                 narrow.launch(&mut comm, Way::all_reduce(false), &gradients).unwrap();
                 let mut landed = vec![0.0; COUNT];
                 assert!(narrow.land(&mut landed, None).unwrap().is_some());

@@ -69,6 +69,9 @@ impl Settings {
                 self.wire
             ));
         }
+        if let Some(why) = self.buckets(1).conflict() {
+            return refuse(why);
+        }
         if self.optimizer.nesterov && self.optimizer.kind != OptimizerKind::Sgd {
             return refuse(format!(
                 "{} has no Nesterov momentum: remove --nesterov, or use sgd",

@@ -17,20 +17,26 @@ use unisono::Error;
 const SAVES: usize = 0;
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
-    /// Compares the replicas, if it is time.
+    /// Compares the replicas, if it is time and ranks are not stepping alone.
     pub(super) fn verify(&mut self) -> Result<(), TrainError> {
+        let step = self.progress.step;
         match self.settings.verify_replicas_every {
-            Some(every) if self.progress.step.is_multiple_of(every) => {
-                compare::replicas(self.comm, self.mirror.replica(), self.progress.step).map(drop)
+            Some(every) if step / every > self.verified / every && self.mirror.is_between_rounds() => {
+                self.verified = step;
+                compare::replicas(self.comm, self.mirror.replica(), step).map(drop)
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides.
-    pub(super) fn is_save_due(&self) -> bool {
+    /// Whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides. While ranks step alone it
+    /// waits for the end of their round.
+    pub(super) fn is_save_due(&mut self) -> bool {
         let (Some(_), Some(kept)) = (&self.store, &self.settings.checkpoints) else { return false };
-        kept.when.due(self.progress.step + 1, self.saved_at.elapsed())
+        let is_due = self.is_save_late || kept.when.due(self.progress.step + 1, self.saved_at.elapsed());
+        let ends_round = self.mirror.rounds().is_none_or(|rounds| rounds.is_last_next());
+        self.is_save_late = is_due && !ends_round;
+        is_due && ends_round
     }
 
     /// Saves a checkpoint, if it is due, on rank 0. The other ranks are informed only if this save, or one started earlier, fails;

@@ -8,6 +8,7 @@ use unisono_train::{
 
 mod compressed;
 mod line;
+mod local;
 mod ranks;
 mod sharded;
 mod stop;

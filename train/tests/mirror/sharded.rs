@@ -10,14 +10,15 @@ use unisono_train::{
 use super::trainer::run_with;
 
 /// Draws every value towards a number, by gradients whose sums are not exact.
-struct Many {
-    parameters: Vec<Parameter>,
-    values: Vec<Vec<f32>>,
+#[derive(Debug)]
+pub(crate) struct Many {
+    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) values: Vec<Vec<f32>>,
 }
 
 impl Many {
     /// Parts end in the midst of parameters, and some parameters have elements of one rank alone.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let shapes = [vec![37], vec![5, 50], vec![3], vec![70, 9], vec![1], vec![11, 11]];
         let mut parameters: Vec<_> = (0..)
             .zip(shapes)
