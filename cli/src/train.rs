@@ -89,9 +89,10 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
             Some(ran) => format!("by {}: {}", ran.method, ran.why),
             None => "in GPU memory".to_owned(),
         };
-        let buckets = trainer.bucket_size().filter(|_| nodes > 1);
-        let buckets = buckets.map_or(String::new(), |size| format!(", in buckets of {size}"));
-        println!("{ranks} ranks over {transport}, all-reduce {by}{buckets}");
+        println!("{ranks} ranks over {transport}, all-reduce {by}");
+        if let Some(size) = trainer.bucket_size().filter(|_| nodes > 1) {
+            println!("buckets of {size}");
+        }
         if let Some(local) = settings.local_steps {
             println!("each rank steps alone, and parameters are averaged: {local}");
         }

@@ -44,7 +44,7 @@ impl BucketSize {
                 Wire::F32 => Self::priced(comm, DType::F32),
                 Wire::Bf16 => Self::priced(comm, DType::BF16),
                 Wire::F16 => Self::priced(comm, DType::F16),
-                Wire::Compressed(_) => Self::usual("compressed gradients are priced by their messages"),
+                Wire::Compressed(_) => Self::usual("compressed gradients take few bytes, and many messages"),
             },
         }
     }
