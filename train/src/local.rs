@@ -10,6 +10,15 @@ use std::str::FromStr;
 use crate::replica::{Replica, ReplicaError};
 
 /// How long ranks step alone, and what they do then.
+///
+/// ```
+/// use unisono_train::{BucketSettings, LocalSteps};
+///
+/// let diloco = LocalSteps { steps: 100, outer: "nesterov:0.7,0.9".parse()? };
+/// let settings = BucketSettings { local_steps: Some(diloco), ..BucketSettings::default() };
+/// assert_eq!(diloco.to_string(), "100 steps, then nesterov:0.7,0.9");
+/// # Ok::<(), unisono_train::UnknownOuter>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LocalSteps {
     /// The steps of a round, at least 1. A round also ends with its epoch.

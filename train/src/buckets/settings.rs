@@ -72,6 +72,13 @@ impl BucketSettings {
 }
 
 /// The maximum bytes of gradients in a bucket.
+///
+/// ```
+/// use unisono_train::BucketBytes;
+///
+/// assert_eq!("4M".parse(), Ok(BucketBytes::Fixed(4 << 20)));
+/// assert_eq!("auto".parse(), Ok(BucketBytes::default()));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BucketBytes {
     /// Where buckets overlap the backward pass between nodes, the smallest size that, by the cost model, costs at most a
