@@ -6,12 +6,13 @@ use candle_core::Device;
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::config::share_cores;
+use unisono::size;
 use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vendor};
 use unisono_data::{Batch, Inputs, Kind};
 use unisono_train::model::{self, ModelKind};
 use unisono_train::{
-    BucketSettings, Mirror, Needs, OptimizerKind, OptimizerSettings, Overlap, Replica, Share, Times,
-    TrainError, Wire,
+    BucketBytes, BucketSettings, Mirror, Needs, OptimizerKind, OptimizerSettings, Overlap, Replica, Share,
+    Times, TrainError, Wire,
 };
 
 use super::train::bad_input;
@@ -37,6 +38,15 @@ pub(super) struct Args {
     /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, topk:FRACTION or powersgd:RANK
     #[arg(long, default_value = "f32")]
     wire: Wire,
+    /// Bucket size: bytes of gradients per all-reduce, or auto, as for train
+    #[arg(long, value_name = "BYTES", default_value = "auto")]
+    bucket_bytes: BucketBytes,
+    /// Divide the update and the optimizer state among the ranks, as for train
+    #[arg(long)]
+    shard_optimizer: bool,
+    /// Optimizer: sgd or adamw
+    #[arg(long, default_value = "sgd")]
+    optimizer: OptimizerKind,
     /// All-reduce algorithm, as for train
     #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
@@ -57,6 +67,8 @@ struct Row {
     parameters: usize,
     ranks: usize,
     transport: &'static str,
+    bucket_bytes: usize,
+    buckets_because: &'static str,
     ms_per_step: f64,
     compute_ms: f64,
     hidden_communication_ms: f64,
@@ -80,9 +92,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
-    if args.batch_size == 0 || args.steps == 0 || args.hidden.contains(&0) {
+    let is_none = args.batch_size == 0 || args.steps == 0 || args.hidden.contains(&0);
+    if is_none || args.bucket_bytes == BucketBytes::Fixed(0) {
         return Err(TrainError::Setting(
-            "the batch size, the steps and all layers must be at least 1".to_owned(),
+            "the batch size, the steps, all layers and the bytes of a bucket must be at least 1".to_owned(),
         ));
     }
     if let Some(choice) = args.algorithm.as_ref().filter(|choice| choice.vendor() == Some(Vendor::Nccl)) {
@@ -95,11 +108,21 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     }
     let kind = Kind::Images { height: 28, width: 28, classes: 10 };
     let size = model::size(ModelKind::Mlp, Some(&args.hidden), &kind).expect("it learns from images");
-    Needs::of(&size, args.batch_size, OptimizerKind::Sgd, args.wire).check(comm)?;
+    let mut needs = Needs::of(&size, args.batch_size, args.optimizer, args.wire);
+    if args.shard_optimizer {
+        needs.optimizer /= comm.ranks() as f64;
+    }
+    needs.check(comm)?;
     let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), &kind, 0, &Device::Cpu)?;
     let parameters = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
-    let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
-    let buckets = BucketSettings { overlap: args.overlap, wire: args.wire, ..BucketSettings::default() };
+    let optimizer = OptimizerSettings::new(args.optimizer);
+    let buckets = BucketSettings {
+        overlap: args.overlap,
+        wire: args.wire,
+        bucket_bytes: args.bucket_bytes,
+        shard_optimizer: args.shard_optimizer,
+        ..BucketSettings::default()
+    };
     let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
     let batch = [Some(batch(args.batch_size))];
     let mut columns: [Vec<f64>; 5] = Default::default();
@@ -123,12 +146,14 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
             column.sort_by(f64::total_cmp);
             column[column.len() / 2]
         });
-    let (ranks, transport) = (comm.ranks(), comm.transport());
+    let (ranks, transport, size) = (comm.ranks(), comm.transport(), mirror.buckets().size());
     Ok(Row {
         framework: "unisono",
         parameters,
         ranks,
         transport,
+        bucket_bytes: size.bytes,
+        buckets_because: size.why,
         ms_per_step,
         compute_ms,
         hidden_communication_ms,
@@ -148,11 +173,13 @@ fn tell(row: &Row, format: Figures) {
     match format {
         Figures::Json => println!("{}", serde_json::to_string(row).expect("figures are plain")),
         Figures::Human => println!(
-            "{} parameters, {} ranks over {}: {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
+            "{} parameters, {} ranks over {}, in buckets of {} ({}): {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
              update {:.2}",
             row.parameters,
             row.ranks,
             row.transport,
+            size::text(row.bucket_bytes),
+            row.buckets_because,
             row.ms_per_step,
             row.compute_ms,
             row.hidden_communication_ms,

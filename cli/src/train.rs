@@ -90,6 +90,18 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
             None => "in GPU memory".to_owned(),
         };
         println!("{ranks} ranks over {transport}, all-reduce {by}");
+        if let Some(size) = trainer.bucket_size().filter(|_| nodes > 1) {
+            println!("buckets of {size}");
+        }
+        if let Some(local) = settings.local_steps {
+            println!("each rank steps alone, and parameters are averaged: {local}");
+        }
+        if let Some((buckets, scattered)) = trainer.sharded() {
+            println!(
+                "each rank updates its part, and holds the optimizer state of that: {scattered} of {buckets} buckets \
+                 are reduce-scattered, the others all-reduced"
+            );
+        }
         if matches!(settings.wire, Wire::Compressed(_)) && nodes == 1 {
             println!("all ranks share a node: gradients are not sent as {}, but as f32", settings.wire);
         }

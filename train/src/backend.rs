@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::buckets::{BucketSettings, Buckets, Ledger, Pass, Sums};
+use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::replica::{Gradients, Parameter, Replica, ReplicaError};
 use super::share::Times;
@@ -37,6 +38,21 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
     /// Updates a parameter with `scale` times its landed gradient, at the learning rate `rate`.
     fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError>;
 
+    /// Sends what this rank has updated of a bucket's parameters, if the optimizer is sharded.
+    fn give(&mut self, _: &mut Communicator, _bucket: usize) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Waits for the parameters of a bucket that other ranks have updated.
+    fn take(&mut self, _: &mut R, _bucket: usize) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Ends a round of local steps: the outer step of all parameters. Called by all ranks.
+    fn average(&mut self, _: &mut Communicator, _: &mut R, _: &mut Rounds) -> Result<(), TrainError> {
+        unreachable!("a device that does not average parameters refuses local steps")
+    }
+
     /// Waits for all buckets, updated with or not, and for the update.
     fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError>;
 
@@ -65,7 +81,8 @@ pub(super) type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), Re
 /// The state of an optimizer, as [`Optimizer::state`] gives it.
 pub(super) type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// The backend of this replica: the GPU on which it is, or the host. Called by all ranks.
+/// The backend of this replica: the GPU on which it is, or the host; `clips` if gradients are clipped, for which all of them must be
+/// known. Called by all ranks.
 ///
 /// # Errors
 /// As [`Buckets::new`]; on a GPU also [`TrainError::Setting`], on all ranks, if a GPU does not support these settings or the
@@ -75,6 +92,7 @@ pub(super) fn of<R: Replica>(
     replica: &R,
     optimizer: OptimizerSettings,
     buckets: &BucketSettings,
+    clips: bool,
 ) -> Result<Box<dyn Backend<R>>, TrainError> {
     #[cfg(feature = "cuda")]
     {
@@ -84,11 +102,22 @@ pub(super) fn of<R: Replica>(
         }
     }
     let parameters = replica.parameters();
-    let optimizer = optimizer_of(optimizer, parameters)?;
-    Ok(Box::new(host::Host { optimizer, buckets: Buckets::new(comm, parameters, buckets)? }))
+    let mut buckets = Buckets::new(comm, parameters, buckets)?;
+    if clips {
+        buckets.sum_whole();
+    }
+    Ok(Box::new(host::Host { optimizer: optimizer_of(optimizer, parameters, &buckets)?, buckets }))
 }
 
-fn optimizer_of(settings: OptimizerSettings, parameters: &[Parameter]) -> unisono::Result<Optimizer> {
-    let trained = |found: &Parameter| if found.is_trained { found.count() } else { 0 };
-    Optimizer::new(settings, parameters.iter().map(|found| (trained(found), found.shape.len() < 2)))
+/// An optimizer of what this rank updates.
+fn optimizer_of(
+    settings: OptimizerSettings,
+    parameters: &[Parameter],
+    buckets: &Buckets,
+) -> unisono::Result<Optimizer> {
+    let count = |(index, found): (usize, &Parameter)| match found.is_trained {
+        true => (buckets.own(index).map_or(found.count(), |own| own.len()), found.shape.len() < 2),
+        false => (0, found.shape.len() < 2),
+    };
+    Optimizer::new(settings, parameters.iter().enumerate().map(count))
 }

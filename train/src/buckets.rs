@@ -10,18 +10,23 @@ use std::time::Duration;
 
 use super::replica::{Parameter, Tally};
 use unisono::compress::Compressor;
-use unisono::{Algorithm, Communicator, DType, Error, Method, Ran, ReduceOp, Why};
+use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ran, ReduceOp, Why};
 
 mod compressed;
 mod filling;
 mod ledger;
 mod parcel;
+mod parts;
 mod plan;
+mod settings;
+mod size;
 mod sums;
 mod wire;
 
 pub use filling::{Filling, Pass};
 pub use parcel::Flight;
+pub use settings::{BucketBytes, BucketSettings, Order, Overlap};
+pub use size::BucketSize;
 pub use sums::Sums;
 pub use wire::Wire;
 
@@ -29,92 +34,14 @@ pub(super) use compressed::Unsent;
 use compressed::compressors;
 pub(super) use ledger::Ledger;
 pub(super) use parcel::Parcel;
+use parts::Parts;
+pub(super) use parts::{Moment, of_rank};
 pub(super) use plan::{Place, Plan};
 use sums::Tree;
 use wire::Narrow;
 
 /// The all-reduce across ranks for a tree of additions: it adds at distances 1, 2, 4, ….
 pub(super) const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
-
-/// How gradients are bucketed and sent.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BucketSettings {
-    /// The maximum bytes of gradients in the first bucket, unless it holds a single gradient.
-    pub first_bucket_bytes: usize,
-    /// The same for every other bucket.
-    pub bucket_bytes: usize,
-    /// The wire format of gradients.
-    pub wire: Wire,
-    /// Whether bucket all-reduces overlap the backward pass.
-    pub overlap: Overlap,
-    /// The order in which the gradients of several passes are added.
-    pub order: Order,
-    /// The scale of gradients on the wire as `f16`, whose greatest value is 65504: a power of
-    /// two, the same on all ranks.
-    pub f16_scale: f32,
-}
-
-impl Default for BucketSettings {
-    fn default() -> Self {
-        Self {
-            first_bucket_bytes: 1 << 20,
-            bucket_bytes: 25 << 20,
-            wire: Wire::F32,
-            overlap: Overlap::Auto,
-            order: Order::Free,
-            f16_scale: 1.0,
-        }
-    }
-}
-
-/// Whether bucket all-reduces overlap the backward pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overlap {
-    /// Overlap between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and
-    /// add themselves, on the cores that compute.
-    Auto,
-    /// On the communication thread.
-    Beside,
-    /// On the compute thread, which waits.
-    InTurn,
-}
-
-unisono_collectives::named!(Overlap, "way to overlap");
-
-impl Overlap {
-    /// All variants.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Beside, Self::InTurn];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Beside => "beside",
-            Self::InTurn => "in-turn",
-        }
-    }
-
-    fn is_beside(self, comm: &Communicator) -> bool {
-        match self {
-            Self::Auto => comm.topology().nodes() > 1,
-            Self::Beside => true,
-            Self::InTurn => false,
-        }
-    }
-}
-
-/// The order in which the gradients of several passes are added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// One pass after the other, then over ranks in the order of the fastest algorithm.
-    Free,
-    /// In a balanced binary tree over all passes of all ranks, so that the bits do not depend on how many ranks share
-    /// the passes. The number of passes of a step must be a power of two on each rank, and so must the number of ranks.
-    ///
-    /// It costs memory for one copy of all gradients per level of the tree on a rank, one more pass over them
-    /// for every pass but the first, and restricts the all-reduce to recursive doubling.
-    Tree,
-}
 
 /// The buckets of one rank.
 ///
@@ -145,10 +72,17 @@ pub struct Buckets {
     aside: Option<Parcel<f32>>,
     tree: Option<Tree>,
     has_others: bool,
+    /// Whether gradients stay on their rank.
+    is_local: bool,
+    /// How all-reduces travel.
     way: Way,
+    /// Set if the optimizer is sharded.
+    parts: Option<Parts>,
     /// Whether the parameter has a gradient from an earlier pass of this step.
     is_filled: Vec<bool>,
     flights: Vec<Flight>,
+    /// How long this thread waited for parameters in this step.
+    waited: Duration,
     /// The parameter with the first gradient of this step that is not finite, if a compressor found one.
     not_finite: Option<usize>,
 }
@@ -159,6 +93,8 @@ struct Bucket {
     gradients: Parcel<f32>,
     narrow: Narrow,
     compressor: Option<Compressor>,
+    /// How its gradients travel.
+    way: Way,
     is_back: bool,
 }
 
@@ -167,25 +103,20 @@ impl Buckets {
     ///
     /// # Errors
     /// [`Error::Memory`] if the system has not enough memory; [`Error::Unsupported`] if gradients are to be added in a
-    /// tree and the number of ranks is not a power of two.
+    /// tree and the number of ranks is not a power of two, or if settings contradict [local steps](BucketSettings::local_steps).
     pub fn new(
         comm: &mut Communicator,
         parameters: &[Parameter],
         settings: &BucketSettings,
     ) -> Result<Self, Error> {
-        let ledger = Ledger::new(parameters, settings);
-        let rides_along = settings.wire == Wire::F32;
+        if let Some(why) = settings.conflict() {
+            return Err(Error::Unsupported(why));
+        }
+        let ledger = Ledger::new(parameters, settings, BucketSize::of(comm, settings));
+        let is_local = settings.local_steps.is_some();
+        let rides_along = settings.wire == Wire::F32 && !is_local;
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
         let compressors = compressors(comm, &ledger, settings.wire)?;
-        let buckets =
-            (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
-                Ok(Bucket {
-                    gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
-                    narrow: Narrow::new(comm, settings, bucket, count)?,
-                    compressor,
-                    is_back: true,
-                })
-            });
         let ranks = comm.ranks();
         if settings.order == Order::Tree && !ranks.is_power_of_two() {
             return Err(Error::Unsupported(format!(
@@ -193,17 +124,38 @@ impl Buckets {
                  are {ranks}"
             )));
         }
-        Ok(Self {
+        let way = Way {
+            algorithm: (settings.order == Order::Tree).then_some(IN_TREE),
+            ..Way::all_reduce(settings.overlap.is_beside(comm))
+        };
+        let buckets =
+            (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
+                Ok(Bucket {
+                    gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
+                    narrow: Narrow::new(comm, (settings.wire, settings.f16_scale), bucket, count)?,
+                    compressor,
+                    way,
+                    is_back: true,
+                })
+            });
+        let mut buckets = Self {
             buckets: buckets.collect::<Result<_, Error>>()?,
             aside: if rides_along { None } else { Some(Parcel::new(comm, None, Sums::COUNT)?) },
             tree: (settings.order == Order::Tree).then(Tree::default),
             has_others: ranks > 1,
-            way: Way { is_beside: settings.overlap.is_beside(comm), in_tree: settings.order == Order::Tree },
+            is_local,
+            waited: Duration::ZERO,
+            way,
+            parts: None,
             is_filled: vec![false; parameters.len()],
             flights: Vec::new(),
             not_finite: None,
             ledger,
-        })
+        };
+        if settings.shard_optimizer {
+            buckets.divide(comm);
+        }
+        Ok(buckets)
     }
 
     /// The number of buckets.
@@ -216,6 +168,11 @@ impl Buckets {
         self.buckets.is_empty()
     }
 
+    /// The maximum bytes of gradients in a bucket, and why.
+    pub fn size(&self) -> BucketSize {
+        self.ledger.size
+    }
+
     /// Whether bucket all-reduces overlap the backward pass.
     pub fn is_beside(&self) -> bool {
         self.way.is_beside
@@ -223,13 +180,13 @@ impl Buckets {
 
     /// The method that will all-reduce the largest bucket, and why.
     pub fn ran(&self, comm: &mut Communicator) -> Ran {
-        if self.way.in_tree {
+        if self.way.algorithm == Some(IN_TREE) {
             let why = Why::Usual("the order of additions does not depend on the number of ranks");
             return Ran { method: Method::Algorithm(IN_TREE), why, link: comm.transport() };
         }
         let largest = self.buckets.iter().map(|bucket| bucket.gradients.count()).max().unwrap_or(0);
         let dtype = self.buckets.first().map_or(DType::F32, |bucket| bucket.narrow.dtype());
-        comm.selection(&unisono::Call::all_reduce(dtype, ReduceOp::Sum, largest))
+        comm.selection(&Call::all_reduce(dtype, ReduceOp::Sum, largest))
     }
 
     /// The indices of the parameters in each bucket, in the order in which buckets are launched.
@@ -274,7 +231,8 @@ impl Buckets {
         self.ledger.own.tally
     }
 
-    /// The gradient of a parameter, summed over all ranks. Waits for its bucket.
+    /// The gradient of a parameter, summed over all ranks. Waits for its bucket. If the optimizer is sharded, only
+    /// [this rank's own elements](Buckets::own) are sums.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -327,7 +285,11 @@ impl Buckets {
         }
         let flight = match &mut bucket.narrow {
             Narrow::No => bucket.gradients.land()?,
-            narrow => narrow.land(bucket.gradients.values_mut())?,
+            narrow => {
+                let own =
+                    self.parts.as_ref().filter(|_| bucket.way.is_of_parts()).map(|parts| parts.own(number));
+                narrow.land(bucket.gradients.values_mut(), own)?
+            }
         };
         self.flights.extend(flight);
         bucket.is_back = true;
@@ -364,14 +326,14 @@ impl Buckets {
     /// Launches, in order, all buckets that are full and not yet launched.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         while let Some(full) = self.ledger.full() {
-            if self.has_others {
+            if self.has_others && !self.is_local {
                 let bucket = &mut self.buckets[full];
                 match (&mut bucket.narrow, &bucket.compressor) {
-                    (Narrow::No, None) => bucket.gradients.launch(comm, self.way)?,
+                    (Narrow::No, None) => bucket.gradients.launch(comm, bucket.way)?,
                     (Narrow::No, Some(compressor)) => {
                         bucket.gradients.launch_compressed(comm, self.way.is_beside, compressor)?;
                     }
-                    (narrow, _) => narrow.launch(comm, self.way, bucket.gradients.values())?,
+                    (narrow, _) => narrow.launch(comm, bucket.way, bucket.gradients.values())?,
                 }
                 bucket.is_back = false;
             }
@@ -381,9 +343,22 @@ impl Buckets {
     }
 }
 
-/// How a bucket is all-reduced.
+/// How an array travels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way {
     pub(super) is_beside: bool,
-    pub(super) in_tree: bool,
+    pub(super) operation: Operation,
+    /// If the communicator does not choose.
+    pub(super) algorithm: Option<Algorithm>,
+}
+
+impl Way {
+    pub(super) const fn all_reduce(is_beside: bool) -> Self {
+        Self { is_beside, operation: Operation::AllReduce, algorithm: None }
+    }
+
+    /// Whether each rank gets its own part of the sums alone.
+    fn is_of_parts(self) -> bool {
+        self.operation == Operation::ReduceScatter
+    }
 }

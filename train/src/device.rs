@@ -21,6 +21,12 @@ pub(super) fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<Strin
         BucketSettings { wire: wire @ (Wire::Bf16 | Wire::F16 | Wire::Compressed(_)), .. } => {
             format!("gradients are sent as f32, not as {wire}")
         }
+        BucketSettings { shard_optimizer: true, .. } => {
+            "every rank holds the whole optimizer state, so --shard-optimizer needs --device cpu".to_owned()
+        }
+        BucketSettings { local_steps: Some(_), .. } => {
+            "gradients are averaged, and not parameters, so --local-steps needs --device cpu".to_owned()
+        }
         BucketSettings { overlap: Overlap::InTurn, .. } => {
             "gradients are sent during the backward pass, not in turn".to_owned()
         }
@@ -43,5 +49,7 @@ mod tests {
         assert!(refused(BucketSettings { order: Order::Tree, ..usual() }, false).contains("number of ranks"));
         assert!(refused(BucketSettings { wire: Wire::F16, ..usual() }, false).contains("not as f16"));
         assert!(refused(BucketSettings { overlap: Overlap::InTurn, ..usual() }, false).contains("in turn"));
+        let sharded = refused(BucketSettings { shard_optimizer: true, ..usual() }, false);
+        assert!(sharded.contains("--shard-optimizer needs --device cpu"), "{sharded}");
     }
 }

@@ -21,6 +21,7 @@ mod compare;
 mod device;
 mod error;
 mod feed;
+mod local;
 mod log;
 #[cfg(feature = "candle")]
 pub mod model;
@@ -46,11 +47,14 @@ pub mod tensorboard;
 pub mod trace;
 mod trainer;
 
-pub use buckets::{BucketSettings, Buckets, Filling, Flight, Order, Overlap, Pass, Sums, Wire};
+pub use buckets::{
+    BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Flight, Order, Overlap, Pass, Sums, Wire,
+};
 #[cfg(feature = "candle")]
 pub use device::DeviceKind;
 pub use error::TrainError;
 pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};
+pub use local::{LocalSteps, Outer, UnknownOuter};
 #[cfg(feature = "candle")]
 pub use needs::Needs;
 pub use optimizer::{OptimizerKind, OptimizerSettings};

@@ -5,15 +5,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::buckets::Unsent;
+use super::buckets::{Moment, Unsent, of_rank};
 use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
 use super::replica::{Replica, Tally};
 use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
+use crate::local::Rounds;
 use crate::run::RunSettings;
-use crate::step::Mirror;
-use unisono::Communicator;
+use crate::step::{Mirror, OUTER_VELOCITY};
+use unisono::{Communicator, Rank};
 
 /// The position of a run, and its description.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -118,21 +119,37 @@ impl Resumed {
     ) -> Result<(), TrainError> {
         let names: Vec<_> =
             mirror.replica().parameters().iter().map(|parameter| parameter.name.clone()).collect();
-        let places = mirror.optimizer()?.state().map(|(moment, index, values)| (moment, index, values.len()));
-        let mut state: Vec<(&str, usize, Vec<f32>)> =
-            places.map(|(moment, index, count)| (moment, index, vec![0.0; count])).collect();
-        let filled = match self.arrays.take() {
-            Some((_, saved)) => {
-                let filled = fill(&mut state, &saved, &names).map(|()| unsent(saved, &names));
-                filled.map_err(|error| self.explain(error))
-            }
-            None => Ok(Unsent::default()),
+        let places: Vec<_> = mirror.optimizer()?.state().map(|(moment, index, _)| (moment, index)).collect();
+        let parameters = mirror.replica().parameters();
+        let count = |index: usize| if parameters[index].is_trained { parameters[index].count() } else { 0 };
+        let mut state: Vec<Moment> = places
+            .into_iter()
+            .map(|(moment, index)| (moment.to_owned(), index, vec![0.0; count(index)]))
+            .collect();
+        let is_local = mirror.rounds().is_some();
+        let saved = self.arrays.take().map_or(Vec::new(), |(_, saved)| saved);
+        let filled = match comm.rank() {
+            0 => fill(&mut state, &saved, &names).map_err(|error| self.explain(error)),
+            _ => Ok(()),
         };
-        let unsent = agree(comm, filled)?;
-        for (_, _, values) in &mut state {
-            comm.broadcast(values, 0)?;
+        agree(comm, filled)?;
+        for (moment, index, values) in &mut state {
+            if is_local {
+                let saved_of = |rank| find(&saved, &moment_name(&names[*index], &of_rank(moment, rank))).ok();
+                share(comm, values, saved_of)?;
+            } else {
+                comm.broadcast(values, 0)?;
+            }
+            *values = values[mirror.own(*index)].to_vec();
         }
-        let state = state.iter().map(|(moment, index, values)| (*moment, *index, &values[..]));
+        for (velocity, name) in mirror.rounds().into_iter().flat_map(Rounds::velocities).zip(&names) {
+            if let Ok(saved) = find(&saved, &moment_name(name, OUTER_VELOCITY)) {
+                velocity.copy_from_slice(&saved.values);
+            }
+            comm.broadcast(velocity, 0)?;
+        }
+        let unsent = unsent(saved, &names);
+        let state = state.iter().map(|(moment, index, values)| (&**moment, *index, &values[..]));
         mirror.restore_optimizer(self.progress.updates, state)?;
         mirror.restore_unsent(comm, unsent)
     }
@@ -171,7 +188,7 @@ pub fn load(replica: &mut impl Replica, arrays: &[Tensor]) -> Result<(), TrainEr
     Ok(())
 }
 
-fn fill(state: &mut [(&str, usize, Vec<f32>)], saved: &[Tensor], names: &[String]) -> Result<(), TrainError> {
+fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), TrainError> {
     for (moment, index, values) in state {
         let saved = find(saved, &moment_name(&names[*index], moment))?;
         if saved.values.len() != values.len() {
@@ -182,6 +199,22 @@ fn fill(state: &mut [(&str, usize, Vec<f32>)], saved: &[Tensor], names: &[String
             )));
         }
         values.copy_from_slice(&saved.values);
+    }
+    Ok(())
+}
+
+/// Gives each rank what its own optimizer remembered, or, if the saved run had fewer ranks, what rank 0's did.
+fn share<'a>(
+    comm: &mut Communicator,
+    values: &mut [f32],
+    saved_of: impl Fn(Rank) -> Option<&'a Tensor>,
+) -> Result<(), TrainError> {
+    if comm.rank() != 0 {
+        return Ok(comm.receive(values, 0)?);
+    }
+    for rank in 1..comm.ranks() {
+        let saved = saved_of(rank).filter(|saved| saved.values.len() == values.len());
+        comm.send(saved.map_or(&*values, |saved| &saved.values), rank)?;
     }
     Ok(())
 }
@@ -235,6 +268,26 @@ fn tensors_of(unsent: Unsent, names: &[String]) -> Vec<Tensor> {
     all.into_iter().map(tensor).collect()
 }
 
+/// What rank 0 saves of the state of all ranks; empty on the others.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    moments: Vec<Moment>,
+    unsent: Unsent,
+}
+
+impl Gathered {
+    /// Called by all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::Replica`]; errors of the collectives.
+    pub(super) fn of<R: Replica>(
+        comm: &mut Communicator,
+        mirror: &mut Mirror<R>,
+    ) -> Result<Self, TrainError> {
+        Ok(Self { moments: mirror.moments(comm)?, unsent: mirror.unsent(comm)? })
+    }
+}
+
 /// The arrays to save. Copies them, since the replica may change afterwards.
 ///
 /// # Errors
@@ -242,7 +295,7 @@ fn tensors_of(unsent: Unsent, names: &[String]) -> Vec<Tensor> {
 pub(super) fn snapshot<R: Replica>(
     mirror: &mut Mirror<R>,
     progress: &Progress,
-    unsent: Unsent,
+    gathered: Gathered,
 ) -> Result<Checkpoint<Progress>, TrainError> {
     let mut parameters = Vec::new();
     let replica = mirror.replica();
@@ -254,14 +307,13 @@ pub(super) fn snapshot<R: Replica>(
         parameters.push(Tensor { name, shape, values: copy });
     }
     let names: Vec<_> = parameters.iter().map(|tensor| tensor.name.clone()).collect();
-    let optimizer = mirror.optimizer()?;
-    let updates = optimizer.steps();
-    let moments = optimizer.state().map(|(moment, index, values)| Tensor {
-        name: moment_name(&names[index], moment),
+    let updates = mirror.optimizer()?.steps();
+    let moments = gathered.moments.into_iter().map(|(moment, index, values)| Tensor {
+        name: moment_name(&names[index], &moment),
         shape: vec![values.len()],
-        values: values.to_vec(),
+        values,
     });
-    let optimizer = moments.chain(tensors_of(unsent, &names)).collect();
+    let optimizer = moments.chain(tensors_of(gathered.unsent, &names)).collect();
     let state = Progress { updates, ..progress.clone() };
     Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
 }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::buckets::{BucketSettings, Order, Overlap, Wire};
+use super::buckets::{BucketBytes, BucketSettings, Order, Overlap, Wire};
 use super::device::{self, DeviceKind};
+use super::local::LocalSteps;
 use super::model::{self, ModelKind};
 use super::optimizer::{OptimizerKind, OptimizerSettings};
 use super::rate::{Rate, Schedule};
@@ -72,8 +73,13 @@ pub struct Settings {
     pub wire: Wire,
     /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
-    /// The bucket size in bytes.
-    pub bucket_bytes: usize,
+    /// The size of buckets.
+    pub bucket_bytes: BucketBytes,
+    /// Whether each rank updates its part of the parameters and holds the optimizer state of that part alone
+    /// ([`BucketSettings::shard_optimizer`]).
+    pub shard_optimizer: bool,
+    /// If set, ranks step alone, and average their parameters after so many steps ([`BucketSettings::local_steps`]).
+    pub local_steps: Option<LocalSteps>,
     /// If set, the bits do not depend on the number of ranks: the gradients of this many equal shards of each
     /// step are added in a tree. A power of two, and a multiple of the number of ranks.
     pub world_invariant: Option<usize>,
@@ -136,7 +142,9 @@ impl Settings {
             device: DeviceKind::Auto,
             wire: Wire::F32,
             overlap: Overlap::Auto,
-            bucket_bytes: BucketSettings::default().bucket_bytes,
+            bucket_bytes: BucketBytes::Auto,
+            shard_optimizer: false,
+            local_steps: None,
             world_invariant: None,
             verify_replicas_every: None,
             straggler_every: None,
@@ -313,6 +321,8 @@ impl Settings {
             bucket_bytes: self.bucket_bytes,
             wire: self.wire,
             overlap: self.overlap,
+            shard_optimizer: self.shard_optimizer,
+            local_steps: self.local_steps,
             order: if self.world_invariant.is_some() { Order::Tree } else { Order::Free },
             // The power of two below: f16 then holds the mean over a global batch of the sums.
             f16_scale: (global_batch as f32).log2().floor().exp2().recip(),

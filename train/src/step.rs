@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Instant;
 
 use super::backend::{self, Backend};
-use super::buckets::{BucketSettings, Buckets, Pass, Sums, Unsent};
+use super::buckets::{BucketSettings, Buckets, Moment, Pass, Sums, Unsent};
+use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::Replica;
 use super::share::{Share, StepReport};
@@ -13,6 +15,9 @@ use super::trace::{Lane, Recorder};
 use crate::compare;
 use crate::error::TrainError;
 use unisono::Communicator;
+
+/// The name of the velocity of an outer step, to save it.
+pub(super) const OUTER_VELOCITY: &str = "outer velocity";
 
 /// One rank's replica, kept identical to those of the other ranks by steps that all ranks make together.
 ///
@@ -23,6 +28,8 @@ pub struct Mirror<R> {
     /// The buckets and the optimizer.
     backend: Box<dyn Backend<R>>,
     clip_norm: Option<f64>,
+    /// Set if ranks step alone.
+    rounds: Option<Rounds>,
     /// The indices of parameters that were reported to have no gradient.
     never_put: BTreeSet<usize>,
     recorder: Option<Recorder>,
@@ -47,8 +54,9 @@ impl<R: Replica> Mirror<R> {
             replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
             sent?;
         }
-        let backend = backend::of(comm, &replica, optimizer, buckets)?;
-        Ok(Self { replica, backend, clip_norm, never_put: BTreeSet::new(), recorder: None })
+        let backend = backend::of(comm, &replica, optimizer, buckets, clip_norm.is_some())?;
+        let rounds = buckets.local_steps.map(|local| Rounds::new(local, &mut replica)).transpose()?;
+        Ok(Self { replica, backend, clip_norm, rounds, never_put: BTreeSet::new(), recorder: None })
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
@@ -74,13 +82,27 @@ impl<R: Replica> Mirror<R> {
         let sums = self.backend.sums()?;
         let mut norm = None;
         if goes_on(&sums) && sums.tally.targets > 0.0 {
-            let mut scale = (1.0 / sums.tally.targets) as f32;
-            if let Some(most) = self.clip_norm {
-                let found = self.norm(comm)? * f64::from(scale);
-                scale *= clip_factor(found, most);
-                norm = Some(found);
+            // A rank that steps alone takes the mean over its own targets, if it has any.
+            let targets = if self.rounds.is_some() {
+                self.backend.ledger().own.tally.targets
+            } else {
+                sums.tally.targets
+            };
+            if targets > 0.0 {
+                let mut scale = (1.0 / targets) as f32;
+                if let Some(most) = self.clip_norm {
+                    let found = self.norm(comm)? * f64::from(scale);
+                    scale *= clip_factor(found, most);
+                    norm = Some(found);
+                }
+                self.update(comm, scale, rate as f32)?;
+            } else {
+                // It counts, so that all ranks have made as many.
+                self.backend.begin_update();
             }
-            self.update(comm, scale, rate as f32)?;
+            if self.rounds.as_mut().is_some_and(Rounds::step) {
+                self.end_round(comm)?;
+            }
         }
         self.backend.finish(comm)?;
         let times = self.backend.times(computed - began, computed.elapsed());
@@ -145,17 +167,45 @@ impl<R: Replica> Mirror<R> {
         Ok(squares.sqrt())
     }
 
-    /// Updates all parameters, bucket by bucket as they arrive.
+    /// Updates all parameters, bucket by bucket as they arrive. If the optimizer is sharded, this rank updates its own part of each
+    /// bucket, and gets the others.
     fn update(&mut self, comm: &mut Communicator, scale: f32, rate: f32) -> Result<(), TrainError> {
         self.backend.begin_update();
-        for index in self.trained() {
-            self.land(comm, index)?;
-            let began = Instant::now();
-            self.backend.update(&mut self.replica, index, scale, rate)?;
-            let name = |replica: &R| replica.parameters()[index].name.clone();
-            self.span(Lane::Update, name, began, Instant::now());
+        let members = self.backend.ledger().plan.members.clone();
+        for (bucket, members) in members.iter().enumerate() {
+            for &index in members {
+                self.land(comm, index)?;
+                let began = Instant::now();
+                self.backend.update(&mut self.replica, index, scale, rate)?;
+                let name = |replica: &R| replica.parameters()[index].name.clone();
+                self.span(Lane::Update, name, began, Instant::now());
+            }
+            self.backend.give(comm, bucket)?;
+        }
+        (0..members.len()).try_for_each(|bucket| self.backend.take(&mut self.replica, bucket))
+    }
+
+    /// Ends a round of [local steps](BucketSettings::local_steps), if steps have been made since the last: all ranks then hold
+    /// the same again. The trainer does so at the end of an epoch. Called by all ranks.
+    ///
+    /// # Errors
+    /// Errors of the collectives; [`TrainError::Replica`].
+    pub fn end_round(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+        if let Some(rounds) = self.rounds.as_mut().filter(|rounds| !rounds.is_between()) {
+            self.backend.average(comm, &mut self.replica, rounds)?;
+            rounds.end();
         }
         Ok(())
+    }
+
+    /// Whether all ranks hold the same: always, unless they are in a round of [local steps](BucketSettings::local_steps).
+    pub fn is_between_rounds(&self) -> bool {
+        self.rounds.as_ref().is_none_or(Rounds::is_between)
+    }
+
+    /// The rounds of a rank that steps alone.
+    pub(super) fn rounds(&mut self) -> Option<&mut Rounds> {
+        self.rounds.as_mut()
     }
 
     /// Waits for the gradient of a parameter.
@@ -190,7 +240,15 @@ impl<R: Replica> Mirror<R> {
         &mut self.replica
     }
 
-    /// The optimizer and its state, which is copied to the host if it is on a GPU.
+    /// The elements of a parameter that this rank updates, and whose optimizer state it holds: all, unless the optimizer
+    /// [is sharded](BucketSettings::shard_optimizer); none if it is not trained.
+    pub fn own(&self, index: usize) -> Range<usize> {
+        let parameter = &self.replica.parameters()[index];
+        let trained = if parameter.is_trained { parameter.count() } else { 0 };
+        self.backend.buckets().own(index).unwrap_or(0..trained)
+    }
+
+    /// The optimizer and its state of [this rank's own elements](Mirror::own), which is copied to the host if it is on a GPU.
     ///
     /// # Errors
     /// [`TrainError::Replica`] if the state cannot be copied.
@@ -198,7 +256,7 @@ impl<R: Replica> Mirror<R> {
         self.backend.optimizer()
     }
 
-    /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
+    /// Restores the optimizer's state of [this rank's own elements](Mirror::own) after so many steps: [`Optimizer::restore`].
     ///
     /// # Errors
     /// [`TrainError::OtherRun`] if the state is of another optimizer; [`TrainError::Replica`].
@@ -208,6 +266,21 @@ impl<R: Replica> Mirror<R> {
         state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
     ) -> Result<(), TrainError> {
         self.backend.restore_optimizer(steps, &mut state.into_iter())
+    }
+
+    /// The optimizer's state for all elements, to save it; empty on ranks other than 0. Called by all ranks.
+    pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Moment>, TrainError> {
+        if comm.rank() != 0 && !self.backend.buckets().is_divided() && self.rounds.is_none() {
+            return Ok(Vec::new());
+        }
+        let own = self.backend.optimizer()?.state();
+        let own = own.map(|(name, index, values)| (name.to_owned(), index, values.to_vec())).collect();
+        let mut all = self.backend.buckets().gathered(comm, own)?;
+        if let Some(rounds) = self.rounds.as_mut().filter(|_| comm.rank() == 0) {
+            let velocities = (0..).zip(rounds.velocities());
+            all.extend(velocities.map(|(index, values)| (OUTER_VELOCITY.to_owned(), index, values.clone())));
+        }
+        Ok(all)
     }
 
     /// What compressors have not sent yet, to save it; empty on ranks other than 0. Called by all ranks.

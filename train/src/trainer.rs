@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::buckets::BucketSize;
 use super::checkpoint::{CheckpointError, PassedOver, Store};
 use super::feed::{Feed, OutOfData, Steps};
 use super::replica::{Replica, Tally};
@@ -33,6 +34,10 @@ pub struct Trainer<'a, R: Replica, F> {
     /// On rank 0 only.
     store: Option<Store>,
     saved_at: Instant,
+    /// Whether a checkpoint was due, but ranks stepped alone.
+    is_save_late: bool,
+    /// The step after which replicas were compared last.
+    verified: u64,
     log: Log,
     resumed: Option<Resumed>,
     /// Set once a rank has been asked to stop.
@@ -82,6 +87,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         progress.ranks = comm.ranks();
         let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
         log.record(comm, &mut mirror)?;
+        let verified = progress.step;
         Ok(Self {
             comm,
             mirror,
@@ -91,6 +97,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             progress,
             store,
             saved_at: Instant::now(),
+            is_save_late: false,
+            verified,
             log,
             resumed,
             is_stopping: false,
@@ -121,6 +129,17 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     /// call decides.
     pub fn all_reduce(&mut self) -> Option<Ran> {
         (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.comm))
+    }
+
+    /// The size of buckets, and why; `None` if gradients are reduced on GPUs.
+    pub fn bucket_size(&self) -> Option<BucketSize> {
+        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().size())
+    }
+
+    /// How many buckets there are, and how many of them are reduce-scattered; `None` unless the optimizer is sharded.
+    pub fn sharded(&self) -> Option<(usize, usize)> {
+        let buckets = self.mirror.buckets();
+        buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))
     }
 
     /// The device on which the model computes, and why, if known.
@@ -201,7 +220,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 times: report.times,
             }));
             self.verify()?;
-            self.is_stopping = report.sums.ranks_to_stop > 0.0;
+            // A stop waits for the end of a round, where all ranks hold the same.
+            self.is_stopping = report.sums.ranks_to_stop > 0.0 && self.mirror.is_between_rounds();
             if !self.is_stopping {
                 let saves_since = Instant::now();
                 self.save(report.sums.ranks_to_save > 0.0)?;
@@ -213,6 +233,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             }
         }
         drop(steps);
+        self.mirror.end_round(self.comm)?;
         let samples = |step| self.feed.samples(step).map(|samples| samples as f64);
         let seen = samples(self.progress.step_in_epoch)
             .zip(samples(first))

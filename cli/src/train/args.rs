@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::Choice;
-use unisono::size;
 use unisono_data::{Depth, Source, Threads};
 use unisono_train::checkpoint::When;
 use unisono_train::model::ModelKind;
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{
-    Checkpoints, DeviceKind, Falling, OptimizerKind, OptimizerSettings, Overlap, Settings, Wire,
+    BucketBytes, Checkpoints, DeviceKind, Falling, LocalSteps, OptimizerKind, OptimizerSettings, Outer,
+    Overlap, Settings, Wire,
 };
 
 use crate::Figures;
@@ -128,9 +128,20 @@ struct GradientArgs {
     /// Gradient all-reduce: beside (overlaps the backward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
-    /// Bucket size: bytes of gradients per all-reduce
-    #[arg(long, value_name = "BYTES", default_value = "25M", value_parser = bytes)]
-    bucket_bytes: usize,
+    /// Bucket size: bytes of gradients per all-reduce; auto is 25M on one node, and between nodes the smallest that is
+    /// predicted to be about as cheap
+    #[arg(long, value_name = "BYTES", default_value = "auto")]
+    bucket_bytes: BucketBytes,
+    /// Divide the update and the optimizer state among the ranks, each with its part of the parameters (ZeRO stage 1); the
+    /// result has the same bits
+    #[arg(long)]
+    shard_optimizer: bool,
+    /// Step alone N times, then average parameters: another algorithm, which communicates less (local SGD)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    local_steps: Option<u64>,
+    /// The end of a round, with --local-steps: average, or nesterov:RATE,MOMENTUM (DiLoCo) [default: average]
+    #[arg(long, value_name = "STEP")]
+    outer: Option<Outer>,
     /// Order of additions: whether the result may depend on the number of ranks
     #[arg(long, default_value = "free")]
     order: OrderArg,
@@ -184,10 +195,6 @@ struct StateArgs {
     trace: Option<PathBuf>,
 }
 
-fn bytes(text: &str) -> Result<usize, String> {
-    size::bytes(text).ok_or_else(|| "expected a number of bytes, such as 65536, 64K or 25M".to_owned())
-}
-
 impl DataArgs {
     /// The settings of the data options, with defaults that suit the data and the model.
     fn settings(&self) -> Settings {
@@ -225,6 +232,7 @@ impl Args {
                 data.context.is_some() && !matches!(data.data, Source::Text(_)),
             ),
             ("--augment", "--data images:DIR or tfrecord:FILE_OR_DIR", data.augment && !has_files),
+            ("--outer", "--local-steps N", gradients.outer.is_some() && gradients.local_steps.is_none()),
             ("--shards", "--order world-invariant", gradients.shards.is_some() && is_free),
             ("--nesterov", "--optimizer sgd", learning.nesterov && !is_sgd),
             ("--momentum", "--optimizer sgd", learning.momentum.is_some() && !is_sgd),
@@ -275,6 +283,10 @@ impl Args {
             wire: gradients.wire,
             overlap: gradients.overlap,
             bucket_bytes: gradients.bucket_bytes,
+            shard_optimizer: gradients.shard_optimizer,
+            local_steps: gradients
+                .local_steps
+                .map(|steps| LocalSteps { steps, outer: gradients.outer.unwrap_or(Outer::Average) }),
             world_invariant: (gradients.order == OrderArg::WorldInvariant)
                 .then_some(gradients.shards.unwrap_or(8).into()),
             verify_replicas_every: gradients.verify_replicas_every,

@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+mod buckets;
 mod compressed;
 mod interrupted;
+mod local;
 mod names;
 mod places;
 mod refused;
 mod resumed;
+mod sharded;
 
 use unisono_testing::launch::{self, Ended};
 

@@ -58,13 +58,14 @@ impl Gpu {
         if let Some(why) = refusal(buckets, false) {
             return Err(TrainError::Setting(why));
         }
+        let buckets_on_host = Buckets::new(comm, &[], buckets)?;
         Ok(Some(Self {
             device: device.clone(),
             buckets: DeviceBuckets::new(comm, device.as_cuda_device()?, replica.parameters(), buckets)?,
             optimizer: TensorOptimizer::new(optimizer, values.len()),
             values: values.to_vec(),
-            buckets_on_host: Buckets::new(comm, &[], buckets)?,
-            optimizer_on_host: super::optimizer_of(optimizer, replica.parameters())?,
+            optimizer_on_host: super::optimizer_of(optimizer, replica.parameters(), &buckets_on_host)?,
+            buckets_on_host,
         }))
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Backend, Run, State};
 use crate::buckets::{Buckets, Ledger, Pass, Sums};
 use crate::error::TrainError;
+use crate::local::Rounds;
 use crate::optimizer::{Optimizer, square_sum};
 use crate::replica::Replica;
 use crate::share::Times;
@@ -45,9 +46,62 @@ impl<R: Replica> Backend<R> for Host {
     }
 
     fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError> {
-        let gradient = self.buckets.gradient(index)?;
-        let update = &mut |values: &mut [f32]| self.optimizer.update(index, values, gradient, scale, rate);
+        let Self { buckets, optimizer } = self;
+        let own = buckets.own(index);
+        let gradient = buckets.gradient(index)?;
+        let Some(own) = own else {
+            let update = &mut |values: &mut [f32]| optimizer.update(index, values, gradient, scale, rate);
+            return Ok(replica.with_values(index, update)?);
+        };
+        let updated = &mut buckets.updated(index)[own.clone()];
+        let update = &mut |values: &mut [f32]| {
+            let values = &mut values[own.clone()];
+            optimizer.update(index, values, updated, scale, rate);
+            updated.copy_from_slice(values);
+        };
         Ok(replica.with_values(index, update)?)
+    }
+
+    fn give(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), TrainError> {
+        Ok(self.buckets.give(comm, bucket)?)
+    }
+
+    fn take(&mut self, replica: &mut R, bucket: usize) -> Result<(), TrainError> {
+        if !self.buckets.take(bucket)? {
+            return Ok(());
+        }
+        for index in self.buckets.ledger().plan.members[bucket].clone() {
+            let own = self.buckets.own(index).expect("what is given has parts");
+            let updated = self.buckets.updated(index);
+            replica.with_values(index, &mut |values| {
+                for others in [0..own.start, own.end..values.len()] {
+                    values[others.clone()].copy_from_slice(&updated[others]);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn average(
+        &mut self,
+        comm: &mut Communicator,
+        replica: &mut R,
+        rounds: &mut Rounds,
+    ) -> Result<(), TrainError> {
+        let all = self.buckets.ledger().plan.members.clone();
+        for (bucket, members) in all.into_iter().enumerate() {
+            for &index in &members {
+                let target = self.buckets.updated(index);
+                replica.with_values(index, &mut |values| target.copy_from_slice(values))?;
+            }
+            self.buckets.sum_parameters(comm, bucket)?;
+            for index in members {
+                let sums = &*self.buckets.updated(index);
+                let step = &mut |values: &mut [f32]| rounds.outer_step(index, values, sums, comm.ranks());
+                replica.with_values(index, step)?;
+            }
+        }
+        Ok(())
     }
 
     fn finish(&mut self, _: &mut Communicator) -> Result<(), TrainError> {
@@ -56,9 +110,11 @@ impl<R: Replica> Backend<R> for Host {
 
     fn times(&self, passes: Duration, rest: Duration) -> Times {
         let (hidden, exposed) = self.buckets.hidden_and_exposed();
-        // In turn, buckets travel in the midst of a pass; otherwise they are waited for in the midst of the update.
-        let (during_passes, during_rest) =
-            if self.buckets.is_beside() { (Duration::ZERO, exposed) } else { (exposed, Duration::ZERO) };
+        // In turn, gradients travel in the midst of a pass; otherwise they are waited for in the midst of the update, as updated
+        // parameters always are.
+        let for_parameters = self.buckets.exposed_for_parameters();
+        let during_rest = if self.buckets.is_beside() { exposed } else { for_parameters };
+        let during_passes = exposed - during_rest;
         Times {
             input: Duration::ZERO,
             compute: passes.saturating_sub(during_passes),

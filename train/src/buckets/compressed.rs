@@ -136,7 +136,7 @@ fn leaders(comm: &Communicator) -> Vec<Rank> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buckets::BucketSettings;
+    use crate::buckets::{BucketBytes, BucketSettings};
     use crate::replica::Parameter;
     use unisono::{Topology, Unisono};
 
@@ -145,7 +145,8 @@ mod tests {
         let ended = world.on_threads(nodes.iter().sum(), |mut comm| {
             let parameters = [Parameter::new("weight", [16, 24]), Parameter::new("bias", [5])];
             let wire = "powersgd:1".parse().unwrap();
-            let settings = BucketSettings { wire, bucket_bytes: 64, ..BucketSettings::default() };
+            let settings =
+                BucketSettings { wire, bucket_bytes: BucketBytes::Fixed(64), ..BucketSettings::default() };
             let buckets = Buckets::new(&mut comm, &parameters, &settings).unwrap();
             main(&mut comm, buckets)
         });

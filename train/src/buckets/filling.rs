@@ -1,5 +1,7 @@
 //! A pass that fills the buckets.
 
+use std::time::Duration;
+
 use super::{Buckets, Place, Sums};
 use crate::replica::{Fill, Gradients, Tally};
 use unisono::{Communicator, Error};
@@ -54,6 +56,7 @@ impl<'a> Filling<'a> {
             buckets.is_filled.fill(false);
             buckets.flights.clear();
             buckets.not_finite = None;
+            buckets.waited = Duration::ZERO;
         }
         Self { buckets, comm, failure: None }
     }

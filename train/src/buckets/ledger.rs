@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{BucketSettings, Pass, Place, Plan, Sums};
+use super::{BucketSettings, BucketSize, Pass, Place, Plan, Sums};
 use crate::replica::{Parameter, Tally};
 
 /// Counts what the passes of a step put into one rank's buckets: which gradients are there, which buckets are therefore
@@ -11,6 +11,7 @@ use crate::replica::{Parameter, Tally};
 pub(crate) struct Ledger {
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) plan: Plan,
+    pub(crate) size: BucketSize,
     /// The pass that fills the buckets now.
     pub(crate) pass: Pass,
     /// When the pass was weighed.
@@ -26,12 +27,14 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(parameters: &[Parameter], settings: &BucketSettings) -> Self {
-        let plan = Plan::new(parameters, settings.first_bucket_bytes, settings.bucket_bytes);
+    pub(crate) fn new(parameters: &[Parameter], settings: &BucketSettings, size: BucketSize) -> Self {
+        let first_bytes = settings.first_bucket_bytes.min(size.bytes);
+        let plan = Plan::new(parameters, first_bytes, size.bytes);
         let buckets = plan.counts.len();
         Self {
             parameters: parameters.to_vec(),
             plan,
+            size,
             pass: Pass::ONLY,
             weighed: None,
             own: Sums::default(),

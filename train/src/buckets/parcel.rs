@@ -1,17 +1,17 @@
-//! An array that is either here or in an all-reduce.
+//! An array that is either here or in a collective.
 
 use std::time::{Duration, Instant};
 
-use super::{IN_TREE, Way};
+use super::Way;
 use unisono::compress::Compressor;
-use unisono::{Communicator, Element, Error, ReduceOp, Registered, Request};
+use unisono::{Communicator, Element, Error, Operation, ReduceOp, Registered, Request};
 
-/// The times of an all-reduce in flight.
+/// The times of a bucket in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flight {
     /// The bucket; `None` for the sums besides gradients.
     pub bucket: Option<usize>,
-    /// When its all-reduce began on this rank.
+    /// When its collective began on this rank.
     pub began: Instant,
     /// When it was done.
     pub ended: Instant,
@@ -19,7 +19,7 @@ pub struct Flight {
     pub exposed: Duration,
 }
 
-/// Registered memory that is either here or in an all-reduce.
+/// Registered memory that is either here or in a collective.
 #[derive(Debug)]
 pub(crate) struct Parcel<T: Element> {
     bucket: Option<usize>,
@@ -69,21 +69,29 @@ impl<T: Element> Parcel<T> {
 
     pub(crate) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
         let mut call = comm.call().label(&self.label);
-        if way.in_tree {
-            call = call.algorithm(IN_TREE);
+        if let Some(algorithm) = way.algorithm {
+            call = call.algorithm(algorithm);
         }
         let mut values = self.here.take().expect("the parcel is back");
         if way.is_beside {
-            self.request = Some(call.all_reduce_async(values, ReduceOp::Sum)?);
+            self.request = Some(match way.operation {
+                Operation::ReduceScatter => call.reduce_scatter_async(values, ReduceOp::Sum)?,
+                Operation::AllGather => call.all_gather_async(values)?,
+                _ => call.all_reduce_async(values, ReduceOp::Sum)?,
+            });
         } else {
-            let send = || call.all_reduce(&mut values, ReduceOp::Sum).map(drop);
+            let send = || match way.operation {
+                Operation::ReduceScatter => call.reduce_scatter(&mut values, ReduceOp::Sum).map(drop),
+                Operation::AllGather => call.all_gather(&mut values).map(drop),
+                _ => call.all_reduce(&mut values, ReduceOp::Sum).map(drop),
+            };
             self.flight = Some(timed(self.bucket, send)?);
             self.here = Some(values);
         }
         Ok(())
     }
 
-    /// Waits until the all-reduce is done.
+    /// Waits until the collective is done.
     pub(crate) fn land(&mut self) -> Result<Option<Flight>, Error> {
         if let Some(request) = self.request.take() {
             let waits_since = Instant::now();

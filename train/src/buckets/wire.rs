@@ -1,13 +1,14 @@
 //! The wire format of gradients.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
+use super::Way;
 use super::parcel::{Flight, Parcel};
-use super::{BucketSettings, Way};
 use unisono::compress::Compression;
 use unisono::internals::Codec;
 use unisono::{Communicator, DType, Element, Error};
@@ -66,14 +67,14 @@ pub(super) enum Narrow {
 impl Narrow {
     pub(super) fn new(
         comm: &Communicator,
-        settings: &BucketSettings,
+        (wire, f16_scale): (Wire, f32),
         bucket: usize,
         count: usize,
     ) -> Result<Self, Error> {
-        Ok(match settings.wire {
+        Ok(match wire {
             Wire::F32 | Wire::Compressed(_) => Self::No,
             Wire::Bf16 => Self::Bf16(Encoded::new(comm, bucket, count, 1.0)?),
-            Wire::F16 => Self::F16(Encoded::new(comm, bucket, count, settings.f16_scale)?),
+            Wire::F16 => Self::F16(Encoded::new(comm, bucket, count, f16_scale)?),
         })
     }
 
@@ -99,12 +100,17 @@ impl Narrow {
         }
     }
 
-    /// Waits for the sums and converts them back.
-    pub(super) fn land(&mut self, gradients: &mut [f32]) -> Result<Option<Flight>, Error> {
+    /// Waits for the sums and converts them back: all, or only this part.
+    pub(super) fn land(
+        &mut self,
+        gradients: &mut [f32],
+        part: Option<Range<usize>>,
+    ) -> Result<Option<Flight>, Error> {
+        let part = part.unwrap_or(0..gradients.len());
         match self {
             Self::No => Ok(None),
-            Self::Bf16(encoded) => encoded.land(gradients),
-            Self::F16(encoded) => encoded.land(gradients),
+            Self::Bf16(encoded) => encoded.land(&mut gradients[part.clone()], part),
+            Self::F16(encoded) => encoded.land(&mut gradients[part.clone()], part),
         }
     }
 }
@@ -137,10 +143,11 @@ impl<T: Element> Encoded<T> {
         self.parcel.launch(comm, way)
     }
 
-    fn land(&mut self, gradients: &mut [f32]) -> Result<Option<Flight>, Error> {
+    fn land(&mut self, gradients: &mut [f32], part: Range<usize>) -> Result<Option<Flight>, Error> {
         let flight = self.parcel.land()?;
         if flight.is_some() {
-            for (values, encoded) in gradients.chunks_mut(BLOCK).zip(self.parcel.values().chunks(BLOCK)) {
+            let encoded = &self.parcel.values()[part];
+            for (values, encoded) in gradients.chunks_mut(BLOCK).zip(encoded.chunks(BLOCK)) {
                 (self.codec.decode)(cast_slice_mut(values), cast_slice(encoded));
                 values.iter_mut().for_each(|value| *value /= self.scale);
             }
@@ -164,11 +171,10 @@ mod tests {
                 (Wire::Bf16, &(|value| bf16::from_f32(value).to_f32()) as &dyn Fn(f32) -> f32),
                 (Wire::F16, &|value| f16::from_f32(value / 4096.0).to_f32() * 4096.0),
             ] {
-                let settings = BucketSettings { wire, f16_scale: 1.0 / 4096.0, ..BucketSettings::default() };
-                let mut narrow = Narrow::new(&comm, &settings, 0, COUNT).unwrap();
-                narrow.launch(&mut comm, Way { is_beside: false, in_tree: false }, &gradients).unwrap();
+                let mut narrow = Narrow::new(&comm, (wire, 1.0 / 4096.0), 0, COUNT).unwrap();
+                narrow.launch(&mut comm, Way::all_reduce(false), &gradients).unwrap();
                 let mut landed = vec![0.0; COUNT];
-                assert!(narrow.land(&mut landed).unwrap().is_some());
+                assert!(narrow.land(&mut landed, None).unwrap().is_some());
                 assert!(landed.into_iter().eq(gradients.iter().copied().map(rounded)), "{wire}");
             }
         });

@@ -5,7 +5,7 @@ use std::fmt;
 use candle_core::Device;
 
 use super::{Falling, Settings};
-use crate::buckets::{self, Wire};
+use crate::buckets::{self, BucketBytes, Wire};
 use crate::error::TrainError;
 use crate::model::ModelKind;
 use crate::optimizer::OptimizerKind;
@@ -29,7 +29,11 @@ impl Settings {
         positive("the batch size", self.batch_size)?;
         positive("the global batch", self.global_batch.unwrap_or(1))?;
         positive("the reference batch", self.reference_batch)?;
-        positive("the bytes of a bucket", self.bucket_bytes)?;
+        let bucket = match self.bucket_bytes {
+            BucketBytes::Fixed(bytes) => bytes,
+            BucketBytes::Auto => 1,
+        };
+        positive("the bytes of a bucket", bucket)?;
         positive("the context", self.context)?;
         positive("the size of a hidden layer", self.hidden.iter().flatten().copied().min().unwrap_or(1))?;
         let comparisons = self.verify_replicas_every.unwrap_or(1).min(self.straggler_every.unwrap_or(1));
@@ -64,6 +68,9 @@ impl Settings {
                  with --order world-invariant",
                 self.wire
             ));
+        }
+        if let Some(why) = self.buckets(1).conflict() {
+            return refuse(why);
         }
         if self.optimizer.nesterov && self.optimizer.kind != OptimizerKind::Sgd {
             return refuse(format!(

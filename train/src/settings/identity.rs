@@ -32,6 +32,7 @@ impl Settings {
             "augmentation": self.augments,
             "wire format": self.wire.to_string(),
             "parts of a step": self.world_invariant,
+            "local steps": self.local_steps.map(|local| local.to_string()),
         })
     }
 

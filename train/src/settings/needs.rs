@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Settings;
+use crate::local::Outer;
 use crate::model;
 use crate::needs::{NUMBER, Needs};
 use crate::sampled::EVALUATION_BATCH;
@@ -51,6 +52,13 @@ impl Settings {
         needs.batches = NUMBER * ready + needs.batches.max(NUMBER * measured * size.activations);
         if self.checkpoints.is_some() {
             needs.checkpoint = needs.parameters + needs.optimizer;
+        }
+        if self.local_steps.is_some_and(|local| local.outer != Outer::Average) {
+            // The values at the start of a round, and the velocity.
+            needs.optimizer += 2.0 * needs.parameters;
+        }
+        if self.shard_optimizer {
+            needs.optimizer /= ranks as f64;
         }
         needs
     }

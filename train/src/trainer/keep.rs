@@ -3,14 +3,13 @@
 use std::time::Instant;
 
 use super::Trainer;
-use crate::buckets::Unsent;
 use crate::checkpoint::{CheckpointError, Store};
 use crate::compare;
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::replica::Replica;
 use crate::report::{EpochReport, Stopped, Summary};
-use crate::resume::snapshot;
+use crate::resume::{Gathered, snapshot};
 use crate::trace::Lane;
 use unisono::Error;
 
@@ -18,20 +17,26 @@ use unisono::Error;
 const SAVES: usize = 0;
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
-    /// Compares the replicas, if it is time.
+    /// Compares the replicas, if it is time and ranks are not stepping alone.
     pub(super) fn verify(&mut self) -> Result<(), TrainError> {
+        let step = self.progress.step;
         match self.settings.verify_replicas_every {
-            Some(every) if self.progress.step.is_multiple_of(every) => {
-                compare::replicas(self.comm, self.mirror.replica(), self.progress.step).map(drop)
+            Some(every) if step / every > self.verified / every && self.mirror.is_between_rounds() => {
+                self.verified = step;
+                compare::replicas(self.comm, self.mirror.replica(), step).map(drop)
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides.
-    pub(super) fn is_save_due(&self) -> bool {
+    /// Whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides. While ranks step alone it
+    /// waits for the end of their round.
+    pub(super) fn is_save_due(&mut self) -> bool {
         let (Some(_), Some(kept)) = (&self.store, &self.settings.checkpoints) else { return false };
-        kept.when.due(self.progress.step + 1, self.saved_at.elapsed())
+        let is_due = self.is_save_late || kept.when.due(self.progress.step + 1, self.saved_at.elapsed());
+        let ends_round = self.mirror.rounds().is_none_or(|rounds| rounds.is_last_next());
+        self.is_save_late = is_due && !ends_round;
+        is_due && ends_round
     }
 
     /// Saves a checkpoint, if it is due, on rank 0. The other ranks are informed only if this save, or one started earlier, fails;
@@ -44,9 +49,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Ok(());
         }
         let began = Instant::now();
-        let unsent = self.mirror.unsent(self.comm)?;
+        let gathered = Gathered::of(self.comm, &mut self.mirror)?;
         if let Some(store) = &mut self.store {
-            let copy = snapshot(&mut self.mirror, &self.progress, unsent)?;
+            let copy = snapshot(&mut self.mirror, &self.progress, gathered)?;
             store.save_in_background(copy).map_err(not_saved)?;
             self.saved_at = Instant::now();
             if let Some(recorder) = self.mirror.recorder() {
@@ -59,12 +64,12 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Compares the replicas after the last step, saves it, and informs all ranks that it is complete on disk.
     pub(super) fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
         let hash = compare::replicas(self.comm, self.mirror.replica(), self.progress.step)?;
-        let unsent = match self.settings.checkpoints {
-            Some(_) => self.mirror.unsent(self.comm)?,
-            None => Unsent::default(),
+        let gathered = match self.settings.checkpoints {
+            Some(_) => Gathered::of(self.comm, &mut self.mirror)?,
+            None => Gathered::default(),
         };
         let saved = match self.store.take() {
-            Some(store) => self.save_last(store, unsent),
+            Some(store) => self.save_last(store, gathered),
             None => Ok(()),
         };
         let cause = saved.as_ref().err().map_or(String::new(), ToString::to_string);
@@ -79,8 +84,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         Ok(Summary { last, ranks: self.comm.ranks(), parameters_hash: format!("{hash:016x}"), stopped })
     }
 
-    fn save_last(&mut self, mut store: Store, unsent: Unsent) -> Result<(), TrainError> {
-        let last = snapshot(&mut self.mirror, &self.progress, unsent)?;
+    fn save_last(&mut self, mut store: Store, gathered: Gathered) -> Result<(), TrainError> {
+        let last = snapshot(&mut self.mirror, &self.progress, gathered)?;
         store.save(last).map(drop).map_err(not_saved)
     }
 }

@@ -2,13 +2,15 @@
 
 use unisono::DType;
 use unisono_train::{
-    BucketSettings, Fill, Gradients, Mirror, OptimizerSettings, Order, Overlap, Share, Shares, Tally,
-    TrainError, Wire,
+    BucketBytes, BucketSettings, Fill, Gradients, Mirror, OptimizerSettings, Order, Overlap, Share, Shares,
+    Tally, TrainError, Wire,
 };
 
 mod compressed;
 mod line;
+mod local;
 mod ranks;
+mod sharded;
 mod stop;
 mod trainer;
 
@@ -73,7 +75,7 @@ fn buckets_of_any_size_beside_or_in_turn_give_the_same_bits() {
             let settings = BucketSettings {
                 overlap,
                 first_bucket_bytes: bytes,
-                bucket_bytes: bytes,
+                bucket_bytes: BucketBytes::Fixed(bytes),
                 ..BucketSettings::default()
             };
             assert_eq!(trained(3, &settings, None, |shares| shares), usual, "{overlap} {bytes}");

@@ -124,6 +124,19 @@ pub(crate) fn stoppable_run(
     fails_after: usize,
     after_step: impl Fn(usize, &Stop),
 ) -> Result<(Summary, Vec<EpochReport>), String> {
+    let buckets = BucketSettings { order: Order::Tree, ..BucketSettings::default() };
+    run_with(comm, buckets, directory, resumes, fails_after, after_step)
+}
+
+/// The same, with these buckets.
+pub(crate) fn run_with(
+    comm: &mut Communicator,
+    buckets: BucketSettings,
+    directory: Option<&Path>,
+    resumes: bool,
+    fails_after: usize,
+    after_step: impl Fn(usize, &Stop),
+) -> Result<(Summary, Vec<EpochReport>), String> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let resumed = directory.filter(|_| resumes).and_then(|place| Resumed::find(comm, place).unwrap());
     let shares = Shares { rank, ranks, global_batch: 12, micro_batch: 3, fixed_passes: Some(4) };
@@ -134,12 +147,8 @@ pub(crate) fn stoppable_run(
         when: When { every_steps: Some(4), every: None },
     });
     let stop = Stop::default();
-    let settings = RunSettings {
-        checkpoints,
-        stop: stop.clone(),
-        buckets: BucketSettings { order: Order::Tree, ..BucketSettings::default() },
-        ..run_settings(3, OutOfData::Error)
-    };
+    let settings =
+        RunSettings { checkpoints, stop: stop.clone(), buckets, ..run_settings(3, OutOfData::Error) };
     let mut reports = Vec::new();
     let feed = Shared { shares, steps_left: fails_after };
     let trainer =

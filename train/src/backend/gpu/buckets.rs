@@ -10,7 +10,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, Device, Storage, Tensor, bail};
 use unisono::cudarc::driver::{CudaSlice, CudaStream, DriverError};
 
-use crate::buckets::{BucketSettings, Ledger, Parcel, Pass, Place, Sums, Way};
+use crate::buckets::{BucketSettings, BucketSize, Ledger, Parcel, Pass, Place, Sums, Way};
 use crate::error::TrainError;
 use crate::replica::{Fill, Gradients, Parameter, Tally};
 use unisono::{Communicator, DeviceRequest, Error, ReduceOp};
@@ -61,7 +61,7 @@ impl DeviceBuckets {
                 comm.rank()
             )));
         }
-        let ledger = Ledger::new(parameters, settings);
+        let ledger = Ledger::new(parameters, settings, BucketSize::usual_of(settings));
         let mut buckets = Vec::new();
         for &count in &ledger.plan.counts {
             let memory = comm.alloc_device::<f32>(count)?;
@@ -165,7 +165,7 @@ impl DeviceBuckets {
     fn send_sums(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         self.ledger.own.write(self.aside.values_mut());
         if self.has_others {
-            self.aside.launch(comm, Way { is_beside: true, in_tree: false })?;
+            self.aside.launch(comm, Way::all_reduce(true))?;
         }
         Ok(())
     }

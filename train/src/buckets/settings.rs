@@ -1,0 +1,177 @@
+//! How gradients are bucketed and sent.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::Wire;
+use crate::local::LocalSteps;
+use unisono::{Communicator, size};
+
+/// How gradients are bucketed and sent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BucketSettings {
+    /// The maximum bytes of gradients in the first bucket, unless it holds a single gradient, or those of every other bucket are fewer.
+    pub first_bucket_bytes: usize,
+    /// The same for every other bucket.
+    pub bucket_bytes: BucketBytes,
+    /// The wire format of gradients.
+    pub wire: Wire,
+    /// Whether bucket all-reduces overlap the backward pass.
+    pub overlap: Overlap,
+    /// The order in which the gradients of several passes are added.
+    pub order: Order,
+    /// The scale of gradients on the wire as `f16`, whose greatest value is 65504: a power of
+    /// two, the same on all ranks.
+    pub f16_scale: f32,
+    /// Whether each rank updates only [its own part](crate::Buckets::own) of every bucket, and holds the optimizer state of that part
+    /// alone. Gradients are then reduce-scattered, and updated parameters all-gathered; the bits stay the same.
+    pub shard_optimizer: bool,
+    /// If set, gradients stay on their rank, and parameters are averaged after so many steps: another algorithm.
+    pub local_steps: Option<LocalSteps>,
+}
+
+impl Default for BucketSettings {
+    fn default() -> Self {
+        Self {
+            first_bucket_bytes: 1 << 20,
+            bucket_bytes: BucketBytes::Auto,
+            wire: Wire::F32,
+            overlap: Overlap::Auto,
+            order: Order::Free,
+            f16_scale: 1.0,
+            shard_optimizer: false,
+            local_steps: None,
+        }
+    }
+}
+
+impl BucketSettings {
+    /// Why these settings contradict each other, if they do: for ranks that step alone.
+    pub(crate) fn conflict(&self) -> Option<String> {
+        let local = self.local_steps?;
+        let why = match self {
+            _ if local.steps == 0 => "the number of local steps is 0: it must be at least 1".to_owned(),
+            Self { wire: Wire::F32, shard_optimizer: false, order: Order::Free, .. } => return None,
+            Self { shard_optimizer: true, .. } => {
+                "with --local-steps every rank updates its whole replica: remove \
+                                                   --shard-optimizer, or --local-steps"
+                    .to_owned()
+            }
+            Self { order: Order::Tree, .. } => {
+                "with --local-steps the result depends on the number of ranks: remove \
+                                                --order world-invariant, or --local-steps"
+                    .to_owned()
+            }
+            Self { wire, .. } => format!(
+                "with --local-steps no gradient is sent, and parameters are averaged as f32: remove --wire {wire}, or \
+                 --local-steps"
+            ),
+        };
+        Some(why)
+    }
+}
+
+/// The maximum bytes of gradients in a bucket.
+///
+/// ```
+/// use unisono_train::BucketBytes;
+///
+/// assert_eq!("4M".parse(), Ok(BucketBytes::Fixed(4 << 20)));
+/// assert_eq!("auto".parse(), Ok(BucketBytes::default()));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BucketBytes {
+    /// Where buckets overlap the backward pass between nodes, the smallest size that, by the cost model, costs at most a
+    /// twentieth more a byte than a very large one; elsewhere 25 MiB.
+    #[default]
+    Auto,
+    /// This many.
+    Fixed(usize),
+}
+
+/// The text is no size of a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected a number of bytes, such as 65536, 64K or 25M, or auto")]
+pub struct NoBucketBytes;
+
+impl FromStr for BucketBytes {
+    type Err = NoBucketBytes;
+
+    fn from_str(text: &str) -> Result<Self, NoBucketBytes> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => size::bytes(text).map(Self::Fixed).ok_or(NoBucketBytes),
+        }
+    }
+}
+
+impl fmt::Display for BucketBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Fixed(bytes) => f.pad(&size::text(*bytes)),
+        }
+    }
+}
+
+/// Whether bucket all-reduces overlap the backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overlap {
+    /// Overlap between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and
+    /// add themselves, on the cores that compute.
+    Auto,
+    /// On the communication thread.
+    Beside,
+    /// On the compute thread, which waits.
+    InTurn,
+}
+
+unisono_collectives::named!(Overlap, "way to overlap");
+
+impl Overlap {
+    /// All variants.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Beside, Self::InTurn];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Beside => "beside",
+            Self::InTurn => "in-turn",
+        }
+    }
+
+    pub(super) fn is_beside(self, comm: &Communicator) -> bool {
+        match self {
+            Self::Auto => comm.topology().nodes() > 1,
+            Self::Beside => true,
+            Self::InTurn => false,
+        }
+    }
+}
+
+/// The order in which the gradients of several passes are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// One pass after the other, then over ranks in the order of the fastest algorithm.
+    Free,
+    /// In a balanced binary tree over all passes of all ranks, so that the bits do not depend on how many ranks share
+    /// the passes. The number of passes of a step must be a power of two on each rank, and so must the number of ranks.
+    ///
+    /// It costs memory for one copy of all gradients per level of the tree on a rank, one more pass over them
+    /// for every pass but the first, and restricts the all-reduce to recursive doubling.
+    Tree,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_they_are_written() {
+        for text in ["auto", "25M", "77"] {
+            assert_eq!(text.parse::<BucketBytes>().unwrap().to_string(), text);
+        }
+        assert!("large".parse::<BucketBytes>().unwrap_err().to_string().contains("or auto"));
+    }
+}

@@ -1,0 +1,135 @@
+//! The size of buckets.
+//!
+//! A bucket can travel once all of its gradients are known. So while a backward pass goes on, small buckets hide more of their time
+//! than large ones; but each costs at least the latency of an all-reduce.
+
+use std::fmt;
+
+use super::Wire;
+use super::settings::{BucketBytes, BucketSettings};
+use unisono::{Call, Choice, Communicator, DType, ReduceOp, Why, size};
+
+/// A size of buckets, and why it was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketSize {
+    /// The maximum bytes of gradients in a bucket.
+    pub bytes: usize,
+    /// The reason.
+    pub why: &'static str,
+}
+
+impl fmt::Display for BucketSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", size::text(self.bytes), self.why)
+    }
+}
+
+/// Where large buckets delay nothing; as in PyTorch.
+const USUAL: usize = 25 << 20;
+/// An array so large that its latency does not count.
+const VERY_LARGE: usize = 64 << 20;
+/// How much more a byte may cost than in a very large bucket.
+const DEARER: f64 = 1.05;
+
+impl BucketSize {
+    /// The size of these settings. All ranks call it, and get the same.
+    pub(crate) fn of(comm: &mut Communicator, settings: &BucketSettings) -> Self {
+        match settings.bucket_bytes {
+            BucketBytes::Fixed(bytes) => Self { bytes, why: "it was asked for" },
+            BucketBytes::Auto if comm.topology().nodes() == 1 => Self::usual("all ranks share a node"),
+            BucketBytes::Auto if !settings.overlap.is_beside(comm) => {
+                Self::usual("no bucket overlaps the backward pass")
+            }
+            BucketBytes::Auto => match settings.wire {
+                Wire::F32 => Self::priced(comm, DType::F32),
+                Wire::Bf16 => Self::priced(comm, DType::BF16),
+                Wire::F16 => Self::priced(comm, DType::F16),
+                Wire::Compressed(_) => Self::usual("compressed gradients take few bytes, and many messages"),
+            },
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    /// The size of buckets of a GPU, or anything else that the cost model does not price.
+    pub(crate) fn usual_of(settings: &BucketSettings) -> Self {
+        match settings.bucket_bytes {
+            BucketBytes::Auto => Self::usual("the cost model does not price them"),
+            BucketBytes::Fixed(bytes) => Self { bytes, why: "it was asked for" },
+        }
+    }
+
+    fn usual(why: &'static str) -> Self {
+        Self { bytes: USUAL, why }
+    }
+
+    /// The smallest power of two that costs little more a byte than a very large bucket.
+    fn priced(comm: &mut Communicator, dtype: DType) -> Self {
+        let Some(least) = price(comm, dtype, VERY_LARGE) else {
+            return Self::usual("the world is too large to be priced");
+        };
+        let sizes = (16..).map(|bits| 1 << bits).take_while(|&bytes| bytes < USUAL);
+        let mut cheap =
+            sizes.filter(|&bytes| price(comm, dtype, bytes).is_some_and(|price| price <= DEARER * least));
+        match cheap.next() {
+            Some(bytes) => Self { bytes, why: "predicted to cost at most 5 % more a byte than 64M" },
+            None => Self::usual("smaller ones are predicted to cost over 5 % more a byte than 64M"),
+        }
+    }
+}
+
+/// The time that a byte of gradients takes in an all-reduce of so many by the fastest algorithm, in microseconds.
+fn price(comm: &mut Communicator, dtype: DType, bytes: usize) -> Option<f64> {
+    let all_reduce = Call::all_reduce(dtype, ReduceOp::Sum, bytes / size_of::<f32>());
+    match comm.call().algorithm(Choice::Auto).selection(&all_reduce).why {
+        Why::Predicted { time_us, .. } => Some(time_us / bytes as f64),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono::{Topology, Unisono};
+
+    use super::*;
+    use crate::buckets::Overlap;
+
+    /// The size on every rank, which must be the same.
+    fn size(nodes: &[usize], settings: &BucketSettings) -> BucketSize {
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+        let sizes =
+            world.on_threads(nodes.iter().sum(), |mut comm| BucketSize::of(&mut comm, settings)).unwrap();
+        assert!(sizes.iter().all(|size| *size == sizes[0]), "{sizes:?}");
+        sizes[0]
+    }
+
+    #[test]
+    fn buckets_between_nodes_are_as_small_as_is_cheap() {
+        let auto = BucketSettings::default;
+        for nodes in [&[1, 1][..], &[1, 1, 1], &[2, 2], &[3, 1]] {
+            let BucketSize { bytes, why } = size(nodes, &auto());
+            assert!(
+                (128 << 10..=8 << 20).contains(&bytes) && why.contains("5 %"),
+                "{nodes:?}: {bytes} {why}"
+            );
+            let half = BucketSettings { wire: Wire::Bf16, ..auto() };
+            assert!(size(nodes, &half).bytes >= bytes, "fewer bytes on the wire, and the same latency");
+        }
+    }
+
+    #[test]
+    fn elsewhere_they_are_large() {
+        let auto = BucketSettings::default;
+        let in_turn = BucketSettings { overlap: Overlap::InTurn, ..auto() };
+        let compressed = BucketSettings { wire: "int8".parse().unwrap(), ..auto() };
+        for (nodes, settings, why) in [
+            (&[3][..], auto(), "share a node"),
+            (&[1, 1], in_turn, "overlaps"),
+            (&[1, 1], compressed, "compressed"),
+        ] {
+            let size = size(nodes, &settings);
+            assert!(size.bytes == USUAL && size.why.contains(why), "{size}");
+        }
+        let fixed = BucketSettings { bucket_bytes: BucketBytes::Fixed(77), ..auto() };
+        assert_eq!(size(&[1, 1], &fixed).to_string(), "77: it was asked for");
+    }
+}
