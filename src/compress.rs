@@ -18,11 +18,13 @@ use crate::kernels::ReduceOp;
 use crate::kernels::quantized::{Int4, Int8, OneBit};
 use crate::request::Request;
 
+mod exchanges;
 mod power_sgd;
 mod quantized;
 mod threshold;
 mod top_k;
 
+pub use exchanges::Exchange;
 use power_sgd::PowerSgd;
 use quantized::Quantized;
 use threshold::Threshold;
