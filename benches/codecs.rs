@@ -8,7 +8,7 @@ use criterion::measurement::WallTime;
 use criterion::{Bencher, BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use unisono::DType;
-use unisono::internals::{Codec, int8, low_rank, sparse};
+use unisono::internals::{Codec, low_rank, quantized, sparse};
 
 /// One that stays in the caches of a core, and one that goes through memory.
 const SIZES_BYTES: [(usize, &str); 2] = [(32 << 10, "32 KiB"), (16 << 20, "16 MiB")];
@@ -47,19 +47,27 @@ fn encode(
     });
 }
 
-fn eight_bits(criterion: &mut Criterion) {
+fn few_bits(criterion: &mut Criterion) {
+    few_bits_by::<quantized::Int8>(criterion, "int8");
+    few_bits_by::<quantized::Int4>(criterion, "int4");
+    few_bits_by::<quantized::OneBit>(criterion, "onebit");
+}
+
+fn few_bits_by<C: quantized::Code>(criterion: &mut Criterion, code: &str) {
     for (size_bytes, name) in SIZES_BYTES {
         let mut group = group(criterion, name, size_bytes);
         let gradients = gradients(size_bytes / size_of::<f32>());
         let mut values = gradients.clone();
-        let mut encoded = vec![0; int8::encoded_bytes(values.len())];
-        group.bench_function("int8/encode", |bencher| {
-            encode(bencher, &gradients, &mut values, |values| int8::encode(values, &mut encoded));
+        let mut encoded = vec![0; quantized::encoded_bytes::<C>(values.len())];
+        group.bench_function(format!("{code}/encode"), |bencher| {
+            encode(bencher, &gradients, &mut values, |values| quantized::encode::<C>(values, &mut encoded));
         });
-        group.bench_function("int8/decode", |bencher| bencher.iter(|| int8::decode(&mut values, &encoded)));
+        group.bench_function(format!("{code}/decode"), |bencher| {
+            bencher.iter(|| quantized::decode::<C>(&mut values, &encoded));
+        });
         values.fill(0.0);
-        group.bench_function("int8/decode, add", |bencher| {
-            bencher.iter(|| int8::decode_add(&mut values, &encoded));
+        group.bench_function(format!("{code}/decode, add"), |bencher| {
+            bencher.iter(|| quantized::decode_add::<C>(&mut values, &encoded));
         });
     }
 }
@@ -73,6 +81,15 @@ fn largest(criterion: &mut Criterion) {
         group.bench_function("sparse/encode 1 %", |bencher| {
             encode(bencher, &gradients, &mut values, |values| {
                 sparse::encode(values, gradients.len() / 100, &mut pairs)
+            });
+        });
+        // About as many of them.
+        let least = 2e-3;
+        group.bench_function("sparse/count and encode from a threshold", |bencher| {
+            encode(bencher, &gradients, &mut values, |values| {
+                std::hint::black_box(sparse::count_from(values, least));
+                sparse::encode_from(values, least, &mut pairs);
+                Ok(())
             });
         });
         group.bench_function("sparse/decode, add 1 %", |bencher| {
@@ -118,5 +135,5 @@ fn half_precision(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, eight_bits, largest, products, half_precision);
+criterion_group!(benches, few_bits, largest, products, half_precision);
 criterion_main!(benches);

@@ -8,21 +8,26 @@
 //! other gradient compression schemes", ICML 2019.
 
 use std::fmt;
-use std::ops::DerefMut;
+use std::ops::{DerefMut, Range};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
+use crate::kernels::quantized::{Int4, Int8, OneBit};
 use crate::request::Request;
 
-mod int8;
+mod exchanges;
 mod power_sgd;
+mod quantized;
+mod threshold;
 mod top_k;
 
-use int8::Int8;
+pub use exchanges::Exchange;
 use power_sgd::PowerSgd;
+use quantized::Quantized;
+use threshold::Threshold;
 use top_k::TopK;
 
 /// How gradients are encoded between nodes.
@@ -30,10 +35,25 @@ use top_k::TopK;
 pub enum Compression {
     /// Eight bits an element, and a scale for every 256 elements.
     Int8,
+    /// Four bits an element, and a scale for every 256 elements.
+    Int4,
+    /// The sign of an element, and for every 256 elements the mean of those above zero and of those below.
+    ///
+    /// Source: Seide et al., as above.
+    OneBit,
     /// The elements with the largest magnitudes alone.
     TopK {
         /// How many of the elements, above 0 and at most 1.
         fraction: f64,
+    },
+    /// The elements with magnitudes from a threshold on; all of them where that is less to send.
+    ///
+    /// Source: Strom, "Scalable distributed DNN training using commodity GPU cloud computing", Interspeech 2015, which sends them as
+    /// their signs; Dryden, Moon, Jacobs and Van Essen, "Communication quantization for data-parallel training of deep neural
+    /// networks", MLHPC 2016.
+    Threshold {
+        /// The least magnitude that is sent, of a node's sum and what it has not sent yet; finite, and above 0.
+        least: f32,
     },
     /// Matrices as products of two thin ones. Vectors, and matrices of which that would not save half, travel as they are.
     ///
@@ -55,14 +75,18 @@ const MOST_RANK: usize = 64;
 
 impl Compression {
     /// The names on the command line.
-    pub const NAMES: &str = "int8, topk:FRACTION (above 0, at most 1) and powersgd:RANK (from 1 to 64)";
+    pub const NAMES: &str = "int8, int4, onebit, topk:FRACTION (above 0, at most 1), threshold:MAGNITUDE (above 0) and \
+                             powersgd:RANK (from 1 to 64)";
 }
 
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Int8 => f.pad("int8"),
+            Self::Int4 => f.pad("int4"),
+            Self::OneBit => f.pad("onebit"),
             Self::TopK { fraction } => f.pad(&format!("topk:{fraction}")),
+            Self::Threshold { least } => f.pad(&format!("threshold:{least}")),
             Self::PowerSgd { rank } => f.pad(&format!("powersgd:{rank}")),
         }
     }
@@ -75,9 +99,15 @@ impl FromStr for Compression {
         let (name, value) = text.split_once(':').unwrap_or((text, ""));
         let found = match name {
             "int8" if text == name => Some(Self::Int8),
+            "int4" if text == name => Some(Self::Int4),
+            "onebit" if text == name => Some(Self::OneBit),
             "topk" => {
                 let fraction = value.parse().ok().filter(|&fraction| fraction > 0.0 && fraction <= 1.0);
                 fraction.map(|fraction| Self::TopK { fraction })
+            }
+            "threshold" => {
+                let least = value.parse().ok().filter(|&least: &f32| least > 0.0 && least.is_finite());
+                least.map(|least| Self::Threshold { least })
             }
             "powersgd" => {
                 let rank = value.parse().ok().filter(|rank| (1..=MOST_RANK).contains(rank));
@@ -156,6 +186,8 @@ struct State {
     encoder: Box<dyn Encoder>,
     /// What this rank has not sent yet: an element for each of the array's. Zeros on ranks that are not leaders.
     residual: Vec<f32>,
+    /// Elements that mean nothing.
+    padding: Vec<Range<usize>>,
     /// Whether the residual was restored, and not used since.
     is_restored: bool,
     /// Whether the last values were finite.
@@ -185,12 +217,35 @@ impl Compressor {
     pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let encoder: Box<dyn Encoder> = match compression {
-            Compression::Int8 => Box::new(Int8::default()),
+            Compression::Int8 => Box::new(Quantized::<Int8>::new()),
+            Compression::Int4 => Box::new(Quantized::<Int4>::new()),
+            Compression::OneBit => Box::new(Quantized::<OneBit>::new()),
             Compression::TopK { fraction } => Box::new(TopK::new(fraction)),
+            Compression::Threshold { least } => Box::new(Threshold::new(least)),
             Compression::PowerSgd { rank } => Box::new(PowerSgd::new(rank, shapes)),
         };
-        let state = State { encoder, residual: vec![0.0; count], is_restored: false, is_finite: true };
+        let state = State {
+            encoder,
+            residual: vec![0.0; count],
+            padding: Vec::new(),
+            is_restored: false,
+            is_finite: true,
+        };
         Self { levels: levels.clone(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// With elements between tensors that mean nothing. They are zeros in what all ranks pass, and stay zeros, whatever an encoding makes
+    /// of zeros.
+    ///
+    /// # Panics
+    /// If a range is not within the array.
+    #[must_use]
+    pub fn with_padding(self, padding: Vec<Range<usize>>) -> Self {
+        let mut state = lock(&self.state);
+        assert!(padding.iter().all(|range| range.end <= state.residual.len()), "padding within the array");
+        state.padding = padding;
+        drop(state);
+        self
     }
 
     /// Leaves the sum of all ranks' values on every rank. All ranks call it.
@@ -233,14 +288,21 @@ impl Compressor {
     }
 
     fn run(&self, levels: &Mutex<Groups>, values: &mut [f32]) -> Result<()> {
-        let State { encoder, residual, is_finite, .. } = &mut *lock(&self.state);
+        let State { encoder, residual, padding, is_finite, .. } = &mut *lock(&self.state);
         assert_eq!(values.len(), residual.len(), "an array of the size of the shapes");
+        if values.is_empty() {
+            return Ok(());
+        }
         let Groups { node, leaders } = &mut *lock(levels);
         if let Some(node) = node {
             node.reduce(values, ReduceOp::Sum, 0)?;
         }
         if let Some(leaders) = leaders {
             *is_finite = encoder.all_reduce(leaders, values, residual)?;
+            for range in padding {
+                values[range.clone()].fill(0.0);
+                residual[range.clone()].fill(0.0);
+            }
         }
         if let Some(node) = node {
             node.broadcast(values, 0)?;

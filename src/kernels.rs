@@ -12,7 +12,6 @@ mod accumulator;
 mod codec;
 mod fused;
 mod halves;
-pub mod int8;
 #[allow(unsafe_code, reason = "instructions that not every processor has")]
 mod lanes;
 #[allow(unsafe_code, reason = "functions of instructions that not every processor has")]
@@ -20,6 +19,7 @@ mod level;
 pub mod low_rank;
 mod number;
 mod passes;
+pub mod quantized;
 pub mod sparse;
 
 pub use accumulator::Accumulator;

@@ -97,7 +97,7 @@ pub mod internals {
     #[cfg(feature = "nccl")]
     pub use crate::bench::parts::{Alone, Way, copy_in_segments, nccl_all_reduce};
     pub use crate::kernels::{
-        Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, int8, joint, kernel, low_rank, sparse,
+        Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel, low_rank, quantized, sparse,
     };
     pub use crate::system::{AvailableMemory, host, text};
 }

@@ -102,8 +102,8 @@ enum Command {
     Verify(verify::Args),
     /// Measure this machine to tune the cost model behind `auto`
     Tune(tune::Args),
-    /// Predict all-reduce times on a cluster
-    Simulate(simulate::Args),
+    /// Predict all-reduce times, or training steps, on a cluster
+    Simulate(Box<simulate::Args>),
     /// Run a training command and restart it when it fails
     Supervise(supervise::Args),
 }

@@ -1,59 +1,77 @@
-//! `unisono simulate`: predicts all-reduce times on a cluster.
+//! `unisono simulate`: predicts times on a cluster that you do not have.
 
-use clap::{Args as ClapArgs, ValueEnum};
-use serde::Serialize;
-use unisono::size::bytes;
-use unisono::{Algorithm, Operation, Topology};
-use unisono_collectives::clock::{self, Unpredictable};
+use std::fs;
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Subcommand};
+use unisono::tuning::{self, Tuning};
+use unisono::{Memory, Topology};
 use unisono_collectives::model::{Link, Machine};
 
-use super::algorithms::{Algorithms, algorithms};
 use super::values::whole;
 use super::{Failure, speaks};
 
+mod all_reduce;
+mod model;
+mod price;
+mod step;
+
 /// What to simulate, and on which cluster.
 #[derive(Debug, ClapArgs)]
+#[group(skip)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
-    /// Algorithms, comma-separated, or all
-    #[arg(value_delimiter = ',', required = true, value_parser = algorithms())]
-    algorithm: Vec<Algorithms>,
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    all_reduce: Option<all_reduce::Args>,
+    #[command(flatten)]
+    cluster: Option<Cluster>,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Predict a data-parallel training step, all-reduces and backward pass together
+    ///
+    /// What is assumed: all ranks compute as fast as one alone, and all-reduces take nothing from what computes beside them. A backward
+    /// pass reaches its gradients in proportion to their number, those of the last layer first. One bucket is on its way at a time, in the
+    /// order in which they are full.
+    Step(step::Args),
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    if !speaks() {
+        return Ok(());
+    }
+    match (&args.what, args.all_reduce.as_ref().zip(args.cluster.as_ref())) {
+        (Some(What::Step(args)), _) => step::run(args),
+        (None, Some((args, cluster))) => all_reduce::run(args, cluster),
+        (None, None) => unreachable!("the command line has one of them"),
+    }
+}
+
+/// The cluster.
+#[derive(Debug, ClapArgs)]
+struct Cluster {
     /// Number of nodes
     #[arg(long, value_name = "M", value_parser = whole(1, MOST_RANKS))]
     nodes: u64,
     /// Number of ranks per node
     #[arg(long, value_name = "L", value_parser = whole(1, MOST_RANKS))]
     ranks_per_node: u64,
-    /// Size of the f32 array in bytes; the suffixes K, M and G mean 2^10, 2^20 and 2^30
-    #[arg(long, value_name = "S", value_parser = size)]
-    bytes: usize,
     /// Latency and bandwidth of messages within a node [default: of a two-core machine]
     #[arg(long, value_name = "ALPHA_US,GB_PER_S", value_parser = link)]
     intra: Option<Link>,
     /// Latency and bandwidth of messages between nodes; the ranks of a node share one port of this bandwidth
     #[arg(long, value_name = "ALPHA_US,GB_PER_S", value_parser = link)]
     inter: Option<Link>,
-    /// Output format
-    #[arg(long, default_value = "table")]
-    format: Format,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Aligned columns, fastest first
-    Table,
-    /// One JSON object per line
-    Json,
+    /// Constants measured by `unisono tune`, instead of the defaults
+    #[arg(long, value_name = "FILE")]
+    tuning: Option<PathBuf>,
 }
 
 /// With more ranks, the steps of a single rank's ring no longer fit into a cache, and the simulation takes minutes.
 const MOST_RANKS: u64 = 1 << 15;
-const ELEMENT_SIZE_BYTES: usize = size_of::<f32>();
-
-fn size(text: &str) -> Result<usize, String> {
-    // The bytes of a whole world stay far below overflow.
-    let size_bytes = bytes(text).filter(|size_bytes| (1..=1 << 40).contains(size_bytes));
-    size_bytes.ok_or_else(|| "expected 1 to 1024G bytes, such as 100M".to_owned())
-}
 
 fn link(text: &str) -> Result<Link, String> {
     let numbers = text.split_once(',').map(|(alpha, rate)| (alpha.parse(), rate.parse()));
@@ -63,121 +81,39 @@ fn link(text: &str) -> Result<Link, String> {
     Link::uniform(alpha_us, gb_per_s).map_err(|error| error.to_string())
 }
 
-/// The prediction for one algorithm.
-#[derive(Debug, Serialize)]
-struct Row {
-    algorithm: &'static str,
-    nodes: usize,
-    ranks_per_node: usize,
-    ranks: usize,
-    bytes: usize,
-    /// Of the rank that has most. Null, like all fields below, if there is no prediction.
-    steps: Option<usize>,
-    messages: Option<usize>,
-    sent_bytes: Option<usize>,
-    predicted_us: Option<f64>,
-    /// As defined by nccl-tests.
-    busbw_gb_per_s: Option<f64>,
-    /// Why there is no prediction.
-    why_not: Option<String>,
-}
+impl Cluster {
+    fn topology(&self) -> Result<Topology, Failure> {
+        if self.nodes * self.ranks_per_node > MOST_RANKS {
+            let (nodes, ranks_per_node) = (self.nodes, self.ranks_per_node);
+            let too_many =
+                format!("{nodes} nodes of {ranks_per_node} ranks are more than {MOST_RANKS} ranks");
+            return Err(Failure::BadInput(too_many));
+        }
+        Ok(Topology::uniform(self.nodes as usize, self.ranks_per_node as usize))
+    }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if !speaks() {
-        return Ok(());
-    }
-    if args.nodes * args.ranks_per_node > MOST_RANKS {
-        let (nodes, ranks_per_node) = (args.nodes, args.ranks_per_node);
-        let too_many = format!("{nodes} nodes of {ranks_per_node} ranks are more than {MOST_RANKS} ranks");
-        return Err(Failure::BadInput(too_many));
-    }
-    let topology = Topology::uniform(args.nodes as usize, args.ranks_per_node as usize);
-    let machine = machine(args);
-    let asked = args.algorithm.iter().flat_map(|Algorithms(algorithms)| algorithms);
-    let mut rows: Vec<_> = asked.map(|&algorithm| row(algorithm, &topology, &machine, args.bytes)).collect();
-    rows.sort_by(|one, other| time_us(one).total_cmp(&time_us(other)));
-    if let [Row { predicted_us: None, algorithm, why_not: Some(why_not), .. }, ..] = &rows[..] {
-        return Err(Failure::BadInput(format!("{algorithm}: {why_not}")));
-    }
-    match args.format {
-        Format::Json => {
-            for row in &rows {
-                println!("{}", serde_json::to_string(row).expect("a row has no maps with odd keys"));
+    fn machine(&self) -> Result<Machine, Failure> {
+        let mut machine = match &self.tuning {
+            None => Machine::default(),
+            Some(file) => {
+                let bad = |error: &dyn std::fmt::Display| {
+                    Failure::BadInput(format!("--tuning: `{}`: {error}", file.display()))
+                };
+                let text = fs::read_to_string(file).map_err(|error| bad(&error))?;
+                let sections = tuning::read(&text).map_err(|error| bad(&error))?;
+                let transport = if self.nodes > 1 { "shm+mpi" } else { "shm" };
+                let tuning = Tuning::default().with(sections);
+                tuning.machine(transport, Memory::Registered, usize::MAX)
             }
+        };
+        if let Some(link) = &self.intra {
+            // Without a measurement, a single pass costs as much as the messages that it replaces.
+            machine.one_pass = Some(link.clone());
+            machine.intra = link.clone();
         }
-        Format::Table => table(&rows, &machine),
-    }
-    Ok(())
-}
-
-fn machine(args: &Args) -> Machine {
-    let mut machine = Machine::default();
-    if let Some(link) = &args.intra {
-        // Without a measurement, a single pass costs as much as the messages that it replaces.
-        machine.one_pass = Some(link.clone());
-        machine.intra = link.clone();
-    }
-    if let Some(link) = &args.inter {
-        machine.inter = link.clone();
-    }
-    machine
-}
-
-/// The sort key: rows without a prediction come last.
-fn time_us(row: &Row) -> f64 {
-    row.predicted_us.unwrap_or(f64::INFINITY)
-}
-
-fn row(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes: usize) -> Row {
-    let said =
-        clock::predict(algorithm, Operation::AllReduce, topology, machine, size_bytes, ELEMENT_SIZE_BYTES);
-    let ranks = topology.ranks();
-    // A single rank communicates nothing.
-    let busbw_gb_per_s = |time_us: f64| {
-        let carried_bytes = size_bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64;
-        if carried_bytes == 0.0 { 0.0 } else { carried_bytes / (time_us * 1e3) }
-    };
-    let predicted = said.as_ref().ok();
-    Row {
-        algorithm: algorithm.name(),
-        nodes: topology.nodes(),
-        ranks_per_node: topology.ranks_of_largest_node(),
-        ranks,
-        bytes: size_bytes,
-        steps: predicted.map(|predicted| predicted.steps),
-        messages: predicted.map(|predicted| predicted.messages),
-        sent_bytes: predicted.map(|predicted| predicted.sent_bytes),
-        predicted_us: predicted.map(|predicted| predicted.time_us),
-        busbw_gb_per_s: predicted.map(|predicted| busbw_gb_per_s(predicted.time_us)),
-        why_not: said.as_ref().err().map(Unpredictable::to_string),
-    }
-}
-
-fn table(rows: &[Row], machine: &Machine) {
-    let [Row { nodes, ranks_per_node, ranks, bytes, .. }, ..] = rows else { return };
-    println!("# all-reduce of {bytes} bytes over {ranks} ranks, {ranks_per_node} on each of {nodes} node(s)");
-    for (link, place) in [(&machine.intra, "within a node"), (&machine.inter, "between nodes")] {
-        println!(
-            "# a message {place}: latency {:.2} us, {:.2} GB/s, total {:.2} us",
-            link.latency_us(*bytes),
-            *bytes as f64 / link.occupied_us(*bytes) / 1e3,
-            link.time_us(*bytes, false)
-        );
-    }
-    println!("# steps, messages and bytes sent are the maximum over ranks;");
-    println!("# busbw as in nccl-tests");
-    println!(
-        "#{:<18} {:>8} {:>9} {:>14} {:>14} {:>9}",
-        "algorithm", "steps", "messages", "sent (B)", "time (us)", "busbw"
-    );
-    for row in rows {
-        match (row.steps, row.messages, row.sent_bytes, row.predicted_us, row.busbw_gb_per_s) {
-            (Some(steps), Some(messages), Some(sent_bytes), Some(time_us), Some(busbw)) => println!(
-                " {:<18} {steps:>8} {messages:>9} {sent_bytes:>14} {time_us:>14.2} {busbw:>9.3}",
-                row.algorithm
-            ),
-            _ => println!(" {:<18} {}", row.algorithm, row.why_not.as_deref().unwrap_or("-")),
+        if let Some(link) = &self.inter {
+            machine.inter = link.clone();
         }
+        Ok(machine)
     }
-    println!("# {} is fastest", rows[0].algorithm);
 }

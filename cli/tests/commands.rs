@@ -54,6 +54,59 @@ fn what_is_too_large_to_simulate_is_not_left_out_in_silence() {
     assert!(table.contains("# ring is fastest"), "{table}");
 }
 
+/// The rows of `simulate step` for these layers, over links without latency, of 1 byte a nanosecond between nodes.
+fn steps(layers: &str, arguments: &str) -> Vec<serde_json::Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layers");
+    std::fs::write(&file, layers).unwrap();
+    let links = "--intra 0,100 --inter 0,1 --update-ms 0 --backward-ms 10 --format json";
+    let json = stdout(&format!("step --layers {} {links} {arguments}", file.display()));
+    json.lines().map(|line| serde_json::from_str(line).expect("an object")).collect()
+}
+
+fn is_about(found: &serde_json::Value, expected: f64) {
+    let off = found.as_f64().expect("a number") / expected - 1.0;
+    assert!(off.abs() < 0.01, "{found}, not {expected}");
+}
+
+#[test]
+fn a_step_waits_for_the_bucket_that_is_full_last() {
+    // 4 MB go there and back, half of them each time.
+    let rows = steps("1000x1000 # one layer\n", "--nodes 2 --ranks-per-node 1 --batch-size 7");
+    let [alone, two] = &rows[..] else { panic!("{rows:?}") };
+    is_about(&alone["step_ms"], 10.0);
+    is_about(&alone["samples_per_s"], 700.0);
+    is_about(&two["step_ms"], 14.0);
+    is_about(&two["samples_per_s"], 1000.0);
+    is_about(&two["efficiency"], 10.0 / 14.0);
+    assert_eq!((&two["hidden_percent"], &two["ranks"], &two["buckets"]), (&0.0.into(), &2.into(), &1.into()));
+    // Of two buckets, the first is on its way during the second half of the pass.
+    let rows = steps("1000x500\n\n500x1000\n", "--nodes 2 --ranks-per-node 1 --bucket-bytes 1M");
+    is_about(&rows[1]["step_ms"], 12.0);
+    is_about(&rows[1]["hidden_percent"], 50.0);
+    let in_turn = "--nodes 2 --ranks-per-node 1 --bucket-bytes 1M --overlap in-turn";
+    is_about(&steps("1000x500\n500x1000\n", in_turn)[1]["step_ms"], 14.0);
+}
+
+#[test]
+fn fewer_bytes_between_nodes_take_less_of_a_step() {
+    let wires = "f32,bf16,int8,int4,onebit,topk:0.01,powersgd:4";
+    let rows =
+        steps("4000x4000\n", &format!("--nodes 2 --ranks-per-node 2 --bucket-bytes auto --wire {wires}"));
+    let worlds: Vec<_> = rows.iter().map(|row| row["ranks"].as_u64().unwrap()).collect();
+    assert_eq!(worlds, [vec![1], [2].repeat(7), [4].repeat(7)].concat());
+    let exposed: Vec<_> =
+        rows[8..].iter().map(|row| row["exposed_communication_ms"].as_f64().unwrap()).collect();
+    let [f32, bf16, int8, int4, onebit, top_k, power_sgd] = exposed[..] else { panic!("{rows:?}") };
+    assert!(f32 > bf16 && f32 > int8 && int8 > int4 && int4 > onebit, "{exposed:?}");
+    assert!(top_k < f32 && power_sgd < f32, "{exposed:?}");
+    let csv = stdout("step --model mlp:8 --backward-ms 1 --nodes 2 --ranks-per-node 1 --format csv");
+    assert!(csv.starts_with("ranks,nodes,wire,") && csv.lines().count() == 3, "{csv}");
+    let table = stdout("step --parameters 25.6M --backward-ms 100 --nodes 2 --ranks-per-node 8");
+    assert!(table.contains("# 25600000 parameters, 128 samples a rank"), "{table}");
+    assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 3, "{table}");
+}
+
 #[test]
 fn hang_report_says_what_happened_and_names_a_bad_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,11 +161,12 @@ fn doctor_fails_if_something_is_wrong() {
 }
 
 /// Commands that write to standard output.
-const TALKING: [&str; 6] = [
+const TALKING: [&str; 7] = [
     "--help",
     "explain ring --ranks 4",
     "verify --ranks 1:4",
     "simulate all --nodes 2 --ranks-per-node 2 --bytes 1K",
+    "simulate step --parameters 1M --backward-ms 9 --nodes 2 --ranks-per-node 2",
     "doctor --threads 2",
     "bench --threads 2 --bytes 8:1K --iterations 3",
 ];
@@ -178,6 +232,19 @@ fn nonsense_is_refused() {
         ),
         ("ring --nodes 9999 --ranks-per-node 9999 --bytes 1K".to_owned(), "are more than 32768 ranks"),
         ("all-to-all --nodes 512 --ranks-per-node 8 --bytes 1K".to_owned(), "all-to-all: more than"),
+        (String::new(), "were not provided: --bytes <S>"),
+        (format!("step {world} --backward-ms 1"), "were not provided: <--model"),
+        (format!("step {world} --backward-ms 1 --model cnn"), "such as mlp:1024,1024"),
+        (format!("step {world} --backward-ms 1 --parameters 0"), "such as 25.6M"),
+        (format!("step {world} --backward-ms 1 --layers /nowhere"), "cannot read `/nowhere`"),
+        (format!("step {world} --backward-ms 0 --parameters 1M"), "must be above 0"),
+        (format!("step {world} --backward-ms 1 --parameters 1M --wire int9"), "there are int8, int4"),
+        (
+            format!("step {world} --backward-ms 1 --parameters 1M --wire threshold:1"),
+            "simulate topk:FRACTION",
+        ),
+        (format!("step {world} --backward-ms 1 --parameters 1M --bucket-bytes 0"), "such as 25M"),
+        (format!("step {world} --backward-ms 1 --parameters 1M --tuning /nowhere"), "--tuning: `/nowhere`"),
     ] {
         let output = simulate(&arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -44,9 +44,11 @@ use crate::world::{Rank, Topology};
 mod lanes;
 mod outline;
 mod play;
+mod step;
 mod turns;
 
 use outline::{LIMITS, World};
+pub use step::{Bucket, Step};
 use turns::Acts;
 
 /// The prediction for a collective.

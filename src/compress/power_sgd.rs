@@ -60,6 +60,11 @@ impl PowerSgd {
         Self { rank, matrices, plain, left: vec![0.0; left], right: vec![0.0; right], sum, state_sizes }
     }
 
+    /// The elements of what is summed, one after the other.
+    pub(super) fn sums(&self) -> [usize; 2] {
+        [self.left.len(), self.sum.len()]
+    }
+
     /// What travels as it is, and where in `left`.
     fn plain(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + use<> {
         let mut start = self.matrices.last().map_or(0, |last| last.left.end);

@@ -7,10 +7,15 @@ use unisono_collectives::Topology;
 /// A matrix that is worth it, one that is not, and a vector.
 const SHAPES: [&[usize]; 3] = [&[24, 40], &[3, 2], &[17]];
 const COUNT: usize = 24 * 40 + 3 * 2 + 17;
-const ALL: [Compression; 5] = [
+const ALL: [Compression; 9] = [
     Compression::Int8,
+    Compression::Int4,
+    Compression::OneBit,
     Compression::TopK { fraction: 0.05 },
     Compression::TopK { fraction: 1.0 },
+    // Few, and most.
+    Compression::Threshold { least: 0.6 },
+    Compression::Threshold { least: 0.01 },
     Compression::PowerSgd { rank: 1 },
     Compression::PowerSgd { rank: 4 },
 ];
@@ -155,6 +160,54 @@ fn what_is_not_finite_arrives() {
 }
 
 #[test]
+fn all_is_sent_where_that_is_less() {
+    for (least, sent) in [(10.0, 0), (0.1, COUNT), (0.499, 1)] {
+        for (results, compressor) in reduced(&[1, 1], Compression::Threshold { least }, 1, false) {
+            let arrived = results[0].iter().filter(|&&value| value != 0.0).count();
+            let kept = compressor.residual().iter().filter(|&&value| value != 0.0).count();
+            match sent {
+                0 => assert_eq!((arrived, kept), (0, COUNT), "{least}"),
+                COUNT => assert_eq!((arrived, kept), (COUNT, 0), "{least}"),
+                _ => assert!((1..20).contains(&arrived) && kept < COUNT, "{least}: {arrived} and {kept}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_array_of_no_elements_is_summed() {
+    for compression in ALL {
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
+        let ended = world.on_threads(3, |mut comm| -> Result<_> {
+            let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &[]);
+            compressor.all_reduce(&mut comm, &mut [])
+        });
+        assert!(ended.unwrap().iter().all(Result::is_ok), "{compression}");
+    }
+}
+
+#[test]
+fn padding_stays_zero() {
+    for compression in ALL {
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
+        let ended = world.on_threads(3, |mut comm| -> Result<_> {
+            let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &[&[7], &[9], &[8]]);
+            let compressor = compressor.with_padding(vec![7..12, 12..16]);
+            let mut sums = [0.0; 24];
+            for step in 0..3 {
+                sums[..7].copy_from_slice(&gradients(comm.rank(), step)[..7]);
+                sums[16..].fill(1.0);
+                compressor.all_reduce(&mut comm, &mut sums)?;
+            }
+            Ok((sums, compressor.residual()))
+        });
+        for (sums, residual) in ended.unwrap().into_iter().map(Result::unwrap) {
+            assert_eq!((&sums[7..16], &residual[7..16]), (&[0.0; 9][..], &[0.0; 9][..]), "{compression}");
+        }
+    }
+}
+
+#[test]
 fn names_are_read_as_they_are_written() {
     for compression in ALL {
         assert_eq!(compression.to_string().parse(), Ok(compression));
@@ -168,6 +221,13 @@ fn names_are_read_as_they_are_written() {
         "topk:0",
         "topk:1.5",
         "int8:2",
+        "int4:4",
+        "onebit:",
+        "threshold",
+        "threshold:0",
+        "threshold:-1",
+        "threshold:inf",
+        "threshold:NaN",
         "int9",
         "",
     ] {

@@ -22,6 +22,11 @@ impl TopK {
     }
 }
 
+/// How many of so many elements are sent.
+pub(super) fn share(fraction: f64, count: usize) -> usize {
+    ((fraction * count as f64).ceil() as usize).min(count)
+}
+
 impl Encoder for TopK {
     fn all_reduce(
         &mut self,
@@ -29,7 +34,7 @@ impl Encoder for TopK {
         values: &mut [f32],
         residual: &mut [f32],
     ) -> Result<bool> {
-        let count = ((self.fraction * values.len() as f64).ceil() as usize).min(values.len());
+        let count = share(self.fraction, values.len());
         values.iter_mut().zip(&*residual).for_each(|(value, residual)| *value += residual);
         if let Err(index) = encode(values, count, &mut self.own) {
             self.own.clear();
@@ -38,7 +43,7 @@ impl Encoder for TopK {
         residual.copy_from_slice(values);
         self.all.resize(leaders.ranks() * count, 0);
         let place = &mut self.all[leaders.rank() * count..][..count];
-        place.copy_from_slice(bytemuck::cast_slice(&self.own[..]));
+        bytemuck::cast_slice_mut(place).copy_from_slice(&self.own);
         leaders.all_gather(&mut self.all)?;
         let pairs: &[Pair] = bytemuck::cast_slice(&self.all);
         values.fill(0.0);

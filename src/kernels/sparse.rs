@@ -1,6 +1,6 @@
-//! The largest magnitudes of an array of `f32`, as pairs of an index and a value.
+//! The largest magnitudes of an array of `f32`, as pairs of an index and a value: so many of them, or those from a threshold on.
 //!
-//! The threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold
+//! For so many, the threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold
 //! by the bits that follow, and so on. Three rounds give it exactly, whatever the distribution. After the first, there are
 //! most often few candidates besides those that are chosen: they are taken from the array, and what is not chosen is put back.
 
@@ -34,11 +34,7 @@ pub fn encode(values: &mut [f32], most: usize, pairs: &mut Vec<Pair>) -> Result<
 }
 
 fn encode_at(level: Level, values: &mut [f32], most: usize, pairs: &mut Vec<Pair>) -> Result<(), usize> {
-    assert!(
-        u32::try_from(values.len()).is_ok(),
-        "an index has 32 bits: {} values are too many",
-        values.len()
-    );
+    assert_indices(values);
     pairs.clear();
     let mut counts = Counts::new();
     level.compiled::<CountAll>()(cast_slice_mut(values), &mut counts);
@@ -75,6 +71,39 @@ fn encode_at(level: Level, values: &mut [f32], most: usize, pairs: &mut Vec<Pair
         level.compiled::<Take>()(cast_slice_mut(values), (threshold, pairs));
     }
     Ok(())
+}
+
+/// How many magnitudes are at least this one; infinity and NaN are.
+pub fn count_from(values: &mut [f32], least: f32) -> usize {
+    count_from_at(Level::best(), values, least)
+}
+
+fn count_from_at(level: Level, values: &mut [f32], least: f32) -> usize {
+    let mut count = 0;
+    level.compiled::<CountFrom>()(cast_slice_mut(values), (magnitude(least), &mut count));
+    count
+}
+
+/// Moves the magnitudes that are at least this one, infinity and NaN among them, from `values` to `pairs`, which is cleared first.
+///
+/// The pairs are in ascending order of indices. In `values`, 0 takes their places; the others stay.
+///
+/// # Panics
+/// As [`encode`].
+pub fn encode_from(values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
+    encode_from_at(Level::best(), values, least, pairs);
+}
+
+fn encode_from_at(level: Level, values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
+    assert_indices(values);
+    pairs.clear();
+    let all = Threshold { least: magnitude(least), equal: usize::MAX };
+    level.compiled::<Take>()(cast_slice_mut(values), (all, pairs));
+}
+
+fn assert_indices(values: &[f32]) {
+    let count = values.len();
+    assert!(u32::try_from(count).is_ok(), "an index has 32 bits: {count} values are too many");
 }
 
 /// Adds the values of the pairs to those at their indices.
@@ -250,6 +279,19 @@ impl Pass for CountBin {
         for &value in rest {
             counts.add(0, value, bits, prefix);
         }
+    }
+}
+
+/// Counts the magnitudes that are at least this one.
+struct CountFrom;
+
+impl Pass for CountFrom {
+    type Beside<'a> = (u32, &'a mut usize);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], (least, count): (u32, &mut usize)) {
+        let values: &[f32] = cast_slice(values);
+        *count = values.iter().filter(|&&value| magnitude(value) >= least).count();
     }
 }
 

@@ -152,17 +152,26 @@ fn bench_leaves_out_who_does_not_offer_an_operation() {
 /// Random numbers are no sum of few large ones, and no product of thin matrices: what is left out of them can be foretold.
 #[test]
 fn bench_tells_the_errors_of_formats_between_nodes() {
-    let arguments = "bench --wire int8,topk:0.1,powersgd:4 --bytes 4:1M:512 --iterations 2";
+    let arguments =
+        "bench --wire int8,int4,onebit,topk:0.1,threshold:2,powersgd:4 --bytes 4:1M:512 --iterations 2";
     let arguments: Vec<_> = arguments.split(' ').collect();
     let run = |format| {
         let arguments = [&arguments[..], &["--format", format]].concat();
         launched_with(3, &arguments, &[("UNISONO_NODES", "2,1")]).expect_success().stdout
     };
     let rows = rows(&run("json"));
-    let names = ["f32", "int8", "topk:0.1", "powersgd:4"];
+    let names = ["f32", "int8", "int4", "onebit", "topk:0.1", "threshold:2", "powersgd:4"];
     let found: Vec<_> = rows.iter().map(|row| row["wire"].as_str().unwrap()).collect();
     assert_eq!(found, names.repeat(3));
-    for (name, errors) in names.into_iter().zip([0.0..1e-6, 1e-3..2e-2, 0.5..0.99, 0.5..0.999]) {
+    for (name, errors) in names.into_iter().zip([
+        0.0..1e-6,
+        1e-3..2e-2,
+        5e-2..0.3,
+        0.5..0.99,
+        0.5..0.99,
+        0.5..0.999,
+        0.5..0.999,
+    ]) {
         let row = rows.iter().rfind(|row| row["wire"] == name).unwrap();
         let error = row["relative_error"].as_f64().unwrap();
         assert!(errors.contains(&error) && row["time_us"]["p50"].as_f64() > Some(0.0), "{row}");
@@ -171,7 +180,7 @@ fn bench_tells_the_errors_of_formats_between_nodes() {
     }
     let csv = run("csv");
     let columns: Vec<_> = csv.lines().map(|line| line.split(',').count()).collect();
-    assert_eq!(columns, [13; 13], "{csv}");
+    assert_eq!(columns, [13; 22], "{csv}");
     let table = run("table");
     assert!(table.contains("# 3 ranks on 2 nodes") && count(&table, " powersgd:4 ") == 3, "{table}");
 }

@@ -111,6 +111,28 @@ fn the_first_value_that_is_not_finite_is_reported() {
 }
 
 #[test]
+fn those_from_a_threshold_on_are_taken() {
+    let mut random = fastrand::Rng::with_seed(4);
+    for (count, level) in
+        COUNTS.into_iter().flat_map(|count| Level::available().map(move |level| (count, level)))
+    {
+        let values: Vec<f32> = (0..count).map(|_| random.i8(-5..=5).into()).collect();
+        for least in [f32::from_bits(1), 2.0, 2.5, 5.0, 6.0] {
+            let (mut left, mut pairs) = (values.clone(), vec![Pair { index: 7, value: 7.0 }]);
+            encode_from_at(level, &mut left, least, &mut pairs);
+            let expected = values.iter().filter(|value| value.abs() >= least);
+            assert!(pairs.iter().map(|pair| &pair.value).eq(expected), "{least} of {count} at {level:?}");
+            assert_eq!(count_from_at(level, &mut values.clone(), least), pairs.len());
+            assert!(left.iter().all(|value| value.abs() < least));
+            decode_add(&mut left, &pairs);
+            assert_eq!(left, values, "nothing is lost");
+        }
+    }
+    let mut bad = [f32::NAN, 1.0, f32::NEG_INFINITY];
+    assert_eq!(count_from(&mut bad, f32::MAX), 2);
+}
+
+#[test]
 fn pairs_are_added() {
     let mut values = [1.0, 2.0];
     decode_add(&mut values, &[Pair { index: 1, value: 0.5 }, Pair { index: 1, value: 0.25 }]);

@@ -31,7 +31,11 @@ pub(super) fn compressors(
         });
         let shapes: Vec<_> = shapes.collect();
         let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
-        Some(Compressor::new(&levels, compression, &shapes))
+        let padding = members.iter().map(|&index| {
+            let end = ledger.place(index).range.end;
+            end..end + Plan::padding(&ledger.parameters[index])
+        });
+        Some(Compressor::new(&levels, compression, &shapes).with_padding(padding.collect()))
     };
     Ok(ledger.plan.members.iter().map(of_bucket).collect())
 }

@@ -1,0 +1,145 @@
+//! The gradients of a model, without the model.
+
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+/// Inputs and classes of the MLP of `train` and `bench-step`: images of 28 x 28 pixels, ten digits.
+const MLP_INPUTS: usize = 28 * 28;
+const MLP_CLASSES: usize = 10;
+
+/// A number of parameters is taken for so many square matrices: about as many as a deep network has layers.
+const LAYERS: usize = 50;
+
+/// More do not fit any machine.
+const MOST_PARAMETERS: f64 = 1e12;
+
+/// The shapes of the parameters, from the first layer to the last.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Model(pub(super) Vec<Vec<usize>>);
+
+impl Model {
+    /// So many parameters in square matrices, about 50 of them.
+    pub(super) fn of_parameters(parameters: usize) -> Self {
+        let side = (parameters / LAYERS).isqrt().max(1);
+        let matrices = parameters / (side * side);
+        let rest = parameters % (side * side);
+        let mut shapes = vec![vec![side, side]; matrices];
+        shapes.extend((rest > 0).then(|| vec![rest]));
+        Self(shapes)
+    }
+
+    /// A file with a shape on each line.
+    pub(super) fn read(file: &Path) -> Result<Self, String> {
+        let name = file.display();
+        let text = fs::read_to_string(file).map_err(|error| format!("cannot read `{name}`: {error}"))?;
+        let mut shapes = Vec::new();
+        for (line, number) in text.lines().zip(1..) {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if !line.is_empty() {
+                let wrong = || {
+                    format!("`{name}`, line {number}: {line:?}, but a shape is expected, such as 64x3x7x7")
+                };
+                shapes.push(shape(line).ok_or_else(wrong)?);
+            }
+        }
+        let count: f64 = shapes.iter().map(|shape| count(shape)).sum();
+        if shapes.is_empty() || count > MOST_PARAMETERS {
+            return Err(format!("`{name}` has {count} parameters: expected 1 to 1000G"));
+        }
+        Ok(Self(shapes))
+    }
+
+    pub(super) fn parameters(&self) -> usize {
+        self.0.iter().map(|shape| shape.iter().product::<usize>()).sum()
+    }
+
+    /// The shapes of the gradients in each bucket, in the order in which the backward pass fills them: as the trainer does.
+    pub(super) fn buckets(&self, first_bytes: usize, bucket_bytes: usize) -> Vec<Vec<&[usize]>> {
+        let mut buckets: Vec<(usize, Vec<&[usize]>)> = Vec::new();
+        for shape in self.0.iter().rev() {
+            let bytes = shape.iter().product::<usize>() * size_of::<f32>();
+            let limit = if buckets.len() <= 1 { first_bytes } else { bucket_bytes };
+            match buckets.last_mut() {
+                Some((full, shapes)) if *full + bytes <= limit => {
+                    *full += bytes;
+                    shapes.push(shape);
+                }
+                _ => buckets.push((bytes, vec![shape])),
+            }
+        }
+        buckets.into_iter().map(|(_, shapes)| shapes).collect()
+    }
+}
+
+fn shape(text: &str) -> Option<Vec<usize>> {
+    let shape: Vec<usize> = text.split('x').map(str::parse).collect::<Result<_, _>>().ok()?;
+    (!shape.contains(&0) && count(&shape) <= MOST_PARAMETERS).then_some(shape)
+}
+
+/// Without overflow.
+fn count(shape: &[usize]) -> f64 {
+    shape.iter().map(|&size| size as f64).product()
+}
+
+/// `mlp:1024,1024`.
+impl FromStr for Model {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let widths = text.strip_prefix("mlp:").and_then(|hidden| {
+            let hidden: Vec<usize> = hidden.split(',').map(str::parse).collect::<Result<_, _>>().ok()?;
+            Some([&[MLP_INPUTS], &hidden[..], &[MLP_CLASSES]].concat())
+        });
+        let layers = widths.filter(|widths| {
+            let count: f64 = widths.windows(2).map(count).sum();
+            !widths.contains(&0) && count <= MOST_PARAMETERS
+        });
+        let layers =
+            layers.ok_or("expected mlp: and the widths of its hidden layers, such as mlp:1024,1024")?;
+        Ok(Self(layers.windows(2).flat_map(|pair| [vec![pair[1], pair[0]], vec![pair[1]]]).collect()))
+    }
+}
+
+/// A number of parameters; K, M and G mean thousands, millions and thousands of millions.
+pub(super) fn parameters(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.chars().last() {
+        Some('K' | 'k') => (&text[..text.len() - 1], 1e3),
+        Some('M' | 'm') => (&text[..text.len() - 1], 1e6),
+        Some('G' | 'g') => (&text[..text.len() - 1], 1e9),
+        _ => (text, 1.0),
+    };
+    let count = digits.parse().ok().map(|number: f64| (number * unit).round());
+    let count = count.filter(|count| (1.0..=MOST_PARAMETERS).contains(count));
+    count
+        .map(|count| count as usize)
+        .ok_or_else(|| "expected 1 to 1000G parameters, such as 25.6M".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_has_its_parameters() {
+        let mlp: Model = "mlp:1024,1024".parse().unwrap();
+        assert_eq!(mlp.parameters(), 1_863_690);
+        for count in [1, 49, 50, 999, 25_600_000] {
+            assert_eq!(Model::of_parameters(count).parameters(), count);
+        }
+        for wrong in ["mlp", "mlp:", "mlp:0", "mlp:1024,x", "cnn:3", "mlp:99999999999,99999999999"] {
+            assert!(wrong.parse::<Model>().is_err(), "{wrong}");
+        }
+        assert_eq!(parameters("25.6M"), Ok(25_600_000));
+        assert!(["0", "x", "", "2000G", "NaN", "1é"].iter().all(|wrong| parameters(wrong).is_err()));
+    }
+
+    #[test]
+    fn buckets_are_filled_from_the_last_layer_to_the_first() {
+        let model = Model(vec![vec![10], vec![4, 4], vec![8], vec![2]]);
+        let buckets = model.buckets(40, 100);
+        assert_eq!(buckets, [vec![&[2][..], &[8]], vec![&[4, 4]], vec![&[10]]]);
+        assert_eq!(model.buckets(1, 1).len(), 4);
+        assert_eq!(model.buckets(1000, 1).len(), 1);
+    }
+}

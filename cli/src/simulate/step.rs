@@ -1,0 +1,290 @@
+//! `unisono simulate step`: predicts a data-parallel training step.
+
+use std::io;
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use serde::Serialize;
+use unisono::Topology;
+use unisono::size::bytes;
+use unisono_collectives::clock::{Bucket, Step};
+
+use super::Cluster;
+use super::model::{Model, parameters};
+use super::price::{Prices, Wire};
+use crate::Failure;
+
+/// The model, what a rank needs for it, and the cluster.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Time of the forward pass of one rank
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = milliseconds)]
+    forward_ms: f64,
+    /// Time of the backward pass of one rank
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    backward_ms: f64,
+    /// Time of the update [default: 20 bytes a parameter, at 30 GB/s]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    update_ms: Option<f64>,
+    /// Samples per rank and step
+    #[arg(long, alias = "batch", value_name = "PER_RANK", default_value_t = 128)]
+    batch_size: usize,
+    /// Wire formats of gradients, comma-separated: f32, bf16, f16, or, between nodes alone, int8, int4, onebit, topk:FRACTION
+    /// or powersgd:RANK
+    #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',', default_value = "f32")]
+    wire: Vec<Wire>,
+    /// Size of a bucket of gradients; the suffixes K, M and G mean 2^10, 2^20 and 2^30. auto: the fastest of 1M to 64M
+    #[arg(long, value_name = "SIZE", default_value = "25M", value_parser = bucket_bytes)]
+    bucket_bytes: BucketBytes,
+    /// All-reduces beside the backward pass or in turn with it [default: beside between nodes, in turn on one]
+    #[arg(long)]
+    overlap: Option<Overlap>,
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Output format
+    #[arg(long, default_value = "human")]
+    format: Format,
+}
+
+#[derive(Debug, ClapArgs)]
+#[group(required = true, multiple = false)]
+struct ModelArgs {
+    /// The MLP of train and bench-step, with hidden layers of these widths
+    #[arg(long, value_name = "mlp:N,N")]
+    model: Option<Model>,
+    /// Number of parameters, in about 50 square matrices; the suffixes K, M and G mean 10^3, 10^6 and 10^9
+    #[arg(long, value_name = "COUNT", value_parser = parameters)]
+    parameters: Option<usize>,
+    /// File with the shape of a parameter on each line, such as 64x3x7x7, from the first layer to the last
+    #[arg(long, value_name = "FILE")]
+    layers: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BucketBytes {
+    Auto,
+    Most(usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Overlap {
+    Beside,
+    InTurn,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Aligned columns
+    Human,
+    /// Comma-separated values with a header
+    Csv,
+    /// One JSON object per line
+    Json,
+}
+
+/// The default of `train`.
+const FIRST_BUCKET_BYTES: usize = 1 << 20;
+/// What `auto` tries.
+const BUCKET_BYTES: [usize; 7] = [1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20];
+/// SGD with momentum reads three arrays, and writes two.
+const UPDATE_BYTES: f64 = 20.0;
+const UPDATE_GB_PER_S: f64 = 30.0;
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let time_ms = text.parse().ok().filter(|time_ms| (0.0..=1e9).contains(time_ms));
+    time_ms.ok_or_else(|| "expected milliseconds, such as 12.5".to_owned())
+}
+
+fn bucket_bytes(text: &str) -> Result<BucketBytes, String> {
+    if text == "auto" {
+        return Ok(BucketBytes::Auto);
+    }
+    let most = bytes(text).filter(|&most| most > 0).map(BucketBytes::Most);
+    most.ok_or_else(|| "expected auto, or a size above 0, such as 25M".to_owned())
+}
+
+/// The prediction for one world and wire format.
+#[derive(Debug, Serialize)]
+struct Row {
+    ranks: usize,
+    nodes: usize,
+    wire: String,
+    bucket_bytes: usize,
+    buckets: usize,
+    step_ms: f64,
+    compute_ms: f64,
+    hidden_communication_ms: f64,
+    exposed_communication_ms: f64,
+    update_ms: f64,
+    samples_per_s: f64,
+    /// Samples a second over those of as many single ranks.
+    efficiency: f64,
+    /// The part of the communication that is hidden; none if there is no communication.
+    hidden_percent: Option<f64>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    args.cluster.topology()?;
+    if args.batch_size == 0 || args.backward_ms == 0.0 {
+        let why = "the samples and the backward pass of a step must be above 0";
+        return Err(Failure::BadInput(why.to_owned()));
+    }
+    let model = args.model.read().map_err(Failure::BadInput)?;
+    let machine = args.cluster.machine()?;
+    let mut prices = Prices::new(&machine);
+    let mut rows = Vec::new();
+    for topology in worlds(args.cluster.nodes as usize, args.cluster.ranks_per_node as usize) {
+        // One rank sends nothing.
+        let wires = if topology.ranks() == 1 { &[Wire::F32][..] } else { &args.wire[..] };
+        for &wire in wires {
+            rows.push(args.fastest(&model, &topology, wire, &mut prices).map_err(Failure::BadInput)?);
+        }
+    }
+    match args.format {
+        Format::Human => table(&rows, &model, args),
+        Format::Json => {
+            for row in &rows {
+                println!("{}", serde_json::to_string(row).expect("figures are plain"));
+            }
+        }
+        Format::Csv => print!("{}", csv_of(&rows).map_err(|error| Failure::Error(error.to_string()))?),
+    }
+    Ok(())
+}
+
+/// One rank, and 1, 2, 4, … nodes up to this number of them.
+fn worlds(nodes: usize, ranks_per_node: usize) -> Vec<Topology> {
+    let mut sizes: Vec<_> = (0..).map(|power| 1 << power).take_while(|&size| size < nodes).collect();
+    sizes.push(nodes);
+    let alone = (ranks_per_node > 1).then(|| Topology::single_node(1));
+    alone.into_iter().chain(sizes.into_iter().map(|nodes| Topology::uniform(nodes, ranks_per_node))).collect()
+}
+
+impl ModelArgs {
+    fn read(&self) -> Result<Model, String> {
+        match (&self.model, self.parameters, &self.layers) {
+            (Some(model), ..) => Ok(model.clone()),
+            (_, Some(parameters), _) => Ok(Model::of_parameters(parameters)),
+            (.., Some(file)) => Model::read(file),
+            (None, None, None) => unreachable!("the command line has one of them"),
+        }
+    }
+}
+
+impl Args {
+    fn fastest(
+        &self,
+        model: &Model,
+        topology: &Topology,
+        wire: Wire,
+        prices: &mut Prices<'_>,
+    ) -> Result<Row, String> {
+        let candidates = match &self.bucket_bytes {
+            BucketBytes::Auto => &BUCKET_BYTES[..],
+            BucketBytes::Most(most) => std::slice::from_ref(most),
+        };
+        let rows = candidates.iter().map(|&most| self.row(model, topology, wire, most, prices));
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        let fastest = rows.into_iter().min_by(|one, other| one.step_ms.total_cmp(&other.step_ms));
+        Ok(fastest.expect("there is a candidate"))
+    }
+
+    fn row(
+        &self,
+        model: &Model,
+        topology: &Topology,
+        wire: Wire,
+        bucket_bytes: usize,
+        prices: &mut Prices<'_>,
+    ) -> Result<Row, String> {
+        let parameters = model.parameters() as f64;
+        let compute_ms = self.forward_ms + self.backward_ms;
+        let (mut put, mut buckets) = (0, Vec::new());
+        for shapes in model.buckets(FIRST_BUCKET_BYTES.min(bucket_bytes), bucket_bytes) {
+            put += shapes.iter().map(|shape| shape.iter().product::<usize>()).sum::<usize>();
+            let full_ms = self.forward_ms + self.backward_ms * put as f64 / parameters;
+            let all_reduce_us =
+                if topology.ranks() == 1 { 0.0 } else { prices.all_reduce_us(topology, wire, &shapes)? };
+            buckets.push(Bucket { full_us: 1e3 * full_ms, all_reduce_us });
+        }
+        let by_default = if topology.nodes() > 1 { Overlap::Beside } else { Overlap::InTurn };
+        let Step { hidden_us, exposed_us } = match self.overlap.unwrap_or(by_default) {
+            Overlap::Beside => Step::beside(&buckets, 1e3 * compute_ms),
+            Overlap::InTurn => Step::in_turn(&buckets),
+        };
+        let update_ms = self.update_ms.unwrap_or(parameters * UPDATE_BYTES / (UPDATE_GB_PER_S * 1e6));
+        let alone_ms = compute_ms + update_ms;
+        let step_ms = alone_ms + exposed_us / 1e3;
+        let all_us = hidden_us + exposed_us;
+        Ok(Row {
+            ranks: topology.ranks(),
+            nodes: topology.nodes(),
+            wire: wire.to_string(),
+            bucket_bytes,
+            buckets: buckets.len(),
+            step_ms,
+            compute_ms,
+            hidden_communication_ms: hidden_us / 1e3,
+            exposed_communication_ms: exposed_us / 1e3,
+            update_ms,
+            samples_per_s: (topology.ranks() * self.batch_size) as f64 / (step_ms / 1e3),
+            efficiency: alone_ms / step_ms,
+            hidden_percent: (all_us > 0.0).then_some(100.0 * hidden_us / all_us),
+        })
+    }
+}
+
+fn table(rows: &[Row], model: &Model, args: &Args) {
+    println!(
+        "# {} parameters, {} samples a rank and step; forward pass {} ms, backward pass {} ms",
+        model.parameters(),
+        args.batch_size,
+        args.forward_ms,
+        args.backward_ms
+    );
+    println!("# it is assumed that all-reduces do not slow down what computes beside them");
+    println!("# efficiency: samples a second against as many ranks that each are alone");
+    println!(
+        "# {:>6} {:>6} {:<12} {:>8} {:>10} {:>12} {:>11} {:>9}",
+        "ranks", "nodes", "wire", "buckets", "step (ms)", "samples/s", "efficiency", "hidden"
+    );
+    for row in rows {
+        let hidden = row.hidden_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0} %"));
+        println!(
+            "  {:>6} {:>6} {:<12} {:>8} {:>10.2} {:>12.1} {:>9.1} % {hidden:>9}",
+            row.ranks,
+            row.nodes,
+            row.wire,
+            row.buckets,
+            row.step_ms,
+            row.samples_per_s,
+            100.0 * row.efficiency
+        );
+    }
+}
+
+fn csv_of(rows: &[Row]) -> io::Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        writer.serialize(row)?;
+    }
+    let text = writer.into_inner().map_err(csv::IntoInnerError::into_error)?;
+    Ok(String::from_utf8(text).expect("figures are text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worlds_double_up_to_the_last() {
+        let ranks = |nodes, ranks_per_node| {
+            worlds(nodes, ranks_per_node).iter().map(Topology::ranks).collect::<Vec<_>>()
+        };
+        assert_eq!(ranks(1, 1), [1]);
+        assert_eq!(ranks(4, 1), [1, 2, 4]);
+        assert_eq!(ranks(6, 8), [1, 8, 16, 32, 48]);
+    }
+}

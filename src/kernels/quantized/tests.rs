@@ -1,0 +1,221 @@
+//! What is decoded and what is left make the value, at every level with the same bits.
+
+use super::codes::Int;
+use super::*;
+
+const COUNTS: [usize; 9] = [0, 1, 15, 255, 256, 257, 511, 512, 1000];
+
+/// Values like gradients: of many magnitudes, some of them zero.
+fn gradients(count: usize, seed: u64) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut value = || match random.u8(..8) {
+        0 => 0.0,
+        1 => -0.0,
+        draw => (random.f32() - 0.5) * 10_f32.powi(-i32::from(draw)),
+    };
+    (0..count).map(|_| value()).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Encodes and decodes at every level, and compares with the definition: the values decoded.
+fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
+    let mut results = Level::available().map(|level| {
+        let mut left = values.to_vec();
+        let mut encoded = vec![0xa5; encoded_bytes::<C>(values.len())];
+        encode_at::<C>(level, &mut left, &mut encoded).unwrap();
+        let mut decoded = vec![f32::NAN; values.len()];
+        decode_at::<C>(level, &mut decoded, &encoded);
+        let mut sums = values.to_vec();
+        decode_add_at::<C>(level, &mut sums, &encoded);
+        for (index, &value) in values.iter().enumerate() {
+            let (decoded, left, sum) = (decoded[index], left[index], sums[index]);
+            let case = format!("{value:e} at {index} of {} at {level:?}", values.len());
+            assert!(decoded.is_finite() && left.is_finite(), "{case}: {decoded:e} {left:e}");
+            assert_eq!(left.to_bits(), (value - decoded).to_bits(), "{case}: the difference is left");
+            assert!(
+                (decoded + left - value).abs() <= value.abs().max(decoded.abs()) * f32::EPSILON,
+                "{case}: {decoded:e} {left:e}"
+            );
+            assert_eq!(sum.to_bits(), (value + decoded).to_bits(), "{case}: decoded and added");
+        }
+        (encoded, decoded, bits(&left))
+    });
+    let (encoded, decoded, left) = results.next().unwrap();
+    for (also_encoded, also_decoded, also_left) in results {
+        assert_eq!(also_encoded, encoded);
+        assert_eq!(bits(&also_decoded), bits(&decoded));
+        assert_eq!(also_left, left);
+    }
+    decoded
+}
+
+/// The mean of those of the values with this sign bit, as far as they are far from subnormal.
+fn mean(values: &[f32], is_negative: bool) -> f64 {
+    let those = values.iter().filter(|value| value.is_sign_negative() == is_negative);
+    let sum: f64 = those.clone().map(|&value| f64::from(value)).sum();
+    sum / those.count() as f64
+}
+
+#[test]
+fn what_is_decoded_and_what_is_left_make_the_value() {
+    fn check<const BITS: usize>(values: &[f32])
+    where
+        Int<BITS>: Code,
+    {
+        let most = ((1 << (BITS - 1)) - 1) as f32;
+        let decoded = decoded::<Int<BITS>>(values);
+        for (values, decoded) in values.chunks(BLOCK).zip(decoded.chunks(BLOCK)) {
+            let largest = values.iter().fold(0_f32, |largest, value| largest.max(value.abs()));
+            // Half a step, and the roundings on the way there.
+            let most = largest / most * 0.500_05;
+            for (value, decoded) in values.iter().zip(decoded) {
+                assert!((value - decoded).abs() <= most, "{value:e} became {decoded:e}, of {largest:e}");
+            }
+        }
+    }
+    for count in COUNTS {
+        for seed in 0..20 {
+            let values = gradients(count, seed);
+            check::<8>(&values);
+            check::<4>(&values);
+        }
+    }
+}
+
+#[test]
+fn one_bit_becomes_the_mean_of_its_sign() {
+    for (count, seed) in COUNTS.into_iter().flat_map(|count| (0..20).map(move |seed| (count, seed))) {
+        let values = gradients(count, seed);
+        let decoded = decoded::<OneBit>(&values);
+        for (values, decoded) in values.chunks(BLOCK).zip(decoded.chunks(BLOCK)) {
+            for (value, &decoded) in values.iter().zip(decoded) {
+                let mean = mean(values, value.is_sign_negative());
+                let error = (f64::from(decoded) - mean).abs();
+                assert!(error <= mean.abs() * 1e-5, "{value:e} became {decoded:e}, not {mean:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bytes_are_as_specified() {
+    let mut values = vec![0.0; 257];
+    (values[0], values[1], values[2], values[3], values[256]) = (254.0, -254.0, 3.0, -5.1, -127.0);
+    let mut encoded = vec![0; encoded_bytes::<Int8>(257)];
+    encode::<Int8>(&mut values, &mut encoded).unwrap();
+    assert_eq!(encoded.len(), 4 + 256 + 4 + 1);
+    assert_eq!(encoded[..4], 2_f32.to_le_bytes());
+    // A tie, 1.5, is rounded to even.
+    assert_eq!(encoded[4..9], [127, 129, 2, 253, 0]);
+    assert_eq!(encoded[260..264], 1_f32.to_le_bytes());
+    assert_eq!(encoded[264], 129);
+    assert_eq!(values[..4], [0.0, 0.0, -1.0, -5.1 + 6.0]);
+}
+
+#[test]
+fn codes_that_share_a_byte_are_as_specified() {
+    // Two runs: the elements 0 to 2, and 3 and 4.
+    let mut values = [14.0, -14.0, 3.0, -6.0, 2.0];
+    let mut encoded = vec![0xa5; encoded_bytes::<Int4>(5)];
+    encode::<Int4>(&mut values, &mut encoded).unwrap();
+    assert_eq!(encoded[..4], 2_f32.to_le_bytes());
+    // 7 and −3; −7 and 1; 2, a tie that is rounded to even.
+    assert_eq!(encoded[4..], [0xd7, 0x19, 0x02]);
+    assert_eq!(values, [0.0, 0.0, -1.0, 0.0, 0.0]);
+
+    let mut values = [1.0, -4.0, 3.0, -2.0, 0.0, 2.0, 2.0, -0.0, 2.0, -2.0];
+    let mut encoded = vec![0xa5; encoded_bytes::<OneBit>(10)];
+    encode::<OneBit>(&mut values, &mut encoded).unwrap();
+    // Even elements are in the first byte, odd ones in the second.
+    assert_eq!(encoded[8..], [0, 0b11011]);
+    assert_eq!(encoded[4..8], (-2_f32).to_le_bytes());
+    assert_eq!(values[1], -2.0);
+}
+
+#[test]
+fn every_magnitude_stays_finite() {
+    every_magnitude::<Int8>(0.99);
+    every_magnitude::<Int4>(0.99);
+    // It is a mean.
+    every_magnitude::<OneBit>(0.0);
+}
+
+/// The largest magnitude becomes at least this part of it.
+fn every_magnitude<C: Code>(least: f32) {
+    for exponent in 0..=254_u32 {
+        for fraction in [0, 1, 0x3f_ffff, 0x7f_fffe, 0x7f_ffff] {
+            let largest = f32::from_bits(exponent << 23 | fraction);
+            let mut values = gradients(300, exponent.into());
+            values.iter_mut().for_each(|value| *value *= largest);
+            (values[7], values[299]) = (largest, -largest);
+            let decoded = decoded::<C>(&values);
+            // So little is not worth a scale.
+            assert!(largest < 1e-35 || decoded[7] > least * largest, "{largest:e} became {:e}", decoded[7]);
+        }
+    }
+}
+
+#[test]
+fn the_means_of_largest_values_are_finite() {
+    for count in COUNTS {
+        let decoded = decoded::<OneBit>(&vec![f32::MAX; count]);
+        assert!(decoded.iter().all(|&value| value > 0.999 * f32::MAX), "{decoded:?}");
+    }
+}
+
+#[test]
+fn subnormal_values_are_left() {
+    fn check<C: Code>() {
+        let values = [f32::from_bits(1), -f32::from_bits(1), f32::MIN_POSITIVE / 2.0, -0.0, 1e-39];
+        assert_eq!(bits(&decoded::<C>(&values)), [0; 5]);
+    }
+    check::<Int8>();
+    check::<Int4>();
+    check::<OneBit>();
+    let with_larger = [f32::from_bits(1), -0.0, 1.0];
+    assert_eq!(decoded::<Int8>(&with_larger)[..2], [0.0, 0.0]);
+}
+
+#[test]
+fn zeros_are_zeros() {
+    let zeros = [0.0, -0.0].repeat(200);
+    for decoded in [decoded::<Int8>(&zeros), decoded::<Int4>(&zeros), decoded::<OneBit>(&zeros)] {
+        assert_eq!(bits(&decoded), [0; 400]);
+    }
+}
+
+#[test]
+fn the_first_value_that_is_not_finite_is_reported() {
+    first_not_finite_is_reported::<Int8>();
+    first_not_finite_is_reported::<Int4>();
+    first_not_finite_is_reported::<OneBit>();
+}
+
+fn first_not_finite_is_reported<C: Code>() {
+    for level in Level::available() {
+        for count in COUNTS.into_iter().filter(|&count| count > 0) {
+            for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0001)] {
+                for index in [0, count / 2, count - 1] {
+                    let mut values = gradients(count, 9);
+                    (values[index], values[count - 1]) = (bad, bad);
+                    let before = values.clone();
+                    let mut encoded = vec![0xa5; encoded_bytes::<C>(count)];
+                    let refused = encode_at::<C>(level, &mut values, &mut encoded);
+                    assert_eq!(refused, Err(index), "{count} {level:?}");
+                    let block = index / BLOCK;
+                    assert_eq!(bits(&values[block * BLOCK..]), bits(&before[block * BLOCK..]));
+                    assert!(encoded[encoded_bytes::<C>(block * BLOCK)..].iter().all(|&byte| byte == 0xa5));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "the bytes of 3 values, encoded")]
+fn bytes_of_another_number_of_values_are_refused() {
+    decode::<Int8>(&mut [0.0; 3], &[0; 6]);
+}
