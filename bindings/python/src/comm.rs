@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PySlice, PyString};
+use unisono::compress::Levels;
 use unisono::{Communicator, ReduceOp};
 use unisono_bindings::{Operation, Options, Owner, arguments, with_type};
 
@@ -20,6 +21,8 @@ use super::request::{Kept, Request};
 pub(crate) struct Comm {
     /// None once closed.
     inner: Mutex<Option<Communicator>>,
+    /// Present once there is a compressor.
+    levels: Mutex<Option<Levels>>,
     ended: Ended,
     owner: Owner,
     /// The number of this rank, from 0.
@@ -37,15 +40,26 @@ impl Comm {
     pub(crate) fn new(inner: Communicator) -> Self {
         let (rank, size, transport) = (inner.rank(), inner.ranks(), inner.transport());
         let (inner, ended, owner) = (Mutex::new(Some(inner)), Ended::default(), Owner::this_process());
-        Self { inner, ended, owner, rank, size, transport }
+        Self { inner, levels: Mutex::new(None), ended, owner, rank, size, transport }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Communicator>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The groups of compressors. All ranks call it.
+    pub(crate) fn levels(&self, py: Python<'_>) -> PyResult<Levels> {
+        self.on(py, |comm| {
+            let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(levels) = &*levels {
+                return Ok(levels.clone());
+            }
+            Ok(levels.insert(Levels::of(comm)?).clone())
+        })
+    }
+
     /// Uses the communicator, without the interpreter's lock. A panic loses it.
-    fn on<R: Send>(
+    pub(crate) fn on<R: Send>(
         &self,
         py: Python<'_>,
         body: impl FnOnce(&mut Communicator) -> unisono::Result<R> + Send,
@@ -276,7 +290,10 @@ impl Comm {
     /// Leaves the world.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.owner.check().map_err(argument)?;
-        py.detach(|| drop(self.lock().take()));
+        py.detach(|| {
+            drop(self.levels.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(self.lock().take());
+        });
         Ok(())
     }
 
@@ -287,7 +304,8 @@ impl Comm {
 
 impl Drop for Comm {
     fn drop(&mut self) {
+        let levels = self.levels.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        self.owner.free(inner);
+        self.owner.free((levels, inner));
     }
 }

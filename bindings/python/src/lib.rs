@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 mod array;
 mod call;
 mod comm;
+mod compressor;
 mod error;
 mod interrupt;
 mod mailbox;
@@ -18,6 +19,7 @@ mod start;
 fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<comm::Comm>()?;
+    module.add_class::<compressor::Compressor>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<mailbox::Mailbox>()?;

@@ -21,11 +21,13 @@ from ._unisono import (
     __version__,
 )
 from .comm import Comm
+from .compressor import Compressor
 from .start import from_all_gather, from_mpi4py, from_store, init
 
 __all__ = [
     "AbortedError",
     "Comm",
+    "Compressor",
     "LeftError",
     "MismatchError",
     "Request",

@@ -15,9 +15,9 @@ import torch.distributed as dist
 
 from .answers import teach
 from .backend import UnisonoBackend
-from .hook import all_reduce_hook
+from .hook import CompressState, all_reduce_hook, compress_hook
 
-__all__ = ["UnisonoBackend", "all_reduce_hook", "register"]
+__all__ = ["CompressState", "UnisonoBackend", "all_reduce_hook", "compress_hook", "register"]
 
 _OLDEST = (2, 14)
 

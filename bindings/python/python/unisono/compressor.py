@@ -1,0 +1,46 @@
+"""All-reduces that send fewer bytes between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _unisono
+from .comm import Comm, _buffer
+
+
+class Compressor:
+    """Sums arrays of one size and meaning, such as the gradients of some parameters, in fewer bytes between nodes.
+
+    The format is "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK". What a call does not send is kept,
+    and added in the next one. All ranks end with the same bits. Where all ranks share a node, it is an all-reduce.
+
+    An array holds float32 tensors of these shapes, one after the other. All ranks make the compressor with the same arguments, and
+    call it alike.
+    """
+
+    def __init__(self, comm: Comm, shapes: Sequence[Sequence[int]], format: str) -> None:
+        self._comm = comm._comm
+        self._compressor = _unisono.Compressor(self._comm, [list(shape) for shape in shapes], format)
+
+    def all_reduce(self, array: Any) -> Any:
+        """Leaves the sum of all ranks' arrays on every rank, and returns the array."""
+        self._compressor.all_reduce(self._comm, _buffer(array))
+        return array
+
+    @property
+    def was_finite(self) -> bool:
+        """Whether all values of the last array were finite, on all ranks. Values that are not spoil what is kept."""
+        return self._compressor.was_finite
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank has not sent yet, and the state of the encoding: to be saved by every rank, and loaded again."""
+        residual = np.empty(self._compressor.count, np.float32)
+        self._compressor.residual(residual)
+        return {"residual": residual, "encoder": self._compressor.encoder_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what `state_dict` of a compressor with the same arguments returned."""
+        self._compressor.restore(np.ascontiguousarray(state["residual"], np.float32), state["encoder"])

@@ -1,0 +1,109 @@
+//! Compressors: all-reduces that send fewer bytes between nodes.
+
+use pyo3::prelude::*;
+use unisono::DType;
+use unisono::compress::{self, Compression};
+use unisono_bindings::{Lent, Owner};
+
+use super::array::Array;
+use super::comm::Comm;
+use super::error::argument;
+
+/// Sums arrays of one size and meaning in fewer bytes between nodes, and keeps what it has not sent for the next call.
+#[pyclass(frozen, module = "unisono._unisono")]
+pub(crate) struct Compressor {
+    /// Present until dropped.
+    inner: Option<compress::Compressor>,
+    count: usize,
+    owner: Owner,
+}
+
+impl Compressor {
+    fn inner(&self) -> PyResult<&compress::Compressor> {
+        self.owner.check().map_err(argument)?;
+        self.inner.as_ref().ok_or_else(|| argument("the compressor is gone"))
+    }
+
+    fn reduce(&self, py: Python<'_>, comm: &Comm, array: &Array) -> PyResult<()> {
+        let inner = self.inner()?;
+        let mut values = of_f32(array, self.count)?;
+        comm.on(py, move |comm| inner.all_reduce(comm, &mut values))
+    }
+}
+
+/// The elements of an array of so many `f32`.
+fn of_f32(array: &Array, count: usize) -> PyResult<Lent<f32>> {
+    if (array.dtype, array.count) != (DType::F32, count) {
+        let Array { count: found, dtype, .. } = array;
+        return Err(argument(format!("the array has {found} {dtype}, and the compressor sums {count} f32")));
+    }
+    array.lent::<f32>()
+}
+
+#[pymethods]
+impl Compressor {
+    /// A compressor of tensors of these shapes, one after the other in an array.
+    #[new]
+    fn new(py: Python<'_>, comm: &Comm, shapes: Vec<Vec<usize>>, format: &str) -> PyResult<Self> {
+        let compression: Compression =
+            format.parse().map_err(|error: compress::UnknownCompression| argument(error.to_string()))?;
+        let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let levels = comm.levels(py)?;
+        let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
+        let inner = Some(compress::Compressor::new(&levels, compression, &shapes));
+        Ok(Self { inner, count, owner: Owner::this_process() })
+    }
+
+    /// Leaves the sum of all ranks' arrays on every rank.
+    fn all_reduce(&self, py: Python<'_>, comm: &Comm, array: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.reduce(py, comm, &Array::new(array, false, true)?)
+    }
+
+    /// The same for `count` elements at an address.
+    fn all_reduce_at(&self, py: Python<'_>, comm: &Comm, address: usize, count: usize) -> PyResult<()> {
+        self.reduce(py, comm, &Array::at(address, count, DType::F32))
+    }
+
+    /// The number of elements.
+    #[getter]
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether all values of the last array were finite, on all ranks.
+    #[getter]
+    fn was_finite(&self) -> PyResult<bool> {
+        Ok(self.inner()?.was_finite())
+    }
+
+    /// Copies what this rank has not sent yet into an array.
+    fn residual(&self, array: &Bound<'_, PyAny>) -> PyResult<()> {
+        of_f32(&Array::new(array, false, true)?, self.count)?.copy_from_slice(&self.inner()?.residual());
+        Ok(())
+    }
+
+    /// The encoder's state for each tensor, as lists of numbers; none if it has none.
+    fn encoder_state(&self) -> PyResult<Vec<Vec<f32>>> {
+        Ok(self.inner()?.encoder_state())
+    }
+
+    /// Restores both.
+    fn restore(&self, residual: &Bound<'_, PyAny>, encoder_state: Vec<Vec<f32>>) -> PyResult<()> {
+        let inner = self.inner()?;
+        let sizes = |state: &[Vec<f32>]| state.iter().map(Vec::len).collect::<Vec<_>>();
+        let (saved, own) = (sizes(&encoder_state), sizes(&inner.encoder_state()));
+        if saved != own {
+            return Err(argument(format!(
+                "the saved state has tensors of {saved:?} numbers, and that of this compressor {own:?}"
+            )));
+        }
+        inner.restore(&of_f32(&Array::new(residual, false, false)?, self.count)?, &encoder_state);
+        Ok(())
+    }
+}
+
+impl Drop for Compressor {
+    fn drop(&mut self) {
+        self.owner.free(self.inner.take());
+    }
+}
