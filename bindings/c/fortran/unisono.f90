@@ -308,6 +308,78 @@ module unisono
       type(c_ptr), value :: cause
     end function
 
+    ! Creates a compressor of `tensors` matrices, row by row and one after the other in an array; a vector has one column. The
+    ! format is "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK". All ranks call it, with the
+    ! same arguments.
+    !
+    ! Conditions:
+    ! The handle must be live, the format a string, the lists of `tensors` sizes each, and the pointer valid for writing.
+    integer(c_int) function unisono_compressor_create(comm, format, rows, columns, tensors, compressor) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: format
+      integer(c_size_t), intent(in) :: rows(*)
+      integer(c_size_t), intent(in) :: columns(*)
+      integer(c_size_t), value :: tensors
+      type(c_ptr), intent(out) :: compressor
+    end function
+
+    ! Leaves the sum of all ranks' arrays of `count` floats, the number of elements of the tensors, on every rank, with the same
+    ! bits. All ranks call it. `was_finite`, unless it is NULL, gets whether all values were finite; others spoil what is kept.
+    !
+    ! Conditions:
+    ! The handles must be live, the array of `count` floats that the program leaves alone until the call is done, and the pointer
+    ! null or valid for writing.
+    integer(c_int) function unisono_compress_all_reduce(comm, compressor, data, count, was_finite) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: compressor
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), intent(out) :: was_finite
+    end function
+
+    ! The number of floats that `unisono_compressor_save` writes; 0 for NULL.
+    !
+    ! Conditions:
+    ! The handle must be null or live.
+    integer(c_size_t) function unisono_compressor_state_count(compressor) bind(c)
+      import
+      type(c_ptr), value :: compressor
+    end function
+
+    ! Writes what this rank has not sent yet and the state of the encoding, `count` floats as `unisono_compressor_state_count` says:
+    ! to be saved by every rank, and loaded again.
+    !
+    ! Conditions:
+    ! The handle must be live, and the array of `count` floats.
+    integer(c_int) function unisono_compressor_save(compressor, floats, count) bind(c)
+      import
+      type(c_ptr), value :: compressor
+      type(c_ptr), value :: floats
+      integer(c_size_t), value :: count
+    end function
+
+    ! Restores what `unisono_compressor_save` of a compressor with the same arguments wrote.
+    !
+    ! Conditions:
+    ! As `unisono_compressor_save`.
+    integer(c_int) function unisono_compressor_load(compressor, floats, count) bind(c)
+      import
+      type(c_ptr), value :: compressor
+      type(c_ptr), value :: floats
+      integer(c_size_t), value :: count
+    end function
+
+    ! Frees a compressor, before or after its communicator, and not while a call uses it. NULL is ignored.
+    !
+    ! Conditions:
+    ! The handle must be null or live, and not used afterwards.
+    subroutine unisono_compressor_free(compressor) bind(c)
+      import
+      type(c_ptr), value :: compressor
+    end subroutine
+
     ! The text of the last error of a function on this thread; empty if there was none. Valid until the next error on this thread.
     type(c_ptr) function unisono_last_error() bind(c)
       import
@@ -613,8 +685,8 @@ module unisono
       type(c_funptr), value :: look
     end subroutine
 
-    ! Starts a world among processes of one machine that already have a way to gather bytes from each other, such as an MPI. All of
-    ! them call it, rank `rank` of `ranks` each, and it calls `gather` on all of them equally often, before it returns.
+    ! Starts a world among processes that already have a way to gather bytes from each other, such as an MPI. All of them call it,
+    ! rank `rank` of `ranks` each, and it calls `gather` on all of them equally often, before it returns.
     !
     ! Conditions:
     ! The function must be as [`Gather`] describes, for this context; the settings null or valid; and the pointer valid for writing.
@@ -628,8 +700,8 @@ module unisono
       type(c_ptr), intent(out) :: comm
     end function
 
-    ! Starts a world among processes of one machine that share a key-value store. All of them call it, rank `rank` of `ranks` each,
-    ! with the same `name`, which no other world of the store has: its keys begin with it. A key is set once.
+    ! Starts a world among processes that share a key-value store. All of them call it, rank `rank` of `ranks` each, with the same
+    ! `name`, which no other world of the store has: its keys begin with it. A key is set once.
     !
     ! Conditions:
     ! The functions must be as their types describe, for this context; the name a string; the settings null or valid; and the
@@ -646,9 +718,10 @@ module unisono
       type(c_ptr), intent(out) :: comm
     end function
 
-    ! Joins the world of processes on this machine that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, or anything
-    ! that sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank. The ranks find each other by files, in the
-    ! folder UNISONO_BOOTSTRAP_DIR if that is set.
+    ! Joins the world of processes that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, `srun`, or anything that
+    ! sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank. Ranks of one machine find each other by files, in the
+    ! folder UNISONO_BOOTSTRAP_DIR if that is set; those of several meet at the port after MASTER_PORT of MASTER_ADDR, rank 0's
+    ! machine.
     !
     ! Conditions:
     ! The settings must be null or valid, and the pointer valid for writing.

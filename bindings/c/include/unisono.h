@@ -106,6 +106,10 @@
 // One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
 typedef struct unisono_comm unisono_comm;
 
+// Sums arrays of one size and meaning, such as the gradients of some parameters, in fewer bytes between nodes. What a call does not
+// send is kept, and added in the next one.
+typedef struct unisono_compressor unisono_compressor;
+
 // Registered memory: a collective on any part of it needs no copy.
 typedef struct unisono_memory unisono_memory;
 
@@ -291,6 +295,59 @@ int unisono_own_part(unisono_comm *comm,
 // The handle must be null or live, and the cause null or a string.
 int unisono_fail(unisono_comm *comm,
                  const char *cause);
+
+// Creates a compressor of `tensors` matrices, row by row and one after the other in an array; a vector has one column. The format is
+// "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK". All ranks call it, with the same arguments.
+//
+// Conditions:
+// The handle must be live, the format a string, the lists of `tensors` sizes each, and the pointer valid for writing.
+int unisono_compressor_create(unisono_comm *comm,
+                              const char *format,
+                              const size_t *rows,
+                              const size_t *columns,
+                              size_t tensors,
+                              unisono_compressor **compressor);
+
+// Leaves the sum of all ranks' arrays of `count` floats, the number of elements of the tensors, on every rank, with the same bits.
+// All ranks call it. `was_finite`, unless it is NULL, gets whether all values were finite; others spoil what is kept.
+//
+// Conditions:
+// The handles must be live, the array of `count` floats that the program leaves alone until the call is done, and the pointer null or
+// valid for writing.
+int unisono_compress_all_reduce(unisono_comm *comm,
+                                const unisono_compressor *compressor,
+                                float *data,
+                                size_t count,
+                                int *was_finite);
+
+// The number of floats that `unisono_compressor_save` writes; 0 for NULL.
+//
+// Conditions:
+// The handle must be null or live.
+size_t unisono_compressor_state_count(const unisono_compressor *compressor);
+
+// Writes what this rank has not sent yet and the state of the encoding, `count` floats as `unisono_compressor_state_count` says: to be
+// saved by every rank, and loaded again.
+//
+// Conditions:
+// The handle must be live, and the array of `count` floats.
+int unisono_compressor_save(const unisono_compressor *compressor,
+                            float *floats,
+                            size_t count);
+
+// Restores what `unisono_compressor_save` of a compressor with the same arguments wrote.
+//
+// Conditions:
+// As `unisono_compressor_save`.
+int unisono_compressor_load(const unisono_compressor *compressor,
+                            const float *floats,
+                            size_t count);
+
+// Frees a compressor, before or after its communicator, and not while a call uses it. NULL is ignored.
+//
+// Conditions:
+// The handle must be null or live, and not used afterwards.
+void unisono_compressor_free(unisono_compressor *compressor);
 
 // The text of the last error of a function on this thread; empty if there was none. Valid until the next error on this thread.
 const char *unisono_last_error(void);

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use unisono::Communicator;
+use unisono::compress::Levels;
 use unisono_bindings::Owner;
 
 use super::errors::{Result, argument, guarded};
@@ -12,6 +13,8 @@ use super::waits::looking;
 /// One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
 #[derive(Debug)]
 pub struct Comm {
+    /// Present once there is a compressor; they share it.
+    levels: Option<Levels>,
     inner: Communicator,
     owner: Owner,
 }
@@ -19,19 +22,28 @@ pub struct Comm {
 impl Comm {
     /// Hands a communicator to the program.
     pub(crate) fn into_raw(inner: Communicator) -> *mut Self {
-        Box::into_raw(Box::new(Self { inner, owner: Owner::this_process() }))
+        Box::into_raw(Box::new(Self { levels: None, inner, owner: Owner::this_process() }))
     }
+}
+
+/// What is behind a handle.
+///
+/// # Safety
+/// The handle must be null or live, and no other thread may use it meanwhile.
+unsafe fn live<'a>(comm: *mut Comm) -> Result<&'a mut Comm> {
+    // SAFETY: as the caller promises.
+    let comm = unsafe { comm.as_mut() }.ok_or_else(|| argument("the communicator is NULL"))?;
+    comm.owner.check().map_err(argument)?;
+    Ok(comm)
 }
 
 /// The communicator of a handle.
 ///
 /// # Safety
-/// The handle must be null or live, and no other thread may use it meanwhile.
+/// As [`live`].
 pub(crate) unsafe fn communicator<'a>(comm: *mut Comm) -> Result<&'a mut Communicator> {
     // SAFETY: as the caller promises.
-    let comm = unsafe { comm.as_mut() }.ok_or_else(|| argument("the communicator is NULL"))?;
-    comm.owner.check().map_err(argument)?;
-    Ok(&mut comm.inner)
+    unsafe { live(comm) }.map(|comm| &mut comm.inner)
 }
 
 /// Runs the body of a function on the communicator of a handle. A panic loses the communicator.
@@ -39,10 +51,22 @@ pub(crate) unsafe fn communicator<'a>(comm: *mut Comm) -> Result<&'a mut Communi
 /// # Safety
 /// As [`communicator`].
 pub(crate) unsafe fn on(comm: *mut Comm, body: impl FnOnce(&mut Communicator) -> Result<()>) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { on_handle(comm, |comm, _| body(comm)) }
+}
+
+/// The same for a function that also needs the groups of compressors.
+///
+/// # Safety
+/// As [`communicator`].
+pub(crate) unsafe fn on_handle(
+    comm: *mut Comm,
+    body: impl FnOnce(&mut Communicator, &mut Option<Levels>) -> Result<()>,
+) -> c_int {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let comm = unsafe { communicator(comm)? };
-        catch_unwind(AssertUnwindSafe(|| looking(|| body(comm)))).unwrap_or_else(|panic| {
+        let Comm { inner: comm, levels, .. } = unsafe { live(comm)? };
+        catch_unwind(AssertUnwindSafe(|| looking(|| body(comm, levels)))).unwrap_or_else(|panic| {
             comm.fail("a defect of unisono");
             resume_unwind(panic)
         })

@@ -7,6 +7,7 @@
 
 pub mod collectives;
 pub mod comm;
+pub mod compressor;
 pub mod errors;
 pub mod groups;
 pub mod in_flight;

@@ -164,6 +164,51 @@ static void groups(void)
     CHECK(parity == NULL);
 }
 
+static void compressors(void)
+{
+    /* A matrix of rank 1, and a vector. */
+    enum { ROWS = 4, COLUMNS = 8, LENGTH = 5, FLOATS = ROWS * COLUMNS + LENGTH };
+    const size_t rows[] = {ROWS, LENGTH}, columns[] = {COLUMNS, 1};
+    const char *formats[] = {"int8", "int4", "onebit", "topk:0.5", "threshold:1", "powersgd:1"};
+    for (size_t format = 0; format < sizeof formats / sizeof *formats; format++) {
+        unisono_compressor *compressor = NULL;
+        float values[FLOATS], state[4 * FLOATS];
+        double sent = 0, true_sum = 0;
+        OK(unisono_compressor_create(comm, formats[format], rows, columns, 2, &compressor));
+        const size_t count = unisono_compressor_state_count(compressor);
+        CHECK(count >= FLOATS && count <= sizeof state / sizeof *state);
+        for (int step = 0; step < 4; step++) {
+            int was_finite = 0;
+            for (int i = 0; i < FLOATS; i++) {
+                values[i] = (float)(1 + step) * (float)(rank + 1) * (i < ROWS * COLUMNS ? (float)(1 + i / COLUMNS) : 1);
+                true_sum += (double)values[i];
+            }
+            OK(unisono_compress_all_reduce(comm, compressor, values, FLOATS, &was_finite));
+            CHECK(was_finite == 1);
+            for (int i = 0; i < FLOATS; i++)
+                sent += (double)values[i];
+            OK(unisono_compressor_save(compressor, state, count));
+            unisono_compressor_free(compressor);
+            OK(unisono_compressor_create(comm, formats[format], rows, columns, 2, &compressor));
+            OK(unisono_compressor_load(compressor, state, count));
+        }
+        /* What was not sent is kept. */
+        double left = 0;
+        for (int i = 0; i < FLOATS; i++)
+            left += (double)state[i];
+        double sums[2] = {left, true_sum};
+        OK(unisono_all_reduce(comm, sums, 2, UNISONO_F64, UNISONO_SUM, NULL));
+        const double off = sent + sums[0] - sums[1];
+        CHECK(off < 0.01 && off > -0.01);
+        CHECK(unisono_compress_all_reduce(comm, compressor, values, 3, NULL) == UNISONO_ERROR_ARGUMENT);
+        CHECK(unisono_compressor_load(compressor, state, count - 1) == UNISONO_ERROR_ARGUMENT);
+        unisono_compressor_free(compressor);
+    }
+    unisono_compressor *none = NULL;
+    CHECK(unisono_compressor_create(comm, "int7", rows, columns, 2, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
+    CHECK(unisono_compressor_state_count(NULL) == 0);
+}
+
 static void refusals(void)
 {
     float values[4] = {0};
@@ -296,6 +341,7 @@ int main(void)
     each_type();
     messages();
     groups();
+    compressors();
     refusals();
     registered();
     forked();

@@ -125,6 +125,7 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
     let names = arguments.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
     let (result, kind) = match result {
         "int" => ("integer(c_int) function", "function"),
+        "size_t" => ("integer(c_size_t) function", "function"),
         "void" => ("subroutine", "subroutine"),
         "void *" | "const char *" => ("type(c_ptr) function", "function"),
         other => panic!("Fortran has no `{other}` yet"),
@@ -135,6 +136,7 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
             "int" => "integer(c_int), value".to_owned(),
             "size_t" => "integer(c_size_t), value".to_owned(),
             "const int *" => "integer(c_int), intent(in)".to_owned(),
+            "const size_t *" => "integer(c_size_t), intent(in)".to_owned(),
             "int *" => format!("integer(c_int), intent({pointed})"),
             "size_t *" => format!("integer(c_size_t), intent({pointed})"),
             "unisono_request **" if name == "unisono_wait" => "type(c_ptr), intent(inout)".to_owned(),
@@ -143,7 +145,11 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
             _ if of.ends_with('*') => "type(c_ptr), value".to_owned(),
             other => panic!("Fortran has no `{other}` yet"),
         };
-        let list = if ["comms", "ranks"].contains(&argument) && of.contains("intent") { "(*)" } else { "" };
+        let list = if ["comms", "ranks", "rows", "columns"].contains(&argument) && of.contains("intent") {
+            "(*)"
+        } else {
+            ""
+        };
         text += &format!("      {of} :: {argument}{list}\n");
     }
     format!("{text}    end {kind}\n\n")

@@ -51,6 +51,13 @@ fn trials(installed: &Arc<Installed>) -> Vec<Trial> {
         "every function, by a key-value store".into(),
         Box::new(|all| everything(all, &[], 3, "STORE")),
     ));
+    trials.push(trial(
+        "every function, two nodes".into(),
+        Box::new(|all| {
+            let nodes = [("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,1")];
+            everything_with(all, &[], 3, LAUNCHED, &nodes)
+        }),
+    ));
     for way in ["blocking", "non-blocking"] {
         trials.push(trial(format!("a rank is killed, {way}"), Box::new(move |all| killed(all, way))));
     }
@@ -136,11 +143,21 @@ fn source(path: &str) -> PathBuf {
 }
 
 fn everything(installed: &Installed, options: &[&str], ranks: usize, meet_in: &str) -> Result<(), Failed> {
+    everything_with(installed, options, ranks, meet_in, &[])
+}
+
+fn everything_with(
+    installed: &Installed,
+    options: &[&str],
+    ranks: usize,
+    meet_in: &str,
+    settings: &[(&str, &str)],
+) -> Result<(), Failed> {
     let program =
         installed.build("cc", &source("tests/everything.c"), &[&C[..], &["-pedantic"], options].concat());
     let mut command = launch::processes(ranks, &program);
     let folder = tempfile::tempdir()?;
-    command.env(meet_in, folder.path()).env("UNISONO_WARNINGS", "off");
+    command.env(meet_in, folder.path()).env("UNISONO_WARNINGS", "off").envs(settings.iter().copied());
     let ended = launch::run(command, DEADLINE).expect_success();
     assert_eq!(ended.stdout.matches(&format!("of {ranks}: all right\n")).count(), ranks, "{ended:?}");
     Ok(())
