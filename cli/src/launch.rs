@@ -1,4 +1,4 @@
-//! `unisono launch`: starts the ranks of a world as processes on this machine, without MPI.
+//! `unisono launch`: starts the ranks of a world as processes on this machine, or its part of them on each of several, without MPI.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -19,20 +19,66 @@ use super::{BAD_INPUT, Failure, speaks};
 
 mod ranks;
 
-use ranks::Ranks;
+use ranks::{Meeting, Place, Ranks};
 
 /// The command, and how many ranks of it to start.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Number of ranks to start, one process each
+    /// Number of ranks to start on this machine, one process each
     #[arg(short = 'n', long, value_name = "N", value_parser = whole(1, MOST_RANKS))]
     ranks: usize,
+    #[command(flatten)]
+    machines: Machines,
     /// Time for the other ranks to exit by themselves after one has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole(0, LONGEST_S))]
     grace_s: u64,
     /// Command that every rank runs, after --; only rank 0 reads piped standard input
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
+}
+
+/// Several machines; the command is run on each, with the same options but for `--node-rank`.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Several machines")]
+struct Machines {
+    /// Number of machines, on each of which launch is run
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1, MOST_RANKS))]
+    nnodes: usize,
+    /// Number of this machine, from 0
+    #[arg(long, value_name = "K")]
+    node_rank: Option<usize>,
+    /// Name or address of machine 0, which the others can reach
+    #[arg(long, value_name = "HOST")]
+    master_addr: Option<String>,
+    /// Port there; ranks meet at the next one
+    #[arg(long, value_name = "PORT", default_value_t = 29500)]
+    master_port: u16,
+}
+
+impl Machines {
+    /// Where the ranks find each other, and the number of the first one here.
+    fn place(&self, ranks: usize) -> Result<Place, Failure> {
+        if self.nnodes == 1 {
+            return Ok(Place {
+                first: 0,
+                all: ranks,
+                here: ranks,
+                meeting: Meeting::Directory(
+                    bootstrap_dir().map_err(|error| Failure::Error(error.to_string()))?,
+                ),
+            });
+        }
+        let node = self.node_rank.filter(|&node| node < self.nnodes);
+        let Some((node, host)) = node.zip(self.master_addr.clone()) else {
+            return Err(Failure::BadInput(format!(
+                "--nnodes {} needs --node-rank, the number of this machine from 0 to {}, and --master-addr, the name of machine 0",
+                self.nnodes,
+                self.nnodes - 1
+            )));
+        };
+        let meeting = Meeting::Master { host, port: self.master_port };
+        Ok(Place { first: node * ranks, all: self.nnodes * ranks, here: ranks, meeting })
+    }
 }
 
 /// The same limit as for `--threads`.
@@ -48,7 +94,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         );
         return Err(if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere });
     }
-    Ok(launch(args).unwrap_or_else(|error| {
+    let place = args.machines.place(args.ranks)?;
+    Ok(launch(args, &place).unwrap_or_else(|error| {
         say(&error.to_string());
         ExitCode::FAILURE
     }))
@@ -58,11 +105,10 @@ fn say(what: &str) {
     eprintln!("launch: {what}");
 }
 
-fn launch(args: &Args) -> io::Result<ExitCode> {
+fn launch(args: &Args, place: &Place) -> io::Result<ExitCode> {
     let mut signals = Signals::new(heeded())?;
     family::adopt_orphans()?;
-    let bootstrap_dir = bootstrap_dir()?;
-    let mut ranks = match Ranks::start(&args.command, args.ranks, bootstrap_dir.path()) {
+    let mut ranks = match Ranks::start(&args.command, place) {
         Ok(ranks) => ranks,
         Err(error) => {
             // The ranks already started wait for the others.

@@ -60,6 +60,32 @@ fn ranks_are_told_who_they_are() {
 }
 
 #[test]
+fn ranks_of_several_machines_are_numbered_over_all_and_meet_on_the_first() {
+    let machine = |node: usize| {
+        let arguments =
+            format!("-n 2 --nnodes 2 --node-rank {node} --master-addr 127.0.0.1 --master-port 29893");
+        let mut command = Command::new(UNISONO);
+        command.arg("launch").args(arguments.split_whitespace()).args(["--", UNISONO]);
+        command.args("bench --bytes 8:8 --iterations 1 --format json".split_whitespace());
+        command.envs([("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2"), ("UNISONO_WARNINGS", "off")]);
+        launch::run(command, DEADLINE).expect_success().stdout
+    };
+    let stdout = std::thread::scope(|scope| {
+        [0, 1].map(|node| scope.spawn(move || machine(node))).map(|machine| machine.join().unwrap())
+    });
+    assert!(stdout[0].contains(r#""ranks":4"#) && stdout[0].contains("shm+tcp"), "{}", stdout[0]);
+    assert_eq!(stdout[1], "", "rank 0 prints");
+    let script = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR:$MASTER_PORT";
+    let ended = launched("-n 2 --nnodes 3 --node-rank 2 --master-addr node1", script).expect_success();
+    assert_eq!(sorted(&ended.stdout), ["4 of 6, 0 of 2, node1:29500", "5 of 6, 1 of 2, node1:29500"]);
+    for wrong in ["--nnodes 2", "--nnodes 2 --node-rank 2 --master-addr node1", "--nnodes 2 --node-rank 1"] {
+        let ended = launched(&format!("-n 2 {wrong}"), script);
+        assert_eq!(ended.status.code(), Some(2));
+        assert!(ended.stderr.contains("--nnodes 2 needs --node-rank"), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn ranks_meet_in_a_private_place_that_is_gone_afterwards() {
     let script = "d=$UNISONO_BOOTSTRAP_DIR; mkdir $d/$RANK; echo x > $d/$RANK/file; echo $d $(stat -c %a $d)";
     for (last, code) in [("", 0), ("; exit 3", 3), ("; kill -KILL $$", 137)] {

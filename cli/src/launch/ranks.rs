@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
-use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,15 +9,38 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGUSR1};
 use signal_hook::iterator::Signals;
+use tempfile::TempDir;
 use unisono::config::BOOTSTRAP_DIR;
 
 use super::super::STOPPED;
 use super::super::family::{Member, POLL, TO_END, code, how};
 use super::say;
 
-/// All ranks of a world, in rank order.
+/// The ranks of this machine in their world.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The number of the first one.
+    pub(super) first: usize,
+    /// How many are here, and in the world.
+    pub(super) here: usize,
+    pub(super) all: usize,
+    pub(super) meeting: Meeting,
+}
+
+/// Where ranks find each other.
+#[derive(Debug)]
+pub(super) enum Meeting {
+    /// On one machine.
+    Directory(TempDir),
+    /// On the first of several.
+    Master { host: String, port: u16 },
+}
+
+/// All ranks of this machine, in rank order.
 #[derive(Debug)]
 pub(super) struct Ranks {
+    /// The number of the first one in the world.
+    first: usize,
     ranks: Vec<Rank>,
     /// The exit status of the first rank that failed.
     failed: Option<ExitStatus>,
@@ -42,17 +64,17 @@ enum Measure {
 }
 
 impl Ranks {
-    /// Starts the ranks, which find each other in `bootstrap_dir`.
+    /// Starts the ranks.
     ///
     /// # Errors
     /// If a rank cannot be started; those before it are running.
-    pub(super) fn start(words: &[OsString], count: usize, bootstrap_dir: &Path) -> io::Result<Self> {
-        let start = |rank| {
-            let member = Member::start(command(words, rank, count, bootstrap_dir))?;
+    pub(super) fn start(words: &[OsString], place: &Place) -> io::Result<Self> {
+        let start = |local_rank| {
+            let member = Member::start(command(words, local_rank, place))?;
             Ok(Rank { member, status: None })
         };
-        let ranks = (0..count).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { ranks, failed: None, next: None, told: false })
+        let ranks = (0..place.here).map(start).collect::<io::Result<_>>()?;
+        Ok(Self { first: place.first, ranks, failed: None, next: None, told: false })
     }
 
     /// Waits for all ranks to end. After one fails, the others get a grace period: they notice by themselves, and report it. Forwards
@@ -92,7 +114,8 @@ impl Ranks {
 
     /// Polls the ranks, and reports the first that failed.
     fn poll(&mut self, grace: Duration) -> io::Result<()> {
-        for (number, rank) in self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.status.is_none()) {
+        let running = (self.first..).zip(&mut self.ranks).filter(|(_, rank)| rank.status.is_none());
+        for (number, rank) in running {
             rank.status = rank.member.poll()?;
             let fails = |status: &ExitStatus| !status.success() && code(*status) != STOPPED;
             if let Some(status) = rank.status.filter(fails)
@@ -135,11 +158,19 @@ impl Ranks {
 }
 
 /// The command of a rank, with its environment.
-fn command(words: &[OsString], rank: usize, ranks: usize, bootstrap_dir: &Path) -> Command {
+fn command(words: &[OsString], local_rank: usize, place: &Place) -> Command {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).env(BOOTSTRAP_DIR, bootstrap_dir);
+    command.args(&words[1..]);
+    let Place { first, here, all, meeting } = place;
+    match meeting {
+        Meeting::Directory(directory) => command.env(BOOTSTRAP_DIR, directory.path()),
+        Meeting::Master { host, port } => {
+            command.env_remove(BOOTSTRAP_DIR).env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string())
+        }
+    };
+    let rank = first + local_rank;
     for (name, number) in
-        [("RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", ranks)]
+        [("RANK", rank), ("WORLD_SIZE", *all), ("LOCAL_RANK", local_rank), ("LOCAL_WORLD_SIZE", *here)]
     {
         command.env(name, number.to_string());
     }
