@@ -33,6 +33,28 @@ impl<H: Half> Half for Option<H> {
     }
 }
 
+/// A half that makes progress on something else while it makes none itself.
+pub(super) struct Beside<H, F> {
+    pub(super) half: H,
+    pub(super) drive: F,
+}
+
+impl<H: Half, F: FnMut() -> Result<bool, Failure>> Half for Beside<H, F> {
+    fn other(&self) -> Rank {
+        self.half.other()
+    }
+
+    #[inline]
+    fn is_done(&self) -> bool {
+        self.half.is_done()
+    }
+
+    #[inline]
+    fn progress(&mut self) -> Result<bool, Failure> {
+        Ok(self.half.progress()? || (self.drive)()?)
+    }
+}
+
 /// Polls both halves until they are complete; `look_around` as in [`Waiting::until`].
 #[inline]
 pub(super) fn complete(

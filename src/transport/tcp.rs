@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::half::{Half, complete};
+use super::half::{Beside, Half, complete};
 use super::shared::Shared;
 use super::waiting::{STRAGGLING, Sight};
 use super::{Deadlines, Failure, Header, Headers, Incoming, Nap, Outgoing, Target, Ticket, Waiting};
@@ -26,7 +26,7 @@ mod stream;
 mod tests;
 
 pub(super) use connect::connect;
-use either::{Beside, Either};
+use either::Either;
 use posted::{Flush, Posts};
 use receiving::Receiving;
 use sending::Sending;
@@ -113,7 +113,10 @@ impl Tcp {
         let far_send = far_out.map(|outgoing| Sending::new(self, headers.sent, outgoing));
         let far_receive = far_in.map(|incoming| Receiving::new((self, status), headers.awaited, incoming));
         let mut sending = Either { near: near_send, far: far_send };
-        let mut receiving = Beside { half: Either { near: near_receive, far: far_receive }, tcp: self };
+        let mut receiving = Beside {
+            half: Either { near: near_receive, far: far_receive },
+            drive: || self.progress_posted(),
+        };
         sending.progress()?;
         let nap = || self.nap(if around.is_some() { SHORT_NAP } else { NAP });
         let waiting = Waiting::new(self.spins.get(), deadlines, status).napping(Nap(&nap));
@@ -154,7 +157,7 @@ impl Tcp {
         let mut post = self.posts.borrow_mut().take(ticket);
         let mut sending = Flush { tcp: self, to: post.with };
         let half = Receiving::of_post((self, status), &mut post, target.lend());
-        let mut receiving = Beside { half, tcp: self };
+        let mut receiving = Beside { half, drive: || self.progress_posted() };
         let nap = || self.nap(NAP);
         let waiting = Waiting::new(self.spins.get(), deadlines, status).napping(Nap(&nap));
         let mut listening = Listening { tcp: self, status, header, gone_since: None };

@@ -3,15 +3,13 @@
 //! Both buffers belong to the communicator, so MPI never holds the caller's memory, and the caller can work on the rest of the
 //! array meanwhile. The copies are cheap compared to the network.
 
-use unisono_collectives::Rank;
-
 use super::Mpi;
 use super::exchange::Messages;
-use super::flight::{Flight, Flights};
+use super::flight::Flight;
 use super::overheard::Listening;
 use super::sys::Comm;
 use crate::status::StatusBoard;
-use crate::transport::half::{Half, complete};
+use crate::transport::half::{Beside, Half as _, complete};
 use crate::transport::{Deadlines, Failure, Header, Incoming, Outgoing, Target, Ticket, Waiting};
 
 impl Mpi {
@@ -27,7 +25,9 @@ impl Mpi {
         let node = self.node.as_mut().expect("the exchange is in this node");
         let (mut sending, receiving, around) = node.halves(header, outgoing, incoming);
         sending.progress()?;
-        let mut receiving = Beside { half: receiving, flights: &mut self.messages.flights };
+        let flights = &mut self.messages.flights;
+        // MPI's progress is none of this exchange's.
+        let mut receiving = Beside { half: receiving, drive: || flights.progress().map(|()| false) };
         let waiting = Waiting::new(self.spins, deadlines, &self.status).for_long();
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
@@ -120,29 +120,5 @@ impl Messages {
         let landed = flights.flying.remove(place).expect("it is there");
         flights.landed.push(landed);
         Ok(())
-    }
-}
-
-/// A half of an exchange inside a node, which drives MPI's progress on posted exchanges while idle.
-struct Beside<'a, H> {
-    half: H,
-    flights: &'a mut Flights,
-}
-
-impl<H: Half> Half for Beside<'_, H> {
-    fn other(&self) -> Rank {
-        self.half.other()
-    }
-
-    fn is_done(&self) -> bool {
-        self.half.is_done()
-    }
-
-    fn progress(&mut self) -> Result<bool, Failure> {
-        if self.half.progress()? {
-            return Ok(true);
-        }
-        self.flights.progress()?;
-        Ok(false)
     }
 }

@@ -1,8 +1,7 @@
-//! Halves of an exchange that go over a connection or through memory, while what was posted goes on.
+//! Halves of an exchange that go over a connection or through memory.
 
 use unisono_collectives::Rank;
 
-use super::Tcp;
 use crate::transport::Failure;
 use crate::transport::half::Half;
 
@@ -25,27 +24,5 @@ impl<N: Half, F: Half> Half for Either<N, F> {
     #[inline]
     fn progress(&mut self) -> Result<bool, Failure> {
         Ok(self.near.progress()? | self.far.progress()?)
-    }
-}
-
-/// A half that drives what was posted while it makes no progress itself.
-pub(super) struct Beside<'a, H> {
-    pub(super) half: H,
-    pub(super) tcp: &'a Tcp,
-}
-
-impl<H: Half> Half for Beside<'_, H> {
-    fn other(&self) -> Rank {
-        self.half.other()
-    }
-
-    #[inline]
-    fn is_done(&self) -> bool {
-        self.half.is_done()
-    }
-
-    #[inline]
-    fn progress(&mut self) -> Result<bool, Failure> {
-        Ok(self.half.progress()? || self.tcp.progress_posted()?)
     }
 }
