@@ -10,6 +10,10 @@ use crate::transport::bootstrap::{Bootstrap, gather};
 use crate::transport::shared::Shared;
 use crate::transport::tcp::{self, Tcp};
 
+/// The most ranks that connect unless it is asked for: each two of them have a connection from the start, where MPIs connect those that
+/// communicate.
+const MOST_RANKS: usize = 512;
+
 /// Connects the ranks that share no memory, if that is asked for, or MPI has nothing better than TCP between nodes. All ranks call
 /// it.
 ///
@@ -40,9 +44,10 @@ pub(super) fn connect(
     }
 }
 
-/// Whether our connections are to be preferred: there are several nodes, and none has an adapter that MPI could use better.
+/// Whether our connections are to be preferred: there are several nodes, not too many ranks, and no adapter that MPI could use better.
 fn is_better(bootstrap: &mut dyn Bootstrap, topology: &Topology, config: &Config) -> Result<bool> {
-    if config.network == Network::Mpi || config.inside == Inside::Messages || topology.nodes() < 2 {
+    let is_possible = config.network == Network::Auto && config.inside == Inside::SharedMemory;
+    if !is_possible || topology.nodes() < 2 || topology.ranks() > MOST_RANKS {
         return Ok(false);
     }
     let has_rdma = gather(bootstrap, [u64::from(system::has_rdma())])?;
