@@ -125,8 +125,8 @@ fn two_streams() {
                 context.synchronize().unwrap();
                 let read = reader.clone_dtoh(&to).unwrap();
                 reader.synchronize().unwrap();
-                assert!(read == [0; 64] || read == [7; 64], "{read:?}");
-                read[0] == 0
+                // Without the event the copy may also run while the other stream writes.
+                read != [7; 64]
             })
             .count()
     };
