@@ -14,6 +14,9 @@ pub(super) fn findings(ranks: usize, local_ranks: usize, nodes: usize) -> Vec<Fi
     findings.extend(memory_limit());
     findings.push(files(ranks));
     findings.push(network(Path::new("/sys/class/net"), nodes));
+    if nodes > 1 {
+        findings.extend(congestion_control(Path::new("/proc/sys/net/ipv4/tcp_congestion_control")));
+    }
     findings
 }
 
@@ -82,6 +85,16 @@ fn network(folder: &Path, nodes: usize) -> Finding {
     }
 }
 
+/// Reports a congestion control that pauses between packets to keep to the rate that it believes the way to have: BBR and its
+/// successors. A message that is longer than a packet waits for such a pause.
+fn congestion_control(setting: &Path) -> Option<Finding> {
+    let name = fs::read_to_string(setting).unwrap_or_default().trim().to_owned();
+    name.starts_with("bbr").then(|| {
+        let remedy = "within a cluster others are faster (sysctl net.ipv4.tcp_congestion_control=cubic)";
+        Finding::note("tcp", format!("{name} pauses between packets of 64 KiB; {remedy}"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,5 +124,16 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(found, Finding::fine("network", "eth0 (10000 Mbit/s), veth"));
         assert_eq!(none.state, State::Wrong);
+    }
+
+    #[test]
+    fn only_a_congestion_control_that_pauses_is_noted() {
+        let setting = std::env::temp_dir().join(format!("unisono-congestion-{}", std::process::id()));
+        let found = ["bbr\n", "cubic\n"].map(|name| {
+            fs::write(&setting, name).unwrap();
+            congestion_control(&setting).map(|finding| finding.state)
+        });
+        fs::remove_file(&setting).unwrap();
+        assert_eq!(found, [Some(State::Note), None]);
     }
 }
