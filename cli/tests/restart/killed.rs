@@ -12,6 +12,8 @@ use super::watch::{
 use unisono_testing::launch::{self, mpirun};
 
 const RANKS: usize = 2;
+/// The variable that makes each rank a node of its own, so that gradients travel between them.
+const NODES: (&str, &str) = ("UNISONO_NODES", "1,1");
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn train(epochs: usize, more: &[&str]) -> Command {
@@ -43,10 +45,25 @@ impl Draws {
 }
 
 pub(crate) fn often() {
-    let kills: usize = match env::var("UNISONO_TEST_KILLS") {
+    let kills = match env::var("UNISONO_TEST_KILLS") {
         Ok(text) => text.parse().expect("UNISONO_TEST_KILLS is a number of kills"),
         Err(_) => 5,
     };
+    is_undisturbed(kills, &|epochs, more| train(epochs, more));
+}
+
+/// What was not sent yet comes back too.
+pub(crate) fn compressed() {
+    is_undisturbed(2, &|epochs, more| {
+        let mut command = train(epochs, more);
+        command.args(["--wire", "int8"]).env(NODES.0, NODES.1);
+        command
+    });
+}
+
+/// Kills a run so many times, at random moments, and compares its end with that of a run that nobody kills. `train` is the command of so
+/// many epochs.
+fn is_undisturbed(kills: usize, train: &dyn Fn(usize, &[&str]) -> Command) {
     let started = Instant::now();
     // Between two kills it makes about one epoch.
     let epochs = kills + kills / 2 + 2;
