@@ -85,13 +85,15 @@ fn network(folder: &Path, nodes: usize) -> Finding {
     }
 }
 
-/// Reports a congestion control that pauses between packets to keep to the rate that it believes the way to have: BBR and its
-/// successors. A message that is longer than a packet waits for such a pause.
+/// Reports a congestion control that paces packets: BBR and its successors. A message longer than a packet waits for the pacing.
 fn congestion_control(setting: &Path) -> Option<Finding> {
     let name = fs::read_to_string(setting).unwrap_or_default().trim().to_owned();
     name.starts_with("bbr").then(|| {
         let remedy = "within a cluster others are faster (sysctl net.ipv4.tcp_congestion_control=cubic)";
-        Finding::note("tcp", format!("{name} pauses between packets of 64 KiB; {remedy}"))
+        Finding::note(
+            "tcp",
+            format!("{name} paces packets, which delays messages of 64 KiB and more; {remedy}"),
+        )
     })
 }
 
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_congestion_control_that_pauses_is_noted() {
+    fn only_a_congestion_control_that_paces_is_noted() {
         let setting = std::env::temp_dir().join(format!("unisono-congestion-{}", std::process::id()));
         let found = ["bbr\n", "cubic\n"].map(|name| {
             fs::write(&setting, name).unwrap();

@@ -126,6 +126,7 @@ fn two_streams() {
                 let read = reader.clone_dtoh(&to).unwrap();
                 reader.synchronize().unwrap();
                 // Without the event the copy may also run while the other stream writes.
+                assert!(read.iter().all(|value| [0, 7].contains(value)), "{read:?}");
                 read != [7; 64]
             })
             .count()

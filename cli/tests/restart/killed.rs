@@ -12,8 +12,6 @@ use super::watch::{
 use unisono_testing::launch::{self, mpirun};
 
 const RANKS: usize = 2;
-/// The variable that makes each rank a node of its own, so that gradients travel between them.
-const NODES: (&str, &str) = ("UNISONO_NODES", "1,1");
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn train(epochs: usize, more: &[&str]) -> Command {
@@ -49,21 +47,22 @@ pub(crate) fn often() {
         Ok(text) => text.parse().expect("UNISONO_TEST_KILLS is a number of kills"),
         Err(_) => 5,
     };
-    is_undisturbed(kills, &|epochs, more| train(epochs, more));
+    ends_as_undisturbed(kills, train);
 }
 
 /// What was not sent yet comes back too.
 pub(crate) fn compressed() {
-    is_undisturbed(2, &|epochs, more| {
+    ends_as_undisturbed(2, |epochs, more| {
         let mut command = train(epochs, more);
-        command.args(["--wire", "int8"]).env(NODES.0, NODES.1);
+        // Each rank is a node of its own: gradients are compressed between nodes alone.
+        command.args(["--wire", "int8"]).env("UNISONO_NODES", "1,1");
         command
     });
 }
 
-/// Kills a run so many times, at random moments, and compares its end with that of a run that nobody kills. `train` is the command of so
-/// many epochs.
-fn is_undisturbed(kills: usize, train: &dyn Fn(usize, &[&str]) -> Command) {
+/// Kills a run so many times, at random moments, and compares its end with that of a run that nobody kills. `train` is the command
+/// for a number of epochs, with more arguments.
+fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) {
     let started = Instant::now();
     // Between two kills it makes about one epoch.
     let epochs = kills + kills / 2 + 2;
