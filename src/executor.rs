@@ -89,7 +89,7 @@ fn error_at(
 #[derive(Debug)]
 pub(crate) struct Executor {
     /// The format of the last call, since most calls repeat the one before.
-    format: Option<((DType, Option<ReduceOp>), Format)>,
+    format: Option<Format>,
     widened: Scratch,
     original: Scratch,
     outgoing: Scratch,
@@ -110,7 +110,9 @@ impl Executor {
         transport: &mut Transport,
     ) -> Result<()> {
         let Call { op, dtype, count, .. } = *task.call;
-        let format = self.format(dtype, op);
+        // What a vendor's collectives add, they do not round.
+        let by_vendor = matches!(task.execution, Execution::Messages { by_vendor: true, .. });
+        let format = self.format(dtype, op, by_vendor || task.compiled.accumulates());
         let Self { widened, original, outgoing, .. } = self;
         match task.execution {
             Execution::SinglePass { direct, blocks } => {
@@ -144,10 +146,10 @@ impl Executor {
         }
     }
 
-    fn format(&mut self, dtype: DType, op: Option<ReduceOp>) -> Format {
+    fn format(&mut self, dtype: DType, op: Option<ReduceOp>, accumulates: bool) -> Format {
         match self.format {
-            Some((of, format)) if of == (dtype, op) => format,
-            _ => self.format.insert(((dtype, op), Format::of(dtype, op))).1,
+            Some(format) if format.is_of(dtype, op, accumulates) => format,
+            _ => *self.format.insert(Format::of(dtype, op, accumulates)),
         }
     }
 }

@@ -12,6 +12,8 @@ use crate::transport::Target;
 /// The formats of elements: held during a collective, and on the wire.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Format {
+    /// The element type and the operation, and whether the plan accumulates.
+    of: (DType, Option<ReduceOp>, bool),
     pub(super) held_size_bytes: usize,
     pub(super) wire_size_bytes: usize,
     /// The reduction, if the operation reduces.
@@ -21,16 +23,22 @@ pub(super) struct Format {
 }
 
 impl Format {
-    pub(super) fn of(dtype: DType, op: Option<ReduceOp>) -> Self {
-        let accumulator = op.and_then(|op| Accumulator::of(dtype, op));
+    /// The formats for a type and an operation, by a plan that `accumulates` or does not.
+    pub(super) fn of(dtype: DType, op: Option<ReduceOp>, accumulates: bool) -> Self {
+        let accumulator = op.filter(|_| accumulates).and_then(|op| Accumulator::of(dtype, op));
         let wire_size_bytes = dtype.size_bytes();
         let kernel = op.map(|op| kernels::kernel(dtype, op));
         Self {
+            of: (dtype, op, accumulates),
             held_size_bytes: accumulator.map_or(wire_size_bytes, |_| size_of::<f32>()),
             wire_size_bytes,
             reduce: accumulator.map(|accumulator| accumulator.reduce).or(kernel),
             accumulator,
         }
+    }
+
+    pub(super) fn is_of(&self, dtype: DType, op: Option<ReduceOp>, accumulates: bool) -> bool {
+        self.of == (dtype, op, accumulates)
     }
 
     /// Where and how incoming elements are stored.

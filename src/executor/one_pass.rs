@@ -62,8 +62,7 @@ impl OnePass<'_> {
         let (kernel, block_bytes) = (kernels::kernel(dtype, self.op), open.block_bytes(BLOCK));
         for start in (0..size_bytes).step_by(block_bytes) {
             let block = start..size_bytes.min(start + block_bytes);
-            // A sum of two operands is rounded once either way.
-            match self.accumulator.filter(|_| self.direct.from.len() > 1) {
+            match self.accumulator {
                 None => self.reduce(kernel, open, &block)?,
                 Some(accumulator) => self.reduce_widened(accumulator, open, &block, widened)?,
             }

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use unisono::{Algorithm, Communicator, Element, Operation, ReduceOp};
+use unisono_collectives::execution::CompiledPlan;
 use unisono_collectives::simulate;
 
 use super::memory::Memory;
@@ -39,6 +40,9 @@ pub fn agree(comm: &mut Communicator, memory: Memory) {
         let sums: Vec<bf16> = over(comm, memory, algorithm, COUNT, bf16::from_f64);
         same_as_threads(comm, algorithm, &sums, bf16::from_f64);
         same_on_all_ranks(comm, &sums);
+        if !accumulates(comm, algorithm) {
+            same_as_simulated(comm, algorithm, &sums, bf16::from_f64, |held, arrived| held + arrived);
+        }
         for (scale, bf16_scale) in
             [(1.0, 1.0), (64.0, 2.0_f64.powi(118)), (2.0_f64.powi(-24), 2.0_f64.powi(-136))]
         {
@@ -48,7 +52,13 @@ pub fn agree(comm: &mut Communicator, memory: Memory) {
     }
 }
 
-/// Method are made of sums that some ranks have sent, and rounded, and others have not: of numbers that are inexact, so large that sums
+/// Whether a rank adds to a sum of half-precision elements before it is rounded.
+fn accumulates(comm: &Communicator, algorithm: Algorithm) -> bool {
+    let plan = |rank| CompiledPlan::new(algorithm, Operation::AllReduce, comm.topology(), rank);
+    (0..comm.ranks()).any(|rank| plan(rank).expect("an all-reduce").accumulates())
+}
+
+/// Means are made of sums that some ranks have sent, and rounded, and others have not: of numbers that are inexact, so large that sums
 /// overflow, or too small for a normal number.
 fn mean_is_same_on_all_ranks<T: Element + Into<f64>>(
     comm: &mut Communicator,
@@ -56,15 +66,15 @@ fn mean_is_same_on_all_ranks<T: Element + Into<f64>>(
     algorithm: Algorithm,
     element: impl Fn(f64) -> T,
 ) {
-    let method = reduced(comm, memory, (algorithm, ReduceOp::Mean), COUNT, element);
-    let mut first = method.clone();
+    let means = reduced(comm, memory, (algorithm, ReduceOp::Mean), COUNT, element);
+    let mut first = means.clone();
     comm.broadcast(&mut first, 0).unwrap();
     let same = |one: T, other: T| {
         let (one_wide, other_wide): (f64, f64) = (one.into(), other.into());
         bytemuck::bytes_of(&one) == bytemuck::bytes_of(&other) || one_wide.is_nan() && other_wide.is_nan()
     };
-    let differs = (0..COUNT).find(|&index| !same(method[index], first[index]));
-    let what = differs.map(|index| (index, method[index], first[index]));
+    let differs = (0..COUNT).find(|&index| !same(means[index], first[index]));
+    let what = differs.map(|index| (index, means[index], first[index]));
     assert!(what.is_none(), "mean of {} by {algorithm}, rank {} and rank 0: {what:?}", T::DTYPE, comm.rank());
 }
 
@@ -85,7 +95,7 @@ pub fn agree_in_blocks(comm: &mut Communicator, memory: Memory) {
     }
 }
 
-/// Method of the same inputs are these sums, divided once.
+/// Means of the same inputs are these sums, divided once.
 fn are_divided<T: Element + Into<f64>>(
     comm: &mut Communicator,
     memory: Memory,
@@ -93,10 +103,10 @@ fn are_divided<T: Element + Into<f64>>(
     sums: &[T],
     element: impl Fn(f64) -> T,
 ) {
-    let method = reduced(comm, memory, (algorithm, ReduceOp::Mean), sums.len(), element);
+    let means = reduced(comm, memory, (algorithm, ReduceOp::Mean), sums.len(), element);
     let ranks = comm.ranks() as f64;
     let differs = (0..sums.len()).find(|&index| {
-        let (sum, mean): (f64, f64) = (sums[index].into(), method[index].into());
+        let (sum, mean): (f64, f64) = (sums[index].into(), means[index].into());
         (mean * ranks - sum).abs() > sum.abs() / 64.0
     });
     assert!(differs.is_none(), "{algorithm} over {}, means, element {differs:?}", comm.transport());

@@ -7,7 +7,7 @@ use crate::algorithm::Algorithm;
 use crate::direct::Direct;
 use crate::operation::Operation;
 use crate::plan::Plan;
-use crate::schedule::Source;
+use crate::schedule::{Combine, Source};
 use crate::world::{Rank, Topology};
 
 /// The plan of one rank for one collective, with everything computed once for calls of all sizes.
@@ -22,6 +22,7 @@ pub struct CompiledPlan {
     /// Set if each chunk is reduced by a single rank.
     direct: Option<Arc<Direct>>,
     sends_original: bool,
+    accumulates: bool,
 }
 
 impl CompiledPlan {
@@ -32,15 +33,16 @@ impl CompiledPlan {
         let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), rank, ranks)).flatten();
         let traits = Some(Traits::of(algorithm, operation, topology));
         let direct = direct.map(Arc::new);
-        Some(Self { sends_original: sends_original(&plan), plan, operation, rank, ranks, traits, direct })
+        let (sends_original, accumulates) = (sends_original(&plan), accumulates(&plan));
+        Some(Self { plan, operation, rank, ranks, traits, direct, sends_original, accumulates })
     }
 
     /// A part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may differ, it
     /// executes by plain messages.
     #[must_use]
     pub fn part(&self, plan: Plan) -> Self {
-        let sends_original = sends_original(&plan);
-        Self { plan, traits: None, direct: None, sends_original, ..*self }
+        let (sends_original, accumulates) = (sends_original(&plan), accumulates(&plan));
+        Self { plan, traits: None, direct: None, sends_original, accumulates, ..*self }
     }
 
     /// The plan.
@@ -51,6 +53,12 @@ impl CompiledPlan {
     /// Whether a step sends the initial contents of the buffer.
     pub fn sends_original(&self) -> bool {
         self.sends_original
+    }
+
+    /// Whether this rank reduces into a sum that it has reduced into already and not sent since. If elements are rounded when they
+    /// are sent, such a sum is accumulated in a wider format; any other may be rounded at every addition, with the same result.
+    pub fn accumulates(&self) -> bool {
+        self.accumulates
     }
 
     /// How this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All decisions are made here.
@@ -101,4 +109,40 @@ fn sends_original(plan: &Plan) -> bool {
     let mut sends =
         plan.phases().iter().flat_map(|phase| phase.schedule.steps()).filter_map(|step| step.send);
     sends.any(|send| send.source == Source::Original)
+}
+
+fn accumulates(plan: &Plan) -> bool {
+    let mut is_unsent_sum = vec![false; plan.chunk_count()];
+    plan.phases().iter().flat_map(|phase| phase.schedule.steps()).any(|step| {
+        if let Some(send) = step.send.filter(|send| send.source == Source::Current) {
+            is_unsent_sum[send.chunks.start..send.chunks.end].fill(false);
+        }
+        let Some(receive) = step.receive else { return false };
+        let target = &mut is_unsent_sum[receive.chunks.start..receive.chunks.end];
+        let reduces = receive.combine == Combine::Reduce;
+        let again = reduces && target.contains(&true);
+        target.fill(reduces);
+        again
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_that_are_sent_after_every_addition_need_no_accumulator() {
+        let accumulates = |algorithm, ranks| {
+            let topology = Topology::single_node(ranks);
+            let plan = |rank| CompiledPlan::new(algorithm, Operation::AllReduce, &topology, rank).unwrap();
+            (0..ranks).map(|rank| plan(rank).accumulates()).collect::<Vec<_>>()
+        };
+        for algorithm in [Algorithm::Ring, Algorithm::RecursiveDoubling] {
+            assert_eq!(accumulates(algorithm, 4), [false; 4]);
+        }
+        assert_eq!(accumulates(Algorithm::RoundRobin, 2), [false; 2]);
+        assert_eq!(accumulates(Algorithm::RoundRobin, 3), [true; 3]);
+        // Rank 0 adds what ranks 1 and 2 send; rank 2 adds once, and sends the sum.
+        assert_eq!(accumulates(Algorithm::Tree, 4), [true, false, false, false]);
+    }
 }
