@@ -173,7 +173,9 @@ impl Star {
 
     /// Says goodbye, as far as there is buffer space.
     pub(super) fn close(&mut self) {
-        self.send(&Message::Goodbye);
+        // A hub that has not answered yet reads who this is before it reads the goodbye.
+        let known = self.links.iter_mut().filter(|link| link.to.is_some() || !self.is_hub);
+        known.for_each(|link| link.send(&Message::Goodbye));
         self.flush();
     }
 }
@@ -241,6 +243,17 @@ mod tests {
         drop(leader);
         let events = events_until(&mut [&mut hub], |events| !events.is_empty());
         assert!(matches!(events[0], Event::Lost(1, _, Lost::Closed)), "{events:?}");
+    }
+
+    #[test]
+    fn a_leader_that_leaves_before_the_hub_has_answered_is_not_taken_for_dead() {
+        let (mut hub, cards) = hub();
+        let mut leader = Star::new(1, &cards, None).unwrap();
+        assert!(leader.progress().is_empty() && leader.others().is_empty());
+        leader.close();
+        drop(leader);
+        let events = events_until(&mut [&mut hub], |events| events.len() == cards.0[0].addresses.len());
+        assert!(events.iter().all(|event| matches!(event, Event::Lost(1, _, Lost::Goodbye))), "{events:?}");
     }
 
     #[test]
