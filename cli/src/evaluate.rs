@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::Communicator;
-use unisono::config::{Launcher, share_cores};
 use unisono_data::Source;
 use unisono_train::{Part, Saved, TrainError};
 
@@ -45,14 +44,7 @@ struct Line {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    // SAFETY: the command line was read, and nothing has started a thread yet.
-    unsafe { share_cores(args.world.local_ranks()) };
-    let on_rank = |comm: &mut Communicator| measure(comm, args).map_err(train::failure);
-    if Launcher::detect().rank.is_none() && args.world.local_ranks() == 1 {
-        // A single rank without a launcher needs no MPI.
-        return unisono::threads(1, |mut comm| on_rank(&mut comm)).swap_remove(0);
-    }
-    args.world.run(on_rank)
+    args.world.run_or_alone(|comm| measure(comm, args).map_err(train::failure))
 }
 
 fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {

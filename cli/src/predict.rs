@@ -3,16 +3,17 @@
 use std::fmt;
 use std::io::{self, BufWriter, Stdout, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
-use unisono_data::{Kind, Pass, Pipeline, Source, Threads};
-use unisono_train::{Guess, Part, Predictor, Sampling, Saved, TrainError};
+use unisono::Communicator;
+use unisono_data::{Dataset, Kind, Source};
+use unisono_train::{Guess, Part, Predictor, Sampling, Saved, TrainError, agree};
 
 use super::Failure;
 use super::evaluate::warn;
 use super::train::failure;
+use super::world::World;
 
 /// The model and its input.
 #[derive(Debug, ClapArgs)]
@@ -40,6 +41,8 @@ pub(super) struct Args {
     /// Output format
     #[arg(long, default_value = "human")]
     format: Format,
+    #[command(flatten)]
+    world: World,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -85,9 +88,6 @@ enum Format {
     /// Comma-separated values with a header
     Csv,
 }
-
-/// The batch size, the same as in evaluation, so that results agree to the bit.
-const BATCH: usize = 64;
 
 /// The prediction for a sample.
 #[derive(Serialize)]
@@ -154,92 +154,102 @@ impl<E: Into<TrainError>> From<E> for Stopped {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let mut rows = Rows::new(args.format);
-    match answer(args, &mut rows).and_then(|()| rows.end()) {
-        Ok(()) => Ok(()),
-        // The reader has closed the pipe.
-        Err(Stopped::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(Stopped::Output(error)) => {
-            Err(Failure::Error(format!("cannot write to standard output: {error}")))
-        }
-        Err(Stopped::Train(error)) => {
-            // Flushes the results so far.
-            let _ = rows.end();
-            Err(failure(error))
-        }
-    }
-}
-
-fn answer(args: &Args, rows: &mut Rows) -> Result<(), Stopped> {
-    let saved = Saved::open(&args.checkpoint)?;
-    let predictor = saved.predictor()?;
-    warn(&saved, args.asked.data.as_ref());
-    let Asked { data, image, prompt } = &args.asked;
-    if let Some(source) = data {
-        return classify(&saved, &predictor, source, args, rows);
-    }
-    if let Some(files) = image {
-        for files in files.chunks(BATCH) {
-            let guesses = predictor.classify(&saved.images(files)?)?;
-            for (file, Guess { class, probability }) in files.iter().zip(guesses) {
-                let (image, class_name) = (file.display().to_string(), saved.class_name(class));
-                rows.say(&Image { image, class, probability, class_name })?;
+    args.world.run_or_alone(|comm| {
+        let mut rows = Rows::new(args.format);
+        match answer(comm, args, &mut rows).and_then(|()| rows.end()) {
+            Ok(()) => Ok(()),
+            // The reader has closed the pipe.
+            Err(Stopped::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(Stopped::Output(error)) => {
+                Err(Failure::Error(format!("cannot write to standard output: {error}")))
+            }
+            Err(Stopped::Train(error)) => {
+                // Flushes the results so far.
+                let _ = rows.end();
+                Err(failure(error))
             }
         }
+    })
+}
+
+/// Every rank computes its share, and rank 0 writes.
+fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), Stopped> {
+    let saved = Saved::open_on_all(comm, &args.checkpoint)?;
+    let predictor = agree(comm, saved.predictor())?;
+    if comm.rank() == 0 {
+        warn(&saved, args.asked.data.as_ref());
+    }
+    let Asked { data, image, prompt } = &args.asked;
+    if let Some(source) = data {
+        return classify(comm, (&saved, &predictor), source, args, rows);
+    }
+    if let Some(files) = image {
+        let mut names = files.iter().map(|file| file.display().to_string());
+        let mut said = Ok(());
+        let images = agree(comm, saved.images(files))?;
+        predictor.classify_shared(comm, images, files.len(), |guess, _| {
+            let Guess { class, probability } = guess;
+            let image = names.next().expect("each guess is of a file");
+            said = rows.say(&Image { image, class, probability, class_name: saved.class_name(class) });
+            said.is_ok()
+        })?;
+        said?;
     }
     if let Some(prompt) = prompt {
         let sampling = Sampling { temperature: args.temperature, seed: args.seed };
-        let continuation = predictor.continued(prompt, args.length, sampling)?;
-        rows.say(&Continuation { prompt, continuation })?;
+        // Each character needs the one before it.
+        let own = (comm.rank() == 0).then(|| predictor.continued(prompt, args.length, sampling));
+        if let Some(continuation) = agree(comm, own.transpose())? {
+            rows.say(&Continuation { prompt, continuation })?;
+        }
     }
     Ok(())
 }
 
 /// Classifies each sample.
 fn classify(
-    saved: &Saved,
-    predictor: &Predictor,
+    comm: &mut Communicator,
+    (saved, predictor): (&Saved, &Predictor),
     source: &Source,
     args: &Args,
     rows: &mut Rows,
 ) -> Result<(), Stopped> {
-    let dataset = Arc::new(saved.dataset(Some(source))?);
+    let dataset = saved.dataset(Some(source)).and_then(|dataset| match args.split {
+        Some(Samples::Test) if dataset.test.is_empty() => {
+            Err(TrainError::Setting(format!("{source} has no held-out samples: use --split all")))
+        }
+        _ => Ok(dataset),
+    });
+    let dataset = agree(comm, dataset)?;
     let is_split = !dataset.test.is_empty();
-    if args.split == Some(Samples::Test) && !is_split {
-        let why = format!("{source} has no held-out samples: use --split all");
-        return Err(TrainError::Setting(why).into());
-    }
     let samples = args.split.unwrap_or(if is_split { Samples::Test } else { Samples::All });
     let has_labels = dataset.schema.label.is_some() || !matches!(dataset.kind, Kind::Table { .. });
     let mut left = args.limit.unwrap_or(usize::MAX);
-    for &part in samples.parts() {
-        let count = part.of(&dataset).len().min(left);
+    let Dataset { test, train, .. } = dataset;
+    for (part, split) in [(Part::Test, test), (Part::Train, train)] {
+        if !samples.parts().contains(&part) {
+            continue;
+        }
+        let count = split.len().min(left);
         left -= count;
-        let dataset = Arc::clone(&dataset);
-        let starts = (0..count).step_by(BATCH);
-        // Decodes images on several threads.
-        let batches = Pipeline::of(starts).map(Threads::Auto, move |start| {
-            let own: Vec<_> = (start..count.min(start + BATCH)).collect();
-            part.of(&dataset).batch(&own, Pass::Evaluation)
-        });
-        let mut index = 0;
-        for batch in batches {
-            let batch = batch?;
-            for (Guess { class, probability }, &label) in
-                predictor.classify(&batch)?.into_iter().zip(&batch.targets)
-            {
+        let (mut said, mut indices) = (Ok(()), 0..);
+        let goes_on =
+            predictor.classify_shared(comm, split, count, |Guess { class, probability }, label| {
                 let label = has_labels.then_some(label);
-                rows.say(&Sample {
+                said = rows.say(&Sample {
                     split: if is_split { part.name() } else { "all" },
-                    index,
+                    index: indices.next().expect("there is no last"),
                     class,
                     probability,
                     label,
                     class_name: saved.class_name(class),
                     label_name: label.map(|label| saved.class_name(label)),
-                })?;
-                index += 1;
-            }
+                });
+                said.is_ok()
+            })?;
+        said?;
+        if !goes_on {
+            break;
         }
     }
     Ok(())

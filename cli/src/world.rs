@@ -2,6 +2,8 @@
 
 use clap::Args;
 use unisono::config::Launcher;
+#[cfg(feature = "candle")]
+use unisono::config::share_cores;
 use unisono::{Communicator, OnFailure, Unisono};
 
 use super::values::whole;
@@ -21,6 +23,21 @@ impl World {
     pub(super) fn local_ranks(&self) -> usize {
         let launched = Launcher::detect().local_ranks.unwrap_or(1);
         self.threads.unwrap_or(launched)
+    }
+
+    /// As [`World::run`], for a model that computes: ranks share the cores of their node, and a single rank without a launcher
+    /// needs no MPI.
+    #[cfg(feature = "candle")]
+    pub(super) fn run_or_alone(
+        &self,
+        body: impl Fn(&mut Communicator) -> Result<(), Failure> + Sync,
+    ) -> Result<(), Failure> {
+        // SAFETY: the command line was read, and nothing has started a thread yet.
+        unsafe { share_cores(self.local_ranks()) };
+        if Launcher::detect().rank.is_none() && self.local_ranks() == 1 {
+            return unisono::threads(1, |mut comm| body(&mut comm)).swap_remove(0);
+        }
+        self.run(body)
     }
 
     /// Runs `body` on every rank. If one fails, all end, and the cause is reported.

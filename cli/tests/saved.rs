@@ -143,6 +143,21 @@ fn predictions_are_what_was_measured() {
     );
 }
 
+#[test]
+fn ranks_share_predictions_and_rank_0_writes_them() {
+    let directory = DIGITS.directory.path();
+    for format in ["csv", "human"] {
+        let predicted = |more: &[&str]| {
+            let arguments = ["--data", "digits", "--split", "all", "--limit", "2900", "--format", format];
+            stdout("predict", directory, &[&arguments[..], more].concat())
+        };
+        let alone = predicted(&[]);
+        for threads in ["2", "3"] {
+            assert!(predicted(&["--threads", threads]) == alone, "{format}, {threads} ranks");
+        }
+    }
+}
+
 /// Writes digits as PNG files, in a folder for each class.
 fn png_folders(directory: &Path) {
     let dataset = unisono_data::load(

@@ -151,8 +151,11 @@ pub(super) fn broadcast_from(
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Informs all ranks whether each of them succeeded.
-pub(crate) fn agree<T>(comm: &mut Communicator, result: Result<T, TrainError>) -> Result<T, TrainError> {
+/// Informs all ranks whether each of them succeeded: one that fails then leaves no other waiting. Called by all ranks.
+///
+/// # Errors
+/// The error of this rank if it is the lowest that failed, and [`TrainError::Elsewhere`] if another is; errors of the collectives.
+pub fn agree<T>(comm: &mut Communicator, result: Result<T, TrainError>) -> Result<T, TrainError> {
     match lowest(comm, result.is_err())? {
         Some(rank) if rank != comm.rank() => Err(TrainError::Elsewhere { rank }),
         _ => result,

@@ -51,6 +51,7 @@ pub use buckets::{
     BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Flight, Order, Overlap, Pass, Sums, Wire,
 };
 #[cfg(feature = "candle")]
+pub use compare::agree;
 pub use device::DeviceKind;
 pub use error::TrainError;
 pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};

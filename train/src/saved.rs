@@ -25,6 +25,7 @@ use unisono_data::{Batch, Dataset, Depth, Kind, Schema, Source, Split, Threads};
 
 mod input;
 mod predictor;
+mod shared;
 
 pub use predictor::{Guess, Predictor, Sampling};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{Part, Saved};
 use crate::error::TrainError;
-use unisono_data::{Batch, Dataset, EncodedImages, Kind, Options, Pass, Source, Split};
+use unisono_data::{Dataset, EncodedImages, Kind, Options, Source, Split};
 
 impl Saved {
     /// A data set to evaluate or predict; by default the one that the model was trained on.
@@ -93,17 +93,14 @@ impl Saved {
     /// are meaningless.
     ///
     /// # Errors
-    /// [`TrainError::Data`] names a file that cannot be read or decoded; [`TrainError::Setting`] if the model is not for
-    /// images.
-    pub fn images(&self, files: &[PathBuf]) -> Result<Batch, TrainError> {
+    /// [`TrainError::Setting`] if the model is not for images. The files are read later, batch by batch.
+    pub fn images(&self, files: &[PathBuf]) -> Result<Split, TrainError> {
         let Kind::Images { height, width, .. } = self.kind else {
             let known = Described(&self.kind);
             let why = format!("the model in `{}` was trained on {known}, not on images", self.path.display());
             return Err(TrainError::Setting(why));
         };
-        let split = Split::Encoded(EncodedImages::of_files(files, height, width));
-        let all: Vec<_> = (0..files.len()).collect();
-        Ok(split.batch(&all, Pass::Evaluation)?)
+        Ok(Split::Encoded(EncodedImages::of_files(files, height, width)))
     }
 }
 
