@@ -83,6 +83,8 @@ pub struct Buckets {
     flights: Vec<Flight>,
     /// How long this thread waited for parameters in this step.
     waited: Duration,
+    /// The number of updates after which compressors are used.
+    uncompressed_steps: u64,
     /// The parameter with the first gradient of this step that is not finite, if a compressor found one.
     not_finite: Option<usize>,
 }
@@ -149,6 +151,7 @@ impl Buckets {
             parts: None,
             is_filled: vec![false; parameters.len()],
             flights: Vec::new(),
+            uncompressed_steps: settings.uncompressed_steps,
             not_finite: None,
             ledger,
         };
@@ -325,10 +328,12 @@ impl Buckets {
 
     /// Launches, in order, all buckets that are full and not yet launched.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        let compresses = self.ledger.pass.updates >= self.uncompressed_steps;
         while let Some(full) = self.ledger.full() {
             if self.has_others && !self.is_local {
                 let bucket = &mut self.buckets[full];
-                match (&mut bucket.narrow, &bucket.compressor) {
+                let compressor = bucket.compressor.as_ref().filter(|_| compresses);
+                match (&mut bucket.narrow, compressor) {
                     (Narrow::No, None) => bucket.gradients.launch(comm, bucket.way)?,
                     (Narrow::No, Some(compressor)) => {
                         bucket.gradients.launch_compressed(comm, self.way.is_beside, compressor)?;

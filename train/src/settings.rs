@@ -71,6 +71,8 @@ pub struct Settings {
     pub device: DeviceKind,
     /// The wire format of gradients.
     pub wire: Wire,
+    /// How many steps send gradients as `f32` before a compressed wire format is used ([`BucketSettings::uncompressed_steps`]).
+    pub uncompressed_steps: Option<u64>,
     /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
     /// The size of buckets.
@@ -141,6 +143,7 @@ impl Settings {
             prefetch: Depth::Auto,
             device: DeviceKind::Auto,
             wire: Wire::F32,
+            uncompressed_steps: None,
             overlap: Overlap::Auto,
             bucket_bytes: BucketBytes::Auto,
             shard_optimizer: false,
@@ -320,6 +323,7 @@ impl Settings {
         BucketSettings {
             bucket_bytes: self.bucket_bytes,
             wire: self.wire,
+            uncompressed_steps: self.uncompressed_steps.unwrap_or(0),
             overlap: self.overlap,
             shard_optimizer: self.shard_optimizer,
             local_steps: self.local_steps,

@@ -125,7 +125,7 @@ impl<R: Replica> Mirror<R> {
         let of = passes.len().max(1);
         let mut never_put: Option<BTreeSet<usize>> = None;
         for number in 0..of {
-            let pass = Pass { number, of, is_out_of_data, asks_to_stop, asks_to_save };
+            let pass = Pass { number, of, is_out_of_data, asks_to_stop, asks_to_save, ..Pass::ONLY };
             let Some(Some(batch)) = passes.get(number) else {
                 self.backend.pass(comm, pass, &mut |_| Ok(()))?;
                 continue;

@@ -126,6 +126,9 @@ struct GradientArgs {
     /// powersgd:RANK
     #[arg(long, default_value = "f32")]
     wire: Wire,
+    /// Send gradients as f32 in the first N steps, with a --wire that compresses them: the same loss in fewer steps [default: 0]
+    #[arg(long, value_name = "N")]
+    uncompressed_steps: Option<u64>,
     /// Gradient all-reduce: beside (overlaps the backward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
@@ -234,6 +237,11 @@ impl Args {
             ),
             ("--augment", "--data images:DIR or tfrecord:FILE_OR_DIR", data.augment && !has_files),
             ("--outer", "--local-steps N", gradients.outer.is_some() && gradients.local_steps.is_none()),
+            (
+                "--uncompressed-steps",
+                "a --wire that compresses, such as int8",
+                gradients.uncompressed_steps.is_some() && !matches!(gradients.wire, Wire::Compressed(_)),
+            ),
             ("--shards", "--order world-invariant", gradients.shards.is_some() && is_free),
             ("--nesterov", "--optimizer sgd", learning.nesterov && !is_sgd),
             ("--momentum", "--optimizer sgd", learning.momentum.is_some() && !is_sgd),
@@ -282,6 +290,7 @@ impl Args {
             clip_norm: learning.clip_norm,
             device: self.device,
             wire: gradients.wire,
+            uncompressed_steps: gradients.uncompressed_steps,
             overlap: gradients.overlap,
             bucket_bytes: gradients.bucket_bytes,
             shard_optimizer: gradients.shard_optimizer,

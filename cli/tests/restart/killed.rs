@@ -55,7 +55,7 @@ pub(crate) fn compressed() {
     ends_as_undisturbed(2, |epochs, more| {
         let mut command = train(epochs, more);
         // Each rank is a node of its own: gradients are compressed between nodes alone.
-        command.args(["--wire", "int8"]).env("UNISONO_NODES", "1,1");
+        command.args(["--wire", "int8", "--uncompressed-steps", "30"]).env("UNISONO_NODES", "1,1");
         command
     });
 }

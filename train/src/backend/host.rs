@@ -19,6 +19,7 @@ pub(super) struct Host {
 
 impl<R: Replica> Backend<R> for Host {
     fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError> {
+        let pass = Pass { updates: self.optimizer.steps(), ..pass };
         let mut filling = self.buckets.fill(comm, pass);
         run(&mut filling)?;
         Ok(filling.end()?)

@@ -19,12 +19,20 @@ pub struct Pass {
     pub asks_to_stop: bool,
     /// Whether this rank asks all ranks to save this step.
     pub asks_to_save: bool,
+    /// The updates that the run has made before this step, the same on all ranks. A [`Mirror`](crate::Mirror) sets it.
+    pub updates: u64,
 }
 
 impl Pass {
     /// The only pass of a step.
-    pub const ONLY: Self =
-        Self { number: 0, of: 1, is_out_of_data: false, asks_to_stop: false, asks_to_save: false };
+    pub const ONLY: Self = Self {
+        number: 0,
+        of: 1,
+        is_out_of_data: false,
+        asks_to_stop: false,
+        asks_to_save: false,
+        updates: 0,
+    };
 
     pub(crate) fn is_last(self) -> bool {
         self.number + 1 == self.of

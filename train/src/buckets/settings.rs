@@ -16,6 +16,9 @@ pub struct BucketSettings {
     pub bucket_bytes: BucketBytes,
     /// The wire format of gradients.
     pub wire: Wire,
+    /// How many steps of a run send gradients as `f32` before a wire format that compresses them is used: parameters change most at
+    /// first, so what arrives late costs most then. PyTorch's `start_powerSGD_iter`.
+    pub uncompressed_steps: u64,
     /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
     /// The order in which the gradients of several passes are added.
@@ -36,6 +39,7 @@ impl Default for BucketSettings {
             first_bucket_bytes: 1 << 20,
             bucket_bytes: BucketBytes::Auto,
             wire: Wire::F32,
+            uncompressed_steps: 0,
             overlap: Overlap::Auto,
             order: Order::Free,
             f16_scale: 1.0,

@@ -31,6 +31,7 @@ impl Settings {
             "norm to clip to": self.clip_norm,
             "augmentation": self.augments,
             "wire format": self.wire.to_string(),
+            "uncompressed steps": self.uncompressed_steps,
             "parts of a step": self.world_invariant,
             "local steps": self.local_steps.map(|local| local.to_string()),
         })

@@ -89,6 +89,11 @@ fn wire(name: &str) -> BucketSettings {
 
 /// The mean loss of the last of these steps.
 fn loss_after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> f64 {
+    after(steps, nodes, settings).0
+}
+
+/// The mean loss of the last of these steps, and the hash of what was learned.
+fn after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> (f64, u64) {
     // At 0.05, what one bit sends comes too late.
     let rate = 0.02;
     let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
@@ -103,7 +108,7 @@ fn loss_after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> f64 {
     });
     let ended: Vec<_> = ended.unwrap().into_iter().map(Result::unwrap).collect();
     assert!(ended.windows(2).all(|pair| pair[0] == pair[1]), "all ranks hold the same: {ended:?}");
-    ended[0].0
+    ended[0]
 }
 
 #[test]
@@ -124,6 +129,14 @@ fn on_one_node_the_bits_are_those_of_f32() {
     for format in FORMATS {
         assert_eq!(loss_after(20, &[2], &wire(format)), loss_after(20, &[2], &wire("f32")));
     }
+}
+
+#[test]
+fn the_first_steps_may_be_uncompressed() {
+    let hash_after = |steps, settings: &BucketSettings| after(steps, &[1, 1], settings).1;
+    let late = BucketSettings { uncompressed_steps: 3, ..wire("int4") };
+    assert_eq!(hash_after(3, &late), hash_after(3, &wire("f32")));
+    assert_ne!(hash_after(4, &late), hash_after(4, &wire("f32")));
 }
 
 #[test]
