@@ -1,10 +1,11 @@
 //! `unisono explain`: draws a schedule, or its execution.
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, Subcommand};
 use unisono::size::bytes;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::model::Machine;
+use unisono_collectives::pipeline::PipelineSchedule;
 use unisono_collectives::{explain, explain_executions, names};
 
 use super::values::{named, whole};
@@ -12,13 +13,16 @@ use super::{Failure, speaks};
 
 /// What to draw.
 #[derive(Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Algorithm to draw
-    #[arg(value_parser = named(Algorithm::ALL.map(Algorithm::name), str::parse::<Algorithm>))]
-    algorithm: Algorithm,
+    #[arg(required = true, value_parser = named(Algorithm::ALL.map(Algorithm::name), str::parse::<Algorithm>))]
+    algorithm: Option<Algorithm>,
     /// Number of ranks
-    #[arg(long, value_name = "P", value_parser = whole(1, MOST_RANKS))]
-    ranks: usize,
+    #[arg(long, required = true, value_name = "P", value_parser = whole(1, MOST_RANKS))]
+    ranks: Option<usize>,
     /// Number of nodes; ranks are spread over them as evenly as possible
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = whole(1, MOST_RANKS))]
     nodes: usize,
@@ -33,7 +37,29 @@ pub(super) struct Args {
     bytes: usize,
 }
 
+/// What is no collective.
+#[derive(Debug, Subcommand)]
+enum Other {
+    /// Draw the passes of a pipeline: which rank computes which micro-batch when, and how long ranks wait
+    Pipeline(Pipeline),
+}
+
+#[derive(Debug, ClapArgs)]
+struct Pipeline {
+    /// Number of ranks, each with a stage of the model, or several if they are interleaved
+    #[arg(long, value_name = "S", value_parser = whole(1, MOST_STAGES))]
+    stages: usize,
+    /// Number of micro-batches of a step
+    #[arg(long, value_name = "M", value_parser = whole(1, MOST_STAGES))]
+    micro_batches: usize,
+    /// Order of passes: gpipe, 1f1b, or interleaved:STAGES of each rank
+    #[arg(long, default_value = "1f1b")]
+    schedule: PipelineSchedule,
+}
+
 const MOST_RANKS: usize = 1024;
+/// A drawing that is wider or longer helps nobody.
+const MOST_STAGES: usize = 256;
 const ELEMENT_SIZE_BYTES: usize = 4;
 
 fn size_bytes(text: &str) -> Result<usize, String> {
@@ -42,29 +68,43 @@ fn size_bytes(text: &str) -> Result<usize, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let ranks = args.ranks;
+    if let Some(Other::Pipeline(pipeline)) = &args.other {
+        return draw_pipeline(pipeline);
+    }
+    let (Some(algorithm), Some(ranks)) = (args.algorithm, args.ranks) else {
+        unreachable!("the command line requires an algorithm and its ranks");
+    };
     if !(1..=ranks).contains(&args.nodes) {
         return Err(Failure::BadInput(format!("{ranks} ranks do not fit on {} nodes", args.nodes)));
     }
     let sizes: Vec<_> = (0..args.nodes).map(|node| (ranks + node) / args.nodes).rev().collect();
     let topology = Topology::from_node_sizes(&sizes);
     let operation = args.operation;
-    let Some(plans) = args.algorithm.plans(operation, &topology) else {
-        return Err(Failure::BadInput(format!("{} does not offer {operation}", args.algorithm)));
+    let Some(plans) = algorithm.plans(operation, &topology) else {
+        return Err(Failure::BadInput(format!("{algorithm} does not offer {operation}")));
     };
     if speaks() {
-        let name = args.algorithm.name();
+        let name = algorithm.name();
         if args.execution {
             let capabilities = Capabilities::of(&Machine::default(), &topology);
             let count = args.bytes.div_ceil(ELEMENT_SIZE_BYTES);
             let executions: Vec<_> = (0..ranks)
-                .filter_map(|rank| CompiledPlan::new(args.algorithm, operation, &topology, rank))
+                .filter_map(|rank| CompiledPlan::new(algorithm, operation, &topology, rank))
                 .map(|compiled| compiled.execution(count, ELEMENT_SIZE_BYTES, &capabilities))
                 .collect();
             print!("{}", explain_executions(name, operation, &topology, &plans, &executions));
         } else {
             print!("{}", explain(name, operation, &topology, &plans));
         }
+    }
+    Ok(())
+}
+
+fn draw_pipeline(args: &Pipeline) -> Result<(), Failure> {
+    let plan = args.schedule.plan(args.stages, args.micro_batches);
+    let plan = plan.map_err(|why| Failure::BadInput(why.to_string()))?;
+    if speaks() {
+        print!("{}", plan.draw());
     }
     Ok(())
 }

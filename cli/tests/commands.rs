@@ -161,9 +161,10 @@ fn doctor_fails_if_something_is_wrong() {
 }
 
 /// Commands that write to standard output.
-const TALKING: [&str; 7] = [
+const TALKING: [&str; 8] = [
     "--help",
     "explain ring --ranks 4",
+    "explain pipeline --stages 2 --micro-batches 4",
     "verify --ranks 1:4",
     "simulate all --nodes 2 --ranks-per-node 2 --bytes 1K",
     "simulate step --parameters 1M --backward-ms 9 --nodes 2 --ranks-per-node 2",

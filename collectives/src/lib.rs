@@ -52,6 +52,7 @@ pub mod model;
 pub mod names;
 mod operation;
 pub mod partition;
+pub mod pipeline;
 mod plan;
 mod schedule;
 pub mod simulate;

@@ -54,6 +54,18 @@ fn explain_draws_once_under_mpirun() {
 }
 
 #[test]
+fn explain_draws_pipelines() {
+    let explain = |more: &[&str]| unisono(&[&["explain", "pipeline"], more].concat());
+    let stdout = explain(&["--stages", "4", "--micro-batches", "8"]).expect_success().stdout;
+    assert_eq!(count(&stdout, "27.3 % of the time ranks wait"), 1, "{stdout}");
+    let ended = explain(&["--stages", "4", "--micro-batches", "6", "--schedule", "interleaved:2"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.stderr.contains("6 micro-batches over 4 ranks"), "{}", ended.stderr);
+    let ended = unisono(&["explain", "--ranks", "4"]);
+    assert!(!ended.status.success() && ended.stderr.contains("<ALGORITHM>"), "{}", ended.stderr);
+}
+
+#[test]
 fn doctor_says_what_it_finds_once() {
     let stdout = launched(2, &["doctor"]).expect_success().stdout;
     assert_eq!(count(&stdout, "ok    world        ranks: 2, on 1 node(s): 2\n"), 1, "{stdout}");
