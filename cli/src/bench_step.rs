@@ -32,7 +32,7 @@ pub(super) struct Args {
     /// Steps to measure, after a short warm-up
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = count)]
     steps: usize,
-    /// Gradient all-reduce: beside (overlaps the backward pass), in-turn (follows it) or auto
+    /// Gradient all-reduce: beside (overlaps the backward pass), across (and the next forward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
     /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, onebit, topk:FRACTION, threshold:MAGNITUDE or

@@ -18,6 +18,7 @@ mod ledger;
 mod parcel;
 mod parts;
 mod plan;
+mod priority;
 mod settings;
 mod size;
 mod sums;
@@ -74,6 +75,8 @@ pub struct Buckets {
     has_others: bool,
     /// Whether gradients stay on their rank.
     is_local: bool,
+    /// Whether buckets may be on their way while the next step begins.
+    is_across: bool,
     /// How all-reduces travel.
     way: Way,
     /// Set if the optimizer is sharded.
@@ -144,6 +147,7 @@ impl Buckets {
             tree: (settings.order == Order::Tree).then(Tree::default),
             has_others: ranks > 1,
             is_local,
+            is_across: settings.overlap == Overlap::Across && ranks > 1 && !is_local,
             waited: Duration::ZERO,
             way,
             parts: None,
@@ -205,6 +209,10 @@ impl Buckets {
     /// # Panics
     /// If buckets of the previous step are still in flight.
     pub fn fill<'a>(&'a mut self, comm: &'a mut Communicator, pass: Pass) -> Filling<'a> {
+        assert!(
+            self.buckets.iter().all(|bucket| bucket.is_back),
+            "a bucket of the step before is on its way"
+        );
         Filling::new(self, comm, pass)
     }
 
@@ -219,6 +227,7 @@ impl Buckets {
         }
         match self.ledger.plan.counts.first() {
             Some(&count) => {
+                self.assert_launched(0);
                 self.land(0)?;
                 Ok(Sums::read(&self.buckets[0].gradients.values()[count..]))
             }
@@ -240,10 +249,9 @@ impl Buckets {
     /// # Panics
     /// If the parameter is not trained.
     pub fn gradient(&mut self, index: usize) -> Result<&[f32], Error> {
-        let Place { bucket, ref range } = *self.ledger.place(index);
-        let range = range.clone();
-        self.land(bucket)?;
-        Ok(&self.buckets[bucket].gradients.values()[range])
+        let bucket = self.ledger.place(index).bucket;
+        self.assert_launched(bucket);
+        self.late_gradient(index)
     }
 
     /// The parameter with the first gradient of this step that is not finite, among the buckets that have landed. Only compressors
@@ -270,15 +278,22 @@ impl Buckets {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn land_all(&mut self) -> Result<(), Error> {
-        (0..self.len()).try_for_each(|bucket| self.land(bucket))
+        for bucket in self.ledger.order.clone() {
+            self.assert_launched(bucket);
+            self.land(bucket)?;
+        }
+        Ok(())
     }
 
-    /// Waits for a bucket.
-    fn land(&mut self, bucket: usize) -> Result<(), Error> {
+    fn assert_launched(&self, bucket: usize) {
         assert!(
-            bucket < self.ledger.launched,
+            self.ledger.is_launched(bucket),
             "bucket {bucket} is not on its way: the last pass has not ended"
         );
+    }
+
+    /// Waits for a bucket of the last step that was launched.
+    fn land(&mut self, bucket: usize) -> Result<(), Error> {
         let (number, bucket) = (bucket, &mut self.buckets[bucket]);
         if bucket.is_back {
             return Ok(());

@@ -126,7 +126,7 @@ struct GradientArgs {
     /// powersgd:RANK
     #[arg(long, default_value = "f32")]
     wire: Wire,
-    /// Gradient all-reduce: beside (overlaps the backward pass), in-turn (follows it) or auto
+    /// Gradient all-reduce: beside (overlaps the backward pass), across (and the next forward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
     /// Bucket size: bytes of gradients per all-reduce; auto is 25M on one node, and between nodes the smallest that is
