@@ -28,7 +28,8 @@ pub(super) fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<Strin
             "gradients are averaged, and not parameters, so --local-steps needs --device cpu".to_owned()
         }
         BucketSettings { overlap: Overlap::Across, .. } => {
-            "all parameters are updated before the next forward pass, so --overlap across needs --device cpu".to_owned()
+            "all parameters are updated before the next forward pass, so --overlap across needs --device cpu"
+                .to_owned()
         }
         BucketSettings { overlap: Overlap::InTurn, .. } => {
             "gradients are sent during the backward pass, not in turn".to_owned()

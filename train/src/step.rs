@@ -43,7 +43,7 @@ impl<R: Replica> Mirror<R> {
     /// Makes this replica the same as rank 0's. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::ModelsDiffer`] if the parameters of a rank have other names or shapes than rank 0's; errors of the
+    /// [`TrainError::Setting`] if settings contradict each other; [`TrainError::ModelsDiffer`] if the parameters of a rank have other names or shapes than rank 0's; errors of the
     /// collectives; [`TrainError::Replica`].
     pub fn new(
         comm: &mut Communicator,
@@ -52,6 +52,9 @@ impl<R: Replica> Mirror<R> {
         buckets: &BucketSettings,
         clip_norm: Option<f64>,
     ) -> Result<Self, TrainError> {
+        if let Some(why) = buckets.conflict() {
+            return Err(TrainError::Setting(why));
+        }
         compare::parameters(comm, replica.parameters())?;
         for index in 0..replica.parameters().len() {
             let mut sent = Ok(());

@@ -97,7 +97,8 @@ impl<R: Replica> Backend<R> for Host {
         let Self { buckets, optimizer, late } = self;
         while let Some(index) = late.first() {
             let mut brought = Ok(());
-            replica.with_values(index, &mut |values| brought = late.bring(buckets, optimizer, index, values))?;
+            replica
+                .with_values(index, &mut |values| brought = late.bring(buckets, optimizer, index, values))?;
             brought?;
         }
         Ok(())

@@ -92,7 +92,8 @@ impl Ledger {
         self.is_put[index] = true;
         self.missing[place.bucket] -= 1;
         if self.missing[place.bucket] == 0 {
-            self.filled_after[place.bucket] = self.weighed.map_or(Duration::ZERO, |weighed| weighed.elapsed());
+            self.filled_after[place.bucket] =
+                self.weighed.map_or(Duration::ZERO, |weighed| weighed.elapsed());
         }
         place
     }

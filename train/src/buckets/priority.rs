@@ -65,7 +65,10 @@ fn by_need(filled: &[f32], flights: &[f32]) -> Vec<usize> {
         // If none is full, the network waits for the one that will be next.
         let next = next.unwrap_or_else(|| {
             let at = |position: &usize| filled[waiting[*position]];
-            (0..waiting.len()).rev().min_by(|one, other| at(one).total_cmp(&at(other))).expect("one is waiting")
+            (0..waiting.len())
+                .rev()
+                .min_by(|one, other| at(one).total_cmp(&at(other)))
+                .expect("one is waiting")
         });
         let bucket = waiting.remove(next);
         free = free.max(filled[bucket]) - flights[bucket];
