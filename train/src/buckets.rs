@@ -120,7 +120,8 @@ impl Buckets {
         let rides_along = settings.wire == Wire::F32 && !is_local;
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
         let compressors = compressors(comm, &ledger, settings.wire)?;
-        let ranks = comm.ranks();
+        // A single bucket is the first to be needed, and the last.
+        let (ranks, has_several) = (comm.ranks(), ledger.plan.counts.len() > 1);
         if settings.order == Order::Tree && !ranks.is_power_of_two() {
             return Err(Error::Unsupported(format!(
                 "an order of additions that does not depend on the number of ranks needs 1, 2, 4, 8, … ranks, and there \
@@ -147,7 +148,7 @@ impl Buckets {
             tree: (settings.order == Order::Tree).then(Tree::default),
             has_others: ranks > 1,
             is_local,
-            is_across: settings.overlap == Overlap::Across && ranks > 1 && !is_local,
+            is_across: settings.overlap == Overlap::Across && has_several && ranks > 1 && !is_local,
             waited: Duration::ZERO,
             way,
             parts: None,
