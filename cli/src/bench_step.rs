@@ -1,5 +1,6 @@
 //! `unisono bench-step`: times a data-parallel training step and breaks down its time.
 
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
@@ -11,8 +12,8 @@ use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vend
 use unisono_data::{Batch, Inputs, Kind};
 use unisono_train::model::{self, ModelKind};
 use unisono_train::{
-    BucketBytes, BucketSettings, Mirror, Needs, OptimizerKind, OptimizerSettings, Overlap, Replica, Share,
-    Times, TrainError, Wire,
+    BucketBytes, BucketSettings, LocalSteps, Mirror, Needs, OptimizerKind, OptimizerSettings, Outer, Overlap,
+    Replica, Share, Times, TrainError, Wire,
 };
 
 use super::train::bad_input;
@@ -32,7 +33,7 @@ pub(super) struct Args {
     /// Steps to measure, after a short warm-up
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = count)]
     steps: usize,
-    /// Gradient all-reduce: beside (overlaps the backward pass), in-turn (follows it) or auto
+    /// Gradient all-reduce: beside (overlaps the backward pass), across (and the next forward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
     /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, onebit, topk:FRACTION, threshold:MAGNITUDE,
@@ -45,6 +46,9 @@ pub(super) struct Args {
     /// Divide the update and the optimizer state among the ranks, as for train
     #[arg(long)]
     shard_optimizer: bool,
+    /// Let every rank step alone, and average the parameters every N steps, as for train
+    #[arg(long, value_name = "N")]
+    local_steps: Option<NonZeroU64>,
     /// Optimizer: sgd or adamw
     #[arg(long, default_value = "sgd")]
     optimizer: OptimizerKind,
@@ -58,10 +62,13 @@ pub(super) struct Args {
     world: World,
 }
 
-/// Unmeasured steps at the start.
-const WARM_UP: usize = 5;
+/// Unmeasured steps at the start: also to agree on the order of buckets.
+const WARM_UP: usize = 8;
 
-/// Medians over steps, of the slowest rank of each.
+/// The learning rate, which costs the same whatever it is.
+const RATE: f64 = 1e-3;
+
+/// Medians over steps, of the slowest rank of each; or means, if steps cannot be timed one by one.
 #[derive(Debug, Serialize)]
 struct Row {
     framework: &'static str,
@@ -122,31 +129,23 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         wire: args.wire,
         bucket_bytes: args.bucket_bytes,
         shard_optimizer: args.shard_optimizer,
+        local_steps: args.local_steps.map(|steps| LocalSteps { steps: steps.get(), outer: Outer::Average }),
         ..BucketSettings::default()
     };
     let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
-    let batch = [Some(batch(args.batch_size))];
-    let mut columns: [Vec<f64>; 5] = Default::default();
-    for step in 0..WARM_UP + args.steps {
-        comm.barrier()?;
-        let began = Instant::now();
-        let share = Share::of(&batch);
-        let report = mirror.step(comm, share, 1e-3, |_| true)?;
-        let Times { compute, hidden, exposed, update, .. } = report.times;
-        let mut times = [began.elapsed(), compute, hidden, exposed, update]
-            .map(|time: Duration| 1e3 * time.as_secs_f64());
-        // Uses our own algorithms whatever is measured: not every MPI has this reduction.
-        let call = Call::all_reduce(DType::F64, ReduceOp::Max, times.len());
-        comm.collective(Choice::Auto)?.run(&call, bytemuck::cast_slice_mut(&mut times))?;
-        if step >= WARM_UP {
-            columns.iter_mut().zip(times).for_each(|(column, time)| column.push(time));
+    let batches = [Some(batch(args.batch_size))];
+    let times = match (args.local_steps, args.overlap) {
+        (None, Overlap::Auto | Overlap::Beside | Overlap::InTurn) => {
+            medians(comm, &mut mirror, &batches, args.steps)?
         }
-    }
-    let [ms_per_step, compute_ms, hidden_communication_ms, exposed_communication_ms, update_ms] = columns
-        .map(|mut column| {
-            column.sort_by(f64::total_cmp);
-            column[column.len() / 2]
-        });
+        // Whole rounds, of which only one step in so many communicates.
+        (Some(round), _) => {
+            let steps = args.steps.next_multiple_of(round.get() as usize);
+            means(comm, &mut mirror, &batches, steps)?
+        }
+        (None, Overlap::Across) => means(comm, &mut mirror, &batches, args.steps)?,
+    };
+    let [ms_per_step, compute_ms, hidden_communication_ms, exposed_communication_ms, update_ms] = times;
     let (ranks, transport, size) = (comm.ranks(), comm.transport(), mirror.buckets().size());
     Ok(Row {
         framework: "unisono",
@@ -161,6 +160,66 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         exposed_communication_ms,
         update_ms,
     })
+}
+
+/// The parts of a step of the slowest rank of each, in milliseconds: medians over so many steps.
+fn medians<R: Replica>(
+    comm: &mut Communicator,
+    mirror: &mut Mirror<R>,
+    batches: &[Option<R::Batch>],
+    steps: usize,
+) -> Result<[f64; 5], TrainError> {
+    let mut columns: [Vec<f64>; 5] = Default::default();
+    for step in 0..WARM_UP + steps {
+        comm.barrier()?;
+        let began = Instant::now();
+        let report = mirror.step(comm, Share::of(batches), RATE, |_| true)?;
+        let mut times = milliseconds(began.elapsed(), report.times);
+        slowest(comm, &mut times)?;
+        if step >= WARM_UP {
+            columns.iter_mut().zip(times).for_each(|(column, time)| column.push(time));
+        }
+    }
+    Ok(columns.map(|mut column| {
+        column.sort_by(f64::total_cmp);
+        column[column.len() / 2]
+    }))
+}
+
+/// The same of the slowest rank of all, as means over so many steps that no rank waits between.
+fn means<R: Replica>(
+    comm: &mut Communicator,
+    mirror: &mut Mirror<R>,
+    batches: &[Option<R::Batch>],
+    steps: usize,
+) -> Result<[f64; 5], TrainError> {
+    for _ in 0..WARM_UP {
+        mirror.step(comm, Share::of(batches), RATE, |_| true)?;
+    }
+    mirror.settle()?;
+    mirror.end_round(comm)?;
+    comm.barrier()?;
+    let (began, mut parts) = (Instant::now(), Times::default());
+    for _ in 0..steps {
+        parts += mirror.step(comm, Share::of(batches), RATE, |_| true)?.times;
+    }
+    mirror.settle()?;
+    mirror.end_round(comm)?;
+    let mut times = milliseconds(began.elapsed(), parts).map(|sum| sum / steps as f64);
+    slowest(comm, &mut times)?;
+    Ok(times)
+}
+
+fn milliseconds(whole: Duration, parts: Times) -> [f64; 5] {
+    let Times { compute, hidden, exposed, update, .. } = parts;
+    [whole, compute, hidden, exposed, update].map(|time| 1e3 * time.as_secs_f64())
+}
+
+/// The greatest times of all ranks. Uses our own algorithms whatever is measured: not every MPI has this reduction.
+fn slowest(comm: &mut Communicator, times: &mut [f64]) -> Result<(), TrainError> {
+    let call = Call::all_reduce(DType::F64, ReduceOp::Max, times.len());
+    comm.collective(Choice::Auto)?.run(&call, bytemuck::cast_slice_mut(times))?;
+    Ok(())
 }
 
 /// Synthetic images: the cost of a step does not depend on their content.

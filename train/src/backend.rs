@@ -14,6 +14,7 @@ use unisono::Communicator;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod host;
+mod late;
 
 /// What a data-parallel step does with gradients and parameters, in the order in which it does so.
 pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
@@ -45,6 +46,27 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
 
     /// Waits for the parameters of a bucket that other ranks have updated.
     fn take(&mut self, _: &mut R, _bucket: usize) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Leaves the update of a bucket's parameters to the next pass, or to [`Backend::settle`]: as [`Backend::update`], or
+    /// [`Backend::take`] if the optimizer is sharded.
+    fn leave(&mut self, _bucket: usize, _scale: f32, _rate: f32) {
+        unreachable!("a device that updates all parameters at once leaves none")
+    }
+
+    /// Whether updates were left.
+    fn has_left(&self) -> bool {
+        false
+    }
+
+    /// Makes all updates that were left.
+    fn settle(&mut self, _: &mut R) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Derives the order in which buckets travel from what was measured in this step. Called by all ranks.
+    fn agree_on_order(&mut self, _: &mut Communicator) -> Result<(), TrainError> {
         Ok(())
     }
 
@@ -106,7 +128,8 @@ pub(super) fn of<R: Replica>(
     if clips {
         buckets.sum_whole();
     }
-    Ok(Box::new(host::Host { optimizer: optimizer_of(optimizer, parameters, &buckets)?, buckets }))
+    let late = late::Late::new(parameters.len());
+    Ok(Box::new(host::Host { optimizer: optimizer_of(optimizer, parameters, &buckets)?, buckets, late }))
 }
 
 /// An optimizer of what this rank updates.

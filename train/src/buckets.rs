@@ -18,6 +18,7 @@ mod ledger;
 mod parcel;
 mod parts;
 mod plan;
+mod priority;
 mod settings;
 mod size;
 mod sums;
@@ -74,6 +75,8 @@ pub struct Buckets {
     has_others: bool,
     /// Whether gradients stay on their rank.
     is_local: bool,
+    /// Whether buckets may be on their way while the next step begins.
+    is_across: bool,
     /// How all-reduces travel.
     way: Way,
     /// Set if the optimizer is sharded.
@@ -119,7 +122,8 @@ impl Buckets {
         let rides_along = settings.wire == Wire::F32 && !is_local;
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
         let compressors = compressors(comm, &ledger, settings.wire)?;
-        let ranks = comm.ranks();
+        // A single bucket is the first to be needed, and the last.
+        let (ranks, has_several) = (comm.ranks(), ledger.plan.counts.len() > 1);
         if settings.order == Order::Tree && !ranks.is_power_of_two() {
             return Err(Error::Unsupported(format!(
                 "an order of additions that does not depend on the number of ranks needs 1, 2, 4, 8, … ranks, and there \
@@ -146,6 +150,7 @@ impl Buckets {
             tree: (settings.order == Order::Tree).then(Tree::default),
             has_others: ranks > 1,
             is_local,
+            is_across: settings.overlap == Overlap::Across && has_several && ranks > 1 && !is_local,
             waited: Duration::ZERO,
             way,
             parts: None,
@@ -208,6 +213,10 @@ impl Buckets {
     /// # Panics
     /// If buckets of the previous step are still in flight.
     pub fn fill<'a>(&'a mut self, comm: &'a mut Communicator, pass: Pass) -> Filling<'a> {
+        assert!(
+            self.buckets.iter().all(|bucket| bucket.is_back),
+            "a bucket of the step before is on its way"
+        );
         Filling::new(self, comm, pass)
     }
 
@@ -222,6 +231,7 @@ impl Buckets {
         }
         match self.ledger.plan.counts.first() {
             Some(&count) => {
+                self.assert_launched(0);
                 self.land(0)?;
                 Ok(Sums::read(&self.buckets[0].gradients.values()[count..]))
             }
@@ -243,10 +253,9 @@ impl Buckets {
     /// # Panics
     /// If the parameter is not trained.
     pub fn gradient(&mut self, index: usize) -> Result<&[f32], Error> {
-        let Place { bucket, ref range } = *self.ledger.place(index);
-        let range = range.clone();
-        self.land(bucket)?;
-        Ok(&self.buckets[bucket].gradients.values()[range])
+        let bucket = self.ledger.place(index).bucket;
+        self.assert_launched(bucket);
+        self.late_gradient(index)
     }
 
     /// The parameter with the first gradient of this step that is not finite, among the buckets that have landed. Only compressors
@@ -273,15 +282,22 @@ impl Buckets {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn land_all(&mut self) -> Result<(), Error> {
-        (0..self.len()).try_for_each(|bucket| self.land(bucket))
+        for bucket in self.ledger.order.clone() {
+            self.assert_launched(bucket);
+            self.land(bucket)?;
+        }
+        Ok(())
     }
 
-    /// Waits for a bucket.
-    fn land(&mut self, bucket: usize) -> Result<(), Error> {
+    fn assert_launched(&self, bucket: usize) {
         assert!(
-            bucket < self.ledger.launched,
+            self.ledger.is_launched(bucket),
             "bucket {bucket} is not on its way: the last pass has not ended"
         );
+    }
+
+    /// Waits for a bucket of the last step that was launched.
+    fn land(&mut self, bucket: usize) -> Result<(), Error> {
         let (number, bucket) = (bucket, &mut self.buckets[bucket]);
         if bucket.is_back {
             return Ok(());

@@ -69,6 +69,8 @@ pub struct Loss {
 pub struct Network<B, F> {
     described: Vec<Parameter>,
     tensors: Vec<Tensor>,
+    /// The indices of parameters that no layer brings.
+    without_layer: Vec<usize>,
     loss: F,
     batch: std::marker::PhantomData<fn(&B)>,
 }
@@ -82,8 +84,20 @@ impl<B, F> fmt::Debug for Network<B, F> {
 impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
     /// A model that was built from these parameters, all of which must exist by now.
     pub fn new(parameters: &Parameters, loss: F) -> Self {
-        let (described, tensors) = parameters.all();
-        Self { described, tensors, loss, batch: std::marker::PhantomData }
+        let all = parameters.all();
+        let without_layer = (0..all.len()).filter(|&index| !all[index].is_of_layer).collect();
+        let (described, tensors) = all.into_iter().map(|array| (array.parameter, array.tensor)).unzip();
+        Self { described, tensors, without_layer, loss, batch: std::marker::PhantomData }
+    }
+
+    /// Brings the values of these parameters.
+    fn bring(
+        &self,
+        gradients: &mut dyn Gradients,
+        indices: impl IntoIterator<Item = usize>,
+    ) -> candle_core::Result<()> {
+        let mut indices = indices.into_iter().filter(|_| self.brings_values());
+        indices.try_for_each(|index| parameters::bring_from(gradients, index, &self.tensors[index]))
     }
 }
 
@@ -95,7 +109,10 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn pass(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        let Loss { sum, tally } = (self.loss)(batch)?;
+        self.bring(gradients, self.without_layer.iter().copied())?;
+        let Loss { sum, tally } = parameters::brought_by(gradients, || (self.loss)(batch))?;
+        // Those of layers that this batch did not reach.
+        self.bring(gradients, 0..self.tensors.len())?;
         gradients.weigh(tally);
         parameters::reporting_to(gradients, || sum.backward())?;
         Ok(())
@@ -108,11 +125,15 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         let tensor = &self.tensors[index];
         if tensor.device().is_cpu() {
-            return Ok(tensor.inplace_op1(&See(RefCell::new(see)))?);
+            return Ok(self::see(tensor, see)?);
         }
         let mut values = tensor.flatten_all()?.to_vec1()?;
         see(&mut values);
         Ok(overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
+    }
+
+    fn brings_values(&self) -> bool {
+        self.tensors.iter().all(|tensor| tensor.device().is_cpu())
     }
 
     #[cfg(feature = "cuda")]
@@ -125,6 +146,11 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
 pub(super) fn overwrite(tensor: &Tensor, values: &Tensor) -> candle_core::Result<()> {
     // Flattened, since a scalar has no dimension to write along; detached, since this is not part of a derivative.
     tensor.detach().flatten_all()?.slice_set(&values.detach().flatten_all()?, 0, 0)
+}
+
+/// Calls `see` with the values of a contiguous tensor on the CPU, which it may change in place.
+fn see(tensor: &Tensor, see: Seer<'_>) -> candle_core::Result<()> {
+    tensor.inplace_op1(&See(RefCell::new(see)))
 }
 
 /// Calls a function with a tensor's values, which it may change in place.

@@ -27,6 +27,10 @@ pub(super) fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<Strin
         BucketSettings { local_steps: Some(_), .. } => {
             "gradients are averaged, and not parameters, so --local-steps needs --device cpu".to_owned()
         }
+        BucketSettings { overlap: Overlap::Across, .. } => {
+            "all parameters are updated before the next forward pass, so --overlap across needs --device cpu"
+                .to_owned()
+        }
         BucketSettings { overlap: Overlap::InTurn, .. } => {
             "gradients are sent during the backward pass, not in turn".to_owned()
         }
@@ -48,6 +52,7 @@ mod tests {
         assert!(refused(usual(), true).contains("trace"));
         assert!(refused(BucketSettings { order: Order::Tree, ..usual() }, false).contains("number of ranks"));
         assert!(refused(BucketSettings { wire: Wire::F16, ..usual() }, false).contains("not as f16"));
+        assert!(refused(BucketSettings { overlap: Overlap::Across, ..usual() }, false).contains("across"));
         assert!(refused(BucketSettings { overlap: Overlap::InTurn, ..usual() }, false).contains("in turn"));
         let sharded = refused(BucketSettings { shard_optimizer: true, ..usual() }, false);
         assert!(sharded.contains("--shard-optimizer needs --device cpu"), "{sharded}");

@@ -62,6 +62,12 @@ pub trait Replica {
     /// As [`Replica::pass`].
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
 
+    /// Whether [`Replica::pass`] calls [`Gradients::bring`] for every trained parameter: before it uses its values, and before it
+    /// weighs. A step can then [begin](crate::Overlap::Across) before all parameters have the update of the step before.
+    fn brings_values(&self) -> bool {
+        false
+    }
+
     /// The values of all parameters, if they are on a GPU, in the shapes and the order of [`Replica::parameters`]. The next
     /// pass computes with what is written to them, and reports gradients by [`Gradients::put_tensor`].
     #[cfg(feature = "cuda")]
@@ -72,6 +78,15 @@ pub trait Replica {
 
 /// Receives the gradients of a pass.
 pub trait Gradients {
+    /// Waits for the gradient of this parameter from the step before, and updates these values with it, unless that was done. A replica
+    /// that [says so](Replica::brings_values) calls it before its forward pass uses the values.
+    ///
+    /// # Errors
+    /// The gradient does not arrive, or is not finite: the pass must end with this error.
+    fn bring(&mut self, _index: usize, _values: &mut [f32]) -> Result<(), ReplicaError> {
+        Ok(())
+    }
+
     /// Reports the loss and its number of targets. Called once per pass, before the first gradient.
     fn weigh(&mut self, tally: Tally);
 

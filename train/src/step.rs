@@ -30,6 +30,10 @@ pub struct Mirror<R> {
     clip_norm: Option<f64>,
     /// Set if ranks step alone.
     rounds: Option<Rounds>,
+    /// Whether a step may begin before the one before has updated all parameters.
+    is_across: bool,
+    /// How many steps were made.
+    steps: u64,
     /// The indices of parameters that were reported to have no gradient.
     never_put: BTreeSet<usize>,
     recorder: Option<Recorder>,
@@ -39,8 +43,8 @@ impl<R: Replica> Mirror<R> {
     /// Makes this replica the same as rank 0's. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::ModelsDiffer`] if the parameters of a rank have other names or shapes than rank 0's; errors of the
-    /// collectives; [`TrainError::Replica`].
+    /// [`TrainError::Setting`] if settings contradict each other; [`TrainError::ModelsDiffer`] if the parameters of a rank have other
+    /// names or shapes than rank 0's; errors of the collectives; [`TrainError::Replica`].
     pub fn new(
         comm: &mut Communicator,
         mut replica: R,
@@ -48,6 +52,9 @@ impl<R: Replica> Mirror<R> {
         buckets: &BucketSettings,
         clip_norm: Option<f64>,
     ) -> Result<Self, TrainError> {
+        if let Some(why) = buckets.conflict() {
+            return Err(TrainError::Setting(why));
+        }
         compare::parameters(comm, replica.parameters())?;
         for index in 0..replica.parameters().len() {
             let mut sent = Ok(());
@@ -56,7 +63,10 @@ impl<R: Replica> Mirror<R> {
         }
         let backend = backend::of(comm, &replica, optimizer, buckets, clip_norm.is_some())?;
         let rounds = buckets.local_steps.map(|local| Rounds::new(local, &mut replica)).transpose()?;
-        Ok(Self { replica, backend, clip_norm, rounds, never_put: BTreeSet::new(), recorder: None })
+        // A norm needs all buckets.
+        let is_across = backend.buckets().is_across() && clip_norm.is_none() && replica.brings_values();
+        let never_put = BTreeSet::new();
+        Ok(Self { replica, backend, clip_norm, rounds, is_across, steps: 0, never_put, recorder: None })
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
@@ -104,7 +114,15 @@ impl<R: Replica> Mirror<R> {
                 self.end_round(comm)?;
             }
         }
-        self.backend.finish(comm)?;
+        self.steps += 1;
+        // What it costs is soon little, and a network or a machine that changes is noticed.
+        if self.is_across && self.steps > 1 && self.steps.is_power_of_two() {
+            self.backend.settle(&mut self.replica)?;
+            self.backend.finish(comm)?;
+            self.backend.agree_on_order(comm)?;
+        } else if !self.backend.has_left() {
+            self.backend.finish(comm)?;
+        }
         let times = self.backend.times(computed - began, computed.elapsed());
         for flight in self.backend.buckets().flights() {
             if let Some(recorder) = &mut self.recorder {
@@ -127,6 +145,7 @@ impl<R: Replica> Mirror<R> {
         for number in 0..of {
             let pass = Pass { number, of, is_out_of_data, asks_to_stop, asks_to_save, ..Pass::ONLY };
             let Some(Some(batch)) = passes.get(number) else {
+                self.settle()?;
                 self.backend.pass(comm, pass, &mut |_| Ok(()))?;
                 continue;
             };
@@ -169,20 +188,63 @@ impl<R: Replica> Mirror<R> {
 
     /// Updates all parameters, bucket by bucket as they arrive. If the optimizer is sharded, this rank updates its own part of each
     /// bucket, and gets the others.
+    ///
+    /// If the next step may begin before, it ends with the bucket that the next forward pass needs first, which is the last one.
     fn update(&mut self, comm: &mut Communicator, scale: f32, rate: f32) -> Result<(), TrainError> {
         self.backend.begin_update();
-        let members = self.backend.ledger().plan.members.clone();
-        for (bucket, members) in members.iter().enumerate() {
-            for &index in members {
-                self.land(comm, index)?;
-                let began = Instant::now();
-                self.backend.update(&mut self.replica, index, scale, rate)?;
-                let name = |replica: &R| replica.parameters()[index].name.clone();
-                self.span(Lane::Update, name, began, Instant::now());
-            }
-            self.backend.give(comm, bucket)?;
+        let order = self.backend.ledger().order.clone();
+        let needed = order.len().saturating_sub(1);
+        let is_divided = self.backend.buckets().is_divided();
+        let leaves_from = |order: &[usize]| match order.iter().position(|&bucket| bucket == needed) {
+            Some(position) if self.is_across => position + 1,
+            _ => order.len(),
+        };
+        if !is_divided {
+            let (now, later) = order.split_at(leaves_from(&order));
+            now.iter().try_for_each(|&bucket| self.update_bucket(comm, bucket, scale, rate))?;
+            later.iter().for_each(|&bucket| self.backend.leave(bucket, scale, rate));
+            return Ok(());
         }
-        (0..members.len()).try_for_each(|bucket| self.backend.take(&mut self.replica, bucket))
+        for &bucket in &order {
+            self.update_bucket(comm, bucket, scale, rate)?;
+            if !self.is_across {
+                self.backend.give(comm, bucket)?;
+            }
+        }
+        if !self.is_across {
+            return order.iter().try_for_each(|&bucket| self.backend.take(&mut self.replica, bucket));
+        }
+        // All gradients have left before any parameter leaves: so these may go in the order in which they are needed.
+        (0..order.len()).rev().try_for_each(|bucket| self.backend.give(comm, bucket))?;
+        (0..needed).for_each(|bucket| self.backend.leave(bucket, scale, rate));
+        self.backend.take(&mut self.replica, needed)
+    }
+
+    /// Updates the parameters of a bucket, or this rank's part of them.
+    fn update_bucket(
+        &mut self,
+        comm: &mut Communicator,
+        bucket: usize,
+        scale: f32,
+        rate: f32,
+    ) -> Result<(), TrainError> {
+        for index in self.backend.ledger().plan.members[bucket].clone() {
+            self.land(comm, index)?;
+            let began = Instant::now();
+            self.backend.update(&mut self.replica, index, scale, rate)?;
+            let name = |replica: &R| replica.parameters()[index].name.clone();
+            self.span(Lane::Update, name, began, Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Makes the updates that the last step [left to the next](crate::Overlap::Across). Whoever wants to see the
+    /// [replica](Mirror::replica) between two steps calls it first. It waits for other ranks, and they need not call it.
+    ///
+    /// # Errors
+    /// Errors of the collectives; [`TrainError::Replica`]; [`TrainError::NotFinite`].
+    pub fn settle(&mut self) -> Result<(), TrainError> {
+        self.backend.settle(&mut self.replica)
     }
 
     /// Ends a round of [local steps](BucketSettings::local_steps), if steps have been made since the last: all ranks then hold
@@ -236,7 +298,11 @@ impl<R: Replica> Mirror<R> {
     }
 
     /// The replica.
+    ///
+    /// # Panics
+    /// If the last step [left updates](crate::Overlap::Across): call [`Mirror::settle`] first.
     pub fn replica(&mut self) -> &mut R {
+        assert!(!self.backend.has_left(), "the last step left updates: call Mirror::settle first");
         &mut self.replica
     }
 
@@ -253,6 +319,7 @@ impl<R: Replica> Mirror<R> {
     /// # Errors
     /// [`TrainError::Replica`] if the state cannot be copied.
     pub fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {
+        self.settle()?;
         self.backend.optimizer()
     }
 
@@ -265,11 +332,13 @@ impl<R: Replica> Mirror<R> {
         steps: u64,
         state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
     ) -> Result<(), TrainError> {
+        self.settle()?;
         self.backend.restore_optimizer(steps, &mut state.into_iter())
     }
 
     /// The optimizer's state for all elements, to save it; empty on ranks other than 0. Called by all ranks.
     pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Moment>, TrainError> {
+        self.settle()?;
         if comm.rank() != 0 && !self.backend.buckets().is_divided() && self.rounds.is_none() {
             return Ok(Vec::new());
         }
@@ -285,6 +354,7 @@ impl<R: Replica> Mirror<R> {
 
     /// What compressors have not sent yet, to save it; empty on ranks other than 0. Called by all ranks.
     pub(super) fn unsent(&mut self, comm: &mut Communicator) -> Result<Unsent, TrainError> {
+        self.settle()?;
         Ok(self.backend.buckets().unsent(comm)?)
     }
 
@@ -322,6 +392,7 @@ impl<R: Replica> Mirror<R> {
     /// # Errors
     /// [`TrainError::Replica`].
     pub fn hash(&mut self) -> Result<u64, TrainError> {
+        self.settle()?;
         Ok(compare::hash(&mut self.replica)?)
     }
 }

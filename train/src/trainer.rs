@@ -233,6 +233,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             }
         }
         drop(steps);
+        self.mirror.settle()?;
         self.mirror.end_round(self.comm)?;
         let samples = |step| self.feed.samples(step).map(|samples| samples as f64);
         let seen = samples(self.progress.step_in_epoch)

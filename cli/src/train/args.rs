@@ -129,7 +129,7 @@ struct GradientArgs {
     /// Send gradients as f32 in the first N steps, with a --wire that compresses them: the same loss in fewer steps [default: 0]
     #[arg(long, value_name = "N")]
     uncompressed_steps: Option<u64>,
-    /// Gradient all-reduce: beside (overlaps the backward pass), in-turn (follows it) or auto
+    /// Gradient all-reduce: beside (overlaps the backward pass), across (and the next forward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
     /// Bucket size: bytes of gradients per all-reduce; auto is 25M on one node, and between nodes the smallest that is

@@ -60,6 +60,16 @@ pub(crate) fn compressed() {
     });
 }
 
+/// A checkpoint has all updates, though buckets were on their way when the step was over.
+pub(crate) fn across() {
+    ends_as_undisturbed(2, |epochs, more| {
+        let mut command = train(epochs, more);
+        command.args(["--overlap", "across", "--bucket-bytes", "16K"]);
+        command.env("UNISONO_NODES", "1,1").env("UNISONO_NETWORK", "tcp");
+        command
+    });
+}
+
 /// Kills a run so many times, at random moments, and compares its end with that of a run that nobody kills. `train` is the command
 /// for a number of epochs, with more arguments.
 fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) {

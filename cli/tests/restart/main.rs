@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("restart::killed at random moments, the result is that of the undisturbed run", killed::often),
         trial("restart::killed with compressed gradients, the same", killed::compressed),
+        trial("restart::killed while the next forward pass goes on, the same", killed::across),
         trial("restart::every sample is seen once an epoch on 4, 2 and 3 ranks", samples::seen_once),
         trial(
             "restart::a signal to supervise saves on all ranks, and the rest gives the same",

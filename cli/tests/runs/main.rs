@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+mod across;
 mod buckets;
 mod compressed;
 mod interrupted;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::late::{Bringing, Late};
 use super::{Backend, Run, State};
 use crate::buckets::{Buckets, Ledger, Pass, Sums};
 use crate::error::TrainError;
@@ -15,14 +16,22 @@ use unisono::Communicator;
 pub(super) struct Host {
     pub(super) buckets: Buckets,
     pub(super) optimizer: Optimizer,
+    pub(super) late: Late,
 }
 
 impl<R: Replica> Backend<R> for Host {
     fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError> {
         let pass = Pass { updates: self.optimizer.steps(), ..pass };
-        let mut filling = self.buckets.fill(comm, pass);
-        run(&mut filling)?;
-        Ok(filling.end()?)
+        let Self { buckets, optimizer, late } = self;
+        if pass.number == 0 {
+            late.begin();
+        }
+        let mut filling = Bringing::new(buckets.fill_across(comm, pass), optimizer, late);
+        match run(&mut filling) {
+            Ok(()) => filling.end(),
+            // What kept an update from its parameter says more than that the pass ended.
+            Err(error) => Err(filling.into_failure().unwrap_or_else(|| error.into())),
+        }
     }
 
     fn wait_for_passes(&self) -> Result<(), TrainError> {
@@ -47,7 +56,7 @@ impl<R: Replica> Backend<R> for Host {
     }
 
     fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError> {
-        let Self { buckets, optimizer } = self;
+        let Self { buckets, optimizer, .. } = self;
         let own = buckets.own(index);
         let gradient = buckets.gradient(index)?;
         let Some(own) = own else {
@@ -72,15 +81,32 @@ impl<R: Replica> Backend<R> for Host {
             return Ok(());
         }
         for index in self.buckets.ledger().plan.members[bucket].clone() {
-            let own = self.buckets.own(index).expect("what is given has parts");
-            let updated = self.buckets.updated(index);
-            replica.with_values(index, &mut |values| {
-                for others in [0..own.start, own.end..values.len()] {
-                    values[others.clone()].copy_from_slice(&updated[others]);
-                }
-            })?;
+            replica.with_values(index, &mut |values| self.buckets.copy_others(index, values))?;
         }
         Ok(())
+    }
+
+    fn leave(&mut self, bucket: usize, scale: f32, rate: f32) {
+        self.late.leave(&self.buckets.ledger().plan.members[bucket], scale, rate);
+    }
+
+    fn has_left(&self) -> bool {
+        self.late.first().is_some()
+    }
+
+    fn settle(&mut self, replica: &mut R) -> Result<(), TrainError> {
+        let Self { buckets, optimizer, late } = self;
+        while let Some(index) = late.first() {
+            let mut brought = Ok(());
+            replica
+                .with_values(index, &mut |values| brought = late.bring(buckets, optimizer, index, values))?;
+            brought?;
+        }
+        Ok(())
+    }
+
+    fn agree_on_order(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+        Ok(self.buckets.agree_on_order(comm)?)
     }
 
     fn average(
@@ -114,14 +140,15 @@ impl<R: Replica> Backend<R> for Host {
         // In turn, gradients travel in the midst of a pass; otherwise they are waited for in the midst of the update, as updated
         // parameters always are.
         let for_parameters = self.buckets.exposed_for_parameters();
-        let during_rest = if self.buckets.is_beside() { exposed } else { for_parameters };
+        let beside = exposed.saturating_sub(self.late.waited());
+        let during_rest = if self.buckets.is_beside() { beside } else { for_parameters };
         let during_passes = exposed - during_rest;
         Times {
             input: Duration::ZERO,
-            compute: passes.saturating_sub(during_passes),
+            compute: passes.saturating_sub(during_passes + self.late.updated()),
             hidden,
             exposed,
-            update: rest.saturating_sub(during_rest),
+            update: rest.saturating_sub(during_rest) + self.late.updated(),
         }
     }
 

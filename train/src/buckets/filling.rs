@@ -51,10 +51,6 @@ pub struct Filling<'a> {
 impl<'a> Filling<'a> {
     pub(super) fn new(buckets: &'a mut Buckets, comm: &'a mut Communicator, pass: Pass) -> Self {
         assert!(
-            buckets.buckets.iter().all(|bucket| bucket.is_back),
-            "a bucket of the step before is on its way"
-        );
-        assert!(
             buckets.tree.is_none() || pass.of.is_power_of_two(),
             "a step of {} passes: to be added up in a balanced tree they must be a power of two",
             pass.of
@@ -87,6 +83,11 @@ impl<'a> Filling<'a> {
             });
         }
         self.failure.map_or(Ok(without), Err)
+    }
+
+    /// The buckets that the pass fills.
+    pub(crate) fn buckets(&mut self) -> &mut Buckets {
+        self.buckets
     }
 
     fn attempt(&mut self, act: impl FnOnce(&mut Buckets, &mut Communicator) -> Result<(), Error>) {

@@ -1,6 +1,6 @@
 //! What the passes of a step have put into the buckets, wherever their memory is.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{BucketSettings, BucketSize, Pass, Place, Plan, Sums};
 use crate::replica::{Parameter, Tally};
@@ -18,8 +18,12 @@ pub(crate) struct Ledger {
     pub(crate) weighed: Option<Instant>,
     /// This rank's own sums of this step.
     pub(crate) own: Sums,
+    /// The order in which buckets are launched, the same on all ranks.
+    pub(crate) order: Vec<usize>,
     /// How many buckets have been launched.
     pub(crate) launched: usize,
+    /// How long after the last pass was weighed each bucket was full.
+    pub(crate) filled_after: Vec<Duration>,
     /// Whether the pass has put the gradient of the parameter with this index.
     is_put: Vec<bool>,
     /// How many gradients of each bucket the pass has not put yet.
@@ -38,7 +42,9 @@ impl Ledger {
             pass: Pass::ONLY,
             weighed: None,
             own: Sums::default(),
+            order: (0..buckets).collect(),
             launched: buckets,
+            filled_after: vec![Duration::ZERO; buckets],
             is_put: vec![false; parameters.len()],
             missing: vec![0; buckets],
         }
@@ -85,6 +91,10 @@ impl Ledger {
         let place = self.place(index).clone();
         self.is_put[index] = true;
         self.missing[place.bucket] -= 1;
+        if self.missing[place.bucket] == 0 {
+            self.filled_after[place.bucket] =
+                self.weighed.map_or(Duration::ZERO, |weighed| weighed.elapsed());
+        }
         place
     }
 
@@ -95,8 +105,13 @@ impl Ledger {
 
     /// The next bucket to launch, if the last pass of the step has filled it.
     pub(crate) fn full(&self) -> Option<usize> {
-        let next = self.launched;
-        (self.pass.is_last() && self.missing.get(next) == Some(&0)).then_some(next)
+        let next = *self.order.get(self.launched)?;
+        (self.pass.is_last() && self.missing[next] == 0).then_some(next)
+    }
+
+    /// Whether the last pass of the step has launched this bucket.
+    pub(crate) fn is_launched(&self, bucket: usize) -> bool {
+        self.order[..self.launched].contains(&bucket)
     }
 
     /// The place of a gradient.

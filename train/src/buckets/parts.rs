@@ -100,7 +100,7 @@ impl Buckets {
         if self.parts.is_none() || !self.has_others {
             return Ok(false);
         }
-        self.land_parameters(bucket)?;
+        self.land_sent(bucket)?;
         Ok(true)
     }
 
@@ -110,10 +110,24 @@ impl Buckets {
             return Ok(());
         }
         self.buckets[bucket].gradients.launch(comm, Way::all_reduce(false))?;
-        self.land_parameters(bucket)
+        self.land_sent(bucket)
     }
 
-    fn land_parameters(&mut self, bucket: usize) -> Result<(), Error> {
+    /// Waits for the bucket of a parameter that other ranks have updated.
+    pub(crate) fn land_parameters(&mut self, index: usize) -> Result<(), Error> {
+        self.land_sent(self.ledger.place(index).bucket)
+    }
+
+    /// Copies what other ranks have updated of a parameter, which has [come](Buckets::take), to its values.
+    pub(crate) fn copy_others(&mut self, index: usize, values: &mut [f32]) {
+        let own = self.own(index).expect("what is given has parts");
+        let updated = self.updated(index);
+        for others in [0..own.start, own.end..values.len()] {
+            values[others.clone()].copy_from_slice(&updated[others]);
+        }
+    }
+
+    fn land_sent(&mut self, bucket: usize) -> Result<(), Error> {
         let bucket = &mut self.buckets[bucket];
         let flight = bucket.gradients.land()?;
         bucket.is_back = true;

@@ -126,6 +126,9 @@ pub enum Overlap {
     Auto,
     /// On the communication thread.
     Beside,
+    /// On the communication thread, and also beside the next forward pass, in the order in which that needs them:
+    /// [`Replica::brings_values`](crate::Replica::brings_values).
+    Across,
     /// On the compute thread, which waits.
     InTurn,
 }
@@ -134,13 +137,14 @@ unisono_collectives::named!(Overlap, "way to overlap");
 
 impl Overlap {
     /// All variants.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Beside, Self::InTurn];
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Beside, Self::Across, Self::InTurn];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Beside => "beside",
+            Self::Across => "across",
             Self::InTurn => "in-turn",
         }
     }
@@ -148,7 +152,7 @@ impl Overlap {
     pub(super) fn is_beside(self, comm: &Communicator) -> bool {
         match self {
             Self::Auto => comm.topology().nodes() > 1,
-            Self::Beside => true,
+            Self::Beside | Self::Across => true,
             Self::InTurn => false,
         }
     }

@@ -4,7 +4,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::fused::{values, with_values};
-use super::parameters::{Parameters, report};
+use super::parameters::{Parameters, bring, report};
 use super::product::{Matrix, product, product_transposed, transposed_product};
 use crate::replica::Fill;
 
@@ -82,6 +82,9 @@ impl Linear {
         }
         if !self.parameters.are_written_by_loops() {
             return self.composed(x);
+        }
+        for array in self.bias.iter().chain([&self.weight]) {
+            bring(array.index, &array.tensor)?;
         }
         let operation = Operation {
             weight: self.weight.clone(),

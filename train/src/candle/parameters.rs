@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, Var, bail};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Error, Layout, Result, Shape, Tensor, Var, bail};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, backend::BackendStorage};
 use candle_nn::var_builder::SimpleBackend;
@@ -24,6 +24,30 @@ scoped_thread_local!(
         /// The receiver of gradients for the backward pass that runs on this thread.
     static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
 );
+scoped_thread_local!(
+    /// What brings the values of parameters to the forward pass that runs on this thread.
+    static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
+);
+
+/// Runs a forward pass to which `gradients` [brings](Gradients::bring) the values of its layers.
+pub(super) fn brought_by<T>(gradients: &mut dyn Gradients, forward: impl FnOnce() -> T) -> T {
+    VALUES.set(gradients, forward)
+}
+
+/// Brings the values of a parameter to the running forward pass of a step.
+pub(super) fn bring(index: usize, tensor: &Tensor) -> Result<()> {
+    if !VALUES.is_set() {
+        return Ok(());
+    }
+    VALUES.with(|gradients| bring_from(gradients, index, tensor))
+}
+
+/// Brings the values of a parameter from `gradients`.
+pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
+    let mut brought = Ok(());
+    super::see(tensor, &mut |values| brought = gradients.bring(index, values))?;
+    brought.map_err(Error::wrap)
+}
 
 /// Runs a backward pass whose gradients go to `gradients`.
 pub(super) fn reporting_to(
@@ -50,6 +74,15 @@ fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
     }
 }
 
+/// A parameter and its values.
+#[derive(Debug, Clone)]
+pub(super) struct Array {
+    pub(super) parameter: Parameter,
+    pub(super) tensor: Tensor,
+    /// Whether its layer [brings](bring) the values before it uses them.
+    pub(super) is_of_layer: bool,
+}
+
 /// The parameters of a model under construction, in the order in which it requests them.
 ///
 /// Candle's own store draws initial values from a generator that cannot be seeded, and lists parameters in random order.
@@ -58,7 +91,7 @@ fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
 #[derive(Debug, Clone)]
 pub struct Parameters {
     seed: u64,
-    made: Arc<Mutex<Vec<(Parameter, Tensor)>>>,
+    made: Arc<Mutex<Vec<Array>>>,
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
     has_loops: bool,
@@ -111,9 +144,9 @@ impl Parameters {
         self.report_whole(&name, shape, values)
     }
 
-    /// All parameters and their values.
-    pub(super) fn all(&self) -> (Vec<Parameter>, Vec<Tensor>) {
-        self.lock().iter().cloned().unzip()
+    /// All parameters.
+    pub(super) fn all(&self) -> Vec<Array> {
+        self.lock().clone()
     }
 
     /// The input of an operation that reports gradients.
@@ -146,7 +179,7 @@ impl Parameters {
             return Ok((index, self.report_whole(name, shape, values)?));
         }
         let tensor = Tensor::from_vec(values, shape.clone(), &Device::Cpu)?;
-        Ok((self.register(name, &shape, tensor.clone())?, tensor))
+        Ok((self.register(name, &shape, tensor.clone(), true)?, tensor))
     }
 
     /// Adds a parameter whose gradient is reported once candle has computed all of it.
@@ -154,20 +187,20 @@ impl Parameters {
         let index = self.lock().len();
         let made = Made { index, shape: shape.clone(), values: Mutex::new(values) };
         let tensor = self.anchor.as_tensor().apply_op1(made)?;
-        self.register(name, &shape, tensor.clone())?;
+        self.register(name, &shape, tensor.clone(), false)?;
         Ok(tensor)
     }
 
-    fn register(&self, name: &str, shape: &Shape, tensor: Tensor) -> Result<usize> {
+    fn register(&self, name: &str, shape: &Shape, tensor: Tensor, is_of_layer: bool) -> Result<usize> {
         let mut made = self.lock();
-        if made.iter().any(|(parameter, _)| parameter.name == name) {
+        if made.iter().any(|array| array.parameter.name == name) {
             bail!("two parameters have the name {name}");
         }
-        made.push((Parameter::new(name, shape.dims()), tensor));
+        made.push(Array { parameter: Parameter::new(name, shape.dims()), tensor, is_of_layer });
         Ok(made.len() - 1)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Parameter, Tensor)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Array>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -239,8 +272,8 @@ impl SimpleBackend for Backend {
                 own.location()
             );
         }
-        if let Some((parameter, tensor)) = self.0.lock().iter().find(|(parameter, _)| parameter.name == name)
-        {
+        if let Some(array) = self.0.lock().iter_mut().find(|array| array.parameter.name == name) {
+            let parameter = &array.parameter;
             // Layers that share a weight request it twice.
             if parameter.shape != shape.dims() {
                 bail!(
@@ -248,7 +281,8 @@ impl SimpleBackend for Backend {
                     parameter.shape
                 );
             }
-            return Ok(tensor.clone());
+            array.is_of_layer = false;
+            return Ok(array.tensor.clone());
         }
         let count = shape.elem_count();
         let values = match init {
@@ -275,6 +309,6 @@ impl SimpleBackend for Backend {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.0.lock().iter().any(|(parameter, _)| parameter.name == name)
+        self.0.lock().iter().any(|array| array.parameter.name == name)
     }
 }

@@ -114,6 +114,72 @@ pub(crate) fn check_same_gradients<R: Replica, S: Replica<Batch = R::Batch>>(
     }
 }
 
+/// Receives gradients, and brings values to a pass that begins without them.
+struct Brings {
+    values: Vec<Vec<f32>>,
+    /// The indices of parameters, in the order in which their values came.
+    brought: Vec<usize>,
+    gathered: Gathered,
+}
+
+impl Gradients for Brings {
+    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+        if !self.brought.contains(&index) {
+            values.copy_from_slice(&self.values[index]);
+            self.brought.push(index);
+        }
+        Ok(())
+    }
+
+    fn weigh(&mut self, tally: Tally) {
+        assert_eq!(self.brought.len(), self.values.len(), "all have come before the pass is weighed");
+        self.gathered.weigh(tally);
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        self.gathered.put(index, write);
+    }
+}
+
+/// Checks that a pass uses no value before it has brought it; returns the order in which it brings them.
+pub(crate) fn check_brought<R: Replica>(replica: &mut R, batch: &R::Batch) -> Vec<usize> {
+    let expected = gathered(replica, batch);
+    let mut values = Vec::new();
+    for index in 0..replica.parameters().len() {
+        let take = &mut |there: &mut [f32]| {
+            values.push(there.to_vec());
+            there.fill(f32::NAN);
+        };
+        replica.with_values(index, take).unwrap();
+    }
+    assert!(replica.brings_values());
+    let gathered = Gathered { sizes: expected.sizes.clone(), ..Gathered::default() };
+    let mut brings = Brings { values, brought: Vec::new(), gathered };
+    replica.pass(batch, &mut brings).unwrap();
+    assert_eq!(brings.gathered.tally, expected.tally);
+    assert_eq!(brings.gathered.gradients, expected.gradients);
+    brings.brought
+}
+
+#[test]
+fn layers_bring_their_values_and_what_has_no_layer_comes_first() {
+    let parameters = Parameters::new(5);
+    let first = Linear::new(&parameters, "first", 6, 5, 2.0).unwrap().with_relu();
+    let second = candle_nn::linear(5, 4, parameters.var_builder().pp("second")).unwrap();
+    let third = Linear::without_bias(&parameters, "third", 4, 3, 1.0).unwrap();
+    let shared = Linear::without_bias(&parameters, "shared", 6, 6, 1.0).unwrap();
+    let also_shared = parameters.var_builder().get((6, 6), "shared").unwrap();
+    let mut replica = replica(&parameters, move |x| {
+        let x = (x.matmul(&also_shared)? + shared.forward(x)?)?;
+        third.forward(&second.forward(&first.forward(&x)?)?)
+    });
+    let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+    let brought = check_brought(&mut replica, &inputs());
+    let brought: Vec<_> = brought.into_iter().map(|index| names[index].as_str()).collect();
+    let expected = ["second.weight", "second.bias", "shared", "first.bias", "first.weight", "third"];
+    assert_eq!(brought, expected);
+}
+
 fn inputs() -> Tensor {
     let values: Vec<f32> = (0..24).map(|at| (at * 7 % 13) as f32 / 6.0 - 1.0).collect();
     Tensor::from_vec(values, (4, 6), &Device::Cpu).unwrap()

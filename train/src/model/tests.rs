@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::loss::cross_entropy;
 
 use super::*;
-use crate::candle::tests::{check_composed, check_same_gradients, check_slopes};
+use crate::candle::tests::{check_brought, check_composed, check_same_gradients, check_slopes};
 
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, classes: 10 };
 
@@ -121,6 +121,17 @@ fn gradients_are_the_slopes_of_the_loss() {
     for (kind, data) in pairings() {
         let (model, parameters) = build(kind, None, &data, 1, &Device::Cpu).unwrap();
         check_slopes(&mut network(model, &parameters), &batch(&data));
+    }
+}
+
+#[test]
+fn no_model_uses_values_before_it_has_brought_them() {
+    for (kind, data) in pairings() {
+        let (model, parameters) = build(kind, None, &data, 1, &Device::Cpu).unwrap();
+        let mut replica = network(model, &parameters);
+        let brought = check_brought(&mut replica, &batch(&data));
+        let last = &replica.parameters()[*brought.last().unwrap()].name;
+        assert!(last.starts_with("output"), "{kind} waits for {last} last");
     }
 }
 

@@ -23,6 +23,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         match self.settings.verify_replicas_every {
             Some(every) if step / every > self.verified / every && self.mirror.is_between_rounds() => {
                 self.verified = step;
+                self.mirror.settle()?;
                 compare::replicas(self.comm, self.mirror.replica(), step).map(drop)
             }
             _ => Ok(()),
@@ -49,6 +50,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Ok(());
         }
         let began = Instant::now();
+        self.mirror.settle()?;
         let gathered = Gathered::of(self.comm, &mut self.mirror)?;
         if let Some(store) = &mut self.store {
             let copy = snapshot(&mut self.mirror, &self.progress, gathered)?;

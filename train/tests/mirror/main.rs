@@ -6,6 +6,7 @@ use unisono_train::{
     Tally, TrainError, Wire,
 };
 
+mod across;
 mod compressed;
 mod line;
 mod local;

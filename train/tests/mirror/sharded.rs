@@ -39,6 +39,9 @@ impl Replica for Many {
     }
 
     fn pass(&mut self, seed: &usize, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        for (index, values) in self.values.iter_mut().enumerate() {
+            gradients.bring(index, values)?;
+        }
         gradients.weigh(Tally { targets: 3.0, loss: 1.0, correct: 0.0 });
         for index in (0..self.parameters.len()).rev().filter(|&index| self.parameters[index].is_trained) {
             let slope = |(at, value): (usize, &f32)| {
@@ -58,6 +61,10 @@ impl Replica for Many {
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         see(&mut self.values[index]);
         Ok(())
+    }
+
+    fn brings_values(&self) -> bool {
+        true
     }
 }
 
@@ -138,7 +145,7 @@ fn every_optimizer_has_the_bits_of_an_unsharded_one() {
 fn whatever_the_all_reduce_is_the_bits_are_its() {
     for ranks in [2, 3, 4] {
         for algorithm in Algorithm::ALL {
-            for overlap in [Overlap::Beside, Overlap::InTurn] {
+            for overlap in [Overlap::Beside, Overlap::Across, Overlap::InTurn] {
                 let buckets = BucketSettings { overlap, ..Run::new(ranks).buckets };
                 let run = Run { choice: algorithm.into(), buckets, ..Run::new(ranks) };
                 let begins_with_it = match algorithm {

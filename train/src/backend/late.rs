@@ -1,0 +1,140 @@
+//! Updates that a step leaves to the next one, whose forward pass goes on while buckets are still on their way.
+
+use std::time::{Duration, Instant};
+
+use crate::buckets::{Buckets, Filling};
+use crate::error::TrainError;
+use crate::optimizer::Optimizer;
+use crate::replica::{Fill, Gradients, ReplicaError, Tally};
+
+/// The updates that were left.
+#[derive(Debug)]
+pub(super) struct Late {
+    /// By the index of the parameter.
+    is_left: Vec<bool>,
+    scale: f32,
+    rate: f32,
+    /// How long passes of this step waited for buckets, and updated parameters.
+    waited: Duration,
+    updated: Duration,
+}
+
+impl Late {
+    pub(super) fn new(parameters: usize) -> Self {
+        let (waited, updated) = (Duration::ZERO, Duration::ZERO);
+        Self { is_left: vec![false; parameters], scale: 0.0, rate: 0.0, waited, updated }
+    }
+
+    /// Starts a step.
+    pub(super) fn begin(&mut self) {
+        (self.waited, self.updated) = (Duration::ZERO, Duration::ZERO);
+    }
+
+    /// Leaves the updates of these parameters, with `scale` times their gradients, at the learning rate `rate`.
+    pub(super) fn leave(&mut self, parameters: &[usize], scale: f32, rate: f32) {
+        parameters.iter().for_each(|&index| self.is_left[index] = true);
+        (self.scale, self.rate) = (scale, rate);
+    }
+
+    /// The first parameter whose update was left.
+    pub(super) fn first(&self) -> Option<usize> {
+        self.is_left.iter().position(|&is_left| is_left)
+    }
+
+    /// Makes the update of this parameter, if it was left.
+    ///
+    /// # Errors
+    /// Errors of the collectives; [`TrainError::NotFinite`].
+    pub(super) fn bring(
+        &mut self,
+        buckets: &mut Buckets,
+        optimizer: &mut Optimizer,
+        index: usize,
+        values: &mut [f32],
+    ) -> Result<(), TrainError> {
+        if !self.is_left[index] {
+            return Ok(());
+        }
+        if buckets.is_divided() {
+            buckets.land_parameters(index)?;
+            buckets.copy_others(index, values);
+        } else {
+            buckets.late_gradient(index)?;
+            if let Some(parameter) = buckets.not_finite() {
+                return Err(TrainError::NotFinite { parameter: parameter.name.clone() });
+            }
+            let gradient = buckets.late_gradient(index)?;
+            optimizer.update(index, values, gradient, self.scale, self.rate);
+        }
+        self.is_left[index] = false;
+        Ok(())
+    }
+
+    pub(super) fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    pub(super) fn updated(&self) -> Duration {
+        self.updated
+    }
+}
+
+/// Receives the gradients of a pass, once it has made the updates that were left.
+pub(super) struct Bringing<'a> {
+    filling: Filling<'a>,
+    optimizer: &'a mut Optimizer,
+    late: &'a mut Late,
+    failure: Option<TrainError>,
+}
+
+impl<'a> Bringing<'a> {
+    pub(super) fn new(filling: Filling<'a>, optimizer: &'a mut Optimizer, late: &'a mut Late) -> Self {
+        Self { filling, optimizer, late, failure: None }
+    }
+
+    /// Ends the pass: [`Filling::end`].
+    pub(super) fn end(self) -> Result<Vec<usize>, TrainError> {
+        match self.failure {
+            Some(failure) => Err(failure),
+            None => Ok(self.filling.end()?),
+        }
+    }
+
+    /// What kept an update from its parameter, if anything did.
+    pub(super) fn into_failure(self) -> Option<TrainError> {
+        self.failure
+    }
+}
+
+impl Gradients for Bringing<'_> {
+    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+        if !self.late.is_left[index] {
+            return Ok(());
+        }
+        let (began, buckets) = (Instant::now(), self.filling.buckets());
+        let exposed = buckets.hidden_and_exposed().1;
+        let brought = self.late.bring(buckets, self.optimizer, index, values);
+        let waited = buckets.hidden_and_exposed().1 - exposed;
+        self.late.waited += waited;
+        self.late.updated += began.elapsed().saturating_sub(waited);
+        brought.map_err(|error| {
+            let told = error.to_string();
+            self.failure = Some(error);
+            told.into()
+        })
+    }
+
+    /// # Panics
+    /// If a replica that says that it brings values has not brought those of a parameter.
+    fn weigh(&mut self, tally: Tally) {
+        if let Some(index) = self.late.first() {
+            let name = &self.filling.buckets().ledger().parameters[index].name;
+            panic!("the pass was weighed before it brought the values of {name}");
+        }
+        self.filling.weigh(tally);
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        self.filling.put(index, write);
+    }
+}
