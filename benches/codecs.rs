@@ -48,7 +48,6 @@ fn encode(
 }
 
 fn few_bits(criterion: &mut Criterion) {
-    dithered_by::<quantized::Int8>(criterion, "int8:stochastic");
     few_bits_by::<quantized::Int8>(criterion, "int8");
     few_bits_by::<quantized::Int4>(criterion, "int4");
     few_bits_by::<quantized::OneBit>(criterion, "onebit");
@@ -69,22 +68,6 @@ fn few_bits_by<C: quantized::Code>(criterion: &mut Criterion, code: &str) {
         values.fill(0.0);
         group.bench_function(format!("{code}/decode, add"), |bencher| {
             bencher.iter(|| quantized::decode_add::<C>(&mut values, &encoded));
-        });
-    }
-}
-
-fn dithered_by<C: quantized::Dithered>(criterion: &mut Criterion, code: &str) {
-    for (size_bytes, name) in SIZES_BYTES {
-        let mut group = group(criterion, name, size_bytes);
-        let gradients = gradients(size_bytes / size_of::<f32>());
-        let mut values = gradients.clone();
-        let mut encoded = vec![0; quantized::encoded_bytes::<C>(values.len())];
-        let mut seed = 0;
-        group.bench_function(format!("{code}/encode"), |bencher| {
-            encode(bencher, &gradients, &mut values, |values| {
-                seed += 1;
-                quantized::encode_stochastic::<C>(values, &mut encoded, seed)
-            });
         });
     }
 }

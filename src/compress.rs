@@ -34,9 +34,9 @@ use top_k::TopK;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compression {
     /// Eight bits an element, and a scale for every 256 elements.
-    Int8(Rounding),
+    Int8,
     /// Four bits an element, and a scale for every 256 elements.
-    Int4(Rounding),
+    Int4,
     /// The sign of an element, and for every 256 elements the mean of those above zero and of those below.
     ///
     /// Source: Seide et al., as above.
@@ -65,19 +65,6 @@ pub enum Compression {
     },
 }
 
-/// How an element becomes a multiple of a scale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Rounding {
-    /// To the nearest.
-    #[default]
-    Nearest,
-    /// Up or down at random, so that the mean is the element; by a seed, so that equal calls of equal compressors give equal bits.
-    ///
-    /// Source: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
-    /// encoding", NeurIPS 2017.
-    Stochastic,
-}
-
 /// The text names no compression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no compression is called {0:?}; there are {names}", names = Compression::NAMES)]
@@ -88,17 +75,15 @@ const MOST_RANK: usize = 64;
 
 impl Compression {
     /// The names on the command line.
-    pub const NAMES: &str = "int8, int4, onebit, topk:FRACTION (above 0, at most 1), threshold:MAGNITUDE (above 0), \
-                             powersgd:RANK (from 1 to 64), int8:stochastic and int4:stochastic";
+    pub const NAMES: &str = "int8, int4, onebit, topk:FRACTION (above 0, at most 1), threshold:MAGNITUDE (above 0) and \
+                             powersgd:RANK (from 1 to 64)";
 }
 
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Int8(Rounding::Nearest) => f.pad("int8"),
-            Self::Int4(Rounding::Nearest) => f.pad("int4"),
-            Self::Int8(Rounding::Stochastic) => f.pad("int8:stochastic"),
-            Self::Int4(Rounding::Stochastic) => f.pad("int4:stochastic"),
+            Self::Int8 => f.pad("int8"),
+            Self::Int4 => f.pad("int4"),
             Self::OneBit => f.pad("onebit"),
             Self::TopK { fraction } => f.pad(&format!("topk:{fraction}")),
             Self::Threshold { least } => f.pad(&format!("threshold:{least}")),
@@ -113,10 +98,8 @@ impl FromStr for Compression {
     fn from_str(text: &str) -> std::result::Result<Self, UnknownCompression> {
         let (name, value) = text.split_once(':').unwrap_or((text, ""));
         let found = match name {
-            "int8" if text == name => Some(Self::Int8(Rounding::Nearest)),
-            "int4" if text == name => Some(Self::Int4(Rounding::Nearest)),
-            "int8" if value == "stochastic" => Some(Self::Int8(Rounding::Stochastic)),
-            "int4" if value == "stochastic" => Some(Self::Int4(Rounding::Stochastic)),
+            "int8" if text == name => Some(Self::Int8),
+            "int4" if text == name => Some(Self::Int4),
             "onebit" if text == name => Some(Self::OneBit),
             "topk" => {
                 let fraction = value.parse().ok().filter(|&fraction| fraction > 0.0 && fraction <= 1.0);
@@ -226,9 +209,6 @@ trait Encoder: fmt::Debug + Send {
     fn state(&mut self) -> Vec<&mut [f32]> {
         Vec::new()
     }
-
-    /// Sets the seed of what is random.
-    fn set_seed(&mut self, _: u64) {}
 }
 
 impl Compressor {
@@ -237,11 +217,9 @@ impl Compressor {
     pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let encoder: Box<dyn Encoder> = match compression {
-            Compression::Int8(Rounding::Nearest) => Box::new(Quantized::<Int8>::nearest()),
-            Compression::Int4(Rounding::Nearest) => Box::new(Quantized::<Int4>::nearest()),
-            Compression::Int8(Rounding::Stochastic) => Box::new(Quantized::<Int8>::stochastic(shapes.len())),
-            Compression::Int4(Rounding::Stochastic) => Box::new(Quantized::<Int4>::stochastic(shapes.len())),
-            Compression::OneBit => Box::new(Quantized::<OneBit>::nearest()),
+            Compression::Int8 => Box::new(Quantized::<Int8>::new()),
+            Compression::Int4 => Box::new(Quantized::<Int4>::new()),
+            Compression::OneBit => Box::new(Quantized::<OneBit>::new()),
             Compression::TopK { fraction } => Box::new(TopK::new(fraction)),
             Compression::Threshold { least } => Box::new(Threshold::new(least)),
             Compression::PowerSgd { rank } => Box::new(PowerSgd::new(rank, shapes)),
@@ -267,13 +245,6 @@ impl Compressor {
         assert!(padding.iter().all(|range| range.end <= state.residual.len()), "padding within the array");
         state.padding = padding;
         drop(state);
-        self
-    }
-
-    /// With this seed for what is random, 0 unless set: compressors of the same run should have different ones. All ranks pass the same.
-    #[must_use]
-    pub fn with_seed(self, seed: u64) -> Self {
-        lock(&self.state).encoder.set_seed(seed);
         self
     }
 

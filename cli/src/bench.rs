@@ -49,7 +49,7 @@ pub(super) struct Args {
     #[arg(long)]
     against: Option<Baseline>,
     /// Compare formats between nodes with f32, comma-separated: int8, int4, onebit, topk:FRACTION,
-    /// threshold:MAGNITUDE, powersgd:RANK, int8:stochastic, int4:stochastic
+    /// threshold:MAGNITUDE, powersgd:RANK
     #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["algorithm", "operation", "dtype", "op", "memory", "against"])]
     wire: Vec<Compression>,

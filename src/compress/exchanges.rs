@@ -26,9 +26,9 @@ impl Compression {
     ///
     /// ```
     /// use unisono::Operation;
-    /// use unisono::compress::{Compression, Rounding};
+    /// use unisono::compress::Compression;
     ///
-    /// let exchanges = Compression::Int8(Rounding::Nearest).exchanges(&[&[512, 2]], 2).unwrap();
+    /// let exchanges = Compression::Int8.exchanges(&[&[512, 2]], 2).unwrap();
     /// // Each of two chunks of 512 elements takes their bytes, and two scales.
     /// assert!(exchanges.iter().all(|exchange| exchange.size_bytes == 2 * (512 + 8)));
     /// assert_eq!(exchanges[1].operation, Operation::AllGather);
@@ -44,8 +44,8 @@ impl Compression {
             element_size_bytes: size_of::<f32>(),
         };
         match self {
-            Self::Int8(_) => Some(of_chunks::<Int8>(count, leaders)),
-            Self::Int4(_) => Some(of_chunks::<Int4>(count, leaders)),
+            Self::Int8 => Some(of_chunks::<Int8>(count, leaders)),
+            Self::Int4 => Some(of_chunks::<Int4>(count, leaders)),
             Self::OneBit => Some(of_chunks::<OneBit>(count, leaders)),
             Self::TopK { fraction } => Some(vec![Exchange {
                 operation: Operation::AllGather,

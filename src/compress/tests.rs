@@ -7,11 +7,9 @@ use unisono_collectives::Topology;
 /// A matrix that is worth it, one that is not, and a vector.
 const SHAPES: [&[usize]; 3] = [&[24, 40], &[3, 2], &[17]];
 const COUNT: usize = 24 * 40 + 3 * 2 + 17;
-const ALL: [Compression; 11] = [
-    Compression::Int8(Rounding::Nearest),
-    Compression::Int4(Rounding::Nearest),
-    Compression::Int8(Rounding::Stochastic),
-    Compression::Int4(Rounding::Stochastic),
+const ALL: [Compression; 9] = [
+    Compression::Int8,
+    Compression::Int4,
     Compression::OneBit,
     Compression::TopK { fraction: 0.05 },
     Compression::TopK { fraction: 1.0 },

@@ -16,10 +16,7 @@ use super::level::{Level, Pass};
 
 mod codes;
 
-mod noise;
-
 pub use codes::{Int4, Int8, OneBit};
-use noise::Noise;
 
 /// So many elements share their scales.
 const BLOCK: usize = 256;
@@ -49,36 +46,6 @@ pub trait Code: Copy + 'static {
 
     /// The value of the code in the lowest bits.
     fn decode(self, code: u8) -> f32;
-}
-
-/// A code whose values are rounded to the nearest, and can be rounded to either neighbour instead.
-pub trait Dithered: Code {
-    /// As [`Code::encode`], of the value and this part of a step, from −½ to below ½.
-    fn encode_dithered(self, value: f32, noise: f32) -> (u8, f32);
-}
-
-/// How a value becomes one that a code has.
-trait Rounding<C>: Copy {
-    /// As [`Code::encode`], of the element with this index.
-    fn encode(self, code: C, value: f32, index: usize) -> (u8, f32);
-}
-
-/// To the nearest.
-#[derive(Clone, Copy)]
-struct Nearest;
-
-impl<C: Code> Rounding<C> for Nearest {
-    #[inline(always)]
-    fn encode(self, code: C, value: f32, _: usize) -> (u8, f32) {
-        code.encode(value)
-    }
-}
-
-impl<C: Dithered> Rounding<C> for Noise {
-    #[inline(always)]
-    fn encode(self, code: C, value: f32, index: usize) -> (u8, f32) {
-        code.encode_dithered(value, self.at(index))
-    }
 }
 
 /// The bytes of the scales of a block.
@@ -111,33 +78,9 @@ pub fn encode<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> Result<(), usi
     encode_at::<C>(Level::best(), values, encoded)
 }
 
-/// The same, but rounds each value up or down at random, so that its mean over many seeds is the value. Equal seeds give equal bits.
-///
-/// # Errors
-/// As [`encode`].
-///
-/// # Panics
-/// As [`encode`].
-pub fn encode_stochastic<C: Dithered>(
-    values: &mut [f32],
-    encoded: &mut [u8],
-    seed: u32,
-) -> Result<(), usize> {
-    encode_by::<C, _>(Level::best(), values, encoded, Noise::new(seed))
-}
-
 fn encode_at<C: Code>(level: Level, values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
-    encode_by::<C, _>(level, values, encoded, Nearest)
-}
-
-fn encode_by<C: Code, R: Rounding<C> + 'static>(
-    level: Level,
-    values: &mut [f32],
-    encoded: &mut [u8],
-    rounding: R,
-) -> Result<(), usize> {
     let mut result = Ok(());
-    level.compiled::<Encode<C, R>>()(cast_slice_mut(values), (encoded, rounding, &mut result));
+    level.compiled::<Encode<C>>()(cast_slice_mut(values), (encoded, &mut result));
     result
 }
 
@@ -185,17 +128,13 @@ fn assert_length<C: Code>(values: &[f32], encoded: &[u8]) {
     );
 }
 
-struct Encode<C, R>(PhantomData<(C, R)>);
+struct Encode<C>(PhantomData<C>);
 
-impl<C: Code, R: Rounding<C> + 'static> Pass for Encode<C, R> {
-    type Beside<'a> = (&'a mut [u8], R, &'a mut Result<(), usize>);
+impl<C: Code> Pass for Encode<C> {
+    type Beside<'a> = (&'a mut [u8], &'a mut Result<(), usize>);
 
     #[inline(always)]
-    fn run<L: Lanes>(
-        _: L,
-        values: &mut [u8],
-        (encoded, rounding, result): (&mut [u8], R, &mut Result<(), usize>),
-    ) {
+    fn run<L: Lanes>(_: L, values: &mut [u8], (encoded, result): (&mut [u8], &mut Result<(), usize>)) {
         let values: &mut [f32] = cast_slice_mut(values);
         assert_length::<C>(values, encoded);
         let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
@@ -203,25 +142,20 @@ impl<C: Code, R: Rounding<C> + 'static> Pass for Encode<C, R> {
         let (full_encoded, rest_encoded) = encoded.split_at_mut(encoded_bytes::<C>(full));
         let encoded_blocks = full_encoded.chunks_exact_mut(block_bytes::<C>(BLOCK));
         for (index, (block, encoded)) in blocks.iter_mut().zip(encoded_blocks).enumerate() {
-            if !encode_block::<C, R>(block, encoded, rounding, index * BLOCK) {
+            if !encode_block::<C>(block, encoded) {
                 *result = Err(index * BLOCK + first_not_finite(block));
                 return;
             }
         }
-        if !rest.is_empty() && !encode_block::<C, R>(rest, rest_encoded, rounding, full) {
+        if !rest.is_empty() && !encode_block::<C>(rest, rest_encoded) {
             *result = Err(full + first_not_finite(rest));
         }
     }
 }
 
-/// Encodes the block that begins with the element `first`. Returns whether all values are finite; otherwise nothing is changed.
+/// Whether all values are finite; otherwise nothing is changed.
 #[inline(always)]
-fn encode_block<C: Code, R: Rounding<C>>(
-    values: &mut [f32],
-    encoded: &mut [u8],
-    rounding: R,
-    first: usize,
-) -> bool {
+fn encode_block<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> bool {
     let mut largest = 0;
     for value in &*values {
         largest = largest.max(value.to_bits() & MAGNITUDE);
@@ -235,10 +169,9 @@ fn encode_block<C: Code, R: Rounding<C>>(
     for (place, scale) in scales.as_chunks_mut().0.iter_mut().zip(code.scales()) {
         *place = scale.to_le_bytes();
     }
-    let run_count = codes.len();
-    for (run, values) in values.chunks_mut(run_count).enumerate() {
-        for (index, (value, byte)) in (first + run * run_count..).zip(values.iter_mut().zip(&mut *codes)) {
-            let (bits, decoded) = rounding.encode(code, *value, index);
+    for (run, values) in values.chunks_mut(codes.len()).enumerate() {
+        for (value, byte) in values.iter_mut().zip(&mut *codes) {
+            let (bits, decoded) = code.encode(*value);
             // The first run has a code for every byte.
             *byte = if run == 0 { bits } else { *byte | bits << (run * C::BITS) };
             *value -= decoded;

@@ -1,6 +1,6 @@
 //! Multiples of a scale, and signs.
 
-use super::{Code, Dithered};
+use super::Code;
 
 /// Eight bits: the multiple of the scale nearest to the element. The scale is the block's largest magnitude / 127.
 pub type Int8 = Int<8>;
@@ -63,16 +63,6 @@ impl<const BITS: usize> Code for Int<BITS> {
     fn decode(self, code: u8) -> f32 {
         let multiple = (code << Self::UNUSED).cast_signed() >> Self::UNUSED;
         f32::from(multiple) * self.scale
-    }
-}
-
-impl<const BITS: usize> Dithered for Int<BITS> {
-    #[inline(always)]
-    fn encode_dithered(self, value: f32, noise: f32) -> (u8, f32) {
-        // What is beyond the largest multiple would be rounded to it.
-        let dithered = (value * self.inverse + noise).clamp(-Self::MOST, Self::MOST);
-        let rounded = dithered + ROUND;
-        (rounded.to_bits() as u8 & u8::MAX >> Self::UNUSED, (rounded - ROUND) * self.scale)
     }
 }
 

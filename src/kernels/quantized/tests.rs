@@ -85,63 +85,6 @@ fn what_is_decoded_and_what_is_left_make_the_value() {
     }
 }
 
-/// What values are decoded to if they are rounded at random, at every level with the same bits.
-fn dithered<C: Dithered>(values: &[f32], seed: u32) -> Vec<f32> {
-    let mut results = Level::available().map(|level| {
-        let (mut left, mut encoded) = (values.to_vec(), vec![0xa5; encoded_bytes::<C>(values.len())]);
-        encode_by::<C, _>(level, &mut left, &mut encoded, Noise::new(seed)).unwrap();
-        let mut decoded = vec![f32::NAN; values.len()];
-        decode_at::<C>(level, &mut decoded, &encoded);
-        for ((value, decoded), left) in values.iter().zip(&decoded).zip(&left) {
-            assert_eq!(left.to_bits(), (value - decoded).to_bits(), "the difference is left of {value:e}");
-        }
-        (encoded, decoded)
-    });
-    let (encoded, decoded) = results.next().unwrap();
-    assert!(results.all(|(other, _)| other == encoded));
-    decoded
-}
-
-#[test]
-fn the_mean_of_what_is_rounded_at_random_is_the_value() {
-    fn check<const BITS: usize>()
-    where
-        Int<BITS>: Dithered,
-    {
-        const SEEDS: u32 = 2000;
-        let values = gradients(600, 5);
-        let mut sums = vec![0.0_f64; values.len()];
-        for seed in 0..SEEDS {
-            // Far from each other, as those of a compressor are.
-            let decoded = dithered::<Int<BITS>>(&values, seed.wrapping_mul(0x9e37_79b9));
-            sums.iter_mut().zip(&decoded).for_each(|(sum, &value)| *sum += f64::from(value));
-        }
-        let most = ((1 << (BITS - 1)) - 1) as f32;
-        for (values, sums) in values.chunks(BLOCK).zip(sums.chunks(BLOCK)) {
-            let step = f64::from(values.iter().fold(0_f32, |largest, value| largest.max(value.abs())) / most);
-            for (&value, sum) in values.iter().zip(sums) {
-                let error = (sum / f64::from(SEEDS) - f64::from(value)).abs();
-                // The standard deviation of one is half a step at most: this is five of the mean's.
-                assert!(
-                    error < 5.0 * 0.5 * step / f64::from(SEEDS).sqrt(),
-                    "{value:e}: {error:e} of {step:e}"
-                );
-                assert!(value != 0.0 || *sum == 0.0, "zero stays zero");
-            }
-        }
-    }
-    check::<8>();
-    check::<4>();
-}
-
-#[test]
-fn the_largest_magnitudes_are_not_rounded_beyond_them() {
-    let values = [127.0, -127.0, 126.999_99, -126.5];
-    for seed in 0..1000 {
-        assert!(dithered::<Int8>(&values, seed * 7919).iter().all(|value| value.abs() <= 127.0));
-    }
-}
-
 #[test]
 fn one_bit_becomes_the_mean_of_its_sign() {
     for (count, seed) in COUNTS.into_iter().flat_map(|count| (0..20).map(move |seed| (count, seed))) {

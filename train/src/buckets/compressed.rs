@@ -24,7 +24,7 @@ pub(super) fn compressors(
 ) -> Result<Vec<Option<Compressor>>, Error> {
     let Wire::Compressed(compression) = wire else { return Ok(vec![None; ledger.plan.counts.len()]) };
     let levels = Levels::of(comm)?;
-    let of_bucket = |(bucket, members): (u64, &Vec<usize>)| {
+    let of_bucket = |members: &Vec<usize>| {
         let shapes = members.iter().flat_map(|&index| {
             let parameter = &ledger.parameters[index];
             [parameter.shape.clone(), vec![Plan::padding(parameter)]]
@@ -35,10 +35,9 @@ pub(super) fn compressors(
             let end = ledger.place(index).range.end;
             end..end + Plan::padding(&ledger.parameters[index])
         });
-        let compressor = Compressor::new(&levels, compression, &shapes).with_seed(bucket);
-        Some(compressor.with_padding(padding.collect()))
+        Some(Compressor::new(&levels, compression, &shapes).with_padding(padding.collect()))
     };
-    Ok((0..).zip(&ledger.plan.members).map(of_bucket).collect())
+    Ok(ledger.plan.members.iter().map(of_bucket).collect())
 }
 
 impl Buckets {
