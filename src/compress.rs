@@ -21,6 +21,7 @@ use crate::request::Request;
 mod exchanges;
 mod power_sgd;
 mod quantized;
+mod sparse;
 mod threshold;
 mod top_k;
 

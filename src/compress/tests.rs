@@ -7,11 +7,13 @@ use unisono_collectives::Topology;
 /// A matrix that is worth it, one that is not, and a vector.
 const SHAPES: [&[usize]; 3] = [&[24, 40], &[3, 2], &[17]];
 const COUNT: usize = 24 * 40 + 3 * 2 + 17;
-const ALL: [Compression; 9] = [
+const ALL: [Compression; 10] = [
     Compression::Int8,
     Compression::Int4,
     Compression::OneBit,
     Compression::TopK { fraction: 0.05 },
+    // By recursive doubling, from eight leaders on.
+    Compression::TopK { fraction: 0.12 },
     Compression::TopK { fraction: 1.0 },
     // Few, and most.
     Compression::Threshold { least: 0.6 },
@@ -19,7 +21,7 @@ const ALL: [Compression; 9] = [
     Compression::PowerSgd { rank: 1 },
     Compression::PowerSgd { rank: 4 },
 ];
-const NODES: [&[usize]; 5] = [&[1, 1], &[2, 1], &[2, 2], &[1, 1, 1], &[1, 3, 2]];
+const NODES: [&[usize]; 6] = [&[1, 1], &[2, 1], &[2, 2], &[1, 1, 1], &[1, 3, 2], &[1, 1, 1, 1, 1, 1, 1, 2]];
 
 fn gradients(rank: usize, step: u64) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(100 * rank as u64 + step);
