@@ -49,8 +49,8 @@ impl Compression {
             leaders,
         };
         match self {
-            Self::Int8 => Some(of_chunks::<Int8>(count, leaders)),
-            Self::Int4 => Some(of_chunks::<Int4>(count, leaders)),
+            Self::Int8 | Self::Int8Stochastic => Some(of_chunks::<Int8>(count, leaders)),
+            Self::Int4 | Self::Int4Stochastic => Some(of_chunks::<Int4>(count, leaders)),
             Self::OneBit => Some(of_chunks::<OneBit>(count, leaders)),
             Self::TopK { fraction } => {
                 let load = load(fraction, count, leaders);

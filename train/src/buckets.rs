@@ -116,7 +116,7 @@ impl Buckets {
         let is_local = settings.local_steps.is_some();
         let rides_along = settings.wire == Wire::F32 && !is_local;
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
-        let compressors = compressors(comm, &ledger, settings.wire)?;
+        let compressors = compressors(comm, &ledger, settings)?;
         let ranks = comm.ranks();
         if settings.order == Order::Tree && !ranks.is_power_of_two() {
             return Err(Error::Unsupported(format!(

@@ -320,6 +320,7 @@ impl Settings {
         BucketSettings {
             bucket_bytes: self.bucket_bytes,
             wire: self.wire,
+            seed: self.seed,
             overlap: self.overlap,
             shard_optimizer: self.shard_optimizer,
             local_steps: self.local_steps,

@@ -60,7 +60,13 @@ impl Wire {
             Self::Compressed(Compression::TopK { .. } | Compression::Threshold { .. }) => 2.0,
             // Measured with four columns.
             Self::Compressed(Compression::PowerSgd { rank }) => 2.5 / (rank as f64 / 4.0).max(1.0),
-            Self::Compressed(Compression::Int8 | Compression::Int4 | Compression::OneBit) => 3.5,
+            Self::Compressed(
+                Compression::Int8
+                | Compression::Int4
+                | Compression::Int8Stochastic
+                | Compression::Int4Stochastic
+                | Compression::OneBit,
+            ) => 3.5,
         })
     }
 }

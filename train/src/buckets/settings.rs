@@ -16,6 +16,8 @@ pub struct BucketSettings {
     pub bucket_bytes: BucketBytes,
     /// The wire format of gradients.
     pub wire: Wire,
+    /// The seed of wire formats that round at random; the same on all ranks.
+    pub seed: u64,
     /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
     /// The order in which the gradients of several passes are added.
@@ -36,6 +38,7 @@ impl Default for BucketSettings {
             first_bucket_bytes: 1 << 20,
             bucket_bytes: BucketBytes::Auto,
             wire: Wire::F32,
+            seed: 0,
             overlap: Overlap::Auto,
             order: Order::Free,
             f16_scale: 1.0,
