@@ -21,12 +21,13 @@ use crate::request::Request;
 mod exchanges;
 mod power_sgd;
 mod quantized;
+mod sparse;
 mod threshold;
 mod top_k;
 
 pub use exchanges::Exchange;
 use power_sgd::PowerSgd;
-use quantized::Quantized;
+use quantized::{AtRandom, Nearest, Quantized};
 use threshold::Threshold;
 use top_k::TopK;
 
@@ -37,6 +38,13 @@ pub enum Compression {
     Int8,
     /// Four bits an element, and a scale for every 256 elements.
     Int4,
+    /// As `Int8`, but rounded at random to one of the two nearest values, so that the mean of many sums is the sum.
+    ///
+    /// Source: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and encoding",
+    /// NeurIPS 2017.
+    Int8Stochastic,
+    /// The same in four bits.
+    Int4Stochastic,
     /// The sign of an element, and for every 256 elements the mean of those above zero and of those below.
     ///
     /// Source: Seide et al., as above.
@@ -75,8 +83,8 @@ const MOST_RANK: usize = 64;
 
 impl Compression {
     /// The names on the command line.
-    pub const NAMES: &str = "int8, int4, onebit, topk:FRACTION (above 0, at most 1), threshold:MAGNITUDE (above 0) and \
-                             powersgd:RANK (from 1 to 64)";
+    pub const NAMES: &str = "int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION (above 0, at most 1), \
+                             threshold:MAGNITUDE (above 0) and powersgd:RANK (from 1 to 64)";
 }
 
 impl fmt::Display for Compression {
@@ -84,6 +92,8 @@ impl fmt::Display for Compression {
         match self {
             Self::Int8 => f.pad("int8"),
             Self::Int4 => f.pad("int4"),
+            Self::Int8Stochastic => f.pad("int8:stochastic"),
+            Self::Int4Stochastic => f.pad("int4:stochastic"),
             Self::OneBit => f.pad("onebit"),
             Self::TopK { fraction } => f.pad(&format!("topk:{fraction}")),
             Self::Threshold { least } => f.pad(&format!("threshold:{least}")),
@@ -100,6 +110,8 @@ impl FromStr for Compression {
         let found = match name {
             "int8" if text == name => Some(Self::Int8),
             "int4" if text == name => Some(Self::Int4),
+            "int8" if value == "stochastic" => Some(Self::Int8Stochastic),
+            "int4" if value == "stochastic" => Some(Self::Int4Stochastic),
             "onebit" if text == name => Some(Self::OneBit),
             "topk" => {
                 let fraction = value.parse().ok().filter(|&fraction| fraction > 0.0 && fraction <= 1.0);
@@ -205,6 +217,9 @@ trait Encoder: fmt::Debug + Send {
         residual: &mut [f32],
     ) -> Result<bool>;
 
+    /// Begins with these random numbers, if it has any.
+    fn seed(&mut self, _: u64) {}
+
     /// The encoder's state for each tensor, the same on all leaders; nothing if it has none.
     fn state(&mut self) -> Vec<&mut [f32]> {
         Vec::new()
@@ -217,9 +232,11 @@ impl Compressor {
     pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let encoder: Box<dyn Encoder> = match compression {
-            Compression::Int8 => Box::new(Quantized::<Int8>::new()),
-            Compression::Int4 => Box::new(Quantized::<Int4>::new()),
-            Compression::OneBit => Box::new(Quantized::<OneBit>::new()),
+            Compression::Int8 => Box::new(Quantized::<Int8, _>::new(Nearest)),
+            Compression::Int8Stochastic => Box::new(Quantized::<Int8, _>::new(AtRandom::new(shapes.len()))),
+            Compression::Int4 => Box::new(Quantized::<Int4, _>::new(Nearest)),
+            Compression::Int4Stochastic => Box::new(Quantized::<Int4, _>::new(AtRandom::new(shapes.len()))),
+            Compression::OneBit => Box::new(Quantized::<OneBit, _>::new(Nearest)),
             Compression::TopK { fraction } => Box::new(TopK::new(fraction)),
             Compression::Threshold { least } => Box::new(Threshold::new(least)),
             Compression::PowerSgd { rank } => Box::new(PowerSgd::new(rank, shapes)),
@@ -245,6 +262,14 @@ impl Compressor {
         assert!(padding.iter().all(|range| range.end <= state.residual.len()), "padding within the array");
         state.padding = padding;
         drop(state);
+        self
+    }
+
+    /// With the random numbers of this seed, for formats that round at random; without it, with those of 0. Compressors with different
+    /// seeds round independently of each other, and so do the ranks and the calls of one.
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        lock(&self.state).encoder.seed(seed);
         self
     }
 

@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// Baseline to compare with, alternating in the same run
     #[arg(long)]
     against: Option<Baseline>,
-    /// Compare formats between nodes with f32, comma-separated: int8, int4, onebit, topk:FRACTION,
+    /// Compare formats between nodes with f32, comma-separated: int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION,
     /// threshold:MAGNITUDE, powersgd:RANK
     #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["algorithm", "operation", "dtype", "op", "memory", "against"])]

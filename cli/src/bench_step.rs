@@ -36,8 +36,8 @@ pub(super) struct Args {
     /// Gradient all-reduce: beside (overlaps the backward pass), across (and the next forward pass), in-turn (follows it) or auto
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
-    /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, onebit, topk:FRACTION, threshold:MAGNITUDE or
-    /// powersgd:RANK
+    /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, int8:stochastic, int4:stochastic, onebit,
+    /// topk:FRACTION, threshold:MAGNITUDE or powersgd:RANK
     #[arg(long, default_value = "f32")]
     wire: Wire,
     /// Bucket size: bytes of gradients per all-reduce, or auto, as for train

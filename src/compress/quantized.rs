@@ -3,35 +3,124 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use unisono_collectives::Rank;
+
 use super::Encoder;
 use crate::communicator::Communicator;
 use crate::error::Result;
-use crate::kernels::quantized::{Code, decode, decode_add, encode, encoded_bytes, is_finite};
+use crate::kernels::quantized::{
+    Code, Draws, Stochastic, decode, decode_add, encode, encode_stochastic, encoded_bytes, is_finite,
+};
 
 /// Each leader sums a chunk: it gets the others' encoded, adds them as `f32`, encodes the sum, and gives it to all. So a value is
 /// rounded twice, whatever the number of leaders.
 ///
 /// Source of the two exchanges: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient
 /// quantization and encoding", NeurIPS 2017, section 5.
-pub(super) struct Quantized<C> {
+pub(super) struct Quantized<C, R> {
     /// A chunk for each leader, encoded.
     encoded: Vec<u8>,
+    rounding: R,
     code: PhantomData<fn() -> C>,
 }
 
-impl<C> Quantized<C> {
-    pub(super) fn new() -> Self {
-        Self { encoded: Vec::new(), code: PhantomData }
+impl<C, R> Quantized<C, R> {
+    pub(super) fn new(rounding: R) -> Self {
+        Self { encoded: Vec::new(), rounding, code: PhantomData }
     }
 }
 
-impl<C> fmt::Debug for Quantized<C> {
+/// How values are rounded, and its state.
+pub(super) trait Rounding<C>: Send {
+    /// Encodes this leader's values of a chunk, and leaves what the encoding does not carry.
+    ///
+    /// # Errors
+    /// As [`encode`].
+    fn encode(
+        &self,
+        of: (Rank, Rank),
+        values: &mut [f32],
+        encoded: &mut [u8],
+    ) -> std::result::Result<(), usize>;
+
+    /// The next call follows.
+    fn advance(&mut self) {}
+
+    /// As [`Encoder::state`].
+    fn state(&mut self) -> Vec<&mut [f32]> {
+        Vec::new()
+    }
+
+    /// As [`Encoder::seed`].
+    fn seed(&mut self, _: u64) {}
+}
+
+/// To the nearest value.
+pub(super) struct Nearest;
+
+impl<C: Code> Rounding<C> for Nearest {
+    fn encode(
+        &self,
+        _: (Rank, Rank),
+        values: &mut [f32],
+        encoded: &mut [u8],
+    ) -> std::result::Result<(), usize> {
+        encode::<C>(values, encoded)
+    }
+}
+
+/// To one of the two nearest values, at random: other numbers for each seed, leader, chunk and call.
+pub(super) struct AtRandom {
+    seed: u64,
+    /// How many calls there were, in digits of [`DIGIT`], for each tensor: all are the same, and one is read.
+    calls: Vec<[f32; 2]>,
+}
+
+/// An `f32` holds all integers up to this one.
+const DIGIT: u64 = 1 << 24;
+
+impl AtRandom {
+    pub(super) fn new(tensors: usize) -> Self {
+        Self { seed: 0, calls: vec![[0.0; 2]; tensors] }
+    }
+
+    fn calls(&self) -> u64 {
+        self.calls.first().map_or(0, |[low, high]| *low as u64 + *high as u64 * DIGIT)
+    }
+}
+
+impl<C: Stochastic> Rounding<C> for AtRandom {
+    fn encode(
+        &self,
+        (leader, chunk): (Rank, Rank),
+        values: &mut [f32],
+        encoded: &mut [u8],
+    ) -> std::result::Result<(), usize> {
+        let draws = Draws::of(&[self.seed, leader as u64, chunk as u64, self.calls()]);
+        encode_stochastic::<C>(values, encoded, draws)
+    }
+
+    fn advance(&mut self) {
+        let calls = self.calls() + 1;
+        self.calls.fill([(calls % DIGIT) as f32, (calls / DIGIT) as f32]);
+    }
+
+    fn state(&mut self) -> Vec<&mut [f32]> {
+        self.calls.iter_mut().map(<[f32; 2]>::as_mut_slice).collect()
+    }
+
+    fn seed(&mut self, seed: u64) {
+        self.seed = seed;
+    }
+}
+
+impl<C, R> fmt::Debug for Quantized<C, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Quantized").finish_non_exhaustive()
     }
 }
 
-impl<C: Code> Encoder for Quantized<C> {
+impl<C: Code, R: Rounding<C>> Encoder for Quantized<C, R> {
     fn all_reduce(
         &mut self,
         leaders: &mut Communicator,
@@ -50,7 +139,7 @@ impl<C: Code> Encoder for Quantized<C> {
             let (values, residual) = (&mut values[part(rank)], &mut residual[part(rank)]);
             values.iter_mut().zip(&mut *residual).for_each(|(value, residual)| *value += *residual);
             if rank != own {
-                put::<C>(values, encoded);
+                put::<C>(&self.rounding, (own, rank), values, encoded);
                 residual.copy_from_slice(values);
             }
         }
@@ -61,7 +150,9 @@ impl<C: Code> Encoder for Quantized<C> {
                 decode_add::<C>(sum, &encoded[..encoded_bytes::<C>(own_chunk.len())]);
             }
         }
-        put::<C>(&mut values[own_chunk.clone()], &mut self.encoded[own * chunk_bytes..][..chunk_bytes]);
+        let own_encoded = &mut self.encoded[own * chunk_bytes..][..chunk_bytes];
+        put::<C>(&self.rounding, (own, own), &mut values[own_chunk.clone()], own_encoded);
+        self.rounding.advance();
         residual[own_chunk.clone()].copy_from_slice(&values[own_chunk]);
         leaders.all_gather(&mut self.encoded)?;
         let mut all_finite = true;
@@ -73,6 +164,14 @@ impl<C: Code> Encoder for Quantized<C> {
         }
         Ok(all_finite)
     }
+
+    fn state(&mut self) -> Vec<&mut [f32]> {
+        self.rounding.state()
+    }
+
+    fn seed(&mut self, seed: u64) {
+        self.rounding.seed(seed);
+    }
 }
 
 /// The elements of the first chunk of so many elements, and its bytes: none has more.
@@ -82,9 +181,9 @@ pub(super) fn chunk<C: Code>(count: usize, ranks: usize) -> (usize, usize) {
 }
 
 /// Encodes values, and leaves what the encoding does not carry.
-fn put<C: Code>(values: &mut [f32], encoded: &mut [u8]) {
+fn put<C: Code>(rounding: &impl Rounding<C>, of: (Rank, Rank), values: &mut [f32], encoded: &mut [u8]) {
     let encoded = &mut encoded[..encoded_bytes::<C>(values.len())];
-    if encode::<C>(values, encoded).is_err() {
+    if rounding.encode(of, values, encoded).is_err() {
         // All scales are NaN.
         encoded.fill(u8::MAX);
     }

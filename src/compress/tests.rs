@@ -7,11 +7,15 @@ use unisono_collectives::Topology;
 /// A matrix that is worth it, one that is not, and a vector.
 const SHAPES: [&[usize]; 3] = [&[24, 40], &[3, 2], &[17]];
 const COUNT: usize = 24 * 40 + 3 * 2 + 17;
-const ALL: [Compression; 9] = [
+const ALL: [Compression; 12] = [
     Compression::Int8,
     Compression::Int4,
+    Compression::Int8Stochastic,
+    Compression::Int4Stochastic,
     Compression::OneBit,
     Compression::TopK { fraction: 0.05 },
+    // By recursive doubling, from eight leaders on.
+    Compression::TopK { fraction: 0.12 },
     Compression::TopK { fraction: 1.0 },
     // Few, and most.
     Compression::Threshold { least: 0.6 },
@@ -19,7 +23,7 @@ const ALL: [Compression; 9] = [
     Compression::PowerSgd { rank: 1 },
     Compression::PowerSgd { rank: 4 },
 ];
-const NODES: [&[usize]; 5] = [&[1, 1], &[2, 1], &[2, 2], &[1, 1, 1], &[1, 3, 2]];
+const NODES: [&[usize]; 6] = [&[1, 1], &[2, 1], &[2, 2], &[1, 1, 1], &[1, 3, 2], &[1, 1, 1, 1, 1, 1, 1, 2]];
 
 fn gradients(rank: usize, step: u64) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(100 * rank as u64 + step);
@@ -221,6 +225,8 @@ fn names_are_read_as_they_are_written() {
         "topk:0",
         "topk:1.5",
         "int8:2",
+        "int8:",
+        "onebit:stochastic",
         "int4:4",
         "onebit:",
         "threshold",
@@ -233,5 +239,37 @@ fn names_are_read_as_they_are_written() {
     ] {
         let error = wrong.parse::<Compression>().unwrap_err().to_string();
         assert!(error.contains("powersgd:RANK"), "{error}");
+    }
+}
+
+#[test]
+fn sums_of_other_seeds_and_calls_are_rounded_otherwise() {
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+    let ended = world.on_threads(2, |mut comm| -> Result<_> {
+        let levels = Levels::of(&mut comm)?;
+        let (mut means, mut results) = (vec![0.0; COUNT], Vec::new());
+        for seed in [1, 1, 2] {
+            let compressor = Compressor::new(&levels, Compression::Int4Stochastic, &SHAPES).with_seed(seed);
+            let mut sums = gradients(comm.rank(), 0);
+            compressor.all_reduce(&mut comm, &mut sums)?;
+            results.push(sums);
+        }
+        for seed in 0..400 {
+            // Without what earlier calls left.
+            let compressor = Compressor::new(&levels, Compression::Int4Stochastic, &SHAPES).with_seed(seed);
+            let mut sums = gradients(comm.rank(), 0);
+            compressor.all_reduce(&mut comm, &mut sums)?;
+            means.iter_mut().zip(sums).for_each(|(mean, sum)| *mean += f64::from(sum) / 400.0);
+        }
+        Ok((results, means))
+    });
+    for (results, means) in ended.unwrap().into_iter().map(Result::unwrap) {
+        assert!(results[0] == results[1] && results[0] != results[2]);
+        let sum = |index: usize| (0..2).map(|rank| f64::from(gradients(rank, 0)[index])).sum::<f64>();
+        // A step is at most 1/7, twice rounded; five standard deviations.
+        let bound = 5.0 * (0.5 / 7.0) * 2_f64.sqrt() / 400_f64.sqrt();
+        for (index, mean) in means.into_iter().enumerate() {
+            assert!((mean - sum(index)).abs() < bound, "{index}: {mean}, not {}", sum(index));
+        }
     }
 }

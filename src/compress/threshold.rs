@@ -1,24 +1,26 @@
 //! The elements from a magnitude on.
 
 use super::Encoder;
+use super::sparse::{Doubling, Load, Way, all_gather};
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
-use crate::kernels::sparse::{Pair, count_from, decode_add, encode_from};
+use crate::kernels::sparse::{Pair, count_from, encode_from};
 
-/// Every leader gives all others the elements of its own whose magnitudes are at least this one, or all leaders sum all elements if
+/// Leaders sum the elements of each whose magnitudes are at least this one, or all elements if
 /// that is less to send. Leaders have different numbers of them: so those are told first.
 #[derive(Debug)]
 pub(super) struct Threshold {
     least: f32,
     own: Vec<Pair>,
-    /// Those of all leaders, each in as much room as the largest number of them takes.
+    /// Those of all leaders, in an all-gather: each in as much room as the largest number of them takes.
     all: Vec<u64>,
+    doubling: Doubling,
 }
 
 impl Threshold {
     pub(super) fn new(least: f32) -> Self {
-        Self { least, own: Vec::new(), all: Vec::new() }
+        Self { least, own: Vec::new(), all: Vec::new(), doubling: Doubling::default() }
     }
 }
 
@@ -34,29 +36,20 @@ impl Encoder for Threshold {
         let mut counts = vec![0; ranks];
         counts[own] = count_from(values, self.least) as u64;
         leaders.all_gather(&mut counts)?;
-        let room = counts.iter().max().map_or(0, |&largest| largest as usize);
-        // A leader gets (ranks − 1) · room pairs, or 2 · (ranks − 1) / ranks of all elements, of half the size of a pair.
-        if ranks * room >= values.len() {
+        let most = counts.iter().max().map_or(0, |&largest| largest as usize);
+        let total = counts.iter().sum::<u64>() as usize;
+        let way = Load { elements: values.len(), leaders: ranks, most, total }.way();
+        if way == Way::Dense {
+            // Nothing need be left out.
             residual.fill(0.0);
             leaders.all_reduce(values, ReduceOp::Sum)?;
             return Ok(values.iter().all(|value| value.is_finite()));
         }
         encode_from(values, self.least, &mut self.own);
         residual.copy_from_slice(values);
-        values.fill(0.0);
-        if room == 0 {
-            return Ok(true);
+        if way == Way::Doubling {
+            return self.doubling.sum(leaders, &self.own, values);
         }
-        self.all.resize(ranks * room, 0);
-        let place: &mut [Pair] = bytemuck::cast_slice_mut(&mut self.all[own * room..]);
-        place[..self.own.len()].copy_from_slice(&self.own);
-        leaders.all_gather(&mut self.all)?;
-        let mut all_finite = true;
-        for (pairs, count) in self.all.chunks_exact(room).zip(counts) {
-            let pairs: &[Pair] = bytemuck::cast_slice(&pairs[..count as usize]);
-            all_finite &= pairs.iter().all(|pair| pair.value.is_finite());
-            decode_add(values, pairs);
-        }
-        Ok(all_finite)
+        all_gather(leaders, &self.own, &counts, &mut self.all, values)
     }
 }

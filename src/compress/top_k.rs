@@ -1,30 +1,34 @@
 //! The largest elements alone.
 
 use super::Encoder;
+use super::sparse::{Doubling, Load, Way, all_gather, dense};
 use crate::communicator::Communicator;
 use crate::error::Result;
-use crate::kernels::sparse::{Pair, decode_add, encode};
+use crate::kernels::sparse::{Pair, encode};
 
-/// Every leader gives all others the elements of its own with the largest magnitudes. So what is sent grows with the number of leaders.
+/// Leaders sum the elements of each with the largest magnitudes. What is sent grows with the number of leaders, until all elements
+/// are less.
 ///
 /// Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017.
 #[derive(Debug)]
 pub(super) struct TopK {
     fraction: f64,
     own: Vec<Pair>,
-    /// Those of all leaders.
+    /// Those of all leaders, in an all-gather.
     all: Vec<u64>,
+    doubling: Doubling,
 }
 
 impl TopK {
     pub(super) fn new(fraction: f64) -> Self {
-        Self { fraction, own: Vec::new(), all: Vec::new() }
+        Self { fraction, own: Vec::new(), all: Vec::new(), doubling: Doubling::default() }
     }
 }
 
-/// How many of so many elements are sent.
-pub(super) fn share(fraction: f64, count: usize) -> usize {
-    ((fraction * count as f64).ceil() as usize).min(count)
+/// What leaders send of so many elements.
+pub(super) fn load(fraction: f64, elements: usize, leaders: usize) -> Load {
+    let most = ((fraction * elements as f64).ceil() as usize).min(elements);
+    Load { elements, leaders, most, total: leaders * most }
 }
 
 impl Encoder for TopK {
@@ -34,20 +38,27 @@ impl Encoder for TopK {
         values: &mut [f32],
         residual: &mut [f32],
     ) -> Result<bool> {
-        let count = share(self.fraction, values.len());
+        let load = load(self.fraction, values.len(), leaders.ranks());
         values.iter_mut().zip(&*residual).for_each(|(value, residual)| *value += residual);
-        if let Err(index) = encode(values, count, &mut self.own) {
-            self.own.clear();
-            self.own.resize(count, Pair { index: index as u32, value: f32::NAN });
-        }
+        let failed = encode(values, load.most, &mut self.own).err();
+        let not_a_number = |index| Pair { index: index as u32, value: f32::NAN };
         residual.copy_from_slice(values);
-        self.all.resize(leaders.ranks() * count, 0);
-        let place = &mut self.all[leaders.rank() * count..][..count];
-        bytemuck::cast_slice_mut(place).copy_from_slice(&self.own);
-        leaders.all_gather(&mut self.all)?;
-        let pairs: &[Pair] = bytemuck::cast_slice(&self.all);
-        values.fill(0.0);
-        decode_add(values, pairs);
-        Ok(pairs.iter().all(|pair| pair.value.is_finite()))
+        match load.way() {
+            Way::AllGather => {
+                if let Some(index) = failed {
+                    // All leaders expect as many.
+                    self.own.resize(load.most, not_a_number(index));
+                }
+                let counts = vec![load.most as u64; leaders.ranks()];
+                all_gather(leaders, &self.own, &counts, &mut self.all, values)
+            }
+            way => {
+                self.own.extend(failed.map(not_a_number));
+                match way {
+                    Way::Doubling => self.doubling.sum(leaders, &self.own, values),
+                    _ => dense(leaders, &self.own, values),
+                }
+            }
+        }
     }
 }

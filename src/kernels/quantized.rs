@@ -15,8 +15,10 @@ use super::lanes::Lanes;
 use super::level::{Level, Pass};
 
 mod codes;
+mod draws;
 
 pub use codes::{Int4, Int8, OneBit};
+pub use draws::Draws;
 
 /// So many elements share their scales.
 const BLOCK: usize = 256;
@@ -46,6 +48,13 @@ pub trait Code: Copy + 'static {
 
     /// The value of the code in the lowest bits.
     fn decode(self, code: u8) -> f32;
+}
+
+/// A code between whose values an element can be rounded at random.
+pub trait Stochastic: Code {
+    /// As [`Code::encode`], by this much of a step between two values up or down: evenly between −½ and ½, the mean of what is decoded
+    /// is the value.
+    fn encode_off(self, value: f32, off: f32) -> (u8, f32);
 }
 
 /// The bytes of the scales of a block.
@@ -81,6 +90,36 @@ pub fn encode<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> Result<(), usi
 fn encode_at<C: Code>(level: Level, values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
     let mut result = Ok(());
     level.compiled::<Encode<C>>()(cast_slice_mut(values), (encoded, &mut result));
+    result
+}
+
+/// Encodes the values as [`encode`] does, but rounds to one of the two nearest at random: to the nearer one with the higher probability, so
+/// that the mean of what is decoded is the value (to 2⁻¹⁷ of a step).
+///
+/// Source: Gupta, Agrawal, Gopalakrishnan and Narayanan, "Deep learning with limited numerical precision", ICML 2015; for gradients
+/// Alistarh et al., "QSGD", NeurIPS 2017.
+///
+/// # Errors
+/// As [`encode`].
+///
+/// # Panics
+/// As [`encode`].
+pub fn encode_stochastic<C: Stochastic>(
+    values: &mut [f32],
+    encoded: &mut [u8],
+    draws: Draws,
+) -> Result<(), usize> {
+    encode_stochastic_at::<C>(Level::best(), values, encoded, draws)
+}
+
+fn encode_stochastic_at<C: Stochastic>(
+    level: Level,
+    values: &mut [f32],
+    encoded: &mut [u8],
+    draws: Draws,
+) -> Result<(), usize> {
+    let mut result = Ok(());
+    level.compiled::<EncodeStochastic<C>>()(cast_slice_mut(values), (encoded, draws, &mut result));
     result
 }
 
@@ -135,27 +174,60 @@ impl<C: Code> Pass for Encode<C> {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, values: &mut [u8], (encoded, result): (&mut [u8], &mut Result<(), usize>)) {
-        let values: &mut [f32] = cast_slice_mut(values);
-        assert_length::<C>(values, encoded);
-        let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
-        let full = blocks.len() * BLOCK;
-        let (full_encoded, rest_encoded) = encoded.split_at_mut(encoded_bytes::<C>(full));
-        let encoded_blocks = full_encoded.chunks_exact_mut(block_bytes::<C>(BLOCK));
-        for (index, (block, encoded)) in blocks.iter_mut().zip(encoded_blocks).enumerate() {
-            if !encode_block::<C>(block, encoded) {
-                *result = Err(index * BLOCK + first_not_finite(block));
-                return;
-            }
-        }
-        if !rest.is_empty() && !encode_block::<C>(rest, rest_encoded) {
-            *result = Err(full + first_not_finite(rest));
+        *result = encode_blocks(cast_slice_mut(values), encoded, |code: C, _, value| code.encode(value));
+    }
+}
+
+struct EncodeStochastic<C>(PhantomData<C>);
+
+impl<C: Stochastic> Pass for EncodeStochastic<C> {
+    type Beside<'a> = (&'a mut [u8], Draws, &'a mut Result<(), usize>);
+
+    #[inline(always)]
+    fn run<L: Lanes>(
+        _: L,
+        values: &mut [u8],
+        (encoded, draws, result): (&mut [u8], Draws, &mut Result<(), usize>),
+    ) {
+        *result = encode_blocks(cast_slice_mut(values), encoded, |code: C, index, value| {
+            code.encode_off(value, draws.at(index))
+        });
+    }
+}
+
+/// Encodes all values by a function of the block's code, the value's index and the value.
+#[inline(always)]
+fn encode_blocks<C: Code>(
+    values: &mut [f32],
+    encoded: &mut [u8],
+    encode: impl Fn(C, usize, f32) -> (u8, f32),
+) -> Result<(), usize> {
+    assert_length::<C>(values, encoded);
+    let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
+    let full = blocks.len() * BLOCK;
+    let (full_encoded, rest_encoded) = encoded.split_at_mut(encoded_bytes::<C>(full));
+    let encoded_blocks = full_encoded.chunks_exact_mut(block_bytes::<C>(BLOCK));
+    for (number, (block, encoded)) in blocks.iter_mut().zip(encoded_blocks).enumerate() {
+        let start = number * BLOCK;
+        if !encode_block(block, encoded, |code: C, index, value| encode(code, start + index, value)) {
+            return Err(start + first_not_finite(block));
         }
     }
+    if !rest.is_empty()
+        && !encode_block(rest, rest_encoded, |code: C, index, value| encode(code, full + index, value))
+    {
+        return Err(full + first_not_finite(rest));
+    }
+    Ok(())
 }
 
 /// Whether all values are finite; otherwise nothing is changed.
 #[inline(always)]
-fn encode_block<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> bool {
+fn encode_block<C: Code>(
+    values: &mut [f32],
+    encoded: &mut [u8],
+    encode: impl Fn(C, usize, f32) -> (u8, f32),
+) -> bool {
     let mut largest = 0;
     for value in &*values {
         largest = largest.max(value.to_bits() & MAGNITUDE);
@@ -169,9 +241,10 @@ fn encode_block<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> bool {
     for (place, scale) in scales.as_chunks_mut().0.iter_mut().zip(code.scales()) {
         *place = scale.to_le_bytes();
     }
-    for (run, values) in values.chunks_mut(codes.len()).enumerate() {
-        for (value, byte) in values.iter_mut().zip(&mut *codes) {
-            let (bits, decoded) = code.encode(*value);
+    let run_length = codes.len();
+    for (run, values) in values.chunks_mut(run_length).enumerate() {
+        for (index, (value, byte)) in values.iter_mut().zip(&mut *codes).enumerate() {
+            let (bits, decoded) = encode(code, run * run_length + index, *value);
             // The first run has a code for every byte.
             *byte = if run == 0 { bits } else { *byte | bits << (run * C::BITS) };
             *value -= decoded;

@@ -4,6 +4,8 @@
 //! by the bits that follow, and so on. Three rounds give it exactly, whatever the distribution. After the first, there are
 //! most often few candidates besides those that are chosen: they are taken from the array, and what is not chosen is put back.
 
+use std::cmp::Ordering;
+
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::lanes::Lanes;
@@ -118,6 +120,31 @@ pub fn decode_add(values: &mut [f32], pairs: &[Pair]) {
         };
         *place += value;
     }
+}
+
+/// The sum of two sparse arrays, in place of what `sum` held: values with the same index are added, the first one's value first.
+///
+/// The pairs of each are in ascending order of indices, and so are those of the sum. An index is in each at most once.
+pub fn merge(first: &[Pair], second: &[Pair], sum: &mut Vec<Pair>) {
+    sum.clear();
+    sum.reserve(first.len() + second.len());
+    let (mut left, mut right) = (first, second);
+    while let ([one, left_rest @ ..], [other, right_rest @ ..]) = (left, right) {
+        let pair = match one.index.cmp(&other.index) {
+            Ordering::Less => *one,
+            Ordering::Equal => Pair { index: one.index, value: one.value + other.value },
+            Ordering::Greater => *other,
+        };
+        if one.index <= other.index {
+            left = left_rest;
+        }
+        if other.index <= one.index {
+            right = right_rest;
+        }
+        sum.push(pair);
+    }
+    sum.extend_from_slice(left);
+    sum.extend_from_slice(right);
 }
 
 /// The bits of a magnitude. As integers they are ordered as the magnitudes are, and those of infinity and NaN are larger.

@@ -121,7 +121,7 @@ impl Buckets {
         let is_local = settings.local_steps.is_some();
         let rides_along = settings.wire == Wire::F32 && !is_local;
         let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
-        let compressors = compressors(comm, &ledger, settings.wire)?;
+        let compressors = compressors(comm, &ledger, settings)?;
         // A single bucket is the first to be needed, and the last.
         let (ranks, has_several) = (comm.ranks(), ledger.plan.counts.len() > 1);
         if settings.order == Order::Tree && !ranks.is_power_of_two() {

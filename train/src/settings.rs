@@ -324,6 +324,7 @@ impl Settings {
             bucket_bytes: self.bucket_bytes,
             wire: self.wire,
             uncompressed_steps: self.uncompressed_steps.unwrap_or(0),
+            seed: self.seed,
             overlap: self.overlap,
             shard_optimizer: self.shard_optimizer,
             local_steps: self.local_steps,

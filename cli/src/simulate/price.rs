@@ -60,7 +60,13 @@ impl Wire {
             Self::Compressed(Compression::TopK { .. } | Compression::Threshold { .. }) => 2.0,
             // Measured with four columns.
             Self::Compressed(Compression::PowerSgd { rank }) => 2.5 / (rank as f64 / 4.0).max(1.0),
-            Self::Compressed(Compression::Int8 | Compression::Int4 | Compression::OneBit) => 3.5,
+            Self::Compressed(
+                Compression::Int8
+                | Compression::Int4
+                | Compression::Int8Stochastic
+                | Compression::Int4Stochastic
+                | Compression::OneBit,
+            ) => 3.5,
         })
     }
 }
@@ -91,6 +97,7 @@ impl<'a> Prices<'a> {
             operation,
             size_bytes: count * element_size_bytes,
             element_size_bytes,
+            leaders: nodes,
         };
         let whole = (nodes, local_ranks);
         match wire {
@@ -101,7 +108,7 @@ impl<'a> Prices<'a> {
                 let exchanges = compression.exchanges(shapes, nodes).expect("no threshold is simulated");
                 let mut time_us = codec_us;
                 for exchange in exchanges {
-                    time_us += self.time_us((nodes, 1), exchange)?;
+                    time_us += self.time_us((exchange.leaders, 1), exchange)?;
                 }
                 if local_ranks > 1 {
                     time_us += self.time_us((1, local_ranks), of(Operation::Reduce { root: 0 }, 4))?;
@@ -114,7 +121,7 @@ impl<'a> Prices<'a> {
 
     /// The time by the algorithm that is fastest.
     fn time_us(&mut self, (nodes, local_ranks): (usize, usize), exchange: Exchange) -> Result<f64, String> {
-        let Exchange { operation, size_bytes, element_size_bytes } = exchange;
+        let Exchange { operation, size_bytes, element_size_bytes, .. } = exchange;
         if nodes * local_ranks == 1 || size_bytes == 0 {
             return Ok(0.0);
         }

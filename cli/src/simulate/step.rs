@@ -31,8 +31,8 @@ pub(super) struct Args {
     /// Samples per rank and step
     #[arg(long, alias = "batch", value_name = "PER_RANK", default_value_t = 128)]
     batch_size: usize,
-    /// Wire formats of gradients, comma-separated: f32, bf16, f16, or, between nodes alone, int8, int4, onebit, topk:FRACTION
-    /// or powersgd:RANK
+    /// Wire formats of gradients, comma-separated: f32, bf16, f16, or, between nodes alone, int8, int4, int8:stochastic,
+    /// int4:stochastic, onebit, topk:FRACTION or powersgd:RANK
     #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',', default_value = "f32")]
     wire: Vec<Wire>,
     /// Size of a bucket of gradients; the suffixes K, M and G mean 2^10, 2^20 and 2^30. auto: the fastest of 1M to 64M

@@ -122,8 +122,8 @@ struct GradientArgs {
     /// UNISONO_ALGORITHM, or auto if it is not set]
     #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
-    /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, onebit, topk:FRACTION, threshold:MAGNITUDE or
-    /// powersgd:RANK
+    /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, int8:stochastic, int4:stochastic, onebit,
+    /// topk:FRACTION, threshold:MAGNITUDE or powersgd:RANK
     #[arg(long, default_value = "f32")]
     wire: Wire,
     /// Send gradients as f32 in the first N steps, with a --wire that compresses them: the same loss in fewer steps [default: 0]

@@ -142,7 +142,11 @@ fn nonsense_is_refused_once() {
         "--threads 2 would start a separate world in each of the 2 launched processes",
     );
     refused(2, &["bench", "--wire", "int8"], "all ranks share a node: start them on several");
-    refused(2, &["bench", "--wire", "int9"], "there are int8, int4, onebit, topk:FRACTION");
+    refused(
+        2,
+        &["bench", "--wire", "int9"],
+        "there are int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION",
+    );
     refused(2, &["bench", "--wire", "int8", "--op", "max"], "cannot be used with");
     refused(2, &["bench", "--operation", "brodcast"], "did you mean \"broadcast\"?");
     refused(

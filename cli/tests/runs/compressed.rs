@@ -2,7 +2,16 @@
 
 use super::*;
 
-const FORMATS: [&str; 6] = ["int8", "int4", "onebit", "topk:0.05", "threshold:0.001", "powersgd:2"];
+const FORMATS: [&str; 8] = [
+    "int8",
+    "int4",
+    "int8:stochastic",
+    "int4:stochastic",
+    "onebit",
+    "topk:0.05",
+    "threshold:0.001",
+    "powersgd:2",
+];
 
 /// What a run of handwritten digits says at its end.
 fn digits(nodes: &str, checkpoints: &Path, more: &[&str]) -> Value {

@@ -38,29 +38,42 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
 
 /// Folds the ranks of any world onto a power of two of *bases*.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Folding {
+pub struct Folding {
     /// The number of bases: the largest power of two not above the number of ranks.
-    pub(super) bases: usize,
+    pub bases: usize,
     /// The number of bases that also act for an extra rank.
-    pub(super) extras: usize,
+    pub extras: usize,
 }
 
 /// The part of a rank in a folding.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Folded {
+pub enum Folded {
     /// Base number `base`, and the extra rank that it acts for, if any.
-    Base { base: usize, extra: Option<Rank> },
+    Base {
+        /// Its number.
+        base: usize,
+        /// The extra rank.
+        extra: Option<Rank>,
+    },
     /// An extra rank, for which the rank `stand_in` acts.
-    Extra { stand_in: Rank },
+    Extra {
+        /// The base's rank.
+        stand_in: Rank,
+    },
 }
 
 impl Folding {
-    pub(super) fn new(ranks: usize) -> Self {
+    /// That of so many ranks.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn new(ranks: usize) -> Self {
         let bases = 1 << ranks.ilog2();
         Self { bases, extras: ranks - bases }
     }
 
-    pub(super) fn of(self, rank: Rank) -> Folded {
+    /// The part of a rank.
+    pub fn of(self, rank: Rank) -> Folded {
         if rank >= 2 * self.extras {
             Folded::Base { base: rank - self.extras, extra: None }
         } else if rank.is_multiple_of(2) {
@@ -71,12 +84,12 @@ impl Folding {
     }
 
     /// The rank that is base number `base`; for one past the last base, one past the last rank.
-    pub(super) fn rank(self, base: usize) -> Rank {
+    pub fn rank(self, base: usize) -> Rank {
         base + base.min(self.extras)
     }
 
     /// The distances between partners, nearest first.
-    pub(super) fn distances(self) -> impl Iterator<Item = usize> {
+    pub fn distances(self) -> impl Iterator<Item = usize> {
         (0..self.bases.ilog2()).map(|k| 1 << k)
     }
 }

@@ -1,6 +1,6 @@
 //! Multiples of a scale, and signs.
 
-use super::Code;
+use super::{Code, Stochastic};
 
 /// Eight bits: the multiple of the scale nearest to the element. The scale is the block's largest magnitude / 127.
 pub type Int8 = Int<8>;
@@ -63,6 +63,15 @@ impl<const BITS: usize> Code for Int<BITS> {
     fn decode(self, code: u8) -> f32 {
         let multiple = (code << Self::UNUSED).cast_signed() >> Self::UNUSED;
         f32::from(multiple) * self.scale
+    }
+}
+
+impl<const BITS: usize> Stochastic for Int<BITS> {
+    #[inline(always)]
+    fn encode_off(self, value: f32, off: f32) -> (u8, f32) {
+        // The largest element may be a few roundings above the largest multiple, and must not be rounded to the next.
+        let rounded = (value * self.inverse + off).clamp(-Self::MOST, Self::MOST) + ROUND;
+        (rounded.to_bits() as u8 & u8::MAX >> Self::UNUSED, (rounded - ROUND) * self.scale)
     }
 }
 

@@ -219,3 +219,62 @@ fn first_not_finite_is_reported<C: Code>() {
 fn bytes_of_another_number_of_values_are_refused() {
     decode::<Int8>(&mut [0.0; 3], &[0; 6]);
 }
+
+/// The mean of what is decoded in so many calls must be within five standard deviations of each value.
+fn check_mean<C: Stochastic>(steps: f32) {
+    const CALLS: u64 = 4000;
+    // Ends in the middle of a block. The largest value is a multiple of a scale.
+    let values: Vec<f32> = (0..300).map(|index| (index as f32 - 150.0) * 0.01).collect();
+    let mut sums = vec![0.0_f64; values.len()];
+    let mut last = Vec::new();
+    for call in 0..CALLS {
+        let mut results = Level::available().map(|level| {
+            let (mut left, mut encoded) = (values.clone(), vec![0; encoded_bytes::<C>(values.len())]);
+            let draws = Draws::of(&[3, call]);
+            encode_stochastic_at::<C>(level, &mut left, &mut encoded, draws).unwrap();
+            let mut decoded = vec![f32::NAN; values.len()];
+            decode_at::<C>(level, &mut decoded, &encoded);
+            for ((&value, &left), &decoded) in values.iter().zip(&left).zip(&decoded) {
+                assert_eq!(left.to_bits(), (value - decoded).to_bits(), "the difference is left");
+                // Below the larger of the two blocks' steps.
+                assert!(left.abs() < 1.51 / steps, "{value} became {decoded}");
+            }
+            (encoded, decoded)
+        });
+        let (encoded, decoded) = results.next().unwrap();
+        assert!(results.all(|(also, _)| also == encoded), "the same at every level");
+        assert_ne!(encoded, last, "other numbers in each call");
+        last = encoded;
+        sums.iter_mut().zip(decoded).for_each(|(sum, decoded)| *sum += f64::from(decoded));
+    }
+    // A value that is rounded up with probability p is off by p (1 − p) steps squared in the mean: a quarter at most.
+    let bound = 5.0 * 0.5 * f64::from(1.5 / steps) / (CALLS as f64).sqrt();
+    for (&value, sum) in values.iter().zip(sums) {
+        let mean = sum / CALLS as f64;
+        assert!((mean - f64::from(value)).abs() < bound, "{value}: {mean}, and {bound} is allowed");
+    }
+}
+
+#[test]
+fn the_mean_of_random_roundings_is_the_value() {
+    check_mean::<Int8>(127.0);
+    check_mean::<Int4>(7.0);
+}
+
+#[test]
+fn multiples_of_the_scale_are_never_rounded_to_others() {
+    for call in 0..2000 {
+        let mut values: Vec<f32> = (-127_i8..=127).map(f32::from).collect();
+        let mut encoded = vec![0; encoded_bytes::<Int8>(values.len())];
+        encode_stochastic::<Int8>(&mut values, &mut encoded, Draws::of(&[call])).unwrap();
+        assert!(values.iter().all(|&left| left == 0.0), "{values:?}");
+    }
+}
+
+#[test]
+fn values_that_are_not_finite_are_not_rounded_at_random() {
+    let mut values = vec![1.0; 300];
+    values[280] = f32::NAN;
+    let mut encoded = vec![0; encoded_bytes::<Int4>(values.len())];
+    assert_eq!(encode_stochastic::<Int4>(&mut values, &mut encoded, Draws::of(&[])), Err(280));
+}

@@ -144,3 +144,26 @@ fn pairs_are_added() {
 fn an_index_out_of_range_is_refused() {
     decode_add(&mut [1.0, 2.0], &[Pair { index: 2, value: 1.0 }]);
 }
+
+#[test]
+fn merged_pairs_are_the_sum_of_both_arrays() {
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut sum = vec![Pair { index: 7, value: 7.0 }];
+    for count in COUNTS {
+        for (of_first, of_second) in [(0, 0), (0, 3), (3, 0), (2, 2), (1, 9), (9, 9), (10, 10)] {
+            let mut array = |tenths: u32| -> Vec<Pair> {
+                let taken = (0..count as u32).filter(|_| random.u32(..10) < tenths);
+                taken.map(|index| Pair { index, value: (index % 7) as f32 + 1.0 }).collect()
+            };
+            let (first, second) = (array(of_first), array(of_second));
+            let mut expected = vec![0.0; count];
+            decode_add(&mut expected, &first);
+            decode_add(&mut expected, &second);
+            merge(&first, &second, &mut sum);
+            assert!(sum.windows(2).all(|two| two[0].index < two[1].index), "in ascending order, each once");
+            let mut found = vec![0.0; count];
+            decode_add(&mut found, &sum);
+            assert_eq!(found, expected);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Buckets, Ledger, Plan, Wire};
+use super::{BucketSettings, Buckets, Ledger, Plan, Wire};
 use unisono::compress::{Compressor, Levels};
 use unisono::{Communicator, Error, Rank};
 
@@ -20,11 +20,13 @@ pub(crate) struct Unsent {
 pub(super) fn compressors(
     comm: &mut Communicator,
     ledger: &Ledger,
-    wire: Wire,
+    settings: &BucketSettings,
 ) -> Result<Vec<Option<Compressor>>, Error> {
-    let Wire::Compressed(compression) = wire else { return Ok(vec![None; ledger.plan.counts.len()]) };
+    let Wire::Compressed(compression) = settings.wire else {
+        return Ok(vec![None; ledger.plan.counts.len()]);
+    };
     let levels = Levels::of(comm)?;
-    let of_bucket = |members: &Vec<usize>| {
+    let of_bucket = |(bucket, members): (usize, &Vec<usize>)| {
         let shapes = members.iter().flat_map(|&index| {
             let parameter = &ledger.parameters[index];
             [parameter.shape.clone(), vec![Plan::padding(parameter)]]
@@ -35,9 +37,11 @@ pub(super) fn compressors(
             let end = ledger.place(index).range.end;
             end..end + Plan::padding(&ledger.parameters[index])
         });
-        Some(Compressor::new(&levels, compression, &shapes).with_padding(padding.collect()))
+        let compressor = Compressor::new(&levels, compression, &shapes).with_padding(padding.collect());
+        // Every bucket has random numbers of its own.
+        Some(compressor.with_seed(settings.seed ^ (bucket as u64) << 32))
     };
-    Ok(ledger.plan.members.iter().map(of_bucket).collect())
+    Ok(ledger.plan.members.iter().enumerate().map(of_bucket).collect())
 }
 
 impl Buckets {
@@ -140,7 +144,7 @@ fn leaders(comm: &Communicator) -> Vec<Rank> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buckets::{BucketBytes, BucketSettings};
+    use crate::buckets::BucketBytes;
     use crate::replica::Parameter;
     use unisono::{Topology, Unisono};
 

@@ -19,6 +19,8 @@ pub struct BucketSettings {
     /// How many steps of a run send gradients as `f32` before a wire format that compresses them is used: parameters change most at
     /// first, so what arrives late costs most then. PyTorch's `start_powerSGD_iter`.
     pub uncompressed_steps: u64,
+    /// The seed of wire formats that round at random; the same on all ranks.
+    pub seed: u64,
     /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
     /// The order in which the gradients of several passes are added.
@@ -40,6 +42,7 @@ impl Default for BucketSettings {
             bucket_bytes: BucketBytes::Auto,
             wire: Wire::F32,
             uncompressed_steps: 0,
+            seed: 0,
             overlap: Overlap::Auto,
             order: Order::Free,
             f16_scale: 1.0,

@@ -81,7 +81,8 @@ impl Replica for Products {
     }
 }
 
-const FORMATS: [&str; 6] = ["int8", "int4", "onebit", "topk:0.1", "threshold:0.01", "powersgd:2"];
+const FORMATS: [&str; 7] =
+    ["int8", "int4", "int4:stochastic", "onebit", "topk:0.1", "threshold:0.01", "powersgd:2"];
 
 fn wire(name: &str) -> BucketSettings {
     BucketSettings { wire: name.parse().unwrap(), ..BucketSettings::default() }
