@@ -44,7 +44,8 @@ unsafe fn sizes<'a>(list: *const usize, count: usize, what: &str) -> Result<&'a 
 }
 
 /// Creates a compressor of `tensors` matrices, row by row and one after the other in an array; a vector has one column. The format is
-/// "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK". All ranks call it, with the same arguments.
+/// "int8", "int4", "int8:stochastic", "int4:stochastic", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK".
+/// All ranks call it, with the same arguments.
 ///
 /// # Safety
 /// The handle must be live, the format a string, the lists of `tensors` sizes each, and the pointer valid for writing.

@@ -64,7 +64,7 @@ def test_several_machines() -> None:
     check(PRELUDE + "assert comm._comm.transport == 'tcp' and (comm.all_reduce(np.ones(100_000)) == 2).all()", 2, **TWO_NODES)
 
 
-@pytest.mark.parametrize("format", ["int8", "int4", "onebit", "topk:0.1", "threshold:0.5", "powersgd:2"])
+@pytest.mark.parametrize("format", ["int8", "int4", "int4:stochastic", "onebit", "topk:0.1", "threshold:0.5", "powersgd:2"])
 def test_compressors(format: str) -> None:
     check(
         PRELUDE
