@@ -112,7 +112,7 @@ fn the_way_with_the_fewest_bytes_is_taken() {
 fn rounds_end_at_all_elements() {
     let rounds = |leaders, each| {
         let load = Load { elements: 1000, leaders, most: each, total: leaders * each };
-        load.rounds().into_iter().map(|bytes| bytes.round()).collect::<Vec<_>>()
+        load.rounds().into_iter().map(f64::round).collect::<Vec<_>>()
     };
     assert_eq!(rounds(8, 500), [4000.0; 3]);
     assert_eq!(rounds(4, 100), [800.0, 1520.0]);
