@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
+use unisono::compress::{Compressor, Levels};
 use unisono::{Communicator, ReduceOp};
 
 mod common;
@@ -55,6 +56,7 @@ fn play(role: &str) -> ExitCode {
         "groups conform" => common::groups::inside(&mut comm),
         "point to point" => common::point_to_point::conformance(&mut comm),
         "stress" => common::stress::calls(&mut comm, 200),
+        "compressed" => compressed(&mut comm),
         "world" => println!("{} of {} over {}", comm.rank(), comm.ranks(), comm.transport()),
         _ => panic!("no such role: {role}"),
     }
@@ -91,6 +93,9 @@ fn trials() -> Vec<Trial> {
             trial(format!("{role} at 3 ranks that connect"), Box::new(test));
         }
     }
+    let eight = [("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1,1,1,1,1,1")];
+    let test = move || drop(launch(8, "compressed", &eight).expect_success());
+    trial("leaders of 8 nodes that connect sum compressed arrays".to_owned(), Box::new(test));
     for (name, test) in [
         ("ranks of a session find each other, again and again", again as fn()),
         ("ranks that name a folder find each other there", in_folder),
@@ -106,6 +111,25 @@ fn trials() -> Vec<Trial> {
         trial(name.to_owned(), Box::new(test));
     }
     trials
+}
+
+/// From eight leaders on, so many elements are merged by recursive doubling; half of them are sent as all.
+fn compressed(comm: &mut Communicator) {
+    let levels = Levels::of(comm).unwrap();
+    let count = 1000;
+    for format in ["topk:0.12", "topk:0.5", "threshold:500", "int8:stochastic", "int4:stochastic"] {
+        let compressor = Compressor::new(&levels, format.parse().unwrap(), &[&[count]]);
+        for step in 0..3 {
+            let mut values: Vec<f32> =
+                (0..count).map(|at| ((at * 37 + comm.rank() * 101 + step) % 509) as f32 + 1.0).collect();
+            compressor.all_reduce(comm, &mut values).unwrap();
+            assert!(values.iter().any(|&value| value > 0.0), "{format}: something arrived");
+            let mut of_first = values.clone();
+            comm.broadcast(&mut of_first, 0).unwrap();
+            let same = values.iter().zip(&of_first).all(|(own, first)| own.to_bits() == first.to_bits());
+            assert!(same, "{format}: all ranks hold the same bits");
+        }
+    }
 }
 
 fn program() -> String {
