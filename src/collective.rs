@@ -145,6 +145,11 @@ impl Engine {
             .ok()
     }
 
+    /// The constants of the cost model, for the first kind of memory.
+    pub(crate) fn machine(&self) -> &Machine {
+        self.selector.machine(0)
+    }
+
     /// Carries out a call by the method that a choice selects. After a fatal error, later calls fail with [`Error::Aborted`].
     pub(crate) fn run(
         &mut self,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 #[cfg(feature = "nccl")]
 use std::sync::OnceLock;
 
+use unisono_collectives::model::Machine;
 use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
 
 use crate::call::{Call, Memory, Ran, Why};
@@ -135,6 +136,11 @@ impl Communicator {
     /// The time that the cost model predicts for a call.
     pub(crate) fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         self.seat.engine().predicted_us(algorithm, call, memory)
+    }
+
+    /// The constants of the cost model.
+    pub(crate) fn machine(&mut self) -> &Machine {
+        self.seat.engine().machine()
     }
 
     /// The algorithm chosen for all later calls; [`Choice::Auto`] unless the environment (`UNISONO_ALGORITHM`) or

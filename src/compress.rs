@@ -20,6 +20,7 @@ use crate::request::Request;
 
 mod exchanges;
 mod power_sgd;
+mod price;
 mod quantized;
 mod sparse;
 mod threshold;
@@ -27,6 +28,7 @@ mod top_k;
 
 pub use exchanges::Exchange;
 use power_sgd::PowerSgd;
+pub use price::{Format, Prices};
 use quantized::{AtRandom, Nearest, Quantized};
 use threshold::Threshold;
 use top_k::TopK;

@@ -13,8 +13,8 @@ use super::{Failure, speaks};
 
 mod all_reduce;
 mod model;
-mod price;
 mod step;
+mod wire;
 
 /// What to simulate, and on which cluster.
 #[derive(Debug, ClapArgs)]

@@ -78,23 +78,26 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
         return trainer.run(|_| ());
     }
     if format == Figures::Human {
-        let ran = trainer.all_reduce();
+        let (ran, wire) = (trainer.all_reduce(), trainer.wire());
         println!("{}", opening(&mut trainer, settings));
         if let Some(computes) = trainer.computes() {
             println!("{computes}");
         }
         let by = match ran {
-            Some(_) if matches!(settings.wire, Wire::Compressed(_)) && nodes > 1 => {
-                format!("in each of {nodes} nodes, and between them as {}", settings.wire)
+            Some(_) if matches!(wire, Wire::Compressed(_)) && nodes > 1 => {
+                format!("in each of {nodes} nodes, and between them as {wire}")
             }
             Some(ran) => format!("by {}: {}", ran.method, ran.why),
             None => "in GPU memory".to_owned(),
         };
         println!("{ranks} ranks over {transport}, all-reduce {by}");
+        if let Some(why) = trainer.wire_choice() {
+            println!("gradients are sent as {wire}: {why}");
+        }
         if let Some(size) = trainer.bucket_size().filter(|_| nodes > 1) {
             println!("buckets of {size}");
         }
-        if settings.wire == Wire::Compressed(Compression::OneBit) && nodes > 1 {
+        if wire == Wire::Compressed(Compression::OneBit) && nodes > 1 {
             // Seen: a cnn learns nothing at its usual rate of 0.05, and as usual at 0.01.
             eprintln!(
                 "unisono: onebit sends large gradients late: if the loss does not fall, try a fifth of the --learning-rate"
@@ -109,8 +112,8 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
                  are reduce-scattered, the others all-reduced"
             );
         }
-        if matches!(settings.wire, Wire::Compressed(_)) && nodes == 1 {
-            println!("all ranks share a node: gradients are not sent as {}, but as f32", settings.wire);
+        if matches!(wire, Wire::Compressed(_)) && nodes == 1 {
+            println!("all ranks share a node: gradients are not sent as {wire}, but as f32");
         }
     }
     let started = Instant::now();

@@ -23,13 +23,15 @@ mod settings;
 mod size;
 mod sums;
 mod wire;
+mod wires;
 
 pub use filling::{Filling, Pass};
 pub use parcel::Flight;
 pub use settings::{BucketBytes, BucketSettings, Order, Overlap};
 pub use size::BucketSize;
 pub use sums::Sums;
-pub use wire::Wire;
+pub use wire::{UnknownWire, Wire};
+pub use wires::{UnknownWires, WireChoice, Wires};
 
 pub(super) use compressed::Unsent;
 use compressed::compressors;

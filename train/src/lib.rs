@@ -48,10 +48,11 @@ pub mod trace;
 mod trainer;
 
 pub use buckets::{
-    BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Flight, Order, Overlap, Pass, Sums, Wire,
+    BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Flight, Order, Overlap, Pass, Sums,
+    UnknownWire, UnknownWires, Wire, WireChoice, Wires,
 };
-#[cfg(feature = "candle")]
 pub use compare::agree;
+#[cfg(feature = "candle")]
 pub use device::DeviceKind;
 pub use error::TrainError;
 pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};

@@ -42,6 +42,8 @@ pub struct RunSettings {
     pub trace: Option<PathBuf>,
     /// The device and the reason for its choice, as text: "on the CPU: requested".
     pub computes: Option<String>,
+    /// Why gradients have their wire format, as text, if the run has chosen it.
+    pub wire_choice: Option<String>,
     /// A description of the run, stored in checkpoints.
     pub description: serde_json::Value,
 }
@@ -64,6 +66,7 @@ impl RunSettings {
             log_directory: None,
             trace: None,
             computes: None,
+            wire_choice: None,
             description: serde_json::Value::Null,
         }
     }

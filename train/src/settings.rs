@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::buckets::{BucketBytes, BucketSettings, Order, Overlap, Wire};
+use super::buckets::{BucketBytes, BucketSettings, Order, Overlap, Wire, WireChoice};
 use super::device::{self, DeviceKind};
 use super::local::LocalSteps;
 use super::model::{self, ModelKind};
@@ -14,7 +14,7 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Shares;
 use crate::places::Places;
-use crate::replica::Replica;
+use crate::replica::{Parameter, Replica};
 use crate::resume::Resumed;
 use crate::sampled::Sampled;
 use crate::stop::Stop;
@@ -71,6 +71,9 @@ pub struct Settings {
     pub device: DeviceKind,
     /// The wire format of gradients.
     pub wire: Wire,
+    /// If not empty, the run takes the wire format among these that is predicted to be the fastest, and does not read `wire`. A resumed
+    /// run keeps that of its checkpoint, if it is among them.
+    pub wires: Vec<Wire>,
     /// How many steps send gradients as `f32` before a compressed wire format is used ([`BucketSettings::uncompressed_steps`]).
     pub uncompressed_steps: Option<u64>,
     /// Whether bucket all-reduces overlap the backward pass.
@@ -143,6 +146,7 @@ impl Settings {
             prefetch: Depth::Auto,
             device: DeviceKind::Auto,
             wire: Wire::F32,
+            wires: Vec::new(),
             uncompressed_steps: None,
             overlap: Overlap::Auto,
             bucket_bytes: BucketBytes::Auto,
@@ -225,13 +229,16 @@ impl Settings {
         let refused = device::refusal(&self.buckets(global_batch), self.trace.is_some());
         let (device, computes) = self.device.choose(comm, refused)?;
         agree(comm, self.check_choice(comm.choice(), &device, &computes))?;
-        let (dataset, description) = self.prepare(comm, global_batch, resumed.as_mut())?;
+        let dataset = self.load(comm, global_batch)?;
         if device.is_cpu() {
             self.needs(ranks, global_batch, &dataset).check(comm)?;
         }
         let replica =
             model::classifier(self.model, self.hidden.as_deref(), &dataset.kind, self.seed, &device);
         let replica = agree(comm, replica.map_err(TrainError::from))?;
+        let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
+        let chosen = Self { wire: choice.wire, ..self.clone() };
+        let description = chosen.describe(comm, &dataset, global_batch, resumed.as_mut())?;
         let shares = Shares {
             rank,
             ranks,
@@ -240,8 +247,12 @@ impl Settings {
             fixed_passes: self.world_invariant,
         };
         let steps = shares.steps(dataset.train.len());
-        let settings =
-            RunSettings { computes: Some(computes), description, ..self.run_settings(global_batch, steps) };
+        let settings = RunSettings {
+            computes: Some(computes),
+            wire_choice: choice.why,
+            description,
+            ..chosen.run_settings(global_batch, steps)
+        };
         let feed = Sampled::new(dataset, self.seed, shares, self.input_threads, self.prefetch);
         Trainer::new(comm, replica, feed, settings, resumed)
     }
@@ -269,31 +280,52 @@ impl Settings {
         Ok(unisono_data::load(&self.source, &options)?)
     }
 
-    /// The data set, and the checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by all
-    /// ranks.
-    fn prepare(
-        &self,
-        comm: &mut Communicator,
-        global_batch: usize,
-        resumed: Option<&mut Resumed>,
-    ) -> Result<(Arc<Dataset>, serde_json::Value), TrainError> {
+    /// The data set, if it suits these settings. Called by all ranks.
+    fn load(&self, comm: &mut Communicator, global_batch: usize) -> Result<Arc<Dataset>, TrainError> {
         agree(comm, self.check_world(comm.ranks()))?;
         self.needs_of_data().check(comm)?;
-        let dataset = agree(
-            comm,
-            self.dataset().and_then(|dataset| self.check_data(dataset, global_batch, comm.ranks())),
-        )?;
+        let dataset = self.dataset();
+        let checked = dataset.and_then(|dataset| self.check_data(dataset, global_batch, comm.ranks()));
+        Ok(Arc::new(agree(comm, checked)?))
+    }
+
+    /// The checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by all ranks.
+    fn describe(
+        &self,
+        comm: &mut Communicator,
+        dataset: &Dataset,
+        global_batch: usize,
+        resumed: Option<&mut Resumed>,
+    ) -> Result<serde_json::Value, TrainError> {
         // Rank 0 saves, so it checks the directory.
         let keeps = self.checkpoints.is_some() && comm.rank() == 0;
         let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
-        let description = self.description(&dataset, fingerprint);
+        let description = self.description(dataset, fingerprint);
         if let Some(resumed) = resumed {
             agree(comm, self.compare(&description, global_batch, resumed))?;
             // Checkpoints saved from now on hold everything that this version knows of the run.
             resumed.progress.description = description.clone();
         }
-        Ok((Arc::new(dataset), description))
+        Ok(description)
+    }
+
+    /// The wire format of a run with these parameters. Called by all ranks.
+    fn choose_wire(
+        &self,
+        comm: &mut Communicator,
+        parameters: &[Parameter],
+        resumed: Option<&Resumed>,
+    ) -> Result<WireChoice, TrainError> {
+        if self.wires.is_empty() {
+            return Ok(WireChoice { wire: self.wire, why: None });
+        }
+        let before = resumed.and_then(|resumed| resumed.progress.description["wire format"].as_str());
+        let before = before.and_then(|name| name.parse().ok());
+        match before.filter(|wire| self.wires.contains(wire) || *wire == Wire::F32) {
+            Some(wire) => Ok(WireChoice { wire, why: Some("as before the run was resumed".to_owned()) }),
+            None => WireChoice::among(comm, &self.wires, parameters),
+        }
     }
 
     fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {

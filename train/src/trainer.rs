@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::buckets::BucketSize;
+use super::buckets::{BucketSize, Wire};
 use super::checkpoint::{CheckpointError, PassedOver, Store};
 use super::feed::{Feed, OutOfData, Steps};
 use super::replica::{Replica, Tally};
@@ -140,6 +140,16 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     pub fn sharded(&self) -> Option<(usize, usize)> {
         let buckets = self.mirror.buckets();
         buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))
+    }
+
+    /// The wire format of gradients.
+    pub fn wire(&self) -> Wire {
+        self.settings.buckets.wire
+    }
+
+    /// Why gradients have their wire format, if the run has chosen it.
+    pub fn wire_choice(&self) -> Option<&str> {
+        self.settings.wire_choice.as_deref()
     }
 
     /// The device on which the model computes, and why, if known.

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use unisono::Topology;
+use unisono::compress::Prices;
 use unisono::size::bytes;
 use unisono_collectives::clock::{Bucket, Step};
 
 use super::Cluster;
 use super::model::{Model, parameters};
-use super::price::{Prices, Wire};
+use super::wire::Wire;
 use crate::Failure;
 
 /// The model, what a rank needs for it, and the cluster.
@@ -133,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let model = args.model.read().map_err(Failure::BadInput)?;
     let machine = args.cluster.machine()?;
-    let mut prices = Prices::new(&machine);
+    let mut prices = Prices::new(machine);
     let mut rows = Vec::new();
     for topology in worlds(args.cluster.nodes as usize, args.cluster.ranks_per_node as usize) {
         // One rank sends nothing.
@@ -179,7 +180,7 @@ impl Args {
         model: &Model,
         topology: &Topology,
         wire: Wire,
-        prices: &mut Prices<'_>,
+        prices: &mut Prices,
     ) -> Result<Row, String> {
         let candidates = match &self.bucket_bytes {
             BucketBytes::Auto => &BUCKET_BYTES[..],
@@ -197,7 +198,7 @@ impl Args {
         topology: &Topology,
         wire: Wire,
         bucket_bytes: usize,
-        prices: &mut Prices<'_>,
+        prices: &mut Prices,
     ) -> Result<Row, String> {
         let parameters = model.parameters() as f64;
         let compute_ms = self.forward_ms + self.backward_ms;
@@ -205,8 +206,11 @@ impl Args {
         for shapes in model.buckets(FIRST_BUCKET_BYTES.min(bucket_bytes), bucket_bytes) {
             put += shapes.iter().map(|shape| shape.iter().product::<usize>()).sum::<usize>();
             let full_ms = self.forward_ms + self.backward_ms * put as f64 / parameters;
-            let all_reduce_us =
-                if topology.ranks() == 1 { 0.0 } else { prices.all_reduce_us(topology, wire, &shapes)? };
+            let all_reduce_us = if topology.ranks() == 1 {
+                0.0
+            } else {
+                prices.all_reduce_us(topology, wire.format(), &shapes)?
+            };
             buckets.push(Bucket { full_us: 1e3 * full_ms, all_reduce_us });
         }
         let by_default = if topology.nodes() > 1 { Overlap::Beside } else { Overlap::InTurn };

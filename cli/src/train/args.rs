@@ -11,7 +11,7 @@ use unisono_train::model::ModelKind;
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{
     BucketBytes, Checkpoints, DeviceKind, Falling, LocalSteps, OptimizerKind, OptimizerSettings, Outer,
-    Overlap, Settings, Wire,
+    Overlap, Settings, Wire, Wires,
 };
 
 use crate::Figures;
@@ -123,9 +123,10 @@ struct GradientArgs {
     #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
     /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, int8:stochastic, int4:stochastic, onebit,
-    /// topk:FRACTION, threshold:MAGNITUDE or powersgd:RANK
-    #[arg(long, default_value = "f32")]
-    wire: Wire,
+    /// topk:FRACTION, threshold:MAGNITUDE or powersgd:RANK; or that of several which is predicted to be the fastest, such as
+    /// auto:f32,bf16,int8
+    #[arg(long, value_name = "FORMAT", default_value = "f32")]
+    wire: Wires,
     /// Send gradients as f32 in the first N steps, with a --wire that compresses them: the same loss in fewer steps [default: 0]
     #[arg(long, value_name = "N")]
     uncompressed_steps: Option<u64>,
@@ -199,6 +200,16 @@ struct StateArgs {
     trace: Option<PathBuf>,
 }
 
+impl GradientArgs {
+    /// The wire formats that the run may use, at least one.
+    fn wires(&self) -> &[Wire] {
+        match &self.wire {
+            Wires::One(wire) => std::slice::from_ref(wire),
+            Wires::Auto(wires) => wires,
+        }
+    }
+}
+
 impl DataArgs {
     /// The settings of the data options, with defaults that suit the data and the model.
     fn settings(&self) -> Settings {
@@ -240,7 +251,8 @@ impl Args {
             (
                 "--uncompressed-steps",
                 "a --wire that compresses, such as int8",
-                gradients.uncompressed_steps.is_some() && !matches!(gradients.wire, Wire::Compressed(_)),
+                gradients.uncompressed_steps.is_some()
+                    && !gradients.wires().iter().any(|wire| matches!(wire, Wire::Compressed(_))),
             ),
             ("--shards", "--order world-invariant", gradients.shards.is_some() && is_free),
             ("--nesterov", "--optimizer sgd", learning.nesterov && !is_sgd),
@@ -289,7 +301,8 @@ impl Args {
             warm_up: learning.warm_up.unwrap_or(usual.warm_up),
             clip_norm: learning.clip_norm,
             device: self.device,
-            wire: gradients.wire,
+            wire: gradients.wires()[0],
+            wires: if let Wires::Auto(wires) = &gradients.wire { wires.clone() } else { Vec::new() },
             uncompressed_steps: gradients.uncompressed_steps,
             overlap: gradients.overlap,
             bucket_bytes: gradients.bucket_bytes,

@@ -45,6 +45,33 @@ fn a_resumed_run_gives_the_same_as_an_undisturbed_one() {
 }
 
 #[test]
+fn a_run_takes_the_format_that_is_predicted_to_be_the_fastest() {
+    let directory = tempfile::tempdir().unwrap();
+    let formats = ["--wire", "auto:f32,bf16,int8"];
+    let undisturbed = digits("1,1", directory.path(), &formats);
+    forget_the_end(directory.path());
+    let resumed = digits("1,1", directory.path(), &[&formats[..], &["--resume"]].concat());
+    assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"]);
+
+    let said = |nodes: &str, threads: &str| {
+        let mut command = Command::new(UNISONO);
+        command
+            .env("UNISONO_NODES", nodes)
+            .args(["train", "--threads", threads, "--epochs", "1", "--hidden", "64"])
+            .args(formats);
+        launch::run(command, Duration::from_secs(120)).expect_success().stdout
+    };
+    let said_of_two = said("1,1", "2");
+    let line = said_of_two.lines().find_map(|line| line.strip_prefix("gradients are sent as "));
+    let (format, why) = line.expect("it says what it chose").split_once(": ").unwrap();
+    assert!(why.contains(" ms a step, against "), "{said_of_two}");
+    let named = tempfile::tempdir().unwrap();
+    let alone = digits("1,1", named.path(), &["--wire", format]);
+    assert_eq!(alone["parameters_hash"], undisturbed["parameters_hash"], "{format} was chosen");
+    assert!(said("2", "2").contains("gradients are sent as f32: all ranks share a node\n"));
+}
+
+#[test]
 fn a_run_goes_on_with_another_number_of_nodes() {
     let directory = tempfile::tempdir().unwrap();
     let kept = directory.path();

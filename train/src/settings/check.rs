@@ -62,7 +62,7 @@ impl Settings {
 
     /// Refuses settings that would have no effect.
     fn check_effect(&self) -> Result<(), TrainError> {
-        if self.world_invariant.is_some() && self.wire != Wire::F32 {
+        if self.world_invariant.is_some() && (self.wire != Wire::F32 || !self.wires.is_empty()) {
             return refuse(format!(
                 "gradients are rounded to {} between ranks, so the bits depend on the number of ranks: use --wire f32 \
                  with --order world-invariant",

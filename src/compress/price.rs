@@ -1,62 +1,33 @@
-//! What an all-reduce of gradients takes.
+//! What sums of gradients are predicted to take in each format.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::str::FromStr;
 
-use unisono::compress::{Compression, Exchange};
-use unisono::select::select;
-use unisono::{Operation, Topology};
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 
-/// A wire format.
+use super::{Compression, Exchange};
+use crate::communicator::Communicator;
+use crate::select::select;
+use crate::{Operation, Topology};
+
+/// How gradients travel.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Wire {
+pub enum Format {
+    /// As they are.
     F32,
-    /// `bf16` or `f16`.
-    Half(&'static str),
+    /// As `bf16` or `f16`.
+    Half,
+    /// As they are within nodes, and compressed between them.
     Compressed(Compression),
 }
 
-impl fmt::Display for Wire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::F32 => f.pad("f32"),
-            Self::Half(name) => f.pad(name),
-            Self::Compressed(compression) => compression.fmt(f),
-        }
-    }
-}
-
-impl FromStr for Wire {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "f32" => Ok(Self::F32),
-            "bf16" => Ok(Self::Half("bf16")),
-            "f16" => Ok(Self::Half("f16")),
-            _ => match text.parse() {
-                Ok(Compression::Threshold { .. }) => {
-                    Err("how much threshold sends depends on the gradients: simulate \
-                                                          topk:FRACTION, which sends as much as you expect"
-                        .to_owned())
-                }
-                Ok(compression) => Ok(Self::Compressed(compression)),
-                Err(error) => Err(format!("{error}; and f32, bf16 and f16")),
-            },
-        }
-    }
-}
-
-impl Wire {
+impl Format {
     /// The gradients that a core encodes and decodes, in 1e9 bytes of `f32` per second: kernels from memory, with the passes over what
     /// was not sent (`cargo bench --bench codecs`, and the table in docs/performance.md). None if nothing is encoded.
     fn codec_gb_per_s(self) -> Option<f64> {
         Some(match self {
             Self::F32 => return None,
-            Self::Half(_) => 9.0,
+            Self::Half => 9.0,
             Self::Compressed(Compression::TopK { .. } | Compression::Threshold { .. }) => 2.0,
             // Measured with four columns.
             Self::Compressed(Compression::PowerSgd { rank }) => 2.5 / (rank as f64 / 4.0).max(1.0),
@@ -71,28 +42,49 @@ impl Wire {
     }
 }
 
-/// Prices collectives on a machine, each once.
-pub(super) struct Prices<'a> {
-    machine: &'a Machine,
+/// Predicts all-reduces of gradients on a machine. Pure: where the constants of the cost model are the same, so are the predictions.
+#[derive(Debug)]
+pub struct Prices {
+    machine: Machine,
     known: HashMap<(usize, usize, Operation, usize), f64>,
 }
 
-impl<'a> Prices<'a> {
-    pub(super) fn new(machine: &'a Machine) -> Self {
+impl Prices {
+    /// Prices on this machine.
+    pub fn new(machine: Machine) -> Self {
         Self { machine, known: HashMap::new() }
     }
 
-    /// The time of an all-reduce of a bucket with gradients of these shapes: within nodes as `f32`, between them as the format says.
-    pub(super) fn all_reduce_us(
+    /// Prices by the constants that this communicator chooses algorithms by.
+    pub fn of(comm: &mut Communicator) -> Self {
+        Self::new(comm.machine().clone())
+    }
+
+    /// The time of an all-reduce of gradients of these shapes, with the passes that encode and decode, in microseconds.
+    ///
+    /// ```
+    /// use unisono::compress::{Compression, Format, Prices};
+    /// use unisono::Topology;
+    /// use unisono_collectives::model::Machine;
+    ///
+    /// let mut prices = Prices::new(Machine::default());
+    /// let two_nodes = Topology::uniform(2, 1);
+    /// let mut of = |format| prices.all_reduce_us(&two_nodes, format, &[&[1024, 1024]]).unwrap();
+    /// assert!(of(Format::Compressed(Compression::Int8)) < of(Format::F32));
+    /// ```
+    ///
+    /// # Errors
+    /// Why it cannot be predicted: what `threshold` sends depends on the gradients, or the world is too large.
+    pub fn all_reduce_us(
         &mut self,
         topology: &Topology,
-        wire: Wire,
+        format: Format,
         shapes: &[&[usize]],
     ) -> Result<f64, String> {
         let count: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let (nodes, local_ranks) = (topology.nodes(), topology.ranks_of_largest_node());
         let codec_us =
-            wire.codec_gb_per_s().map_or(0.0, |rate| (count * size_of::<f32>()) as f64 / (rate * 1e3));
+            format.codec_gb_per_s().map_or(0.0, |rate| (count * size_of::<f32>()) as f64 / (rate * 1e3));
         let of = |operation, element_size_bytes: usize| Exchange {
             operation,
             size_bytes: count * element_size_bytes,
@@ -100,14 +92,15 @@ impl<'a> Prices<'a> {
             leaders: nodes,
         };
         let whole = (nodes, local_ranks);
-        match wire {
-            Wire::F32 => self.time_us(whole, of(Operation::AllReduce, 4)),
-            Wire::Half(_) => Ok(self.time_us(whole, of(Operation::AllReduce, 2))? + codec_us),
-            Wire::Compressed(_) if nodes == 1 => self.time_us(whole, of(Operation::AllReduce, 4)),
-            Wire::Compressed(compression) => {
-                let exchanges = compression.exchanges(shapes, nodes).expect("no threshold is simulated");
+        match format {
+            Format::F32 => self.time_us(whole, of(Operation::AllReduce, 4)),
+            Format::Half => Ok(self.time_us(whole, of(Operation::AllReduce, 2))? + codec_us),
+            Format::Compressed(_) if nodes == 1 => self.time_us(whole, of(Operation::AllReduce, 4)),
+            Format::Compressed(compression) => {
+                let exchanges = compression.exchanges(shapes, nodes);
+                let unknown = || format!("how much {compression} sends depends on the gradients");
                 let mut time_us = codec_us;
-                for exchange in exchanges {
+                for exchange in exchanges.ok_or_else(unknown)? {
                     time_us += self.time_us((exchange.leaders, 1), exchange)?;
                 }
                 if local_ranks > 1 {
@@ -130,10 +123,10 @@ impl<'a> Prices<'a> {
             return Ok(known);
         }
         let topology = Topology::uniform(nodes, local_ranks);
-        let machines = std::slice::from_ref(self.machine);
+        let machines = std::slice::from_ref(&self.machine);
         let algorithm = select(operation, &topology, machines, size_bytes, element_size_bytes).algorithm;
         let predicted =
-            clock::predict(algorithm, operation, &topology, self.machine, size_bytes, element_size_bytes);
+            clock::predict(algorithm, operation, &topology, &self.machine, size_bytes, element_size_bytes);
         let time_us = predicted.map_err(|error| format!("{operation} by {algorithm}: {error}"))?.time_us;
         self.known.insert(key, time_us);
         Ok(time_us)

@@ -1,0 +1,166 @@
+//! The choice among wire formats.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::wire::{UnknownWire, Wire};
+use crate::error::TrainError;
+use crate::replica::Parameter;
+use unisono::Communicator;
+use unisono::compress::{Compression, Format, Prices};
+
+/// One wire format, or several of which a run takes the one that is predicted to be the fastest.
+///
+/// ```
+/// use unisono_train::{Wire, Wires};
+///
+/// assert_eq!("bf16".parse(), Ok(Wires::One(Wire::Bf16)));
+/// assert_eq!("auto:f32,bf16".parse(), Ok(Wires::Auto(vec![Wire::F32, Wire::Bf16])));
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wires {
+    /// This one.
+    One(Wire),
+    /// One of these, at least one.
+    Auto(Vec<Wire>),
+}
+
+/// The text names no wire formats.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownWires {
+    /// One of the names is none.
+    #[error(transparent)]
+    Unknown(#[from] UnknownWire),
+    /// How fast it is cannot be predicted.
+    #[error(
+        "how much {0} sends depends on the gradients, so auto cannot predict it: remove it from the list"
+    )]
+    Unpredictable(String),
+}
+
+impl FromStr for Wires {
+    type Err = UnknownWires;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWires> {
+        let Some(names) = text.strip_prefix("auto:") else { return Ok(Self::One(text.parse()?)) };
+        let wire = |name: &str| match name.parse()? {
+            Wire::Compressed(Compression::Threshold { .. }) => {
+                Err(UnknownWires::Unpredictable(name.to_owned()))
+            }
+            wire => Ok(wire),
+        };
+        names.split(',').map(wire).collect::<Result<_, _>>().map(Self::Auto)
+    }
+}
+
+impl fmt::Display for Wires {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(wire) => wire.fmt(f),
+            Self::Auto(wires) => {
+                let names: Vec<_> = wires.iter().map(Wire::to_string).collect();
+                f.pad(&format!("auto:{}", names.join(",")))
+            }
+        }
+    }
+}
+
+/// The wire format of a run, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WireChoice {
+    /// The format.
+    pub wire: Wire,
+    /// The reason, as text; none if it was asked for.
+    pub why: Option<String>,
+}
+
+impl WireChoice {
+    /// The fastest of these for the gradients of these parameters, by the cost model: the time of their communication, hidden or not. All
+    /// ranks call it, with the same arguments, and get rank 0's choice.
+    ///
+    /// # Errors
+    /// None is given, how fast one of them is cannot be predicted, or communication failed.
+    pub fn among(
+        comm: &mut Communicator,
+        wires: &[Wire],
+        parameters: &[Parameter],
+    ) -> Result<Self, TrainError> {
+        let topology = comm.topology().clone();
+        if topology.nodes() == 1 {
+            return Ok(Self { wire: Wire::F32, why: Some("all ranks share a node".to_owned()) });
+        }
+        let trained = parameters.iter().filter(|parameter| parameter.is_trained);
+        let shapes: Vec<_> = trained.map(|parameter| &parameter.shape[..]).collect();
+        let mut prices = Prices::of(comm);
+        let price = |&wire: &Wire| {
+            let time_us = prices.all_reduce_us(&topology, format(wire), &shapes);
+            Ok((wire, time_us.map_err(TrainError::Setting)?))
+        };
+        let mut priced = wires.iter().map(price).collect::<Result<Vec<_>, TrainError>>()?;
+        let least = priced.iter().enumerate().min_by(|(_, one), (_, other)| one.1.total_cmp(&other.1));
+        let none = || TrainError::Setting("no wire format is given to choose from".to_owned());
+        let mut chosen = [least.map(|(place, _)| place as u64).ok_or_else(none)?];
+        comm.broadcast(&mut chosen, 0)?;
+        let (wire, time_us) = priced.remove(chosen[0] as usize);
+        let others: Vec<_> =
+            priced.iter().map(|(wire, time_us)| format!("{wire} {:.1} ms", time_us / 1e3)).collect();
+        let against =
+            if others.is_empty() { String::new() } else { format!(", against {}", others.join(", ")) };
+        let why = format!("predicted to travel for {:.1} ms a step{against}", time_us / 1e3);
+        Ok(Self { wire, why: Some(why) })
+    }
+}
+
+fn format(wire: Wire) -> Format {
+    match wire {
+        Wire::F32 => Format::F32,
+        Wire::Bf16 | Wire::F16 => Format::Half,
+        Wire::Compressed(compression) => Format::Compressed(compression),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono::{Topology, Unisono};
+
+    use super::*;
+
+    fn chosen(nodes: &[usize], wires: &str, shape: [usize; 2]) -> WireChoice {
+        let Wires::Auto(wires) = wires.parse().unwrap() else { panic!("{wires} names several") };
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+        let choices = world.on_threads(nodes.iter().sum(), |mut comm| {
+            WireChoice::among(&mut comm, &wires, &[Parameter::new("weight", shape)]).unwrap()
+        });
+        let choices = choices.unwrap();
+        assert!(choices.windows(2).all(|pair| pair[0] == pair[1]), "{choices:?}");
+        choices.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn the_fastest_is_chosen_and_says_why() {
+        let int8 = Wire::Compressed(Compression::Int8);
+        let large = chosen(&[1, 1], "auto:f32,bf16,int8", [1024, 1024]);
+        assert_eq!(large.wire, int8);
+        let why = large.why.unwrap();
+        assert!(why.contains(" ms a step, against f32 ") && why.contains(", bf16 "), "{why}");
+        // Of so few, every message costs the same, and int8 has two.
+        assert_eq!(chosen(&[1, 1], "auto:f32,int8", [2, 2]).wire, Wire::F32);
+        assert_eq!(chosen(&[2], "auto:bf16,int8", [1024, 1024]).wire, Wire::F32);
+        assert_eq!(chosen(&[2, 1], "auto:int8", [1024, 1024]).wire, int8);
+    }
+
+    #[test]
+    fn lists_are_read_as_they_are_written() {
+        for text in ["f32", "int8:stochastic", "auto:int8,bf16", "auto:powersgd:4,topk:0.01"] {
+            assert_eq!(text.parse::<Wires>().unwrap().to_string(), text);
+        }
+        for (text, said) in [
+            ("auto:", "no wire format is called \"\""),
+            ("auto:int8,f8", "\"f8\""),
+            ("auto:threshold:0.5", "depends on the gradients"),
+        ] {
+            let error = text.parse::<Wires>().unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}
