@@ -86,6 +86,14 @@ fn a_step_waits_for_the_bucket_that_is_full_last() {
     is_about(&rows[1]["hidden_percent"], 50.0);
     let in_turn = "--nodes 2 --ranks-per-node 1 --bucket-bytes 1M --overlap in-turn";
     is_about(&steps("1000x500\n500x1000\n", in_turn)[1]["step_ms"], 14.0);
+    // Four buckets, each of which takes half of a pass: the last overtakes, and the next forward pass goes on until it needs the others.
+    let four = "500x500\n500x500\n500x500\n500x500\n";
+    let of = |overlap| {
+        let more =
+            format!("--nodes 2 --ranks-per-node 1 --bucket-bytes 1M --forward-ms 8 --overlap {overlap}");
+        steps(four, &more)[1]["step_ms"].as_f64().unwrap()
+    };
+    assert!(of("across") < of("beside") && of("beside") < of("in-turn"));
 }
 
 #[test]

@@ -48,7 +48,7 @@ mod step;
 mod turns;
 
 use outline::{LIMITS, World};
-pub use step::{Bucket, Step};
+pub use step::{Bucket, Step, USUAL_BUCKET_BYTES, bucket_bytes};
 use turns::Acts;
 
 /// The prediction for a collective.

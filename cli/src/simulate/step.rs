@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use unisono::Topology;
-use unisono::compress::Prices;
+use unisono::compress::{Format as WireFormat, Prices};
 use unisono::size::bytes;
-use unisono_collectives::clock::{Bucket, Step};
+use unisono_collectives::clock::{self, Bucket, Step, USUAL_BUCKET_BYTES};
 
 use super::Cluster;
 use super::model::{Model, parameters};
@@ -36,10 +36,10 @@ pub(super) struct Args {
     /// int4:stochastic, onebit, topk:FRACTION or powersgd:RANK
     #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',', default_value = "f32")]
     wire: Vec<Wire>,
-    /// Size of a bucket of gradients; the suffixes K, M and G mean 2^10, 2^20 and 2^30. auto: the fastest of 1M to 64M
-    #[arg(long, value_name = "SIZE", default_value = "25M", value_parser = bucket_bytes)]
+    /// Size of a bucket of gradients; the suffixes K, M and G mean 2^10, 2^20 and 2^30. auto: as `train` chooses it
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = bucket_bytes)]
     bucket_bytes: BucketBytes,
-    /// All-reduces beside the backward pass or in turn with it [default: beside between nodes, in turn on one]
+    /// All-reduces beside the backward pass, also across the next forward pass, or in turn [default: beside between nodes, in turn on one]
     #[arg(long)]
     overlap: Option<Overlap>,
     #[command(flatten)]
@@ -72,6 +72,7 @@ enum BucketBytes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Overlap {
     Beside,
+    Across,
     InTurn,
 }
 
@@ -87,8 +88,6 @@ enum Format {
 
 /// The default of `train`.
 const FIRST_BUCKET_BYTES: usize = 1 << 20;
-/// What `auto` tries.
-const BUCKET_BYTES: [usize; 7] = [1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20];
 /// SGD with momentum reads three arrays, and writes two.
 const UPDATE_BYTES: f64 = 20.0;
 const UPDATE_GB_PER_S: f64 = 30.0;
@@ -140,7 +139,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // One rank sends nothing.
         let wires = if topology.ranks() == 1 { &[Wire::F32][..] } else { &args.wire[..] };
         for &wire in wires {
-            rows.push(args.fastest(&model, &topology, wire, &mut prices).map_err(Failure::BadInput)?);
+            rows.push(args.row(&model, &topology, wire, &mut prices).map_err(Failure::BadInput)?);
         }
     }
     match args.format {
@@ -175,21 +174,27 @@ impl ModelArgs {
 }
 
 impl Args {
-    fn fastest(
-        &self,
-        model: &Model,
-        topology: &Topology,
-        wire: Wire,
-        prices: &mut Prices,
-    ) -> Result<Row, String> {
-        let candidates = match &self.bucket_bytes {
-            BucketBytes::Auto => &BUCKET_BYTES[..],
-            BucketBytes::Most(most) => std::slice::from_ref(most),
+    fn overlap(&self, topology: &Topology) -> Overlap {
+        let by_default = if topology.nodes() > 1 { Overlap::Beside } else { Overlap::InTurn };
+        self.overlap.unwrap_or(by_default)
+    }
+
+    /// The size of buckets; `auto` is the trainer's.
+    fn most(&self, topology: &Topology, wire: Wire, prices: &mut Prices) -> usize {
+        let element_bytes = match (self.bucket_bytes, wire) {
+            (BucketBytes::Most(most), _) => return most,
+            _ if topology.nodes() == 1 || self.overlap(topology) == Overlap::InTurn => {
+                return USUAL_BUCKET_BYTES;
+            }
+            (_, Wire::F32) => 4,
+            (_, Wire::Half(_)) => 2,
+            (_, Wire::Compressed(_)) => return USUAL_BUCKET_BYTES,
         };
-        let rows = candidates.iter().map(|&most| self.row(model, topology, wire, most, prices));
-        let rows = rows.collect::<Result<Vec<_>, _>>()?;
-        let fastest = rows.into_iter().min_by(|one, other| one.step_ms.total_cmp(&other.step_ms));
-        Ok(fastest.expect("there is a candidate"))
+        // Without the time that encoding takes, which is the same for every byte.
+        let all_reduce_us = |bytes: usize| {
+            prices.all_reduce_us(topology, WireFormat::F32, &[&[bytes / 4 * element_bytes / 4]]).ok()
+        };
+        clock::bucket_bytes(all_reduce_us).unwrap_or(USUAL_BUCKET_BYTES)
     }
 
     fn row(
@@ -197,9 +202,9 @@ impl Args {
         model: &Model,
         topology: &Topology,
         wire: Wire,
-        bucket_bytes: usize,
         prices: &mut Prices,
     ) -> Result<Row, String> {
+        let bucket_bytes = self.most(topology, wire, prices);
         let parameters = model.parameters() as f64;
         let compute_ms = self.forward_ms + self.backward_ms;
         let (mut put, mut buckets) = (0, Vec::new());
@@ -213,9 +218,9 @@ impl Args {
             };
             buckets.push(Bucket { full_us: 1e3 * full_ms, all_reduce_us });
         }
-        let by_default = if topology.nodes() > 1 { Overlap::Beside } else { Overlap::InTurn };
-        let Step { hidden_us, exposed_us } = match self.overlap.unwrap_or(by_default) {
+        let Step { hidden_us, exposed_us } = match self.overlap(topology) {
             Overlap::Beside => Step::beside(&buckets, 1e3 * compute_ms),
+            Overlap::Across => Step::across(&buckets, 1e3 * compute_ms, 1e3 * self.forward_ms),
             Overlap::InTurn => Step::in_turn(&buckets),
         };
         let update_ms = self.update_ms.unwrap_or(parameters * UPDATE_BYTES / (UPDATE_GB_PER_S * 1e6));

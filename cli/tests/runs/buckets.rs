@@ -33,6 +33,23 @@ fn bench_step_takes_and_says_it() {
 }
 
 #[test]
+fn simulated_buckets_are_those_of_the_trainer() {
+    let cluster = ["--nodes", "2", "--ranks-per-node", "1", "--wire", "f32,bf16,int8", "--format", "json"];
+    let model = ["simulate", "step", "--model", "mlp:8", "--backward-ms", "1"];
+    let simulated = unisono(&[&model[..], &cluster].concat()).expect_success().stdout;
+    let rows = simulated.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let between: Vec<_> = rows.filter(|row| row["ranks"] == 2).collect();
+    assert_eq!(between.len(), 3, "{simulated}");
+    for row in between {
+        let wire = row["wire"].as_str().unwrap();
+        let step = ["bench-step", "--hidden", "8", "--batch-size", "4", "--steps", "1", "--format", "json"];
+        let measured: Value =
+            serde_json::from_str(on_nodes("1,1", &[&step[..], &["--wire", wire]].concat()).trim()).unwrap();
+        assert_eq!(row["bucket_bytes"], measured["bucket_bytes"], "{wire}");
+    }
+}
+
+#[test]
 fn what_is_no_size_is_refused() {
     refused(&["train", "--bucket-bytes", "0"], &["the bytes of a bucket is 0: it must be at least 1"]);
     refused(&["bench-step", "--bucket-bytes", "0"], &["the bytes of a bucket must be at least 1"]);

@@ -8,6 +8,7 @@ use std::fmt;
 use super::Wire;
 use super::settings::{BucketBytes, BucketSettings};
 use unisono::{Call, Choice, Communicator, DType, ReduceOp, Why, size};
+use unisono_collectives::clock::{USUAL_BUCKET_BYTES, bucket_bytes};
 
 /// A size of buckets, and why it was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,13 +24,6 @@ impl fmt::Display for BucketSize {
         write!(f, "{}: {}", size::text(self.bytes), self.why)
     }
 }
-
-/// Where large buckets delay nothing; as in PyTorch.
-const USUAL: usize = 25 << 20;
-/// An array so large that its latency does not count.
-const VERY_LARGE: usize = 64 << 20;
-/// How much more a byte may cost than in a very large bucket.
-const DEARER: f64 = 1.05;
 
 impl BucketSize {
     /// The size of these settings. All ranks call it, and get the same.
@@ -59,29 +53,25 @@ impl BucketSize {
     }
 
     fn usual(why: &'static str) -> Self {
-        Self { bytes: USUAL, why }
+        Self { bytes: USUAL_BUCKET_BYTES, why }
     }
 
-    /// The smallest power of two that costs little more a byte than a very large bucket.
     fn priced(comm: &mut Communicator, dtype: DType) -> Self {
-        let Some(least) = price(comm, dtype, VERY_LARGE) else {
-            return Self::usual("the world is too large to be priced");
-        };
-        let sizes = (16..).map(|bits| 1 << bits).take_while(|&bytes| bytes < USUAL);
-        let mut cheap =
-            sizes.filter(|&bytes| price(comm, dtype, bytes).is_some_and(|price| price <= DEARER * least));
-        match cheap.next() {
+        match bucket_bytes(|bytes| all_reduce_us(comm, dtype, bytes)) {
             Some(bytes) => Self { bytes, why: "predicted to cost at most 5 % more a byte than 64M" },
+            None if all_reduce_us(comm, dtype, USUAL_BUCKET_BYTES).is_none() => {
+                Self::usual("the world is too large to be priced")
+            }
             None => Self::usual("smaller ones are predicted to cost over 5 % more a byte than 64M"),
         }
     }
 }
 
-/// The time that a byte of gradients takes in an all-reduce of so many by the fastest algorithm, in microseconds.
-fn price(comm: &mut Communicator, dtype: DType, bytes: usize) -> Option<f64> {
+/// The time of an all-reduce of so many bytes of `f32` gradients by the fastest algorithm, in microseconds.
+fn all_reduce_us(comm: &mut Communicator, dtype: DType, bytes: usize) -> Option<f64> {
     let all_reduce = Call::all_reduce(dtype, ReduceOp::Sum, bytes / size_of::<f32>());
     match comm.call().algorithm(Choice::Auto).selection(&all_reduce).why {
-        Why::Predicted { time_us, .. } => Some(time_us / bytes as f64),
+        Why::Predicted { time_us, .. } => Some(time_us),
         _ => None,
     }
 }
@@ -127,7 +117,7 @@ mod tests {
             (&[1, 1], compressed, "compressed"),
         ] {
             let size = size(nodes, &settings);
-            assert!(size.bytes == USUAL && size.why.contains(why), "{size}");
+            assert!(size.bytes == USUAL_BUCKET_BYTES && size.why.contains(why), "{size}");
         }
         let fixed = BucketSettings { bucket_bytes: BucketBytes::Fixed(77), ..auto() };
         assert_eq!(size(&[1, 1], &fixed).to_string(), "77: it was asked for");
