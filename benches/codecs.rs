@@ -95,17 +95,18 @@ fn largest(criterion: &mut Criterion) {
         let gradients = gradients(size_bytes / size_of::<f32>());
         let mut values = gradients.clone();
         let mut pairs = Vec::new();
-        group.bench_function("sparse/encode 1 %", |bencher| {
+        let mut residual = vec![0.0; gradients.len()];
+        group.bench_function("sparse/add, encode 1 %", |bencher| {
             encode(bencher, &gradients, &mut values, |values| {
-                sparse::encode(values, gradients.len() / 100, &mut pairs)
+                sparse::encode(&mut residual, values, gradients.len() / 100, &mut pairs)
             });
         });
         // About as many of them.
         let least = 2e-3;
-        group.bench_function("sparse/count and encode from a threshold", |bencher| {
+        group.bench_function("sparse/add, count and encode from a threshold", |bencher| {
             encode(bencher, &gradients, &mut values, |values| {
-                std::hint::black_box(sparse::count_from(values, least));
-                sparse::encode_from(values, least, &mut pairs);
+                std::hint::black_box(sparse::count_from(&mut residual, values, least));
+                sparse::encode_from(&mut residual, least, &mut pairs);
                 Ok(())
             });
         });

@@ -240,8 +240,8 @@ fn canonical(values: &mut [f32]) -> bool {
     all_finite
 }
 
-/// Sums the pairs of all leaders, of which each has so many, by an all-gather in the room of the largest number of them. Returns
-/// whether all of them are finite.
+/// Adds the pairs of all leaders, of which each has so many, to the values, by an all-gather in the room of the largest number of them.
+/// Returns whether all of them are finite.
 pub(super) fn all_gather(
     leaders: &mut Communicator,
     own: &[Pair],
@@ -249,7 +249,6 @@ pub(super) fn all_gather(
     all: &mut Vec<u64>,
     values: &mut [f32],
 ) -> Result<bool> {
-    values.fill(0.0);
     let room = counts.iter().max().map_or(0, |&largest| largest as usize);
     if room == 0 {
         return Ok(true);
@@ -267,9 +266,8 @@ pub(super) fn all_gather(
     Ok(all_finite)
 }
 
-/// Sums the pairs of all leaders as arrays of all elements. Returns whether all of them are finite.
+/// Adds the pairs of each leader to its values, and sums those of all leaders. Returns whether all of them are finite.
 pub(super) fn dense(leaders: &mut Communicator, own: &[Pair], values: &mut [f32]) -> Result<bool> {
-    values.fill(0.0);
     decode_add(values, own);
     leaders.all_reduce(values, ReduceOp::Sum)?;
     Ok(canonical(values))

@@ -32,21 +32,20 @@ impl Encoder for Threshold {
         residual: &mut [f32],
     ) -> Result<bool> {
         let (own, ranks) = (leaders.rank(), leaders.ranks());
-        values.iter_mut().zip(&*residual).for_each(|(value, residual)| *value += residual);
         let mut counts = vec![0; ranks];
-        counts[own] = count_from(values, self.least) as u64;
+        counts[own] = count_from(residual, values, self.least) as u64;
         leaders.all_gather(&mut counts)?;
         let most = counts.iter().max().map_or(0, |&largest| largest as usize);
         let total = counts.iter().sum::<u64>() as usize;
         let way = Load { elements: values.len(), leaders: ranks, most, total }.way();
         if way == Way::Dense {
             // Nothing need be left out.
+            values.copy_from_slice(residual);
             residual.fill(0.0);
             leaders.all_reduce(values, ReduceOp::Sum)?;
             return Ok(values.iter().all(|value| value.is_finite()));
         }
-        encode_from(values, self.least, &mut self.own);
-        residual.copy_from_slice(values);
+        encode_from(residual, self.least, &mut self.own);
         if way == Way::Doubling {
             return self.doubling.sum(leaders, &self.own, values);
         }

@@ -39,10 +39,8 @@ impl Encoder for TopK {
         residual: &mut [f32],
     ) -> Result<bool> {
         let load = load(self.fraction, values.len(), leaders.ranks());
-        values.iter_mut().zip(&*residual).for_each(|(value, residual)| *value += residual);
-        let failed = encode(values, load.most, &mut self.own).err();
+        let failed = encode(residual, values, load.most, &mut self.own).err();
         let not_a_number = |index| Pair { index: index as u32, value: f32::NAN };
-        residual.copy_from_slice(values);
         match load.way() {
             Way::AllGather => {
                 if let Some(index) = failed {

@@ -4,12 +4,15 @@
 //! by the bits that follow, and so on. Three rounds give it exactly, whatever the distribution. After the first, there are
 //! most often few candidates besides those that are chosen: they are taken from the array, and what is not chosen is put back.
 
+mod counts;
+
 use std::cmp::Ordering;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::lanes::Lanes;
 use super::level::{Level, Pass};
+use counts::{Bits, Counts, Threshold};
 
 /// An element of an array.
 #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
@@ -21,30 +24,42 @@ pub struct Pair {
     pub value: f32,
 }
 
-/// Moves the `most` largest magnitudes from `values` to `pairs`, which is cleared first: all values if there are fewer.
+/// Adds the values to the residual, and moves the `most` largest magnitudes of the sums to `pairs`, which is cleared first: all of them
+/// if there are fewer. The values become 0.
 ///
-/// The pairs are in ascending order of indices. Of equal magnitudes, those with lower indices are chosen. In `values`, 0
+/// The pairs are in ascending order of indices. Of equal magnitudes, those with lower indices are chosen. In the residual, 0
 /// takes their places; the others stay.
 ///
 /// # Errors
-/// The index of the first value that is NaN or infinite. `values` is unchanged, and there are no pairs.
+/// The index of the first sum that is NaN or infinite. The residual has all sums, and there are no pairs.
 ///
 /// # Panics
-/// If there are more than `u32::MAX` values.
-pub fn encode(values: &mut [f32], most: usize, pairs: &mut Vec<Pair>) -> Result<(), usize> {
-    encode_at(Level::best(), values, most, pairs)
+/// If there are more than `u32::MAX` values, or not as many as the residual has.
+pub fn encode(
+    residual: &mut [f32],
+    values: &mut [f32],
+    most: usize,
+    pairs: &mut Vec<Pair>,
+) -> Result<(), usize> {
+    encode_at(Level::best(), residual, values, most, pairs)
 }
 
-fn encode_at(level: Level, values: &mut [f32], most: usize, pairs: &mut Vec<Pair>) -> Result<(), usize> {
-    assert_indices(values);
+fn encode_at(
+    level: Level,
+    residual: &mut [f32],
+    values: &mut [f32],
+    most: usize,
+    pairs: &mut Vec<Pair>,
+) -> Result<(), usize> {
+    assert_indices(residual);
     pairs.clear();
     let mut counts = Counts::new();
-    level.compiled::<CountAll>()(cast_slice_mut(values), &mut counts);
-    if counts.from((INFINITY >> UPPER) as usize) > 0 {
-        let index = values.iter().position(|value| !value.is_finite());
+    level.compiled::<AddAndCountAll>()(cast_slice_mut(residual), (values, &mut counts));
+    if counts.any_not_finite() {
+        let index = residual.iter().position(|sum| !sum.is_finite());
         return Err(index.expect("one of them was counted"));
     }
-    let most = most.min(values.len());
+    let most = most.min(residual.len());
     if most == 0 {
         return Ok(());
     }
@@ -53,36 +68,40 @@ fn encode_at(level: Level, values: &mut [f32], most: usize, pairs: &mut Vec<Pair
     if candidates <= 2 * most + GROUP {
         // The candidates are few: with them aside, the array is not read again.
         pairs.reserve(candidates);
-        let all = Threshold { least: bin << UPPER, equal: usize::MAX };
-        level.compiled::<Take>()(cast_slice_mut(values), (all, pairs));
+        let all = Threshold::all_from_bin(bin);
+        level.compiled::<Take>()(cast_slice_mut(residual), (all, pairs));
         let mut threshold = counts.threshold(bin, place, |counts, bits, prefix| {
             pairs.iter().for_each(|pair| counts.add(pair.index as usize, pair.value, bits, prefix));
         });
         pairs.retain(|&Pair { index, value }| {
             let takes = threshold.takes(value);
             if !takes {
-                values[index as usize] = value;
+                residual[index as usize] = value;
             }
             takes
         });
     } else {
         let threshold = counts.threshold(bin, place, |counts, bits, prefix| {
-            level.compiled::<CountBin>()(cast_slice_mut(values), (bits, prefix, counts));
+            level.compiled::<CountBin>()(cast_slice_mut(residual), (bits, prefix, counts));
         });
         pairs.reserve(most);
-        level.compiled::<Take>()(cast_slice_mut(values), (threshold, pairs));
+        level.compiled::<Take>()(cast_slice_mut(residual), (threshold, pairs));
     }
     Ok(())
 }
 
-/// How many magnitudes are at least this one; infinity and NaN are.
-pub fn count_from(values: &mut [f32], least: f32) -> usize {
-    count_from_at(Level::best(), values, least)
+/// Adds the values to the residual, and returns how many magnitudes of the sums are at least this one; infinity and NaN are. The
+/// values become 0.
+///
+/// # Panics
+/// If there are not as many values as the residual has.
+pub fn count_from(residual: &mut [f32], values: &mut [f32], least: f32) -> usize {
+    count_from_at(Level::best(), residual, values, least)
 }
 
-fn count_from_at(level: Level, values: &mut [f32], least: f32) -> usize {
+fn count_from_at(level: Level, residual: &mut [f32], values: &mut [f32], least: f32) -> usize {
     let mut count = 0;
-    level.compiled::<CountFrom>()(cast_slice_mut(values), (magnitude(least), &mut count));
+    level.compiled::<AddAndCountFrom>()(cast_slice_mut(residual), (values, magnitude(least), &mut count));
     count
 }
 
@@ -99,7 +118,7 @@ pub fn encode_from(values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
 fn encode_from_at(level: Level, values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
     assert_indices(values);
     pairs.clear();
-    let all = Threshold { least: magnitude(least), equal: usize::MAX };
+    let all = Threshold::all_from(magnitude(least));
     level.compiled::<Take>()(cast_slice_mut(values), (all, pairs));
 }
 
@@ -150,31 +169,6 @@ pub fn merge(first: &[Pair], second: &[Pair], sum: &mut Vec<Pair>) {
 /// The bits of a magnitude. As integers they are ordered as the magnitudes are, and those of infinity and NaN are larger.
 const MAGNITUDE: u32 = u32::MAX >> 1;
 
-const INFINITY: u32 = f32::INFINITY.to_bits();
-
-/// The bits below those that are counted first: what is counted is the exponent and three bits of the fraction.
-const UPPER: u32 = 20;
-
-const BINS: usize = 1 << (u32::BITS - 1 - UPPER);
-
-/// Bits of a magnitude: where they begin, and how many they are.
-#[derive(Debug, Clone, Copy)]
-struct Bits {
-    from: u32,
-    count: u32,
-}
-
-impl Bits {
-    /// Whether the bits above these are the prefix.
-    #[inline(always)]
-    fn follow(self, prefix: u32, value: f32) -> bool {
-        magnitude(value) >> (self.from + self.count) == prefix
-    }
-}
-
-const MIDDLE: Bits = Bits { from: 10, count: 10 };
-const LOWER: Bits = Bits { from: 0, count: 10 };
-
 #[inline(always)]
 fn magnitude(value: f32) -> u32 {
     value.to_bits() & MAGNITUDE
@@ -204,87 +198,32 @@ fn for_each_bit(mut bits: u32, mut function: impl FnMut(usize)) {
     }
 }
 
-/// So many neighbours are counted in different tables: an increment need not wait for the one before.
-const TABLES: usize = 4;
+/// So many sums are added before they are looked at: they stay in the core's cache in between.
+const BLOCK: usize = 1024;
 
-/// How many magnitudes there are in each bin.
-struct Counts([[u32; BINS]; TABLES]);
-
-impl Counts {
-    fn new() -> Self {
-        Self([[0; BINS]; TABLES])
-    }
-
-    fn clear(&mut self) {
-        *self = Self::new();
-    }
-
-    fn of(&self, bin: usize) -> usize {
-        self.0.iter().map(|table| table[bin] as usize).sum()
-    }
-
-    /// How many are in this bin and in those above it.
-    fn from(&self, bin: usize) -> usize {
-        (bin..BINS).map(|bin| self.of(bin)).sum()
-    }
-
-    /// Counts a magnitude by these bits, if the bits above them are the prefix.
-    #[inline(always)]
-    fn add(&mut self, index: usize, value: f32, bits: Bits, prefix: u32) {
-        if bits.follow(prefix, value) {
-            let bin = magnitude(value) >> bits.from & ((1 << bits.count) - 1);
-            self.0[index % TABLES][bin as usize % BINS] += 1;
+/// Adds values to sums, leaves zeros, and passes on the sums in blocks.
+#[inline(always)]
+fn add(sums: &mut [u8], values: &mut [f32], mut look: impl FnMut(&[f32])) {
+    let sums: &mut [f32] = cast_slice_mut(sums);
+    assert_eq!(sums.len(), values.len(), "a residual for each value");
+    for (sums, values) in sums.chunks_mut(BLOCK).zip(values.chunks_mut(BLOCK)) {
+        for (sum, value) in sums.iter_mut().zip(&*values) {
+            *sum += value;
         }
-    }
-
-    /// The magnitude that is in this place of the bin of upper bits. `count` adds the magnitudes by the bits that it is given.
-    fn threshold(
-        &mut self,
-        bin: u32,
-        place: usize,
-        mut count: impl FnMut(&mut Self, Bits, u32),
-    ) -> Threshold {
-        let (mut least, mut equal) = (bin, place);
-        for bits in [MIDDLE, LOWER] {
-            self.clear();
-            count(self, bits, least);
-            let (bin, place) = self.bin_of(equal);
-            (least, equal) = (least << bits.count | bin, place);
-        }
-        Threshold { least, equal }
-    }
-
-    /// The bin of the magnitude that is in this place, counted from 1 at the largest; and its place within the bin.
-    fn bin_of(&self, mut place: usize) -> (u32, usize) {
-        for bin in (0..BINS).rev() {
-            let count = self.of(bin);
-            if place <= count {
-                return (bin as u32, place);
-            }
-            place -= count;
-        }
-        unreachable!("as many were counted");
+        values.fill(0.0);
+        look(sums);
     }
 }
 
-/// Counts all magnitudes by their upper bits.
-struct CountAll;
+/// Adds, and counts all magnitudes by their upper bits.
+struct AddAndCountAll;
 
-impl Pass for CountAll {
-    type Beside<'a> = &'a mut Counts;
+impl Pass for AddAndCountAll {
+    type Beside<'a> = (&'a mut [f32], &'a mut Counts);
 
     #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], Counts(tables): &mut Counts) {
-        let values: &[f32] = cast_slice(values);
-        let (groups, rest) = values.as_chunks::<TABLES>();
-        for group in groups {
-            for (table, &value) in tables.iter_mut().zip(group) {
-                table[(magnitude(value) >> UPPER) as usize] += 1;
-            }
-        }
-        for &value in rest {
-            tables[0][(magnitude(value) >> UPPER) as usize] += 1;
-        }
+    fn run<L: Lanes>(_: L, sums: &mut [u8], (values, counts): (&mut [f32], &mut Counts)) {
+        add(sums, values, |sums| counts.add_all(sums));
     }
 }
 
@@ -309,38 +248,15 @@ impl Pass for CountBin {
     }
 }
 
-/// Counts the magnitudes that are at least this one.
-struct CountFrom;
+/// Adds, and counts the magnitudes that are at least this one.
+struct AddAndCountFrom;
 
-impl Pass for CountFrom {
-    type Beside<'a> = (u32, &'a mut usize);
+impl Pass for AddAndCountFrom {
+    type Beside<'a> = (&'a mut [f32], u32, &'a mut usize);
 
     #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], (least, count): (u32, &mut usize)) {
-        let values: &[f32] = cast_slice(values);
-        *count = values.iter().filter(|&&value| magnitude(value) >= least).count();
-    }
-}
-
-/// Which magnitudes are taken: all above `least`, and the first few that equal it.
-struct Threshold {
-    least: u32,
-    /// How many, at least one.
-    equal: usize,
-}
-
-impl Threshold {
-    /// Whether the next value is taken.
-    #[inline(always)]
-    fn takes(&mut self, value: f32) -> bool {
-        if magnitude(value) == self.least {
-            self.equal -= 1;
-            if self.equal == 0 {
-                *self = Self { least: self.least + 1, equal: usize::MAX };
-            }
-            return true;
-        }
-        magnitude(value) > self.least
+    fn run<L: Lanes>(_: L, sums: &mut [u8], (values, least, count): (&mut [f32], u32, &mut usize)) {
+        add(sums, values, |sums| *count += sums.iter().filter(|&&sum| magnitude(sum) >= least).count());
     }
 }
 

@@ -21,18 +21,23 @@ fn bits(values: &[f32]) -> &[u32] {
     cast_slice(values)
 }
 
+/// What changes no bits of any value if it is added.
+const NOTHING: f32 = -0.0;
+
 fn check(values: &[f32], most: usize) {
     let (expected_left, expected) = plainly(values, most);
     for level in Level::available() {
         let mut left = values.to_vec();
         let mut pairs = vec![Pair { index: 7, value: 7.0 }];
-        encode_at(level, &mut left, most, &mut pairs).unwrap();
+        let mut added = vec![NOTHING; values.len()];
+        encode_at(level, &mut left, &mut added, most, &mut pairs).unwrap();
         let case = format!("{most} of {} at {level:?}", values.len());
         assert_eq!(pairs.len(), most.min(values.len()), "{case}");
         assert_eq!(cast_slice::<_, u32>(&pairs), cast_slice::<_, u32>(&expected), "{case}");
         assert_eq!(bits(&left), bits(&expected_left), "{case}");
         decode_add(&mut left, &pairs);
         assert_eq!(left, values, "{case}: nothing is lost");
+        assert!(added.iter().all(|value| value.to_bits() == 0), "{case}");
     }
 }
 
@@ -83,12 +88,13 @@ fn zeros_are_taken_if_there_is_nothing_else() {
 
 #[test]
 fn a_few_values() {
-    let mut values = [1.0, -3.0, 2.0, 3.0, -2.0];
+    let mut values = [1.0, -3.0, 2.0, 1.0, -1.0];
+    let mut residual = [0.0, 0.0, 0.0, 2.0, -1.0];
     let mut pairs = Vec::new();
-    encode(&mut values, 3, &mut pairs).unwrap();
+    encode(&mut residual, &mut values, 3, &mut pairs).unwrap();
     let expected = [(1, -3.0), (2, 2.0), (3, 3.0)].map(|(index, value)| Pair { index, value });
     assert_eq!(pairs, expected);
-    assert_eq!(values, [1.0, 0.0, 0.0, 0.0, -2.0]);
+    assert_eq!((residual, values), ([1.0, 0.0, 0.0, 0.0, -2.0], [0.0; 5]));
 }
 
 #[test]
@@ -99,11 +105,10 @@ fn the_first_value_that_is_not_finite_is_reported() {
                 for (index, most) in [0, count / 2, count - 1].into_iter().zip([0, 1, count]) {
                     let mut values = vec![1.0; count];
                     (values[index], values[count - 1]) = (bad, bad);
-                    let before = values.clone();
                     let mut pairs = vec![Pair { index: 7, value: 7.0 }];
-                    assert_eq!(encode_at(level, &mut values, most, &mut pairs), Err(index));
-                    assert_eq!(bits(&values), bits(&before));
-                    assert!(pairs.is_empty());
+                    let mut residual = vec![1.0; count];
+                    assert_eq!(encode_at(level, &mut residual, &mut values, most, &mut pairs), Err(index));
+                    assert!(pairs.is_empty() && !residual[index].is_finite());
                 }
             }
         }
@@ -122,14 +127,16 @@ fn those_from_a_threshold_on_are_taken() {
             encode_from_at(level, &mut left, least, &mut pairs);
             let expected = values.iter().filter(|value| value.abs() >= least);
             assert!(pairs.iter().map(|pair| &pair.value).eq(expected), "{least} of {count} at {level:?}");
-            assert_eq!(count_from_at(level, &mut values.clone(), least), pairs.len());
+            let (mut sums, mut added) = (vec![NOTHING; count], values.clone());
+            assert_eq!(count_from_at(level, &mut sums, &mut added, least), pairs.len());
+            assert_eq!((sums, added), (values.clone(), vec![0.0; count]));
             assert!(left.iter().all(|value| value.abs() < least));
             decode_add(&mut left, &pairs);
             assert_eq!(left, values, "nothing is lost");
         }
     }
     let mut bad = [f32::NAN, 1.0, f32::NEG_INFINITY];
-    assert_eq!(count_from(&mut bad, f32::MAX), 2);
+    assert_eq!(count_from(&mut [0.0; 3], &mut bad, f32::MAX), 2);
 }
 
 #[test]
