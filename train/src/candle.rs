@@ -16,11 +16,13 @@ mod loss;
 mod parameters;
 #[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
+mod stage;
 
 pub use fused::{Function, apply};
 pub use linear::Linear;
 pub use loss::cross_entropy;
 pub use parameters::Parameters;
+pub use stage::{Cut, StageNetwork};
 
 /// The result of a forward pass over a batch.
 #[derive(Debug)]
@@ -67,8 +69,7 @@ pub struct Loss {
 /// assert!(losses[0] == losses[1] && losses[0] < 1.2);
 /// ```
 pub struct Network<B, F> {
-    described: Vec<Parameter>,
-    tensors: Vec<Tensor>,
+    arrays: Arrays,
     /// The indices of parameters that no layer brings.
     without_layer: Vec<usize>,
     loss: F,
@@ -77,7 +78,7 @@ pub struct Network<B, F> {
 
 impl<B, F> fmt::Debug for Network<B, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Network").field("parameters", &self.described).finish_non_exhaustive()
+        f.debug_struct("Network").field("parameters", &self.arrays.described).finish_non_exhaustive()
     }
 }
 
@@ -86,8 +87,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
     pub fn new(parameters: &Parameters, loss: F) -> Self {
         let all = parameters.all();
         let without_layer = (0..all.len()).filter(|&index| !all[index].is_of_layer).collect();
-        let (described, tensors) = all.into_iter().map(|array| (array.parameter, array.tensor)).unzip();
-        Self { described, tensors, without_layer, loss, batch: std::marker::PhantomData }
+        Self { arrays: Arrays::of(parameters), without_layer, loss, batch: std::marker::PhantomData }
     }
 
     /// Brings the values of these parameters.
@@ -97,7 +97,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
         indices: impl IntoIterator<Item = usize>,
     ) -> candle_core::Result<()> {
         let mut indices = indices.into_iter().filter(|_| self.brings_values());
-        indices.try_for_each(|index| parameters::bring_from(gradients, index, &self.tensors[index]))
+        indices.try_for_each(|index| parameters::bring_from(gradients, index, &self.arrays.tensors[index]))
     }
 }
 
@@ -105,14 +105,14 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     type Batch = B;
 
     fn parameters(&self) -> &[Parameter] {
-        &self.described
+        &self.arrays.described
     }
 
     fn pass(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         self.bring(gradients, self.without_layer.iter().copied())?;
         let Loss { sum, tally } = parameters::brought_by(gradients, || (self.loss)(batch))?;
         // Those of layers that this batch did not reach.
-        self.bring(gradients, 0..self.tensors.len())?;
+        self.bring(gradients, 0..self.arrays.tensors.len())?;
         gradients.weigh(tally);
         parameters::reporting_to(gradients, || sum.backward())?;
         Ok(())
@@ -123,6 +123,39 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.arrays.with_values(index, see)
+    }
+
+    fn brings_values(&self) -> bool {
+        self.arrays.tensors.iter().all(|tensor| tensor.device().is_cpu())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_device(&self) -> Option<&[Tensor]> {
+        self.arrays
+            .tensors
+            .first()
+            .filter(|tensor| tensor.device().is_cuda())
+            .map(|_| &self.arrays.tensors[..])
+    }
+}
+
+/// The parameters of a model, and their values.
+#[derive(Debug)]
+struct Arrays {
+    described: Vec<Parameter>,
+    tensors: Vec<Tensor>,
+}
+
+impl Arrays {
+    fn of(parameters: &Parameters) -> Self {
+        let all = parameters.all().into_iter();
+        let (described, tensors) = all.map(|array| (array.parameter, array.tensor)).unzip();
+        Self { described, tensors }
+    }
+
+    /// As [`Replica::with_values`].
+    fn with_values(&self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         let tensor = &self.tensors[index];
         if tensor.device().is_cpu() {
             return Ok(self::see(tensor, see)?);
@@ -130,15 +163,6 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         let mut values = tensor.flatten_all()?.to_vec1()?;
         see(&mut values);
         Ok(overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
-    }
-
-    fn brings_values(&self) -> bool {
-        self.tensors.iter().all(|tensor| tensor.device().is_cpu())
-    }
-
-    #[cfg(feature = "cuda")]
-    fn on_device(&self) -> Option<&[Tensor]> {
-        self.tensors.first().filter(|tensor| tensor.device().is_cuda()).map(|_| &self.tensors[..])
     }
 }
 

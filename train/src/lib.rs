@@ -5,6 +5,7 @@
 //! - [`Replica`]: a model on one rank, in any framework; the feature `candle` provides one.
 //! - [`Buckets`]: gradients, all-reduced in buckets during the backward pass.
 //! - [`Mirror`]: the data-parallel step. It reads from top to bottom.
+//! - [`pipeline`]: models cut into stages, each a replica for a mirror.
 //! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and logs.
 //!
 //! Tensor operations use `RAYON_NUM_THREADS` threads, or all cores if it is not set. Ranks on the same node must
@@ -28,6 +29,7 @@ pub mod model;
 #[cfg(feature = "candle")]
 mod needs;
 pub mod optimizer;
+pub mod pipeline;
 mod places;
 pub mod rate;
 mod replica;

@@ -1,0 +1,124 @@
+//! A candle model's layers as a stage of a pipeline.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use candle_core::{Device, Tensor, Var};
+
+use super::{Arrays, Loss, parameters};
+use crate::candle::Parameters;
+use crate::pipeline::{Activations, Stage, StageOutput};
+use crate::replica::{Gradients, Parameter, ReplicaError};
+
+/// The result of the layers of a stage.
+#[derive(Debug)]
+pub enum Cut {
+    /// What the next stage computes with.
+    Activations(Tensor),
+    /// The loss: the last stage's.
+    Loss(Loss),
+}
+
+/// Layers of a candle model as a [`Stage`], on the CPU: their parameters, and a closure that computes with the samples of a micro-batch and
+/// with what the stage before computed, which is none at the first. [`pipeline`](crate::pipeline) has an example.
+pub struct StageNetwork<B, F> {
+    arrays: Arrays,
+    forward: F,
+    /// What backward passes need, by the number of the micro-batch.
+    kept: HashMap<usize, Kept>,
+    batch: PhantomData<fn(&B)>,
+}
+
+struct Kept {
+    before: Option<Var>,
+    output: Cut,
+}
+
+impl<B, F> fmt::Debug for StageNetwork<B, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StageNetwork").field("parameters", &self.arrays.described).finish_non_exhaustive()
+    }
+}
+
+impl<B, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> StageNetwork<B, F> {
+    /// Layers that were built from these parameters, all of which must exist by now.
+    pub fn new(parameters: &Parameters, forward: F) -> Self {
+        Self { arrays: Arrays::of(parameters), forward, kept: HashMap::new(), batch: PhantomData }
+    }
+
+    fn compute(&self, batch: &B, before: Option<&Activations>) -> candle_core::Result<(Kept, StageOutput)> {
+        let before = before.map(|before| Var::from_tensor(&tensor(before)?)).transpose()?;
+        let output = (self.forward)(batch, before.as_deref())?;
+        let told = match &output {
+            Cut::Activations(activations) => StageOutput::Activations(activations_of(activations)?),
+            Cut::Loss(loss) => StageOutput::Loss(loss.tally),
+        };
+        Ok((Kept { before, output }, told))
+    }
+}
+
+impl<B: Send + 'static, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> Stage for StageNetwork<B, F> {
+    type Batch = B;
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.arrays.described
+    }
+
+    fn forward(
+        &mut self,
+        micro_batch: usize,
+        batch: &B,
+        before: Option<&Activations>,
+    ) -> Result<StageOutput, ReplicaError> {
+        let (kept, told) = self.compute(batch, before)?;
+        self.kept.insert(micro_batch, kept);
+        Ok(told)
+    }
+
+    fn backward(
+        &mut self,
+        micro_batch: usize,
+        gradient: Option<&Activations>,
+        gradients: &mut dyn Gradients,
+    ) -> Result<Option<Activations>, ReplicaError> {
+        let Some(Kept { before, output }) = self.kept.remove(&micro_batch) else {
+            return Err(format!("micro-batch {micro_batch} goes back before it went forward").into());
+        };
+        // The gradient of this sum is the given one.
+        let sum = match (output, gradient) {
+            (Cut::Loss(loss), None) => loss.sum,
+            (Cut::Activations(activations), Some(gradient)) => {
+                (activations * tensor(gradient)?)?.sum_all()?
+            }
+            (Cut::Loss(_), Some(_)) => return Err("a loss has no gradient from another stage".into()),
+            (Cut::Activations(_), None) => {
+                return Err("activations need a gradient from the next stage".into());
+            }
+        };
+        let found = parameters::reporting_to(gradients, || sum.backward())?;
+        let Some(before) = before else { return Ok(None) };
+        let gradient = match found.get(&before) {
+            Some(gradient) => activations_of(gradient)?,
+            // It does not depend on them.
+            None => activations_of(&before.zeros_like()?)?,
+        };
+        Ok(Some(gradient))
+    }
+
+    fn evaluate(&mut self, batch: &B, before: Option<&Activations>) -> Result<StageOutput, ReplicaError> {
+        Ok(self.compute(batch, before)?.1)
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.arrays.with_values(index, see)
+    }
+}
+
+fn tensor(activations: &Activations) -> candle_core::Result<Tensor> {
+    Tensor::from_slice(&activations.values, &activations.shape[..], &Device::Cpu)
+}
+
+fn activations_of(tensor: &Tensor) -> candle_core::Result<Activations> {
+    Ok(Activations { shape: tensor.dims().to_vec(), values: tensor.flatten_all()?.to_vec1()? })
+}
