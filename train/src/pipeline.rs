@@ -58,11 +58,13 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use crate::replica::{Gradients, Parameter, Replica, ReplicaError, Tally};
 
+mod feed;
 mod grid;
 mod links;
 mod stage;
 mod sums;
 
+pub use feed::MicroBatches;
 pub use grid::Grid;
 pub use stage::{Activations, Stage, StageOutput};
 

@@ -1,14 +1,19 @@
 //! Pipelines of stages against the same model on one rank.
 
-use candle_core::{Device, Result, Tensor};
+use std::sync::Arc;
+
+use candle_core::{D, DType, Device, Result, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use unisono::Communicator;
 use unisono_collectives::pipeline::PipelineSchedule;
+use unisono_data::{Depth, Options, Source, Threads};
 use unisono_train::candle::{Cut, Linear, Loss, Network, Parameters, StageNetwork, cross_entropy};
-use unisono_train::pipeline::{Grid, Pipeline};
+use unisono_train::pipeline::{Grid, MicroBatches, Pipeline};
+use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Replica, Share, Tally, TrainError,
+    BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Replica, RunSettings, Sampled, Share, Shares,
+    Summary, Tally, TrainError, Trainer, model,
 };
 
 const MICRO_BATCHES: usize = 8;
@@ -144,6 +149,47 @@ fn stages_may_be_interleaved() {
     check(2, 1, "interleaved:2");
     check(2, 2, "interleaved:2");
     check(1, 1, "interleaved:4");
+}
+
+#[test]
+fn a_trainer_runs_a_pipeline() {
+    let dataset = unisono_data::load(&Source::Digits, &Options { train_samples: 4000, ..Options::default() });
+    let dataset = Arc::new(dataset.unwrap());
+    let summaries = unisono::threads(4, |mut comm| -> std::result::Result<Summary, TrainError> {
+        let Grid { pipeline, mut replicas } = Grid::of(&mut comm, 2)?;
+        let is_last = pipeline.rank() == 1;
+        let parameters = Parameters::new(SEED);
+        let (name, inputs, outputs) = if is_last { ("output", 64, 10) } else { ("hidden", 28 * 28, 64) };
+        let layer = Linear::new(&parameters, name, inputs, outputs, 2.0)?;
+        let layer = if is_last { layer } else { layer.with_relu() };
+        let stage =
+            StageNetwork::new(&parameters, move |batch: &unisono_data::Batch, before: Option<&Tensor>| {
+                let x = layer
+                    .forward(&before.map_or_else(|| model::inputs(batch), |before| Ok(before.clone()))?)?;
+                if !is_last {
+                    return Ok(Cut::Activations(x));
+                }
+                let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
+                let right = x.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?.sum_all()?;
+                let mut loss = loss(&x, &targets)?;
+                loss.tally.correct = f64::from(right.to_scalar::<f32>()?);
+                Ok(Cut::Loss(loss))
+            });
+        let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage])?;
+        let (rank, ranks) = (replicas.rank(), replicas.ranks());
+        let shares = Shares { rank, ranks, global_batch: 64, micro_batch: 8, fixed_passes: None };
+        // The last step has fewer micro-batches.
+        assert_ne!(dataset.train.len() % shares.global_batch, 0);
+        let feed = Sampled::new(Arc::clone(&dataset), SEED, shares, Threads::Auto, Depth::Auto);
+        let rate = Rate::new(Schedule::Cosine, 0.05, 0.05, 2 * shares.steps(dataset.train.len()) as u64);
+        let settings = RunSettings::new(2, 64, OptimizerSettings::new(OptimizerKind::Sgd), rate);
+        Trainer::new(&mut replicas, pipeline, MicroBatches(feed), settings, None)?.run(|_| ())
+    });
+    let summaries: Vec<_> = summaries.into_iter().map(|summary| summary.unwrap().last).collect();
+    for last in &summaries {
+        assert!(last.test_accuracy > 0.7, "it learnt too little: {last:?}");
+        assert_eq!((last.loss, last.test_accuracy), (summaries[0].loss, summaries[0].test_accuracy));
+    }
 }
 
 #[test]

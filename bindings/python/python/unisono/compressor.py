@@ -15,7 +15,8 @@ class Compressor:
     """Sums arrays of one size and meaning, such as the gradients of some parameters, in fewer bytes between nodes.
 
     The format is "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK"; after "int8" or "int4",
-    ":stochastic" rounds at random. What a call does not send is kept, and added in the next one. All ranks end with the same bits. Where all ranks share a node, it is an all-reduce.
+    ":stochastic" rounds at random. What a call does not send is kept, and added in the next one. All ranks end with the same bits.
+    Where all ranks share a node, it is an all-reduce.
 
     An array holds float32 tensors of these shapes, one after the other. All ranks make the compressor with the same arguments, and
     call it alike.
