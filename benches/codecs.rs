@@ -96,11 +96,20 @@ fn largest(criterion: &mut Criterion) {
         let mut values = gradients.clone();
         let mut pairs = Vec::new();
         let mut residual = vec![0.0; gradients.len()];
-        group.bench_function("sparse/add, encode 1 %", |bencher| {
-            encode(bencher, &gradients, &mut values, |values| {
-                sparse::encode(&mut residual, values, gradients.len() / 100, &mut pairs)
+        for (name, is_like_the_last) in
+            [("sparse/add, encode 1 %", true), ("sparse/the same, of a first array", false)]
+        {
+            let mut largest = sparse::Largest::default();
+            group.bench_function(name, |bencher| {
+                encode(bencher, &gradients, &mut values, |values| {
+                    residual.fill(0.0);
+                    if !is_like_the_last {
+                        largest = sparse::Largest::default();
+                    }
+                    largest.encode(&mut residual, values, gradients.len() / 100, &mut pairs)
+                });
             });
-        });
+        }
         // About as many of them.
         let least = 2e-3;
         group.bench_function("sparse/add, count and encode from a threshold", |bencher| {

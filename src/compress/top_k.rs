@@ -4,7 +4,7 @@ use super::Encoder;
 use super::sparse::{Doubling, Load, Way, all_gather, dense};
 use crate::communicator::Communicator;
 use crate::error::Result;
-use crate::kernels::sparse::{Pair, encode};
+use crate::kernels::sparse::{Largest, Pair};
 
 /// Leaders sum the elements of each with the largest magnitudes. What is sent grows with the number of leaders, until all elements
 /// are less.
@@ -13,6 +13,7 @@ use crate::kernels::sparse::{Pair, encode};
 #[derive(Debug)]
 pub(super) struct TopK {
     fraction: f64,
+    largest: Largest,
     own: Vec<Pair>,
     /// Those of all leaders, in an all-gather.
     all: Vec<u64>,
@@ -21,7 +22,13 @@ pub(super) struct TopK {
 
 impl TopK {
     pub(super) fn new(fraction: f64) -> Self {
-        Self { fraction, own: Vec::new(), all: Vec::new(), doubling: Doubling::default() }
+        Self {
+            fraction,
+            largest: Largest::default(),
+            own: Vec::new(),
+            all: Vec::new(),
+            doubling: Doubling::default(),
+        }
     }
 }
 
@@ -39,7 +46,7 @@ impl Encoder for TopK {
         residual: &mut [f32],
     ) -> Result<bool> {
         let load = load(self.fraction, values.len(), leaders.ranks());
-        let failed = encode(residual, values, load.most, &mut self.own).err();
+        let failed = self.largest.encode(residual, values, load.most, &mut self.own).err();
         let not_a_number = |index| Pair { index: index as u32, value: f32::NAN };
         match load.way() {
             Way::AllGather => {

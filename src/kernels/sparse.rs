@@ -12,7 +12,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::lanes::Lanes;
 use super::level::{Level, Pass};
-use counts::{Bits, Counts, Threshold};
+use counts::{Bits, Counts, Threshold, UPPER_BITS};
 
 /// An element of an array.
 #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
@@ -24,42 +24,104 @@ pub struct Pair {
     pub value: f32,
 }
 
-/// Adds the values to the residual, and moves the `most` largest magnitudes of the sums to `pairs`, which is cleared first: all of them
-/// if there are fewer. The values become 0.
+/// Takes the largest magnitudes of arrays that are like each other, such as the gradients of successive steps.
 ///
-/// The pairs are in ascending order of indices. Of equal magnitudes, those with lower indices are chosen. In the residual, 0
-/// takes their places; the others stay.
-///
-/// # Errors
-/// The index of the first sum that is NaN or infinite. The residual has all sums, and there are no pairs.
-///
-/// # Panics
-/// If there are more than `u32::MAX` values, or not as many as the residual has.
-pub fn encode(
-    residual: &mut [f32],
-    values: &mut [f32],
-    most: usize,
-    pairs: &mut Vec<Pair>,
-) -> Result<(), usize> {
-    encode_at(Level::best(), residual, values, most, pairs)
+/// The smallest magnitude that was taken tells where that of the next array will be: then one pass finds those near it and above. What
+/// is taken does not depend on it.
+#[derive(Debug, Default)]
+pub struct Largest {
+    /// The smallest magnitude of the last array's; 0 if there is none.
+    least: f32,
 }
 
-fn encode_at(
+/// The part of the last array's smallest magnitude from which on those of the next array are looked at.
+const NEAR: f32 = 0.9;
+
+impl Largest {
+    /// Adds the values to the residual, and moves the `most` largest magnitudes of the sums to `pairs`, which is cleared first: all of
+    /// them if there are fewer. The values become 0.
+    ///
+    /// The pairs are in ascending order of indices. Of equal magnitudes, those with lower indices are chosen. In the residual, 0
+    /// takes their places; the others stay.
+    ///
+    /// # Errors
+    /// The index of the first sum that is NaN or infinite. The residual has all sums, and there are no pairs.
+    ///
+    /// # Panics
+    /// If there are more than `u32::MAX` values, or not as many as the residual has.
+    pub fn encode(
+        &mut self,
+        residual: &mut [f32],
+        values: &mut [f32],
+        most: usize,
+        pairs: &mut Vec<Pair>,
+    ) -> Result<(), usize> {
+        self.encode_at(Level::best(), residual, values, most, pairs)
+    }
+
+    fn encode_at(
+        &mut self,
+        level: Level,
+        residual: &mut [f32],
+        values: &mut [f32],
+        most: usize,
+        pairs: &mut Vec<Pair>,
+    ) -> Result<(), usize> {
+        assert_indices(residual);
+        pairs.clear();
+        let most = most.min(residual.len());
+        let near = magnitude(NEAR * self.least);
+        if near == 0 || most == 0 {
+            let mut counts = Counts::new();
+            level.compiled::<AddAndCountAll>()(cast_slice_mut(residual), (values, &mut counts));
+            find(level, counts, residual, most, pairs)?;
+        } else if !finds_from(level, near, residual, values, most, pairs) {
+            put_back(residual, pairs);
+            let mut counts = Counts::new();
+            level.compiled::<CountAll>()(cast_slice_mut(residual), &mut counts);
+            find(level, counts, residual, most, pairs)?;
+        }
+        let least = pairs.iter().map(|pair| magnitude(pair.value)).min();
+        self.least = least.map_or(0.0, f32::from_bits);
+        Ok(())
+    }
+}
+
+/// Adds, and takes the largest from the magnitudes that are at least this one. Returns whether there were enough, not too many, and all
+/// were finite; if not, the pairs are some of the sums.
+fn finds_from(
     level: Level,
+    least: u32,
     residual: &mut [f32],
     values: &mut [f32],
     most: usize,
     pairs: &mut Vec<Pair>,
-) -> Result<(), usize> {
-    assert_indices(residual);
-    pairs.clear();
+) -> bool {
+    let limit = 4 * most + GROUP;
+    pairs.reserve(limit + BLOCK);
+    level.compiled::<AddAndTake>()(cast_slice_mut(residual), (values, least, limit, pairs));
+    if !(most..=limit).contains(&pairs.len()) || pairs.iter().any(|pair| !pair.value.is_finite()) {
+        return false;
+    }
     let mut counts = Counts::new();
-    level.compiled::<AddAndCountAll>()(cast_slice_mut(residual), (values, &mut counts));
+    pairs.iter().for_each(|pair| counts.add(pair.index as usize, pair.value, UPPER_BITS, 0));
+    let (bin, place) = counts.bin_of(most);
+    keep(counts.threshold_of(bin, place, pairs), residual, pairs);
+    true
+}
+
+/// Takes the largest, all of which are counted.
+fn find(
+    level: Level,
+    mut counts: Counts,
+    residual: &mut [f32],
+    most: usize,
+    pairs: &mut Vec<Pair>,
+) -> Result<(), usize> {
     if counts.any_not_finite() {
         let index = residual.iter().position(|sum| !sum.is_finite());
         return Err(index.expect("one of them was counted"));
     }
-    let most = most.min(residual.len());
     if most == 0 {
         return Ok(());
     }
@@ -70,16 +132,7 @@ fn encode_at(
         pairs.reserve(candidates);
         let all = Threshold::all_from_bin(bin);
         level.compiled::<Take>()(cast_slice_mut(residual), (all, pairs));
-        let mut threshold = counts.threshold(bin, place, |counts, bits, prefix| {
-            pairs.iter().for_each(|pair| counts.add(pair.index as usize, pair.value, bits, prefix));
-        });
-        pairs.retain(|&Pair { index, value }| {
-            let takes = threshold.takes(value);
-            if !takes {
-                residual[index as usize] = value;
-            }
-            takes
-        });
+        keep(counts.threshold_of(bin, place, pairs), residual, pairs);
     } else {
         let threshold = counts.threshold(bin, place, |counts, bits, prefix| {
             level.compiled::<CountBin>()(cast_slice_mut(residual), (bits, prefix, counts));
@@ -88,6 +141,22 @@ fn encode_at(
         level.compiled::<Take>()(cast_slice_mut(residual), (threshold, pairs));
     }
     Ok(())
+}
+
+/// Puts back all pairs that the threshold does not take.
+fn keep(mut threshold: Threshold, residual: &mut [f32], pairs: &mut Vec<Pair>) {
+    pairs.retain(|&Pair { index, value }| {
+        let takes = threshold.takes(value);
+        if !takes {
+            residual[index as usize] = value;
+        }
+        takes
+    });
+}
+
+/// Puts back all pairs.
+fn put_back(residual: &mut [f32], pairs: &mut Vec<Pair>) {
+    pairs.drain(..).for_each(|Pair { index, value }| residual[index as usize] = value);
 }
 
 /// Adds the values to the residual, and returns how many magnitudes of the sums are at least this one; infinity and NaN are. The
@@ -201,17 +270,18 @@ fn for_each_bit(mut bits: u32, mut function: impl FnMut(usize)) {
 /// So many sums are added before they are looked at: they stay in the core's cache in between.
 const BLOCK: usize = 1024;
 
-/// Adds values to sums, leaves zeros, and passes on the sums in blocks.
+/// Adds values to sums, leaves zeros, and passes on the sums in blocks, with the index of the first.
 #[inline(always)]
-fn add(sums: &mut [u8], values: &mut [f32], mut look: impl FnMut(&[f32])) {
+fn add(sums: &mut [u8], values: &mut [f32], mut look: impl FnMut(usize, &mut [f32])) {
     let sums: &mut [f32] = cast_slice_mut(sums);
     assert_eq!(sums.len(), values.len(), "a residual for each value");
-    for (sums, values) in sums.chunks_mut(BLOCK).zip(values.chunks_mut(BLOCK)) {
+    let blocks = sums.chunks_mut(BLOCK).zip(values.chunks_mut(BLOCK));
+    for ((sums, values), start) in blocks.zip((0..).step_by(BLOCK)) {
         for (sum, value) in sums.iter_mut().zip(&*values) {
             *sum += value;
         }
         values.fill(0.0);
-        look(sums);
+        look(start, sums);
     }
 }
 
@@ -223,7 +293,19 @@ impl Pass for AddAndCountAll {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, sums: &mut [u8], (values, counts): (&mut [f32], &mut Counts)) {
-        add(sums, values, |sums| counts.add_all(sums));
+        add(sums, values, |_, sums| counts.add_all(sums));
+    }
+}
+
+/// Counts all magnitudes by their upper bits.
+struct CountAll;
+
+impl Pass for CountAll {
+    type Beside<'a> = &'a mut Counts;
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], counts: &mut Counts) {
+        counts.add_all(cast_slice(values));
     }
 }
 
@@ -256,7 +338,7 @@ impl Pass for AddAndCountFrom {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, sums: &mut [u8], (values, least, count): (&mut [f32], u32, &mut usize)) {
-        add(sums, values, |sums| *count += sums.iter().filter(|&&sum| magnitude(sum) >= least).count());
+        add(sums, values, |_, sums| *count += sums.iter().filter(|&&sum| magnitude(sum) >= least).count());
     }
 }
 
@@ -268,18 +350,42 @@ impl Pass for Take {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, values: &mut [u8], (mut threshold, pairs): (Threshold, &mut Vec<Pair>)) {
-        let values: &mut [f32] = cast_slice_mut(values);
-        let (groups, rest) = values.as_chunks_mut::<GROUP>();
-        let start_of_rest = groups.len() * GROUP;
-        for (group, start) in groups.iter_mut().zip((0..).step_by(GROUP)) {
-            let least = threshold.least;
-            for_each_bit(interesting(group, |value| magnitude(value) >= least), |index| {
-                take(&mut threshold, &mut group[index], start + index, pairs);
-            });
-        }
-        for (value, index) in rest.iter_mut().zip(start_of_rest..) {
-            take(&mut threshold, value, index, pairs);
-        }
+        take_all(&mut threshold, 0, cast_slice_mut(values), pairs);
+    }
+}
+
+/// Adds, and moves the magnitudes that are at least this one, until there are more than the limit.
+struct AddAndTake;
+
+impl Pass for AddAndTake {
+    type Beside<'a> = (&'a mut [f32], u32, usize, &'a mut Vec<Pair>);
+
+    #[inline(always)]
+    fn run<L: Lanes>(
+        _: L,
+        sums: &mut [u8],
+        (values, least, limit, pairs): (&mut [f32], u32, usize, &mut Vec<Pair>),
+    ) {
+        add(sums, values, |start, sums| {
+            if pairs.len() <= limit {
+                take_all(&mut Threshold::all_from(least), start, sums, pairs);
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn take_all(threshold: &mut Threshold, start: usize, values: &mut [f32], pairs: &mut Vec<Pair>) {
+    let (groups, rest) = values.as_chunks_mut::<GROUP>();
+    let start_of_rest = start + groups.len() * GROUP;
+    for (group, start) in groups.iter_mut().zip((start..).step_by(GROUP)) {
+        let least = threshold.least;
+        for_each_bit(interesting(group, |value| magnitude(value) >= least), |index| {
+            take(threshold, &mut group[index], start + index, pairs);
+        });
+    }
+    for (value, index) in rest.iter_mut().zip(start_of_rest..) {
+        take(threshold, value, index, pairs);
     }
 }
 

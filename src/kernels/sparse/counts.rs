@@ -1,6 +1,6 @@
 //! Radix selection: how many magnitudes there are in each bin, and which one is in a place.
 
-use super::magnitude;
+use super::{Pair, magnitude};
 
 /// The bits below those that are counted first: what is counted is the exponent and three bits of the fraction.
 const UPPER: u32 = 20;
@@ -22,6 +22,8 @@ impl Bits {
     }
 }
 
+/// The bits that are counted first.
+pub(super) const UPPER_BITS: Bits = Bits { from: UPPER, count: u32::BITS - 1 - UPPER };
 const MIDDLE: Bits = Bits { from: 10, count: 10 };
 const LOWER: Bits = Bits { from: 0, count: 10 };
 
@@ -93,6 +95,13 @@ impl Counts {
             (least, equal) = (least << bits.count | bin, place);
         }
         Threshold { least, equal }
+    }
+
+    /// The same, if all magnitudes of the bin are among these pairs.
+    pub(super) fn threshold_of(&mut self, bin: u32, place: usize, pairs: &[Pair]) -> Threshold {
+        self.threshold(bin, place, |counts, bits, prefix| {
+            pairs.iter().for_each(|pair| counts.add(pair.index as usize, pair.value, bits, prefix));
+        })
     }
 
     /// The bin of the magnitude that is in this place, counted from 1 at the largest; and its place within the bin.

@@ -30,7 +30,7 @@ fn check(values: &[f32], most: usize) {
         let mut left = values.to_vec();
         let mut pairs = vec![Pair { index: 7, value: 7.0 }];
         let mut added = vec![NOTHING; values.len()];
-        encode_at(level, &mut left, &mut added, most, &mut pairs).unwrap();
+        Largest::default().encode_at(level, &mut left, &mut added, most, &mut pairs).unwrap();
         let case = format!("{most} of {} at {level:?}", values.len());
         assert_eq!(pairs.len(), most.min(values.len()), "{case}");
         assert_eq!(cast_slice::<_, u32>(&pairs), cast_slice::<_, u32>(&expected), "{case}");
@@ -77,6 +77,30 @@ fn of_equal_magnitudes_the_first_are_taken() {
 }
 
 #[test]
+fn what_is_taken_does_not_depend_on_the_array_before() {
+    let mut random = fastrand::Rng::with_seed(5);
+    for (count, level) in
+        COUNTS.into_iter().flat_map(|count| Level::available().map(move |level| (count, level)))
+    {
+        for most in [1, count / 50, count / 3, count] {
+            let mut largest = Largest::default();
+            // Arrays of the same magnitudes, a little smaller, much smaller and much larger ones, and one of equal magnitudes.
+            for scale in [1.0, 1.0, 0.95, 1.05, 1e-3, 1e3, 0.0, 0.0, 1.0, 1.0] {
+                let mut values: Vec<f32> = (0..count).map(|_| scale * (random.f32() - 0.5)).collect();
+                if scale == 1.05 {
+                    values.fill(0.5);
+                }
+                let (expected_left, expected) = plainly(&values, most);
+                let (mut added, mut pairs) = (vec![NOTHING; count], Vec::new());
+                largest.encode_at(level, &mut values, &mut added, most, &mut pairs).unwrap();
+                assert_eq!(cast_slice::<_, u32>(&pairs), cast_slice::<_, u32>(&expected), "{scale}");
+                assert_eq!(bits(&values), bits(&expected_left), "{most} of {count}, {scale}");
+            }
+        }
+    }
+}
+
+#[test]
 fn zeros_are_taken_if_there_is_nothing_else() {
     let mut random = fastrand::Rng::with_seed(3);
     for count in COUNTS {
@@ -91,7 +115,7 @@ fn a_few_values() {
     let mut values = [1.0, -3.0, 2.0, 1.0, -1.0];
     let mut residual = [0.0, 0.0, 0.0, 2.0, -1.0];
     let mut pairs = Vec::new();
-    encode(&mut residual, &mut values, 3, &mut pairs).unwrap();
+    Largest::default().encode(&mut residual, &mut values, 3, &mut pairs).unwrap();
     let expected = [(1, -3.0), (2, 2.0), (3, 3.0)].map(|(index, value)| Pair { index, value });
     assert_eq!(pairs, expected);
     assert_eq!((residual, values), ([1.0, 0.0, 0.0, 0.0, -2.0], [0.0; 5]));
@@ -99,6 +123,7 @@ fn a_few_values() {
 
 #[test]
 fn the_first_value_that_is_not_finite_is_reported() {
+    let mut random = fastrand::Rng::with_seed(6);
     for level in Level::available() {
         for count in COUNTS.into_iter().filter(|&count| count > 0) {
             for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0001)] {
@@ -107,7 +132,9 @@ fn the_first_value_that_is_not_finite_is_reported() {
                     (values[index], values[count - 1]) = (bad, bad);
                     let mut pairs = vec![Pair { index: 7, value: 7.0 }];
                     let mut residual = vec![1.0; count];
-                    assert_eq!(encode_at(level, &mut residual, &mut values, most, &mut pairs), Err(index));
+                    let mut largest = Largest { least: 0.5 * f32::from(random.u8(..3)) };
+                    let failed = largest.encode_at(level, &mut residual, &mut values, most, &mut pairs);
+                    assert_eq!(failed, Err(index));
                     assert!(pairs.is_empty() && !residual[index].is_finite());
                 }
             }
