@@ -28,7 +28,8 @@ impl Format {
         Some(match self {
             Self::F32 => return None,
             Self::Half => 9.0,
-            Self::Compressed(Compression::TopK { .. } | Compression::Threshold { .. }) => 2.0,
+            Self::Compressed(Compression::TopK { .. }) => 3.0,
+            Self::Compressed(Compression::Threshold { .. }) => 2.5,
             // Measured with four columns.
             Self::Compressed(Compression::PowerSgd { rank }) => 2.5 / (rank as f64 / 4.0).max(1.0),
             Self::Compressed(

@@ -6,8 +6,6 @@
 //! **Source**: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
 //! NeurIPS 2019, algorithm 1.
 
-use std::ops::Neg;
-
 use super::lanes::Lanes;
 use super::level::{Level, Pass};
 
@@ -115,25 +113,6 @@ fn add_times(sums: &mut [f32], factor: f32, values: &[f32]) {
     }
 }
 
-/// Vectors of which products are added at a time: the sums are read and written once for all of them. They are added in their order, so the
-/// bits are those of one after the other.
-const VECTORS: usize = 4;
-
-/// Adds the vectors, one after the other in memory, each times its factor.
-#[inline(always)]
-fn add_products(sums: &mut [f32], factors: [f32; VECTORS], vectors: &[f32]) {
-    let size = sums.len();
-    let [one, two, three, four] = std::array::from_fn(|index| &vectors[index * size..][..size]);
-    for index in 0..size {
-        let mut sum = sums[index];
-        sum += factors[0] * one[index];
-        sum += factors[1] * two[index];
-        sum += factors[2] * three[index];
-        sum += factors[3] * four[index];
-        sums[index] = sum;
-    }
-}
-
 fn check(elements: usize, left: usize, right: usize, width: usize) {
     assert!(
         width > 0
@@ -187,14 +166,7 @@ impl Pass for ProjectBack {
     fn run<L: Lanes>(_: L, right: &mut [u8], Back { matrix, left, width }: Back<'_>) {
         let right: &mut [f32] = bytemuck::cast_slice_mut(right);
         let (rows, columns) = (left.len() / width, right.len() / width);
-        let together = rows / VECTORS * VECTORS;
-        let (blocks, rest) = matrix.split_at(together * columns);
-        for (block, values) in blocks.chunks_exact(VECTORS * columns).enumerate() {
-            for (left, right) in left.chunks_exact(rows).zip(right.chunks_exact_mut(columns)) {
-                add_products(right, std::array::from_fn(|index| left[block * VECTORS + index]), values);
-            }
-        }
-        for (row, values) in (together..).zip(rest.chunks_exact(columns)) {
+        for (row, values) in matrix.chunks_exact(columns).enumerate() {
             for (left, right) in left.chunks_exact(rows).zip(right.chunks_exact_mut(columns)) {
                 add_times(right, left[row], values);
             }
@@ -224,17 +196,11 @@ impl Pass for Reconstruct {
         let both = residual.chunks_exact_mut(columns).zip(gradient.chunks_exact_mut(columns));
         for (row, (residual, gradient)) in both.enumerate() {
             gradient.fill(0.0);
-            let together = width / VECTORS * VECTORS;
-            for first in (0..together).step_by(VECTORS) {
-                let factors: [f32; VECTORS] = std::array::from_fn(|index| left[(first + index) * rows + row]);
-                let vectors = first * columns..(first + VECTORS) * columns;
-                add_products(residual, factors.map(f32::neg), &right[vectors.clone()]);
-                add_products(gradient, factors, &sum[vectors]);
-            }
-            for vector in together..width {
-                let (factor, vector) = (left[vector * rows + row], vector * columns..(vector + 1) * columns);
-                add_times(residual, -factor, &right[vector.clone()]);
-                add_times(gradient, factor, &sum[vector]);
+            let vectors =
+                left.chunks_exact(rows).zip(right.chunks_exact(columns).zip(sum.chunks_exact(columns)));
+            for (left, (right, sum)) in vectors {
+                add_times(residual, -left[row], right);
+                add_times(gradient, left[row], sum);
             }
         }
     }

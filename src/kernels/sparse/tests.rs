@@ -132,7 +132,8 @@ fn the_first_value_that_is_not_finite_is_reported() {
                     (values[index], values[count - 1]) = (bad, bad);
                     let mut pairs = vec![Pair { index: 7, value: 7.0 }];
                     let mut residual = vec![1.0; count];
-                    let mut largest = Largest { least: 0.5 * f32::from(random.u8(..3)) };
+                    let mut largest = Largest::default();
+                    largest.least = 0.5 * f32::from(random.u8(..3));
                     let failed = largest.encode_at(level, &mut residual, &mut values, most, &mut pairs);
                     assert_eq!(failed, Err(index));
                     assert!(pairs.is_empty() && !residual[index].is_finite());
