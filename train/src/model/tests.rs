@@ -4,7 +4,9 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::loss::cross_entropy;
 
 use super::*;
-use crate::candle::tests::{check_brought, check_composed, check_same_gradients, check_slopes};
+use crate::candle::tests::{
+    check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes,
+};
 
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, classes: 10 };
 
@@ -200,4 +202,13 @@ fn the_transformer_is_causal() {
     let (a, b) = (logits(11), logits(12));
     assert_eq!(a[..11], b[..11]);
     assert_ne!(a[11], b[11]);
+}
+
+/// Batch norm evaluates otherwise than it trains, so these are slopes of the loss of training passes.
+#[test]
+fn gradients_of_the_residual_network_are_the_slopes_of_its_loss() {
+    let data = Kind::Images { height: 5, width: 6, classes: 10 };
+    let (model, parameters) =
+        build(ModelKind::ResNet, Some(&[2, 2, 3]), 0.0, &data, 1, &Device::Cpu).unwrap();
+    check_training_slopes(&mut network(model, &parameters), &batch(&data));
 }
