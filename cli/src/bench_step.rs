@@ -121,7 +121,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         needs.optimizer /= comm.ranks() as f64;
     }
     needs.check(comm)?;
-    let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), &kind, 0, &Device::Cpu)?;
+    let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), 0.0, &kind, 0, &Device::Cpu)?;
     let parameters = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
     let optimizer = OptimizerSettings::new(args.optimizer);
     let buckets = BucketSettings {

@@ -32,14 +32,14 @@ fn stage(number: usize, stages: usize) -> Result<impl Stage<Batch = Batch>> {
     let layers = own.map(layer).collect::<Result<Vec<_>>>()?;
     let is_last = number + 1 == stages;
     let last = is_last.then(|| Linear::new(&parameters, "output", WIDTH, CLASSES, 0.1)).transpose()?;
-    Ok(StageNetwork::new(&parameters, move |batch: &Batch, before: Option<&Tensor>| {
+    StageNetwork::new(&parameters, move |batch: &Batch, before: Option<&Tensor>| {
         let x = before.map_or_else(|| model::inputs(batch), |before| Ok(before.clone()))?;
         let x = layers.iter().try_fold(x, |x, layer| layer.forward(&x))?;
         match &last {
             None => Ok(Cut::Activations(x)),
             Some(last) => loss(&last.forward(&x)?, batch).map(Cut::Loss),
         }
-    }))
+    })
 }
 
 fn loss(logits: &Tensor, batch: &Batch) -> Result<Loss> {

@@ -9,18 +9,24 @@ use std::fmt;
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
 
 use super::replica::{Gradients, Parameter, Replica, ReplicaError, Tally};
+use unisono::Communicator;
 
+mod dropout;
 mod fused;
 mod linear;
 mod loss;
+mod norm;
 mod parameters;
+mod passes;
 #[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
 mod stage;
 
+pub use dropout::Dropout;
 pub use fused::{Function, apply};
 pub use linear::Linear;
 pub use loss::cross_entropy;
+pub use norm::SyncBatchNorm;
 pub use parameters::Parameters;
 pub use stage::{Cut, StageNetwork};
 
@@ -69,6 +75,7 @@ pub struct Loss {
 /// assert!(losses[0] == losses[1] && losses[0] < 1.2);
 /// ```
 pub struct Network<B, F> {
+    parameters: Parameters,
     arrays: Arrays,
     /// The indices of parameters that no layer brings.
     without_layer: Vec<usize>,
@@ -87,7 +94,8 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
     pub fn new(parameters: &Parameters, loss: F) -> Self {
         let all = parameters.all();
         let without_layer = (0..all.len()).filter(|&index| !all[index].is_of_layer).collect();
-        Self { arrays: Arrays::of(parameters), without_layer, loss, batch: std::marker::PhantomData }
+        let (parameters, arrays) = (parameters.clone(), Arrays::of(parameters));
+        Self { parameters, arrays, without_layer, loss, batch: std::marker::PhantomData }
     }
 
     /// Brings the values of these parameters.
@@ -99,6 +107,17 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
         let mut indices = indices.into_iter().filter(|_| self.brings_values());
         indices.try_for_each(|index| parameters::bring_from(gradients, index, &self.arrays.tensors[index]))
     }
+
+    fn run(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        self.parameters.passes().begin();
+        self.bring(gradients, self.without_layer.iter().copied())?;
+        let Loss { sum, tally } = parameters::brought_by(gradients, || (self.loss)(batch))?;
+        // Those of layers that this batch did not reach.
+        self.bring(gradients, 0..self.arrays.tensors.len())?;
+        gradients.weigh(tally);
+        parameters::reporting_to(gradients, || sum.backward())?;
+        Ok(self.parameters.passes().end()?)
+    }
 }
 
 impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Network<B, F> {
@@ -109,13 +128,27 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn pass(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        self.bring(gradients, self.without_layer.iter().copied())?;
-        let Loss { sum, tally } = parameters::brought_by(gradients, || (self.loss)(batch))?;
-        // Those of layers that this batch did not reach.
-        self.bring(gradients, 0..self.arrays.tensors.len())?;
-        gradients.weigh(tally);
-        parameters::reporting_to(gradients, || sum.backward())?;
-        Ok(())
+        let ended = self.run(batch, gradients);
+        if let Err(error) = &ended {
+            self.parameters.passes().fail(&error.to_string());
+        }
+        ended
+    }
+
+    fn synchronizes(&self) -> bool {
+        self.parameters.passes().synchronizes()
+    }
+
+    fn connect(&mut self, comm: &mut Communicator) -> Result<(), ReplicaError> {
+        Ok(self.parameters.passes().connect(comm)?)
+    }
+
+    fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize, ReplicaError> {
+        Ok(self.parameters.passes().begin_step(first, passes)?)
+    }
+
+    fn pass_without_samples(&mut self) -> Result<(), ReplicaError> {
+        Ok(self.parameters.passes().without_samples()?)
     }
 
     fn evaluate(&mut self, batch: &B) -> Result<Tally, ReplicaError> {
@@ -127,7 +160,8 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn brings_values(&self) -> bool {
-        self.arrays.tensors.iter().all(|tensor| tensor.device().is_cpu())
+        // Ranks that wait for each other in the forward pass must not wait for updates too, each for others.
+        !self.synchronizes() && self.arrays.tensors.iter().all(|tensor| tensor.device().is_cpu())
     }
 
     #[cfg(feature = "cuda")]

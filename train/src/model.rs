@@ -3,6 +3,7 @@
 mod cnn;
 mod mlp;
 mod patches;
+mod resnet;
 mod rows;
 mod size;
 mod transformer;
@@ -38,11 +39,13 @@ pub enum ModelKind {
     Cnn,
     /// A small transformer that predicts the next character, for text.
     Transformer,
+    /// A small residual network with batch norm over the samples of all ranks, for images.
+    ResNet,
 }
 
 impl ModelKind {
     /// All variants.
-    pub const ALL: [Self; 3] = [Self::Mlp, Self::Cnn, Self::Transformer];
+    pub const ALL: [Self; 4] = [Self::Mlp, Self::Cnn, Self::Transformer, Self::ResNet];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -50,11 +53,24 @@ impl ModelKind {
             Self::Mlp => "mlp",
             Self::Cnn => "cnn",
             Self::Transformer => "transformer",
+            Self::ResNet => "resnet",
         }
     }
 }
 
 named!(ModelKind, "model");
+
+impl ModelKind {
+    /// Whether the widths of its hidden layers can be chosen.
+    pub(super) const fn has_widths(self) -> bool {
+        matches!(self, Self::Mlp | Self::ResNet)
+    }
+
+    /// Whether it has layers that drop values.
+    pub(super) const fn has_dropout(self) -> bool {
+        matches!(self, Self::Mlp | Self::Transformer)
+    }
+}
 
 /// The reason why a model could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -82,8 +98,9 @@ pub enum ModelError {
     Tensor(#[from] candle_core::Error),
 }
 
-/// Builds a model for `data` and returns it with its parameters; `hidden` gives the widths of the MLP's hidden layers,
-/// `None` the default.
+/// Builds a model for `data` and returns it with its parameters; `hidden` gives the widths of the MLP's hidden layers or of the
+/// residual network's blocks, `None` the default; `dropout` the probability with which hidden values of the MLP and the transformer
+/// are dropped in training, from 0 to below 1.
 ///
 /// The initial values depend only on the seed and the names, so all ranks that call this build the same model. It computes
 /// on `device`.
@@ -94,36 +111,46 @@ pub enum ModelError {
 pub fn build(
     kind: ModelKind,
     hidden: Option<&[usize]>,
+    dropout: f64,
     data: &Kind,
     seed: u64,
     device: &Device,
 ) -> Result<(Box<dyn Model>, Parameters), ModelError> {
     let parameters = Parameters::on(device, seed)?;
-    Ok((with_parameters(kind, hidden, data, &parameters)?, parameters))
+    Ok((with_parameters(kind, hidden, dropout, data, &parameters)?, parameters))
 }
 
 fn with_parameters(
     kind: ModelKind,
     hidden: Option<&[usize]>,
+    dropout: f64,
     data: &Kind,
     root: &Parameters,
 ) -> Result<Box<dyn Model>, ModelError> {
     let model: Box<dyn Model> = match (kind, data) {
         (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {
-            Box::new(mlp::Mlp::new(root, height * width, hidden.unwrap_or(&mlp::HIDDEN), classes)?)
+            Box::new(mlp::Mlp::new(root, height * width, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout)?)
         }
         (ModelKind::Mlp, &Kind::Table { features, classes }) => {
-            Box::new(mlp::Mlp::new(root, features, hidden.unwrap_or(&mlp::HIDDEN), classes)?)
+            Box::new(mlp::Mlp::new(root, features, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout)?)
         }
         (ModelKind::Cnn, &Kind::Images { height, width, classes }) => {
             let cnn = cnn::Cnn::new(root, height, width, classes)?;
             Box::new(cnn.ok_or(ModelError::TooSmall { height, width })?)
         }
+        (ModelKind::ResNet, &Kind::Images { height, width, classes }) => {
+            let image = [height, width, resnet::CHANNELS];
+            Box::new(resnet::ResNet::new(root, image, hidden.unwrap_or(&resnet::HIDDEN), classes)?)
+        }
         (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
-            Box::new(transformer::Transformer::new(root, *context, vocabulary.len())?)
+            Box::new(transformer::Transformer::new(root, *context, vocabulary.len(), dropout)?)
         }
         (model, Kind::Images { .. }) => {
-            return Err(ModelError::WrongData { model, data: "images", instead: "the mlp or the cnn" });
+            return Err(ModelError::WrongData {
+                model,
+                data: "images",
+                instead: "the mlp, the cnn or the resnet",
+            });
         }
         (model, Kind::Table { .. }) => {
             return Err(ModelError::WrongData { model, data: "tables", instead: "the mlp" });
@@ -143,11 +170,12 @@ fn with_parameters(
 pub fn classifier(
     kind: ModelKind,
     hidden: Option<&[usize]>,
+    dropout: f64,
     data: &Kind,
     seed: u64,
     device: &Device,
 ) -> Result<impl Replica<Batch = Batch> + use<>, ModelError> {
-    let (model, parameters) = build(kind, hidden, data, seed, device)?;
+    let (model, parameters) = build(kind, hidden, dropout, data, seed, device)?;
     let device = device.clone();
     Ok(Network::new(&parameters, move |batch: &Batch| {
         let logits = model.forward(&inputs(batch)?.to_device(&device)?)?;
@@ -187,6 +215,10 @@ pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Option<Si
             Some(mlp::size(features as f64, hidden.unwrap_or(&mlp::HIDDEN), classes))
         }
         (ModelKind::Cnn, &Kind::Images { height, width, classes }) => cnn::size(height, width, classes),
+        (ModelKind::ResNet, &Kind::Images { height, width, classes }) => {
+            let widths = hidden.unwrap_or(&resnet::HIDDEN);
+            Some(resnet::size([height, width], resnet::CHANNELS, widths, classes))
+        }
         (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
             Some(transformer::size(*context as f64, vocabulary.len() as f64))
         }

@@ -27,7 +27,7 @@
 //!         let loss = f64::from(sum.to_scalar::<f32>()?);
 //!         let tally = Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 };
 //!         Ok(Cut::Loss(Loss { sum, tally }))
-//!     });
+//!     })?;
 //!     let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage])?;
 //!
 //!     let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);

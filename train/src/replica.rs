@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::ops::AddAssign;
 
+use unisono::Communicator;
+
 /// An error of a framework.
 pub type ReplicaError = Box<dyn Error + Send + Sync>;
 
@@ -48,6 +50,37 @@ pub trait Replica {
     /// # Errors
     /// Any error of the framework; it ends the run.
     fn pass(&mut self, batch: &Self::Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError>;
+
+    /// Whether [`Replica::pass`] communicates, because a layer needs the samples of all ranks: then all ranks make the same number of
+    /// passes in a step, and those that have fewer call [`Replica::pass_without_samples`].
+    fn synchronizes(&self) -> bool {
+        false
+    }
+
+    /// Makes what passes need to [communicate](Replica::synchronizes). Called once, by all ranks, before the first step.
+    ///
+    /// # Errors
+    /// Errors of the collectives.
+    fn connect(&mut self, _comm: &mut Communicator) -> Result<(), ReplicaError> {
+        Ok(())
+    }
+
+    /// Begins a step for which this rank has so many passes, and returns how many it makes. Passes are numbered from `first`, and no
+    /// two of a step have the same number on any ranks: it makes their random numbers differ. Called by all ranks.
+    ///
+    /// # Errors
+    /// As [`Replica::pass`].
+    fn begin_step(&mut self, _first: u64, passes: usize) -> Result<usize, ReplicaError> {
+        Ok(passes)
+    }
+
+    /// Takes part in a pass for which this rank has no samples and others may have some: see [`Replica::synchronizes`].
+    ///
+    /// # Errors
+    /// As [`Replica::pass`].
+    fn pass_without_samples(&mut self) -> Result<(), ReplicaError> {
+        Ok(())
+    }
 
     /// Evaluates the model on a batch, and changes nothing.
     ///

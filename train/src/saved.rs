@@ -54,8 +54,10 @@ pub struct Saved {
     pub schema: Option<Schema>,
     /// The kind of model.
     pub model: ModelKind,
-    /// The widths of the MLP's hidden layers; `None` for the default.
+    /// The widths of the MLP's hidden layers, or of the residual network's blocks; `None` for the default.
     pub hidden: Option<Vec<usize>>,
+    /// The dropout in training.
+    pub dropout: f64,
     /// The random seed of the run.
     pub seed: u64,
     /// The parameters.
@@ -72,6 +74,7 @@ struct Description {
     schema: Option<Schema>,
     model: String,
     hidden: Option<Vec<usize>>,
+    dropout: Option<f64>,
     seed: u64,
 }
 
@@ -165,11 +168,24 @@ impl Saved {
                 path.display()
             ))
         };
-        let Description { data, kind, schema, model, hidden, seed } =
+        let Description { data, kind, schema, model, hidden, dropout, seed } =
             Description::deserialize(&progress.description).map_err(|error| unknown(&error))?;
         let source = data.parse().map_err(|error| unknown(&error))?;
         let model = model.parse().map_err(|error| unknown(&error))?;
-        Ok(Self { path, progress, source, kind, schema, model, hidden, seed, parameters, passed_over })
+        let dropout = dropout.unwrap_or(0.0);
+        Ok(Self {
+            path,
+            progress,
+            source,
+            kind,
+            schema,
+            model,
+            hidden,
+            dropout,
+            seed,
+            parameters,
+            passed_over,
+        })
     }
 
     /// The model as a replica for the trainer, with the saved values.
@@ -177,8 +193,9 @@ impl Saved {
     /// # Errors
     /// [`TrainError`] if the model cannot be built, or the values do not fit it.
     pub fn replica(&self) -> Result<impl Replica<Batch = Batch> + use<>, TrainError> {
+        let Self { model, dropout, ref kind, seed, .. } = *self;
         let mut replica =
-            model::classifier(self.model, self.hidden.as_deref(), &self.kind, self.seed, &Device::Cpu)?;
+            model::classifier(model, self.hidden.as_deref(), dropout, kind, seed, &Device::Cpu)?;
         self.fill(&mut replica)?;
         Ok(replica)
     }
@@ -188,8 +205,9 @@ impl Saved {
     /// # Errors
     /// As [`replica`](Self::replica).
     pub fn network(&self) -> Result<Box<dyn Model>, TrainError> {
+        let Self { model, dropout, ref kind, seed, .. } = *self;
         let (model, parameters) =
-            model::build(self.model, self.hidden.as_deref(), &self.kind, self.seed, &Device::Cpu)?;
+            model::build(model, self.hidden.as_deref(), dropout, kind, seed, &Device::Cpu)?;
         // It shares its values with the model, and only serves to write them.
         self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
         Ok(model)

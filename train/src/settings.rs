@@ -35,8 +35,10 @@ pub struct Settings {
     pub source: Source,
     /// The model.
     pub model: ModelKind,
-    /// The widths of the MLP's hidden layers; `None` for the default.
+    /// The widths of the MLP's hidden layers, or of the residual network's blocks; `None` for the default.
     pub hidden: Option<Vec<usize>>,
+    /// The probability with which hidden values of the MLP and the transformer are dropped in training, from 0 to below 1.
+    pub dropout: f64,
     /// The number of epochs.
     pub epochs: usize,
     /// The micro-batch size: samples per rank and pass.
@@ -130,6 +132,7 @@ impl Settings {
             source,
             model,
             hidden: None,
+            dropout: 0.0,
             epochs: 10,
             batch_size: 64,
             global_batch: None,
@@ -167,6 +170,14 @@ impl Settings {
                 epochs: 8,
                 batch_size: 32,
                 learning_rate: 0.05,
+                reference_batch: 64,
+                warm_up: 0.1,
+                ..for_mlp
+            },
+            ModelKind::ResNet => Self {
+                epochs: 4,
+                batch_size: 32,
+                learning_rate: 0.1,
                 reference_batch: 64,
                 warm_up: 0.1,
                 ..for_mlp
@@ -227,14 +238,16 @@ impl Settings {
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
         let global_batch = self.global_batch.or(before).unwrap_or(self.batch_size.saturating_mul(ranks));
         let refused = device::refusal(&self.buckets(global_batch), self.trace.is_some());
+        let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
+        let refused = refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model));
         let (device, computes) = self.device.choose(comm, refused)?;
         agree(comm, self.check_choice(comm.choice(), &device, &computes))?;
         let dataset = self.load(comm, global_batch)?;
         if device.is_cpu() {
             self.needs(ranks, global_batch, &dataset).check(comm)?;
         }
-        let replica =
-            model::classifier(self.model, self.hidden.as_deref(), &dataset.kind, self.seed, &device);
+        let hidden = self.hidden.as_deref();
+        let replica = model::classifier(self.model, hidden, self.dropout, &dataset.kind, self.seed, &device);
         let replica = agree(comm, replica.map_err(TrainError::from))?;
         let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
         let chosen = Self { wire: choice.wire, ..self.clone() };

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::backend::{self, Backend};
-use super::buckets::{BucketSettings, Buckets, Moment, Pass, Sums, Unsent};
+use super::buckets::{BucketSettings, Buckets, Moment, Order, Pass, Sums, Unsent};
 use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::Replica;
@@ -32,6 +32,8 @@ pub struct Mirror<R> {
     rounds: Option<Rounds>,
     /// Whether a step may begin before the one before has updated all parameters.
     is_across: bool,
+    /// Whether the result does not depend on the number of ranks.
+    is_tree: bool,
     /// How many steps were made.
     steps: u64,
     /// The indices of parameters that were reported to have no gradient.
@@ -55,7 +57,14 @@ impl<R: Replica> Mirror<R> {
         if let Some(why) = buckets.conflict() {
             return Err(TrainError::Setting(why));
         }
+        let synchronized = if replica.synchronizes() {
+            Some(buckets.synchronized(comm).map_err(TrainError::Setting)?)
+        } else {
+            None
+        };
+        let buckets = synchronized.as_ref().unwrap_or(buckets);
         compare::parameters(comm, replica.parameters())?;
+        replica.connect(comm)?;
         for index in 0..replica.parameters().len() {
             let mut sent = Ok(());
             replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
@@ -66,7 +75,9 @@ impl<R: Replica> Mirror<R> {
         // A norm needs all buckets.
         let is_across = backend.buckets().is_across() && clip_norm.is_none() && replica.brings_values();
         let never_put = BTreeSet::new();
-        Ok(Self { replica, backend, clip_norm, rounds, is_across, steps: 0, never_put, recorder: None })
+        let is_tree = buckets.order == Order::Tree;
+        let (steps, recorder) = (0, None);
+        Ok(Self { replica, backend, clip_norm, rounds, is_across, is_tree, steps, never_put, recorder })
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
@@ -140,13 +151,15 @@ impl<R: Replica> Mirror<R> {
         share: Share<'_, R::Batch>,
     ) -> Result<Vec<String>, TrainError> {
         let Share { passes, is_out_of_data, asks_to_stop, asks_to_save } = share;
-        let of = passes.len().max(1);
+        // In a tree, all ranks have as many, and a pass has the same number whichever rank makes it.
+        let first = comm.rank() as u64 * if self.is_tree { passes.len() as u64 } else { 1 << 32 };
+        let of = self.replica.begin_step(first, passes.len())?.max(1);
         let mut never_put: Option<BTreeSet<usize>> = None;
         for number in 0..of {
             let pass = Pass { number, of, is_out_of_data, asks_to_stop, asks_to_save, ..Pass::ONLY };
             let Some(Some(batch)) = passes.get(number) else {
                 self.settle()?;
-                self.backend.pass(comm, pass, &mut |_| Ok(()))?;
+                self.backend.pass(comm, pass, &mut |_| self.replica.pass_without_samples())?;
                 continue;
             };
             let (began, mut ended) = (Instant::now(), None);

@@ -108,6 +108,7 @@ fn piped(
             let x = own.iter().try_fold(x, |x, layer| layer.forward(&x))?;
             if stage + 1 == stages { loss(&x, targets).map(Cut::Loss) } else { Ok(Cut::Activations(x)) }
         })
+        .unwrap()
     };
     let own = (0..schedule.stages_per_rank()).map(stage).collect();
     let mut mirror = mirror(&mut replicas, Pipeline::new(pipeline, schedule, own)?)?;
@@ -174,7 +175,7 @@ fn a_trainer_runs_a_pipeline() {
                 let mut loss = loss(&x, &targets)?;
                 loss.tally.correct = f64::from(right.to_scalar::<f32>()?);
                 Ok(Cut::Loss(loss))
-            });
+            })?;
         let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage])?;
         let (rank, ranks) = (replicas.rank(), replicas.ranks());
         let shares = Shares { rank, ranks, global_batch: 64, micro_batch: 8, fixed_passes: None };
@@ -206,7 +207,8 @@ fn a_stage_too_few_is_refused_on_all_ranks() {
         let layer = layer(&parameters, 0);
         let stage = StageNetwork::new(&parameters, move |(inputs, _): &Batch, before: Option<&Tensor>| {
             layer.forward(before.unwrap_or(inputs)).map(Cut::Activations)
-        });
+        })
+        .unwrap();
         let rank = comm.rank();
         let stages = if rank == 0 { vec![stage] } else { Vec::new() };
         Pipeline::new(comm, PipelineSchedule::GPipe, stages).unwrap_err().to_string()

@@ -57,12 +57,15 @@ struct DataArgs {
     /// tfrecord:FILE_OR_DIR, csv:FILE or text:FILE
     #[arg(long, default_value = "digits")]
     data: Source,
-    /// Model: mlp or cnn for images, mlp for tables, transformer for text [default: mlp or transformer]
+    /// Model: mlp, cnn or resnet for images, mlp for tables, transformer for text [default: mlp or transformer]
     #[arg(long)]
     model: Option<ModelKind>,
-    /// Widths of the hidden layers of the MLP, comma-separated
+    /// Widths of the hidden layers of the MLP, or of the blocks of the resnet, comma-separated
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = whole(0, usize::MAX))]
     hidden: Option<Vec<usize>>,
+    /// Probability with which hidden values of the MLP or the transformer are dropped in training, from 0 to below 1
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    dropout: f64,
     /// Characters per text sample
     #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
     context: Option<usize>,
@@ -217,6 +220,7 @@ impl DataArgs {
         let usual = Settings::new(self.data.clone(), model);
         Settings {
             hidden: self.hidden.clone(),
+            dropout: self.dropout,
             context: self.context.unwrap_or(usual.context),
             augments: self.augment,
             input_threads: self.input_threads.map_or(Threads::Auto, |threads| Threads::Fixed(threads.into())),
@@ -259,7 +263,11 @@ impl Args {
             ("--momentum", "--optimizer sgd", learning.momentum.is_some() && !is_sgd),
             ("--step-epochs", "--schedule step", learning.step_epochs.is_some() && !is_step),
             ("--step-factor", "--schedule step", learning.step_factor.is_some() && !is_step),
-            ("--hidden", "--model mlp", data.hidden.is_some() && settings.model != ModelKind::Mlp),
+            (
+                "--hidden",
+                "--model mlp or resnet",
+                data.hidden.is_some() && !matches!(settings.model, ModelKind::Mlp | ModelKind::ResNet),
+            ),
         ];
         let (option, needs, _) = pointless.into_iter().find(|(_, _, is_so)| *is_so)?;
         Some(format!("{option} has no effect without {needs}: remove it, or add {needs}"))

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::Wire;
 use crate::local::LocalSteps;
-use unisono::{Communicator, size};
+use unisono::{Communicator, Vendor, size};
 
 /// How gradients are bucketed and sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,6 +75,33 @@ impl BucketSettings {
             ),
         };
         Some(why)
+    }
+
+    /// The same settings for a replica whose passes [communicate](crate::Replica::synchronizes). Buckets then overlap the backward
+    /// pass on any nodes: a rank without samples has none to wait for.
+    ///
+    /// # Errors
+    /// What contradicts such passes on so many ranks.
+    pub(crate) fn synchronized(&self, comm: &Communicator) -> Result<Self, String> {
+        let only = "the model normalises over the samples of all ranks (SyncBatchNorm)";
+        let refuse = |why: String| Err(format!("{only}: {why}"));
+        match self {
+            Self { order: Order::Tree, .. } => refuse(
+                "its statistics, and so the bits, depend on the number of ranks: remove --order world-invariant".to_owned(),
+            ),
+            Self { local_steps: Some(_), .. } => {
+                refuse("no rank can step alone: remove --local-steps".to_owned())
+            }
+            Self { overlap: overlap @ (Overlap::InTurn | Overlap::Across), .. } if comm.ranks() > 1 => {
+                refuse(format!("its passes wait for other ranks, so --overlap {overlap} could wait for ever: use auto"))
+            }
+            // MPI's own collectives block, and with them those of other communicators.
+            _ if comm.ranks() > 1 && comm.choice().vendor() == Some(Vendor::Mpi) => refuse(format!(
+                "MPI's own all-reduce of gradients would block its all-reduces: choose another algorithm than {}, or auto",
+                comm.choice()
+            )),
+            _ => Ok(Self { overlap: Overlap::Beside, ..self.clone() }),
+        }
     }
 }
 

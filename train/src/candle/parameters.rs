@@ -18,6 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use scoped_tls_hkt::scoped_thread_local;
 
 use super::fused::with_values;
+use super::passes::Passes;
 use crate::replica::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(
@@ -32,6 +33,11 @@ scoped_thread_local!(
 /// Runs a forward pass to which `gradients` [brings](Gradients::bring) the values of its layers.
 pub(super) fn brought_by<T>(gradients: &mut dyn Gradients, forward: impl FnOnce() -> T) -> T {
     VALUES.set(gradients, forward)
+}
+
+/// Whether a forward pass of training runs on this thread.
+pub(super) fn is_training() -> bool {
+    VALUES.is_set()
 }
 
 /// Brings the values of a parameter to the running forward pass of a step.
@@ -92,6 +98,7 @@ pub(super) struct Array {
 pub struct Parameters {
     seed: u64,
     made: Arc<Mutex<Vec<Array>>>,
+    passes: Arc<Mutex<Passes>>,
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
     has_loops: bool,
@@ -109,7 +116,7 @@ impl Parameters {
     /// If the device is out of memory.
     pub fn on(device: &Device, seed: u64) -> Result<Self> {
         let anchor = Var::from_vec(vec![0.0_f32], 1, device)?;
-        Ok(Self { seed, made: Arc::default(), anchor, has_loops: device.is_cpu() })
+        Ok(Self { seed, made: Arc::default(), passes: Arc::default(), anchor, has_loops: device.is_cpu() })
     }
 
     /// The device on which the model computes.
@@ -142,6 +149,25 @@ impl Parameters {
         let (name, shape) = (name.into(), shape.into());
         let values = self.even(&name, shape.elem_count(), deviation);
         self.report_whole(&name, shape, values)
+    }
+
+    /// Adds a buffer: an array that is broadcast and saved like a parameter, and not trained.
+    pub(super) fn add_buffer(&self, name: &str, shape: impl Into<Shape>, values: Vec<f32>) -> Result<Tensor> {
+        let shape = shape.into();
+        let tensor = Tensor::from_vec(values, shape.clone(), self.device())?;
+        let index = self.register(name, &shape, tensor.clone(), true)?;
+        self.lock()[index].parameter.is_trained = false;
+        Ok(tensor)
+    }
+
+    /// The seed of initial values.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The state of the passes.
+    pub(super) fn passes(&self) -> MutexGuard<'_, Passes> {
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All parameters.
@@ -253,6 +279,20 @@ impl CustomOp1 for Made {
     }
 }
 
+/// Whether a variable is a running statistic of a `candle_nn` batch norm.
+pub(super) fn is_statistic(name: &str) -> bool {
+    let last = name.rsplit('.').next();
+    matches!(last, Some("running_mean" | "running_var"))
+}
+
+/// Warns of a batch norm of `candle_nn`, which copies its statistics: what it adds to them is neither seen nor saved.
+fn warn_of_statistic(name: &str) {
+    tracing::warn!(
+        "{name} is of a BatchNorm of candle_nn, whose statistics are those of each rank's own samples, and are neither saved nor the \
+         same on all ranks: use unisono_train::candle::SyncBatchNorm instead"
+    );
+}
+
 /// The parameters as a backend of `candle_nn`.
 struct Backend(Parameters);
 
@@ -284,6 +324,9 @@ impl SimpleBackend for Backend {
             array.is_of_layer = false;
             return Ok(array.tensor.clone());
         }
+        if is_statistic(name) {
+            warn_of_statistic(name);
+        }
         let count = shape.elem_count();
         let values = match init {
             Init::Const(value) => vec![value as f32; count],
@@ -301,6 +344,9 @@ impl SimpleBackend for Backend {
                 }
             }
         };
+        if is_statistic(name) {
+            return self.0.add_buffer(name, shape, values);
+        }
         self.0.report_whole(name, shape, values)
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Device, Tensor, Var, bail};
 
 use super::{Arrays, Loss, parameters};
 use crate::candle::Parameters;
@@ -43,8 +43,19 @@ impl<B, F> fmt::Debug for StageNetwork<B, F> {
 
 impl<B, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> StageNetwork<B, F> {
     /// Layers that were built from these parameters, all of which must exist by now.
-    pub fn new(parameters: &Parameters, forward: F) -> Self {
-        Self { arrays: Arrays::of(parameters), forward, kept: HashMap::new(), batch: PhantomData }
+    ///
+    /// # Errors
+    /// If one of them is a [`SyncBatchNorm`](super::SyncBatchNorm) or a [`Dropout`](super::Dropout): they do not know the micro-batches of a
+    /// pipeline.
+    pub fn new(parameters: &Parameters, forward: F) -> candle_core::Result<Self> {
+        let passes = parameters.passes();
+        if passes.synchronizes() || passes.counts_steps() {
+            bail!(
+                "a stage of a pipeline has no SyncBatchNorm and no Dropout: use a Network, or other layers"
+            );
+        }
+        drop(passes);
+        Ok(Self { arrays: Arrays::of(parameters), forward, kept: HashMap::new(), batch: PhantomData })
     }
 
     fn compute(&self, batch: &B, before: Option<&Activations>) -> candle_core::Result<(Kept, StageOutput)> {

@@ -50,8 +50,17 @@ fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
 
 /// Checks that every parameter has a gradient, and that the loss rises along it by its length.
 pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
+    check_slopes_of(replica, batch, |replica| replica.evaluate(batch).unwrap());
+}
+
+/// The same of the loss of a training pass.
+pub(crate) fn check_training_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
+    check_slopes_of(replica, batch, |replica| gathered(replica, batch).tally.unwrap());
+}
+
+fn check_slopes_of<R: Replica>(replica: &mut R, batch: &R::Batch, loss: impl Fn(&mut R) -> Tally) {
     let gradients = gathered(replica, batch).gradients;
-    assert_eq!(gradients.len(), replica.parameters().len());
+    assert_eq!(gradients.len(), replica.parameters().iter().filter(|parameter| parameter.is_trained).count());
     for (index, gradient) in gradients {
         let length = gradient.iter().map(|slope| slope * slope).sum::<f32>().sqrt();
         let mut start = Vec::new();
@@ -60,7 +69,7 @@ pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
             let moved = |(start, slope): (&f32, &f32)| start + distance * slope / length;
             let moved: Vec<f32> = start.iter().zip(&gradient).map(moved).collect();
             replica.with_values(index, &mut |values| values.copy_from_slice(&moved)).unwrap();
-            replica.evaluate(batch).unwrap().loss as f32
+            loss(replica).loss as f32
         };
         let step = 0.003;
         let slope = (at(step) - at(-step)) / (2.0 * step);

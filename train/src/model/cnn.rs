@@ -101,7 +101,7 @@ impl Convolution {
     /// `x` and the result are `samples x height x width x channels`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (samples, height, width, _) = x.dims4()?;
-        let patches = apply(Patches { side: KERNEL }, x)?;
+        let patches = apply(Patches { side: KERNEL, stride: 1, padding: 0 }, x)?;
         let y = self.kernel.forward(&patches)?;
         let y = y.reshape((samples, height + 1 - KERNEL, width + 1 - KERNEL, ()))?;
         // Bias and ReLU are monotonic, so pooling may come first, which leaves them fewer values.

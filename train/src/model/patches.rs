@@ -7,23 +7,39 @@ use candle_core::{Result, Tensor};
 
 use crate::candle::Function;
 
-/// Every square of `side` pixels as a row of values: `samples*(height - side + 1)*(width - side + 1) x side*side*channels`.
+/// Every square of `side` pixels, or each at a multiple of `stride`, as a row of values: `samples*rows*columns x
+/// side*side*channels`. The image has `padding` zeros around it.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Patches {
     pub(super) side: usize,
+    pub(super) stride: usize,
+    pub(super) padding: usize,
 }
 
 impl Patches {
-    /// Calls `visit` for each row of pixels of each square with its offset in the patches, its offset in the images, and its
-    /// length.
+    /// How many squares fit along a side of the image.
+    fn along(&self, side: usize) -> usize {
+        (side + 2 * self.padding - self.side) / self.stride + 1
+    }
+
+    /// Calls `visit` for each row of pixels of each square, as far as it is in the image, with its offset in the patches, its offset
+    /// in the images, and its length.
     fn for_each_row(&self, dims: &[usize], mut visit: impl FnMut(usize, usize, usize)) {
         let [samples, height, width, channels] = image_dims(dims);
         let length = self.side * channels;
         let mut patch = 0;
         for sample in 0..samples {
-            for top in 0..=height - self.side {
-                for left in 0..=width - self.side {
+            for top in (0..self.along(height)).map(|place| place * self.stride) {
+                for left in (0..self.along(width)).map(|place| place * self.stride) {
+                    // In the padded image.
+                    let from = left.max(self.padding);
+                    let to = (left + self.side).min(width + self.padding);
                     for row in top..top + self.side {
-                        visit(patch, ((sample * height + row) * width + left) * channels, length);
+                        if (self.padding..height + self.padding).contains(&row) {
+                            let image = (sample * height + row - self.padding) * width + from - self.padding;
+                            let inside = (from - left) * channels;
+                            visit(patch + inside, image * channels, (to - from) * channels);
+                        }
                         patch += length;
                     }
                 }
@@ -37,7 +53,7 @@ impl Function for Patches {
 
     fn shape(&self, dims: &[usize]) -> Vec<usize> {
         let [samples, height, width, channels] = image_dims(dims);
-        let positions = (height + 1 - self.side) * (width + 1 - self.side);
+        let positions = self.along(height) * self.along(width);
         vec![samples * positions, self.side * self.side * channels]
     }
 
@@ -57,10 +73,20 @@ impl Function for Patches {
 
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
         let [_, height, width, channels] = image_dims(x.dims());
-        let (rows, columns) = (height + 1 - self.side, width + 1 - self.side);
+        let (rows, columns) = (self.along(height), self.along(width));
+        let around = self.padding;
+        let x = x.pad_with_zeros(1, around, around)?.pad_with_zeros(2, around, around)?;
+        // Along a dimension, the pixel with this offset in all squares.
+        let pixel = |x: &Tensor, dimension: usize, offset: usize, count: usize| match self.stride {
+            1 => x.narrow(dimension, offset, count),
+            stride => {
+                let places = (0..count).map(|place| (offset + place * stride) as u32);
+                x.index_select(&Tensor::from_iter(places, x.device())?, dimension)
+            }
+        };
         // For each pixel position in a square, the values of all squares there.
         let pixels = (0..self.side * self.side)
-            .map(|at| x.narrow(1, at / self.side, rows)?.narrow(2, at % self.side, columns))
+            .map(|at| pixel(&pixel(&x, 1, at / self.side, rows)?, 2, at % self.side, columns))
             .collect::<Result<Vec<_>>>()?;
         Tensor::cat(&pixels, 3)?.reshape(((), self.side * self.side * channels))
     }

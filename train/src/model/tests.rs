@@ -4,7 +4,9 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::loss::cross_entropy;
 
 use super::*;
-use crate::candle::tests::{check_brought, check_composed, check_same_gradients, check_slopes};
+use crate::candle::tests::{
+    check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes,
+};
 
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, classes: 10 };
 
@@ -49,16 +51,24 @@ fn names_are_read_back() {
         assert_eq!(kind.to_string().parse::<ModelKind>().unwrap(), kind);
     }
     let message = "rnn".parse::<ModelKind>().unwrap_err().to_string();
-    assert_eq!(message, "no model is called \"rnn\", did you mean \"cnn\"?; there are mlp, cnn, transformer");
+    assert_eq!(
+        message,
+        "no model is called \"rnn\", did you mean \"cnn\"?; there are mlp, cnn, transformer, resnet"
+    );
 }
 
 /// The estimate is exact for the largest items.
 #[test]
 fn parameters_are_counted_before_they_are_there() {
     let table = Kind::Table { features: 7, classes: 3 };
-    let more = [(ModelKind::Mlp, Some(&[5, 9][..]), IMAGES), (ModelKind::Mlp, Some(&[][..]), table)];
+    let more = [
+        (ModelKind::Mlp, Some(&[5, 9][..]), IMAGES),
+        (ModelKind::Mlp, Some(&[][..]), table),
+        (ModelKind::ResNet, None, IMAGES),
+        (ModelKind::ResNet, Some(&[5, 5, 9][..]), IMAGES),
+    ];
     for (kind, hidden, data) in pairings().map(|(kind, data)| (kind, None, data)).into_iter().chain(more) {
-        let replica = classifier(kind, hidden, &data, 0, &Device::Cpu).unwrap();
+        let replica = classifier(kind, hidden, 0.0, &data, 0, &Device::Cpu).unwrap();
         let count: usize = replica.parameters().iter().map(crate::Parameter::count).sum();
         assert_eq!(size(kind, hidden, &data).unwrap().parameters, count as f64, "{kind} {hidden:?}");
     }
@@ -69,9 +79,10 @@ fn parameters_are_counted_before_they_are_there() {
 
 #[test]
 fn a_model_refuses_data_it_cannot_learn_from() {
-    let refusal = |kind, data: &Kind| build(kind, None, data, 0, &Device::Cpu).err().unwrap().to_string();
+    let refusal =
+        |kind, data: &Kind| build(kind, None, 0.0, data, 0, &Device::Cpu).err().unwrap().to_string();
     let message = refusal(ModelKind::Transformer, &IMAGES);
-    assert_eq!(message, "the transformer does not learn from images: use the mlp or the cnn");
+    assert_eq!(message, "the transformer does not learn from images: use the mlp, the cnn or the resnet");
     for kind in [ModelKind::Mlp, ModelKind::Cnn] {
         let message = refusal(kind, &text());
         assert_eq!(message, format!("the {kind} does not learn from text: use the transformer"));
@@ -82,7 +93,7 @@ fn a_model_refuses_data_it_cannot_learn_from() {
 
 /// The names and values of all parameters.
 fn values(kind: ModelKind, data: &Kind, seed: u64) -> Vec<(String, Vec<f32>)> {
-    let mut replica = classifier(kind, None, data, seed, &Device::Cpu).unwrap();
+    let mut replica = classifier(kind, None, 0.0, data, seed, &Device::Cpu).unwrap();
     let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
     let mut copy = |index| {
         let mut copy = Vec::new();
@@ -103,7 +114,7 @@ fn the_seed_decides_every_parameter() {
 #[test]
 fn logits_have_a_row_per_target_and_no_opinion_yet() {
     for (kind, data) in pairings() {
-        let (model, _) = build(kind, None, &data, 1, &Device::Cpu).unwrap();
+        let (model, _) = build(kind, None, 0.0, &data, 1, &Device::Cpu).unwrap();
         let (inputs, targets) = batch(&data);
         let (classes, uniform) = match &data {
             Kind::Images { classes, .. } | Kind::Table { classes, .. } => (*classes, 1.5),
@@ -119,7 +130,7 @@ fn logits_have_a_row_per_target_and_no_opinion_yet() {
 #[test]
 fn gradients_are_the_slopes_of_the_loss() {
     for (kind, data) in pairings() {
-        let (model, parameters) = build(kind, None, &data, 1, &Device::Cpu).unwrap();
+        let (model, parameters) = build(kind, None, 0.0, &data, 1, &Device::Cpu).unwrap();
         check_slopes(&mut network(model, &parameters), &batch(&data));
     }
 }
@@ -127,7 +138,7 @@ fn gradients_are_the_slopes_of_the_loss() {
 #[test]
 fn no_model_uses_values_before_it_has_brought_them() {
     for (kind, data) in pairings() {
-        let (model, parameters) = build(kind, None, &data, 1, &Device::Cpu).unwrap();
+        let (model, parameters) = build(kind, None, 0.0, &data, 1, &Device::Cpu).unwrap();
         let mut replica = network(model, &parameters);
         let brought = check_brought(&mut replica, &batch(&data));
         let last = &replica.parameters()[*brought.last().unwrap()].name;
@@ -149,7 +160,7 @@ fn network(model: Box<dyn Model>, parameters: &Parameters) -> impl Replica<Batch
 fn models_are_composed_to_the_same() {
     for (kind, data) in pairings() {
         let [mut fused, mut composed] = [Parameters::new(1), Parameters::composed(1)].map(|parameters| {
-            let model = with_parameters(kind, None, &data, &parameters).unwrap();
+            let model = with_parameters(kind, None, 0.0, &data, &parameters).unwrap();
             network(model, &parameters)
         });
         check_same_gradients(&mut fused, &mut composed, &batch(&data));
@@ -163,7 +174,15 @@ fn functions_are_composed_to_the_same() {
         let values = (0..count).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
         Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
     };
-    check_composed(|| patches::Patches { side: 3 }, &tensor(&[2, 5, 4, 3]));
+    check_composed(|| patches::Patches { side: 3, stride: 1, padding: 0 }, &tensor(&[2, 5, 4, 3]));
+    for stride in [1, 2] {
+        let patches = || patches::Patches { side: 3, stride, padding: 1 };
+        check_composed(patches, &tensor(&[2, 5, 4, 3]));
+        check_composed(patches, &tensor(&[2, 1, 2, 3]));
+    }
+    for outputs in [2, 5] {
+        check_composed(|| resnet::Shortcut { stride: 2, outputs }, &tensor(&[2, 5, 4, 3]));
+    }
     // A row and a column are left over.
     check_composed(|| patches::MaxPool { side: 2 }, &tensor(&[2, 5, 7, 3]));
     check_composed(|| rows::RmsNorm, &tensor(&[4, 9]));
@@ -174,7 +193,7 @@ fn functions_are_composed_to_the_same() {
 // No token may depend on later ones.
 #[test]
 fn the_transformer_is_causal() {
-    let (model, _) = build(ModelKind::Transformer, None, &text(), 1, &Device::Cpu).unwrap();
+    let (model, _) = build(ModelKind::Transformer, None, 0.0, &text(), 1, &Device::Cpu).unwrap();
     let logits = |last: u32| -> Vec<Vec<f32>> {
         let tokens = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, last];
         let inputs = Tensor::new(&[tokens], &Device::Cpu).unwrap();
@@ -183,4 +202,13 @@ fn the_transformer_is_causal() {
     let (a, b) = (logits(11), logits(12));
     assert_eq!(a[..11], b[..11]);
     assert_ne!(a[11], b[11]);
+}
+
+/// Batch norm evaluates otherwise than it trains, so these are slopes of the loss of training passes.
+#[test]
+fn gradients_of_the_residual_network_are_the_slopes_of_its_loss() {
+    let data = Kind::Images { height: 5, width: 6, classes: 10 };
+    let (model, parameters) =
+        build(ModelKind::ResNet, Some(&[2, 2, 3]), 0.0, &data, 1, &Device::Cpu).unwrap();
+    check_training_slopes(&mut network(model, &parameters), &batch(&data));
 }

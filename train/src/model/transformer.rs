@@ -6,7 +6,7 @@ use candle_core::{IndexOp, Result, Tensor};
 
 use super::rows::{CausalSoftmax, RmsNorm, SquaredRelu};
 use super::{Model, Size};
-use crate::candle::{Linear, Parameters, apply};
+use crate::candle::{Dropout, Linear, Parameters, apply};
 
 const WIDTH: usize = 128;
 const HEADS: usize = 4;
@@ -50,12 +50,17 @@ pub(super) struct Transformer {
 }
 
 impl Transformer {
-    pub(super) fn new(parameters: &Parameters, context: usize, vocabulary: usize) -> Result<Self> {
+    pub(super) fn new(
+        parameters: &Parameters,
+        context: usize,
+        vocabulary: usize,
+        dropout: f64,
+    ) -> Result<Self> {
         Ok(Self {
             characters: parameters.add("characters", (vocabulary, WIDTH), 0.3)?,
             positions: parameters.add("positions", (context, WIDTH), 0.1)?,
             blocks: (0..BLOCKS)
-                .map(|i| Block::new(parameters, &format!("block{i}")))
+                .map(|i| Block::new(parameters, &format!("block{i}"), dropout))
                 .collect::<Result<_>>()?,
             output: Linear::without_bias(parameters, "output", WIDTH, vocabulary, OUTPUT_GAIN)?,
         })
@@ -87,10 +92,12 @@ struct Block {
     mix: Linear,
     expand: Linear,
     contract: Linear,
+    /// Of what each half adds to its input.
+    dropouts: [Dropout; 2],
 }
 
 impl Block {
-    fn new(parameters: &Parameters, name: &str) -> Result<Self> {
+    fn new(parameters: &Parameters, name: &str, dropout: f64) -> Result<Self> {
         let weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
             Linear::without_bias(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)
         };
@@ -103,14 +110,16 @@ impl Block {
             mix: weight("mix", WIDTH, WIDTH, quiet)?,
             expand: weight("expand", WIDTH, HIDDEN, 1.0)?,
             contract: weight("contract", HIDDEN, WIDTH, quiet)?,
+            dropouts: [Dropout::new(parameters, dropout)?, Dropout::new(parameters, dropout)?],
         })
     }
 
     /// `x` and the result are `samples*context x WIDTH`.
     fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
-        let x = (x + self.attend(&apply(RmsNorm, x)?, samples)?)?;
+        let [first, second] = &self.dropouts;
+        let x = (x + first.forward(&self.attend(&apply(RmsNorm, x)?, samples)?)?)?;
         let hidden = apply(SquaredRelu, &self.expand.forward(&apply(RmsNorm, &x)?)?)?;
-        &x + self.contract.forward(&hidden)?
+        &x + second.forward(&self.contract.forward(&hidden)?)?
     }
 
     /// The attention of each token to those up to it; shapes as in [`forward`](Self::forward).

@@ -52,6 +52,9 @@ impl Settings {
         Range::From(0.0, 1.0).check("momentum", f64::from(self.optimizer.momentum))?;
         Range::Above(0.0, 1e30).check("norm to clip to", self.clip_norm.unwrap_or(1.0))?;
         Range::From(0.0, 1.0).check("share of warm-up", self.warm_up)?;
+        if !(0.0..1.0).contains(&self.dropout) {
+            return refuse(format!("the dropout is {}: it must be from 0 to below 1", Figure(self.dropout)));
+        }
         match self.schedule {
             Falling::Step { factor, .. } => {
                 Range::From(0.0, 1.0).check("factor of the step schedule", factor)
@@ -78,11 +81,24 @@ impl Settings {
                 self.optimizer.kind
             ));
         }
-        if self.hidden.is_some() && self.model != ModelKind::Mlp {
+        if self.hidden.is_some() && !self.model.has_widths() {
             return refuse(format!(
-                "the hidden layers of the {} are fixed: remove --hidden, or use the mlp",
+                "the hidden layers of the {} are fixed: remove --hidden, or use the mlp or the resnet",
                 self.model
             ));
+        }
+        if self.dropout != 0.0 && !self.model.has_dropout() {
+            return refuse(format!(
+                "the {} drops no values: remove --dropout, or use the mlp or the transformer",
+                self.model
+            ));
+        }
+        if self.model == ModelKind::ResNet && self.world_invariant.is_some() {
+            return refuse(
+                "the resnet normalises over the samples of all ranks, so the bits depend on the number of ranks: use another \
+                 model, or remove --order world-invariant"
+                    .to_owned(),
+            );
         }
         Ok(())
     }

@@ -21,6 +21,8 @@ impl Settings {
             "fingerprint": fingerprint.map(|hash| format!("{hash:016x}")),
             "model": self.model.name(),
             "hidden": self.hidden,
+            // Checkpoints from before there was any have none.
+            "dropout": (self.dropout != 0.0).then_some(self.dropout),
             "seed": self.seed,
             "context": self.context,
             "optimizer": format!("{:?}", self.optimizer),

@@ -31,6 +31,10 @@ fn senseless_settings_are_refused() {
         refused(Settings { clip_norm: Some(-1e-300), ..settings.clone() }),
         "the norm to clip to is -1e-300: it must be above 0, and at most 1e30"
     );
+    for (dropout, text) in [(1.0, "1"), (-0.1, "-0.1"), (f64::NAN, "NaN")] {
+        let why = refused(Settings { dropout, ..settings.clone() });
+        assert_eq!(why, format!("the dropout is {text}: it must be from 0 to below 1"));
+    }
     assert!(factor(0.5).check().is_ok());
 }
 
@@ -41,6 +45,9 @@ fn what_would_have_no_effect_is_refused() {
     let optimizer = OptimizerSettings { nesterov: true, ..OptimizerSettings::new(OptimizerKind::AdamW) };
     assert!(refused(Settings { optimizer, ..settings.clone() }).contains("adamw has no Nesterov momentum"));
     assert!(refused(Settings { hidden: Some(vec![8]), ..settings.clone() }).contains("layers of the cnn"));
+    assert!(refused(Settings { dropout: 0.1, ..settings.clone() }).contains("the cnn drops no values"));
+    let resnet = Settings { world_invariant: Some(8), ..Settings::new(Source::Digits, ModelKind::ResNet) };
+    assert!(refused(resnet).contains("remove --order world-invariant"));
     let chosen = |settings: &Settings, name: &str| {
         let checked = settings.check_choice(&name.parse().unwrap(), &Device::Cpu, "on the CPU: requested");
         checked.map_err(|error| error.to_string())
