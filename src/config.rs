@@ -20,7 +20,7 @@ mod variables;
 pub(crate) use bootstrap::{bootstrap_folder, job, rendezvous};
 pub use cores::share_cores;
 pub(crate) use interfaces::Interfaces;
-pub use launcher::{Launcher, Starter};
+pub use launcher::{Launcher, Starter, tf_config};
 pub(crate) use links::{Inside, KernelCopies, Network};
 pub use preload::{ACCELERATE_REPORT, PRELOAD, find_program, preloaded};
 pub use variables::warn_of_unread_settings;

@@ -14,12 +14,16 @@ use super::{Failure, Figures};
 
 mod args;
 mod tell;
+mod tensorflow;
 
 pub(super) use args::Args;
 use tell::Teller;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.settings();
+    if args.world.is_alone() {
+        tensorflow::refuse_other_workers().map_err(Failure::BadInput)?;
+    }
     heed_signals(&settings.stop)?;
     // SAFETY: the command line was read, and nothing has started a thread yet.
     unsafe { share_cores(args.world.local_ranks()) };

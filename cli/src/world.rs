@@ -25,6 +25,12 @@ impl World {
         self.threads.unwrap_or(launched)
     }
 
+    /// Whether there is one rank, which nobody launched.
+    #[cfg(feature = "candle")]
+    pub(super) fn is_alone(&self) -> bool {
+        Launcher::detect().rank.is_none() && self.local_ranks() == 1
+    }
+
     /// As [`World::run`], for a model that computes: ranks share the cores of their node, and a single rank without a launcher
     /// needs no MPI.
     #[cfg(feature = "candle")]
@@ -34,7 +40,7 @@ impl World {
     ) -> Result<(), Failure> {
         // SAFETY: the command line was read, and nothing has started a thread yet.
         unsafe { share_cores(self.local_ranks()) };
-        if Launcher::detect().rank.is_none() && self.local_ranks() == 1 {
+        if self.is_alone() {
             return unisono::threads(1, |mut comm| body(&mut comm)).swap_remove(0);
         }
         self.run(body)

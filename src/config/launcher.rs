@@ -93,6 +93,11 @@ impl Launcher {
     }
 }
 
+/// The cluster that TensorFlow's `MultiWorkerMirroredStrategy` reads, as JSON, if this process is given one.
+pub fn tf_config() -> Option<String> {
+    std::env::var("TF_CONFIG").ok()
+}
+
 /// The number of tasks on a node, from Slurm's list of them: `2(x3),1` is 2, 2, 2 and 1.
 fn tasks_of(list: &str, node: usize) -> Option<usize> {
     let mut nodes = list.split(',').flat_map(|part| {

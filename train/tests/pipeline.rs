@@ -8,7 +8,9 @@ use rand_chacha::ChaCha8Rng;
 use unisono::Communicator;
 use unisono_collectives::pipeline::PipelineSchedule;
 use unisono_data::{Depth, Options, Source, Threads};
-use unisono_train::candle::{Cut, Linear, Loss, Network, Parameters, StageNetwork, cross_entropy};
+use unisono_train::candle::{
+    Cut, Dropout, Linear, Loss, Network, Parameters, StageNetwork, SyncBatchNorm, cross_entropy,
+};
 use unisono_train::pipeline::{Grid, MicroBatches, Pipeline};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
@@ -215,4 +217,16 @@ fn a_stage_too_few_is_refused_on_all_ranks() {
     });
     assert!(errors[0].contains("rank 1"), "{errors:?}");
     assert_eq!(errors[1], "rank 1 has 0 stages, but gpipe has 1");
+}
+
+#[test]
+fn a_stage_has_no_layer_that_knows_its_passes() {
+    let forward = |_: &Batch, _: Option<&Tensor>| -> Result<Cut> { unreachable!("it is not made") };
+    let (with_norm, with_dropout) = (Parameters::new(SEED), Parameters::new(SEED));
+    let _norm = SyncBatchNorm::new(&with_norm, "norm", 3).unwrap();
+    let _dropout = Dropout::new(&with_dropout, 0.5).unwrap();
+    for parameters in [with_norm, with_dropout] {
+        let error = StageNetwork::new(&parameters, forward).unwrap_err().to_string();
+        assert!(error.contains("a stage of a pipeline has no SyncBatchNorm and no Dropout"), "{error}");
+    }
 }

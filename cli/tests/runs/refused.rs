@@ -83,3 +83,23 @@ fn what_nobody_has_room_for_is_refused() {
         refused(&["train", "--threads", "2", huge, &most], &["a global batch of 18446744073709551615"]);
     }
 }
+
+#[test]
+fn several_workers_by_tensorflow_are_told_how_to_start() {
+    let train = |config: &str, more: &[&str]| {
+        let mut command = Command::new(UNISONO);
+        command.env("TF_CONFIG", config).args(["train", "--epochs", "1", "--hidden", "8"]).args(more);
+        launch::run(command, Duration::from_secs(60))
+    };
+    let three = r#"{"cluster": {"worker": ["one:2222", "two:2222", "three:2222"]}, "task": {"type": "worker", "index": 1}}"#;
+    let alone = train(three, &[]);
+    assert_eq!(alone.status.code(), Some(2), "{}", alone.stderr);
+    let meant = "`mpirun -np 3 --host one,two,three unisono train --epochs 1 --hidden 8`";
+    assert!(alone.stderr.contains(meant), "{}", alone.stderr);
+    let broken = train("{", &[]);
+    assert_eq!(broken.status.code(), Some(2), "{}", broken.stderr);
+    assert!(broken.stderr.contains("TF_CONFIG is \"{\""), "{}", broken.stderr);
+    // Here the ranks are known, and one worker is what is found.
+    train(three, &["--threads", "2"]).expect_success();
+    train(r#"{"cluster": {"worker": ["one:2222"]}}"#, &[]).expect_success();
+}
