@@ -43,7 +43,7 @@ fn count_from_at(level: Level, residual: &mut [f32], values: &mut [f32], least: 
 /// The pairs are in ascending order of indices. In `values`, 0 takes their places; the others stay.
 ///
 /// # Panics
-/// As [`encode`].
+/// As [`Largest::encode`].
 pub fn encode_from(values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
     encode_from_at(Level::best(), values, least, pairs);
 }

@@ -21,6 +21,7 @@ mod passes;
 #[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
 mod stage;
+mod statistics;
 
 pub use dropout::Dropout;
 pub use fused::{Function, apply};

@@ -42,6 +42,7 @@ mod saved;
 #[cfg(feature = "candle")]
 mod settings;
 mod share;
+mod stage;
 mod step;
 mod stop;
 mod straggler;

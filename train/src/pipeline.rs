@@ -61,12 +61,11 @@ use crate::replica::{Gradients, Parameter, Replica, ReplicaError, Tally};
 mod feed;
 mod grid;
 mod links;
-mod stage;
 mod sums;
 
+pub use crate::stage::{Activations, Stage, StageOutput};
 pub use feed::MicroBatches;
 pub use grid::Grid;
-pub use stage::{Activations, Stage, StageOutput};
 
 use links::Links;
 use sums::{Adding, Sums};

@@ -8,8 +8,8 @@ use candle_core::{Device, Tensor, Var, bail};
 
 use super::{Arrays, Loss, parameters};
 use crate::candle::Parameters;
-use crate::pipeline::{Activations, Stage, StageOutput};
 use crate::replica::{Gradients, Parameter, ReplicaError};
+use crate::stage::{Activations, Stage, StageOutput};
 
 /// The result of the layers of a stage.
 #[derive(Debug)]
