@@ -54,15 +54,7 @@ impl<R: Replica> Mirror<R> {
         buckets: &BucketSettings,
         clip_norm: Option<f64>,
     ) -> Result<Self, TrainError> {
-        if let Some(why) = buckets.conflict() {
-            return Err(TrainError::Setting(why));
-        }
-        let synchronized = if replica.synchronizes() {
-            Some(buckets.synchronized(comm).map_err(TrainError::Setting)?)
-        } else {
-            None
-        };
-        let buckets = synchronized.as_ref().unwrap_or(buckets);
+        let buckets = &buckets.suited(comm, replica.synchronizes()).map_err(TrainError::Setting)?;
         compare::parameters(comm, replica.parameters())?;
         replica.connect(comm)?;
         for index in 0..replica.parameters().len() {
@@ -74,8 +66,7 @@ impl<R: Replica> Mirror<R> {
         let rounds = buckets.local_steps.map(|local| Rounds::new(local, &mut replica)).transpose()?;
         // A norm needs all buckets.
         let is_across = backend.buckets().is_across() && clip_norm.is_none() && replica.brings_values();
-        let never_put = BTreeSet::new();
-        let is_tree = buckets.order == Order::Tree;
+        let (is_tree, never_put) = (buckets.order == Order::Tree, BTreeSet::new());
         let (steps, recorder) = (0, None);
         Ok(Self { replica, backend, clip_norm, rounds, is_across, is_tree, steps, never_put, recorder })
     }
@@ -192,7 +183,8 @@ impl<R: Replica> Mirror<R> {
     /// The norm of the summed gradient. Waits for all buckets.
     fn norm(&mut self, comm: &mut Communicator) -> Result<f64, TrainError> {
         let mut squares = 0.0;
-        for index in self.trained() {
+        // The trained ones, in the order in which buckets arrive.
+        for index in self.backend.ledger().plan.members.concat() {
             self.land(comm, index)?;
             squares += self.backend.square_sum(index)?;
         }
@@ -290,11 +282,6 @@ impl<R: Replica> Mirror<R> {
             None => Ok(()),
             Some(parameter) => Err(TrainError::NotFinite { parameter: parameter.name.clone() }),
         }
-    }
-
-    /// The indices of trained parameters, in the order in which buckets arrive.
-    fn trained(&self) -> Vec<usize> {
-        self.backend.ledger().plan.members.concat()
     }
 
     /// Records what the host did. What a GPU does, it does later than the host knows.

@@ -77,12 +77,21 @@ impl BucketSettings {
         Some(why)
     }
 
-    /// The same settings for a replica whose passes [communicate](crate::Replica::synchronizes). Buckets then overlap the backward
-    /// pass on any nodes: a rank without samples has none to wait for.
+    /// The same settings, for a replica whose passes [communicate](crate::Replica::synchronizes) or do not.
     ///
     /// # Errors
-    /// What contradicts such passes on so many ranks.
-    pub(crate) fn synchronized(&self, comm: &Communicator) -> Result<Self, String> {
+    /// What contradicts each other.
+    pub(crate) fn suited(&self, comm: &Communicator, synchronizes: bool) -> Result<Self, String> {
+        match self.conflict() {
+            Some(why) => Err(why),
+            None if synchronizes => self.synchronized(comm),
+            None => Ok(self.clone()),
+        }
+    }
+
+    /// The same settings for passes that communicate. Buckets then overlap the backward pass on any nodes: a rank without samples has
+    /// none to wait for.
+    fn synchronized(&self, comm: &Communicator) -> Result<Self, String> {
         let only = "the model normalises over the samples of all ranks (SyncBatchNorm)";
         let refuse = |why: String| Err(format!("{only}: {why}"));
         match self {
