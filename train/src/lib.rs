@@ -64,9 +64,9 @@ pub use local::{LocalSteps, Outer, UnknownOuter};
 pub use needs::Needs;
 pub use optimizer::{OptimizerKind, OptimizerSettings};
 pub use replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
-pub use report::{EpochReport, Event, StepEvent, Stopped, Summary};
+pub use report::{Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Summary};
 pub use resume::{Progress, Resumed, load};
-pub use run::{Checkpoints, RunSettings};
+pub use run::{Checkpoints, EarlyStopping, RunSettings};
 pub use sampled::Sampled;
 #[cfg(feature = "candle")]
 pub use saved::{Guess, Part, Predictor, Sampling, Saved};

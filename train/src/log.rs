@@ -8,7 +8,7 @@ use super::trace::{self, Recorder};
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::replica::Replica;
-use crate::report::EpochReport;
+use crate::report::{EpochReport, Evaluation};
 use crate::run::RunSettings;
 use crate::share::StepReport;
 use crate::step::Mirror;
@@ -73,6 +73,14 @@ impl Log {
             ],
         );
         written.map_err(|error| cannot_write(file.path(), error))
+    }
+
+    /// Writes an evaluation's curves.
+    pub(super) fn evaluation(&mut self, evaluation: &Evaluation) -> Result<(), TrainError> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let &Evaluation { step, test_loss, test_accuracy, .. } = evaluation;
+        let curves = [("evaluation/test loss", test_loss), ("evaluation/test accuracy", test_accuracy)];
+        file.scalars(step, &curves).map_err(|error| cannot_write(file.path(), error))
     }
 
     /// Writes an epoch's curves.

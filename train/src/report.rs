@@ -15,7 +15,9 @@ pub enum Event {
     },
     /// A step was made.
     Step(StepEvent),
-    /// An epoch is over.
+    /// The model was evaluated during an epoch, if requested.
+    Evaluation(Evaluation),
+    /// An epoch is over, and the model was evaluated.
     Epoch(EpochReport),
     /// The ranks' times in the latest steps, if requested.
     Stragglers(StragglerReport),
@@ -38,6 +40,19 @@ pub struct StepEvent {
     pub rate: f64,
     /// The times of this rank.
     pub times: Times,
+}
+
+/// The results on the held-out samples during an epoch, over all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Evaluation {
+    /// The epoch, from 1.
+    pub epoch: usize,
+    /// The number of steps made, in all epochs.
+    pub step: u64,
+    /// The mean loss, in nats; NaN if there are no held-out samples.
+    pub test_loss: f64,
+    /// The fraction of targets that the model predicts correctly, 0 to 1; NaN if there are none.
+    pub test_accuracy: f64,
 }
 
 /// The results of an epoch, over all ranks.
@@ -76,6 +91,42 @@ pub struct Summary {
     /// test results are NaN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Stopped>,
+    /// Where the run ended early, if [evaluations](crate::EarlyStopping) were no longer better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_early: Option<EndedEarly>,
+}
+
+/// The best evaluation of a run.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Best {
+    /// Its mean loss on the held-out samples.
+    pub test_loss: f64,
+    /// The number of steps made before it.
+    pub step: u64,
+    /// How many evaluations came after it.
+    pub evaluations_since: u32,
+}
+
+impl Best {
+    /// The best one after another evaluation, which counts as better if its loss is less by more than `min_delta`.
+    pub(crate) fn after(best: Option<Self>, test_loss: f64, step: u64, min_delta: f64) -> Self {
+        match best {
+            Some(best) if test_loss < best.test_loss - min_delta => {
+                Self { test_loss, step, evaluations_since: 0 }
+            }
+            Some(best) => Self { evaluations_since: best.evaluations_since + 1, ..best },
+            None => Self { test_loss, step, evaluations_since: 0 },
+        }
+    }
+}
+
+/// A run that ended because evaluations were no longer better; the same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct EndedEarly {
+    /// The number of steps made.
+    pub step: u64,
+    /// The best evaluation.
+    pub best: Best,
 }
 
 /// A run that stopped on request; the same on all ranks.

@@ -12,6 +12,7 @@ use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::local::Rounds;
+use crate::report::Best;
 use crate::run::RunSettings;
 use crate::step::{Mirror, OUTER_VELOCITY};
 use unisono::{Communicator, Rank};
@@ -37,6 +38,9 @@ pub struct Progress {
     pub updates: u64,
     /// The mean loss of the previous epoch, 0 in the first.
     pub last_loss: f64,
+    /// The best evaluation so far. Checkpoints from before there was any have none.
+    #[serde(default)]
+    pub best: Option<Best>,
     /// The description of the run: whatever its creator wants to keep.
     pub description: serde_json::Value,
 }
@@ -54,6 +58,7 @@ impl Progress {
             global_batch: settings.global_batch,
             updates: 0,
             last_loss: 0.0,
+            best: None,
             description: settings.description.clone(),
         }
     }

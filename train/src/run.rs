@@ -32,6 +32,11 @@ pub struct RunSettings {
     ///
     /// [`Event::Stragglers`]: super::Event::Stragglers
     pub straggler_every: Option<u64>,
+    /// Evaluate the model on the held-out samples every so many steps, besides the end of every epoch, and report it as
+    /// [`Event::Evaluation`](super::Event::Evaluation).
+    pub evaluate_every: Option<u64>,
+    /// When to end before the last epoch.
+    pub early_stopping: Option<EarlyStopping>,
     /// Where and when to save checkpoints.
     pub checkpoints: Option<Checkpoints>,
     /// Asks the run to save and stop, if it is set on any rank.
@@ -61,6 +66,8 @@ impl RunSettings {
             out_of_data: OutOfData::Error,
             verify_replicas_every: None,
             straggler_every: None,
+            evaluate_every: None,
+            early_stopping: None,
             checkpoints: None,
             stop: Stop::default(),
             log_directory: None,
@@ -70,6 +77,15 @@ impl RunSettings {
             description: serde_json::Value::Null,
         }
     }
+}
+
+/// A run ends after so many evaluations in a row, in epochs and at their ends, that were not better than the best before them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EarlyStopping {
+    /// So many, at least 1.
+    pub patience: u32,
+    /// By how much the loss on the held-out samples must be less to be better, in nats.
+    pub min_delta: f64,
 }
 
 /// Where and when to save checkpoints.

@@ -9,7 +9,7 @@ use super::local::LocalSteps;
 use super::model::{self, ModelKind};
 use super::optimizer::{OptimizerKind, OptimizerSettings};
 use super::rate::{Rate, Schedule};
-use super::run::{Checkpoints, RunSettings};
+use super::run::{Checkpoints, EarlyStopping, RunSettings};
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Shares;
@@ -94,6 +94,10 @@ pub struct Settings {
     pub verify_replicas_every: Option<u64>,
     /// Compare the ranks' step times every so many steps.
     pub straggler_every: Option<u64>,
+    /// Evaluate the model every so many steps, besides the end of every epoch.
+    pub evaluate_every: Option<u64>,
+    /// When to end before the last epoch.
+    pub early_stopping: Option<EarlyStopping>,
     /// Where and when to save checkpoints.
     pub checkpoints: Option<Checkpoints>,
     /// Whether to resume from the newest checkpoint, if there is one.
@@ -158,6 +162,8 @@ impl Settings {
             world_invariant: None,
             verify_replicas_every: None,
             straggler_every: None,
+            evaluate_every: None,
+            early_stopping: None,
             checkpoints: None,
             resumes: false,
             stop: Stop::default(),
@@ -356,6 +362,8 @@ impl Settings {
             clip_norm: self.clip_norm,
             verify_replicas_every: self.verify_replicas_every,
             straggler_every: self.straggler_every,
+            evaluate_every: self.evaluate_every,
+            early_stopping: self.early_stopping,
             checkpoints: self.checkpoints.clone(),
             stop: self.stop.clone(),
             log_directory: self.log_directory.clone(),

@@ -21,7 +21,10 @@ use crate::trace::Lane;
 use crate::{compare, device};
 use unisono::{Communicator, Ran, ReduceOp};
 
+mod evaluation;
 mod keep;
+
+pub use evaluation::evaluate;
 
 /// One rank's part of a training run.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub struct Trainer<'a, R: Replica, F> {
     resumed: Option<Resumed>,
     /// Set once a rank has been asked to stop.
     is_stopping: bool,
+    /// The last evaluation, and the number of steps made before it.
+    tested: Option<(u64, Tally)>,
     stragglers: Stragglers,
 }
 
@@ -65,6 +70,11 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             trace: settings.trace.as_deref(),
         };
         places.check(comm)?;
+        if settings.early_stopping.is_some() && feed.held_out() == 0 {
+            return Err(TrainError::Setting(
+                "early stopping needs held-out samples, and there are none".to_owned(),
+            ));
+        }
         let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
         agree(comm, loaded)?;
         let RunSettings { optimizer, ref buckets, clip_norm, .. } = settings;
@@ -102,6 +112,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             log,
             resumed,
             is_stopping: false,
+            tested: None,
         })
     }
 
@@ -181,7 +192,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             tell(Event::Resumed { step: self.progress.step, epoch: self.progress.epoch });
         }
         let mut last = None;
-        while self.progress.epoch <= self.settings.epochs {
+        while self.progress.epoch <= self.settings.epochs && self.ended_early().is_none() {
             let report = self.epoch(tell)?;
             if self.is_stopping {
                 return Ok(report);
@@ -200,7 +211,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             // The run has already been saved at its end.
             None => {
                 self.progress.epoch -= 1;
-                let last = self.report(Tally::default(), Times::default(), Duration::ZERO, 0.0)?;
+                let test = evaluate(self.comm, self.mirror.replica(), &mut self.feed)?;
+                let last = self.report((Tally::default(), test), Times::default(), Duration::ZERO, 0.0)?;
                 self.progress.epoch += 1;
                 Ok(EpochReport { loss: self.progress.last_loss, ..last })
             }
@@ -214,7 +226,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let mut steps = self.feed.epoch(self.progress.epoch, first)?;
         let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
         let known = self.feed.steps();
-        while !self.is_stopping && known.is_none_or(|steps| self.progress.step_in_epoch < steps) {
+        let goes_on = |trainer: &Self| !trainer.is_stopping && trainer.ended_early().is_none();
+        while goes_on(self) && known.is_none_or(|steps| self.progress.step_in_epoch < steps) {
             let rate = self.settings.rate.at(self.progress.step);
             let Some(report) = self.step(&mut steps, rate, tell)? else { break };
             let tally = report.sums.tally;
@@ -233,6 +246,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             // A stop waits for the end of a round, where all ranks hold the same.
             self.is_stopping = report.sums.ranks_to_stop > 0.0 && self.mirror.is_between_rounds();
             if !self.is_stopping {
+                // Before the step is saved: a run that resumes from it has this evaluation.
+                self.evaluate_in_epoch(tell)?;
                 let saves_since = Instant::now();
                 self.save(report.sums.ranks_to_save > 0.0)?;
                 let Times { input, compute, exposed, update, .. } = report.times;
@@ -249,7 +264,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let seen = samples(self.progress.step_in_epoch)
             .zip(samples(first))
             .map_or(targets, |(end, begin)| end - begin);
-        self.report(self.progress.tally, times, began.elapsed(), seen)
+        let took = began.elapsed();
+        let test = if self.is_stopping { Tally::default() } else { self.test()? };
+        self.report((self.progress.tally, test), times, took, seen)
     }
 
     /// Takes the next step's batches from the feed and makes the step; `None` if the epoch is over.
@@ -317,7 +334,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
 
     fn report(
         &mut self,
-        tally: Tally,
+        (tally, test): (Tally, Tally),
         times: Times,
         took: Duration,
         samples: f64,
@@ -327,10 +344,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let mut shares = [times.exposed, times.hidden, times.input].map(share);
         self.comm.all_reduce(&mut shares, ReduceOp::Mean)?;
         let [exposed, hidden, input] = shares;
-        let test = match self.is_stopping {
-            false => evaluate(self.comm, self.mirror.replica(), &mut self.feed)?,
-            true => Tally::default(),
-        };
         Ok(EpochReport {
             epoch: self.progress.epoch,
             loss: tally.mean_loss(),
@@ -351,35 +364,4 @@ fn open(kept: &Checkpoints, resumes: bool) -> Result<Store, CheckpointError> {
         store.clear()?;
     }
     Ok(store)
-}
-
-/// Evaluates a replica on the held-out samples, each rank on its share of the batches. The batches, and the order in
-/// which their results are added, do not depend on the number of ranks, so neither does the result, to the last bit. Called
-/// by all ranks.
-///
-/// # Errors
-/// [`TrainError`] of the data, the replica or the collectives.
-pub fn evaluate<R: Replica>(
-    comm: &mut Communicator,
-    replica: &mut R,
-    feed: &mut impl Feed<Batch = R::Batch>,
-) -> Result<Tally, TrainError> {
-    let batches = feed.held_out();
-    let own = comm.own_part(batches);
-    // One rank evaluates each batch; the others add zero.
-    let mut sums = vec![[0.0; 3]; batches];
-    let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
-        for (sums, batch) in sums[own].iter_mut().zip(found) {
-            let Tally { targets, loss, correct } = replica.evaluate(&batch?)?;
-            *sums = [targets, loss, correct];
-        }
-        Ok(())
-    });
-    agree(comm, measured)?;
-    comm.all_reduce(sums.as_flattened_mut(), ReduceOp::Sum)?;
-    let mut total = Tally::default();
-    for [targets, loss, correct] in sums {
-        total += Tally { targets, loss, correct };
-    }
-    Ok(total)
 }

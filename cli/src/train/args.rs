@@ -10,8 +10,8 @@ use unisono_train::checkpoint::When;
 use unisono_train::model::ModelKind;
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{
-    BucketBytes, Checkpoints, DeviceKind, Falling, LocalSteps, OptimizerKind, OptimizerSettings, Outer,
-    Overlap, Settings, Wire, Wires,
+    BucketBytes, Checkpoints, DeviceKind, EarlyStopping, Falling, LocalSteps, OptimizerKind,
+    OptimizerSettings, Outer, Overlap, Settings, Wire, Wires,
 };
 
 use crate::Figures;
@@ -40,6 +40,8 @@ pub(crate) struct Args {
     learning: LearningArgs,
     #[command(flatten)]
     gradients: GradientArgs,
+    #[command(flatten)]
+    evaluation: EvaluationArgs,
     #[command(flatten)]
     state: StateArgs,
     /// Output format
@@ -174,6 +176,20 @@ enum OrderArg {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Evaluation")]
+struct EvaluationArgs {
+    /// Evaluate on the held-out samples every STEPS steps, besides the end of every epoch
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    evaluate_every: Option<u64>,
+    /// End after N evaluations in a row whose loss was not less than the least before them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    patience: Option<u32>,
+    /// With --patience: how much less the loss must be to count [default: 0]
+    #[arg(long, value_name = "NATS", requires = "patience")]
+    min_delta: Option<f64>,
+}
+
+#[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Checkpoints and logs")]
 struct StateArgs {
     /// Directory for checkpoints; one is always saved at the end
@@ -274,7 +290,7 @@ impl Args {
     }
 
     pub(super) fn settings(&self) -> Settings {
-        let Self { learning, gradients, state, .. } = self;
+        let Self { learning, gradients, evaluation, state, .. } = self;
         let usual = self.data.settings();
         let optimizer = OptimizerSettings {
             kind: learning.optimizer.unwrap_or(usual.optimizer.kind),
@@ -322,6 +338,10 @@ impl Args {
                 .then_some(gradients.shards.unwrap_or(8).into()),
             verify_replicas_every: gradients.verify_replicas_every,
             straggler_every: gradients.straggler_every,
+            evaluate_every: evaluation.evaluate_every,
+            early_stopping: evaluation
+                .patience
+                .map(|patience| EarlyStopping { patience, min_delta: evaluation.min_delta.unwrap_or(0.0) }),
             checkpoints,
             resumes: state.resume,
             log_directory: state.log_dir.clone(),

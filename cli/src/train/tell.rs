@@ -2,7 +2,9 @@
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use unisono_train::{EpochReport, Event, StepEvent, Stopped, Straggler, StragglerReport, Summary};
+use unisono_train::{
+    Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Straggler, StragglerReport, Summary,
+};
 
 use super::super::{Figures, progress};
 
@@ -59,6 +61,10 @@ impl Teller {
                 }
                 (Figures::Human, None) => {}
             },
+            Event::Evaluation(report) => match self.format {
+                Figures::Human => self.bar.suspend(|| println!("{}", evaluation(report))),
+                Figures::Json => print_json("evaluation", report),
+            },
             Event::Epoch(report) => {
                 self.bar.reset();
                 match self.format {
@@ -84,7 +90,14 @@ impl Teller {
 
     pub(super) fn done(&self, summary: &Summary, seconds: f64) {
         self.bar.finish_and_clear();
-        let Summary { ranks, parameters_hash, stopped, .. } = summary;
+        let Summary { ranks, parameters_hash, stopped, ended_early, .. } = summary;
+        if let (Figures::Human, Some(EndedEarly { step, best })) = (self.format, ended_early) {
+            let Best { test_loss, step: best_step, evaluations_since } = best;
+            println!(
+                "ended early after step {step}: the least test loss is {test_loss:.4}, after step {best_step} (evaluations since: \
+                 {evaluations_since})"
+            );
+        }
         match (self.format, stopped) {
             (Figures::Json, None) => print_json("done", summary),
             (Figures::Json, Some(_)) => print_json("stopped", summary),
@@ -100,6 +113,11 @@ impl Teller {
             }
         }
     }
+}
+
+fn evaluation(report: &Evaluation) -> String {
+    let Evaluation { step, test_loss, test_accuracy, .. } = report;
+    format!("step {step}  test {test_loss:.4}, {:.2} %", 100.0 * test_accuracy)
 }
 
 fn straggler(report: &StragglerReport, slowest: &Straggler) -> String {

@@ -11,6 +11,7 @@ use serde_json::Value;
 mod across;
 mod buckets;
 mod compressed;
+mod evaluated;
 mod interrupted;
 mod local;
 mod names;

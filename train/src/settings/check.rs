@@ -38,6 +38,8 @@ impl Settings {
         positive("the size of a hidden layer", self.hidden.iter().flatten().copied().min().unwrap_or(1))?;
         let comparisons = self.verify_replicas_every.unwrap_or(1).min(self.straggler_every.unwrap_or(1));
         positive("the number of steps between comparisons", comparisons as usize)?;
+        positive("the number of steps between evaluations", self.evaluate_every.unwrap_or(1) as usize)?;
+        positive("the patience", self.early_stopping.map_or(1, |early| early.patience as usize))?;
         match self.schedule {
             Falling::Step { epochs, .. } => {
                 positive("the number of epochs between drops of the learning rate", epochs)
@@ -52,6 +54,8 @@ impl Settings {
         Range::From(0.0, 1.0).check("momentum", f64::from(self.optimizer.momentum))?;
         Range::Above(0.0, 1e30).check("norm to clip to", self.clip_norm.unwrap_or(1.0))?;
         Range::From(0.0, 1.0).check("share of warm-up", self.warm_up)?;
+        let min_delta = self.early_stopping.map_or(0.0, |early| early.min_delta);
+        Range::From(0.0, 1e6).check("least fall of the loss", min_delta)?;
         if !(0.0..1.0).contains(&self.dropout) {
             return refuse(format!("the dropout is {}: it must be from 0 to below 1", Figure(self.dropout)));
         }

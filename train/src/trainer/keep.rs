@@ -83,7 +83,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         self.log.finish(self.comm, &mut self.mirror)?;
         let is_saved = self.settings.checkpoints.is_some();
         let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
-        Ok(Summary { last, ranks: self.comm.ranks(), parameters_hash: format!("{hash:016x}"), stopped })
+        let (ranks, ended_early) = (self.comm.ranks(), self.ended_early());
+        Ok(Summary { last, ranks, parameters_hash: format!("{hash:016x}"), stopped, ended_early })
     }
 
     fn save_last(&mut self, mut store: Store, gathered: Gathered) -> Result<(), TrainError> {

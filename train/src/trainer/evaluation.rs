@@ -1,0 +1,85 @@
+//! Evaluations during a run, and when they end it.
+
+use super::Trainer;
+use crate::compare::agree;
+use crate::error::TrainError;
+use crate::feed::Feed;
+use crate::replica::{Replica, Tally};
+use crate::report::{Best, EndedEarly, Evaluation, Event};
+use crate::run::EarlyStopping;
+use unisono::{Communicator, ReduceOp};
+
+impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
+    /// Evaluates after a step, if it is time, and ranks are not stepping alone. An epoch ends with an evaluation anyway.
+    pub(super) fn evaluate_in_epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<(), TrainError> {
+        let step = self.progress.step;
+        let is_due = self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every));
+        let is_last = self.feed.steps() == Some(self.progress.step_in_epoch);
+        if !is_due || is_last || !self.mirror.is_between_rounds() {
+            return Ok(());
+        }
+        let test = self.test()?;
+        let (test_loss, test_accuracy) = (test.mean_loss(), test.accuracy());
+        let evaluation = Evaluation { epoch: self.progress.epoch, step, test_loss, test_accuracy };
+        self.log.evaluation(&evaluation)?;
+        tell(Event::Evaluation(evaluation));
+        Ok(())
+    }
+
+    /// The results on the held-out samples, which count for early stopping. Called by all ranks, at the end of a round.
+    pub(super) fn test(&mut self) -> Result<Tally, TrainError> {
+        if let Some((step, test)) = self.tested
+            && step == self.progress.step
+        {
+            return Ok(test);
+        }
+        self.mirror.settle()?;
+        let test = evaluate(self.comm, self.mirror.replica(), &mut self.feed)?;
+        let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
+        let step = self.progress.step;
+        self.progress.best = Some(Best::after(self.progress.best, test.mean_loss(), step, min_delta));
+        self.tested = Some((step, test));
+        Ok(test)
+    }
+
+    /// Where the run ended early, if it did: the same on all ranks, since all have the same results.
+    pub(super) fn ended_early(&self) -> Option<EndedEarly> {
+        let (Some(EarlyStopping { patience, .. }), Some(best)) =
+            (self.settings.early_stopping, self.progress.best)
+        else {
+            return None;
+        };
+        (best.evaluations_since >= patience).then_some(EndedEarly { step: self.progress.step, best })
+    }
+}
+
+/// Evaluates a replica on the held-out samples, each rank on its share of the batches. The batches, and the order in
+/// which their results are added, do not depend on the number of ranks, so neither does the result, to the last bit. Called
+/// by all ranks.
+///
+/// # Errors
+/// [`TrainError`] of the data, the replica or the collectives.
+pub fn evaluate<R: Replica>(
+    comm: &mut Communicator,
+    replica: &mut R,
+    feed: &mut impl Feed<Batch = R::Batch>,
+) -> Result<Tally, TrainError> {
+    let batches = feed.held_out();
+    let own = comm.own_part(batches);
+    // One rank evaluates each batch; the others add zero.
+    let mut sums = vec![[0.0; 3]; batches];
+    let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
+        for (sums, batch) in sums[own].iter_mut().zip(found) {
+            let Tally { targets, loss, correct } = replica.evaluate(&batch?)?;
+            *sums = [targets, loss, correct];
+        }
+        Ok(())
+    });
+    agree(comm, measured)?;
+    comm.all_reduce(sums.as_flattened_mut(), ReduceOp::Sum)?;
+    let mut total = Tally::default();
+    for [targets, loss, correct] in sums {
+        total += Tally { targets, loss, correct };
+    }
+    Ok(total)
+}
