@@ -2,50 +2,7 @@
 //!
 //! What a rank does in a step is a [`PipelinePlan`], which is verified before it runs; here it is only interpreted. A [`Pipeline`] is a
 //! [`Replica`] of its stages: so a [`Mirror`](crate::Mirror) over the ranks that hold the same stages sums their gradients while the
-//! pipeline drains, and updates them.
-//!
-//! ```
-//! use candle_core::{DType, Device, Tensor};
-//! use unisono_collectives::pipeline::PipelineSchedule;
-//! use unisono_train::candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
-//! use unisono_train::pipeline::{Grid, Pipeline};
-//! use unisono_train::{BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Share, Tally, TrainError};
-//!
-//! // Two stages, times two replicas of each.
-//! let losses = unisono::threads(4, |mut comm| -> Result<f64, TrainError> {
-//!     let Grid { pipeline, mut replicas } = Grid::of(&mut comm, 2)?;
-//!     let parameters = Parameters::new(7);
-//!     let is_first = pipeline.rank() == 0;
-//!     let (name, inputs, outputs) = if is_first { ("hidden", 4, 8) } else { ("output", 8, 3) };
-//!     let layer = Linear::new(&parameters, name, inputs, outputs, 1.0).unwrap();
-//!     let stage = StageNetwork::new(&parameters, move |(inputs, targets): &(Tensor, Tensor), before| {
-//!         let outputs = layer.forward(before.unwrap_or(inputs))?;
-//!         if is_first {
-//!             return Ok(Cut::Activations(outputs));
-//!         }
-//!         let sum = cross_entropy(&outputs, targets)?;
-//!         let loss = f64::from(sum.to_scalar::<f32>()?);
-//!         let tally = Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 };
-//!         Ok(Cut::Loss(Loss { sum, tally }))
-//!     })?;
-//!     let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage])?;
-//!
-//!     let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
-//!     let mut mirror = Mirror::new(&mut replicas, pipeline, optimizer, &BucketSettings::default(), None)?;
-//!     let inputs = Tensor::ones((2, 4), DType::F32, &Device::Cpu).unwrap();
-//!     let targets = Tensor::new(&[0_u32, 2], &Device::Cpu).unwrap();
-//!     // Four micro-batches, here all alike. Every stage gets them: the first reads the inputs, the last the targets.
-//!     let share = [Some(vec![(inputs, targets); 4])];
-//!     let mut loss = f64::NAN;
-//!     for _ in 0..5 {
-//!         loss = mirror.step(&mut replicas, Share::of(&share), 0.1, |_| true)?.sums.tally.mean_loss();
-//!     }
-//!     Ok(loss)
-//! });
-//! let losses: Vec<f64> = losses.into_iter().collect::<Result<_, _>>()?;
-//! assert!(losses.iter().all(|&loss| loss == losses[0] && loss < 1.0), "{losses:?}");
-//! # Ok::<(), TrainError>(())
-//! ```
+//! pipeline drains, and updates them. `candle::StageNetwork` has an example.
 
 use std::collections::HashMap;
 use std::fmt;
