@@ -170,7 +170,7 @@ fn bad_training_is_refused_once() {
     refused(2, &["train", "--epochs", "0"], "the number of epochs is 0");
     refused(2, &["train", "--batch-size", "0"], "the batch size is 0");
     refused(2, &["train", "--batch-size", "10001"], "a global batch of 20002 samples on 2 ranks");
-    refused(2, &["train", "--model", "transformer"], "use the mlp or the cnn");
+    refused(2, &["train", "--model", "transformer"], "use the mlp, the cnn or the resnet");
     refused(2, &["train", "--algorithm", "rimg"], "did you mean \"ring\"?");
     refused(2, &["train", "--hidden", "1000000,1000000"], "the 2 rank(s) on ");
     refused(2, &["train", "--trace", "no/such/trace.json"], "cannot write a trace to `no/such/trace.json`");
