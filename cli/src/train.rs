@@ -7,12 +7,13 @@ use signal_hook::flag;
 use unisono::Communicator;
 use unisono::compress::Compression;
 use unisono::config::{Launcher, share_cores};
-use unisono_data::Batch;
-use unisono_train::{Feed, Replica, Settings, Stop, Summary, TrainError, Trainer, Wire};
+use unisono_train::rate::Rate;
+use unisono_train::{Feed as _, ServerSettings, Settings, Stop, Strategy, Summary, TrainError, Wire};
 
 use super::{Failure, Figures};
 
 mod args;
+mod strategy;
 mod tell;
 mod tensorflow;
 
@@ -55,8 +56,12 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
         let chosen = comm.set_choice(choice);
         chosen.map_err(|error| bad_input(comm.rank(), error.to_string()))?;
     }
-    let summary = train(comm, args.format, settings).map_err(failure)?;
-    if summary.stopped.is_some() { Err(Failure::Stopped) } else { Ok(()) }
+    let summary = match settings.strategy {
+        Some(Strategy::ParameterServer(servers)) => serve(comm, args.format, settings, servers),
+        _ => train(comm, args.format, settings).map(Some),
+    };
+    let summary = summary.map_err(failure)?;
+    if summary.is_some_and(|summary| summary.stopped.is_some()) { Err(Failure::Stopped) } else { Ok(()) }
 }
 
 /// Converts a trainer error into a failure of the command.
@@ -83,7 +88,8 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
     }
     if format == Figures::Human {
         let (ran, wire) = (trainer.all_reduce(), trainer.wire());
-        println!("{}", opening(&mut trainer, settings));
+        let (parameters, rate) = (trainer.parameter_count(), trainer.rate());
+        println!("{}", opening(settings, parameters, trainer.sample_count(), trainer.global_batch(), rate));
         if let Some(computes) = trainer.computes() {
             println!("{computes}");
         }
@@ -127,17 +133,52 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
     Ok(summary)
 }
 
-fn opening<R: Replica<Batch = Batch>, F: Feed<Batch = Batch>>(
-    trainer: &mut Trainer<'_, R, F>,
+/// Trains with parameter servers; the coordinator prints progress, and has the summary.
+fn serve(
+    comm: &mut Communicator,
+    format: Figures,
     settings: &Settings,
+    servers: ServerSettings,
+) -> Result<Option<Summary>, TrainError> {
+    let (rank, ranks, transport) = (comm.rank(), comm.ranks(), comm.transport());
+    let run = settings.parameter_server(comm, servers)?;
+    if rank != 0 {
+        return run.run(|_| ());
+    }
+    if format == Figures::Human {
+        let (feed, of_run) = (run.feed(), run.settings());
+        let samples = feed.steps().and_then(|steps| feed.samples(steps));
+        let (parameters, global_batch) = (run.parameter_count(), of_run.global_batch);
+        println!("{}", opening(settings, parameters, samples, global_batch, of_run.rate));
+        let (owned, size) = run.buckets();
+        let owned: Vec<_> = owned.iter().map(usize::to_string).collect();
+        let ServerSettings { servers, staleness, .. } = servers;
+        println!(
+            "{ranks} ranks over {transport}: {servers} with {} buckets of at most {size}; {} work, with a staleness of {staleness}",
+            owned.join(" and "),
+            ranks - servers
+        );
+    }
+    let started = Instant::now();
+    let mut teller = Teller::new(format, settings.epochs);
+    let summary = run.run(|event| teller.tell(&event))?;
+    if let Some(summary) = &summary {
+        teller.done(summary, started.elapsed().as_secs_f64());
+    }
+    Ok(summary)
+}
+
+fn opening(
+    settings: &Settings,
+    parameters: usize,
+    samples: Option<usize>,
+    global_batch: usize,
+    rate: Rate,
 ) -> String {
     let Settings { source, model, optimizer, .. } = settings;
-    let samples = trainer.sample_count().map_or(String::new(), |samples| format!("{samples} samples in "));
+    let samples = samples.map_or(String::new(), |samples| format!("{samples} samples in "));
+    let (kind, rate) = (optimizer.kind, rate.peak());
     format!(
-        "{model} of {} parameters on {source}, {samples}batches of {}; {} at up to {:.3e}",
-        trainer.parameter_count(),
-        trainer.global_batch(),
-        optimizer.kind,
-        trainer.rate().peak()
+        "{model} of {parameters} parameters on {source}, {samples}batches of {global_batch}; {kind} at up to {rate:.3e}"
     )
 }

@@ -138,6 +138,16 @@ pub enum TrainError {
         /// How the model of the lowest of them differs, by the names of parameters.
         message: String,
     },
+    /// All workers of parameter servers are lost.
+    #[error("all {of} workers are lost, the last one on rank {rank}: {why}")]
+    WorkersLost {
+        /// The number of workers at the start.
+        of: usize,
+        /// The rank of the last one.
+        rank: Rank,
+        /// How it was lost.
+        why: String,
+    },
     /// Ranks hold different parameters. This indicates a bug or faulty memory.
     #[error(
         "the replicas are not the same after step {step}: the parameters of ranks {ranks:?} differ from those of the others{}",

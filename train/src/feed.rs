@@ -57,6 +57,22 @@ pub trait Feed {
     }
 }
 
+/// A feed that makes any share of any step: for workers that take whatever comes next.
+pub trait AnyShare: Feed {
+    /// The micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank `number` of
+    /// `of` ranks has in [`Feed::epoch`].
+    ///
+    /// # Errors
+    /// An error of the data.
+    fn share(
+        &mut self,
+        epoch: usize,
+        step: usize,
+        number: usize,
+        of: usize,
+    ) -> Result<Vec<Option<Self::Batch>>, DataError>;
+}
+
 /// Evaluation batches.
 pub type Batches<B> = Box<dyn Iterator<Item = Result<B, DataError>> + Send>;
 

@@ -5,6 +5,7 @@
 //! - [`Replica`]: a model on one rank, in any framework; the feature `candle` provides one.
 //! - [`Buckets`]: gradients, all-reduced in buckets during the backward pass.
 //! - [`Mirror`]: the data-parallel step. It reads from top to bottom.
+//! - [`ParameterServer`]: the same run with servers and workers instead of equals.
 //! - [`pipeline`]: models cut into stages, each a replica for a mirror.
 //! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and logs.
 //!
@@ -39,6 +40,7 @@ mod run;
 mod sampled;
 #[cfg(feature = "candle")]
 mod saved;
+mod server;
 #[cfg(feature = "candle")]
 mod settings;
 mod share;
@@ -46,6 +48,7 @@ mod stage;
 mod step;
 mod stop;
 mod straggler;
+mod strategy;
 pub mod tensorboard;
 pub mod trace;
 mod trainer;
@@ -58,22 +61,27 @@ pub use compare::agree;
 #[cfg(feature = "candle")]
 pub use device::DeviceKind;
 pub use error::TrainError;
-pub use feed::{Batches, Feed, OutOfData, Shares, Steps, Stream};
+pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps, Stream};
 pub use local::{LocalSteps, Outer, UnknownOuter};
 #[cfg(feature = "candle")]
 pub use needs::Needs;
 pub use optimizer::{OptimizerKind, OptimizerSettings};
 pub use replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
-pub use report::{Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Summary};
+pub use report::{
+    Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Summary, WorkerReport,
+    WorkersReport,
+};
 pub use resume::{Progress, Resumed, load};
 pub use run::{Checkpoints, EarlyStopping, RunSettings};
 pub use sampled::Sampled;
 #[cfg(feature = "candle")]
 pub use saved::{Guess, Part, Predictor, Sampling, Saved};
+pub use server::{ParameterServer, ServerSettings, Staleness, UnknownStaleness};
 #[cfg(feature = "candle")]
 pub use settings::{Falling, Settings};
 pub use share::{Share, StepReport, Times};
 pub use step::Mirror;
 pub use stop::Stop;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
+pub use strategy::Strategy;
 pub use trainer::{Trainer, evaluate};

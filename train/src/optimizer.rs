@@ -55,7 +55,7 @@ impl OptimizerKind {
     }
 
     /// The state per element, by its names in checkpoints.
-    fn moments(self) -> &'static [&'static str] {
+    pub(super) fn moments(self) -> &'static [&'static str] {
         match self {
             Self::Sgd => &["velocity"],
             Self::AdamW => &["mean", "square"],

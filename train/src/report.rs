@@ -1,5 +1,7 @@
 //! The events and results of a run.
 
+use std::collections::BTreeMap;
+
 use crate::share::Times;
 use crate::straggler::StragglerReport;
 
@@ -21,6 +23,8 @@ pub enum Event {
     Epoch(EpochReport),
     /// The ranks' times in the latest steps, if requested.
     Stragglers(StragglerReport),
+    /// What the workers of parameter servers did in an epoch. It comes before the epoch's results.
+    Workers(WorkersReport),
     /// A warning for the user; each is sent once.
     Notice(String),
 }
@@ -75,6 +79,30 @@ pub struct EpochReport {
     pub hidden_communication_percent: f64,
     /// The share of the training time that ranks waited for the input pipeline.
     pub input_percent: f64,
+}
+
+/// What the workers of parameter servers did in an epoch, or in the part of it since the run was resumed.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct WorkersReport {
+    /// The epoch, from 1.
+    pub epoch: usize,
+    /// The workers that are left.
+    pub workers: Vec<WorkerReport>,
+    /// A histogram: how many gradients (the values) missed so many updates (the keys) between pull and push.
+    pub staleness: BTreeMap<u64, u64>,
+}
+
+/// A worker of parameter servers in an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct WorkerReport {
+    /// Its rank.
+    pub rank: usize,
+    /// The shares of steps that it has computed.
+    pub shares: u64,
+    /// Its targets (images, or characters of a text) per second.
+    pub targets_per_s: f64,
+    /// The share of its time that it waited for servers.
+    pub waits_percent: f64,
 }
 
 /// The result of a run.

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::buckets::{Moment, Unsent, of_rank};
 use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
-use super::replica::{Replica, Tally};
+use super::replica::{Parameter, Replica, Tally};
 use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::local::Rounds;
-use crate::report::Best;
-use crate::run::RunSettings;
+use crate::report::{Best, EndedEarly};
+use crate::run::{EarlyStopping, RunSettings};
 use crate::step::{Mirror, OUTER_VELOCITY};
 use unisono::{Communicator, Rank};
 
@@ -61,6 +61,17 @@ impl Progress {
             best: None,
             description: settings.description.clone(),
         }
+    }
+
+    /// Counts an evaluation after the steps made.
+    pub(super) fn evaluated(&mut self, test_loss: f64, min_delta: f64) {
+        self.best = Some(Best::after(self.best, test_loss, self.step, min_delta));
+    }
+
+    /// Where the run ended early, if it did.
+    pub(super) fn ended_early(&self, stopping: Option<EarlyStopping>) -> Option<EndedEarly> {
+        let (EarlyStopping { patience, .. }, best) = stopping.zip(self.best)?;
+        (best.evaluations_since >= patience).then_some(EndedEarly { step: self.step, best })
     }
 }
 
@@ -111,6 +122,17 @@ impl Resumed {
     pub fn load(&self, replica: &mut impl Replica) -> Result<(), TrainError> {
         let Some((parameters, _)) = &self.arrays else { return Ok(()) };
         load(replica, parameters).map_err(|error| self.explain(error))
+    }
+
+    /// The optimizer's state of this name for a parameter; on rank 0.
+    ///
+    /// # Errors
+    /// [`TrainError::OtherRun`] if the checkpoint has none of that size.
+    pub(super) fn moment(&self, parameter: &Parameter, moment: &str) -> Result<&[f32], TrainError> {
+        let saved = self.arrays.as_ref().map_or(&[][..], |(_, optimizer)| optimizer);
+        let found = find(saved, &moment_name(&parameter.name, moment));
+        let sized = found.and_then(|saved| sized(saved, parameter.count()));
+        sized.map_err(|error| self.explain(error))
     }
 
     /// Restores the optimizers of all ranks from rank 0's checkpoint, and drops its arrays. Called by all ranks.
@@ -196,16 +218,19 @@ pub fn load(replica: &mut impl Replica, arrays: &[Tensor]) -> Result<(), TrainEr
 fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), TrainError> {
     for (moment, index, values) in state {
         let saved = find(saved, &moment_name(&names[*index], moment))?;
-        if saved.values.len() != values.len() {
-            let (found, expected) = (saved.values.len(), values.len());
-            return Err(TrainError::Setting(format!(
-                "{} has {found} values there, and {expected} here",
-                saved.name
-            )));
-        }
-        values.copy_from_slice(&saved.values);
+        let saved = sized(saved, values.len())?;
+        values.copy_from_slice(saved);
     }
     Ok(())
+}
+
+/// The values of an array, if it has so many.
+fn sized(saved: &Tensor, expected: usize) -> Result<&[f32], TrainError> {
+    let found = saved.values.len();
+    if found == expected {
+        return Ok(&saved.values);
+    }
+    Err(TrainError::Setting(format!("{} has {found} values there, and {expected} here", saved.name)))
 }
 
 /// Gives each rank what its own optimizer remembered, or, if the saved run had fewer ranks, what rank 0's did.
@@ -230,7 +255,7 @@ fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> 
 }
 
 /// The name under which an optimizer's state for a parameter is saved.
-fn moment_name(parameter: &str, moment: &str) -> String {
+pub(super) fn moment_name(parameter: &str, moment: &str) -> String {
     format!("{parameter}:{moment}")
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::feed::{Batches, Feed, Shares, Steps};
+use super::feed::{AnyShare, Batches, Feed, Shares, Steps};
 use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Threads};
 
 /// A [`Dataset`] as a [`Feed`]. Background threads prefetch its batches.
@@ -17,6 +17,8 @@ pub struct Sampled {
     shares: Shares,
     threads: Threads,
     depth: Depth,
+    /// The epoch whose order was last needed for a single share, and that order.
+    order: (usize, Vec<usize>),
 }
 
 /// The number of samples per evaluation batch.
@@ -25,8 +27,33 @@ pub(super) const EVALUATION_BATCH: usize = 64;
 impl Sampled {
     /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
-        Self { dataset, seed, shares, threads, depth }
+        Self { dataset, seed, shares, threads, depth, order: (0, Vec::new()) }
     }
+}
+
+impl Shares {
+    /// The samples of each pass of this rank in a step of an epoch with this order.
+    fn samples(&self, order: &[usize], step: usize) -> Vec<Vec<usize>> {
+        let start = step * self.global_batch;
+        let batch = &order[start..order.len().min(start + self.global_batch)];
+        let passes = self.passes(batch.len()).into_iter();
+        passes.map(|pass| batch[pass].to_vec()).collect()
+    }
+}
+
+/// The batches of a rank's passes in a step.
+fn batches(
+    dataset: &Dataset,
+    seed: u64,
+    epoch: usize,
+    passes: Vec<Vec<usize>>,
+) -> Result<Vec<Option<Batch>>, DataError> {
+    let pass = Pass::Training { seed, epoch: epoch as u64 };
+    let batch = |samples: Vec<usize>| match samples.len() {
+        0 => Ok(None),
+        _ => dataset.train.batch(&samples, pass).map(Some),
+    };
+    passes.into_iter().map(batch).collect()
 }
 
 impl Feed for Sampled {
@@ -41,24 +68,11 @@ impl Feed for Sampled {
     }
 
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Batch>, DataError> {
-        let Self { ref dataset, seed, shares, threads, depth } = *self;
-        let (dataset, epoch) = (Arc::clone(dataset), epoch as u64);
-        let order = dataset.train.order(seed, epoch);
-        let steps = shares.steps(order.len());
-        // The samples of each rank in a step.
-        let plans = (skipped..steps).map(move |step| {
-            let start = step * shares.global_batch;
-            let batch = &order[start..order.len().min(start + shares.global_batch)];
-            let passes = shares.passes(batch.len()).into_iter();
-            passes.map(|pass| batch[pass].to_vec()).collect::<Vec<_>>()
-        });
-        let make = move |passes: Vec<Vec<usize>>| {
-            let batch = |samples: Vec<usize>| match samples.len() {
-                0 => Ok(None),
-                _ => dataset.train.batch(&samples, Pass::Training { seed, epoch }).map(Some),
-            };
-            passes.into_iter().map(batch).collect::<Result<Vec<_>, _>>()
-        };
+        let Self { ref dataset, seed, shares, threads, depth, .. } = *self;
+        let dataset = Arc::clone(dataset);
+        let order = dataset.train.order(seed, epoch as u64);
+        let plans = (skipped..shares.steps(order.len())).map(move |step| shares.samples(&order, step));
+        let make = move |passes| batches(&dataset, seed, epoch, passes);
         Ok(Box::new(Pipeline::of(plans).map(threads, make).prefetch(depth)))
     }
 
@@ -74,6 +88,22 @@ impl Feed for Sampled {
             dataset.test.batch(&samples, Pass::Evaluation)
         };
         Ok(Box::new(Pipeline::of(range).map(self.threads, make)))
+    }
+}
+
+impl AnyShare for Sampled {
+    fn share(
+        &mut self,
+        epoch: usize,
+        step: usize,
+        number: usize,
+        of: usize,
+    ) -> Result<Vec<Option<Batch>>, DataError> {
+        if self.order.0 != epoch {
+            self.order = (epoch, self.dataset.train.order(self.seed, epoch as u64));
+        }
+        let shares = Shares { rank: number, ranks: of, ..self.shares };
+        batches(&self.dataset, self.seed, epoch, shares.samples(&self.order.1, step))
     }
 }
 
@@ -133,6 +163,18 @@ mod tests {
         let rest = (0..after).flat_map(|rank| seen(feed(rank, after), 4, 2));
         let all: std::collections::BTreeSet<_> = first.into_iter().chain(rest).collect();
         assert_eq!(all.len(), 101);
+    }
+
+    #[test]
+    fn a_single_share_is_that_of_the_rank_with_its_number() {
+        let mut any = feed(0, 1);
+        for (number, epoch) in [(0, 3), (2, 3), (1, 4)] {
+            let steps: Vec<_> = feed(number, 3).epoch(epoch, 0).unwrap().map(Result::unwrap).collect();
+            for step in [4, 0] {
+                let share = any.share(epoch, step, number, 3).unwrap();
+                assert_eq!(format!("{share:?}"), format!("{:?}", steps[step]));
+            }
+        }
     }
 
     #[test]

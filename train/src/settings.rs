@@ -1,30 +1,23 @@
 //! The settings of a run of a built-in model, with defaults that suit the model.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use super::buckets::{BucketBytes, BucketSettings, Order, Overlap, Wire, WireChoice};
-use super::device::{self, DeviceKind};
+use super::buckets::{BucketBytes, BucketSettings, Order, Overlap, Wire};
+use super::device::DeviceKind;
 use super::local::LocalSteps;
-use super::model::{self, ModelKind};
+use super::model::ModelKind;
 use super::optimizer::{OptimizerKind, OptimizerSettings};
 use super::rate::{Rate, Schedule};
 use super::run::{Checkpoints, EarlyStopping, RunSettings};
-use crate::compare::agree;
 use crate::error::TrainError;
-use crate::feed::Shares;
-use crate::places::Places;
-use crate::replica::{Parameter, Replica};
-use crate::resume::Resumed;
-use crate::sampled::Sampled;
 use crate::stop::Stop;
-use crate::trainer::Trainer;
-use unisono::Communicator;
-use unisono_data::{Augmentation, Batch, Dataset, Depth, Source, Threads};
+use crate::strategy::Strategy;
+use unisono_data::{Augmentation, Dataset, Depth, Source, Threads};
 
 mod check;
 mod identity;
 mod needs;
+mod prepare;
 
 pub(super) use check::Figure;
 
@@ -78,6 +71,8 @@ pub struct Settings {
     pub wires: Vec<Wire>,
     /// How many steps send gradients as `f32` before a compressed wire format is used ([`BucketSettings::uncompressed_steps`]).
     pub uncompressed_steps: Option<u64>,
+    /// How ranks share the work; `None` for the mirrored strategy that [suits](Strategy::suited) the world.
+    pub strategy: Option<Strategy>,
     /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
     /// The size of buckets.
@@ -155,6 +150,7 @@ impl Settings {
             wire: Wire::F32,
             wires: Vec::new(),
             uncompressed_steps: None,
+            strategy: None,
             overlap: Overlap::Auto,
             bucket_bytes: BucketBytes::Auto,
             shard_optimizer: false,
@@ -224,67 +220,6 @@ impl Settings {
         }
     }
 
-    /// Loads the data and builds the model on every rank; then all ranks take rank 0's parameters, or those of a
-    /// checkpoint. Called by all ranks with the same settings. If it fails on one rank it fails on all.
-    ///
-    /// # Errors
-    /// [`TrainError`] names the problem with the settings, the data or the model; on ranks without
-    /// an error, [`TrainError::Elsewhere`] names the lowest rank that has one.
-    pub fn trainer<'a>(
-        &self,
-        comm: &'a mut Communicator,
-    ) -> Result<Trainer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
-        agree(comm, self.check())?;
-        self.places().check(comm)?;
-        let mut resumed = match &self.checkpoints {
-            Some(kept) if self.resumes => Resumed::find(comm, &kept.directory)?,
-            _ => None,
-        };
-        let (rank, ranks) = (comm.rank(), comm.ranks());
-        let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
-        let global_batch = self.global_batch.or(before).unwrap_or(self.batch_size.saturating_mul(ranks));
-        let refused = device::refusal(&self.buckets(global_batch), self.trace.is_some());
-        let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
-        let refused = refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model));
-        let (device, computes) = self.device.choose(comm, refused)?;
-        agree(comm, self.check_choice(comm.choice(), &device, &computes))?;
-        let dataset = self.load(comm, global_batch)?;
-        if device.is_cpu() {
-            self.needs(ranks, global_batch, &dataset).check(comm)?;
-        }
-        let hidden = self.hidden.as_deref();
-        let replica = model::classifier(self.model, hidden, self.dropout, &dataset.kind, self.seed, &device);
-        let replica = agree(comm, replica.map_err(TrainError::from))?;
-        let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
-        let chosen = Self { wire: choice.wire, ..self.clone() };
-        let description = chosen.describe(comm, &dataset, global_batch, resumed.as_mut())?;
-        let shares = Shares {
-            rank,
-            ranks,
-            global_batch,
-            micro_batch: self.batch_size,
-            fixed_passes: self.world_invariant,
-        };
-        let steps = shares.steps(dataset.train.len());
-        let settings = RunSettings {
-            computes: Some(computes),
-            wire_choice: choice.why,
-            description,
-            ..chosen.run_settings(global_batch, steps)
-        };
-        let feed = Sampled::new(dataset, self.seed, shares, self.input_threads, self.prefetch);
-        Trainer::new(comm, replica, feed, settings, resumed)
-    }
-
-    fn places(&self) -> Places<'_> {
-        Places {
-            checkpoints: self.checkpoints.as_ref(),
-            resumes: self.resumes,
-            log_directory: self.log_directory.as_deref(),
-            trace: self.trace.as_deref(),
-        }
-    }
-
     /// The data set for these settings.
     ///
     /// # Errors
@@ -297,54 +232,6 @@ impl Settings {
             ..unisono_data::Options::default()
         };
         Ok(unisono_data::load(&self.source, &options)?)
-    }
-
-    /// The data set, if it suits these settings. Called by all ranks.
-    fn load(&self, comm: &mut Communicator, global_batch: usize) -> Result<Arc<Dataset>, TrainError> {
-        agree(comm, self.check_world(comm.ranks()))?;
-        self.needs_of_data().check(comm)?;
-        let dataset = self.dataset();
-        let checked = dataset.and_then(|dataset| self.check_data(dataset, global_batch, comm.ranks()));
-        Ok(Arc::new(agree(comm, checked)?))
-    }
-
-    /// The checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by all ranks.
-    fn describe(
-        &self,
-        comm: &mut Communicator,
-        dataset: &Dataset,
-        global_batch: usize,
-        resumed: Option<&mut Resumed>,
-    ) -> Result<serde_json::Value, TrainError> {
-        // Rank 0 saves, so it checks the directory.
-        let keeps = self.checkpoints.is_some() && comm.rank() == 0;
-        let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
-        let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
-        let description = self.description(dataset, fingerprint);
-        if let Some(resumed) = resumed {
-            agree(comm, self.compare(&description, global_batch, resumed))?;
-            // Checkpoints saved from now on hold everything that this version knows of the run.
-            resumed.progress.description = description.clone();
-        }
-        Ok(description)
-    }
-
-    /// The wire format of a run with these parameters. Called by all ranks.
-    fn choose_wire(
-        &self,
-        comm: &mut Communicator,
-        parameters: &[Parameter],
-        resumed: Option<&Resumed>,
-    ) -> Result<WireChoice, TrainError> {
-        if self.wires.is_empty() {
-            return Ok(WireChoice { wire: self.wire, why: None });
-        }
-        let before = resumed.and_then(|resumed| resumed.progress.description["wire format"].as_str());
-        let before = before.and_then(|name| name.parse().ok());
-        match before.filter(|wire| self.wires.contains(wire) || *wire == Wire::F32) {
-            Some(wire) => Ok(WireChoice { wire, why: Some("as before the run was resumed".to_owned()) }),
-            None => WireChoice::among(comm, &self.wires, parameters),
-        }
     }
 
     fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {

@@ -14,6 +14,7 @@ use unisono_train::{
     OptimizerSettings, Outer, Overlap, Settings, Wire, Wires,
 };
 
+use super::strategy::{StrategyArg, StrategyArgs};
 use crate::Figures;
 use crate::values::{named, whole};
 use crate::world::World;
@@ -38,6 +39,8 @@ pub(crate) struct Args {
     device: DeviceKind,
     #[command(flatten)]
     learning: LearningArgs,
+    #[command(flatten)]
+    strategy: StrategyArgs,
     #[command(flatten)]
     gradients: GradientArgs,
     #[command(flatten)]
@@ -255,7 +258,9 @@ impl Args {
 
     /// The error for an option that would have no effect.
     pub(super) fn without_effect(&self, settings: &Settings) -> Option<String> {
-        let Self { data, learning, gradients, .. } = self;
+        const SERVER: &str = "--strategy parameter-server";
+        let Self { data, learning, strategy, gradients, .. } = self;
+        let serves = strategy.strategy == Some(StrategyArg::ParameterServer);
         let has_files = matches!(data.data, Source::TfRecord(_) | Source::Images(_));
         let is_free = gradients.order == OrderArg::Free;
         let (is_sgd, is_step) =
@@ -274,6 +279,9 @@ impl Args {
                 gradients.uncompressed_steps.is_some()
                     && !gradients.wires().iter().any(|wire| matches!(wire, Wire::Compressed(_))),
             ),
+            ("--servers", SERVER, strategy.servers.is_some() && !serves),
+            ("--staleness", SERVER, strategy.staleness.is_some() && !serves),
+            ("--damp-stale", SERVER, strategy.damp_stale && !serves),
             ("--shards", "--order world-invariant", gradients.shards.is_some() && is_free),
             ("--nesterov", "--optimizer sgd", learning.nesterov && !is_sgd),
             ("--momentum", "--optimizer sgd", learning.momentum.is_some() && !is_sgd),
@@ -290,7 +298,7 @@ impl Args {
     }
 
     pub(super) fn settings(&self) -> Settings {
-        let Self { learning, gradients, evaluation, state, .. } = self;
+        let Self { learning, strategy, gradients, evaluation, state, .. } = self;
         let usual = self.data.settings();
         let optimizer = OptimizerSettings {
             kind: learning.optimizer.unwrap_or(usual.optimizer.kind),
@@ -328,6 +336,7 @@ impl Args {
             wire: gradients.wires()[0],
             wires: if let Wires::Auto(wires) = &gradients.wire { wires.clone() } else { Vec::new() },
             uncompressed_steps: gradients.uncompressed_steps,
+            strategy: strategy.strategy(),
             overlap: gradients.overlap,
             bucket_bytes: gradients.bucket_bytes,
             shard_optimizer: gradients.shard_optimizer,

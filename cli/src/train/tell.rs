@@ -3,7 +3,8 @@
 use indicatif::ProgressBar;
 use serde::Serialize;
 use unisono_train::{
-    Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Straggler, StragglerReport, Summary,
+    Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Straggler, StragglerReport,
+    Summary, WorkerReport, WorkersReport,
 };
 
 use super::super::{Figures, progress};
@@ -60,6 +61,10 @@ impl Teller {
                     self.bar.suspend(|| eprintln!("unisono: {}", straggler(report, slowest)));
                 }
                 (Figures::Human, None) => {}
+            },
+            Event::Workers(report) => match self.format {
+                Figures::Human => self.bar.suspend(|| println!("{}", workers(report))),
+                Figures::Json => print_json("workers", report),
             },
             Event::Evaluation(report) => match self.format {
                 Figures::Human => self.bar.suspend(|| println!("{}", evaluation(report))),
@@ -118,6 +123,22 @@ impl Teller {
 fn evaluation(report: &Evaluation) -> String {
     let Evaluation { step, test_loss, test_accuracy, .. } = report;
     format!("step {step}  test {test_loss:.4}, {:.2} %", 100.0 * test_accuracy)
+}
+
+fn workers(report: &WorkersReport) -> String {
+    let shares: Vec<_> = report
+        .workers
+        .iter()
+        .map(|WorkerReport { rank, shares, .. }| format!("{shares} by rank {rank}"))
+        .collect();
+    let missed: u64 = report.staleness.iter().map(|(missed, gradients)| missed * gradients).sum();
+    let gradients: u64 = report.staleness.values().sum();
+    let most = report.staleness.keys().max().copied().unwrap_or(0);
+    format!(
+        "shares: {}; a gradient missed {:.1} updates, and at most {most}",
+        shares.join(", "),
+        missed as f64 / gradients.max(1) as f64
+    )
 }
 
 fn straggler(report: &StragglerReport, slowest: &Straggler) -> String {

@@ -5,8 +5,7 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::replica::{Replica, Tally};
-use crate::report::{Best, EndedEarly, Evaluation, Event};
-use crate::run::EarlyStopping;
+use crate::report::{EndedEarly, Evaluation, Event};
 use unisono::{Communicator, ReduceOp};
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
@@ -36,20 +35,14 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         self.mirror.settle()?;
         let test = evaluate(self.comm, self.mirror.replica(), &mut self.feed)?;
         let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
-        let step = self.progress.step;
-        self.progress.best = Some(Best::after(self.progress.best, test.mean_loss(), step, min_delta));
-        self.tested = Some((step, test));
+        self.progress.evaluated(test.mean_loss(), min_delta);
+        self.tested = Some((self.progress.step, test));
         Ok(test)
     }
 
     /// Where the run ended early, if it did: the same on all ranks, since all have the same results.
     pub(super) fn ended_early(&self) -> Option<EndedEarly> {
-        let (Some(EarlyStopping { patience, .. }), Some(best)) =
-            (self.settings.early_stopping, self.progress.best)
-        else {
-            return None;
-        };
-        (best.evaluations_since >= patience).then_some(EndedEarly { step: self.progress.step, best })
+        self.progress.ended_early(self.settings.early_stopping)
     }
 }
 

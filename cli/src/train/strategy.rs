@@ -1,0 +1,51 @@
+//! The options of `unisono train` that choose its strategy.
+
+use clap::{Args as ClapArgs, ValueEnum};
+use unisono_train::{ServerSettings, Staleness, Strategy};
+
+use crate::values::whole;
+
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Strategy")]
+pub(super) struct StrategyArgs {
+    /// How ranks share the work [default: one-device, mirrored or multi-worker-mirrored, by the ranks and nodes there are]
+    #[arg(long, value_name = "STRATEGY")]
+    pub(super) strategy: Option<StrategyArg>,
+    /// With --strategy parameter-server: the number of ranks that serve, the first ones; the others work [default: 1]
+    #[arg(long, value_name = "N", value_parser = whole(1, usize::MAX))]
+    pub(super) servers: Option<usize>,
+    /// With --strategy parameter-server: how many steps of updates a gradient may miss: 0 (synchronous), a number, or unbounded
+    /// [default: 0]
+    #[arg(long, value_name = "STEPS")]
+    pub(super) staleness: Option<Staleness>,
+    /// With --staleness: apply a gradient that missed the updates of n steps at 1/(1+n) of the learning rate
+    #[arg(long)]
+    pub(super) damp_stale: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum StrategyArg {
+    /// One rank alone
+    OneDevice,
+    /// Every rank of one node holds the same model
+    Mirrored,
+    /// Every rank of any number of nodes holds the same model
+    MultiWorkerMirrored,
+    /// Some ranks hold the parameters, the others compute gradients
+    ParameterServer,
+}
+
+impl StrategyArgs {
+    pub(super) fn strategy(&self) -> Option<Strategy> {
+        Some(match self.strategy? {
+            StrategyArg::OneDevice => Strategy::OneDevice,
+            StrategyArg::Mirrored => Strategy::Mirrored,
+            StrategyArg::MultiWorkerMirrored => Strategy::MultiWorkerMirrored,
+            StrategyArg::ParameterServer => Strategy::ParameterServer(ServerSettings {
+                servers: self.servers.unwrap_or(1),
+                staleness: self.staleness.unwrap_or(Staleness::Steps(0)),
+                damps: self.damp_stale,
+            }),
+        })
+    }
+}

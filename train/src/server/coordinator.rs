@@ -1,0 +1,285 @@
+//! The coordinator: the first server, which leads the run. It opens epochs and steps, and evaluates, reports and saves.
+
+use std::time::{Duration, Instant};
+
+use super::dispatcher::{Dispatcher, Work};
+use super::holdings::Holdings;
+use crate::checkpoint::{CheckpointError, Store};
+use crate::compare;
+use crate::error::TrainError;
+use crate::feed::Feed;
+use crate::log::Log;
+use crate::replica::{Replica, Tally};
+use crate::report::{
+    EpochReport, Evaluation, Event, StepEvent, Stopped, Summary, WorkerReport, WorkersReport,
+};
+use crate::resume::Progress;
+use crate::run::RunSettings;
+use crate::share::{StepReport, Times};
+
+/// How often the coordinator looks whether it is asked to stop, or a checkpoint is due.
+const LOOKS: Duration = Duration::from_millis(100);
+
+pub(super) struct Coordinator<'a, R, F> {
+    pub(super) replica: R,
+    pub(super) feed: F,
+    pub(super) dispatcher: &'a Dispatcher,
+    pub(super) holdings: Holdings<'a>,
+    pub(super) settings: RunSettings,
+    pub(super) progress: Progress,
+    pub(super) store: Option<Store>,
+    pub(super) log: Log,
+    pub(super) ranks: usize,
+    pub(super) workers: usize,
+    pub(super) saved_at: Instant,
+    pub(super) is_stopping: bool,
+}
+
+impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
+    /// Leads the run to its end.
+    ///
+    /// # Errors
+    /// [`TrainError`] of a file or a server; if the loss is not finite; if all workers are lost.
+    pub(super) fn run(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
+        let mut last = None;
+        while self.progress.epoch <= self.settings.epochs && self.ended_early().is_none() {
+            let report = self.epoch(tell)?;
+            if self.is_stopping {
+                return self.finish(report);
+            }
+            self.log.epoch(self.progress.step, &report)?;
+            tell(Event::Epoch(report.clone()));
+            self.progress.last_loss = report.loss;
+            last = Some(report);
+            self.progress.epoch += 1;
+            self.progress.step_in_epoch = 0;
+            self.progress.sample_in_epoch = self.feed.samples(0);
+            self.progress.tally = Tally::default();
+        }
+        let last = match last {
+            Some(last) => last,
+            // The run has already been saved at its end.
+            None => {
+                let test = self.evaluate()?;
+                let loss = self.progress.last_loss;
+                EpochReport { epoch: self.progress.epoch - 1, loss, ..self.report(test, Duration::ZERO, 0.0) }
+            }
+        };
+        self.finish(last)
+    }
+
+    fn ended_early(&self) -> Option<crate::report::EndedEarly> {
+        self.progress.ended_early(self.settings.early_stopping)
+    }
+
+    /// Runs the rest of an epoch, then evaluates, unless the run must stop.
+    fn epoch(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
+        let Progress { epoch, step_in_epoch: first, step, .. } = self.progress;
+        let steps = self.feed.steps().ok_or_else(|| {
+            TrainError::Setting(
+                "a parameter server needs a feed that knows how many steps an epoch has".to_owned(),
+            )
+        })?;
+        self.dispatcher.state().begin(epoch, first, step - first as u64);
+        let began = Instant::now();
+        while self.progress.step_in_epoch < steps && !self.is_stopping && self.ended_early().is_none() {
+            let until = self.next_pause(steps);
+            self.dispatcher.state().queue.open_until(until);
+            self.dispatcher.wake();
+            self.watch(steps, tell)?;
+            self.pause(steps, tell)?;
+        }
+        let samples = |step| self.feed.samples(step).unwrap_or(0) as f64;
+        let (seen, took) = (samples(self.progress.step_in_epoch) - samples(first), began.elapsed());
+        tell(Event::Workers(self.workers_report(took)));
+        let test = if self.is_stopping { Tally::default() } else { self.test()? };
+        Ok(self.report(test, took, seen))
+    }
+
+    /// The first step before which all workers pause: to save, to evaluate, or because the epoch is over.
+    fn next_pause(&self, steps: usize) -> usize {
+        let Progress { step, step_in_epoch, .. } = self.progress;
+        let saves = self.settings.checkpoints.as_ref().and_then(|kept| kept.when.every_steps);
+        let every = saves.into_iter().chain(self.settings.evaluate_every);
+        let to_next = every.map(|every| (every - step % every) as usize);
+        let next = to_next.map(|count| step_in_epoch + count).min().unwrap_or(steps);
+        next.min(steps)
+    }
+
+    /// Reports steps as they are made, until all that may begin are.
+    fn watch(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        let mut is_closed = false;
+        loop {
+            let mut state = self.dispatcher.state();
+            if let Some((rank, step, loss)) = state.diverged {
+                let (ranks, epoch) = (vec![rank], self.progress.epoch);
+                return Err(TrainError::Diverged { ranks, of: self.ranks, epoch, step: step + 1, loss });
+            }
+            let (made, lost, left) =
+                (std::mem::take(&mut state.made), std::mem::take(&mut state.lost), state.workers.len());
+            self.is_stopping |= state.asks_to_stop || self.settings.stop.is_asked();
+            if (self.is_stopping || self.is_save_due()) && !is_closed {
+                state.queue.close();
+                is_closed = true;
+            }
+            let is_done = state.queue.is_done();
+            if made.is_empty() && lost.is_empty() && !is_done {
+                drop(self.dispatcher.wait(state, LOOKS));
+                continue;
+            }
+            drop(state);
+            self.tell_lost(lost, left, tell)?;
+            for tally in made {
+                self.made(tally, steps, tell)?;
+            }
+            if is_done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says which workers are lost.
+    fn tell_lost(
+        &self,
+        lost: Vec<(usize, String)>,
+        left: usize,
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<(), TrainError> {
+        for (rank, why) in lost {
+            if left == 0 {
+                return Err(TrainError::WorkersLost { of: self.workers, rank, why });
+            }
+            tell(Event::Notice(format!(
+                "the worker on rank {rank} is lost ({why}): another does its share, and {left} of {} workers go on",
+                self.workers
+            )));
+        }
+        Ok(())
+    }
+
+    /// Counts a step.
+    fn made(&mut self, tally: Tally, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        let rate = self.settings.rate.at(self.progress.step);
+        self.progress.step += 1;
+        self.progress.step_in_epoch += 1;
+        self.progress.sample_in_epoch = self.feed.samples(self.progress.step_in_epoch);
+        self.progress.tally += tally;
+        let mut report = StepReport::default();
+        report.sums.tally = tally;
+        self.log.step(self.progress.step, &report, rate)?;
+        tell(Event::Step(StepEvent {
+            epoch: self.progress.epoch,
+            step: self.progress.step_in_epoch,
+            steps: Some(steps),
+            loss: tally.mean_loss(),
+            rate,
+            times: Times::default(),
+        }));
+        Ok(())
+    }
+
+    /// What is due between two steps, when no worker computes.
+    fn pause(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        let Progress { step, epoch, step_in_epoch, .. } = self.progress;
+        let evaluates = self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every));
+        if evaluates && step_in_epoch < steps && !self.is_stopping {
+            let test = self.test()?;
+            let (test_loss, test_accuracy) = (test.mean_loss(), test.accuracy());
+            let evaluation = Evaluation { epoch, step, test_loss, test_accuracy };
+            self.log.evaluation(&evaluation)?;
+            tell(Event::Evaluation(evaluation));
+        }
+        if self.is_save_due() && !self.is_stopping {
+            let checkpoint = self.holdings.checkpoint(&self.replica, &self.progress)?;
+            if let Some(store) = &mut self.store {
+                store.check().map_err(not_saved)?;
+                store.save_in_background(checkpoint).map_err(not_saved)?;
+            }
+            self.saved_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Whether a checkpoint is due after the step made last.
+    fn is_save_due(&self) -> bool {
+        let kept = self.settings.checkpoints.as_ref();
+        kept.is_some_and(|kept| kept.when.due(self.progress.step, self.saved_at.elapsed()))
+    }
+
+    /// Has the workers evaluate, which counts for early stopping.
+    fn test(&mut self) -> Result<Tally, TrainError> {
+        let test = self.evaluate()?;
+        let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
+        self.progress.evaluated(test.mean_loss(), min_delta);
+        Ok(test)
+    }
+
+    /// The results on the held-out samples: the same bits on any number of workers.
+    fn evaluate(&mut self) -> Result<Tally, TrainError> {
+        let batches = self.feed.held_out();
+        self.dispatcher.state().evaluate(batches);
+        self.dispatcher.wake();
+        loop {
+            let state = self.dispatcher.state();
+            if let Some(total) = state.results() {
+                return Ok(total);
+            }
+            if state.workers.is_empty() {
+                let (rank, why) = state.lost.last().cloned().unwrap_or_default();
+                return Err(TrainError::WorkersLost { of: self.workers, rank, why });
+            }
+            drop(self.dispatcher.wait(state, LOOKS));
+        }
+    }
+
+    fn workers_report(&self, took: Duration) -> WorkersReport {
+        let (state, took) = (self.dispatcher.state(), took.as_secs_f64());
+        let report = |(&rank, work): (&usize, &Work)| WorkerReport {
+            rank,
+            shares: work.shares,
+            targets_per_s: work.targets / took,
+            waits_percent: 100.0 * work.waited / took,
+        };
+        let workers = state.workers.iter().map(report).collect();
+        WorkersReport { epoch: self.progress.epoch, workers, staleness: state.staleness.clone() }
+    }
+
+    fn report(&self, test: Tally, took: Duration, samples: f64) -> EpochReport {
+        let (state, took) = (self.dispatcher.state(), took.as_secs_f64());
+        let percent = |of: fn(&Work) -> f64| {
+            let sum: f64 = state.workers.values().map(of).sum();
+            if took > 0.0 { 100.0 * sum / (took * state.workers.len().max(1) as f64) } else { 0.0 }
+        };
+        EpochReport {
+            epoch: self.progress.epoch,
+            loss: self.progress.tally.mean_loss(),
+            test_loss: test.mean_loss(),
+            test_accuracy: test.accuracy(),
+            samples_per_s: if took > 0.0 { samples / took } else { 0.0 },
+            exposed_communication_percent: percent(|work| work.waited),
+            hidden_communication_percent: 0.0,
+            input_percent: percent(|work| work.input),
+        }
+    }
+
+    /// Saves the last step, and ends the run on all ranks.
+    fn finish(mut self, last: EpochReport) -> Result<Summary, TrainError> {
+        let checkpoint = self.holdings.checkpoint(&self.replica, &self.progress)?;
+        crate::resume::load(&mut self.replica, &checkpoint.parameters)?;
+        let hash = compare::hash(&mut self.replica)?;
+        if let Some(mut store) = self.store.take() {
+            store.save(checkpoint).map_err(not_saved)?;
+        }
+        self.holdings.leave()?;
+        self.dispatcher.state().end();
+        self.dispatcher.wake();
+        let is_saved = self.settings.checkpoints.is_some();
+        let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
+        let ended_early = self.progress.ended_early(self.settings.early_stopping);
+        Ok(Summary { last, ranks: self.ranks, parameters_hash: format!("{hash:016x}"), stopped, ended_early })
+    }
+}
+
+fn not_saved(error: CheckpointError) -> TrainError {
+    TrainError::NotSaved { rank: 0, error }
+}

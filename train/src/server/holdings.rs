@@ -1,0 +1,108 @@
+//! What all servers hold together, for the coordinator: from a replica or a checkpoint, and into one.
+
+use super::held::Held;
+use super::layout::Layout;
+use super::message::{Kind, Link, Message};
+use super::shard::Shard;
+use crate::buckets::Plan;
+use crate::checkpoint::{Checkpoint, Tensor};
+use crate::error::TrainError;
+use crate::optimizer::OptimizerKind;
+use crate::replica::{Parameter, Replica};
+use crate::resume::{Progress, Resumed, moment_name};
+
+/// The coordinator's own shard, and its links to the other servers.
+#[derive(Debug)]
+pub(super) struct Holdings<'a> {
+    pub(super) own: &'a Shard,
+    /// Those of servers 1 and on.
+    pub(super) others: Vec<Link>,
+    pub(super) layout: Layout,
+    pub(super) optimizer: OptimizerKind,
+}
+
+impl Holdings<'_> {
+    /// Gives all servers the values of a replica, and the optimizer's state of a checkpoint.
+    ///
+    /// # Errors
+    /// [`TrainError::OtherRun`] if the checkpoint is of another optimizer; errors of the model and of the links.
+    pub(super) fn restore(
+        &mut self,
+        replica: &mut impl Replica,
+        resumed: Option<&Resumed>,
+    ) -> Result<(), TrainError> {
+        let parameters = replica.parameters().to_vec();
+        let plan = self.layout.ledger(&parameters).plan;
+        let mut held: Vec<_> = self.zeros(&plan);
+        for (index, place) in (0..parameters.len()).filter_map(|index| Some((index, plan.place(index)?))) {
+            let target = &mut held[place.bucket];
+            replica.with_values(index, &mut |values| {
+                target.values[place.range.clone()].copy_from_slice(values);
+            })?;
+            let Some(resumed) = resumed else { continue };
+            target.updates = resumed.progress.updates;
+            for (moment, name) in target.moments.iter_mut().zip(self.optimizer.moments()) {
+                let saved = resumed.moment(&parameters[index], name)?;
+                moment[place.range.clone()].copy_from_slice(saved);
+            }
+        }
+        let of = |server| self.layout.of(server).map(|bucket| held[bucket].clone()).collect::<Vec<_>>();
+        self.own.restore(&of(0));
+        for (server, link) in (1..).zip(&mut self.others) {
+            link.tell(Message::new(Kind::Restore))?;
+            of(server).iter().try_for_each(|held| held.send(link))?;
+        }
+        Ok(())
+    }
+
+    /// All of it as a checkpoint, like that of any other strategy.
+    ///
+    /// # Errors
+    /// Errors of the links.
+    pub(super) fn checkpoint(
+        &mut self,
+        replica: &impl Replica,
+        progress: &Progress,
+    ) -> Result<Checkpoint<Progress>, TrainError> {
+        let plan = self.layout.ledger(replica.parameters()).plan;
+        let held = self.read(&plan)?;
+        let (mut parameters, mut optimizer) = (Vec::new(), Vec::new());
+        for (index, Parameter { name, shape, .. }) in replica.parameters().iter().enumerate() {
+            let place = plan.place(index).expect("all parameters are trained");
+            let held = &held[place.bucket];
+            let values = held.values[place.range.clone()].to_vec();
+            parameters.push(Tensor { name: name.clone(), shape: shape.clone(), values });
+            for (moment, name_of_moment) in held.moments.iter().zip(self.optimizer.moments()) {
+                let values = moment[place.range.clone()].to_vec();
+                let (name, shape) = (moment_name(name, name_of_moment), vec![values.len()]);
+                optimizer.push(Tensor { name, shape, values });
+            }
+        }
+        let updates = held.iter().map(|held| held.updates).max().unwrap_or(0);
+        let state = Progress { updates, ..progress.clone() };
+        Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
+    }
+
+    /// What every bucket holds, now.
+    fn read(&mut self, plan: &Plan) -> unisono::Result<Vec<Held>> {
+        let mut held = self.zeros(plan);
+        for (bucket, own) in self.layout.of(0).zip(self.own.read()) {
+            held[bucket] = own;
+        }
+        for (server, link) in (1..).zip(&mut self.others) {
+            link.tell(Message::new(Kind::Read))?;
+            self.layout.of(server).try_for_each(|bucket| held[bucket].receive(link))?;
+        }
+        Ok(held)
+    }
+
+    fn zeros(&self, plan: &Plan) -> Vec<Held> {
+        let moments = self.optimizer.moments().len();
+        plan.counts.iter().map(|&count| Held::zeros(count, moments)).collect()
+    }
+
+    /// Ends the links to the other servers.
+    pub(super) fn leave(&mut self) -> unisono::Result<()> {
+        self.others.iter_mut().try_for_each(|link| link.tell(Message::new(Kind::Leave)))
+    }
+}

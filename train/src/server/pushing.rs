@@ -1,0 +1,236 @@
+//! The gradients of a worker's share, on their way to the servers while the backward pass goes on, and the parameters, which come as
+//! the forward pass needs them.
+
+use std::time::{Duration, Instant};
+
+use unisono::{Registered, Request};
+
+use super::layout::Layout;
+use super::message::{Kind, Link, Message};
+use super::worker::{Remote, told};
+use crate::buckets::{Ledger, Pass, Place};
+use crate::error::TrainError;
+use crate::replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
+
+/// A worker's buckets.
+#[derive(Debug)]
+pub(super) struct Pushing {
+    links: Vec<Link>,
+    layout: Layout,
+    ledger: Ledger,
+    buckets: Vec<Bucket>,
+    /// By parameter: whether an earlier pass of the share has put its gradient.
+    is_filled: Vec<bool>,
+    task: Option<Message>,
+    /// Whether the loss of the share is finite, so that it is pushed.
+    is_finite: bool,
+    failure: Option<TrainError>,
+    /// The time spent waiting for servers since it was last taken.
+    pub(super) waited: Duration,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    values: Array,
+    gradients: Array,
+}
+
+/// An array here, or on its way.
+#[derive(Debug)]
+enum Array {
+    Here(Registered<f32>),
+    Away(Request<Registered<f32>>),
+    /// A message failed.
+    Lost,
+}
+
+impl Array {
+    fn take(&mut self) -> unisono::Result<Registered<f32>> {
+        match std::mem::replace(self, Self::Lost) {
+            Self::Here(array) => Ok(array),
+            Self::Away(request) => request.wait(),
+            Self::Lost => {
+                Err(unisono::Error::Launch("a message of this bucket has failed before".to_owned()))
+            }
+        }
+    }
+
+    /// Waits until the array is here.
+    fn here(&mut self) -> unisono::Result<&mut Registered<f32>> {
+        *self = Self::Here(self.take()?);
+        let Self::Here(array) = self else { unreachable!("it is here") };
+        Ok(array)
+    }
+}
+
+impl Pushing {
+    pub(super) fn new(
+        parameters: &[Parameter],
+        Remote { links, layout }: Remote,
+    ) -> Result<Self, TrainError> {
+        let ledger = layout.ledger(parameters);
+        let bucket = |(bucket, &count): (usize, &usize)| {
+            let comm = &links[layout.owner(bucket)].comm;
+            Ok(Bucket { values: Array::Here(comm.alloc(count)?), gradients: Array::Here(comm.alloc(count)?) })
+        };
+        let buckets = ledger.plan.counts.iter().enumerate().map(bucket).collect::<unisono::Result<_>>()?;
+        let is_filled = vec![false; parameters.len()];
+        let (task, is_finite, failure, waited) = (None, true, None, Duration::ZERO);
+        Ok(Self { links, layout, ledger, buckets, is_filled, task, is_finite, failure, waited })
+    }
+
+    pub(super) fn coordinator(&mut self) -> &mut Link {
+        &mut self.links[0]
+    }
+
+    /// Asks for all parameters. They arrive in the order of the forward pass, while it goes on.
+    pub(super) fn pull(&mut self) -> unisono::Result<()> {
+        for (server, link) in self.links.iter_mut().enumerate() {
+            link.tell(Message::new(Kind::Pull))?;
+            let other = link.other();
+            for bucket in self.layout.of(server).rev() {
+                let values = &mut self.buckets[bucket].values;
+                *values = Array::Away(link.comm.receive_async(values.take()?, other)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the values of a parameter, once they are here.
+    fn copy_values(&mut self, index: usize, target: &mut [f32]) -> unisono::Result<()> {
+        let Some(Place { bucket, range }) = self.ledger.plan.place(index).cloned() else { return Ok(()) };
+        let began = Instant::now();
+        let values = self.buckets[bucket].values.here()?;
+        self.waited += began.elapsed();
+        target.copy_from_slice(&values[range]);
+        Ok(())
+    }
+
+    /// Gives a replica all parameters.
+    pub(super) fn set_values<R: Replica>(&mut self, replica: &mut R) -> Result<(), TrainError> {
+        for index in 0..replica.parameters().len() {
+            let mut copied = Ok(());
+            replica.with_values(index, &mut |values| copied = self.copy_values(index, values))?;
+            copied?;
+        }
+        Ok(())
+    }
+
+    /// Begins a pass of a share.
+    pub(super) fn begin(&mut self, task: &Message, pass: Pass) {
+        if pass.number == 0 {
+            self.task = Some(*task);
+            self.is_finite = true;
+            self.is_filled.fill(false);
+        }
+        self.ledger.begin(pass);
+    }
+
+    /// Ends a pass. A gradient that is missing counts as zero. The last pass of a share has then sent all buckets.
+    pub(super) fn end(&mut self) -> Result<(), TrainError> {
+        if self.ledger.weighed.is_none() {
+            self.weigh(Tally::default());
+        }
+        for index in self.ledger.not_put() {
+            self.put(index, &mut |gradient, fill| {
+                if fill == Fill::Set {
+                    gradient.fill(0.0);
+                }
+            });
+        }
+        self.failure()
+    }
+
+    /// What kept the pass from a server, if anything did.
+    pub(super) fn failure(&mut self) -> Result<(), TrainError> {
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Waits until all servers have taken the gradients; returns the sums of the share.
+    pub(super) fn acknowledged(&mut self) -> Result<Tally, TrainError> {
+        let began = Instant::now();
+        if self.is_finite {
+            for bucket in &mut self.buckets {
+                bucket.gradients.here()?;
+            }
+            for link in &mut self.links {
+                link.hear()?;
+            }
+        }
+        self.waited += began.elapsed();
+        Ok(self.ledger.own.tally)
+    }
+
+    /// Ends all links.
+    pub(super) fn leave(mut self) -> unisono::Result<()> {
+        self.links.iter_mut().try_for_each(|link| link.tell(Message::new(Kind::Leave)))
+    }
+
+    fn attempt(&mut self, act: impl FnOnce(&mut Self) -> unisono::Result<()>) {
+        if self.failure.is_none() {
+            self.failure = act(self).err().map(TrainError::from);
+        }
+    }
+
+    /// Tells all servers that the gradients of a share follow.
+    fn announce(&mut self) -> unisono::Result<()> {
+        let task = self.task.expect("a share has begun");
+        let Message { epoch, step, number, rate, .. } = task;
+        let push = Message { epoch, step, number, rate, ..Message::new(Kind::Push) };
+        let push = push.with(self.ledger.own.tally);
+        self.links.iter_mut().try_for_each(|link| link.tell(push))
+    }
+
+    /// Sends all buckets that are full, in order.
+    fn send_full(&mut self) -> unisono::Result<()> {
+        while let Some(full) = self.ledger.full() {
+            if self.is_finite {
+                let link = &mut self.links[self.layout.owner(full)];
+                let gradients = &mut self.buckets[full].gradients;
+                let other = link.other();
+                *gradients = Array::Away(link.comm.send_async(gradients.take()?, other)?);
+            }
+            self.ledger.launched += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Gradients for Pushing {
+    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+        // In the first pass of a share alone: the others compute with the same values.
+        if self.ledger.pass.number > 0 {
+            return Ok(());
+        }
+        self.copy_values(index, values).map_err(|error| {
+            let error = TrainError::from(error);
+            let says = told(&error);
+            self.failure = Some(error);
+            says
+        })
+    }
+
+    fn weigh(&mut self, tally: Tally) {
+        self.ledger.weigh(tally);
+        if self.ledger.pass.is_last() {
+            // As f32, which is how sums travel elsewhere.
+            self.is_finite = (self.ledger.own.tally.loss as f32).is_finite();
+            if self.is_finite {
+                self.attempt(Self::announce);
+            }
+        }
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        let Place { bucket, range } = self.ledger.put(index);
+        let fill = if self.is_filled[index] { Fill::Add } else { Fill::Set };
+        self.is_filled[index] = true;
+        match self.buckets[bucket].gradients.here() {
+            Ok(gradients) => write(&mut gradients[range], fill),
+            Err(error) => {
+                self.failure.get_or_insert(error.into());
+            }
+        }
+        self.attempt(Self::send_full);
+    }
+}

@@ -1,0 +1,221 @@
+//! The queue of shares: which worker computes what next, and how stale its gradient may become. It knows neither ranks nor time.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Staleness;
+
+/// A share of a step: what one worker computes at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ShareId {
+    /// The step in the epoch, from 0.
+    pub(super) step: usize,
+    /// Its number in the step, from 0.
+    pub(super) number: usize,
+}
+
+/// The shares of an epoch, in the order of its steps. The workers are numbered, in any way.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// The number of shares in a step.
+    shares: usize,
+    staleness: Staleness,
+    /// The first share that nobody was given.
+    next: ShareId,
+    /// The first step that does not begin yet.
+    until: usize,
+    /// Shares of workers that were lost.
+    returned: VecDeque<ShareId>,
+    in_work: BTreeMap<usize, InWork>,
+    /// How many shares of this epoch have updated the parameters, those of skipped steps included.
+    applied: u64,
+}
+
+/// A share that a worker computes.
+#[derive(Debug, Clone, Copy)]
+struct InWork {
+    share: ShareId,
+    /// The shares applied when it began.
+    since: u64,
+}
+
+impl Queue {
+    /// A queue of steps of so many shares, which has none yet.
+    pub(super) fn new(shares: usize, staleness: Staleness) -> Self {
+        let (returned, in_work) = (VecDeque::new(), BTreeMap::new());
+        Self {
+            shares,
+            staleness,
+            next: ShareId { step: 0, number: 0 },
+            until: 0,
+            returned,
+            in_work,
+            applied: 0,
+        }
+    }
+
+    /// Begins an epoch whose first steps have been made.
+    pub(super) fn begin(&mut self, skipped: usize) {
+        self.next = ShareId { step: skipped, number: 0 };
+        self.until = skipped;
+        self.applied = (skipped * self.shares) as u64;
+    }
+
+    /// Lets the steps before this one begin.
+    pub(super) fn open_until(&mut self, step: usize) {
+        self.until = step;
+    }
+
+    /// Lets no further step begin; returns the first that does not.
+    pub(super) fn close(&mut self) -> usize {
+        self.until = self.until.min(self.next.step + usize::from(self.next.number > 0));
+        self.until
+    }
+
+    /// Whether all shares of the steps that may begin are applied.
+    pub(super) fn is_done(&self) -> bool {
+        self.applied == (self.until * self.shares) as u64
+    }
+
+    /// The next share for this worker, which has none; `None` if it has to wait.
+    pub(super) fn take(&mut self, worker: usize) -> Option<ShareId> {
+        let share = self.returned.front().copied().or((self.next.step < self.until).then_some(self.next))?;
+        if !self.may_begin(share) {
+            return None;
+        }
+        if self.returned.pop_front().is_none() {
+            self.next.number += 1;
+            if self.next.number == self.shares {
+                self.next = ShareId { step: share.step + 1, number: 0 };
+            }
+        }
+        self.in_work.insert(worker, InWork { share, since: self.applied });
+        Some(share)
+    }
+
+    /// Whether no gradient can miss more updates than it may, if this share begins now: all others in work could be applied before it,
+    /// and it before each of them.
+    fn may_begin(&self, share: ShareId) -> bool {
+        let others = self.in_work.len() as u64;
+        match self.staleness {
+            Staleness::Steps(0) => (share.step * self.shares) as u64 <= self.applied,
+            Staleness::Steps(steps) => {
+                let most = steps.saturating_mul(self.shares as u64);
+                others <= most
+                    && self
+                        .in_work
+                        .values()
+                        .all(|work| self.applied + others <= work.since.saturating_add(most))
+            }
+            Staleness::Unbounded => true,
+        }
+    }
+
+    /// Notes that the share of this worker is applied; `None` if it has none.
+    pub(super) fn done(&mut self, worker: usize) -> Option<ShareId> {
+        let InWork { share, .. } = self.in_work.remove(&worker)?;
+        self.applied += 1;
+        Some(share)
+    }
+
+    /// Takes back the share of a worker that is lost, for another one.
+    pub(super) fn lost(&mut self, worker: usize) {
+        if let Some(InWork { share, .. }) = self.in_work.remove(&worker) {
+            self.returned.push_back(share);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    /// Runs an epoch of 40 steps with workers of random speeds, one in ten of whose shares is lost; returns the most steps of
+    /// updates that a gradient missed.
+    fn run(seed: u64, shares: usize, workers: usize, staleness: Staleness) -> u64 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut queue = Queue::new(shares, staleness);
+        queue.begin(3);
+        queue.open_until(40);
+        let mut applied = BTreeSet::new();
+        let mut since = BTreeMap::new();
+        let (mut updates, mut most) = (0_u64, 0);
+        while !queue.is_done() {
+            let idle: Vec<_> = (0..workers).filter(|worker| !since.contains_key(worker)).collect();
+            let mut began = false;
+            for worker in idle {
+                if queue.take(worker).is_some() {
+                    since.insert(worker, updates);
+                    began = true;
+                }
+            }
+            assert!(began || !since.is_empty(), "everybody waits");
+            // The higher its number, the slower.
+            let working: Vec<_> = since.keys().copied().collect();
+            let worker =
+                working[random.random_range(0..working.len()).min(random.random_range(0..working.len()))];
+            let began = since.remove(&worker).unwrap();
+            if random.random_range(0..10) == 0 {
+                queue.lost(worker);
+                continue;
+            }
+            let share = queue.done(worker).unwrap();
+            assert!(share.step >= 3 && share.step < 40 && share.number < shares);
+            assert!(applied.insert(share), "{share:?} was applied twice");
+            most = most.max(updates - began);
+            updates += 1;
+        }
+        assert_eq!(applied.len(), 37 * shares);
+        most.div_ceil(shares as u64)
+    }
+
+    #[test]
+    fn every_share_is_applied_once_and_none_is_staler_than_its_bound() {
+        for seed in 0..50 {
+            for (shares, workers) in [(1, 1), (4, 4), (3, 5), (4, 1)] {
+                for bound in [1, 2, 8] {
+                    let most = run(seed, shares, workers, Staleness::Steps(bound));
+                    assert!(most <= bound, "seed {seed}, {workers} workers: {most} steps, of {bound}");
+                }
+                run(seed, shares, workers, Staleness::Unbounded);
+            }
+        }
+        assert!((0..50).any(|seed| run(seed, 4, 4, Staleness::Unbounded) > 2), "the bounds bind");
+    }
+
+    #[test]
+    fn without_staleness_a_step_begins_after_the_one_before() {
+        let mut queue = Queue::new(2, Staleness::Steps(0));
+        queue.begin(0);
+        queue.open_until(2);
+        let first = [queue.take(0), queue.take(1)].map(Option::unwrap);
+        assert_eq!(first.map(|share| (share.step, share.number)), [(0, 0), (0, 1)]);
+        queue.done(0);
+        assert_eq!(queue.take(0), None, "a share of the first step is not applied");
+        queue.lost(1);
+        assert_eq!(queue.take(0), Some(first[1]));
+        queue.done(0);
+        assert_eq!(queue.take(0).unwrap().step, 1);
+    }
+
+    #[test]
+    fn a_queue_that_closes_ends_the_step_that_has_begun() {
+        let mut queue = Queue::new(2, Staleness::Unbounded);
+        queue.begin(0);
+        queue.open_until(9);
+        for _ in 0..3 {
+            queue.take(0).unwrap();
+            queue.done(0).unwrap();
+        }
+        assert_eq!(queue.close(), 2);
+        queue.take(0).unwrap();
+        assert_eq!(queue.take(1), None);
+        assert!(!queue.is_done());
+        queue.done(0).unwrap();
+        assert!(queue.is_done());
+    }
+}

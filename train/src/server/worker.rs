@@ -1,0 +1,110 @@
+//! A worker: it asks what to compute, pulls the parameters, and pushes gradients.
+
+use std::time::{Duration, Instant};
+
+use super::layout::Layout;
+use super::message::{Kind, Link, Message};
+use super::pushing::Pushing;
+use crate::buckets::Pass;
+use crate::error::TrainError;
+use crate::feed::AnyShare;
+use crate::replica::{Replica, ReplicaError, Tally};
+use crate::stop::Stop;
+
+/// One worker of a run.
+pub(super) struct Worker<R, F> {
+    pub(super) replica: R,
+    pub(super) feed: F,
+    pub(super) remote: Remote,
+    /// The number of shares in a step.
+    pub(super) shares: usize,
+    pub(super) stop: Stop,
+}
+
+/// The links to all servers, and the buckets that go over them.
+#[derive(Debug)]
+pub(super) struct Remote {
+    /// By server; the first is the coordinator.
+    pub(super) links: Vec<Link>,
+    pub(super) layout: Layout,
+}
+
+impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
+    /// Works until the coordinator says that the run is over.
+    ///
+    /// # Errors
+    /// [`TrainError`] of the data, the model, or a server that is lost.
+    pub(super) fn run(mut self) -> Result<(), TrainError> {
+        let mut pushing = Pushing::new(self.replica.parameters(), self.remote)?;
+        // The shares that were applied when all parameters were pulled, if none was since.
+        let mut holds = None;
+        loop {
+            let asked = Instant::now();
+            let asks_to_stop = u64::from(self.stop.is_asked());
+            let task = pushing.coordinator().ask(Message { asks_to_stop, ..Message::new(Kind::Ask) })?;
+            let waited = asked.elapsed();
+            match task.kind() {
+                Kind::Wait => pushing.waited += waited,
+                Kind::Train => {
+                    pushing.waited += waited;
+                    holds = None;
+                    let report = train(&mut self.replica, &mut self.feed, self.shares, &mut pushing, &task)?;
+                    pushing.coordinator().tell(report)?;
+                }
+                Kind::Evaluate => {
+                    if holds != Some(task.applied) {
+                        pushing.pull()?;
+                        pushing.set_values(&mut self.replica)?;
+                        holds = Some(task.applied);
+                    }
+                    let batch = task.number as usize;
+                    let mut tally = Tally::default();
+                    for batch in self.feed.evaluation(batch..batch + 1)? {
+                        tally += self.replica.evaluate(&batch?)?;
+                    }
+                    let report = Message { number: task.number, ..Message::new(Kind::Evaluated) };
+                    pushing.coordinator().tell(report.with(tally))?;
+                }
+                Kind::Done => return Ok(pushing.leave()?),
+                kind => unreachable!("the coordinator answers with no {kind:?}"),
+            }
+        }
+    }
+}
+
+/// Computes a share, and pushes its gradient.
+fn train<R: Replica>(
+    replica: &mut R,
+    feed: &mut impl AnyShare<Batch = R::Batch>,
+    shares: usize,
+    pushing: &mut Pushing,
+    task: &Message,
+) -> Result<Message, TrainError> {
+    let began = Instant::now();
+    let passes = feed.share(task.epoch as usize, task.step as usize, task.number as usize, shares)?;
+    let input = began.elapsed();
+    pushing.pull()?;
+    if !replica.brings_values() {
+        pushing.set_values(replica)?;
+    }
+    let of = replica.begin_step(task.number << 32, passes.len())?.max(1);
+    for number in 0..of {
+        pushing.begin(task, Pass { number, of, ..Pass::ONLY });
+        if let Some(Some(batch)) = passes.get(number) {
+            let ran = replica.pass(batch, pushing);
+            pushing.failure()?;
+            ran?;
+        }
+        pushing.end()?;
+    }
+    let tally = pushing.acknowledged()?;
+    let waited = std::mem::take(&mut pushing.waited);
+    let seconds = |time: Duration| time.as_secs_f64();
+    let report = Message::new(Kind::Trained).with(tally);
+    Ok(Message { waited: seconds(waited), input: seconds(input), ..report })
+}
+
+/// An error of a pass, for the framework to pass on.
+pub(super) fn told(error: &TrainError) -> ReplicaError {
+    error.to_string().into()
+}

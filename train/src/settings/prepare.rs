@@ -1,0 +1,181 @@
+//! From settings to a run: its model, its data and its state.
+
+use std::sync::Arc;
+
+use super::Settings;
+use crate::buckets::{Wire, WireChoice};
+use crate::compare::agree;
+use crate::device;
+use crate::error::TrainError;
+use crate::feed::Shares;
+use crate::model::{self, ModelKind};
+use crate::places::Places;
+use crate::replica::{Parameter, Replica};
+use crate::resume::Resumed;
+use crate::run::RunSettings;
+use crate::sampled::Sampled;
+use crate::server::{ParameterServer, ServerSettings};
+use crate::strategy::Strategy;
+use crate::trainer::Trainer;
+use unisono::Communicator;
+use unisono_data::{Batch, Dataset};
+
+/// A run that has not begun.
+struct Prepared<R> {
+    replica: R,
+    feed: Sampled,
+    run: RunSettings,
+    resumed: Option<Resumed>,
+}
+
+impl Settings {
+    /// Loads the data and builds the model on every rank; then all ranks take rank 0's parameters, or those of a
+    /// checkpoint. Called by all ranks with the same settings. If it fails on one rank it fails on all.
+    ///
+    /// # Errors
+    /// [`TrainError`] names the problem with the settings, the data or the model; on ranks without
+    /// an error, [`TrainError::Elsewhere`] names the lowest rank that has one.
+    pub fn trainer<'a>(
+        &self,
+        comm: &'a mut Communicator,
+    ) -> Result<Trainer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
+        let strategy = self.strategy.unwrap_or_else(|| Strategy::suited(comm));
+        strategy.check(comm)?;
+        let Prepared { replica, feed, run, resumed } = self.prepare(comm, strategy)?;
+        Trainer::new(comm, replica, feed, run, resumed)
+    }
+
+    /// The same for parameter servers, whatever [`Settings::strategy`] says.
+    ///
+    /// # Errors
+    /// As [`Settings::trainer`].
+    pub fn parameter_server<'a>(
+        &self,
+        comm: &'a mut Communicator,
+        servers: ServerSettings,
+    ) -> Result<ParameterServer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
+        let strategy = Strategy::ParameterServer(servers);
+        strategy.check(comm)?;
+        let Prepared { replica, feed, run, resumed } = self.prepare(comm, strategy)?;
+        ParameterServer::new(comm, replica, feed, run, servers, resumed)
+    }
+
+    /// The model, the data and the state of a run. Called by all ranks.
+    fn prepare(
+        &self,
+        comm: &mut Communicator,
+        strategy: Strategy,
+    ) -> Result<Prepared<impl Replica<Batch = Batch> + use<>>, TrainError> {
+        agree(comm, self.check())?;
+        self.places().check(comm)?;
+        let mut resumed = match &self.checkpoints {
+            Some(kept) if self.resumes => Resumed::find(comm, &kept.directory)?,
+            _ => None,
+        };
+        let (rank, ranks) = (comm.rank(), strategy.workers(comm.ranks()));
+        let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
+        let global_batch = self.global_batch.or(before).unwrap_or(self.batch_size.saturating_mul(ranks));
+        let refused = self.refuses_device(strategy, global_batch);
+        let (device, computes) = self.device.choose(comm, refused)?;
+        agree(comm, self.check_choice(comm.choice(), &device, &computes))?;
+        let dataset = self.load(comm, ranks, global_batch)?;
+        if device.is_cpu() {
+            self.needs(ranks, global_batch, &dataset).check(comm)?;
+        }
+        let hidden = self.hidden.as_deref();
+        let replica = model::classifier(self.model, hidden, self.dropout, &dataset.kind, self.seed, &device);
+        let replica = agree(comm, replica.map_err(TrainError::from))?;
+        let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
+        let chosen = Self { wire: choice.wire, ..self.clone() };
+        let description = chosen.describe(comm, &dataset, global_batch, resumed.as_mut())?;
+        let shares = Shares {
+            // Servers have none.
+            rank: rank.min(ranks - 1),
+            ranks,
+            global_batch,
+            micro_batch: self.batch_size,
+            fixed_passes: self.world_invariant,
+        };
+        let steps = shares.steps(dataset.train.len());
+        let run = RunSettings {
+            computes: Some(computes),
+            wire_choice: choice.why,
+            description,
+            ..chosen.run_settings(global_batch, steps)
+        };
+        let feed = Sampled::new(dataset, self.seed, shares, self.input_threads, self.prefetch);
+        Ok(Prepared { replica, feed, run, resumed })
+    }
+
+    /// Why the run cannot be on GPUs, if it cannot.
+    fn refuses_device(&self, strategy: Strategy, global_batch: usize) -> Option<String> {
+        if let Strategy::ParameterServer(_) = strategy {
+            return Some("parameter servers hold their parameters in host memory".to_owned());
+        }
+        let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
+        let refused = device::refusal(&self.buckets(global_batch), self.trace.is_some());
+        refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model))
+    }
+
+    fn places(&self) -> Places<'_> {
+        Places {
+            checkpoints: self.checkpoints.as_ref(),
+            resumes: self.resumes,
+            log_directory: self.log_directory.as_deref(),
+            trace: self.trace.as_deref(),
+        }
+    }
+
+    /// The data set, if it suits these settings, and so many ranks that compute. Called by all ranks.
+    fn load(
+        &self,
+        comm: &mut Communicator,
+        ranks: usize,
+        global_batch: usize,
+    ) -> Result<Arc<Dataset>, TrainError> {
+        agree(comm, self.check_world(ranks))?;
+        self.needs_of_data().check(comm)?;
+        let dataset = self.dataset();
+        let checked = dataset.and_then(|dataset| self.check_data(dataset, global_batch, ranks));
+        Ok(Arc::new(agree(comm, checked)?))
+    }
+
+    /// The checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by all ranks.
+    fn describe(
+        &self,
+        comm: &mut Communicator,
+        dataset: &Dataset,
+        global_batch: usize,
+        resumed: Option<&mut Resumed>,
+    ) -> Result<serde_json::Value, TrainError> {
+        // Rank 0 saves, so it checks the directory.
+        let keeps = self.checkpoints.is_some() && comm.rank() == 0;
+        let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
+        let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
+        let description = self.description(dataset, fingerprint);
+        if let Some(resumed) = resumed {
+            agree(comm, self.compare(&description, global_batch, resumed))?;
+            // Checkpoints saved from now on hold everything that this version knows of the run.
+            resumed.progress.description = description.clone();
+        }
+        Ok(description)
+    }
+
+    /// The wire format of a run with these parameters. Called by all ranks.
+    fn choose_wire(
+        &self,
+        comm: &mut Communicator,
+        parameters: &[Parameter],
+        resumed: Option<&Resumed>,
+    ) -> Result<WireChoice, TrainError> {
+        if self.wires.is_empty() {
+            return Ok(WireChoice { wire: self.wire, why: None });
+        }
+        let before = resumed.and_then(|resumed| resumed.progress.description["wire format"].as_str());
+        let before = before.and_then(|name| name.parse().ok());
+        match before.filter(|wire| self.wires.contains(wire) || *wire == Wire::F32) {
+            Some(wire) => Ok(WireChoice { wire, why: Some("as before the run was resumed".to_owned()) }),
+            None => WireChoice::among(comm, &self.wires, parameters),
+        }
+    }
+}
