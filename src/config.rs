@@ -17,7 +17,8 @@ mod links;
 mod preload;
 mod variables;
 
-pub(crate) use bootstrap::{bootstrap_folder, job, rendezvous};
+pub use bootstrap::{bootstrap_folder, joins};
+pub(crate) use bootstrap::{job, rendezvous};
 pub use cores::share_cores;
 pub(crate) use interfaces::Interfaces;
 pub use launcher::{Launcher, Starter, tf_config};
@@ -55,6 +56,8 @@ const WARNINGS: &str = "UNISONO_WARNINGS";
 const CHAOS: &str = "UNISONO_CHAOS";
 /// The variable with the folder in which processes launched without MPI find each other.
 pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
+/// Set to 1 by a launcher for a rank that it starts again, in a world that goes on without the process before it.
+pub const JOIN: &str = "UNISONO_JOIN";
 /// The file of constants written by `unisono tune`.
 const TUNING: &str = "UNISONO_TUNING";
 

@@ -29,6 +29,13 @@ pub(super) struct Args {
     ranks: usize,
     #[command(flatten)]
     machines: Machines,
+    /// Go on without a rank, other than 0, that a signal has killed, and start it again: for programs that let it join, such as
+    /// unisono train --strategy parameter-server --elastic
+    #[arg(long, conflicts_with_all = ["nnodes", "node_rank"])]
+    elastic: bool,
+    /// How often ranks are started again, in all, with --elastic
+    #[arg(long, value_name = "N", requires = "elastic", default_value_t = 3)]
+    max_restarts: u32,
     /// Time for the other ranks to exit by themselves after one has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole(0, LONGEST_S))]
     grace_s: u64,
@@ -108,7 +115,8 @@ fn say(what: &str) {
 fn launch(args: &Args, place: &Place) -> io::Result<ExitCode> {
     let mut signals = Signals::new(heeded())?;
     family::adopt_orphans()?;
-    let mut ranks = match Ranks::start(&args.command, place) {
+    let restarts = args.elastic.then_some(args.max_restarts);
+    let mut ranks = match Ranks::start(&args.command, place, restarts) {
         Ok(ranks) => ranks,
         Err(error) => {
             // The ranks already started wait for the others.

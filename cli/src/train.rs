@@ -1,5 +1,6 @@
 //! `unisono train`: trains a model, data-parallel over all ranks.
 
+use std::path::Path;
 use std::time::Instant;
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -13,6 +14,7 @@ use unisono_train::{Feed as _, ServerSettings, Settings, Stop, Strategy, Summary
 use super::{Failure, Figures};
 
 mod args;
+mod elastic;
 mod strategy;
 mod tell;
 mod tensorflow;
@@ -28,7 +30,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     heed_signals(&settings.stop)?;
     // SAFETY: the command line was read, and nothing has started a thread yet.
     unsafe { share_cores(args.world.local_ranks()) };
-    args.world.run(|comm| on_rank(comm, args, &settings))
+    if args.is_elastic() {
+        return elastic::run(args, &settings);
+    }
+    args.world.run(|comm| on_rank(comm, args, &settings, None))
 }
 
 /// Makes signals request a stop. Must come first: until then they kill this process. A launcher forwards signals to its
@@ -48,7 +53,13 @@ fn heed_signals(stop: &Stop) -> Result<(), Failure> {
     Ok(())
 }
 
-fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {
+/// `folder` is where workers join, if they may.
+fn on_rank(
+    comm: &mut Communicator,
+    args: &Args,
+    settings: &Settings,
+    folder: Option<&Path>,
+) -> Result<(), Failure> {
     if let Some(why) = args.without_effect(settings) {
         return Err(bad_input(comm.rank(), why));
     }
@@ -57,7 +68,7 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
         chosen.map_err(|error| bad_input(comm.rank(), error.to_string()))?;
     }
     let summary = match settings.strategy {
-        Some(Strategy::ParameterServer(servers)) => serve(comm, args.format, settings, servers),
+        Some(Strategy::ParameterServer(servers)) => serve(comm, args.format, settings, servers, folder),
         _ => train(comm, args.format, settings).map(Some),
     };
     let summary = summary.map_err(failure)?;
@@ -139,9 +150,13 @@ fn serve(
     format: Figures,
     settings: &Settings,
     servers: ServerSettings,
+    folder: Option<&Path>,
 ) -> Result<Option<Summary>, TrainError> {
     let (rank, ranks, transport) = (comm.rank(), comm.ranks(), comm.transport());
-    let run = settings.parameter_server(comm, servers)?;
+    let mut run = settings.parameter_server(comm, servers)?;
+    if let Some(folder) = folder {
+        run = run.elastic(folder.to_owned());
+    }
     if rank != 0 {
         return run.run(|_| ());
     }

@@ -46,6 +46,16 @@ impl World {
         self.run(body)
     }
 
+    /// As [`World::run`], for ranks that go on without one that is lost.
+    #[cfg(feature = "candle")]
+    pub(super) fn run_elastic(
+        &self,
+        body: impl Fn(&mut Communicator) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let comm = Unisono::builder().on_failure(OnFailure::ReturnError).processes();
+        body(&mut comm.map_err(|error| not_begun(&error))?)
+    }
+
     /// Runs `body` on every rank. If one fails, all end, and the cause is reported.
     pub(super) fn run(
         &self,
@@ -85,6 +95,9 @@ fn guarded(
 }
 
 fn launched() -> Result<Communicator, Failure> {
-    unisono::init()
-        .map_err(|error| if speaks() { Failure::BadInput(error.to_string()) } else { Failure::SaidElsewhere })
+    unisono::init().map_err(|error| not_begun(&error))
+}
+
+fn not_begun(error: &unisono::Error) -> Failure {
+    if speaks() { Failure::BadInput(error.to_string()) } else { Failure::SaidElsewhere }
 }

@@ -13,8 +13,13 @@ const MASTER_ADDR: &str = "MASTER_ADDR";
 const MASTER_PORT: &str = "MASTER_PORT";
 
 /// The folder set by the launcher or the user, if any.
-pub(crate) fn bootstrap_folder() -> Option<PathBuf> {
+pub fn bootstrap_folder() -> Option<PathBuf> {
     std::env::var_os(super::BOOTSTRAP_DIR).filter(|folder| !folder.is_empty()).map(PathBuf::from)
+}
+
+/// Whether a launcher has started this rank again, in a world that goes on without the process before it.
+pub fn joins() -> bool {
+    std::env::var_os(super::JOIN).is_some_and(|value| value == "1")
 }
 
 /// Where the ranks of several machines meet, if the launcher or the user says it: on rank 0's machine, at the port after PyTorch's

@@ -10,13 +10,14 @@ pub(super) const PREFIX: &str = "UNISONO_";
 const OF_TESTS: &str = "UNISONO_TEST_";
 
 /// The variables that the library and its tests read.
-const KNOWN: [&str; 23] = [
+const KNOWN: [&str; 24] = [
     super::ALGORITHM,
     super::BOOTSTRAP_DIR,
     super::CHAOS,
     super::FIRST_TIMEOUT,
     super::FLIGHT_DIR,
     super::interfaces::INTERFACE,
+    super::JOIN,
     super::KERNEL_COPIES,
     super::WATCHDOG,
     super::NCCL,

@@ -138,6 +138,14 @@ pub enum TrainError {
         /// How the model of the lowest of them differs, by the names of parameters.
         message: String,
     },
+    /// A parameter server is lost, which ends the run.
+    #[error("the parameter server on rank {server} is lost: {error}")]
+    ServerLost {
+        /// Its rank.
+        server: Rank,
+        /// How it was lost.
+        error: unisono::Error,
+    },
     /// All workers of parameter servers are lost.
     #[error("all {of} workers are lost, the last one on rank {rank}: {why}")]
     WorkersLost {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::buckets::BucketSettings;
-use crate::checkpoint::When;
+use crate::checkpoint::{CheckpointError, Store, When};
 use crate::feed::OutOfData;
 use crate::optimizer::OptimizerSettings;
 use crate::rate::Rate;
@@ -99,4 +99,15 @@ pub struct Checkpoints {
     pub overwrites: bool,
     /// When to save; a run always saves at its end, and when it is asked to stop.
     pub when: When,
+}
+
+impl Checkpoints {
+    /// Opens the directory of a run, and empties it if requested.
+    pub(crate) fn open(&self, resumes: bool) -> Result<Store, CheckpointError> {
+        let store = Store::open(&self.directory, self.keep)?;
+        if self.overwrites && !resumes {
+            store.clear()?;
+        }
+        Ok(store)
+    }
 }

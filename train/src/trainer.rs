@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::buckets::{BucketSize, Wire};
-use super::checkpoint::{CheckpointError, PassedOver, Store};
+use super::checkpoint::{PassedOver, Store};
 use super::feed::{Feed, OutOfData, Steps};
 use super::replica::{Replica, Tally};
 use super::report::{EpochReport, Event, StepEvent, Summary};
 use super::resume::{Progress, Resumed};
-use super::run::{Checkpoints, RunSettings};
+use super::run::RunSettings;
 use super::share::{Share, StepReport, Times};
 use crate::compare::agree;
 use crate::error::TrainError;
@@ -88,7 +88,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             resumed.restore(comm, &mut mirror)?;
         }
         let store = match &settings.checkpoints {
-            Some(kept) if comm.rank() == 0 => open(kept, resumed.is_some()).map(Some),
+            Some(kept) if comm.rank() == 0 => kept.open(resumed.is_some()).map(Some),
             _ => Ok(None),
         };
         let store = agree(comm, store.map_err(TrainError::from))?;
@@ -355,13 +355,4 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             input_percent: 100.0 * input,
         })
     }
-}
-
-/// Opens the checkpoint directory of a run, and empties it if requested.
-fn open(kept: &Checkpoints, resumes: bool) -> Result<Store, CheckpointError> {
-    let store = Store::open(&kept.directory, kept.keep)?;
-    if kept.overwrites && !resumes {
-        store.clear()?;
-    }
-    Ok(store)
 }

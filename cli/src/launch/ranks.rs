@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
-use unisono::config::BOOTSTRAP_DIR;
+use unisono::config::{BOOTSTRAP_DIR, JOIN};
 
 use super::super::STOPPED;
 use super::super::family::{Member, POLL, TO_END, code, how};
@@ -38,7 +39,11 @@ pub(super) enum Meeting {
 
 /// All ranks of this machine, in rank order.
 #[derive(Debug)]
-pub(super) struct Ranks {
+pub(super) struct Ranks<'a> {
+    words: &'a [OsString],
+    place: &'a Place,
+    /// How many times a rank that was killed is still started again; `None` if that ends the others.
+    restarts: Option<u32>,
     /// The number of the first one in the world.
     first: usize,
     ranks: Vec<Rank>,
@@ -63,18 +68,18 @@ enum Measure {
     Kill,
 }
 
-impl Ranks {
-    /// Starts the ranks.
+impl<'a> Ranks<'a> {
+    /// Starts the ranks. If one other than 0 is killed, it is started again, up to `restarts` times in all, and the others go on.
     ///
     /// # Errors
     /// If a rank cannot be started; those before it are running.
-    pub(super) fn start(words: &[OsString], place: &Place) -> io::Result<Self> {
+    pub(super) fn start(words: &'a [OsString], place: &'a Place, restarts: Option<u32>) -> io::Result<Self> {
         let start = |local_rank| {
             let member = Member::start(command(words, local_rank, place))?;
             Ok(Rank { member, status: None })
         };
         let ranks = (0..place.here).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { first: place.first, ranks, failed: None, next: None, told: false })
+        Ok(Self { words, place, restarts, first: place.first, ranks, failed: None, next: None, told: false })
     }
 
     /// Waits for all ranks to end. After one fails, the others get a grace period: they notice by themselves, and report it. Forwards
@@ -118,9 +123,22 @@ impl Ranks {
         for (number, rank) in running {
             rank.status = rank.member.poll()?;
             let fails = |status: &ExitStatus| !status.success() && code(*status) != STOPPED;
-            if let Some(status) = rank.status.filter(fails)
-                && self.failed.is_none()
-            {
+            let Some(status) = rank.status.filter(fails) else { continue };
+            let ends = self.told || self.next.is_some() || number == 0 || status.signal().is_none();
+            if let Some(restarts) = self.restarts.as_mut().filter(|_| !ends) {
+                let (process, how) = (rank.member.id(), how(status));
+                let Some(left) = restarts.checked_sub(1) else {
+                    say(&format!("rank {number} (process {process}) {how}: the others go on without it"));
+                    continue;
+                };
+                say(&format!(
+                    "rank {number} (process {process}) {how}: it is started again, and may be {left} more times"
+                ));
+                *restarts = left;
+                let mut command = command(self.words, number - self.first, self.place);
+                command.env(JOIN, "1");
+                *rank = Rank { member: Member::start(command)?, status: None };
+            } else if self.failed.is_none() {
                 say(&format!("rank {number} (process {}) {}", rank.member.id(), how(status)));
                 self.failed = Some(status);
                 // Ranks that are already being killed get no grace period.
@@ -163,7 +181,7 @@ fn command(words: &[OsString], local_rank: usize, place: &Place) -> Command {
     command.args(&words[1..]);
     let Place { first, here, all, meeting } = place;
     match meeting {
-        Meeting::Directory(directory) => command.env(BOOTSTRAP_DIR, directory.path()),
+        Meeting::Directory(directory) => command.env_remove(JOIN).env(BOOTSTRAP_DIR, directory.path()),
         Meeting::Master { host, port } => {
             command.env_remove(BOOTSTRAP_DIR).env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string())
         }

@@ -251,6 +251,11 @@ impl DataArgs {
 }
 
 impl Args {
+    /// Whether the run goes on without workers that are lost.
+    pub(super) fn is_elastic(&self) -> bool {
+        self.strategy.elastic
+    }
+
     /// The algorithm named by `--algorithm`.
     pub(super) fn algorithm(&self) -> Option<Choice> {
         self.gradients.algorithm.clone()
@@ -281,6 +286,7 @@ impl Args {
             ),
             ("--servers", SERVER, strategy.servers.is_some() && !serves),
             ("--staleness", SERVER, strategy.staleness.is_some() && !serves),
+            ("--elastic", SERVER, strategy.elastic && !serves),
             ("--damp-stale", SERVER, strategy.damp_stale && !serves),
             ("--shards", "--order world-invariant", gradients.shards.is_some() && is_free),
             ("--nesterov", "--optimizer sgd", learning.nesterov && !is_sgd),

@@ -18,6 +18,10 @@ pub(super) struct StrategyArgs {
     /// [default: 0]
     #[arg(long, value_name = "STEPS")]
     pub(super) staleness: Option<Staleness>,
+    /// With --strategy parameter-server, under unisono launch --elastic: go on without a worker that is lost, and let it join when it is
+    /// started again
+    #[arg(long)]
+    pub(super) elastic: bool,
     /// With --staleness: apply a gradient that missed the updates of n steps at 1/(1+n) of the learning rate
     #[arg(long)]
     pub(super) damp_stale: bool,

@@ -16,9 +16,12 @@ use crate::report::{
 use crate::resume::Progress;
 use crate::run::RunSettings;
 use crate::share::{StepReport, Times};
+use unisono::Rank;
 
 /// How often the coordinator looks whether it is asked to stop, or a checkpoint is due.
 const LOOKS: Duration = Duration::from_millis(100);
+/// How long it waits for a worker to join once all are lost.
+const TO_JOIN: Duration = Duration::from_secs(60);
 
 pub(super) struct Coordinator<'a, R, F> {
     pub(super) replica: R,
@@ -31,6 +34,12 @@ pub(super) struct Coordinator<'a, R, F> {
     pub(super) log: Log,
     pub(super) ranks: usize,
     pub(super) workers: usize,
+    /// Whether a worker may join in place of one that is lost.
+    pub(super) is_elastic: bool,
+    /// Since when there has been no worker.
+    pub(super) deserted: Option<Instant>,
+    /// The worker lost last, and why.
+    pub(super) last_lost: Option<(Rank, String)>,
     pub(super) saved_at: Instant,
     pub(super) is_stopping: bool,
 }
@@ -60,7 +69,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             Some(last) => last,
             // The run has already been saved at its end.
             None => {
-                let test = self.evaluate()?;
+                let test = self.evaluate(tell)?;
                 let loss = self.progress.last_loss;
                 EpochReport { epoch: self.progress.epoch - 1, loss, ..self.report(test, Duration::ZERO, 0.0) }
             }
@@ -92,7 +101,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let samples = |step| self.feed.samples(step).unwrap_or(0) as f64;
         let (seen, took) = (samples(self.progress.step_in_epoch) - samples(first), began.elapsed());
         tell(Event::Workers(self.workers_report(took)));
-        let test = if self.is_stopping { Tally::default() } else { self.test()? };
+        let test = if self.is_stopping { Tally::default() } else { self.test(tell)? };
         Ok(self.report(test, took, seen))
     }
 
@@ -115,20 +124,18 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
                 let (ranks, epoch) = (vec![rank], self.progress.epoch);
                 return Err(TrainError::Diverged { ranks, of: self.ranks, epoch, step: step + 1, loss });
             }
-            let (made, lost, left) =
-                (std::mem::take(&mut state.made), std::mem::take(&mut state.lost), state.workers.len());
+            let made = std::mem::take(&mut state.made);
             self.is_stopping |= state.asks_to_stop || self.settings.stop.is_asked();
             if (self.is_stopping || self.is_save_due()) && !is_closed {
                 state.queue.close();
                 is_closed = true;
             }
             let is_done = state.queue.is_done();
-            if made.is_empty() && lost.is_empty() && !is_done {
-                drop(self.dispatcher.wait(state, LOOKS));
-                continue;
+            if made.is_empty() && !is_done {
+                state = self.dispatcher.wait(state, LOOKS);
             }
             drop(state);
-            self.tell_lost(lost, left, tell)?;
+            self.tell_changes(tell)?;
             for tally in made {
                 self.made(tally, steps, tell)?;
             }
@@ -138,23 +145,36 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
     }
 
-    /// Says which workers are lost.
-    fn tell_lost(
-        &self,
-        lost: Vec<(usize, String)>,
-        left: usize,
-        tell: &mut dyn FnMut(Event),
-    ) -> Result<(), TrainError> {
-        for (rank, why) in lost {
-            if left == 0 {
-                return Err(TrainError::WorkersLost { of: self.workers, rank, why });
-            }
+    /// Says which workers are lost, and which have joined.
+    ///
+    /// # Errors
+    /// [`TrainError::WorkersLost`] if none is left, and none joins in time.
+    fn tell_changes(&mut self, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        let mut state = self.dispatcher.state();
+        let (lost, joined) = (std::mem::take(&mut state.lost), std::mem::take(&mut state.joined));
+        let (left, of) = (state.workers.len(), self.workers);
+        drop(state);
+        for (rank, why) in &lost {
             tell(Event::Notice(format!(
-                "the worker on rank {rank} is lost ({why}): another does its share, and {left} of {} workers go on",
-                self.workers
+                "the worker on rank {rank} is lost ({why}): others do its share; {left} of {of} workers are left"
             )));
         }
-        Ok(())
+        for rank in joined {
+            tell(Event::Notice(format!("a worker has joined on rank {rank}: {left} of {of} work")));
+        }
+        if let Some(last) = lost.into_iter().next_back() {
+            self.last_lost = Some(last);
+        }
+        if left > 0 {
+            self.deserted = None;
+            return Ok(());
+        }
+        let since = *self.deserted.get_or_insert_with(Instant::now);
+        if self.is_elastic && since.elapsed() < TO_JOIN {
+            return Ok(());
+        }
+        let (rank, why) = self.last_lost.clone().unwrap_or_default();
+        Err(TrainError::WorkersLost { of, rank, why })
     }
 
     /// Counts a step.
@@ -183,7 +203,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let Progress { step, epoch, step_in_epoch, .. } = self.progress;
         let evaluates = self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every));
         if evaluates && step_in_epoch < steps && !self.is_stopping {
-            let test = self.test()?;
+            let test = self.test(tell)?;
             let (test_loss, test_accuracy) = (test.mean_loss(), test.accuracy());
             let evaluation = Evaluation { epoch, step, test_loss, test_accuracy };
             self.log.evaluation(&evaluation)?;
@@ -207,15 +227,15 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     }
 
     /// Has the workers evaluate, which counts for early stopping.
-    fn test(&mut self) -> Result<Tally, TrainError> {
-        let test = self.evaluate()?;
+    fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
+        let test = self.evaluate(tell)?;
         let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
         self.progress.evaluated(test.mean_loss(), min_delta);
         Ok(test)
     }
 
     /// The results on the held-out samples: the same bits on any number of workers.
-    fn evaluate(&mut self) -> Result<Tally, TrainError> {
+    fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
         let batches = self.feed.held_out();
         self.dispatcher.state().evaluate(batches);
         self.dispatcher.wake();
@@ -224,11 +244,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             if let Some(total) = state.results() {
                 return Ok(total);
             }
-            if state.workers.is_empty() {
-                let (rank, why) = state.lost.last().cloned().unwrap_or_default();
-                return Err(TrainError::WorkersLost { of: self.workers, rank, why });
-            }
             drop(self.dispatcher.wait(state, LOOKS));
+            self.tell_changes(tell)?;
         }
     }
 

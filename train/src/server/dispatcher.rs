@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unisono::Rank;
 
@@ -14,6 +14,8 @@ use crate::replica::Tally;
 
 /// How long a worker that asks is kept waiting before it has to ask again: far less than any deadline.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the process of a worker may be dead before that is seen.
+const TO_BE_LOST: Duration = Duration::from_secs(30);
 
 /// What is to be done, by whom, and what was.
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub(super) struct State {
     pub(super) staleness: BTreeMap<u64, u64>,
     /// Workers lost since the coordinator last looked, and why.
     pub(super) lost: Vec<(Rank, String)>,
+    /// Ranks on which workers have joined since the coordinator last looked.
+    pub(super) joined: Vec<Rank>,
     /// A share whose loss is not finite: its worker, its step in the epoch, and its loss.
     pub(super) diverged: Option<(Rank, usize, f64)>,
     pub(super) asks_to_stop: bool,
@@ -83,6 +87,7 @@ impl Dispatcher {
             workers: workers.map(|rank| (rank, Work::default())).collect(),
             staleness: BTreeMap::new(),
             lost: Vec::new(),
+            joined: Vec::new(),
             diverged: None,
             asks_to_stop: false,
             is_over: false,
@@ -151,6 +156,26 @@ impl Dispatcher {
             state.results[batch] = Some(report.tally());
             self.wake();
         }
+    }
+
+    /// Notes that a worker has joined, once the one before it on this rank is known to be lost. Returns whether it may work.
+    pub(super) fn joined(&self, worker: Rank) -> bool {
+        let (mut state, began) = (self.state(), Instant::now());
+        while state.workers.contains_key(&worker) {
+            if began.elapsed() > TO_BE_LOST || state.is_over {
+                return false;
+            }
+            state = self.wait(state, PATIENCE);
+        }
+        state.workers.insert(worker, Work::default());
+        state.joined.push(worker);
+        self.wake();
+        true
+    }
+
+    /// Whether the run is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.state().is_over
     }
 
     /// Notes that a worker is lost: others do what it was doing.

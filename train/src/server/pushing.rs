@@ -7,7 +7,7 @@ use unisono::{Registered, Request};
 
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
-use super::worker::{Remote, told};
+use super::worker::Remote;
 use crate::buckets::{Ledger, Pass, Place};
 use crate::error::TrainError;
 use crate::replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
@@ -79,28 +79,35 @@ impl Pushing {
         Ok(Self { links, layout, ledger, buckets, is_filled, task, is_finite, failure, waited })
     }
 
-    pub(super) fn coordinator(&mut self) -> &mut Link {
-        &mut self.links[0]
+    /// Tells the coordinator something.
+    pub(super) fn tell(&mut self, message: Message) -> Result<(), TrainError> {
+        self.links[0].tell(message).map_err(lost(0))
+    }
+
+    /// Asks the coordinator for something.
+    pub(super) fn ask(&mut self, message: Message) -> Result<Message, TrainError> {
+        self.links[0].ask(message).map_err(lost(0))
     }
 
     /// Asks for all parameters. They arrive in the order of the forward pass, while it goes on.
-    pub(super) fn pull(&mut self) -> unisono::Result<()> {
+    pub(super) fn pull(&mut self) -> Result<(), TrainError> {
         for (server, link) in self.links.iter_mut().enumerate() {
-            link.tell(Message::new(Kind::Pull))?;
+            link.tell(Message::new(Kind::Pull)).map_err(lost(server))?;
             let other = link.other();
             for bucket in self.layout.of(server).rev() {
                 let values = &mut self.buckets[bucket].values;
-                *values = Array::Away(link.comm.receive_async(values.take()?, other)?);
+                let request = link.comm.receive_async(values.take().map_err(lost(server))?, other);
+                *values = Array::Away(request.map_err(lost(server))?);
             }
         }
         Ok(())
     }
 
     /// Copies the values of a parameter, once they are here.
-    fn copy_values(&mut self, index: usize, target: &mut [f32]) -> unisono::Result<()> {
+    fn copy_values(&mut self, index: usize, target: &mut [f32]) -> Result<(), TrainError> {
         let Some(Place { bucket, range }) = self.ledger.plan.place(index).cloned() else { return Ok(()) };
         let began = Instant::now();
-        let values = self.buckets[bucket].values.here()?;
+        let values = self.buckets[bucket].values.here().map_err(lost(self.layout.owner(bucket)))?;
         self.waited += began.elapsed();
         target.copy_from_slice(&values[range]);
         Ok(())
@@ -150,11 +157,11 @@ impl Pushing {
     pub(super) fn acknowledged(&mut self) -> Result<Tally, TrainError> {
         let began = Instant::now();
         if self.is_finite {
-            for bucket in &mut self.buckets {
-                bucket.gradients.here()?;
+            for (bucket, Bucket { gradients, .. }) in self.buckets.iter_mut().enumerate() {
+                gradients.here().map_err(lost(self.layout.owner(bucket)))?;
             }
-            for link in &mut self.links {
-                link.hear()?;
+            for (server, link) in self.links.iter_mut().enumerate() {
+                link.hear().map_err(lost(server))?;
             }
         }
         self.waited += began.elapsed();
@@ -162,38 +169,48 @@ impl Pushing {
     }
 
     /// Ends all links.
-    pub(super) fn leave(mut self) -> unisono::Result<()> {
-        self.links.iter_mut().try_for_each(|link| link.tell(Message::new(Kind::Leave)))
+    pub(super) fn leave(mut self) -> Result<(), TrainError> {
+        self.tell_all(Message::new(Kind::Leave))
     }
 
-    fn attempt(&mut self, act: impl FnOnce(&mut Self) -> unisono::Result<()>) {
+    fn tell_all(&mut self, message: Message) -> Result<(), TrainError> {
+        let mut links = self.links.iter_mut().enumerate();
+        links.try_for_each(|(server, link)| link.tell(message).map_err(lost(server)))
+    }
+
+    fn attempt(&mut self, act: impl FnOnce(&mut Self) -> Result<(), TrainError>) {
         if self.failure.is_none() {
-            self.failure = act(self).err().map(TrainError::from);
+            self.failure = act(self).err();
         }
     }
 
     /// Tells all servers that the gradients of a share follow.
-    fn announce(&mut self) -> unisono::Result<()> {
+    fn announce(&mut self) -> Result<(), TrainError> {
         let task = self.task.expect("a share has begun");
         let Message { epoch, step, number, rate, .. } = task;
         let push = Message { epoch, step, number, rate, ..Message::new(Kind::Push) };
-        let push = push.with(self.ledger.own.tally);
-        self.links.iter_mut().try_for_each(|link| link.tell(push))
+        self.tell_all(push.with(self.ledger.own.tally))
     }
 
     /// Sends all buckets that are full, in order.
-    fn send_full(&mut self) -> unisono::Result<()> {
+    fn send_full(&mut self) -> Result<(), TrainError> {
         while let Some(full) = self.ledger.full() {
             if self.is_finite {
-                let link = &mut self.links[self.layout.owner(full)];
+                let server = self.layout.owner(full);
+                let link = &mut self.links[server];
                 let gradients = &mut self.buckets[full].gradients;
                 let other = link.other();
-                *gradients = Array::Away(link.comm.send_async(gradients.take()?, other)?);
+                let request = link.comm.send_async(gradients.take().map_err(lost(server))?, other);
+                *gradients = Array::Away(request.map_err(lost(server))?);
             }
             self.ledger.launched += 1;
         }
         Ok(())
     }
+}
+
+fn lost(server: usize) -> impl FnOnce(unisono::Error) -> TrainError {
+    move |error| TrainError::ServerLost { server, error }
 }
 
 impl Gradients for Pushing {
@@ -203,10 +220,9 @@ impl Gradients for Pushing {
             return Ok(());
         }
         self.copy_values(index, values).map_err(|error| {
-            let error = TrainError::from(error);
-            let says = told(&error);
+            let told = error.to_string().into();
             self.failure = Some(error);
-            says
+            told
         })
     }
 
@@ -228,7 +244,8 @@ impl Gradients for Pushing {
         match self.buckets[bucket].gradients.here() {
             Ok(gradients) => write(&mut gradients[range], fill),
             Err(error) => {
-                self.failure.get_or_insert(error.into());
+                let server = self.layout.owner(bucket);
+                self.failure.get_or_insert(TrainError::ServerLost { server, error });
             }
         }
         self.attempt(Self::send_full);

@@ -8,7 +8,7 @@ use super::pushing::Pushing;
 use crate::buckets::Pass;
 use crate::error::TrainError;
 use crate::feed::AnyShare;
-use crate::replica::{Replica, ReplicaError, Tally};
+use crate::replica::{Replica, Tally};
 use crate::stop::Stop;
 
 /// One worker of a run.
@@ -41,7 +41,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
         loop {
             let asked = Instant::now();
             let asks_to_stop = u64::from(self.stop.is_asked());
-            let task = pushing.coordinator().ask(Message { asks_to_stop, ..Message::new(Kind::Ask) })?;
+            let task = pushing.ask(Message { asks_to_stop, ..Message::new(Kind::Ask) })?;
             let waited = asked.elapsed();
             match task.kind() {
                 Kind::Wait => pushing.waited += waited,
@@ -49,7 +49,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
                     pushing.waited += waited;
                     holds = None;
                     let report = train(&mut self.replica, &mut self.feed, self.shares, &mut pushing, &task)?;
-                    pushing.coordinator().tell(report)?;
+                    pushing.tell(report)?;
                 }
                 Kind::Evaluate => {
                     if holds != Some(task.applied) {
@@ -63,9 +63,9 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
                         tally += self.replica.evaluate(&batch?)?;
                     }
                     let report = Message { number: task.number, ..Message::new(Kind::Evaluated) };
-                    pushing.coordinator().tell(report.with(tally))?;
+                    pushing.tell(report.with(tally))?;
                 }
-                Kind::Done => return Ok(pushing.leave()?),
+                Kind::Done => return pushing.leave(),
                 kind => unreachable!("the coordinator answers with no {kind:?}"),
             }
         }
@@ -102,9 +102,4 @@ fn train<R: Replica>(
     let seconds = |time: Duration| time.as_secs_f64();
     let report = Message::new(Kind::Trained).with(tally);
     Ok(Message { waited: seconds(waited), input: seconds(input), ..report })
-}
-
-/// An error of a pass, for the framework to pass on.
-pub(super) fn told(error: &TrainError) -> ReplicaError {
-    error.to_string().into()
 }

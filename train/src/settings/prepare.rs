@@ -1,5 +1,6 @@
 //! From settings to a run: its model, its data and its state.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::Settings;
@@ -17,7 +18,7 @@ use crate::sampled::Sampled;
 use crate::server::{ParameterServer, ServerSettings};
 use crate::strategy::Strategy;
 use crate::trainer::Trainer;
-use unisono::Communicator;
+use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Batch, Dataset};
 
 /// A run that has not begun.
@@ -41,7 +42,8 @@ impl Settings {
     ) -> Result<Trainer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
         let strategy = self.strategy.unwrap_or_else(|| Strategy::suited(comm));
         strategy.check(comm)?;
-        let Prepared { replica, feed, run, resumed } = self.prepare(comm, strategy)?;
+        let Prepared { replica, feed, run, resumed } =
+            self.prepare(comm, strategy, (comm.rank(), comm.ranks()))?;
         Trainer::new(comm, replica, feed, run, resumed)
     }
 
@@ -56,15 +58,43 @@ impl Settings {
     ) -> Result<ParameterServer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
         let strategy = Strategy::ParameterServer(servers);
         strategy.check(comm)?;
-        let Prepared { replica, feed, run, resumed } = self.prepare(comm, strategy)?;
+        let Prepared { replica, feed, run, resumed } =
+            self.prepare(comm, strategy, (comm.rank(), comm.ranks()))?;
         ParameterServer::new(comm, replica, feed, run, servers, resumed)
     }
 
-    /// The model, the data and the state of a run. Called by all ranks.
+    /// Works in place of a worker that was lost, in a run of [`Settings::parameter_server`] that is
+    /// [elastic](ParameterServer::elastic): `rank` of `ranks`, as the launcher numbers them.
+    ///
+    /// # Errors
+    /// As [`ParameterServer::join`].
+    pub fn join_parameter_server(
+        &self,
+        folder: &Path,
+        (rank, ranks): (Rank, usize),
+        servers: ServerSettings,
+    ) -> Result<(), TrainError> {
+        // The others are in the midst of the run, and have settled all that ranks settle together.
+        let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
+        let global_batch = match &self.checkpoints {
+            Some(kept) if self.resumes => Resumed::find(&mut alone, &kept.directory)?
+                .map(|resumed| resumed.progress.global_batch)
+                .or(self.global_batch),
+            _ => self.global_batch,
+        };
+        let own =
+            Self { global_batch, checkpoints: None, log_directory: None, resumes: false, ..self.clone() };
+        let strategy = Strategy::ParameterServer(servers);
+        let Prepared { replica, feed, run, .. } = own.prepare(&mut alone, strategy, (rank, ranks))?;
+        ParameterServer::join(folder, (rank, ranks), replica, feed, &run, servers)
+    }
+
+    /// The model, the data and the state of a run on rank `rank` of `ranks`. Called by all ranks of a communicator.
     fn prepare(
         &self,
         comm: &mut Communicator,
         strategy: Strategy,
+        (rank, ranks): (Rank, usize),
     ) -> Result<Prepared<impl Replica<Batch = Batch> + use<>>, TrainError> {
         agree(comm, self.check())?;
         self.places().check(comm)?;
@@ -72,7 +102,7 @@ impl Settings {
             Some(kept) if self.resumes => Resumed::find(comm, &kept.directory)?,
             _ => None,
         };
-        let (rank, ranks) = (comm.rank(), strategy.workers(comm.ranks()));
+        let ranks = strategy.workers(ranks);
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
         let global_batch = self.global_batch.or(before).unwrap_or(self.batch_size.saturating_mul(ranks));
         let refused = self.refuses_device(strategy, global_batch);

@@ -1,0 +1,29 @@
+//! `unisono train --elastic`: workers that are lost, and started again.
+
+use unisono::config::{Launcher, Starter, bootstrap_folder, joins};
+use unisono_train::{Settings, Strategy};
+
+use super::{Args, Failure, failure, on_rank};
+use crate::{refused, speaks};
+
+/// Runs this rank, which may have been started again in the midst of the run.
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    if let Some(why) = args.without_effect(settings) {
+        return Err(if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere });
+    }
+    let launcher = Launcher::detect();
+    let place = launcher.rank.zip(launcher.ranks).filter(|_| launcher.starter == Some(Starter::Variables));
+    let (Some((rank, ranks)), Some(folder)) = (place, bootstrap_folder()) else {
+        return Err(refused(
+            "--elastic needs a launcher that does not end the job with one of its ranks: use unisono launch --elastic -n N -- unisono \
+             train --strategy parameter-server --elastic"
+                .to_owned(),
+        ));
+    };
+    match settings.strategy {
+        Some(Strategy::ParameterServer(servers)) if joins() => {
+            settings.join_parameter_server(&folder, (rank, ranks), servers).map_err(failure)
+        }
+        _ => args.world.run_elastic(|comm| on_rank(comm, args, settings, Some(&folder))),
+    }
+}

@@ -1,0 +1,152 @@
+//! What servers do: each on one thread for each client, and the coordinator leads the run on another.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use unisono::{Rank, Unisono};
+
+use super::attend::attend;
+use super::coordinator::Coordinator;
+use super::dispatcher::Dispatcher;
+use super::door::Door;
+use super::holdings::Holdings;
+use super::message::Link;
+use super::shard::Shard;
+use super::{Part, ServerSettings};
+use crate::checkpoint::PassedOver;
+use crate::error::TrainError;
+use crate::feed::AnyShare;
+use crate::log::Log;
+use crate::replica::Replica;
+use crate::report::{Event, Summary};
+use crate::resume::{Progress, Resumed};
+
+/// How often a server looks whether a worker wants to join.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
+    /// Serves until all clients have left. A worker may be lost; without the coordinator the run is over.
+    pub(super) fn serve(self) -> Result<(), TrainError> {
+        let (shard, door) = (&self.shard()?, self.door()?);
+        let mut coordinator = self.between_servers;
+        let coordinator = coordinator.pop().expect("a server has a link to the coordinator");
+        let is_over = &AtomicBool::new(false);
+        thread::scope(|scope| {
+            // The coordinator reports a worker that is lost.
+            let attend_worker = |link| scope.spawn(move || attend(link, shard, None));
+            for link in self.links {
+                attend_worker(link);
+            }
+            if let Some(door) = door {
+                scope.spawn(move || {
+                    admit(&door, || is_over.load(Ordering::Relaxed), |_, link| drop(attend_worker(link)));
+                });
+            }
+            let ended = attend(coordinator, shard, None);
+            is_over.store(true, Ordering::Relaxed);
+            ended.map_err(|error| TrainError::ServerLost { server: 0, error })
+        })
+    }
+
+    /// The door of this server, if workers may join.
+    fn door(&self) -> Result<Option<Door>, TrainError> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let cannot =
+            |error| TrainError::Setting(format!("workers cannot join by `{}`: {error}", folder.display()));
+        Door::open(folder, self.rank).map(Some).map_err(cannot)
+    }
+
+    /// Serves as the first server, and leads the run.
+    pub(super) fn coordinate(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
+        let (shard, door) = (&self.shard()?, self.door()?);
+        let ServerSettings { servers: first, staleness, .. } = self.servers;
+        let dispatcher = &Dispatcher::new(first..self.ranks, self.workers(), staleness, self.settings.rate);
+        let links = std::mem::take(&mut self.links);
+        let coordinator = self.coordinator(shard, dispatcher, door.is_some(), tell)?;
+        thread::scope(|scope| {
+            let attend_worker = |worker: Rank, link: Link| {
+                scope.spawn(move || {
+                    if let Err(error) = attend(link, shard, Some((dispatcher, worker))) {
+                        dispatcher.lost(worker, error.to_string());
+                    }
+                });
+            };
+            for (worker, link) in (first..).zip(links) {
+                attend_worker(worker, link);
+            }
+            if let Some(door) = door {
+                let admitted = move |worker, link| {
+                    if dispatcher.joined(worker) {
+                        attend_worker(worker, link);
+                    }
+                };
+                scope.spawn(move || admit(&door, || dispatcher.is_over(), admitted));
+            }
+            let ended = coordinator.run(tell);
+            // Also if it fails: the workers that are left are told.
+            dispatcher.state().end();
+            dispatcher.wake();
+            ended
+        })
+    }
+
+    /// The coordinator, once all servers hold what the run begins with.
+    fn coordinator<'a>(
+        mut self,
+        shard: &'a Shard,
+        dispatcher: &'a Dispatcher,
+        is_elastic: bool,
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<Coordinator<'a, R, F>, TrainError> {
+        let workers = self.workers();
+        let Self { ref mut replica, settings, resumed, .. } = self;
+        let mut holdings = Holdings {
+            own: shard,
+            others: self.between_servers,
+            layout: self.layout,
+            optimizer: settings.optimizer.kind,
+        };
+        holdings.restore(replica, resumed.as_ref())?;
+        // What only rank 0 does needs no other rank.
+        let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
+        let log = Log::open(&mut alone, &settings, resumed.as_ref().map(|resumed| resumed.progress.step))?;
+        let store = settings.checkpoints.as_ref().map(|kept| kept.open(resumed.is_some())).transpose()?;
+        let mut progress = Progress::beginning(&settings);
+        if let Some(Resumed { progress: saved, passed_over, .. }) = resumed {
+            for PassedOver { path, why } in passed_over {
+                tell(Event::Notice(format!("skipped {}: {why}", path.display())));
+            }
+            tell(Event::Resumed { step: saved.step, epoch: saved.epoch });
+            progress = saved;
+        }
+        progress.ranks = self.ranks;
+        Ok(Coordinator {
+            replica: self.replica,
+            feed: self.feed,
+            dispatcher,
+            holdings,
+            settings,
+            progress,
+            store,
+            log,
+            ranks: self.ranks,
+            workers,
+            is_elastic,
+            deserted: None,
+            last_lost: None,
+            saved_at: Instant::now(),
+            is_stopping: false,
+        })
+    }
+}
+
+/// Admits workers that join, until the run is over.
+fn admit(door: &Door, is_over: impl Fn() -> bool, mut admitted: impl FnMut(Rank, Link)) {
+    while !is_over() {
+        match door.admit() {
+            Some((rank, link)) => admitted(rank, link),
+            None => thread::sleep(BETWEEN_LOOKS),
+        }
+    }
+}
