@@ -138,7 +138,7 @@ fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Resul
         }
     }
     let started = Instant::now();
-    let mut teller = Teller::new(format, settings.epochs);
+    let mut teller = Teller::new(format, settings.epochs, true);
     let summary = trainer.run(|event| teller.tell(&event))?;
     teller.done(&summary, started.elapsed().as_secs_f64());
     Ok(summary)
@@ -175,7 +175,7 @@ fn serve(
         );
     }
     let started = Instant::now();
-    let mut teller = Teller::new(format, settings.epochs);
+    let mut teller = Teller::new(format, settings.epochs, false);
     let summary = run.run(|event| teller.tell(&event))?;
     if let Some(summary) = &summary {
         teller.done(summary, started.elapsed().as_secs_f64());

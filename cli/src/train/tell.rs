@@ -13,6 +13,8 @@ use super::super::{Figures, progress};
 pub(super) struct Teller {
     format: Figures,
     epochs: usize,
+    /// Whether all ranks hold the parameters.
+    is_mirrored: bool,
     bar: ProgressBar,
 }
 
@@ -33,12 +35,12 @@ struct Line<'a, T> {
 
 impl Teller {
     /// Shows a progress bar in the human-readable format.
-    pub(super) fn new(format: Figures, epochs: usize) -> Self {
+    pub(super) fn new(format: Figures, epochs: usize, is_mirrored: bool) -> Self {
         let bar = match format {
             Figures::Human => progress::bar(),
             Figures::Json => ProgressBar::hidden(),
         };
-        Self { format, epochs, bar }
+        Self { format, epochs, is_mirrored, bar }
     }
 
     pub(super) fn tell(&mut self, event: &Event) {
@@ -106,9 +108,10 @@ impl Teller {
         match (self.format, stopped) {
             (Figures::Json, None) => print_json("done", summary),
             (Figures::Json, Some(_)) => print_json("stopped", summary),
-            (Figures::Human, None) => println!(
+            (Figures::Human, None) if self.is_mirrored => println!(
                 "trained in {seconds:.1} s; all {ranks} ranks hold the same parameters, {parameters_hash}"
             ),
+            (Figures::Human, None) => println!("trained in {seconds:.1} s; parameters {parameters_hash}"),
             (Figures::Human, Some(Stopped { step, is_saved })) => {
                 let saved = match is_saved {
                     true => "saved: continue with --resume",

@@ -26,8 +26,8 @@ impl Layout {
         let size = match buckets.bucket_bytes {
             BucketBytes::Fixed(bytes) => BucketSize { bytes, why: "it was asked for" },
             BucketBytes::Auto => BucketSize {
-                bytes: (bytes / (servers * BUCKETS_PER_SERVER)).clamp(BOUNDS.0, BOUNDS.1),
-                why: "eight for each server",
+                bytes: (bytes / (servers * BUCKETS_PER_SERVER)).next_power_of_two().clamp(BOUNDS.0, BOUNDS.1),
+                why: "up to eight for each server",
             },
         };
         let settings = BucketSettings { first_bucket_bytes: size.bytes, ..buckets.clone() };

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unisono::{Rank, Unisono};
+use unisono::{Error, Rank, Unisono};
 
 use super::attend::attend;
 use super::coordinator::Coordinator;
@@ -68,7 +68,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
             let attend_worker = |worker: Rank, link: Link| {
                 scope.spawn(move || {
                     if let Err(error) = attend(link, shard, Some((dispatcher, worker))) {
-                        dispatcher.lost(worker, error.to_string());
+                        dispatcher.lost(worker, cause(&error));
                     }
                 });
             };
@@ -138,6 +138,14 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
             saved_at: Instant::now(),
             is_stopping: false,
         })
+    }
+}
+
+/// Why a client is lost, without the numbers of ranks in its link.
+fn cause(error: &Error) -> String {
+    match error {
+        Error::Aborted { cause, .. } => cause.clone(),
+        error => error.to_string(),
     }
 }
 
