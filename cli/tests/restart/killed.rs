@@ -33,21 +33,34 @@ fn train(epochs: usize, more: &[&str]) -> Command {
 }
 
 /// Draws numbers, the same each time.
-struct Draws(u64);
+pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
-    fn below(&mut self, most: u64) -> u64 {
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % most
     }
 }
 
-pub(crate) fn often() {
-    let kills = match env::var("UNISONO_TEST_KILLS") {
+/// How often runs are killed.
+pub(crate) fn kills() -> usize {
+    match env::var("UNISONO_TEST_KILLS") {
         Ok(text) => text.parse().expect("UNISONO_TEST_KILLS is a number of kills"),
         Err(_) => 5,
-    };
-    ends_as_undisturbed(kills, train);
+    }
+}
+
+pub(crate) fn often() {
+    ends_as_undisturbed(kills(), train);
+}
+
+/// One rank serves the other.
+pub(crate) fn with_a_server() {
+    ends_as_undisturbed(2, |epochs, more| {
+        let mut command = train(epochs, more);
+        command.args(["--strategy", "parameter-server"]);
+        command
+    });
 }
 
 /// What was not sent yet comes back too.

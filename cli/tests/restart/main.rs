@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 mod disk;
+mod elastic;
 mod killed;
 mod samples;
 mod stopped;
@@ -32,6 +33,10 @@ fn main() -> ExitCode {
         trial("restart::killed at random moments, the result is that of the undisturbed run", killed::often),
         trial("restart::killed with compressed gradients, the same", killed::compressed),
         trial("restart::killed while the next forward pass goes on, the same", killed::across),
+        trial("restart::killed with a parameter server, the same", killed::with_a_server),
+        trial("restart::workers that are killed join again", elastic::joins),
+        trial("restart::workers that are killed are not waited for", elastic::goes_on_without),
+        trial("restart::a parameter server that is killed ends the run", elastic::not_without_a_server),
         trial("restart::every sample is seen once an epoch on 4, 2 and 3 ranks", samples::seen_once),
         trial(
             "restart::a signal to supervise saves on all ranks, and the rest gives the same",
