@@ -41,10 +41,11 @@ mod worker;
 
 use layout::Layout;
 use message::Link;
+use pushing::Remote;
 use settings::refusal;
 pub use settings::{ServerSettings, Staleness, UnknownStaleness};
 use shard::Shard;
-use worker::{Remote, Worker};
+use worker::Worker;
 
 /// One rank's part of a run with parameter servers.
 ///

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use unisono::Rank;
 
-use super::Staleness;
 use super::message::{Kind, Message};
 use super::queue::Queue;
+use super::settings::Staleness;
 use crate::rate::Rate;
 use crate::replica::Tally;
 

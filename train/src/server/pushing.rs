@@ -7,10 +7,17 @@ use unisono::{Registered, Request};
 
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
-use super::worker::Remote;
 use crate::buckets::{Ledger, Pass, Place};
 use crate::error::TrainError;
 use crate::replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
+
+/// The links to all servers, and the buckets that go over them.
+#[derive(Debug)]
+pub(super) struct Remote {
+    /// By server; the first is the coordinator.
+    pub(super) links: Vec<Link>,
+    pub(super) layout: Layout,
+}
 
 /// A worker's buckets.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::held::Held;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
-use super::{ServerSettings, Staleness};
+use super::settings::{ServerSettings, Staleness};
 use crate::optimizer::{Optimizer, OptimizerSettings};
 use crate::replica::Parameter;
 

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::layout::Layout;
-use super::message::{Kind, Link, Message};
-use super::pushing::Pushing;
+use super::message::{Kind, Message};
+use super::pushing::{Pushing, Remote};
 use crate::buckets::Pass;
 use crate::error::TrainError;
 use crate::feed::AnyShare;
@@ -19,14 +18,6 @@ pub(super) struct Worker<R, F> {
     /// The number of shares in a step.
     pub(super) shares: usize,
     pub(super) stop: Stop,
-}
-
-/// The links to all servers, and the buckets that go over them.
-#[derive(Debug)]
-pub(super) struct Remote {
-    /// By server; the first is the coordinator.
-    pub(super) links: Vec<Link>,
-    pub(super) layout: Layout,
 }
 
 impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
