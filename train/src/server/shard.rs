@@ -11,7 +11,7 @@ use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
 use super::settings::{ServerSettings, Staleness};
-use crate::optimizer::{Optimizer, OptimizerSettings};
+use crate::optimizer::{Optimizer, OptimizerKind, OptimizerSettings};
 use crate::replica::Parameter;
 
 /// The buckets of one server, which several workers use at the same time.
@@ -29,6 +29,27 @@ struct Rules {
     shares: usize,
     staleness: Staleness,
     damps: bool,
+    /// The factor of a gradient that updates parameters alone.
+    scale: f64,
+}
+
+/// The optimizer for updates by single shares, and the factor of their gradients: so many of them decay the optimizer's means, and move
+/// parameters, as one step does. Its state means the same, too. Otherwise means would reach back less far the more workers there are, and a gradient
+/// that misses a few updates would miss much of them.
+fn per_share(settings: OptimizerSettings, shares: usize) -> (OptimizerSettings, f64) {
+    let root = |decay: f32| f64::from(decay).powf(1.0 / shares as f64);
+    let OptimizerSettings { kind, momentum, weight_decay, betas: (first, second), .. } = settings;
+    match kind {
+        OptimizerKind::Sgd => {
+            let scale = (1.0 - root(momentum)) / (1.0 - f64::from(momentum));
+            // It is part of the gradient.
+            let weight_decay = weight_decay * scale as f32;
+            (OptimizerSettings { momentum: root(momentum) as f32, weight_decay, ..settings }, scale)
+        }
+        OptimizerKind::AdamW => {
+            (OptimizerSettings { betas: (root(first) as f32, root(second) as f32), ..settings }, 1.0)
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -64,6 +85,11 @@ impl Shard {
         shares: usize,
         settings: ServerSettings,
     ) -> unisono::Result<Self> {
+        let ServerSettings { staleness, damps, .. } = settings;
+        let (optimizer, scale) = match staleness {
+            Staleness::Steps(0) => (optimizer, 1.0),
+            _ => per_share(optimizer, shares),
+        };
         let plan = layout.ledger(parameters).plan;
         let bucket = |bucket: usize| {
             let members: Vec<_> = plan.members[bucket]
@@ -81,9 +107,8 @@ impl Shard {
                 members,
             }))
         };
-        let ServerSettings { staleness, damps, .. } = settings;
         let buckets = layout.of(server).map(bucket).collect::<unisono::Result<_>>()?;
-        Ok(Self { buckets, rules: Rules { shares, staleness, damps } })
+        Ok(Self { buckets, rules: Rules { shares, staleness, damps, scale } })
     }
 
     /// The place of a client, over its link.
@@ -180,7 +205,7 @@ impl Bucket {
             let steps_missed = (missed / rules.shares as u64) as f64;
             let damping = if rules.damps { 1.0 / (1.0 + steps_missed) } else { 1.0 };
             let rate = push.rate * damping / rules.shares as f64;
-            self.update(gradient, push.targets, rate);
+            self.update(gradient, rules.scale / push.targets, rate);
         }
     }
 
@@ -193,16 +218,17 @@ impl Bucket {
             sum.iter_mut().zip(&gradient).for_each(|(sum, value)| *sum += value);
         }
         if targets > 0.0 {
-            self.update(&sum, targets, rate);
+            self.update(&sum, 1.0 / targets, rate);
         }
     }
 
-    fn update(&mut self, gradient: &[f32], targets: f64, rate: f64) {
+    /// With `scale` times this gradient.
+    fn update(&mut self, gradient: &[f32], scale: f64, rate: f64) {
         let Self { members, values, optimizer, .. } = self;
         optimizer.begin_step();
         for (place, (_, range)) in members.iter().enumerate() {
             let (values, gradient) = (&mut values[range.clone()], &gradient[range.clone()]);
-            optimizer.update(place, values, gradient, (1.0 / targets) as f32, rate as f32);
+            optimizer.update(place, values, gradient, scale as f32, rate as f32);
         }
         self.updates += 1;
     }
@@ -211,4 +237,35 @@ impl Bucket {
 fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
     // A thread that panics ends the run.
     bucket.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a value goes by `steps` steps with a constant gradient, and its velocity or mean: each one update, or of four shares.
+    fn way(kind: OptimizerKind, shares: usize, steps: usize) -> (f32, f32) {
+        let usual = OptimizerSettings { weight_decay: 0.01, ..OptimizerSettings::new(kind) };
+        let (settings, scale) = if shares == 1 { (usual, 1.0) } else { per_share(usual, shares) };
+        let mut optimizer = Optimizer::new(settings, [(1, false)]).unwrap();
+        let mut value = [1.0];
+        for _ in 0..steps * shares {
+            optimizer.begin_step();
+            optimizer.update(0, &mut value, &[0.5], scale as f32, 0.001 / shares as f32);
+        }
+        let first = optimizer.state().next().unwrap().2[0];
+        (value[0], first)
+    }
+
+    #[test]
+    fn the_shares_of_a_step_move_parameters_as_the_step_does() {
+        for kind in OptimizerKind::ALL {
+            let (by_steps, by_shares) = (way(kind, 1, 100), way(kind, 4, 100));
+            assert!(
+                (by_steps.0 - by_shares.0).abs() < 0.02 * (1.0 - by_steps.0),
+                "{kind}: {by_steps:?} {by_shares:?}"
+            );
+            assert!((by_steps.1 / by_shares.1 - 1.0).abs() < 0.01, "{kind}: {by_steps:?} {by_shares:?}");
+        }
+    }
 }
