@@ -97,6 +97,20 @@ fn a_step_waits_for_the_bucket_that_is_full_last() {
 }
 
 #[test]
+fn parameter_servers_are_predicted_beside_mirrored_training() {
+    // 4 MB for each of two workers, there and back, through one port.
+    let rows = steps("1000x1000\n", "--nodes 3 --ranks-per-node 1 --servers 1 --batch-size 10");
+    let [.., mirrored, synchronous, asynchronous] = &rows[..] else { panic!("{rows:?}") };
+    let strategies = [mirrored, synchronous, asynchronous].map(|row| row["strategy"].as_str().unwrap());
+    assert_eq!(strategies, ["mirrored", "parameter-server, staleness 0", "parameter-server, unbounded"]);
+    // The pull, which has no forward pass beside it, then the push beside the backward pass.
+    is_about(&synchronous["step_ms"], 8.0 + 10.0);
+    is_about(&synchronous["samples_per_s"], 20.0 / 0.018);
+    // Each alone pulls for 4 ms, and its push is hidden; the port is busy for 8 of 14 ms.
+    is_about(&asynchronous["step_ms"], 14.0);
+}
+
+#[test]
 fn fewer_bytes_between_nodes_take_less_of_a_step() {
     let wires = "f32,bf16,int8,int4,onebit,topk:0.01,powersgd:4";
     let rows =

@@ -8,12 +8,14 @@ use serde::Serialize;
 use unisono::Topology;
 use unisono::compress::{Format as WireFormat, Prices};
 use unisono::size::bytes;
-use unisono_collectives::clock::{self, Bucket, Step, USUAL_BUCKET_BYTES};
+use unisono_collectives::clock::{self, Bucket, Served, Step, USUAL_BUCKET_BYTES};
+use unisono_collectives::model::Machine;
 
 use super::Cluster;
 use super::model::{Model, parameters};
 use super::wire::Wire;
 use crate::Failure;
+use crate::values::whole;
 
 /// The model, what a rank needs for it, and the cluster.
 #[derive(Debug, ClapArgs)]
@@ -42,6 +44,9 @@ pub(super) struct Args {
     /// All-reduces beside the backward pass, also across the next forward pass, or in turn [default: beside between nodes, in turn on one]
     #[arg(long)]
     overlap: Option<Overlap>,
+    /// Also predict parameter servers, synchronous and asynchronous, with so many of the ranks as servers: the first ones
+    #[arg(long, value_name = "S", value_parser = whole(1, usize::MAX))]
+    servers: Option<usize>,
     #[command(flatten)]
     cluster: Cluster,
     /// Output format
@@ -123,6 +128,7 @@ struct Row {
     efficiency: f64,
     /// The part of the communication that is hidden; none if there is no communication.
     hidden_percent: Option<f64>,
+    strategy: &'static str,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -133,13 +139,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let model = args.model.read().map_err(Failure::BadInput)?;
     let machine = args.cluster.machine()?;
-    let mut prices = Prices::new(machine);
+    let mut prices = Prices::new(machine.clone());
     let mut rows = Vec::new();
     for topology in worlds(args.cluster.nodes as usize, args.cluster.ranks_per_node as usize) {
         // One rank sends nothing.
         let wires = if topology.ranks() == 1 { &[Wire::F32][..] } else { &args.wire[..] };
         for &wire in wires {
             rows.push(args.row(&model, &topology, wire, &mut prices).map_err(Failure::BadInput)?);
+        }
+        if let Some(servers) = args.servers.filter(|&servers| servers < topology.ranks()) {
+            rows.extend(args.served(&model, &topology, servers, &machine));
         }
     }
     match args.format {
@@ -223,13 +232,14 @@ impl Args {
             Overlap::Across => Step::across(&buckets, 1e3 * compute_ms, 1e3 * self.forward_ms),
             Overlap::InTurn => Step::in_turn(&buckets),
         };
-        let update_ms = self.update_ms.unwrap_or(parameters * UPDATE_BYTES / (UPDATE_GB_PER_S * 1e6));
+        let update_ms = self.update_ms(model);
         let alone_ms = compute_ms + update_ms;
         let step_ms = alone_ms + exposed_us / 1e3;
         let all_us = hidden_us + exposed_us;
         Ok(Row {
             ranks: topology.ranks(),
             nodes: topology.nodes(),
+            strategy: "mirrored",
             wire: wire.to_string(),
             bucket_bytes,
             buckets: buckets.len(),
@@ -245,6 +255,47 @@ impl Args {
     }
 }
 
+impl Args {
+    fn update_ms(&self, model: &Model) -> f64 {
+        self.update_ms.unwrap_or(model.parameters() as f64 * UPDATE_BYTES / (UPDATE_GB_PER_S * 1e6))
+    }
+
+    /// Parameter servers: with workers that wait for each other, and without.
+    fn served(&self, model: &Model, topology: &Topology, servers: usize, machine: &Machine) -> [Row; 2] {
+        let (update_ms, compute_ms) = (self.update_ms(model), self.forward_ms + self.backward_ms);
+        let parameter_bytes = model.parameters() * size_of::<f32>();
+        let share = Served {
+            parameter_bytes,
+            forward_us: 1e3 * self.forward_ms,
+            backward_us: 1e3 * self.backward_ms,
+            update_us: 1e3 * update_ms,
+        };
+        let workers = (topology.ranks() - servers) as f64;
+        // The time in which all make as many shares as a step has.
+        let asynchronous_us = workers / share.shares_per_us(topology, servers, machine);
+        let row = |strategy, step_us: f64| Row {
+            ranks: topology.ranks(),
+            nodes: topology.nodes(),
+            strategy,
+            wire: Wire::F32.to_string(),
+            bucket_bytes: parameter_bytes.div_ceil(servers),
+            buckets: servers,
+            step_ms: step_us / 1e3,
+            compute_ms,
+            hidden_communication_ms: 0.0,
+            exposed_communication_ms: (step_us / 1e3 - compute_ms - update_ms).max(0.0),
+            update_ms,
+            samples_per_s: workers * self.batch_size as f64 / (step_us / 1e6),
+            efficiency: workers * (compute_ms + update_ms) * 1e3 / (step_us * topology.ranks() as f64),
+            hidden_percent: None,
+        };
+        [
+            row("parameter-server, staleness 0", share.step_us(topology, servers, machine)),
+            row("parameter-server, unbounded", asynchronous_us),
+        ]
+    }
+}
+
 fn table(rows: &[Row], model: &Model, args: &Args) {
     println!(
         "# {} parameters, {} samples a rank and step; forward pass {} ms, backward pass {} ms",
@@ -256,20 +307,21 @@ fn table(rows: &[Row], model: &Model, args: &Args) {
     println!("# it is assumed that all-reduces do not slow down what computes beside them");
     println!("# efficiency: samples a second against as many ranks that each are alone");
     println!(
-        "# {:>6} {:>6} {:<12} {:>8} {:>10} {:>12} {:>11} {:>9}",
-        "ranks", "nodes", "wire", "buckets", "step (ms)", "samples/s", "efficiency", "hidden"
+        "# {:>6} {:>6} {:<12} {:>8} {:>10} {:>12} {:>11} {:>9}  {}",
+        "ranks", "nodes", "wire", "buckets", "step (ms)", "samples/s", "efficiency", "hidden", "strategy"
     );
     for row in rows {
         let hidden = row.hidden_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0} %"));
         println!(
-            "  {:>6} {:>6} {:<12} {:>8} {:>10.2} {:>12.1} {:>9.1} % {hidden:>9}",
+            "  {:>6} {:>6} {:<12} {:>8} {:>10.2} {:>12.1} {:>9.1} % {hidden:>9}  {}",
             row.ranks,
             row.nodes,
             row.wire,
             row.buckets,
             row.step_ms,
             row.samples_per_s,
-            100.0 * row.efficiency
+            100.0 * row.efficiency,
+            row.strategy
         );
     }
 }

@@ -18,7 +18,7 @@ fn rank_of(pid: u32) -> Option<usize> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let variables = environment.split(|&byte| byte == 0);
     let rank = variables.filter_map(|variable| std::str::from_utf8(variable).ok()?.strip_prefix("RANK="));
-    rank.last()?.parse().ok()
+    rank.into_iter().next_back()?.parse().ok()
 }
 
 fn count(file: &Path, what: &str) -> usize {
