@@ -63,8 +63,8 @@ impl Strategy {
         )))
     }
 
-    /// How many ranks of so many compute gradients.
-    pub(crate) fn workers(self, ranks: usize) -> usize {
+    /// How many ranks of so many compute gradients, at least one.
+    pub fn workers(self, ranks: usize) -> usize {
         match self {
             Self::ParameterServer(servers) => ranks.saturating_sub(servers.servers).max(1),
             _ => ranks,

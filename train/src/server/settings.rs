@@ -44,7 +44,7 @@ impl FromStr for Staleness {
     }
 }
 
-/// The settings of a [`ParameterServer`]; the same on all ranks.
+/// The settings of a [`ParameterServer`](super::ParameterServer); the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerSettings {
     /// How many ranks serve: the first ones. The others are workers, at least one.
