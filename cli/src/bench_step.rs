@@ -114,7 +114,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     if let Some(choice) = args.algorithm.clone() {
         comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
     }
-    let kind = Kind::Images { height: 28, width: 28, classes: 10 };
+    let kind = Kind::Images { height: 28, width: 28, channels: 1, classes: 10 };
     let size = model::size(ModelKind::Mlp, Some(&args.hidden), &kind).expect("it learns from images");
     let mut needs = Needs::of(&size, args.batch_size, args.optimizer, args.wire);
     if args.shard_optimizer {

@@ -144,7 +144,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn main() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     write_images(directory.path());
-    let augmentation = Some(Augmentation { shift_pixels: 8, rotation_degrees: 15, mirror: true });
+    let augmentation =
+        Some(Augmentation { shift_pixels: 8, rotation_degrees: 15, mirror: true, ..Augmentation::default() });
     let options = Options { augmentation, ..Options::default() };
     let data =
         unisono_data::load(&Source::Images(directory.path().into()), &options).expect("readable images");

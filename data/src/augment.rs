@@ -1,53 +1,92 @@
 //! Random augmentation of images, which reduces overfitting.
 
-use image::{GrayImage, Luma};
+use image::{DynamicImage, ImageBuffer, Pixel};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-/// The bounds of random shifts, rotations and mirroring.
+/// The bounds of random shifts, rotations, crops and mirroring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Augmentation {
-    /// The maximum shift in each direction, in pixels.
+    /// The maximum shift in each direction, in pixels. Pixels from outside repeat the edge.
     pub shift_pixels: u32,
     /// The maximum rotation either way, in degrees.
     pub rotation_degrees: u32,
+    /// The image is cropped to its size after so many black pixels were added on each side.
+    pub crop_padding: u32,
     /// Whether to mirror every other image horizontally. Wrong for digits and letters.
     pub mirror: bool,
 }
 
 impl Augmentation {
-    /// A variant of `image`, of the same size. Pixels from outside repeat the edge.
-    pub(super) fn apply(self, image: &GrayImage, rng: &mut ChaCha8Rng) -> GrayImage {
+    /// A variant of `image`, of the same size, in 8-bit grey or colour.
+    pub(super) fn apply(self, image: &DynamicImage, rng: &mut ChaCha8Rng) -> DynamicImage {
+        match image {
+            DynamicImage::ImageLuma8(grey) => self.of_buffer(grey, rng).into(),
+            image => self.of_buffer(&image.to_rgb8(), rng).into(),
+        }
+    }
+
+    fn of_buffer<P: Pixel<Subpixel = u8>>(self, image: &Buffer<P>, rng: &mut ChaCha8Rng) -> Buffer<P> {
+        let image = if self.shift_pixels > 0 || self.rotation_degrees > 0 || self.mirror {
+            &self.moved(image, rng)
+        } else {
+            image
+        };
+        if self.crop_padding == 0 {
+            return image.clone();
+        }
+        let padding = i64::from(self.crop_padding);
+        let (right, down) = (rng.random_range(-padding..=padding), rng.random_range(-padding..=padding));
+        let black = *P::from_slice(&[0; 4][..usize::from(P::CHANNEL_COUNT)]);
+        ImageBuffer::from_fn(image.width(), image.height(), |x, y| {
+            let (x, y) = (i64::from(x) - right, i64::from(y) - down);
+            let inside = u32::try_from(x).ok().zip(u32::try_from(y).ok());
+            inside.and_then(|(x, y)| image.get_pixel_checked(x, y)).copied().unwrap_or(black)
+        })
+    }
+
+    /// Shifted, rotated and mirrored.
+    fn moved<P: Pixel<Subpixel = u8>>(self, image: &Buffer<P>, rng: &mut ChaCha8Rng) -> Buffer<P> {
         let (shift, turn) = (self.shift_pixels as f32, self.rotation_degrees as f32);
         let (right, down) = (rng.random_range(-shift..=shift), rng.random_range(-shift..=shift));
         let (sin, cos) = rng.random_range(-turn..=turn).to_radians().sin_cos();
         let is_mirrored = self.mirror && rng.random();
         let middle = [(image.width() - 1) as f32 / 2.0, (image.height() - 1) as f32 / 2.0];
         // The source position of each pixel: the inverse transformation.
-        GrayImage::from_fn(image.width(), image.height(), |x, y| {
+        ImageBuffer::from_fn(image.width(), image.height(), |x, y| {
             let (x, y) = (x as f32 - middle[0] - right, y as f32 - middle[1] - down);
             let (x, y) = (cos * x + sin * y, cos * y - sin * x);
             let x = if is_mirrored { -x } else { x };
-            Luma([between(image, x + middle[0], y + middle[1])])
+            between(image, x + middle[0], y + middle[1])
         })
     }
 }
 
-/// The bilinearly interpolated grey level at a point.
-fn between(image: &GrayImage, x: f32, y: f32) -> u8 {
+type Buffer<P> = ImageBuffer<P, Vec<u8>>;
+
+/// The bilinearly interpolated pixel at a point.
+fn between<P: Pixel<Subpixel = u8>>(image: &Buffer<P>, x: f32, y: f32) -> P {
     let (x, y) = (x.clamp(0.0, (image.width() - 1) as f32), y.clamp(0.0, (image.height() - 1) as f32));
     let (left, top) = (x as u32, y as u32);
     let (right, bottom) = ((left + 1).min(image.width() - 1), (top + 1).min(image.height() - 1));
     let (along, down) = (x - left as f32, y - top as f32);
-    let grey = |x, y| f32::from(image.get_pixel(x, y).0[0]);
     let mix = |a: f32, b: f32, share: f32| a + (b - a) * share;
-    let upper = mix(grey(left, top), grey(right, top), along);
-    let lower = mix(grey(left, bottom), grey(right, bottom), along);
-    mix(upper, lower, down).round() as u8
+    let level = |channel: usize| {
+        let level = |x, y| f32::from(image.get_pixel(x, y).channels()[channel]);
+        let upper = mix(level(left, top), level(right, top), along);
+        let lower = mix(level(left, bottom), level(right, bottom), along);
+        mix(upper, lower, down).round() as u8
+    };
+    let mut pixel = *image.get_pixel(left, top);
+    let channels = pixel.channels_mut().iter_mut().enumerate();
+    channels.for_each(|(channel, value)| *value = level(channel));
+    pixel
 }
 
 #[cfg(test)]
 mod tests {
+    use image::{GrayImage, Luma, Rgb, RgbImage};
+
     use super::*;
     use crate::random::rng_of;
 
@@ -56,7 +95,7 @@ mod tests {
     }
 
     fn variants(augmentation: Augmentation) -> Vec<GrayImage> {
-        (0..20).map(|sample| augmentation.apply(&image(), &mut rng_of([1, 2, 3, sample]))).collect()
+        (0..20).map(|sample| augmentation.of_buffer(&image(), &mut rng_of([1, 2, 3, sample]))).collect()
     }
 
     #[test]
@@ -75,7 +114,7 @@ mod tests {
 
     #[test]
     fn variants_follow_from_the_key_and_stay_near() {
-        let some = Augmentation { shift_pixels: 1, rotation_degrees: 5, mirror: false };
+        let some = Augmentation { shift_pixels: 1, rotation_degrees: 5, ..Augmentation::default() };
         let first = variants(some);
         assert_eq!(first, variants(some));
         assert_ne!(first[0], first[1]);
@@ -90,9 +129,42 @@ mod tests {
     fn a_quarter_turn_carries_right_to_down() {
         // The inverse of a quarter turn about the middle of a square.
         let square = GrayImage::from_fn(5, 5, |x, _| Luma([50 * x as u8]));
-        let turned = GrayImage::from_fn(5, 5, |x, y| Luma([between(&square, y as f32, x as f32)]));
+        let turned = GrayImage::from_fn(5, 5, |x, y| between(&square, y as f32, x as f32));
         assert_eq!(turned.get_pixel(0, 4).0, [200]);
-        assert_eq!(between(&square, 1.5, 2.0), 75);
-        assert_eq!(between(&square, -3.0, 9.0), 0);
+        assert_eq!(between(&square, 1.5, 2.0).0, [75]);
+        assert_eq!(between(&square, -3.0, 9.0).0, [0]);
+    }
+
+    #[test]
+    fn colours_move_together() {
+        let colours =
+            RgbImage::from_fn(9, 6, |x, y| Rgb([(20 * x + 3 * y) as u8, 7, (10 * x + 5 * y) as u8]));
+        let some = Augmentation { shift_pixels: 2, rotation_degrees: 9, crop_padding: 3, mirror: true };
+        for sample in 0..20 {
+            let random = || rng_of([1, 2, 3, sample]);
+            let moved = some.of_buffer(&colours, &mut random());
+            let red = some.of_buffer(&image(), &mut random());
+            assert!(moved.pixels().zip(red.pixels()).all(|(colour, red)| colour.0[0] == red.0[0]));
+            assert!(moved.pixels().all(|colour| colour.0[1] == 7 || colour.0 == [0, 0, 0]));
+        }
+    }
+
+    #[test]
+    fn a_crop_of_a_padded_image_is_a_shift_by_whole_pixels() {
+        let crops = variants(Augmentation { crop_padding: 2, ..Augmentation::default() });
+        let is_shift = |crop: &GrayImage, right: i64, down: i64| {
+            let source = |x: u32, y: u32| {
+                let place = (u32::try_from(i64::from(x) - right), u32::try_from(i64::from(y) - down));
+                let (Ok(x), Ok(y)) = place else { return Luma([0]) };
+                image().get_pixel_checked(x, y).copied().unwrap_or(Luma([0]))
+            };
+            crop.enumerate_pixels().all(|(x, y, pixel)| *pixel == source(x, y))
+        };
+        let shifts = || (-2..=2).flat_map(|right| (-2..=2).map(move |down| (right, down)));
+        let found: Vec<_> = crops
+            .iter()
+            .map(|crop| shifts().find(|&(right, down)| is_shift(crop, right, down)).expect("it is a shift"))
+            .collect();
+        assert!(found.iter().any(|shift| *shift != found[0]), "{found:?}");
     }
 }

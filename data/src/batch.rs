@@ -5,7 +5,6 @@
 pub enum Pass {
     /// Training: samples vary from epoch to epoch, as the seed determines (the windows of a text move, images are
     /// augmented).
-    /// augmented).
     Training {
         /// The random seed.
         seed: u64,
@@ -30,14 +29,15 @@ pub struct Batch {
 /// The input of a batch, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Inputs {
-    /// Normalised grey levels, `samples x height*width`; or a table's features, `samples x features`.
+    /// Normalised levels, `samples x height*width*channels`, the channels of a pixel side by side; or a table's features,
+    /// `samples x features`.
     Pixels(Vec<f32>),
     /// Tokens, `samples x context`.
     Tokens(Vec<u32>),
 }
 
 /// Mean and standard deviation of MNIST's grey levels in 0..=1: the customary normalisation,
-/// and close enough for any grey image.
+/// and close enough for any image.
 pub(super) const GREY: (f32, f32) = (0.1307, 0.3081);
 
 /// Normalises a grey level.

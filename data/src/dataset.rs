@@ -36,15 +36,27 @@ impl Dataset {
     }
 }
 
+/// Descriptions from before there was colour say nothing of it, and those of grey images still do not.
+fn grey() -> usize {
+    1
+}
+
+fn is_grey(channels: &usize) -> bool {
+    *channels == grey()
+}
+
 /// The kind of a sample, and so the input and output of a model.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
-    /// A grey image and its class.
+    /// An image and its class.
     Images {
         /// Rows of pixels.
         height: usize,
         /// Columns of pixels.
         width: usize,
+        /// Values of a pixel: 1 if it is grey, 3 for red, green and blue.
+        #[serde(default = "grey", skip_serializing_if = "is_grey")]
+        channels: usize,
         /// Number of classes; labels run from 0 to `classes - 1`.
         classes: usize,
     },

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use image::{GrayImage, ImageReader, Limits};
+use image::{DynamicImage, ImageReader, Limits};
 
 /// The memory limit for decoding a file. The formats do not compress further, and a header may claim any size.
 fn limits(bytes: &[u8]) -> Limits {
@@ -19,8 +19,8 @@ pub(super) fn is_encoded(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x89PNG\r\n\x1a\n") || bytes.starts_with(b"\xff\xd8\xff")
 }
 
-/// Decodes a PNG or JPEG file to grey; the error describes the problem.
-pub(super) fn decode(bytes: &[u8]) -> Result<GrayImage, String> {
+/// Decodes a PNG or JPEG file; the error describes the problem.
+pub(super) fn decode(bytes: &[u8]) -> Result<DynamicImage, String> {
     if !is_encoded(bytes) {
         return Err("is neither PNG nor JPEG: expected one of them".into());
     }
@@ -28,5 +28,5 @@ pub(super) fn decode(bytes: &[u8]) -> Result<GrayImage, String> {
     let mut reader =
         ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| broken(&error))?;
     reader.limits(limits(bytes));
-    Ok(reader.decode().map_err(|error| broken(&error))?.into_luma8())
+    reader.decode().map_err(|error| broken(&error))
 }

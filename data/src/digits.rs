@@ -108,7 +108,7 @@ pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
         Ok(Split::Images { pixels, labels })
     };
     Ok(Dataset {
-        kind: Kind::Images { height: SIDE, width: SIDE, classes: GLYPHS.len() },
+        kind: Kind::Images { height: SIDE, width: SIDE, channels: 1, classes: GLYPHS.len() },
         train: split(options.train_samples, TRAIN_DIGIT, "the number of training samples")?,
         test: split(options.test_samples, TEST_DIGIT, "the number of test samples")?,
         schema: Schema::default(),

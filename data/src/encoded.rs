@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use image::GrayImage;
-use image::imageops::{self, FilterType};
+use image::DynamicImage;
+use image::imageops::FilterType;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::augment::Augmentation;
@@ -14,10 +14,11 @@ use super::decoding::decode;
 use super::records::Records;
 use crate::error::DataError;
 use crate::random::{AUGMENT, rng_of};
+use crate::source::Options;
 
 /// Images of one split that stay in their files.
 ///
-/// They are converted to grey, and resized to the size of the first training image.
+/// They are converted to grey, or to red, green and blue, and resized to the size of the first training image.
 #[derive(Debug, Clone)]
 pub struct EncodedImages {
     store: Arc<Store>,
@@ -28,11 +29,13 @@ pub struct EncodedImages {
     augmentation: Option<Augmentation>,
 }
 
-/// Height and width of an image, in pixels.
+/// Height and width of an image, in pixels, and the values of a pixel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) height: usize,
     pub(super) width: usize,
+    /// 1 if they are grey, 3 for red, green and blue.
+    pub(super) channels: usize,
 }
 
 /// The location of the images.
@@ -46,7 +49,7 @@ pub(super) enum Store {
 
 impl Store {
     /// Reads an image and its class.
-    fn read(&self, index: usize) -> Result<(GrayImage, u32), DataError> {
+    fn read(&self, index: usize) -> Result<(DynamicImage, u32), DataError> {
         match self {
             Self::Files(files) => {
                 let (path, label) = &files[index];
@@ -61,11 +64,12 @@ impl Store {
 }
 
 impl EncodedImages {
-    /// Images in separate files, to be resized to `height` x `width` pixels. Their classes are unknown, and reported as 0.
-    pub fn of_files(files: &[PathBuf], height: usize, width: usize) -> Self {
+    /// Images in separate files, to be resized to `height` x `width` pixels of one value (grey) or three (red, green, blue). Their
+    /// classes are unknown, and reported as 0.
+    pub fn of_files(files: &[PathBuf], [height, width, channels]: [usize; 3]) -> Self {
         let samples = (0..files.len()).collect();
         let store = Arc::new(Store::Files(files.iter().map(|file| (file.clone(), 0)).collect()));
-        Self { store, samples, size: Size { height, width }, augmentation: None }
+        Self { store, samples, size: Size { height, width, channels }, augmentation: None }
     }
 
     /// The training and the held-out images, given by their indices in the store, and their size.
@@ -76,10 +80,11 @@ impl EncodedImages {
     pub(super) fn both(
         store: Store,
         (train, test): (Vec<usize>, Vec<usize>),
-        augmentation: Option<Augmentation>,
+        &Options { augmentation, colour, .. }: &Options,
     ) -> Result<(Self, Self, Size), DataError> {
         let (first, _) = store.read(train[0])?;
-        let size = Size { height: first.height() as usize, width: first.width() as usize };
+        let channels = if colour { 3 } else { 1 };
+        let size = Size { height: first.height() as usize, width: first.width() as usize, channels };
         let store = Arc::new(store);
         let train = Self { store: Arc::clone(&store), samples: train, size, augmentation };
         Ok((train, Self { store, samples: test, size, augmentation: None }, size))
@@ -115,27 +120,32 @@ impl EncodedImages {
 
     /// Reads, decodes and, for training, augments these images.
     pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Inputs, Vec<u32>), DataError> {
-        let mut pixels = Vec::with_capacity(samples.len() * self.size.height * self.size.width);
+        let mut pixels =
+            Vec::with_capacity(samples.len() * self.size.height * self.size.width * self.size.channels);
         let mut targets = Vec::with_capacity(samples.len());
         for &sample in samples {
             let (image, label) = self.store.read(self.samples[sample])?;
-            let mut image = self.resized(image);
+            let mut image = self.fitted(image);
             if let (Pass::Training { seed, epoch }, Some(augmentation)) = (pass, self.augmentation) {
                 // Each sample has its own random stream, so the result does not depend on the batch or rank.
                 image = augmentation.apply(&image, &mut rng_of([seed, AUGMENT, epoch, sample as u64]));
             }
-            pixels.extend(image.as_raw().iter().map(|&grey| normalise(grey)));
+            pixels.extend(image.as_bytes().iter().map(|&level| normalise(level)));
             targets.push(label);
         }
         Ok((Inputs::Pixels(pixels), targets))
     }
 
-    fn resized(&self, image: GrayImage) -> GrayImage {
-        let (width, height) = (self.size.width as u32, self.size.height as u32);
-        if image.dimensions() == (width, height) {
+    /// The image in the colours and the size of all.
+    fn fitted(&self, image: DynamicImage) -> DynamicImage {
+        let Size { height, width, channels } = self.size;
+        let (width, height) = (width as u32, height as u32);
+        let image: DynamicImage =
+            if channels == 1 { image.into_luma8().into() } else { image.into_rgb8().into() };
+        if (image.width(), image.height()) == (width, height) {
             return image;
         }
-        imageops::resize(&image, width, height, FilterType::Triangle)
+        image.resize_exact(width, height, FilterType::Triangle)
     }
 }
 

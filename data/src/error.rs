@@ -9,8 +9,8 @@ use std::path::PathBuf;
 pub enum DataError {
     /// The name of the source is unknown.
     #[error(
-        "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILE`, `csv:FILE`, `tfrecord:FILE_OR_DIR` or \
-         `images:DIR`"
+        "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILE`, `csv:FILE`, `tfrecord:FILE_OR_DIR`, \
+         `images:DIR` or `cifar:DIR`"
     )]
     UnknownSource {
         /// The name as given.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use image::GrayImage;
+use image::{DynamicImage, GrayImage};
 use prost::Message;
 
 use super::decoding::{decode, is_encoded};
@@ -83,9 +83,9 @@ impl Example {
         label.try_into().map_err(|_| format!("has the label {label}: expected one from 0 to {}", u32::MAX))
     }
 
-    /// The image, in grey. Bytes that are neither PNG nor JPEG are grey levels, of the height and width in the example, or
+    /// The image. Bytes that are neither PNG nor JPEG are grey levels, of the height and width in the example, or
     /// else of a square image.
-    pub(super) fn image(&self) -> Result<GrayImage, String> {
+    pub(super) fn image(&self) -> Result<DynamicImage, String> {
         let bytes = IMAGE.iter().find_map(|name| match self.values(name) {
             Some(Values::Bytes(list)) => list.value.first(),
             _ => None,
@@ -103,7 +103,7 @@ impl Example {
         if let (true, (Ok(width), Ok(height))) = (fits, sides)
             && let Some(image) = GrayImage::from_raw(width, height, bytes.clone())
         {
-            return Ok(image);
+            return Ok(image.into());
         }
         Err(format!(
             "has an image of {} bytes: expected PNG, JPEG, or {height}x{width} grey levels (as `{}` and `{}` say, or else \

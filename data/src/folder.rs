@@ -73,8 +73,8 @@ pub(super) fn read(
         let what = "images, but too few in every class to hold out every tenth";
         return Err(DataError::TooShort { path: directory.into(), what, found, expected: 10 });
     }
-    let (train, test, size) = EncodedImages::both(Store::Files(images), (train, test), options.augmentation)?;
-    let kind = Kind::Images { height: size.height, width: size.width, classes };
+    let (train, test, size) = EncodedImages::both(Store::Files(images), (train, test), options)?;
+    let kind = Kind::Images { height: size.height, width: size.width, channels: size.channels, classes };
     Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema })
 }
 

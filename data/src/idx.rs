@@ -43,7 +43,7 @@ pub(super) fn read(directory: &Path) -> Result<Dataset, DataError> {
         let path = test.images.path;
         return Err(DataError::Size { path, found, expected: [height, width] });
     }
-    let kind = Kind::Images { height, width, classes: CLASSES.into() };
+    let kind = Kind::Images { height, width, channels: 1, classes: CLASSES.into() };
     Ok(Dataset { kind, train: train.into(), test: test.into(), schema: Schema::default() })
 }
 

@@ -28,6 +28,7 @@
 
 mod augment;
 mod batch;
+mod cifar;
 mod dataset;
 mod decoding;
 mod digits;
@@ -52,6 +53,7 @@ mod tfrecord;
 
 pub use augment::Augmentation;
 pub use batch::{Batch, Inputs, Pass};
+pub use cifar::ColourImages;
 pub use dataset::{Dataset, Kind};
 pub use encoded::EncodedImages;
 pub use error::DataError;

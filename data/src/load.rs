@@ -4,7 +4,7 @@ use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::{Options, Source};
-use crate::{digits, folder, idx, table, text, tfrecord};
+use crate::{cifar, digits, folder, idx, table, text, tfrecord};
 
 /// Reads or generates a data set.
 ///
@@ -20,6 +20,7 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Csv(file) => table::read(file),
         Source::TfRecord(path) => tfrecord::read(path, options),
         Source::Images(directory) => folder::read(directory, options, None),
+        Source::Cifar(directory) => cifar::read(directory, options),
     }
 }
 

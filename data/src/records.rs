@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use image::GrayImage;
+use image::DynamicImage;
 use rayon::prelude::*;
 
 use super::example::Example;
@@ -85,7 +85,7 @@ impl Records {
     }
 
     /// The image and the class of a record.
-    pub(super) fn image(&self, index: usize) -> Result<(GrayImage, u32), DataError> {
+    pub(super) fn image(&self, index: usize) -> Result<(DynamicImage, u32), DataError> {
         let damaged = |problem| self.damaged(index, problem);
         let example = self.example(index)?;
         let (image, label) = (example.image().map_err(damaged)?, example.label().map_err(damaged)?);

@@ -27,6 +27,9 @@ pub enum Source {
     /// A directory with one directory of PNG and JPEG files per class, or with two such directories, `train` and
     /// `test`; without these, every tenth image of a class is held out.
     Images(PathBuf),
+    /// A directory with CIFAR-10's binary files: `data_batch_1.bin` to `data_batch_5.bin`, as many as there are, and
+    /// `test_batch.bin`.
+    Cifar(PathBuf),
 }
 
 impl Source {
@@ -38,7 +41,8 @@ impl Source {
             | Self::Text(path)
             | Self::Csv(path)
             | Self::TfRecord(path)
-            | Self::Images(path) => std::fs::canonicalize(path).ok(),
+            | Self::Images(path)
+            | Self::Cifar(path) => std::fs::canonicalize(path).ok(),
         };
         let is_one_format = std::mem::discriminant(self) == std::mem::discriminant(other);
         self == other || (is_one_format && place(self).is_some_and(|path| place(other) == Some(path)))
@@ -58,6 +62,7 @@ impl FromStr for Source {
             "csv" => Self::Csv,
             "tfrecord" => Self::TfRecord,
             "images" => Self::Images,
+            "cifar" => Self::Cifar,
             _ => return Err(unknown()),
         };
         if path.is_empty() { Err(unknown()) } else { Ok(with_path(path.into())) }
@@ -73,6 +78,7 @@ impl fmt::Display for Source {
             Self::Csv(path) => write!(f, "csv:{}", path.display()),
             Self::TfRecord(path) => write!(f, "tfrecord:{}", path.display()),
             Self::Images(path) => write!(f, "images:{}", path.display()),
+            Self::Cifar(path) => write!(f, "cifar:{}", path.display()),
         }
     }
 }
@@ -90,8 +96,10 @@ pub struct Options {
     pub context: usize,
     /// TFRecord: the number of classes. `None` reads all records once to find it.
     pub classes: Option<usize>,
-    /// TFRecord and images: augmentation of training images; `None` for none.
+    /// TFRecord, images and CIFAR: augmentation of training images; `None` for none.
     pub augmentation: Option<Augmentation>,
+    /// TFRecord and images: whether they are read in colour, and not as grey.
+    pub colour: bool,
 }
 
 impl Default for Options {
@@ -103,6 +111,7 @@ impl Default for Options {
             context: 64,
             classes: None,
             augmentation: None,
+            colour: false,
         }
     }
 }
@@ -113,13 +122,15 @@ mod tests {
 
     #[test]
     fn sources_read_as_they_are_written() {
-        for name in ["digits", "idx:some/where", "text:a:b.txt", "csv:a.csv", "tfrecord:a", "images:a/b"] {
+        for name in
+            ["digits", "idx:some/where", "text:a:b.txt", "csv:a.csv", "tfrecord:a", "images:a/b", "cifar:c"]
+        {
             assert_eq!(name.parse::<Source>().unwrap().to_string(), name);
         }
         for name in ["", "digit", "digits:", "idx", "idx:", "text:", "csv", "image:a"] {
             let message = name.parse::<Source>().unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}`: expected `digits`, `idx:DIR`, `text")), "{message}");
-            for word in ["csv", "tfrecord", "images"] {
+            for word in ["csv", "tfrecord", "images", "cifar"] {
                 assert!(message.contains(&format!("`{word}:")), "{message}");
             }
         }

@@ -5,6 +5,7 @@ use rand::seq::SliceRandom;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::batch::{Batch, Inputs, Pass, normalise};
+use super::cifar::ColourImages;
 use super::encoded::EncodedImages;
 use crate::error::DataError;
 use crate::random::{ORDER, SHIFT, keyed_rng};
@@ -37,6 +38,8 @@ pub enum Split {
     },
     /// Images in files, decoded when a batch is made.
     Encoded(EncodedImages),
+    /// Colour images in memory.
+    Colour(ColourImages),
 }
 
 impl Split {
@@ -50,6 +53,7 @@ impl Split {
             Self::Windows { tokens, context } => (tokens.len() / context).saturating_sub(1),
             Self::Table { labels, .. } => labels.len(),
             Self::Encoded(images) => images.len(),
+            Self::Colour(images) => images.len(),
         }
     }
 
@@ -71,6 +75,7 @@ impl Split {
                 hasher.update(bytemuck::cast_slice(labels));
             }
             Self::Encoded(images) => images.hash(hasher)?,
+            Self::Colour(images) => images.hash(hasher),
         }
         Ok(())
     }
@@ -81,7 +86,7 @@ impl Split {
     pub fn shift(&self, seed: u64, epoch: u64) -> usize {
         match self {
             Self::Windows { context, .. } => keyed_rng(seed, SHIFT, epoch).random_range(0..*context),
-            Self::Images { .. } | Self::Table { .. } | Self::Encoded(_) => 0,
+            Self::Images { .. } | Self::Table { .. } | Self::Encoded(_) | Self::Colour(_) => 0,
         }
     }
 
@@ -126,6 +131,7 @@ impl Split {
                 (Inputs::Pixels(samples.iter().flat_map(row).collect()), targets)
             }
             Self::Encoded(images) => images.gather(samples, pass)?,
+            Self::Colour(images) => images.gather(samples, pass),
         };
         Ok(Batch { inputs, targets, samples: samples.len() })
     }

@@ -38,9 +38,8 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
         None => records.count_classes()?,
     };
     records.set_classes(classes);
-    let (train, test, size) =
-        EncodedImages::both(Store::Records(records), (train, test), options.augmentation)?;
-    let kind = Kind::Images { height: size.height, width: size.width, classes };
+    let (train, test, size) = EncodedImages::both(Store::Records(records), (train, test), options)?;
+    let kind = Kind::Images { height: size.height, width: size.width, channels: size.channels, classes };
     // The classes are numbered by the writer of the records.
     Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema: Schema::default() })
 }

@@ -128,18 +128,19 @@ fn with_parameters(
     root: &Parameters,
 ) -> Result<Box<dyn Model>, ModelError> {
     let model: Box<dyn Model> = match (kind, data) {
-        (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {
-            Box::new(mlp::Mlp::new(root, height * width, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout)?)
+        (ModelKind::Mlp, &Kind::Images { height, width, channels, classes }) => {
+            let levels = height * width * channels;
+            Box::new(mlp::Mlp::new(root, levels, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout)?)
         }
         (ModelKind::Mlp, &Kind::Table { features, classes }) => {
             Box::new(mlp::Mlp::new(root, features, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout)?)
         }
-        (ModelKind::Cnn, &Kind::Images { height, width, classes }) => {
-            let cnn = cnn::Cnn::new(root, height, width, classes)?;
+        (ModelKind::Cnn, &Kind::Images { height, width, channels, classes }) => {
+            let cnn = cnn::Cnn::new(root, [height, width, channels], classes)?;
             Box::new(cnn.ok_or(ModelError::TooSmall { height, width })?)
         }
-        (ModelKind::ResNet, &Kind::Images { height, width, classes }) => {
-            let image = [height, width, resnet::CHANNELS];
+        (ModelKind::ResNet, &Kind::Images { height, width, channels, classes }) => {
+            let image = [height, width, channels];
             Box::new(resnet::ResNet::new(root, image, hidden.unwrap_or(&resnet::HIDDEN), classes)?)
         }
         (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
@@ -208,16 +209,19 @@ pub fn inputs(batch: &Batch) -> candle_core::Result<Tensor> {
 /// The size of a model for this data; `None` if the model is for other data.
 pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Option<Size> {
     match (kind, data) {
-        (ModelKind::Mlp, &Kind::Images { height, width, classes }) => {
-            Some(mlp::size(height as f64 * width as f64, hidden.unwrap_or(&mlp::HIDDEN), classes))
+        (ModelKind::Mlp, &Kind::Images { height, width, channels, classes }) => {
+            let levels = height as f64 * width as f64 * channels as f64;
+            Some(mlp::size(levels, hidden.unwrap_or(&mlp::HIDDEN), classes))
         }
         (ModelKind::Mlp, &Kind::Table { features, classes }) => {
             Some(mlp::size(features as f64, hidden.unwrap_or(&mlp::HIDDEN), classes))
         }
-        (ModelKind::Cnn, &Kind::Images { height, width, classes }) => cnn::size(height, width, classes),
-        (ModelKind::ResNet, &Kind::Images { height, width, classes }) => {
+        (ModelKind::Cnn, &Kind::Images { height, width, channels, classes }) => {
+            cnn::size([height, width, channels], classes)
+        }
+        (ModelKind::ResNet, &Kind::Images { height, width, channels, classes }) => {
             let widths = hidden.unwrap_or(&resnet::HIDDEN);
-            Some(resnet::size([height, width], resnet::CHANNELS, widths, classes))
+            Some(resnet::size([height, width], channels, widths, classes))
         }
         (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
             Some(transformer::size(*context as f64, vocabulary.len() as f64))

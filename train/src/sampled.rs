@@ -114,7 +114,7 @@ mod tests {
 
     fn feed(rank: usize, ranks: usize) -> Sampled {
         let split = Split::Images { pixels: (0..101).collect(), labels: vec![0; 101] };
-        let kind = Kind::Images { height: 1, width: 1, classes: 1 };
+        let kind = Kind::Images { height: 1, width: 1, channels: 1, classes: 1 };
         let dataset =
             Arc::new(Dataset { kind, train: split.clone(), test: split, schema: Schema::default() });
         let shares = Shares { rank, ranks, global_batch: 24, micro_batch: 5, fixed_passes: None };

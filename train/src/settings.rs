@@ -56,6 +56,8 @@ pub struct Settings {
     pub seed: u64,
     /// Characters per text sample.
     pub context: usize,
+    /// Whether to read images from files in colour, and not as grey.
+    pub colour: bool,
     /// Whether to augment images from files.
     pub augments: bool,
     /// The number of input pipeline threads.
@@ -106,7 +108,11 @@ pub struct Settings {
 }
 
 /// How images are augmented: little enough that a digit remains recognisable.
-const AUGMENTATION: Augmentation = Augmentation { shift_pixels: 2, rotation_degrees: 10, mirror: false };
+const AUGMENTATION: Augmentation =
+    Augmentation { shift_pixels: 2, rotation_degrees: 10, crop_padding: 0, mirror: false };
+/// How CIFAR's are, as is usual (He et al., "Deep residual learning for image recognition", 2015, section 4.2).
+const OF_CIFAR: Augmentation =
+    Augmentation { shift_pixels: 0, rotation_degrees: 0, crop_padding: 4, mirror: true };
 
 /// The schedule of the learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -143,6 +149,7 @@ impl Settings {
             clip_norm: None,
             seed: 0,
             context: unisono_data::Options::default().context,
+            colour: false,
             augments: false,
             input_threads: Threads::Auto,
             prefetch: Depth::Auto,
@@ -225,10 +232,15 @@ impl Settings {
     /// # Errors
     /// [`TrainError::Data`].
     pub fn dataset(&self) -> Result<Dataset, TrainError> {
+        let augmentation = match self.source {
+            Source::Cifar(_) => OF_CIFAR,
+            _ => AUGMENTATION,
+        };
         let options = unisono_data::Options {
             seed: self.seed,
             context: self.context,
-            augmentation: self.augments.then_some(AUGMENTATION),
+            augmentation: self.augments.then_some(augmentation),
+            colour: self.colour,
             ..unisono_data::Options::default()
         };
         Ok(unisono_data::load(&self.source, &options)?)

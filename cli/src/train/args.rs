@@ -58,7 +58,7 @@ pub(crate) struct Args {
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Data and model")]
 struct DataArgs {
-    /// Data set: digits (generated), idx:DIR (MNIST format), images:DIR (one folder per class),
+    /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
     /// tfrecord:FILE_OR_DIR, csv:FILE or text:FILE
     #[arg(long, default_value = "digits")]
     data: Source,
@@ -74,7 +74,10 @@ struct DataArgs {
     /// Characters per text sample
     #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
     context: Option<usize>,
-    /// Randomly shift, rotate and mirror images from files
+    /// Read the images of images: and tfrecord: in colour, and not as grey
+    #[arg(long)]
+    colour: bool,
+    /// Vary training images at random: those of images: and tfrecord: are shifted and rotated, those of cifar: cropped and mirrored
     #[arg(long)]
     augment: bool,
     /// Input pipeline threads per rank [default: adjusted while running]
@@ -241,6 +244,7 @@ impl DataArgs {
             hidden: self.hidden.clone(),
             dropout: self.dropout,
             context: self.context.unwrap_or(usual.context),
+            colour: self.colour,
             augments: self.augment,
             input_threads: self.input_threads.map_or(Threads::Auto, |threads| Threads::Fixed(threads.into())),
             prefetch: self.prefetch.map_or(Depth::Auto, |depth| Depth::Fixed(depth.into())),
@@ -276,7 +280,12 @@ impl Args {
                 "--data text:FILE",
                 data.context.is_some() && !matches!(data.data, Source::Text(_)),
             ),
-            ("--augment", "--data images:DIR or tfrecord:FILE_OR_DIR", data.augment && !has_files),
+            ("--colour", "--data images:DIR or tfrecord:FILE_OR_DIR", data.colour && !has_files),
+            (
+                "--augment",
+                "--data images:DIR, tfrecord:FILE_OR_DIR or cifar:DIR",
+                data.augment && !has_files && !matches!(data.data, Source::Cifar(_)),
+            ),
             ("--outer", "--local-steps N", gradients.outer.is_some() && gradients.local_steps.is_none()),
             (
                 "--uncompressed-steps",

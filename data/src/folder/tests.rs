@@ -30,7 +30,7 @@ fn folders_are_classes_and_every_tenth_image_is_held_out() {
     }
     directory.file("a/notes.txt", "not an image");
     let data = read(directory.path(), &Options::default(), None).unwrap();
-    assert_eq!(data.kind, Kind::Images { height: 2, width: 3, classes: 2 });
+    assert_eq!(data.kind, Kind::Images { height: 2, width: 3, channels: 1, classes: 2 });
     assert_eq!((data.train.len(), data.test.len()), (36, 4));
     let batch = data.test.batch(&[3, 0, 1, 2], Pass::Evaluation).unwrap();
     assert_eq!(batch.targets, [1, 0, 0, 1]);
@@ -65,7 +65,8 @@ fn images_vary_by_epoch_in_training_alone() {
         let slope = GrayImage::from_fn(8, 8, |x, y| Luma([(20 * x + y + number) as u8]));
         slope.save(path.join(format!("{number}.png"))).unwrap();
     }
-    let augmentation = Some(Augmentation { shift_pixels: 2, rotation_degrees: 10, mirror: true });
+    let augmentation =
+        Some(Augmentation { shift_pixels: 2, rotation_degrees: 10, mirror: true, ..Augmentation::default() });
     let data = read(directory.path(), &Options { augmentation, ..Options::default() }, None).unwrap();
     let training = |epoch| Pass::Training { seed: 1, epoch };
     let first = pixels(&data.train, &[3, 4], training(0));

@@ -46,7 +46,7 @@ fn two_pairs_are_train_and_test() {
     directory.file("t10k-labels-idx1-ubyte", labels);
 
     let data = read(directory.path()).unwrap();
-    assert_eq!(data.kind, Kind::Images { height: 2, width: 3, classes: 10 });
+    assert_eq!(data.kind, Kind::Images { height: 2, width: 3, channels: 1, classes: 10 });
     let split = |labels: &[u8]| Split::Images {
         pixels: (0..labels.len() as u8 * 6).collect(),
         labels: labels.to_vec(),

@@ -52,7 +52,7 @@ fn load(file: impl AsRef<[u8]>, options: &Options) -> Result<Dataset, DataError>
 #[test]
 fn what_is_written_is_read_back() {
     let data = load(twenty(), &Options::default()).unwrap();
-    assert_eq!(data.kind, Kind::Images { height: 2, width: 2, classes: 3 });
+    assert_eq!(data.kind, Kind::Images { height: 2, width: 2, channels: 1, classes: 3 });
     assert_eq!((data.train.len(), data.test.len()), (18, 2));
     let batch = data.train.batch(&[17, 0, 9], Pass::Evaluation).unwrap();
     assert_eq!(batch.targets, [0, 0, 1]);

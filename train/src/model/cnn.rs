@@ -15,9 +15,11 @@ const CHANNELS: [usize; 2] = [16, 32];
 const HIDDEN: usize = 128;
 
 /// The size of the model; `None` for images that are too small.
-pub(super) fn size(height: usize, width: usize, classes: usize) -> Option<Size> {
-    let mut size = Size { inputs: height as f64 * width as f64, with_backward: 3.0, ..Size::default() };
-    let (mut sides, mut channels) = ([height, width], 1.0);
+pub(super) fn size([height, width, channels]: [usize; 3], classes: usize) -> Option<Size> {
+    let mut channels = channels as f64;
+    let inputs = height as f64 * width as f64 * channels;
+    let mut size = Size { inputs, with_backward: 3.0, ..Size::default() };
+    let mut sides = [height, width];
     for outputs in CHANNELS.map(|outputs| outputs as f64) {
         let area = |sides: [usize; 2]| sides[0] as f64 * sides[1] as f64;
         let inputs = (KERNEL * KERNEL) as f64 * channels;
@@ -35,8 +37,8 @@ pub(super) fn size(height: usize, width: usize, classes: usize) -> Option<Size> 
 }
 
 pub(super) struct Cnn {
-    height: usize,
-    width: usize,
+    /// Height, width and channels of an image.
+    image: [usize; 3],
     convolutions: [Convolution; 2],
     hidden: Linear,
     output: Linear,
@@ -44,12 +46,8 @@ pub(super) struct Cnn {
 
 impl Cnn {
     /// Adds the network's parameters; `None` if the images are too small.
-    pub(super) fn new(
-        parameters: &Parameters,
-        height: usize,
-        width: usize,
-        classes: usize,
-    ) -> Result<Option<Self>> {
+    pub(super) fn new(parameters: &Parameters, image: [usize; 3], classes: usize) -> Result<Option<Self>> {
+        let [height, width, channels] = image;
         let left = |side| convolved(convolved(side)?).filter(|&side| side > 0);
         let (Some(rows), Some(columns)) = (left(height), left(width)) else {
             return Ok(None);
@@ -57,10 +55,9 @@ impl Cnn {
         let [first, second] = CHANNELS;
         let square = KERNEL * KERNEL;
         Ok(Some(Self {
-            height,
-            width,
+            image,
             convolutions: [
-                Convolution::new(parameters, "convolution1", square, first)?,
+                Convolution::new(parameters, "convolution1", square * channels, first)?,
                 Convolution::new(parameters, "convolution2", square * first, second)?,
             ],
             hidden: Linear::new(parameters, "hidden", rows * columns * second, HIDDEN, 2.0)?.with_relu(),
@@ -76,7 +73,8 @@ fn convolved(side: usize) -> Option<usize> {
 
 impl Model for Cnn {
     fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
-        let mut x = inputs.reshape(((), self.height, self.width, 1))?;
+        let [height, width, channels] = self.image;
+        let mut x = inputs.reshape(((), height, width, channels))?;
         for convolution in &self.convolutions {
             x = convolution.forward(&x)?;
         }

@@ -1,4 +1,4 @@
-//! A multilayer perceptron on images as rows of pixels.
+//! A multilayer perceptron on images as rows of pixels, or on the rows of a table.
 
 use candle_core::{Result, Tensor};
 

@@ -13,8 +13,6 @@ use crate::candle::{Function, Linear, Parameters, SyncBatchNorm, apply};
 pub(super) const HIDDEN: [usize; 3] = [16, 32, 64];
 /// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 3;
-/// The values of a pixel.
-pub(super) const CHANNELS: usize = 1;
 
 /// The blocks: their inputs, outputs, and how many pixels they step.
 fn blocks(widths: &[usize]) -> impl Iterator<Item = (usize, usize, usize)> + '_ {

@@ -8,7 +8,7 @@ use crate::candle::tests::{
     check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes,
 };
 
-const IMAGES: Kind = Kind::Images { height: 16, width: 17, classes: 10 };
+const IMAGES: Kind = Kind::Images { height: 16, width: 17, channels: 1, classes: 10 };
 
 fn text() -> Kind {
     Kind::Text { context: 12, vocabulary: ('a'..='z').collect() }
@@ -27,8 +27,9 @@ fn batch(data: &Kind) -> (Tensor, Tensor) {
     let tensor = |values: Vec<u32>, shape: &[usize]| Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
     match data {
         Kind::Table { .. } => unreachable!("the MLP sees tables as it sees images"),
-        Kind::Images { height, width, classes } => {
-            let pixels = tensor(cycle(3 * height * width, 37, 101), &[3, height * width]);
+        Kind::Images { height, width, channels, classes } => {
+            let levels = height * width * channels;
+            let pixels = tensor(cycle(3 * levels, 37, 101), &[3, levels]);
             let inputs = ((pixels.to_dtype(DType::F32).unwrap() / 50.0).unwrap() - 1.0).unwrap();
             (inputs, tensor(cycle(3, 7, *classes as u32), &[3]))
         }
@@ -87,7 +88,7 @@ fn a_model_refuses_data_it_cannot_learn_from() {
         let message = refusal(kind, &text());
         assert_eq!(message, format!("the {kind} does not learn from text: use the transformer"));
     }
-    let message = refusal(ModelKind::Cnn, &Kind::Images { height: 28, width: 15, classes: 10 });
+    let message = refusal(ModelKind::Cnn, &Kind::Images { height: 28, width: 15, channels: 1, classes: 10 });
     assert!(message.contains("28x15 pixels are too small for the cnn"), "{message}");
 }
 
@@ -207,7 +208,7 @@ fn the_transformer_is_causal() {
 /// Batch norm evaluates otherwise than it trains, so these are slopes of the loss of training passes.
 #[test]
 fn gradients_of_the_residual_network_are_the_slopes_of_its_loss() {
-    let data = Kind::Images { height: 5, width: 6, classes: 10 };
+    let data = Kind::Images { height: 5, width: 6, channels: 1, classes: 10 };
     let (model, parameters) =
         build(ModelKind::ResNet, Some(&[2, 2, 3]), 0.0, &data, 1, &Device::Cpu).unwrap();
     check_training_slopes(&mut network(model, &parameters), &batch(&data));

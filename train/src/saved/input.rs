@@ -25,7 +25,9 @@ impl Saved {
         let usual = Options { seed: self.seed, ..Options::default() };
         let options = match self.kind {
             // Records are numbered by whoever wrote them: one with a label beyond the model's is named when it is read.
-            Kind::Images { classes, .. } => Options { classes: Some(classes), ..usual },
+            Kind::Images { classes, channels, .. } => {
+                Options { classes: Some(classes), colour: channels > 1, ..usual }
+            }
             Kind::Table { .. } => usual,
             Kind::Text { context, .. } => Options { context, ..usual },
         };
@@ -70,9 +72,17 @@ impl Saved {
                 return translated(source, &dataset, found, known);
             }
             (
-                &Kind::Images { height, width, classes },
-                &Kind::Images { height: known_height, width: known_width, classes: known },
-            ) => (height, width) == (known_height, known_width) && has_classes(classes, known),
+                &Kind::Images { height, width, channels, classes },
+                &Kind::Images {
+                    height: known_height,
+                    width: known_width,
+                    channels: known_channels,
+                    classes: known,
+                },
+            ) => {
+                (height, width, channels) == (known_height, known_width, known_channels)
+                    && has_classes(classes, known)
+            }
             (
                 &Kind::Table { features, classes },
                 &Kind::Table { features: known_features, classes: known },
@@ -89,18 +99,18 @@ impl Saved {
         )))
     }
 
-    /// The images in PNG or JPEG files as input of the model: grey, and resized if they have another size. Their targets
-    /// are meaningless.
+    /// The images in PNG or JPEG files as input of the model: grey or in colour, as it was trained, and resized if they have
+    /// another size. Their targets are meaningless.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if the model is not for images. The files are read later, batch by batch.
     pub fn images(&self, files: &[PathBuf]) -> Result<Split, TrainError> {
-        let Kind::Images { height, width, .. } = self.kind else {
+        let Kind::Images { height, width, channels, .. } = self.kind else {
             let known = Described(&self.kind);
             let why = format!("the model in `{}` was trained on {known}, not on images", self.path.display());
             return Err(TrainError::Setting(why));
         };
-        Ok(Split::Encoded(EncodedImages::of_files(files, height, width)))
+        Ok(Split::Encoded(EncodedImages::of_files(files, [height, width, channels])))
     }
 }
 
@@ -164,8 +174,9 @@ pub(super) struct Described<'a>(pub(super) &'a Kind);
 impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Kind::Images { height, width, classes } => {
-                write!(f, "images of {height}x{width} pixels in {classes} classes")
+            Kind::Images { height, width, channels, classes } => {
+                let colour = if *channels == 1 { "" } else { "colour " };
+                write!(f, "{colour}images of {height}x{width} pixels in {classes} classes")
             }
             Kind::Table { features, classes } => write!(f, "rows of {features} numbers in {classes} classes"),
             Kind::Text { vocabulary, .. } => write!(f, "text of {} distinct characters", vocabulary.len()),

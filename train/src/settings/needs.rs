@@ -19,7 +19,7 @@ impl Settings {
         };
         let data = match &self.source {
             Source::Digits => 22_000.0 * 785.0,
-            Source::Idx(directory) => files(directory),
+            Source::Idx(directory) | Source::Cifar(directory) => files(directory),
             // Bytes, characters, tokens.
             Source::Text(file) => files(file) * (1.0 + NUMBER),
             // Bytes, raw values, values as the model sees them: a value has two characters at least.

@@ -1,0 +1,219 @@
+//! CIFAR-10's binary files.
+//!
+//! A file is a sequence of records: a label, then 1024 levels each of red, green and blue, row by row. (Krizhevsky, "Learning multiple
+//! layers of features from tiny images", 2009.)
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use image::{DynamicImage, RgbImage};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::augment::Augmentation;
+use crate::batch::{Inputs, Pass, normalise};
+use crate::dataset::{Dataset, Kind};
+use crate::error::DataError;
+use crate::random::{AUGMENT, rng_of};
+use crate::schema::Schema;
+use crate::source::Options;
+use crate::split::Split;
+
+const SIDE: usize = 32;
+const CHANNELS: usize = 3;
+const IMAGE: usize = SIDE * SIDE * CHANNELS;
+const RECORD: usize = 1 + IMAGE;
+const CLASSES: u8 = 10;
+const TEST: &str = "test_batch.bin";
+/// One name of a class on each line.
+const NAMES: &str = "batches.meta.txt";
+
+/// Colour images of 32x32 pixels in memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ColourImages {
+    /// `samples x height x width x channels`.
+    pixels: Vec<u8>,
+    labels: Vec<u8>,
+    /// The augmentation in training.
+    augmentation: Option<Augmentation>,
+}
+
+/// Reads the data set in `directory`. Classes are named if there is a file with their names.
+///
+/// # Errors
+///
+/// If a file of the data set is missing, unreadable or cut off, or has a label above 9.
+pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
+    if !directory.is_dir() {
+        return Err(DataError::NoDirectory { path: directory.into() });
+    }
+    let parts = (1..=5).map(|part| directory.join(format!("data_batch_{part}.bin")));
+    let parts: Vec<PathBuf> = parts.filter(|file| file.exists()).collect();
+    let missing = |names: &str| DataError::NoFile { path: directory.into(), names: names.to_owned() };
+    if parts.is_empty() {
+        return Err(missing("data_batch_1.bin"));
+    }
+    if !directory.join(TEST).exists() {
+        return Err(missing(TEST));
+    }
+    let train = ColourImages::read(&parts, options.augmentation)?;
+    let test = ColourImages::read(&[directory.join(TEST)], None)?;
+    let names = fs::read_to_string(directory.join(NAMES)).unwrap_or_default();
+    let names: Vec<_> =
+        names.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let classes = if names.len() == usize::from(CLASSES) { names } else { Vec::new() };
+    let kind = Kind::Images { height: SIDE, width: SIDE, channels: CHANNELS, classes: CLASSES.into() };
+    let schema = Schema { classes, ..Schema::default() };
+    Ok(Dataset { kind, train: Split::Colour(train), test: Split::Colour(test), schema })
+}
+
+impl ColourImages {
+    fn read(files: &[PathBuf], augmentation: Option<Augmentation>) -> Result<Self, DataError> {
+        let mut images = Self { pixels: Vec::new(), labels: Vec::new(), augmentation };
+        for path in files {
+            let bytes = fs::read(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
+            images.add(&bytes).map_err(|problem| DataError::Image { path: path.clone(), problem })?;
+        }
+        Ok(images)
+    }
+
+    /// Adds the records of a file; the error describes the problem.
+    fn add(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let length = bytes.len();
+        if length == 0 || !length.is_multiple_of(RECORD) {
+            return Err(format!(
+                "has {length} bytes: expected a multiple of {RECORD}, a label and 32x32 pixels of red, green and blue; fetch it again"
+            ));
+        }
+        for (number, record) in bytes.chunks_exact(RECORD).enumerate() {
+            let (label, planes) = (record[0], &record[1..]);
+            if label >= CLASSES {
+                return Err(format!("has the label {label} in record {number}: expected one from 0 to 9"));
+            }
+            self.labels.push(label);
+            let level = |pixel: usize, channel: usize| planes[channel * SIDE * SIDE + pixel];
+            let pixels =
+                (0..SIDE * SIDE).flat_map(|pixel| (0..CHANNELS).map(move |channel| level(pixel, channel)));
+            self.pixels.extend(pixels);
+        }
+        Ok(())
+    }
+
+    /// Number of images.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are no images.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    pub(super) fn hash(&self, hasher: &mut Xxh3) {
+        hasher.update(&self.pixels);
+        hasher.update(&self.labels);
+    }
+
+    /// Gathers and, for training, augments these images.
+    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> (Inputs, Vec<u32>) {
+        let mut pixels = Vec::with_capacity(samples.len() * IMAGE);
+        for &sample in samples {
+            let levels = &self.pixels[sample * IMAGE..][..IMAGE];
+            match (pass, self.augmentation) {
+                (Pass::Training { seed, epoch }, Some(augmentation)) => {
+                    let (side, levels) = (SIDE as u32, levels.to_vec());
+                    let image = RgbImage::from_raw(side, side, levels).expect("an image has so many levels");
+                    // Each sample has its own random stream, so the result does not depend on the batch or rank.
+                    let random = &mut rng_of([seed, AUGMENT, epoch, sample as u64]);
+                    let image = augmentation.apply(&DynamicImage::from(image), random);
+                    pixels.extend(image.as_bytes().iter().map(|&level| normalise(level)));
+                }
+                _ => pixels.extend(levels.iter().map(|&level| normalise(level))),
+            }
+        }
+        let targets = samples.iter().map(|&sample| u32::from(self.labels[sample])).collect();
+        (Inputs::Pixels(pixels), targets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::GREY;
+
+    /// Writes records whose image is of one colour: the label ten times, for red, green and blue.
+    fn write(file: &Path, labels: &[u8]) {
+        let record = |&label: &u8| {
+            let planes = (0..3).flat_map(move |channel| vec![10 * label + channel; SIDE * SIDE]);
+            std::iter::once(label).chain(planes).collect::<Vec<_>>()
+        };
+        fs::write(file, labels.iter().flat_map(record).collect::<Vec<_>>()).unwrap();
+    }
+
+    fn levels(split: &Split, samples: &[usize], pass: Pass) -> (Vec<u8>, Vec<u32>) {
+        let batch = split.batch(samples, pass).unwrap();
+        let Inputs::Pixels(pixels) = batch.inputs else { panic!("not pixels") };
+        let levels = pixels.iter().map(|level| ((level * GREY.1 + GREY.0) * 255.0).round() as u8).collect();
+        (levels, batch.targets)
+    }
+
+    #[test]
+    fn records_are_read_in_order_and_their_channels_side_by_side() {
+        let folder = tempfile::tempdir().unwrap();
+        write(&folder.path().join("data_batch_1.bin"), &[3, 0]);
+        write(&folder.path().join("data_batch_2.bin"), &[9]);
+        write(&folder.path().join(TEST), &[7, 1]);
+        let names = "zero\none\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n\n";
+        fs::write(folder.path().join(NAMES), names).unwrap();
+        let data = read(folder.path(), &Options::default()).unwrap();
+        assert_eq!(data.kind, Kind::Images { height: 32, width: 32, channels: 3, classes: 10 });
+        assert_eq!((data.train.len(), data.test.len(), &*data.schema.classes[3]), (3, 2, "three"));
+        let (pixels, targets) = levels(&data.train, &[2, 0], Pass::Evaluation);
+        assert_eq!((targets, pixels.len()), (vec![9, 3], 2 * IMAGE));
+        assert_eq!((&pixels[..6], &pixels[IMAGE..][..3]), (&[90, 91, 92, 90, 91, 92][..], &[30, 31, 32][..]));
+    }
+
+    #[test]
+    fn crops_differ_by_sample_and_epoch_and_are_the_same_for_everybody() {
+        let folder = tempfile::tempdir().unwrap();
+        write(&folder.path().join("data_batch_1.bin"), &[9; 20]);
+        write(&folder.path().join(TEST), &[9]);
+        let augmentation = Augmentation { crop_padding: 4, mirror: true, ..Augmentation::default() };
+        let options = Options { augmentation: Some(augmentation), ..Options::default() };
+        let data = read(folder.path(), &options).unwrap();
+        let of = |samples: &[usize], epoch| levels(&data.train, samples, Pass::Training { seed: 1, epoch }).0;
+        let all: Vec<_> = (0..20).collect();
+        let first = of(&all, 1);
+        assert_eq!(first[5 * IMAGE..][..IMAGE], of(&[5], 1), "whatever the batch");
+        assert_ne!(first, of(&all, 2));
+        // What came from outside is black.
+        let black = |image: &[u8]| image.chunks(3).filter(|pixel| *pixel == [0, 0, 0]).count();
+        let outside: Vec<_> = first.chunks(IMAGE).map(black).collect();
+        assert!(
+            outside.iter().any(|&count| count > 32) && outside.iter().all(|&count| count <= 8 * 32),
+            "{outside:?}"
+        );
+        assert_eq!(black(&levels(&data.test, &[0], Pass::Training { seed: 1, epoch: 1 }).0), 0);
+    }
+
+    #[test]
+    fn damaged_files_are_refused_by_name() {
+        let refused = |prepare: &dyn Fn(&Path)| {
+            let folder = tempfile::tempdir().unwrap();
+            write(&folder.path().join("data_batch_1.bin"), &[1]);
+            write(&folder.path().join(TEST), &[1]);
+            prepare(folder.path());
+            read(folder.path(), &Options::default()).unwrap_err().to_string()
+        };
+        let cut = refused(&|folder| fs::write(folder.join("data_batch_3.bin"), [0; 100]).unwrap());
+        assert!(
+            cut.contains("data_batch_3.bin") && cut.contains("100 bytes: expected a multiple of 3073"),
+            "{cut}"
+        );
+        let label = refused(&|folder| write(&folder.join(TEST), &[1, 10]));
+        assert!(label.contains("the label 10 in record 1"), "{label}");
+        let missing = refused(&|folder| fs::remove_file(folder.join(TEST)).unwrap());
+        assert!(missing.contains("test_batch.bin"), "{missing}");
+        let nothing = refused(&|folder| fs::remove_file(folder.join("data_batch_1.bin")).unwrap());
+        assert!(nothing.contains("data_batch_1.bin"), "{nothing}");
+    }
+}
