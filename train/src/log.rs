@@ -8,7 +8,7 @@ use super::trace::{self, Recorder};
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::replica::Replica;
-use crate::report::{EpochReport, Evaluation};
+use crate::report::{EpochReport, Evaluation, WorkerReport, WorkersReport};
 use crate::run::RunSettings;
 use crate::share::StepReport;
 use crate::step::Mirror;
@@ -80,6 +80,21 @@ impl Log {
         let Some(file) = &mut self.file else { return Ok(()) };
         let &Evaluation { step, test_loss, test_accuracy, .. } = evaluation;
         let curves = [("evaluation/test loss", test_loss), ("evaluation/test accuracy", test_accuracy)];
+        file.scalars(step, &curves).map_err(|error| cannot_write(file.path(), error))
+    }
+
+    /// Writes the curves of the workers of parameter servers.
+    pub(super) fn workers(&mut self, step: u64, report: &WorkersReport) -> Result<(), TrainError> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let of_worker = |worker: &WorkerReport| {
+            let WorkerReport { rank, targets_per_s, waits_percent, .. } = *worker;
+            let name = |what: &str| format!("workers/rank {rank} {what}");
+            [(name("targets per second"), targets_per_s), (name("waits percent"), waits_percent)]
+        };
+        let mut curves: Vec<_> = report.workers.iter().flat_map(of_worker).collect();
+        curves.push(("workers/updates missed, mean".to_owned(), report.mean_missed()));
+        curves.push(("workers/updates missed, most".to_owned(), report.most_missed() as f64));
+        let curves: Vec<_> = curves.iter().map(|(name, value)| (&**name, *value)).collect();
         file.scalars(step, &curves).map_err(|error| cannot_write(file.path(), error))
     }
 

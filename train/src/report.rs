@@ -92,6 +92,19 @@ pub struct WorkersReport {
     pub staleness: BTreeMap<u64, u64>,
 }
 
+impl WorkersReport {
+    /// How many updates a gradient missed, on average.
+    pub fn mean_missed(&self) -> f64 {
+        let missed: u64 = self.staleness.iter().map(|(missed, gradients)| missed * gradients).sum();
+        missed as f64 / self.staleness.values().sum::<u64>().max(1) as f64
+    }
+
+    /// The most updates that a gradient missed.
+    pub fn most_missed(&self) -> u64 {
+        self.staleness.keys().max().copied().unwrap_or(0)
+    }
+}
+
 /// A worker of parameter servers in an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct WorkerReport {

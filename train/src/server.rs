@@ -50,6 +50,72 @@ use worker::Worker;
 /// One rank's part of a run with parameter servers.
 ///
 /// The same model, feed and settings as for a [`Trainer`](crate::Trainer); the feed makes [any share](AnyShare).
+///
+/// ```
+/// use unisono_data::DataError;
+/// use unisono_train::rate::{Rate, Schedule};
+/// use unisono_train::{
+///     AnyShare, Feed, Gradients, OptimizerKind, OptimizerSettings, Parameter, ParameterServer, Replica, ReplicaError,
+///     RunSettings, ServerSettings, Staleness, Steps, Tally,
+/// };
+///
+/// /// Finds the number from which all samples are least far.
+/// struct Middle(Vec<Parameter>, f32);
+///
+/// impl Replica for Middle {
+///     type Batch = f32;
+///
+///     fn parameters(&self) -> &[Parameter] {
+///         &self.0
+///     }
+///     fn pass(&mut self, sample: &f32, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+///         let off = self.1 - sample;
+///         gradients.weigh(Tally { targets: 1.0, loss: f64::from(off * off), correct: 0.0 });
+///         gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[2.0 * off]));
+///         Ok(())
+///     }
+///     fn evaluate(&mut self, _: &f32) -> Result<Tally, ReplicaError> {
+///         Ok(Tally::default())
+///     }
+///     fn with_values(&mut self, _: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+///         see(std::slice::from_mut(&mut self.1));
+///         Ok(())
+///     }
+/// }
+///
+/// /// Each share of a step has one sample: its number.
+/// struct Numbers;
+///
+/// impl Feed for Numbers {
+///     type Batch = f32;
+///
+///     fn steps(&self) -> Option<usize> {
+///         Some(50)
+///     }
+///     fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<f32>, DataError> {
+///         unimplemented!("workers take single shares")
+///     }
+/// }
+///
+/// impl AnyShare for Numbers {
+///     fn share(&mut self, _: usize, _: usize, number: usize, _: usize) -> Result<Vec<Option<f32>>, DataError> {
+///         Ok(vec![Some(number as f32)])
+///     }
+/// }
+///
+/// // One rank serves, and three work.
+/// let losses = unisono::threads(4, |mut comm| -> Result<Option<f64>, unisono_train::TrainError> {
+///     let optimizer = OptimizerSettings { momentum: 0.0, ..OptimizerSettings::new(OptimizerKind::Sgd) };
+///     let settings = RunSettings::new(2, 3, optimizer, Rate::new(Schedule::Constant, 0.1, 0.0, 100));
+///     let servers = ServerSettings { servers: 1, staleness: Staleness::Steps(2), damps: false };
+///     let replica = Middle(vec![Parameter::new("middle", [1])], 9.0);
+///     let run = ParameterServer::new(&mut comm, replica, Numbers, settings, servers, None)?;
+///     Ok(run.run(|_| ())?.map(|summary| summary.last.loss))
+/// });
+/// // The samples 0, 1 and 2 are, in the mean of their squares, 2/3 from 1.
+/// let loss = losses.into_iter().collect::<Result<Vec<_>, _>>().unwrap()[0].unwrap();
+/// assert!((loss - 2.0 / 3.0).abs() < 0.3, "{loss}");
+/// ```
 #[derive(Debug)]
 pub struct ParameterServer<'a, R, F> {
     comm: &'a mut Communicator,

@@ -134,13 +134,11 @@ fn workers(report: &WorkersReport) -> String {
         .iter()
         .map(|WorkerReport { rank, shares, .. }| format!("{shares} by rank {rank}"))
         .collect();
-    let missed: u64 = report.staleness.iter().map(|(missed, gradients)| missed * gradients).sum();
-    let gradients: u64 = report.staleness.values().sum();
-    let most = report.staleness.keys().max().copied().unwrap_or(0);
     format!(
-        "shares: {}; a gradient missed {:.1} updates, and at most {most}",
+        "shares: {}; a gradient missed {:.1} updates, and at most {}",
         shares.join(", "),
-        missed as f64 / gradients.max(1) as f64
+        report.mean_missed(),
+        report.most_missed()
     )
 }
 

@@ -45,16 +45,26 @@ pub(super) struct Coordinator<'a, R, F> {
 }
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
-    /// Leads the run to its end.
+    /// Leads the run to its end, and tells the other servers when it is over.
     ///
     /// # Errors
     /// [`TrainError`] of a file or a server; if the loss is not finite; if all workers are lost.
     pub(super) fn run(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
+        let ended = self.epochs(tell).and_then(|last| self.finish(last));
+        match self.holdings.leave() {
+            // What ended the run says more than that a server is lost, too.
+            Err(error) if ended.is_ok() => Err(error.into()),
+            _ => ended,
+        }
+    }
+
+    /// Runs all remaining epochs; returns the report of the last.
+    fn epochs(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
         let mut last = None;
         while self.progress.epoch <= self.settings.epochs && self.ended_early().is_none() {
             let report = self.epoch(tell)?;
             if self.is_stopping {
-                return self.finish(report);
+                return Ok(report);
             }
             self.log.epoch(self.progress.step, &report)?;
             tell(Event::Epoch(report.clone()));
@@ -65,16 +75,15 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             self.progress.sample_in_epoch = self.feed.samples(0);
             self.progress.tally = Tally::default();
         }
-        let last = match last {
-            Some(last) => last,
+        match last {
+            Some(last) => Ok(last),
             // The run has already been saved at its end.
             None => {
                 let test = self.evaluate(tell)?;
-                let loss = self.progress.last_loss;
-                EpochReport { epoch: self.progress.epoch - 1, loss, ..self.report(test, Duration::ZERO, 0.0) }
+                let (epoch, loss) = (self.progress.epoch - 1, self.progress.last_loss);
+                Ok(EpochReport { epoch, loss, ..self.report(test, Duration::ZERO, 0.0) })
             }
-        };
-        self.finish(last)
+        }
     }
 
     fn ended_early(&self) -> Option<crate::report::EndedEarly> {
@@ -100,7 +109,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
         let samples = |step| self.feed.samples(step).unwrap_or(0) as f64;
         let (seen, took) = (samples(self.progress.step_in_epoch) - samples(first), began.elapsed());
-        tell(Event::Workers(self.workers_report(took)));
+        let workers = self.workers_report(took);
+        self.log.workers(self.progress.step, &workers)?;
+        tell(Event::Workers(workers));
         let test = if self.is_stopping { Tally::default() } else { self.test(tell)? };
         Ok(self.report(test, took, seen))
     }
@@ -279,17 +290,14 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
     }
 
-    /// Saves the last step, and ends the run on all ranks.
-    fn finish(mut self, last: EpochReport) -> Result<Summary, TrainError> {
+    /// Saves the last step.
+    fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
         let checkpoint = self.holdings.checkpoint(&self.replica, &self.progress)?;
         crate::resume::load(&mut self.replica, &checkpoint.parameters)?;
         let hash = compare::hash(&mut self.replica)?;
         if let Some(mut store) = self.store.take() {
             store.save(checkpoint).map_err(not_saved)?;
         }
-        self.holdings.leave()?;
-        self.dispatcher.state().end();
-        self.dispatcher.wake();
         let is_saved = self.settings.checkpoints.is_some();
         let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
         let ended_early = self.progress.ended_early(self.settings.early_stopping);
