@@ -63,6 +63,23 @@ impl Progress {
         }
     }
 
+    /// Counts a step with these sums, after which the epoch has seen so many samples.
+    pub(super) fn count_step(&mut self, tally: Tally, samples: impl FnOnce(usize) -> Option<usize>) {
+        self.step += 1;
+        self.step_in_epoch += 1;
+        self.sample_in_epoch = samples(self.step_in_epoch);
+        self.tally += tally;
+    }
+
+    /// Begins the next epoch, after one with this mean loss.
+    pub(super) fn next_epoch(&mut self, loss: f64, samples: impl FnOnce(usize) -> Option<usize>) {
+        self.last_loss = loss;
+        self.epoch += 1;
+        self.step_in_epoch = 0;
+        self.sample_in_epoch = samples(0);
+        self.tally = Tally::default();
+    }
+
     /// Counts an evaluation after the steps made.
     pub(super) fn evaluated(&mut self, test_loss: f64, min_delta: f64) {
         self.best = Some(Best::after(self.best, test_loss, self.step, min_delta));

@@ -199,12 +199,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             }
             self.log.epoch(self.progress.step, &report)?;
             tell(Event::Epoch(report.clone()));
-            self.progress.last_loss = report.loss;
+            self.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
-            self.progress.epoch += 1;
-            self.progress.step_in_epoch = 0;
-            self.progress.sample_in_epoch = self.feed.samples(0);
-            self.progress.tally = Tally::default();
         }
         match last {
             Some(last) => Ok(last),
@@ -325,10 +321,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let (step, loss) = (step_in_epoch + 1, tally.mean_loss());
             return Err(TrainError::Diverged { ranks: found, of: ranks, epoch, step, loss });
         }
-        self.progress.step += 1;
-        self.progress.step_in_epoch += 1;
-        self.progress.sample_in_epoch = self.feed.samples(self.progress.step_in_epoch);
-        self.progress.tally += tally;
+        self.progress.count_step(tally, |steps| self.feed.samples(steps));
         Ok(Some(report))
     }
 

@@ -40,6 +40,8 @@ pub(super) struct Coordinator<'a, R, F> {
     pub(super) deserted: Option<Instant>,
     /// The worker lost last, and why.
     pub(super) last_lost: Option<(Rank, String)>,
+    /// The last evaluation, and the number of steps made before it.
+    pub(super) tested: Option<(u64, Tally)>,
     pub(super) saved_at: Instant,
     pub(super) is_stopping: bool,
 }
@@ -68,12 +70,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             }
             self.log.epoch(self.progress.step, &report)?;
             tell(Event::Epoch(report.clone()));
-            self.progress.last_loss = report.loss;
+            self.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
-            self.progress.epoch += 1;
-            self.progress.step_in_epoch = 0;
-            self.progress.sample_in_epoch = self.feed.samples(0);
-            self.progress.tally = Tally::default();
         }
         match last {
             Some(last) => Ok(last),
@@ -191,10 +189,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     /// Counts a step.
     fn made(&mut self, tally: Tally, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let rate = self.settings.rate.at(self.progress.step);
-        self.progress.step += 1;
-        self.progress.step_in_epoch += 1;
-        self.progress.sample_in_epoch = self.feed.samples(self.progress.step_in_epoch);
-        self.progress.tally += tally;
+        self.progress.count_step(tally, |steps| self.feed.samples(steps));
         let mut report = StepReport::default();
         report.sums.tally = tally;
         self.log.step(self.progress.step, &report, rate)?;
@@ -237,11 +232,17 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         kept.is_some_and(|kept| kept.when.due(self.progress.step, self.saved_at.elapsed()))
     }
 
-    /// Has the workers evaluate, which counts for early stopping.
+    /// Has the workers evaluate, which counts for early stopping; once after each step.
     fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
+        if let Some((step, test)) = self.tested
+            && step == self.progress.step
+        {
+            return Ok(test);
+        }
         let test = self.evaluate(tell)?;
         let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
         self.progress.evaluated(test.mean_loss(), min_delta);
+        self.tested = Some((self.progress.step, test));
         Ok(test)
     }
 

@@ -135,6 +135,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
             is_elastic,
             deserted: None,
             last_lost: None,
+            tested: None,
             saved_at: Instant::now(),
             is_stopping: false,
         })
