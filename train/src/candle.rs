@@ -9,6 +9,7 @@ use std::fmt;
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
 
 use super::replica::{Gradients, Parameter, Replica, ReplicaError, Tally};
+use crate::metrics::Outputs;
 use unisono::Communicator;
 
 mod dropout;
@@ -154,6 +155,16 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
 
     fn evaluate(&mut self, batch: &B) -> Result<Tally, ReplicaError> {
         Ok((self.loss)(batch)?.tally)
+    }
+
+    fn evaluate_outputs(
+        &mut self,
+        batch: &B,
+        see: &mut dyn FnMut(&Outputs<'_>),
+    ) -> Result<Tally, ReplicaError> {
+        let (loss, seen) = loss::seeing(|| (self.loss)(batch));
+        seen.iter().for_each(|seen| see(&seen.outputs()));
+        Ok(loss?.tally)
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

@@ -25,6 +25,7 @@ mod error;
 mod feed;
 mod local;
 mod log;
+pub mod metrics;
 #[cfg(feature = "candle")]
 pub mod model;
 #[cfg(feature = "candle")]
@@ -84,4 +85,4 @@ pub use step::Mirror;
 pub use stop::Stop;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
 pub use strategy::Strategy;
-pub use trainer::{Trainer, evaluate};
+pub use trainer::{Test, Trainer, evaluate, measure};

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::trace::{self, Recorder};
 use crate::compare::agree;
 use crate::error::TrainError;
+use crate::metrics::Measured;
 use crate::replica::Replica;
 use crate::report::{EpochReport, Evaluation, WorkerReport, WorkersReport};
 use crate::run::RunSettings;
@@ -78,9 +79,11 @@ impl Log {
     /// Writes an evaluation's curves.
     pub(super) fn evaluation(&mut self, evaluation: &Evaluation) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        let &Evaluation { step, test_loss, test_accuracy, .. } = evaluation;
-        let curves = [("evaluation/test loss", test_loss), ("evaluation/test accuracy", test_accuracy)];
-        file.scalars(step, &curves).map_err(|error| cannot_write(file.path(), error))
+        let Evaluation { step, test_loss, test_accuracy, metrics, .. } = evaluation;
+        let curves = [("evaluation/test loss", *test_loss), ("evaluation/test accuracy", *test_accuracy)];
+        let written =
+            file.scalars(*step, &curves).and_then(|()| of_metrics(file, *step, "evaluation", metrics));
+        written.map_err(|error| cannot_write(file.path(), error))
     }
 
     /// Writes the curves of the workers of parameter servers.
@@ -111,6 +114,7 @@ impl Log {
                 ("epoch/exposed communication percent", report.exposed_communication_percent),
             ],
         );
+        let written = written.and_then(|()| of_metrics(file, step, "epoch", &report.metrics));
         written.and_then(|()| file.flush()).map_err(|error| cannot_write(file.path(), error))
     }
 
@@ -127,6 +131,10 @@ impl Log {
         });
         agree(comm, merged)
     }
+}
+
+fn of_metrics(file: &mut EventFile, step: u64, group: &str, metrics: &Measured) -> io::Result<()> {
+    metrics.iter().try_for_each(|(name, &value)| file.scalars(step, &[(&format!("{group}/{name}"), value)]))
 }
 
 fn open(directory: &Path, resumed: Option<u64>) -> io::Result<EventFile> {

@@ -5,6 +5,8 @@ use std::ops::AddAssign;
 
 use unisono::Communicator;
 
+use crate::metrics::Outputs;
+
 /// An error of a framework.
 pub type ReplicaError = Box<dyn Error + Send + Sync>;
 
@@ -87,6 +89,18 @@ pub trait Replica {
     /// # Errors
     /// As [`Replica::pass`].
     fn evaluate(&mut self, batch: &Self::Batch) -> Result<Tally, ReplicaError>;
+
+    /// The same, and calls `see` with the model's outputs for the targets, if it knows them: for [metrics](crate::metrics).
+    ///
+    /// # Errors
+    /// As [`Replica::pass`].
+    fn evaluate_outputs(
+        &mut self,
+        batch: &Self::Batch,
+        _see: &mut dyn FnMut(&Outputs<'_>),
+    ) -> Result<Tally, ReplicaError> {
+        self.evaluate(batch)
+    }
 
     /// Calls `see` once with the values of the parameter with this index, in place and in row-major order. The next
     /// pass computes with what `see` writes.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::metrics::Measured;
 use crate::share::Times;
 use crate::straggler::StragglerReport;
 
@@ -47,7 +48,7 @@ pub struct StepEvent {
 }
 
 /// The results on the held-out samples during an epoch, over all ranks.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Evaluation {
     /// The epoch, from 1.
     pub epoch: usize,
@@ -57,6 +58,9 @@ pub struct Evaluation {
     pub test_loss: f64,
     /// The fraction of targets that the model predicts correctly, 0 to 1; NaN if there are none.
     pub test_accuracy: f64,
+    /// The values of the run's [metrics](crate::metrics).
+    #[serde(skip_serializing_if = "Measured::is_empty")]
+    pub metrics: Measured,
 }
 
 /// The results of an epoch, over all ranks.
@@ -70,6 +74,9 @@ pub struct EpochReport {
     pub test_loss: f64,
     /// The fraction of held-out targets that the model predicts correctly, 0 to 1; NaN if there are none.
     pub test_accuracy: f64,
+    /// The values of the run's [metrics](crate::metrics) after the epoch.
+    #[serde(skip_serializing_if = "Measured::is_empty")]
+    pub metrics: Measured,
     /// Training samples per second over all ranks. (Targets, if the feed does not know its samples.)
     pub samples_per_s: f64,
     /// The share of the training time that ranks spent in all-reduces with nothing else to do, including waits for

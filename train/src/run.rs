@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::buckets::BucketSettings;
 use crate::checkpoint::{CheckpointError, Store, When};
 use crate::feed::OutOfData;
+use crate::metrics::Metrics;
 use crate::optimizer::OptimizerSettings;
 use crate::rate::Rate;
 use crate::stop::Stop;
@@ -35,6 +36,8 @@ pub struct RunSettings {
     /// Evaluate the model on the held-out samples every so many steps, besides the end of every epoch, and report it as
     /// [`Event::Evaluation`](super::Event::Evaluation).
     pub evaluate_every: Option<u64>,
+    /// What is measured in evaluations, besides loss and accuracy.
+    pub metrics: Metrics,
     /// When to end before the last epoch.
     pub early_stopping: Option<EarlyStopping>,
     /// Where and when to save checkpoints.
@@ -67,6 +70,7 @@ impl RunSettings {
             verify_replicas_every: None,
             straggler_every: None,
             evaluate_every: None,
+            metrics: Vec::new(),
             early_stopping: None,
             checkpoints: None,
             stop: Stop::default(),

@@ -10,6 +10,7 @@ use super::optimizer::{OptimizerKind, OptimizerSettings};
 use super::rate::{Rate, Schedule};
 use super::run::{Checkpoints, EarlyStopping, RunSettings};
 use crate::error::TrainError;
+use crate::metrics::Metrics;
 use crate::stop::Stop;
 use crate::strategy::Strategy;
 use unisono_data::{Augmentation, Dataset, Depth, Source, Threads};
@@ -93,6 +94,8 @@ pub struct Settings {
     pub straggler_every: Option<u64>,
     /// Evaluate the model every so many steps, besides the end of every epoch.
     pub evaluate_every: Option<u64>,
+    /// What is measured in evaluations, besides loss and accuracy.
+    pub metrics: Metrics,
     /// When to end before the last epoch.
     pub early_stopping: Option<EarlyStopping>,
     /// Where and when to save checkpoints.
@@ -166,6 +169,7 @@ impl Settings {
             verify_replicas_every: None,
             straggler_every: None,
             evaluate_every: None,
+            metrics: Vec::new(),
             early_stopping: None,
             checkpoints: None,
             resumes: false,
@@ -175,22 +179,10 @@ impl Settings {
         };
         match model {
             ModelKind::Mlp => for_mlp,
-            ModelKind::Cnn => Self {
-                epochs: 8,
-                batch_size: 32,
-                learning_rate: 0.05,
-                reference_batch: 64,
-                warm_up: 0.1,
-                ..for_mlp
-            },
-            ModelKind::ResNet => Self {
-                epochs: 4,
-                batch_size: 32,
-                learning_rate: 0.1,
-                reference_batch: 64,
-                warm_up: 0.1,
-                ..for_mlp
-            },
+            ModelKind::Cnn | ModelKind::ResNet => {
+                let (epochs, learning_rate) = if model == ModelKind::Cnn { (8, 0.05) } else { (4, 0.1) };
+                Self { epochs, batch_size: 32, learning_rate, reference_batch: 64, warm_up: 0.1, ..for_mlp }
+            }
             ModelKind::Transformer => Self {
                 epochs: 2,
                 batch_size: 8,
@@ -261,6 +253,7 @@ impl Settings {
             clip_norm: self.clip_norm,
             verify_replicas_every: self.verify_replicas_every,
             straggler_every: self.straggler_every,
+            metrics: self.metrics.clone(),
             evaluate_every: self.evaluate_every,
             early_stopping: self.early_stopping,
             checkpoints: self.checkpoints.clone(),

@@ -24,7 +24,7 @@ use unisono::{Communicator, Ran, ReduceOp};
 mod evaluation;
 mod keep;
 
-pub use evaluation::evaluate;
+pub use evaluation::{Test, evaluate, measure};
 
 /// One rank's part of a training run.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct Trainer<'a, R: Replica, F> {
     /// Set once a rank has been asked to stop.
     is_stopping: bool,
     /// The last evaluation, and the number of steps made before it.
-    tested: Option<(u64, Tally)>,
+    tested: Option<(u64, Test)>,
     stragglers: Stragglers,
 }
 
@@ -207,7 +207,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             // The run has already been saved at its end.
             None => {
                 self.progress.epoch -= 1;
-                let test = evaluate(self.comm, self.mirror.replica(), &mut self.feed)?;
+                let test = measure(self.comm, self.mirror.replica(), &mut self.feed, &self.settings.metrics)?;
                 let last = self.report((Tally::default(), test), Times::default(), Duration::ZERO, 0.0)?;
                 self.progress.epoch += 1;
                 Ok(EpochReport { loss: self.progress.last_loss, ..last })
@@ -261,7 +261,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             .zip(samples(first))
             .map_or(targets, |(end, begin)| end - begin);
         let took = began.elapsed();
-        let test = if self.is_stopping { Tally::default() } else { self.test()? };
+        let test = if self.is_stopping { Test::default() } else { self.test()? };
         self.report((self.progress.tally, test), times, took, seen)
     }
 
@@ -327,7 +327,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
 
     fn report(
         &mut self,
-        (tally, test): (Tally, Tally),
+        (tally, test): (Tally, Test),
         times: Times,
         took: Duration,
         samples: f64,
@@ -340,8 +340,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         Ok(EpochReport {
             epoch: self.progress.epoch,
             loss: tally.mean_loss(),
-            test_loss: test.mean_loss(),
-            test_accuracy: test.accuracy(),
+            test_loss: test.tally.mean_loss(),
+            test_accuracy: test.tally.accuracy(),
+            metrics: test.metrics,
             samples_per_s: if took.is_zero() { 0.0 } else { samples / took.as_secs_f64() },
             exposed_communication_percent: 100.0 * exposed,
             hidden_communication_percent: 100.0 * hidden,

@@ -1,12 +1,14 @@
 //! The command line of `unisono train`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::Choice;
 use unisono_data::{Depth, Source, Threads};
 use unisono_train::checkpoint::When;
+use unisono_train::metrics::Named;
 use unisono_train::model::ModelKind;
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{
@@ -187,6 +189,9 @@ struct EvaluationArgs {
     /// Evaluate on the held-out samples every STEPS steps, besides the end of every epoch
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     evaluate_every: Option<u64>,
+    /// What else to measure in evaluations, comma-separated: top-K (the accuracy if any of K guesses may be right), f1 (macro F1)
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    metrics: Vec<Named>,
     /// End after N evaluations in a row whose loss was not less than the least before them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     patience: Option<u32>,
@@ -363,6 +368,7 @@ impl Args {
             verify_replicas_every: gradients.verify_replicas_every,
             straggler_every: gradients.straggler_every,
             evaluate_every: evaluation.evaluate_every,
+            metrics: evaluation.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect(),
             early_stopping: evaluation
                 .patience
                 .map(|patience| EarlyStopping { patience, min_delta: evaluation.min_delta.unwrap_or(0.0) }),

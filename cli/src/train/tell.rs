@@ -2,6 +2,7 @@
 
 use indicatif::ProgressBar;
 use serde::Serialize;
+use unisono_train::metrics::Measured;
 use unisono_train::{
     Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Straggler, StragglerReport,
     Summary, WorkerReport, WorkersReport,
@@ -84,12 +85,13 @@ impl Teller {
 
     fn epoch(&self, report: &EpochReport) -> String {
         format!(
-            "epoch {:>2}/{}  loss {:.4}  test {:.4}, {:.2} %  {:>6.0} samples/s  waits {:>4.1} %",
+            "epoch {:>2}/{}  loss {:.4}  test {:.4}, {:.2} %{}  {:>6.0} samples/s  waits {:>4.1} %",
             report.epoch,
             self.epochs,
             report.loss,
             report.test_loss,
             100.0 * report.test_accuracy,
+            measured(&report.metrics),
             report.samples_per_s,
             report.exposed_communication_percent
         )
@@ -124,8 +126,12 @@ impl Teller {
 }
 
 fn evaluation(report: &Evaluation) -> String {
-    let Evaluation { step, test_loss, test_accuracy, .. } = report;
-    format!("step {step}  test {test_loss:.4}, {:.2} %", 100.0 * test_accuracy)
+    let Evaluation { step, test_loss, test_accuracy, metrics, .. } = report;
+    format!("step {step}  test {test_loss:.4}, {:.2} %{}", 100.0 * test_accuracy, measured(metrics))
+}
+
+fn measured(metrics: &Measured) -> String {
+    metrics.iter().map(|(name, value)| format!(", {name} {value:.4}")).collect()
 }
 
 fn workers(report: &WorkersReport) -> String {

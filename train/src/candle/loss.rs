@@ -1,13 +1,16 @@
 //! The loss of a classification, as one operation.
 
+use std::cell::RefCell;
+
 use candle_core::{Result, Tensor, bail};
 
 use super::fused::{Function, apply};
+use crate::metrics::Outputs;
 
 /// The sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
 ///
 /// `logits` is `rows x classes`, `targets` contains a class of type `u32` for each row. Keep targets on the CPU, where they
-/// are read, wherever the logits are.
+/// are read, wherever the logits are. [Metrics](crate::metrics) see both.
 ///
 /// # Errors
 /// If the numbers of targets and rows differ, or a target is not a class.
@@ -20,7 +23,40 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     if let Some(target) = targets.iter().find(|&&target| target as usize >= classes) {
         bail!("target {target} is not one of {classes} classes");
     }
+    SEEN.with_borrow_mut(|seen| -> Result<()> {
+        if let Some(seen) = seen {
+            let values = logits.detach().flatten_all()?.to_vec1()?;
+            seen.push(Seen { values, classes, targets: targets.clone() });
+        }
+        Ok(())
+    })?;
     apply(CrossEntropy { targets }, logits)
+}
+
+/// What [`cross_entropy`] was given.
+pub(super) struct Seen {
+    values: Vec<f32>,
+    classes: usize,
+    targets: Vec<u32>,
+}
+
+impl Seen {
+    pub(super) fn outputs(&self) -> Outputs<'_> {
+        let Self { values, classes, targets } = self;
+        Outputs { values, classes: *classes, targets }
+    }
+}
+
+thread_local! {
+    /// What losses were computed from on this thread, if somebody wants to see it.
+    static SEEN: RefCell<Option<Vec<Seen>>> = const { RefCell::new(None) };
+}
+
+/// The result of `run`, and what it has computed losses from.
+pub(super) fn seeing<R>(run: impl FnOnce() -> R) -> (R, Vec<Seen>) {
+    SEEN.set(Some(Vec::new()));
+    let result = run();
+    (result, SEEN.take().unwrap_or_default())
 }
 
 pub(super) struct CrossEntropy {

@@ -9,13 +9,13 @@ use crate::compare;
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::log::Log;
+use crate::metrics::Measured;
 use crate::replica::{Replica, Tally};
-use crate::report::{
-    EpochReport, Evaluation, Event, StepEvent, Stopped, Summary, WorkerReport, WorkersReport,
-};
+use crate::report::{EpochReport, Event, StepEvent, Stopped, Summary, WorkerReport, WorkersReport};
 use crate::resume::Progress;
 use crate::run::RunSettings;
 use crate::share::{StepReport, Times};
+use crate::trainer::Test;
 use unisono::Rank;
 
 /// How often the coordinator looks whether it is asked to stop, or a checkpoint is due.
@@ -210,8 +210,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let evaluates = self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every));
         if evaluates && step_in_epoch < steps && !self.is_stopping {
             let test = self.test(tell)?;
-            let (test_loss, test_accuracy) = (test.mean_loss(), test.accuracy());
-            let evaluation = Evaluation { epoch, step, test_loss, test_accuracy };
+            let evaluation = Test { tally: test, ..Test::default() }.evaluation(epoch, step);
             self.log.evaluation(&evaluation)?;
             tell(Event::Evaluation(evaluation));
         }
@@ -284,6 +283,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             loss: self.progress.tally.mean_loss(),
             test_loss: test.mean_loss(),
             test_accuracy: test.accuracy(),
+            metrics: Measured::new(),
             samples_per_s: if took > 0.0 { samples / took } else { 0.0 },
             exposed_communication_percent: percent(|work| work.waited),
             hidden_communication_percent: 0.0,

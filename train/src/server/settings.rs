@@ -97,6 +97,7 @@ pub(super) fn refusal<R: Replica>(
             buckets.shard_optimizer,
             "has the optimizer's state on the servers anyway: remove --shard-optimizer".to_owned(),
         ),
+        (!settings.metrics.is_empty(), "measures loss and accuracy alone: remove --metrics".to_owned()),
         (settings.trace.is_some(), "writes no trace: remove --trace".to_owned()),
         (damps && staleness == Staleness::Steps(0), "without staleness has none to damp".to_owned()),
         (

@@ -1,9 +1,12 @@
 //! Evaluations during a run, and when they end it.
 
+use std::sync::Arc;
+
 use super::Trainer;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Feed;
+use crate::metrics::{Measured, Measuring, Metric};
 use crate::replica::{Replica, Tally};
 use crate::report::{EndedEarly, Evaluation, Event};
 use unisono::{Communicator, ReduceOp};
@@ -18,25 +21,24 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Ok(());
         }
         let test = self.test()?;
-        let (test_loss, test_accuracy) = (test.mean_loss(), test.accuracy());
-        let evaluation = Evaluation { epoch: self.progress.epoch, step, test_loss, test_accuracy };
+        let evaluation = test.evaluation(self.progress.epoch, step);
         self.log.evaluation(&evaluation)?;
         tell(Event::Evaluation(evaluation));
         Ok(())
     }
 
     /// The results on the held-out samples, which count for early stopping. Called by all ranks, at the end of a round.
-    pub(super) fn test(&mut self) -> Result<Tally, TrainError> {
-        if let Some((step, test)) = self.tested
-            && step == self.progress.step
+    pub(super) fn test(&mut self) -> Result<Test, TrainError> {
+        if let Some((step, test)) = &self.tested
+            && *step == self.progress.step
         {
-            return Ok(test);
+            return Ok(test.clone());
         }
         self.mirror.settle()?;
-        let test = evaluate(self.comm, self.mirror.replica(), &mut self.feed)?;
+        let test = measure(self.comm, self.mirror.replica(), &mut self.feed, &self.settings.metrics)?;
         let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
-        self.progress.evaluated(test.mean_loss(), min_delta);
-        self.tested = Some((self.progress.step, test));
+        self.progress.evaluated(test.tally.mean_loss(), min_delta);
+        self.tested = Some((self.progress.step, test.clone()));
         Ok(test)
     }
 
@@ -57,13 +59,49 @@ pub fn evaluate<R: Replica>(
     replica: &mut R,
     feed: &mut impl Feed<Batch = R::Batch>,
 ) -> Result<Tally, TrainError> {
+    measure(comm, replica, feed, &[]).map(|test| test.tally)
+}
+
+/// The results of an evaluation.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Test {
+    /// The sums over all held-out targets.
+    pub tally: Tally,
+    /// The values of the metrics.
+    pub metrics: Measured,
+}
+
+impl Test {
+    /// The same in an epoch, after so many steps of the run.
+    pub(crate) fn evaluation(&self, epoch: usize, step: u64) -> Evaluation {
+        let Self { tally, metrics } = self;
+        let (test_loss, test_accuracy) = (tally.mean_loss(), tally.accuracy());
+        Evaluation { epoch, step, test_loss, test_accuracy, metrics: metrics.clone() }
+    }
+}
+
+/// As [`evaluate`], with these metrics.
+///
+/// # Errors
+/// As [`evaluate`]; [`TrainError::Setting`] if the replica does not show its [outputs](Replica::evaluate_outputs).
+pub fn measure<R: Replica>(
+    comm: &mut Communicator,
+    replica: &mut R,
+    feed: &mut impl Feed<Batch = R::Batch>,
+    metrics: &[Arc<dyn Metric>],
+) -> Result<Test, TrainError> {
     let batches = feed.held_out();
     let own = comm.own_part(batches);
     // One rank evaluates each batch; the others add zero.
     let mut sums = vec![[0.0; 3]; batches];
+    let mut measuring = Measuring::new(metrics);
     let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
-        for (sums, batch) in sums[own].iter_mut().zip(found) {
-            let Tally { targets, loss, correct } = replica.evaluate(&batch?)?;
+        for ((number, sums), batch) in own.clone().zip(&mut sums[own]).zip(found) {
+            let tally = match metrics {
+                [] => replica.evaluate(&batch?)?,
+                _ => replica.evaluate_outputs(&batch?, &mut |outputs| measuring.add(number, outputs))?,
+            };
+            let Tally { targets, loss, correct } = tally;
             *sums = [targets, loss, correct];
         }
         Ok(())
@@ -74,5 +112,5 @@ pub fn evaluate<R: Replica>(
     for [targets, loss, correct] in sums {
         total += Tally { targets, loss, correct };
     }
-    Ok(total)
+    Ok(Test { tally: total, metrics: measuring.values(comm, batches)? })
 }

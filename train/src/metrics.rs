@@ -1,0 +1,340 @@
+//! Metrics of a model on the held-out samples, besides loss and accuracy.
+//!
+//! ```
+//! use unisono_train::metrics::{Metric, Outputs};
+//!
+//! /// The fraction of targets whose class is given a probability above a half.
+//! #[derive(Debug)]
+//! struct Confident;
+//!
+//! impl Metric for Confident {
+//!     fn name(&self) -> String {
+//!         "confident".to_owned()
+//!     }
+//!     fn figures(&self, _: usize) -> usize {
+//!         2
+//!     }
+//!     fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
+//!         for (row, target) in outputs.rows() {
+//!             let total: f32 = row.iter().map(|output| output.exp()).sum();
+//!             figures[0] += f64::from(u8::from(row[target].exp() > total / 2.0));
+//!             figures[1] += 1.0;
+//!         }
+//!     }
+//!     fn value(&self, figures: &[f64]) -> f64 {
+//!         figures[0] / figures[1]
+//!     }
+//! }
+//!
+//! let outputs = Outputs { values: &[3.0, 0.0, 0.0, 0.1], classes: 2, targets: &[0, 1] };
+//! let mut figures = [0.0; 2];
+//! Confident.measure(&outputs, &mut figures);
+//! assert_eq!(Confident.value(&figures), 1.0);
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use unisono::{Communicator, ReduceOp};
+
+use crate::error::TrainError;
+
+/// What a model says of some targets, and what they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Outputs<'a> {
+    /// A figure for each class, the higher the likelier (logits): `targets x classes`.
+    pub values: &'a [f32],
+    /// The number of classes.
+    pub classes: usize,
+    /// The classes.
+    pub targets: &'a [u32],
+}
+
+impl<'a> Outputs<'a> {
+    /// The outputs for each target, and its class.
+    pub fn rows(&self) -> impl Iterator<Item = (&'a [f32], usize)> + use<'a> {
+        self.values.chunks_exact(self.classes).zip(self.targets).map(|(row, &target)| (row, target as usize))
+    }
+}
+
+/// How the figures of batches are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// Added. A mean is the quotient of two sums.
+    Sum,
+    /// The greatest.
+    Max,
+}
+
+/// A metric: some figures of each batch, which are reduced over batches and ranks, and what follows from them.
+///
+/// Batches are the same on any number of ranks, and their figures are combined in the order of the batches: so the value is the same, to the last bit.
+pub trait Metric: fmt::Debug + Send + Sync {
+    /// The name in tables; unique in a run.
+    fn name(&self) -> String;
+
+    /// How many figures it has, for so many classes.
+    fn figures(&self, classes: usize) -> usize;
+
+    /// How figures are combined.
+    fn reduction(&self) -> Reduction {
+        Reduction::Sum
+    }
+
+    /// Adds these outputs to the figures of their batch, which begin at 0 or, for [`Reduction::Max`], at negative infinity.
+    fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]);
+
+    /// The value that follows from the figures of all samples.
+    fn value(&self, figures: &[f64]) -> f64;
+}
+
+/// The metrics of a run, in the order in which they are printed.
+pub type Metrics = Vec<Arc<dyn Metric>>;
+/// Their values, by name.
+pub type Measured = BTreeMap<String, f64>;
+
+/// The fraction of targets that are among the K classes with the highest outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopK(pub usize);
+
+impl Metric for TopK {
+    fn name(&self) -> String {
+        format!("top-{}", self.0)
+    }
+
+    fn figures(&self, _: usize) -> usize {
+        2
+    }
+
+    fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
+        for (row, target) in outputs.rows() {
+            // Of equal outputs, the lower class comes first.
+            let comes_first = |(class, output): (usize, &f32)| {
+                *output > row[target] || (*output == row[target] && class < target)
+            };
+            let before = row.iter().enumerate().filter(|&output| comes_first(output)).count();
+            figures[0] += f64::from(u8::from(before < self.0));
+            figures[1] += 1.0;
+        }
+    }
+
+    fn value(&self, figures: &[f64]) -> f64 {
+        figures[0] / figures[1]
+    }
+}
+
+/// The macro F1 score: the mean over classes of the harmonic mean of precision and recall. A class that neither occurs nor is predicted
+/// does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct F1;
+
+impl Metric for F1 {
+    fn name(&self) -> String {
+        "f1".to_owned()
+    }
+
+    /// For each class: right predictions, all predictions, and all targets.
+    fn figures(&self, classes: usize) -> usize {
+        3 * classes
+    }
+
+    fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
+        for (row, target) in outputs.rows() {
+            let highest = |best: usize, class: usize| if row[class] > row[best] { class } else { best };
+            let predicted = (0..row.len()).fold(0, highest);
+            figures[3 * target] += f64::from(u8::from(predicted == target));
+            figures[3 * predicted + 1] += 1.0;
+            figures[3 * target + 2] += 1.0;
+        }
+    }
+
+    fn value(&self, figures: &[f64]) -> f64 {
+        let of_class = |class: &[f64]| {
+            let all = class[1] + class[2];
+            (all > 0.0).then(|| 2.0 * class[0] / all)
+        };
+        let scores: Vec<f64> = figures.chunks_exact(3).filter_map(of_class).collect();
+        scores.iter().sum::<f64>() / scores.len() as f64
+    }
+}
+
+/// A metric that ships with the library, by its name: `top-K` or `f1`.
+#[derive(Debug, Clone)]
+pub struct Named(pub Arc<dyn Metric>);
+
+/// A name of no metric that ships with the library.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no metric: expected top-K, such as top-5, or f1")]
+pub struct UnknownMetric(String);
+
+impl FromStr for Named {
+    type Err = UnknownMetric;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMetric> {
+        let most = name.strip_prefix("top-").and_then(|most| most.parse().ok()).filter(|&most| most > 0);
+        match (name, most) {
+            ("f1", _) => Ok(Self(Arc::new(F1))),
+            (_, Some(most)) => Ok(Self(Arc::new(TopK(most)))),
+            _ => Err(UnknownMetric(name.to_owned())),
+        }
+    }
+}
+
+/// The figures of an evaluation, while it goes on.
+pub(super) struct Measuring<'a> {
+    metrics: &'a [Arc<dyn Metric>],
+    classes: usize,
+    /// Of each batch of this rank, by metric.
+    figures: BTreeMap<usize, Vec<Vec<f64>>>,
+}
+
+impl<'a> Measuring<'a> {
+    pub(super) fn new(metrics: &'a [Arc<dyn Metric>]) -> Self {
+        Self { metrics, classes: 0, figures: BTreeMap::new() }
+    }
+
+    /// Measures outputs of a batch.
+    pub(super) fn add(&mut self, batch: usize, outputs: &Outputs<'_>) {
+        self.classes = self.classes.max(outputs.classes);
+        let (metrics, classes) = (self.metrics, outputs.classes);
+        let figures = self
+            .figures
+            .entry(batch)
+            .or_insert_with(|| metrics.iter().map(|metric| beginning(&**metric, classes)).collect());
+        for (metric, figures) in metrics.iter().zip(figures) {
+            metric.measure(outputs, figures);
+        }
+    }
+
+    /// The values of all metrics over so many batches of all ranks. Called by all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if no rank has seen outputs; errors of the collectives.
+    pub(super) fn values(self, comm: &mut Communicator, batches: usize) -> Result<Measured, TrainError> {
+        if self.metrics.is_empty() || batches == 0 {
+            return Ok(Measured::new());
+        }
+        let mut classes = [self.classes as u64];
+        comm.all_reduce(&mut classes, ReduceOp::Max)?;
+        let classes = classes[0] as usize;
+        if classes == 0 {
+            let why =
+                "metrics are measured on what cross_entropy is given, and this model's loss is another one";
+            return Err(TrainError::Setting(why.to_owned()));
+        }
+        let mut values = Measured::new();
+        for (number, metric) in self.metrics.iter().enumerate() {
+            let none = beginning(&**metric, classes);
+            let mut all = none.repeat(batches);
+            for (batch, figures) in &self.figures {
+                all[batch * none.len()..][..none.len()].copy_from_slice(&figures[number]);
+            }
+            let (op, add): (_, fn(f64, f64) -> f64) = match metric.reduction() {
+                Reduction::Sum => (ReduceOp::Sum, |sum, figure| sum + figure),
+                Reduction::Max => (ReduceOp::Max, f64::max),
+            };
+            // One rank has the figures of each batch; the others have none.
+            comm.all_reduce(&mut all, op)?;
+            let mut total = none;
+            for of_batch in all.chunks_exact(total.len()) {
+                total.iter_mut().zip(of_batch).for_each(|(total, &figure)| *total = add(*total, figure));
+            }
+            values.insert(metric.name(), metric.value(&total));
+        }
+        Ok(values)
+    }
+}
+
+/// The figures of nothing.
+fn beginning(metric: &dyn Metric, classes: usize) -> Vec<f64> {
+    let value = match metric.reduction() {
+        Reduction::Sum => 0.0,
+        Reduction::Max => f64::NEG_INFINITY,
+    };
+    vec![value; metric.figures(classes)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLASSES: usize = 3;
+    /// The second target is right, the first is second, the third is last.
+    const VALUES: [f32; 9] = [3.0, 2.0, 1.0, 0.0, 5.0, 0.0, 1.0, 2.0, 0.0];
+    const TARGETS: [u32; 3] = [1, 1, 2];
+
+    /// The lowest output of any target, with a sign, so that it is a maximum.
+    #[derive(Debug)]
+    struct Worst;
+
+    impl Metric for Worst {
+        fn name(&self) -> String {
+            "worst".to_owned()
+        }
+
+        fn figures(&self, _: usize) -> usize {
+            1
+        }
+
+        fn reduction(&self) -> Reduction {
+            Reduction::Max
+        }
+
+        fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
+            outputs.rows().for_each(|(row, target)| figures[0] = figures[0].max(-f64::from(row[target])));
+        }
+
+        fn value(&self, figures: &[f64]) -> f64 {
+            -figures[0]
+        }
+    }
+
+    fn metrics() -> Metrics {
+        vec![Arc::new(TopK(1)), Arc::new(TopK(2)), Arc::new(F1), Arc::new(Worst)]
+    }
+
+    /// The values, each target being a batch, on so many ranks.
+    fn values(ranks: usize) -> Measured {
+        let measured = unisono::threads(ranks, |mut comm| {
+            let metrics = metrics();
+            let mut measuring = Measuring::new(&metrics);
+            for batch in comm.own_part(3) {
+                let values = &VALUES[batch * CLASSES..][..CLASSES];
+                measuring.add(batch, &Outputs { values, classes: CLASSES, targets: &TARGETS[batch..=batch] });
+            }
+            measuring.values(&mut comm, 3).unwrap()
+        });
+        assert!(measured.iter().all(|own| *own == measured[0]));
+        measured[0].clone()
+    }
+
+    #[test]
+    fn values_are_right_and_the_same_on_any_number_of_ranks() {
+        let alone = values(1);
+        assert_eq!((alone["top-1"], alone["top-2"], alone["worst"]), (1.0 / 3.0, 2.0 / 3.0, 0.0));
+        // Class 0 is predicted once and never right; class 1 is right once, of two predictions and two targets.
+        assert!((alone["f1"] - (0.0 + 0.5 + 0.0) / 3.0).abs() < 1e-12, "{alone:?}");
+        for ranks in [2, 3, 5] {
+            assert_eq!(values(ranks), alone, "{ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn a_model_without_outputs_is_refused() {
+        let refused =
+            unisono::threads(2, |mut comm| Measuring::new(&metrics()).values(&mut comm, 3).unwrap_err());
+        assert!(refused.iter().all(|error| error.to_string().contains("cross_entropy")));
+    }
+
+    #[test]
+    fn metrics_have_names() {
+        for name in ["top-5", "f1"] {
+            assert_eq!(name.parse::<Named>().unwrap().0.name(), name);
+        }
+        for nonsense in ["", "top-", "top-0", "f2", "top5"] {
+            assert!(nonsense.parse::<Named>().unwrap_err().to_string().contains("top-5, or f1"));
+        }
+    }
+}
