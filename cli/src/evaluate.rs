@@ -1,12 +1,14 @@
 //! `unisono evaluate`: evaluates a saved model.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::Communicator;
 use unisono_data::Source;
-use unisono_train::{Part, Saved, TrainError};
+use unisono_train::metrics::{Measured, Named};
+use unisono_train::{Part, Saved, Test, TrainError};
 
 use super::world::World;
 use super::{Failure, Figures, train};
@@ -23,6 +25,9 @@ pub(super) struct Args {
     /// Samples to use: test (held out) or train
     #[arg(long, default_value = "test")]
     split: Part,
+    /// What else to measure, comma-separated: top-K, f1
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    metrics: Vec<Named>,
     /// Output format
     #[arg(long, default_value = "human")]
     format: Figures,
@@ -39,6 +44,8 @@ struct Line {
     /// Top-1 accuracy, 0 to 1.
     accuracy: f64,
     targets: u64,
+    #[serde(skip_serializing_if = "Measured::is_empty")]
+    metrics: Measured,
     step: u64,
     parameters_hash: String,
 }
@@ -52,7 +59,8 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
     if comm.rank() == 0 {
         warn(&saved, args.data.as_ref());
     }
-    let tally = saved.evaluate(comm, args.data.as_ref(), args.split)?;
+    let metrics: Vec<_> = args.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect();
+    let Test { tally, metrics } = saved.measure(comm, args.data.as_ref(), args.split, &metrics)?;
     if comm.rank() != 0 {
         return Ok(());
     }
@@ -61,13 +69,14 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
         loss: tally.mean_loss(),
         accuracy: tally.accuracy(),
         targets: tally.targets as u64,
+        metrics,
         step: saved.progress.step,
         parameters_hash: saved.parameters_hash()?,
     };
     match args.format {
         Figures::Json => println!("{}", serde_json::to_string(&line).expect("figures are plain")),
         Figures::Human => println!(
-            "{} after {} steps, {}, on {} ({}): loss {:.4}, accuracy {:.2} % of {} targets",
+            "{} after {} steps, {}, on {} ({}): loss {:.4}, accuracy {:.2} % of {} targets{}",
             saved.model,
             line.step,
             line.parameters_hash,
@@ -75,7 +84,8 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
             args.split,
             line.loss,
             100.0 * line.accuracy,
-            line.targets
+            line.targets,
+            train::measured(&line.metrics)
         ),
     }
     Ok(())

@@ -21,6 +21,7 @@ mod tensorflow;
 
 pub(super) use args::Args;
 use tell::Teller;
+pub(super) use tell::measured;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.settings();

@@ -18,8 +18,9 @@ use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Shares;
+use crate::metrics::Metric;
 use crate::sampled::Sampled;
-use crate::trainer::evaluate;
+use crate::trainer::{Test, measure};
 use unisono::Communicator;
 use unisono_data::{Batch, Dataset, Depth, Kind, Schema, Source, Split, Threads};
 
@@ -255,6 +256,20 @@ impl Saved {
         source: Option<&Source>,
         part: Part,
     ) -> Result<Tally, TrainError> {
+        self.measure(comm, source, part, &[]).map(|test| test.tally)
+    }
+
+    /// As [`evaluate`](Self::evaluate), with these metrics.
+    ///
+    /// # Errors
+    /// As [`evaluate`](Self::evaluate).
+    pub fn measure(
+        &self,
+        comm: &mut Communicator,
+        source: Option<&Source>,
+        part: Part,
+        metrics: &[Arc<dyn Metric>],
+    ) -> Result<Test, TrainError> {
         let dataset = self.dataset(source).and_then(|dataset| self.measurable(dataset, source, part));
         let prepared = dataset.and_then(|dataset| Ok((dataset, self.replica()?)));
         let (mut dataset, mut replica) = agree(comm, prepared)?;
@@ -266,6 +281,6 @@ impl Saved {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let shares = Shares { rank, ranks, global_batch: ranks, micro_batch: 1, fixed_passes: None };
         let mut feed = Sampled::new(Arc::new(dataset), self.seed, shares, Threads::Auto, Depth::Auto);
-        evaluate(comm, &mut replica, &mut feed)
+        measure(comm, &mut replica, &mut feed, metrics)
     }
 }

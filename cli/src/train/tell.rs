@@ -130,7 +130,8 @@ fn evaluation(report: &Evaluation) -> String {
     format!("step {step}  test {test_loss:.4}, {:.2} %{}", 100.0 * test_accuracy, measured(metrics))
 }
 
-fn measured(metrics: &Measured) -> String {
+/// The values of metrics, after others.
+pub(crate) fn measured(metrics: &Measured) -> String {
     metrics.iter().map(|(name, value)| format!(", {name} {value:.4}")).collect()
 }
 

@@ -85,6 +85,25 @@ fn refused(command: &str, checkpoint: &Path, arguments: &[&str], said: &[&str]) 
 }
 
 #[test]
+fn metrics_are_measured_on_any_number_of_ranks() {
+    let measured = |threads: &str| {
+        let arguments = ["--metrics", "top-1,top-3,f1", "--threads", threads];
+        objects("evaluate", DIGITS.directory.path(), &arguments).pop().unwrap()
+    };
+    let alone = measured("1");
+    assert_eq!(alone["metrics"]["top-1"], alone["accuracy"]);
+    assert!(alone["metrics"]["top-3"].as_f64() > alone["accuracy"].as_f64(), "{alone}");
+    assert!(alone["metrics"]["f1"].as_f64().is_some_and(|f1| (0.0..1.0).contains(&f1)), "{alone}");
+    assert_eq!(measured("3"), alone);
+    let refused = unisono("evaluate", DIGITS.directory.path(), &["--metrics", "recall"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(2) && said.contains("expected top-K, such as top-5, or f1"),
+        "{said}"
+    );
+}
+
+#[test]
 fn figures_are_those_of_the_run_at_any_number_of_ranks() {
     let Run { directory, summary } = &*DIGITS;
     let mut alone = None;
