@@ -28,6 +28,9 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("the same global batch gives the same losses", same_losses),
         trial("mpirun and threads give the same parameters", same_parameters),
+        trial("a parameter server gives the parameters of master-worker, over every launcher", served),
+        trial("a parameter server gives the same over two nodes", served_over_two_nodes)
+            .with_ignored_flag(!has_two_nodes()),
         trial("a world-invariant run gives the same parameters on 1, 2 and 4 ranks", world_invariant),
         trial("a run that is killed goes on bit for bit, on other ranks too", killed),
         trial("logs and traces are written", logs),
@@ -105,6 +108,42 @@ fn same_parameters() {
     let threads = threads(3, &arguments);
     assert_eq!(processes["parameters_hash"], threads["parameters_hash"]);
     assert_eq!(processes["ranks"], 3);
+}
+
+const SERVED: [&str; 4] = ["--epochs", "1", "--seed", "5"];
+const BY_A_SERVER: [&str; 2] = ["--strategy", "parameter-server"];
+
+/// The parameters of two ranks by `master-worker`.
+fn by_master_worker() -> serde_json::Value {
+    threads(2, &[&SERVED[..], &["--algorithm", "master-worker"]].concat())["parameters_hash"].clone()
+}
+
+fn served() {
+    let (expected, arguments) = (by_master_worker(), [&SERVED[..], &BY_A_SERVER].concat());
+    assert_eq!(threads(3, &arguments)["parameters_hash"], expected, "threads");
+    assert_eq!(last(&launched(3, &arguments))["parameters_hash"], expected, "MPI");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args(["launch", "-n", "4", "--", env!("CARGO_BIN_EXE_unisono"), "train", "--format", "json"]);
+    command.args(&arguments).args(["--servers", "2"]);
+    let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
+    assert_eq!(processes["parameters_hash"], expected, "processes, two of which serve");
+}
+
+const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/two-nodes");
+
+fn has_two_nodes() -> bool {
+    let checked = Command::new(TWO_NODES).arg("--check").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    checked.is_ok_and(|status| status.success())
+}
+
+fn served_over_two_nodes() {
+    let mut command = Command::new(TWO_NODES);
+    // Otherwise the links see that it is one machine, and share memory.
+    command.env("UNISONO_NETWORK", "tcp");
+    command.args(["--ranks", "2,1", "--", env!("CARGO_BIN_EXE_unisono"), "train", "--format", "json"]);
+    command.args([&SERVED[..], &BY_A_SERVER].concat());
+    let ended = last(&launch::run(command, Duration::from_secs(180)).expect_success());
+    assert_eq!(ended["parameters_hash"], by_master_worker());
 }
 
 /// A run in threads of one process; what it says last.
