@@ -6,14 +6,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use image::{DynamicImage, RgbImage};
-use xxhash_rust::xxh3::Xxh3;
-
 use crate::augment::Augmentation;
-use crate::batch::{Inputs, Pass, normalise};
+use crate::colour::ColourImages;
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
-use crate::random::{AUGMENT, rng_of};
 use crate::schema::Schema;
 use crate::source::Options;
 use crate::split::Split;
@@ -26,16 +22,6 @@ const CLASSES: u8 = 10;
 const TEST: &str = "test_batch.bin";
 /// One name of a class on each line.
 const NAMES: &str = "batches.meta.txt";
-
-/// Colour images of 32x32 pixels in memory.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ColourImages {
-    /// `samples x height x width x channels`.
-    pixels: Vec<u8>,
-    labels: Vec<u8>,
-    /// The augmentation in training.
-    augmentation: Option<Augmentation>,
-}
 
 /// Reads the data set in `directory`. Classes are named if there is a file with their names.
 ///
@@ -55,8 +41,8 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     if !directory.join(TEST).exists() {
         return Err(missing(TEST));
     }
-    let train = ColourImages::read(&parts, options.augmentation)?;
-    let test = ColourImages::read(&[directory.join(TEST)], None)?;
+    let train = images(&parts, options.augmentation)?;
+    let test = images(&[directory.join(TEST)], None)?;
     let names = fs::read_to_string(directory.join(NAMES)).unwrap_or_default();
     let names: Vec<_> =
         names.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
@@ -66,79 +52,40 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     Ok(Dataset { kind, train: Split::Colour(train), test: Split::Colour(test), schema })
 }
 
-impl ColourImages {
-    fn read(files: &[PathBuf], augmentation: Option<Augmentation>) -> Result<Self, DataError> {
-        let mut images = Self { pixels: Vec::new(), labels: Vec::new(), augmentation };
-        for path in files {
-            let bytes = fs::read(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
-            images.add(&bytes).map_err(|problem| DataError::Image { path: path.clone(), problem })?;
+/// The images of these files.
+fn images(files: &[PathBuf], augmentation: Option<Augmentation>) -> Result<ColourImages, DataError> {
+    let mut images = ColourImages::new([SIDE, SIDE], augmentation);
+    for path in files {
+        let bytes = fs::read(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
+        add(&mut images, &bytes).map_err(|problem| DataError::Image { path: path.clone(), problem })?;
+    }
+    Ok(images)
+}
+
+/// Adds the records of a file; the error describes the problem.
+fn add(images: &mut ColourImages, bytes: &[u8]) -> Result<(), String> {
+    let length = bytes.len();
+    if length == 0 || !length.is_multiple_of(RECORD) {
+        return Err(format!(
+            "has {length} bytes: expected a multiple of {RECORD}, a label and 32x32 pixels of red, green and blue; fetch it again"
+        ));
+    }
+    for (number, record) in bytes.chunks_exact(RECORD).enumerate() {
+        let (label, planes) = (record[0], &record[1..]);
+        if label >= CLASSES {
+            return Err(format!("has the label {label} in record {number}: expected one from 0 to 9"));
         }
-        Ok(images)
+        let level = |pixel: usize, channel: usize| planes[channel * SIDE * SIDE + pixel];
+        let of_pixel = |pixel: usize| (0..CHANNELS).map(move |channel| level(pixel, channel));
+        images.push(label, (0..SIDE * SIDE).flat_map(of_pixel));
     }
-
-    /// Adds the records of a file; the error describes the problem.
-    fn add(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let length = bytes.len();
-        if length == 0 || !length.is_multiple_of(RECORD) {
-            return Err(format!(
-                "has {length} bytes: expected a multiple of {RECORD}, a label and 32x32 pixels of red, green and blue; fetch it again"
-            ));
-        }
-        for (number, record) in bytes.chunks_exact(RECORD).enumerate() {
-            let (label, planes) = (record[0], &record[1..]);
-            if label >= CLASSES {
-                return Err(format!("has the label {label} in record {number}: expected one from 0 to 9"));
-            }
-            self.labels.push(label);
-            let level = |pixel: usize, channel: usize| planes[channel * SIDE * SIDE + pixel];
-            let pixels =
-                (0..SIDE * SIDE).flat_map(|pixel| (0..CHANNELS).map(move |channel| level(pixel, channel)));
-            self.pixels.extend(pixels);
-        }
-        Ok(())
-    }
-
-    /// Number of images.
-    pub fn len(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// Whether there are no images.
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
-    }
-
-    pub(super) fn hash(&self, hasher: &mut Xxh3) {
-        hasher.update(&self.pixels);
-        hasher.update(&self.labels);
-    }
-
-    /// Gathers and, for training, augments these images.
-    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> (Inputs, Vec<u32>) {
-        let mut pixels = Vec::with_capacity(samples.len() * IMAGE);
-        for &sample in samples {
-            let levels = &self.pixels[sample * IMAGE..][..IMAGE];
-            match (pass, self.augmentation) {
-                (Pass::Training { seed, epoch }, Some(augmentation)) => {
-                    let (side, levels) = (SIDE as u32, levels.to_vec());
-                    let image = RgbImage::from_raw(side, side, levels).expect("an image has so many levels");
-                    // Each sample has its own random stream, so the result does not depend on the batch or rank.
-                    let random = &mut rng_of([seed, AUGMENT, epoch, sample as u64]);
-                    let image = augmentation.apply(&DynamicImage::from(image), random);
-                    pixels.extend(image.as_bytes().iter().map(|&level| normalise(level)));
-                }
-                _ => pixels.extend(levels.iter().map(|&level| normalise(level))),
-            }
-        }
-        let targets = samples.iter().map(|&sample| u32::from(self.labels[sample])).collect();
-        (Inputs::Pixels(pixels), targets)
-    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::GREY;
+    use crate::batch::{GREY, Inputs, Pass};
 
     /// Writes records whose image is of one colour: the label ten times, for red, green and blue.
     fn write(file: &Path, labels: &[u8]) {

@@ -29,6 +29,7 @@
 mod augment;
 mod batch;
 mod cifar;
+mod colour;
 mod dataset;
 mod decoding;
 mod digits;
@@ -53,7 +54,7 @@ mod tfrecord;
 
 pub use augment::Augmentation;
 pub use batch::{Batch, Inputs, Pass};
-pub use cifar::ColourImages;
+pub use colour::ColourImages;
 pub use dataset::{Dataset, Kind};
 pub use encoded::EncodedImages;
 pub use error::DataError;

@@ -5,7 +5,7 @@ use rand::seq::SliceRandom;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::batch::{Batch, Inputs, Pass, normalise};
-use super::cifar::ColourImages;
+use super::colour::ColourImages;
 use super::encoded::EncodedImages;
 use crate::error::DataError;
 use crate::random::{ORDER, SHIFT, keyed_rng};

@@ -8,8 +8,7 @@ use std::fmt;
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
 
-use super::replica::{Gradients, Parameter, Replica, ReplicaError, Tally};
-use crate::metrics::Outputs;
+use super::replica::{Gradients, Outputs, Parameter, Replica, ReplicaError, Tally};
 use unisono::Communicator;
 
 mod dropout;

@@ -71,6 +71,21 @@ pub trait AnyShare: Feed {
         number: usize,
         of: usize,
     ) -> Result<Vec<Option<Self::Batch>>, DataError>;
+
+    /// The same shares one after the other, from this step on, if the feed can make them ahead; otherwise a worker asks for each.
+    ///
+    /// # Errors
+    /// An error of the data.
+    fn lane(
+        &mut self,
+        epoch: usize,
+        step: usize,
+        number: usize,
+        of: usize,
+    ) -> Result<Option<Steps<Self::Batch>>, DataError> {
+        let _ = (epoch, step, number, of);
+        Ok(None)
+    }
 }
 
 /// Evaluation batches.

@@ -40,24 +40,7 @@ use std::sync::Arc;
 use unisono::{Communicator, ReduceOp};
 
 use crate::error::TrainError;
-
-/// What a model says of some targets, and what they are.
-#[derive(Debug, Clone, Copy)]
-pub struct Outputs<'a> {
-    /// A figure for each class, the higher the likelier (logits): `targets x classes`.
-    pub values: &'a [f32],
-    /// The number of classes.
-    pub classes: usize,
-    /// The classes.
-    pub targets: &'a [u32],
-}
-
-impl<'a> Outputs<'a> {
-    /// The outputs for each target, and its class.
-    pub fn rows(&self) -> impl Iterator<Item = (&'a [f32], usize)> + use<'a> {
-        self.values.chunks_exact(self.classes).zip(self.targets).map(|(row, &target)| (row, target as usize))
-    }
-}
+pub use crate::replica::Outputs;
 
 /// How the figures of batches are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

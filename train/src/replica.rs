@@ -5,8 +5,6 @@ use std::ops::AddAssign;
 
 use unisono::Communicator;
 
-use crate::metrics::Outputs;
-
 /// An error of a framework.
 pub type ReplicaError = Box<dyn Error + Send + Sync>;
 
@@ -176,6 +174,24 @@ impl Fill {
                 target.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
             }
         }
+    }
+}
+
+/// What a model says of some targets, and what they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Outputs<'a> {
+    /// A figure for each class, the higher the likelier (logits): `targets x classes`.
+    pub values: &'a [f32],
+    /// The number of classes.
+    pub classes: usize,
+    /// The classes.
+    pub targets: &'a [u32],
+}
+
+impl<'a> Outputs<'a> {
+    /// The outputs for each target, and its class.
+    pub fn rows(&self) -> impl Iterator<Item = (&'a [f32], usize)> + use<'a> {
+        self.values.chunks_exact(self.classes).zip(self.targets).map(|(row, &target)| (row, target as usize))
     }
 }
 

@@ -105,6 +105,17 @@ impl AnyShare for Sampled {
         let shares = Shares { rank: number, ranks: of, ..self.shares };
         batches(&self.dataset, self.seed, epoch, shares.samples(&self.order.1, step))
     }
+
+    fn lane(
+        &mut self,
+        epoch: usize,
+        step: usize,
+        number: usize,
+        of: usize,
+    ) -> Result<Option<Steps<Batch>>, DataError> {
+        let shares = Shares { rank: number, ranks: of, ..self.shares };
+        Self { shares, ..self.clone() }.epoch(epoch, step).map(Some)
+    }
 }
 
 #[cfg(test)]
@@ -173,6 +184,8 @@ mod tests {
             for step in [4, 0] {
                 let share = any.share(epoch, step, number, 3).unwrap();
                 assert_eq!(format!("{share:?}"), format!("{:?}", steps[step]));
+                let mut lane = any.lane(epoch, step, number, 3).unwrap().expect("it is made ahead");
+                assert_eq!(format!("{share:?}"), format!("{:?}", lane.next().unwrap().unwrap()));
             }
         }
     }

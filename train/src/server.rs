@@ -1,6 +1,6 @@
 //! The parameter server: some ranks hold the parameters and the optimizer's state, the others compute gradients.
 //!
-//! A step has as many shares as there are workers at the start. A worker takes the next share, pulls the parameters in the order of its
+//! A step has as many shares as there are workers at the start. A worker takes one share after the other, pulls the parameters in the order of its
 //! forward pass, and pushes gradients as its backward pass makes them: so a slow worker takes fewer shares, and another takes that of a worker
 //! that is lost. Each bucket of parameters is on one server, which updates it with every gradient that arrives or, without
 //! [staleness](Staleness), with the mean of a step.
@@ -29,6 +29,7 @@ mod dispatcher;
 mod door;
 mod held;
 mod holdings;
+mod lane;
 mod layout;
 mod meeting;
 mod message;
@@ -39,6 +40,7 @@ mod settings;
 mod shard;
 mod worker;
 
+use lane::Lane;
 use layout::Layout;
 use message::Link;
 use pushing::Remote;
@@ -215,8 +217,8 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
         }
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers);
         let remote = Remote { links: door::join(folder, servers, rank)?, layout };
-        let stop = settings.stop.clone();
-        Worker { replica, feed, remote, shares: ranks - servers, stop }.run()
+        let (lane, stop) = (Lane::new(rank - servers, ranks - servers), settings.stop.clone());
+        Worker { replica, feed, lane, stop }.run(remote)
     }
 
     /// The number of parameters.
@@ -273,9 +275,9 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
     }
 
     fn work(self) -> Result<(), TrainError> {
-        let shares = self.workers();
+        let lane = Lane::new(self.rank - self.servers.servers, self.workers());
         let remote = Remote { links: self.links, layout: self.layout };
-        Worker { replica: self.replica, feed: self.feed, remote, shares, stop: self.settings.stop }.run()
+        Worker { replica: self.replica, feed: self.feed, lane, stop: self.settings.stop }.run(remote)
     }
 }
 

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use candle_core::{Result, Tensor, bail};
 
 use super::fused::{Function, apply};
-use crate::metrics::Outputs;
+use crate::replica::Outputs;
 
 /// The sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
 ///

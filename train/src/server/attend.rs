@@ -3,7 +3,7 @@
 use unisono::{Error, Rank};
 
 use super::dispatcher::Dispatcher;
-use super::message::{Kind, Link};
+use super::message::{Kind, Link, Message};
 use super::shard::Shard;
 
 /// Serves a client until it leaves. Only the coordinator has a dispatcher, which knows the client by its rank.
@@ -33,6 +33,7 @@ pub(super) fn attend(
                 let mut held = shard.read();
                 held.iter_mut().try_for_each(|held| held.receive(&mut link))?;
                 shard.restore(&held);
+                link.tell(Message::new(Kind::Done))?;
             }
             (Kind::Leave, _) => return Ok(()),
             (kind, _) => unreachable!("a client of this server sends no {kind:?}"),

@@ -1,6 +1,7 @@
 //! The dispatcher: what the coordinator and the threads of its links share. It tells each worker what to do next.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ pub(super) struct Dispatcher {
     /// Of a step.
     shares: usize,
     rate: Rate,
+    /// The rank of the first worker.
+    first: Rank,
 }
 
 #[derive(Debug)]
@@ -67,13 +70,9 @@ pub(super) struct Work {
 }
 
 impl Dispatcher {
-    /// For these workers, and steps of so many shares.
-    pub(super) fn new(
-        workers: impl Iterator<Item = Rank>,
-        shares: usize,
-        staleness: Staleness,
-        rate: Rate,
-    ) -> Self {
+    /// For workers on these ranks, of which each has a share of each step.
+    pub(super) fn new(workers: Range<Rank>, staleness: Staleness, rate: Rate) -> Self {
+        let (first, shares) = (workers.start, workers.len());
         let state = State {
             queue: Queue::new(shares, staleness),
             epoch: 0,
@@ -92,7 +91,7 @@ impl Dispatcher {
             asks_to_stop: false,
             is_over: false,
         };
-        Self { state: Mutex::new(state), changed: Condvar::new(), shares, rate }
+        Self { state: Mutex::new(state), changed: Condvar::new(), shares, rate, first }
     }
 
     /// The state, locked.
@@ -115,12 +114,13 @@ impl Dispatcher {
     pub(super) fn next(&self, worker: Rank, asks_to_stop: bool) -> Message {
         let mut state = self.state();
         state.asks_to_stop |= asks_to_stop;
-        let next = state.next(worker, &self.rate);
+        let lane = worker - self.first;
+        let next = state.next(worker, lane, &self.rate);
         if next.kind() != Kind::Wait {
             return next;
         }
         drop(self.wait(state, PATIENCE));
-        self.state().next(worker, &self.rate)
+        self.state().next(worker, lane, &self.rate)
     }
 
     /// Notes that a share is applied; its gradient missed so many updates.
@@ -192,7 +192,7 @@ impl Dispatcher {
 }
 
 impl State {
-    fn next(&mut self, worker: Rank, rate: &Rate) -> Message {
+    fn next(&mut self, worker: Rank, lane: usize, rate: &Rate) -> Message {
         if self.is_over {
             return Message::new(Kind::Done);
         }
@@ -201,13 +201,15 @@ impl State {
             let applied = self.applied;
             return Message { number: batch as u64, applied, ..Message::new(Kind::Evaluate) };
         }
-        match self.queue.take(worker) {
+        // Of the steps made, and not of the share's: a lane may be far ahead.
+        let step = self.before + self.queue.steps_made() as u64;
+        match self.queue.take(worker, lane) {
             None => Message::new(Kind::Wait),
             Some(share) => Message {
                 epoch: self.epoch as u64,
                 step: share.step as u64,
                 number: share.number as u64,
-                rate: rate.at(self.before + share.step as u64),
+                rate: rate.at(step),
                 ..Message::new(Kind::Train)
             },
         }

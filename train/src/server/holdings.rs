@@ -52,6 +52,8 @@ impl Holdings<'_> {
             link.tell(Message::new(Kind::Restore))?;
             of(server).iter().try_for_each(|held| held.send(link))?;
         }
+        // A worker may pull from them as soon as it has a share.
+        self.others.iter_mut().try_for_each(|link| link.hear().map(drop))?;
         Ok(())
     }
 

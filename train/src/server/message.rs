@@ -23,7 +23,7 @@ pub(super) enum Kind {
     Pull,
     /// Gives a server the gradients of its buckets, in the order of the backward pass. They follow, and the server answers.
     Push,
-    /// Sets what a server holds: the coordinator's.
+    /// Sets what a server holds: the coordinator's. It follows, and the server answers.
     Restore,
     /// Asks a server for all that it holds.
     Read,

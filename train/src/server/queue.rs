@@ -13,21 +13,20 @@ pub(super) struct ShareId {
     pub(super) number: usize,
 }
 
-/// The shares of an epoch, in the order of its steps. The workers are numbered, in any way.
+/// The shares of an epoch. Those with the same number are a *lane*, of which a worker takes one after the other, so that their data can be made ahead; when
+/// its own has none, it takes the next one of the lane that is furthest behind. Workers are numbered in any way.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// The number of shares in a step.
-    shares: usize,
     staleness: Staleness,
-    /// The first share that nobody was given.
-    next: ShareId,
+    /// The next step of each lane.
+    lanes: Vec<usize>,
     /// The first step that does not begin yet.
     until: usize,
     /// Shares of workers that were lost.
     returned: VecDeque<ShareId>,
     in_work: BTreeMap<usize, InWork>,
     /// How many shares of this epoch have updated the parameters, those of skipped steps included.
-    applied: u64,
+    applied: usize,
 }
 
 /// A share that a worker computes.
@@ -35,29 +34,21 @@ pub(super) struct Queue {
 struct InWork {
     share: ShareId,
     /// The shares applied when it began.
-    since: u64,
+    since: usize,
 }
 
 impl Queue {
     /// A queue of steps of so many shares, which has none yet.
     pub(super) fn new(shares: usize, staleness: Staleness) -> Self {
         let (returned, in_work) = (VecDeque::new(), BTreeMap::new());
-        Self {
-            shares,
-            staleness,
-            next: ShareId { step: 0, number: 0 },
-            until: 0,
-            returned,
-            in_work,
-            applied: 0,
-        }
+        Self { staleness, lanes: vec![0; shares], until: 0, returned, in_work, applied: 0 }
     }
 
     /// Begins an epoch whose first steps have been made.
     pub(super) fn begin(&mut self, skipped: usize) {
-        self.next = ShareId { step: skipped, number: 0 };
+        self.lanes.fill(skipped);
         self.until = skipped;
-        self.applied = (skipped * self.shares) as u64;
+        self.applied = skipped * self.lanes.len();
     }
 
     /// Lets the steps before this one begin.
@@ -65,48 +56,60 @@ impl Queue {
         self.until = step;
     }
 
-    /// Lets no further step begin; returns the first that does not.
+    /// Lets no further step begin than those of which a share has; returns the first that does not.
     pub(super) fn close(&mut self) -> usize {
-        self.until = self.until.min(self.next.step + usize::from(self.next.number > 0));
+        let furthest = self.lanes.iter().max().copied().unwrap_or(0);
+        self.until = self.until.min(furthest);
         self.until
     }
 
     /// Whether all shares of the steps that may begin are applied.
     pub(super) fn is_done(&self) -> bool {
-        self.applied == (self.until * self.shares) as u64
+        self.applied == self.until * self.lanes.len()
     }
 
-    /// The next share for this worker, which has none; `None` if it has to wait.
-    pub(super) fn take(&mut self, worker: usize) -> Option<ShareId> {
-        let share = self.returned.front().copied().or((self.next.step < self.until).then_some(self.next))?;
-        if !self.may_begin(share) {
+    /// How many steps of this epoch are made: all their shares, or as many others.
+    pub(super) fn steps_made(&self) -> usize {
+        self.applied / self.lanes.len()
+    }
+
+    /// The next share for this worker, which has none, and whose lane is this one; `None` if it has to wait.
+    pub(super) fn take(&mut self, worker: usize, lane: usize) -> Option<ShareId> {
+        let share = self.returned.front().copied().or_else(|| self.next(lane))?;
+        if !self.may_begin() {
             return None;
         }
         if self.returned.pop_front().is_none() {
-            self.next.number += 1;
-            if self.next.number == self.shares {
-                self.next = ShareId { step: share.step + 1, number: 0 };
-            }
+            self.lanes[share.number] += 1;
         }
         self.in_work.insert(worker, InWork { share, since: self.applied });
         Some(share)
     }
 
-    /// Whether no gradient can miss more updates than it may, if this share begins now: all others in work could be applied before it,
+    /// The next share of this lane, or of the one that is furthest behind, of those whose step may begin.
+    fn next(&self, lane: usize) -> Option<ShareId> {
+        // Without staleness a step begins when the one before is made.
+        let last = match self.staleness {
+            Staleness::Steps(0) => self.until.min(self.steps_made() + 1),
+            _ => self.until,
+        };
+        let may_begin = |&lane: &usize| self.lanes.get(lane).is_some_and(|&step| step < last);
+        let others = (0..self.lanes.len()).filter(may_begin).min_by_key(|&lane| self.lanes[lane]);
+        let number = Some(lane).filter(may_begin).or(others)?;
+        Some(ShareId { step: self.lanes[number], number })
+    }
+
+    /// Whether no gradient can miss more updates than it may, if another share begins now: all others in work could be applied before it,
     /// and it before each of them.
-    fn may_begin(&self, share: ShareId) -> bool {
-        let others = self.in_work.len() as u64;
+    fn may_begin(&self) -> bool {
+        let others = self.in_work.len();
         match self.staleness {
-            Staleness::Steps(0) => (share.step * self.shares) as u64 <= self.applied,
+            Staleness::Steps(0) | Staleness::Unbounded => true,
             Staleness::Steps(steps) => {
-                let most = steps.saturating_mul(self.shares as u64);
-                others <= most
-                    && self
-                        .in_work
-                        .values()
-                        .all(|work| self.applied + others <= work.since.saturating_add(most))
+                let most = usize::try_from(steps).unwrap_or(usize::MAX).saturating_mul(self.lanes.len());
+                let suits = |work: &InWork| self.applied + others <= work.since.saturating_add(most);
+                others <= most && self.in_work.values().all(suits)
             }
-            Staleness::Unbounded => true,
         }
     }
 
@@ -148,7 +151,7 @@ mod tests {
             let idle: Vec<_> = (0..workers).filter(|worker| !since.contains_key(worker)).collect();
             let mut began = false;
             for worker in idle {
-                if queue.take(worker).is_some() {
+                if queue.take(worker, worker).is_some() {
                     since.insert(worker, updates);
                     began = true;
                 }
@@ -192,30 +195,50 @@ mod tests {
         let mut queue = Queue::new(2, Staleness::Steps(0));
         queue.begin(0);
         queue.open_until(2);
-        let first = [queue.take(0), queue.take(1)].map(Option::unwrap);
+        let first = [queue.take(0, 0), queue.take(1, 1)].map(Option::unwrap);
         assert_eq!(first.map(|share| (share.step, share.number)), [(0, 0), (0, 1)]);
         queue.done(0);
-        assert_eq!(queue.take(0), None, "a share of the first step is not applied");
+        assert_eq!(queue.take(0, 0), None, "a share of the first step is not applied");
         queue.lost(1);
-        assert_eq!(queue.take(0), Some(first[1]));
+        assert_eq!(queue.take(0, 0), Some(first[1]));
         queue.done(0);
-        assert_eq!(queue.take(0).unwrap().step, 1);
+        assert_eq!(queue.take(0, 0).unwrap().step, 1);
     }
 
     #[test]
-    fn a_queue_that_closes_ends_the_step_that_has_begun() {
+    fn a_worker_stays_in_its_lane_and_then_helps_where_most_is_left() {
+        let mut queue = Queue::new(3, Staleness::Unbounded);
+        queue.begin(0);
+        queue.open_until(4);
+        let take = |queue: &mut Queue, worker: usize| {
+            let share = queue.take(worker, worker).unwrap();
+            queue.done(worker).unwrap();
+            (share.step, share.number)
+        };
+        assert_eq!((0..4).map(|_| take(&mut queue, 1)).collect::<Vec<_>>(), [(0, 1), (1, 1), (2, 1), (3, 1)]);
+        assert_eq!(take(&mut queue, 0), (0, 0));
+        assert_eq!([take(&mut queue, 1), take(&mut queue, 1)], [(0, 2), (1, 0)]);
+        // One that has joined with a number beyond.
+        assert_eq!(take(&mut queue, 7), (1, 2));
+        assert_eq!((queue.steps_made(), queue.is_done()), (2, false));
+    }
+
+    #[test]
+    fn a_queue_that_closes_ends_the_steps_that_have_begun() {
         let mut queue = Queue::new(2, Staleness::Unbounded);
         queue.begin(0);
         queue.open_until(9);
-        for _ in 0..3 {
-            queue.take(0).unwrap();
+        for _ in 0..2 {
+            queue.take(0, 0).unwrap();
             queue.done(0).unwrap();
         }
         assert_eq!(queue.close(), 2);
-        queue.take(0).unwrap();
-        assert_eq!(queue.take(1), None);
-        assert!(!queue.is_done());
+        let rest: Vec<_> = (0..2).map(|worker| queue.take(worker, worker).unwrap()).collect();
+        assert!(rest.iter().all(|share| share.number == 1), "{rest:?}");
+        assert_eq!(queue.take(2, 0), None);
         queue.done(0).unwrap();
+        assert!(!queue.is_done());
+        queue.done(1).unwrap();
         assert!(queue.is_done());
     }
 }

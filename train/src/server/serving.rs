@@ -61,7 +61,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
     pub(super) fn coordinate(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
         let (shard, door) = (&self.shard()?, self.door()?);
         let ServerSettings { servers: first, staleness, .. } = self.servers;
-        let dispatcher = &Dispatcher::new(first..self.ranks, self.workers(), staleness, self.settings.rate);
+        let dispatcher = &Dispatcher::new(first..self.ranks, staleness, self.settings.rate);
         let links = std::mem::take(&mut self.links);
         let coordinator = self.coordinator(shard, dispatcher, door.is_some(), tell)?;
         thread::scope(|scope| {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::lane::Lane;
 use super::message::{Kind, Message};
 use super::pushing::{Pushing, Remote};
 use crate::buckets::Pass;
@@ -11,12 +12,11 @@ use crate::replica::{Replica, Tally};
 use crate::stop::Stop;
 
 /// One worker of a run.
-pub(super) struct Worker<R, F> {
+pub(super) struct Worker<R: Replica, F> {
     pub(super) replica: R,
     pub(super) feed: F,
-    pub(super) remote: Remote,
-    /// The number of shares in a step.
-    pub(super) shares: usize,
+    /// The data of its own shares.
+    pub(super) lane: Lane<R::Batch>,
     pub(super) stop: Stop,
 }
 
@@ -25,8 +25,8 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
     ///
     /// # Errors
     /// [`TrainError`] of the data, the model, or a server that is lost.
-    pub(super) fn run(mut self) -> Result<(), TrainError> {
-        let mut pushing = Pushing::new(self.replica.parameters(), self.remote)?;
+    pub(super) fn run(mut self, remote: Remote) -> Result<(), TrainError> {
+        let mut pushing = Pushing::new(self.replica.parameters(), remote)?;
         // The shares that were applied when all parameters were pulled, if none was since.
         let mut holds = None;
         loop {
@@ -39,7 +39,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
                 Kind::Train => {
                     pushing.waited += waited;
                     holds = None;
-                    let report = train(&mut self.replica, &mut self.feed, self.shares, &mut pushing, &task)?;
+                    let report = self.train(&mut pushing, &task)?;
                     pushing.tell(report)?;
                 }
                 Kind::Evaluate => {
@@ -61,36 +61,32 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
             }
         }
     }
-}
 
-/// Computes a share, and pushes its gradient.
-fn train<R: Replica>(
-    replica: &mut R,
-    feed: &mut impl AnyShare<Batch = R::Batch>,
-    shares: usize,
-    pushing: &mut Pushing,
-    task: &Message,
-) -> Result<Message, TrainError> {
-    let began = Instant::now();
-    let passes = feed.share(task.epoch as usize, task.step as usize, task.number as usize, shares)?;
-    let input = began.elapsed();
-    pushing.pull()?;
-    if !replica.brings_values() {
-        pushing.set_values(replica)?;
-    }
-    let of = replica.begin_step(task.number << 32, passes.len())?.max(1);
-    for number in 0..of {
-        pushing.begin(task, Pass { number, of, ..Pass::ONLY });
-        if let Some(Some(batch)) = passes.get(number) {
-            let ran = replica.pass(batch, pushing);
-            pushing.failure()?;
-            ran?;
+    /// Computes a share, and pushes its gradient.
+    fn train(&mut self, pushing: &mut Pushing, task: &Message) -> Result<Message, TrainError> {
+        let Self { replica, feed, lane, .. } = self;
+        let began = Instant::now();
+        let share = (task.epoch as usize, task.step as usize, task.number as usize);
+        let passes = lane.share(feed, share)?;
+        let input = began.elapsed();
+        pushing.pull()?;
+        if !replica.brings_values() {
+            pushing.set_values(replica)?;
         }
-        pushing.end()?;
+        let of = replica.begin_step(task.number << 32, passes.len())?.max(1);
+        for number in 0..of {
+            pushing.begin(task, Pass { number, of, ..Pass::ONLY });
+            if let Some(Some(batch)) = passes.get(number) {
+                let ran = replica.pass(batch, pushing);
+                pushing.failure()?;
+                ran?;
+            }
+            pushing.end()?;
+        }
+        let tally = pushing.acknowledged()?;
+        let waited = std::mem::take(&mut pushing.waited);
+        let seconds = |time: Duration| time.as_secs_f64();
+        let report = Message::new(Kind::Trained).with(tally);
+        Ok(Message { waited: seconds(waited), input: seconds(input), ..report })
     }
-    let tally = pushing.acknowledged()?;
-    let waited = std::mem::take(&mut pushing.waited);
-    let seconds = |time: Duration| time.as_secs_f64();
-    let report = Message::new(Kind::Trained).with(tally);
-    Ok(Message { waited: seconds(waited), input: seconds(input), ..report })
 }
