@@ -75,7 +75,8 @@ fn without_staleness_the_bits_are_those_of_master_worker() {
 
 #[test]
 fn stale_gradients_train_and_none_misses_more_than_it_may() {
-    let two_epochs = Settings { epochs: 2, ..settings() };
+    // At half the usual rate, since momentum and delay together are unstable.
+    let two_epochs = Settings { epochs: 2, learning_rate: 0.05, ..settings() };
     let steps = SAMPLES.div_ceil(3 * two_epochs.batch_size) as u64;
     for (staleness, most) in
         [(Staleness::Steps(1), 3), (Staleness::Steps(8), 24), (Staleness::Unbounded, u64::MAX)]
@@ -294,23 +295,28 @@ fn numbers(
 /// One of four workers takes five times as long: alone they would make 3.2 times what a fast one does.
 #[test]
 fn nobody_waits_for_a_slow_worker() {
+    const STEPS: usize = 50;
     let takes = Duration::from_millis(10);
     let slow = |rank| Slow::new(takes * if rank == 4 { 5 } else { 1 });
-    let began = Instant::now();
-    let report = numbers(80, Staleness::Steps(8), slow).unwrap();
-    let took = began.elapsed();
-    let together = 320.0 / took.as_secs_f64();
+    let timed = |staleness| {
+        let began = Instant::now();
+        let report = numbers(STEPS, staleness, slow).unwrap();
+        (began.elapsed(), report)
+    };
+    let (asynchronous, report) = timed(Staleness::Steps(8));
+    let together = 4.0 * STEPS as f64 / asynchronous.as_secs_f64();
     let alone = 3.2 / takes.as_secs_f64();
     println!(
         "counted: server: {:.0} % of what the workers make alone; {:?}",
         100.0 * together / alone,
         report.staleness
     );
-    // A loaded machine makes all of them slow; with the slow one waited for it would be 25 %.
-    assert!(together > 0.4 * alone, "{together:.0} shares a second, of {alone:.0}");
     assert!(*report.staleness.keys().max().unwrap() <= 32, "{:?}", report.staleness);
     let shares: Vec<u64> = report.workers.iter().map(|worker| worker.shares).collect();
     assert!(shares[3] * 2 < shares[0], "{shares:?}");
+    // In the same time, or nearly: a loaded machine makes both slow.
+    let (synchronous, _) = timed(Staleness::Steps(0));
+    assert!(asynchronous * 5 < synchronous * 4, "{asynchronous:?}, and {synchronous:?} where all wait");
 }
 
 #[test]
