@@ -4,6 +4,7 @@
 //! layers of features from tiny images", 2009.)
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::augment::Augmentation;
@@ -32,24 +33,42 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     if !directory.is_dir() {
         return Err(DataError::NoDirectory { path: directory.into() });
     }
-    let parts = (1..=5).map(|part| directory.join(format!("data_batch_{part}.bin")));
+    let parts = (1..=5).map(|part| directory.join(part_name(part)));
     let parts: Vec<PathBuf> = parts.filter(|file| file.exists()).collect();
     let missing = |names: &str| DataError::NoFile { path: directory.into(), names: names.to_owned() };
-    if parts.is_empty() {
-        return Err(missing("data_batch_1.bin"));
+    // Those that there are, without a gap.
+    if let Some(gap) = (1..=parts.len().max(1)).find(|part| !directory.join(part_name(*part)).exists()) {
+        return Err(missing(&part_name(gap)));
     }
     if !directory.join(TEST).exists() {
         return Err(missing(TEST));
     }
     let train = images(&parts, options.augmentation)?;
     let test = images(&[directory.join(TEST)], None)?;
-    let names = fs::read_to_string(directory.join(NAMES)).unwrap_or_default();
-    let names: Vec<_> =
-        names.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-    let classes = if names.len() == usize::from(CLASSES) { names } else { Vec::new() };
+    let classes = names(&directory.join(NAMES))?;
     let kind = Kind::Images { height: SIDE, width: SIDE, channels: CHANNELS, classes: CLASSES.into() };
     let schema = Schema { classes, ..Schema::default() };
     Ok(Dataset { kind, train: Split::Colour(train), test: Split::Colour(test), schema })
+}
+
+fn part_name(part: usize) -> String {
+    format!("data_batch_{part}.bin")
+}
+
+/// The names of the classes, if there is a file with them.
+fn names(path: &Path) -> Result<Vec<String>, DataError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(DataError::Read { path: path.into(), error }),
+    };
+    let names: Vec<_> =
+        text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    if names.len() == usize::from(CLASSES) {
+        return Ok(names);
+    }
+    let problem = format!("has {} names of classes: expected {CLASSES}, one on each line", names.len());
+    Err(DataError::Image { path: path.into(), problem })
 }
 
 /// The images of these files.
@@ -151,15 +170,21 @@ mod tests {
             prepare(folder.path());
             read(folder.path(), &Options::default()).unwrap_err().to_string()
         };
-        let cut = refused(&|folder| fs::write(folder.join("data_batch_3.bin"), [0; 100]).unwrap());
+        let cut = refused(&|folder| fs::write(folder.join("data_batch_2.bin"), [0; 100]).unwrap());
         assert!(
-            cut.contains("data_batch_3.bin") && cut.contains("100 bytes: expected a multiple of 3073"),
+            cut.contains("data_batch_2.bin") && cut.contains("100 bytes: expected a multiple of 3073"),
             "{cut}"
         );
         let label = refused(&|folder| write(&folder.join(TEST), &[1, 10]));
         assert!(label.contains("the label 10 in record 1"), "{label}");
         let missing = refused(&|folder| fs::remove_file(folder.join(TEST)).unwrap());
         assert!(missing.contains("test_batch.bin"), "{missing}");
+        let gap = refused(&|folder| write(&folder.join("data_batch_3.bin"), &[1]));
+        assert!(gap.contains("data_batch_2.bin"), "{gap}");
+        let names = refused(&|folder| fs::write(folder.join(NAMES), "cat\ndog\n").unwrap());
+        assert!(names.contains("has 2 names of classes: expected 10"), "{names}");
+        let binary = refused(&|folder| fs::write(folder.join(NAMES), [0xff, 0xfe]).unwrap());
+        assert!(binary.contains("batches.meta.txt"), "{binary}");
         let nothing = refused(&|folder| fs::remove_file(folder.join("data_batch_1.bin")).unwrap());
         assert!(nothing.contains("data_batch_1.bin"), "{nothing}");
     }

@@ -58,6 +58,11 @@ pub trait Metric: fmt::Debug + Send + Sync {
     /// The name in tables; unique in a run.
     fn name(&self) -> String;
 
+    /// Why it makes no sense for so many classes, if it makes none.
+    fn refuses(&self, _classes: usize) -> Option<String> {
+        None
+    }
+
     /// How many figures it has, for so many classes.
     fn figures(&self, classes: usize) -> usize;
 
@@ -73,18 +78,23 @@ pub trait Metric: fmt::Debug + Send + Sync {
     fn value(&self, figures: &[f64]) -> f64;
 }
 
-/// The metrics of a run, in the order in which they are printed.
+/// The metrics of a run; their names differ.
 pub type Metrics = Vec<Arc<dyn Metric>>;
 /// Their values, by name.
 pub type Measured = BTreeMap<String, f64>;
 
-/// The fraction of targets that are among the K classes with the highest outputs.
+/// The fraction of targets that are among the K classes with the highest outputs; K is less than the number of classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopK(pub usize);
 
 impl Metric for TopK {
     fn name(&self) -> String {
         format!("top-{}", self.0)
+    }
+
+    fn refuses(&self, classes: usize) -> Option<String> {
+        (self.0 >= classes)
+            .then(|| format!("one of {} guesses is always right among {classes} classes", self.0))
     }
 
     fn figures(&self, _: usize) -> usize {
@@ -98,7 +108,9 @@ impl Metric for TopK {
                 *output > row[target] || (*output == row[target] && class < target)
             };
             let before = row.iter().enumerate().filter(|&output| comes_first(output)).count();
-            figures[0] += f64::from(u8::from(before < self.0));
+            // No output comes before one that is no number.
+            let is_right = before < self.0 && !row[target].is_nan();
+            figures[0] += f64::from(u8::from(is_right));
             figures[1] += 1.0;
         }
     }
@@ -109,7 +121,7 @@ impl Metric for TopK {
 }
 
 /// The macro F1 score: the mean over classes of the harmonic mean of precision and recall. A class that neither occurs nor is predicted
-/// does not count.
+/// does not count, and outputs that are no numbers predict nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct F1;
 
@@ -125,11 +137,14 @@ impl Metric for F1 {
 
     fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
         for (row, target) in outputs.rows() {
+            figures[3 * target + 2] += 1.0;
+            if row.iter().any(|output| output.is_nan()) {
+                continue;
+            }
             let highest = |best: usize, class: usize| if row[class] > row[best] { class } else { best };
             let predicted = (0..row.len()).fold(0, highest);
             figures[3 * target] += f64::from(u8::from(predicted == target));
             figures[3 * predicted + 1] += 1.0;
-            figures[3 * target + 2] += 1.0;
         }
     }
 
@@ -163,6 +178,23 @@ impl FromStr for Named {
             _ => Err(UnknownMetric(name.to_owned())),
         }
     }
+}
+
+/// Refuses metrics with the same name, and those that make no sense for so many classes, if that is known.
+///
+/// # Errors
+/// [`TrainError::Setting`].
+pub(super) fn check(metrics: &[Arc<dyn Metric>], classes: Option<usize>) -> Result<(), TrainError> {
+    for (number, metric) in metrics.iter().enumerate() {
+        let name = metric.name();
+        if metrics[..number].iter().any(|other| other.name() == name) {
+            return Err(TrainError::Setting(format!("the metric {name} is asked for twice: remove one")));
+        }
+        if let Some(why) = classes.and_then(|classes| metric.refuses(classes)) {
+            return Err(TrainError::Setting(format!("the metric {name} says nothing: {why}")));
+        }
+    }
+    Ok(())
 }
 
 /// The figures of an evaluation, while it goes on.
@@ -203,10 +235,11 @@ impl<'a> Measuring<'a> {
         comm.all_reduce(&mut classes, ReduceOp::Max)?;
         let classes = classes[0] as usize;
         if classes == 0 {
-            let why =
-                "metrics are measured on what cross_entropy is given, and this model's loss is another one";
+            let why = "the model shows no outputs to measure metrics on: a candle model shows what cross_entropy is given, another \
+                       model what its Replica::evaluate_outputs says";
             return Err(TrainError::Setting(why.to_owned()));
         }
+        check(self.metrics, Some(classes))?;
         let mut values = Measured::new();
         for (number, metric) in self.metrics.iter().enumerate() {
             let none = beginning(&**metric, classes);
@@ -308,7 +341,28 @@ mod tests {
     fn a_model_without_outputs_is_refused() {
         let refused =
             unisono::threads(2, |mut comm| Measuring::new(&metrics()).values(&mut comm, 3).unwrap_err());
-        assert!(refused.iter().all(|error| error.to_string().contains("cross_entropy")));
+        assert!(refused.iter().all(|error| error.to_string().contains("shows no outputs")));
+    }
+
+    #[test]
+    fn outputs_that_are_no_numbers_are_wrong() {
+        let values = [f32::NAN, 0.0, f32::NAN, f32::NAN];
+        let outputs = Outputs { values: &values, classes: 2, targets: &[0, 1] };
+        let mut figures = [0.0; 2];
+        TopK(1).measure(&outputs, &mut figures);
+        assert_eq!(figures, [0.0, 2.0]);
+        let mut figures = [0.0; 6];
+        F1.measure(&outputs, &mut figures);
+        assert_eq!(F1.value(&figures), 0.0);
+    }
+
+    #[test]
+    fn metrics_that_say_nothing_are_refused() {
+        let refused = |metrics: Metrics, classes| check(&metrics, classes).unwrap_err().to_string();
+        let twice: Metrics = vec![Arc::new(F1), Arc::new(TopK(2)), Arc::new(F1)];
+        assert!(refused(twice, None).contains("f1 is asked for twice"));
+        assert!(refused(vec![Arc::new(TopK(3))], Some(3)).contains("top-3 says nothing: one of 3 guesses"));
+        assert!(check(&metrics()[..3], Some(3)).is_ok());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::share::{Share, StepReport, Times};
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::log::Log;
+use crate::metrics;
 use crate::places::Places;
 use crate::rate::Rate;
 use crate::step::Mirror;
@@ -70,6 +71,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             trace: settings.trace.as_deref(),
         };
         places.check(comm)?;
+        agree(comm, metrics::check(&settings.metrics, None))?;
         if settings.early_stopping.is_some() && feed.held_out() == 0 {
             return Err(TrainError::Setting(
                 "early stopping needs held-out samples, and there are none".to_owned(),

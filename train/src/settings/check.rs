@@ -7,10 +7,11 @@ use candle_core::Device;
 use super::{Falling, Settings};
 use crate::buckets::{self, BucketBytes, Wire};
 use crate::error::TrainError;
+use crate::metrics;
 use crate::model::ModelKind;
 use crate::optimizer::OptimizerKind;
 use unisono::{Choice, Vendor};
-use unisono_data::Dataset;
+use unisono_data::{Dataset, Kind};
 
 impl Settings {
     /// Refuses settings that are invalid for any data, or would have no effect.
@@ -141,13 +142,18 @@ impl Settings {
         }
     }
 
-    /// Refuses a global batch larger than the data set.
+    /// Refuses a global batch larger than the data set, and metrics that say nothing of it.
     pub(super) fn check_data(
         &self,
         dataset: Dataset,
         global_batch: usize,
         ranks: usize,
     ) -> Result<Dataset, TrainError> {
+        let classes = match &dataset.kind {
+            Kind::Images { classes, .. } | Kind::Table { classes, .. } => *classes,
+            Kind::Text { vocabulary, .. } => vocabulary.len(),
+        };
+        metrics::check(&self.metrics, Some(classes))?;
         let samples = dataset.train.len();
         if global_batch > samples {
             return refuse(format!(

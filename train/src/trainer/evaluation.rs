@@ -6,7 +6,7 @@ use super::Trainer;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Feed;
-use crate::metrics::{Measured, Measuring, Metric};
+use crate::metrics::{self, Measured, Measuring, Metric};
 use crate::replica::{Replica, Tally};
 use crate::report::{EndedEarly, Evaluation, Event};
 use unisono::{Communicator, ReduceOp};
@@ -90,6 +90,7 @@ pub fn measure<R: Replica>(
     feed: &mut impl Feed<Batch = R::Batch>,
     metrics: &[Arc<dyn Metric>],
 ) -> Result<Test, TrainError> {
+    agree(comm, metrics::check(metrics, None))?;
     let batches = feed.held_out();
     let own = comm.own_part(batches);
     // One rank evaluates each batch; the others add zero.
