@@ -26,12 +26,14 @@ use std::fmt;
 
 use crate::world::Rank;
 
+mod balance;
 mod defect;
 mod draw;
 mod passes;
 mod timeline;
 mod verify;
 
+pub use balance::balance;
 pub use defect::PipelineDefect;
 pub use timeline::{PassCosts, Span, Timeline};
 
@@ -48,8 +50,8 @@ pub enum PipelineSchedule {
     /// Source: Narayanan et al., "PipeDream: generalized pipeline parallelism for DNN training", SOSP 2019; with a flush, as here,
     /// "Memory-efficient pipeline-parallel DNN training", ICML 2021.
     OneForwardOneBackward,
-    /// The same with several stages on each rank: a bubble as many times smaller, and as many times more messages. The micro-batches
-    /// must be a multiple of the ranks.
+    /// The same with several stages on each rank: a bubble as many times smaller, and as many times more messages. It suits
+    /// a multiple of the ranks as micro-batches; others leave gaps.
     ///
     /// Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021.
     Interleaved {
@@ -110,17 +112,6 @@ pub enum NoPlan {
         /// The micro-batches asked for.
         micro_batches: usize,
     },
-    /// Stages are interleaved in rounds of as many micro-batches as there are ranks.
-    #[error(
-        "{micro_batches} micro-batches over {ranks} ranks: interleaved stages need a multiple of {ranks}, such as {}",
-        micro_batches.next_multiple_of(*ranks)
-    )]
-    NotRound {
-        /// The ranks asked for.
-        ranks: usize,
-        /// The micro-batches asked for.
-        micro_batches: usize,
-    },
 }
 
 impl PipelineSchedule {
@@ -139,9 +130,6 @@ impl PipelineSchedule {
     pub fn plan(self, ranks: usize, micro_batches: usize) -> Result<PipelinePlan, NoPlan> {
         if ranks * micro_batches * self.stages_per_rank() == 0 {
             return Err(NoPlan::Empty { ranks, micro_batches });
-        }
-        if self.stages_per_rank() > 1 && !micro_batches.is_multiple_of(ranks) {
-            return Err(NoPlan::NotRound { ranks, micro_batches });
         }
         let mut plan = PipelinePlan { schedule: self, micro_batches, ranks: Vec::new() };
         let stages = ranks * self.stages_per_rank();

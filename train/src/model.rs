@@ -1,6 +1,7 @@
 //! The built-in models, and how to build one for a data set.
 
 mod cnn;
+mod layers;
 mod mlp;
 mod patches;
 mod resnet;
@@ -15,7 +16,10 @@ use super::candle::{Loss, Network, Parameters, cross_entropy};
 use super::replica::{Replica, Tally};
 use unisono_data::{Batch, Inputs, Kind};
 
+pub use layers::Layer;
 pub use size::Size;
+
+use layers::Sequence;
 
 /// A network that turns a batch into logits.
 pub trait Model: Send {
@@ -93,6 +97,9 @@ pub enum ModelError {
         /// Columns of pixels.
         width: usize,
     },
+    /// A residual network has a block at least.
+    #[error("the resnet needs the width of at least one block")]
+    NoBlock,
     /// A tensor could not be created.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
@@ -117,50 +124,44 @@ pub fn build(
     device: &Device,
 ) -> Result<(Box<dyn Model>, Parameters), ModelError> {
     let parameters = Parameters::on(device, seed)?;
-    Ok((with_parameters(kind, hidden, dropout, data, &parameters)?, parameters))
+    let layers = layers(kind, hidden, dropout, data)?;
+    Ok((Box::new(Sequence::new(&layers, &parameters)?), parameters))
 }
 
-fn with_parameters(
+/// The layers of a model for `data`, as for [`build`], in order.
+///
+/// # Errors
+///
+/// If the model is for another kind of data.
+pub fn layers(
     kind: ModelKind,
     hidden: Option<&[usize]>,
     dropout: f64,
     data: &Kind,
-    root: &Parameters,
-) -> Result<Box<dyn Model>, ModelError> {
-    let model: Box<dyn Model> = match (kind, data) {
+) -> Result<Vec<Layer>, ModelError> {
+    let other = |data, instead| Err(ModelError::WrongData { model: kind, data, instead });
+    match (kind, data) {
         (ModelKind::Mlp, &Kind::Images { height, width, channels, classes }) => {
             let levels = height * width * channels;
-            Box::new(mlp::Mlp::new(root, levels, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout)?)
+            Ok(mlp::layers(levels, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout))
         }
         (ModelKind::Mlp, &Kind::Table { features, classes }) => {
-            Box::new(mlp::Mlp::new(root, features, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout)?)
+            Ok(mlp::layers(features, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout))
         }
         (ModelKind::Cnn, &Kind::Images { height, width, channels, classes }) => {
-            let cnn = cnn::Cnn::new(root, [height, width, channels], classes)?;
-            Box::new(cnn.ok_or(ModelError::TooSmall { height, width })?)
+            cnn::layers([height, width, channels], classes).ok_or(ModelError::TooSmall { height, width })
         }
         (ModelKind::ResNet, &Kind::Images { height, width, channels, classes }) => {
-            let image = [height, width, channels];
-            Box::new(resnet::ResNet::new(root, image, hidden.unwrap_or(&resnet::HIDDEN), classes)?)
+            let widths = hidden.unwrap_or(&resnet::HIDDEN);
+            resnet::layers([height, width, channels], widths, classes).ok_or(ModelError::NoBlock)
         }
         (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
-            Box::new(transformer::Transformer::new(root, *context, vocabulary.len(), dropout)?)
+            Ok(transformer::layers(*context, vocabulary.len(), dropout))
         }
-        (model, Kind::Images { .. }) => {
-            return Err(ModelError::WrongData {
-                model,
-                data: "images",
-                instead: "the mlp, the cnn or the resnet",
-            });
-        }
-        (model, Kind::Table { .. }) => {
-            return Err(ModelError::WrongData { model, data: "tables", instead: "the mlp" });
-        }
-        (model, Kind::Text { .. }) => {
-            return Err(ModelError::WrongData { model, data: "text", instead: "the transformer" });
-        }
-    };
-    Ok(model)
+        (_, Kind::Images { .. }) => other("images", "the mlp, the cnn or the resnet"),
+        (_, Kind::Table { .. }) => other("tables", "the mlp"),
+        (_, Kind::Text { .. }) => other("text", "the transformer"),
+    }
 }
 
 /// Builds a model for `data` as a replica for the trainer, which classifies each target of a batch.
@@ -179,18 +180,22 @@ pub fn classifier(
     let (model, parameters) = build(kind, hidden, dropout, data, seed, device)?;
     let device = device.clone();
     Ok(Network::new(&parameters, move |batch: &Batch| {
-        let logits = model.forward(&inputs(batch)?.to_device(&device)?)?;
-        let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
-        let sum = cross_entropy(&logits, &targets)?;
-        let targets = targets.to_device(&device)?;
-        let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
-        let tally = Tally {
-            targets: batch.targets.len() as f64,
-            loss: f64::from(sum.to_scalar::<f32>()?),
-            correct: f64::from(right.sum_all()?.to_scalar::<f32>()?),
-        };
-        Ok(Loss { sum, tally })
+        loss(&model.forward(&inputs(batch)?.to_device(&device)?)?, batch)
     }))
+}
+
+/// The loss of a batch, one row of logits per target.
+fn loss(logits: &Tensor, batch: &Batch) -> candle_core::Result<Loss> {
+    let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
+    let sum = cross_entropy(logits, &targets)?;
+    let targets = targets.to_device(logits.device())?;
+    let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
+    let tally = Tally {
+        targets: batch.targets.len() as f64,
+        loss: f64::from(sum.to_scalar::<f32>()?),
+        correct: f64::from(right.sum_all()?.to_scalar::<f32>()?),
+    };
+    Ok(Loss { sum, tally })
 }
 
 /// The input tensor of a batch, on the CPU.

@@ -10,6 +10,8 @@ pub(super) fn of(
     micro_batches: usize,
 ) -> Vec<Pass> {
     let own_stages = schedule.stages_per_rank();
+    let exists = |pass: &Pass| pass.micro_batch < micro_batches;
+    let micro_batches = rounds(schedule, ranks, micro_batches);
     let all = micro_batches * own_stages;
     // Stages take turns, each with as many micro-batches as there are ranks; backward from the last stage.
     let pass = |is_backward: bool, number: usize| {
@@ -19,15 +21,24 @@ pub(super) fn of(
         Pass { is_backward, stage: own * ranks + rank, micro_batch: round * ranks + within % ranks }
     };
     let ahead = ahead(schedule, (rank, ranks), micro_batches);
+    let pass = |is_backward, number| Some(pass(is_backward, number)).filter(exists);
     let mut passes = Vec::with_capacity(2 * all);
-    passes.extend((0..ahead).map(|number| pass(false, number)));
+    passes.extend((0..ahead).filter_map(|number| pass(false, number)));
     for number in 0..all {
         if ahead + number < all {
-            passes.push(pass(false, ahead + number));
+            passes.extend(pass(false, ahead + number));
         }
-        passes.push(pass(true, number));
+        passes.extend(pass(true, number));
     }
     passes
+}
+
+/// The micro-batches of whole rounds, in which interleaved stages take turns; those beyond the last are left out.
+fn rounds(schedule: PipelineSchedule, ranks: usize, micro_batches: usize) -> usize {
+    match schedule {
+        PipelineSchedule::GPipe | PipelineSchedule::OneForwardOneBackward => micro_batches,
+        PipelineSchedule::Interleaved { .. } => micro_batches.next_multiple_of(ranks),
+    }
 }
 
 /// How many forward passes a rank makes before the first that a backward pass follows.

@@ -16,6 +16,11 @@ fn plans(most_ranks: usize, most_micro_batches: usize) -> impl Iterator<Item = P
     })
 }
 
+/// Whether every round of interleaved stages has all its micro-batches.
+fn is_round(plan: &PipelinePlan) -> bool {
+    plan.schedule.stages_per_rank() == 1 || plan.micro_batches.is_multiple_of(plan.ranks.len())
+}
+
 #[test]
 fn plans_have_no_defects() {
     let mut count = 0;
@@ -23,7 +28,7 @@ fn plans_have_no_defects() {
         assert_eq!(plan.verify(), [], "{} over {} ranks", plan.schedule, plan.ranks.len());
         count += 1;
     }
-    assert!(count > 180, "{count}");
+    assert_eq!(count, 6 * 12 * SCHEDULES.len());
 }
 
 #[test]
@@ -38,7 +43,8 @@ fn ranks_keep_as_much_as_is_said() {
                 }
             }
             let said = plan.schedule.most_kept(rank, plan.ranks.len(), plan.micro_batches);
-            assert_eq!((kept, most), (0, said), "{} rank {rank}", plan.schedule);
+            assert!(kept == 0 && most <= said, "{} rank {rank}: {most} of {said}", plan.schedule);
+            assert!(most == said || !is_round(&plan), "{} rank {rank}: {most} of {said}", plan.schedule);
         }
     }
 }
@@ -46,7 +52,7 @@ fn ranks_keep_as_much_as_is_said() {
 #[test]
 fn bubbles_are_those_of_the_papers() {
     let costs = PassCosts { forward: 1.0, backward: 2.0, message: 0.0 };
-    for plan in plans(6, 12).filter(|plan| plan.micro_batches >= plan.ranks.len()) {
+    for plan in plans(6, 12).filter(|plan| plan.micro_batches >= plan.ranks.len() && is_round(plan)) {
         let behind = (plan.ranks.len() - 1) as f64;
         let passes = (plan.micro_batches * plan.schedule.stages_per_rank()) as f64;
         let (found, expected) = (plan.timeline(&costs).bubble(), behind / (passes + behind));
@@ -133,9 +139,6 @@ fn passes_in_another_order_keep_too_much_or_wait_for_ever() {
 
 #[test]
 fn what_cannot_be_planned_is_said() {
-    let interleaved = PipelineSchedule::Interleaved { stages: 2 };
-    let said = interleaved.plan(4, 6).unwrap_err().to_string();
-    assert!(said.contains("6 micro-batches over 4 ranks") && said.contains("such as 8"), "{said}");
     assert!(PipelineSchedule::GPipe.plan(0, 6).unwrap_err().to_string().contains("at least one"));
     for name in ["gpipe", "1f1b", "interleaved:3"] {
         assert_eq!(name.parse::<PipelineSchedule>().unwrap().to_string(), name);

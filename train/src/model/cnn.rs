@@ -2,8 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
+use super::Size;
+use super::layers::Layer;
 use super::patches::{MaxPool, Patches};
-use super::{Model, Size};
 use crate::candle::{Linear, Parameters, apply};
 
 /// The side of a convolution's kernel, in pixels.
@@ -36,50 +37,36 @@ pub(super) fn size([height, width, channels]: [usize; 3], classes: usize) -> Opt
     Some(size)
 }
 
-pub(super) struct Cnn {
-    /// Height, width and channels of an image.
-    image: [usize; 3],
-    convolutions: [Convolution; 2],
-    hidden: Linear,
-    output: Linear,
-}
-
-impl Cnn {
-    /// Adds the network's parameters; `None` if the images are too small.
-    pub(super) fn new(parameters: &Parameters, image: [usize; 3], classes: usize) -> Result<Option<Self>> {
-        let [height, width, channels] = image;
-        let left = |side| convolved(convolved(side)?).filter(|&side| side > 0);
-        let (Some(rows), Some(columns)) = (left(height), left(width)) else {
-            return Ok(None);
-        };
-        let [first, second] = CHANNELS;
-        let square = KERNEL * KERNEL;
-        Ok(Some(Self {
-            image,
-            convolutions: [
-                Convolution::new(parameters, "convolution1", square * channels, first)?,
-                Convolution::new(parameters, "convolution2", square * first, second)?,
-            ],
-            hidden: Linear::new(parameters, "hidden", rows * columns * second, HIDDEN, 2.0)?.with_relu(),
-            output: Linear::new(parameters, "output", HIDDEN, classes, 0.1)?,
-        }))
-    }
+/// The layers; `None` if the images, of this height, width and number of channels, are too small.
+pub(super) fn layers(image: [usize; 3], classes: usize) -> Option<Vec<Layer>> {
+    let [height, width, channels] = image;
+    let left = |side| convolved(convolved(side)?).filter(|&side| side > 0);
+    let (rows, columns) = (left(height)?, left(width)?);
+    let [first, second] = CHANNELS;
+    let square = KERNEL * KERNEL;
+    Some(vec![
+        Layer::new("convolution1", move |parameters| {
+            let convolution = Convolution::new(parameters, "convolution1", square * channels, first)?;
+            Ok(move |x: &Tensor, _| convolution.forward(&x.reshape(((), height, width, channels))?))
+        }),
+        Layer::new("convolution2", move |parameters| {
+            let convolution = Convolution::new(parameters, "convolution2", square * first, second)?;
+            Ok(move |x: &Tensor, _| convolution.forward(x))
+        }),
+        Layer::new("hidden", move |parameters| {
+            let linear = Linear::new(parameters, "hidden", rows * columns * second, HIDDEN, 2.0)?.with_relu();
+            Ok(move |x: &Tensor, _| linear.forward(&x.flatten_from(1)?))
+        }),
+        Layer::new("output", move |parameters| {
+            let linear = Linear::new(parameters, "output", HIDDEN, classes, 0.1)?;
+            Ok(move |x: &Tensor, _| linear.forward(x))
+        }),
+    ])
 }
 
 /// The side of an image after a convolution and its pooling.
 fn convolved(side: usize) -> Option<usize> {
     Some((side + 1).checked_sub(KERNEL)? / POOL)
-}
-
-impl Model for Cnn {
-    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
-        let [height, width, channels] = self.image;
-        let mut x = inputs.reshape(((), height, width, channels))?;
-        for convolution in &self.convolutions {
-            x = convolution.forward(&x)?;
-        }
-        self.output.forward(&self.hidden.forward(&x.flatten_from(1)?)?)
-    }
 }
 
 /// A convolution with pooling and ReLU.

@@ -1,9 +1,10 @@
 //! A multilayer perceptron on images as rows of pixels, or on the rows of a table.
 
-use candle_core::{Result, Tensor};
+use candle_core::Tensor;
 
-use super::{Model, Size};
-use crate::candle::{Dropout, Linear, Parameters};
+use super::Size;
+use super::layers::Layer;
+use crate::candle::{Dropout, Linear};
 
 /// The default numbers of outputs of the hidden layers.
 pub(super) const HIDDEN: [usize; 2] = [256, 128];
@@ -19,39 +20,21 @@ pub(super) fn size(pixels: f64, hidden: &[usize], classes: usize) -> Size {
     size
 }
 
-pub(super) struct Mlp {
-    layers: Vec<Linear>,
-    /// After each hidden layer.
-    dropouts: Vec<Dropout>,
-}
-
-impl Mlp {
-    pub(super) fn new(
-        parameters: &Parameters,
-        pixels: usize,
-        hidden: &[usize],
-        classes: usize,
-        dropout: f64,
-    ) -> Result<Self> {
-        let (mut layers, mut dropouts) = (Vec::new(), Vec::new());
-        let mut inputs = pixels;
-        for (number, &outputs) in (1..).zip(hidden) {
-            let layer = Linear::new(parameters, &format!("hidden{number}"), inputs, outputs, 2.0)?;
-            layers.push(layer.with_relu());
-            dropouts.push(Dropout::new(parameters, dropout)?);
-            inputs = outputs;
-        }
-        layers.push(Linear::new(parameters, "output", inputs, classes, 0.1)?);
-        Ok(Self { layers, dropouts })
+/// The layers: one for each of these widths, and the output.
+pub(super) fn layers(pixels: usize, hidden: &[usize], classes: usize, dropout: f64) -> Vec<Layer> {
+    let (mut layers, mut inputs) = (Vec::new(), pixels);
+    for (number, &outputs) in (1..).zip(hidden) {
+        let name = format!("hidden{number}");
+        layers.push(Layer::new(name.clone(), move |parameters| {
+            let linear = Linear::new(parameters, &name, inputs, outputs, 2.0)?.with_relu();
+            let dropout = Dropout::new(parameters, dropout)?;
+            Ok(move |x: &Tensor, _| dropout.forward(&linear.forward(x)?))
+        }));
+        inputs = outputs;
     }
-}
-
-impl Model for Mlp {
-    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
-        let (output, hidden) = self.layers.split_last().expect("there is an output");
-        let mut hidden = hidden.iter().zip(&self.dropouts);
-        let x =
-            hidden.try_fold(inputs.clone(), |x, (layer, dropout)| dropout.forward(&layer.forward(&x)?))?;
-        output.forward(&x)
-    }
+    layers.push(Layer::new("output", move |parameters| {
+        let linear = Linear::new(parameters, "output", inputs, classes, 0.1)?;
+        Ok(move |x: &Tensor, _| linear.forward(x))
+    }));
+    layers
 }

@@ -5,8 +5,9 @@
 
 use candle_core::{Result, Tensor};
 
+use super::Size;
+use super::layers::Layer;
 use super::patches::Patches;
-use super::{Model, Size};
 use crate::candle::{Function, Linear, Parameters, SyncBatchNorm, apply};
 
 /// The default width of each block: three stages of one block.
@@ -45,44 +46,31 @@ pub(super) fn size([height, width]: [usize; 2], channels: usize, widths: &[usize
     size
 }
 
-pub(super) struct ResNet {
-    /// Height, width and channels of an image.
-    image: [usize; 3],
-    first: Convolution,
-    blocks: Vec<Block>,
-    output: Linear,
-}
-
-impl ResNet {
-    /// Adds the network's parameters: a block of each of these widths. One whose width differs from the one before halves the sides
-    /// of the image.
-    pub(super) fn new(
-        parameters: &Parameters,
-        image: [usize; 3],
-        widths: &[usize],
-        classes: usize,
-    ) -> Result<Self> {
-        let (Some(&first), Some(&last)) = (widths.first(), widths.last()) else {
-            candle_core::bail!("a residual network needs the width of at least one block")
-        };
-        let first = Convolution::new(parameters, "first", image[2], first, 1)?;
-        let blocks = (1..).zip(blocks(widths)).map(|(number, (inputs, outputs, stride))| {
-            Block::new(parameters, &format!("block{number}"), inputs, outputs, stride)
-        });
-        let blocks = blocks.collect::<Result<_>>()?;
-        Ok(Self { image, first, blocks, output: Linear::new(parameters, "output", last, classes, 0.1)? })
-    }
-}
-
-impl Model for ResNet {
-    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
-        let [height, width, channels] = self.image;
-        let x = inputs.reshape(((), height, width, channels))?;
-        let x = self.first.forward(&x)?.relu()?;
-        let x = self.blocks.iter().try_fold(x, |x, block| block.forward(&x))?;
-        let (samples, height, width, channels) = x.dims4()?;
-        self.output.forward(&x.reshape((samples, height * width, channels))?.mean(1)?)
-    }
+/// The layers: a convolution, a block of each of these widths, and the output. A block whose width differs from the one before
+/// halves the sides of the image. `None` without a width.
+pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Option<Vec<Layer>> {
+    let (&first_width, &last_width) = (widths.first()?, widths.last()?);
+    let [height, width, channels] = image;
+    let first = Layer::new("first", move |parameters| {
+        let convolution = Convolution::new(parameters, "first", channels, first_width, 1)?;
+        Ok(move |x: &Tensor, _| convolution.forward(&x.reshape(((), height, width, channels))?)?.relu())
+    });
+    let block = |(number, (inputs, outputs, stride))| {
+        let name = format!("block{number}");
+        Layer::new(name.clone(), move |parameters| {
+            let block = Block::new(parameters, &name, inputs, outputs, stride)?;
+            Ok(move |x: &Tensor, _| block.forward(x))
+        })
+    };
+    let output = Layer::new("output", move |parameters| {
+        let linear = Linear::new(parameters, "output", last_width, classes, 0.1)?;
+        Ok(move |x: &Tensor, _| {
+            let (samples, height, width, channels) = x.dims4()?;
+            linear.forward(&x.reshape((samples, height * width, channels))?.mean(1)?)
+        })
+    });
+    let blocks = (1..).zip(blocks(widths)).map(block);
+    Some([first].into_iter().chain(blocks).chain([output]).collect())
 }
 
 /// Two convolutions, added to their input.

@@ -161,7 +161,8 @@ fn network(model: Box<dyn Model>, parameters: &Parameters) -> impl Replica<Batch
 fn models_are_composed_to_the_same() {
     for (kind, data) in pairings() {
         let [mut fused, mut composed] = [Parameters::new(1), Parameters::composed(1)].map(|parameters| {
-            let model = with_parameters(kind, None, 0.0, &data, &parameters).unwrap();
+            let layers = layers(kind, None, 0.0, &data).unwrap();
+            let model = Box::new(Sequence::new(&layers, &parameters).unwrap());
             network(model, &parameters)
         });
         check_same_gradients(&mut fused, &mut composed, &batch(&data));

@@ -4,8 +4,9 @@
 
 use candle_core::{IndexOp, Result, Tensor};
 
+use super::Size;
+use super::layers::Layer;
 use super::rows::{CausalSoftmax, RmsNorm, SquaredRelu};
-use super::{Model, Size};
 use crate::candle::{Dropout, Linear, Parameters, apply};
 
 const WIDTH: usize = 128;
@@ -40,48 +41,37 @@ pub(super) fn size(context: f64, vocabulary: f64) -> Size {
     size
 }
 
-pub(super) struct Transformer {
-    /// The vector of each character, `vocabulary x WIDTH`.
-    characters: Tensor,
-    /// The vector of each position, `context x WIDTH`.
-    positions: Tensor,
-    blocks: Vec<Block>,
-    output: Linear,
-}
-
-impl Transformer {
-    pub(super) fn new(
-        parameters: &Parameters,
-        context: usize,
-        vocabulary: usize,
-        dropout: f64,
-    ) -> Result<Self> {
-        Ok(Self {
-            characters: parameters.add("characters", (vocabulary, WIDTH), 0.3)?,
-            positions: parameters.add("positions", (context, WIDTH), 0.1)?,
-            blocks: (0..BLOCKS)
-                .map(|i| Block::new(parameters, &format!("block{i}"), dropout))
-                .collect::<Result<_>>()?,
-            output: Linear::without_bias(parameters, "output", WIDTH, vocabulary, OUTPUT_GAIN)?,
+/// The layers: the characters as vectors, the blocks, and the output.
+pub(super) fn layers(context: usize, vocabulary: usize, dropout: f64) -> Vec<Layer> {
+    let block = |number: usize| {
+        let name = format!("block{number}");
+        Layer::new(name.clone(), move |parameters| {
+            let block = Block::new(parameters, &name, dropout)?;
+            Ok(move |x: &Tensor, samples| block.forward(x, samples))
         })
-    }
+    };
+    let output = Layer::new("output", move |parameters| {
+        let linear = Linear::without_bias(parameters, "output", WIDTH, vocabulary, OUTPUT_GAIN)?;
+        Ok(move |x: &Tensor, _| linear.forward(&apply(RmsNorm, x)?))
+    });
+    [embedding(context, vocabulary)].into_iter().chain((0..BLOCKS).map(block)).chain([output]).collect()
 }
 
-impl Model for Transformer {
-    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
-        let (samples, context) = inputs.dims2()?;
-        let positions = self.positions.i(..context)?;
-        let mut x = self
-            .characters
-            .embedding(&inputs.flatten_all()?)?
-            .reshape((samples, context, WIDTH))?
-            .broadcast_add(&positions)?
-            .reshape((samples * context, WIDTH))?;
-        for block in &self.blocks {
-            x = block.forward(&x, samples)?;
-        }
-        self.output.forward(&apply(RmsNorm, &x)?)
-    }
+/// The vector of each character, `vocabulary x WIDTH`, and of each position, `context x WIDTH`; their sums are
+/// `samples*context x WIDTH`.
+fn embedding(context: usize, vocabulary: usize) -> Layer {
+    Layer::new("embedding", move |parameters| {
+        let characters = parameters.add("characters", (vocabulary, WIDTH), 0.3)?;
+        let positions = parameters.add("positions", (context, WIDTH), 0.1)?;
+        Ok(move |inputs: &Tensor, _| {
+            let (samples, context) = inputs.dims2()?;
+            characters
+                .embedding(&inputs.flatten_all()?)?
+                .reshape((samples, context, WIDTH))?
+                .broadcast_add(&positions.i(..context)?)?
+                .reshape((samples * context, WIDTH))
+        })
+    })
 }
 
 /// Attention, then a perceptron, each added to its input.
