@@ -3,6 +3,7 @@
 use unisono_collectives::Rank;
 
 use super::replica::{Parameter, Replica, ReplicaError};
+use crate::checkpoint::Tensor;
 use crate::error::TrainError;
 use unisono::{Choice, Communicator, ReduceOp};
 
@@ -82,6 +83,13 @@ pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
         replica.with_values(index, &mut |values| hasher.update(bytemuck::cast_slice(values)))?;
     }
     Ok(hasher.digest())
+}
+
+/// The same, of all its arrays.
+pub(super) fn hash_of(arrays: &[Tensor]) -> u64 {
+    let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+    arrays.iter().for_each(|array| hasher.update(bytemuck::cast_slice(&array.values)));
+    hasher.digest()
 }
 
 /// Compares the values of all ranks' replicas; returns their hash. Called by all ranks, after so many steps.

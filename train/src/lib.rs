@@ -31,6 +31,7 @@ pub mod model;
 #[cfg(feature = "candle")]
 mod needs;
 pub mod optimizer;
+mod parts;
 pub mod pipeline;
 mod places;
 pub mod rate;
@@ -67,6 +68,7 @@ pub use local::{LocalSteps, Outer, UnknownOuter};
 #[cfg(feature = "candle")]
 pub use needs::Needs;
 pub use optimizer::{OptimizerKind, OptimizerSettings};
+pub use parts::Parts;
 pub use replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
 pub use report::{
     Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Summary, WorkerReport,

@@ -13,8 +13,10 @@ use unisono_collectives::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
 use crate::compare::agree;
 use crate::error::TrainError;
-use crate::replica::{Gradients, Parameter, Replica, ReplicaError, Tally};
+use crate::parts::Parts;
+use crate::replica::{Gradients, Outputs, Parameter, Replica, ReplicaError, Tally};
 
+mod evaluation;
 mod feed;
 mod grid;
 mod links;
@@ -88,11 +90,6 @@ impl<S: Stage> Pipeline<S> {
             plan: None,
             waited: Duration::ZERO,
         })
-    }
-
-    /// How long the last pass waited for other ranks of the pipeline: its part of the bubble, and of what messages take.
-    pub fn waited(&self) -> Duration {
-        self.waited
     }
 
     /// What the ranks do with so many micro-batches.
@@ -254,30 +251,24 @@ impl<S: Stage> Replica for Pipeline<S> {
     }
 
     fn evaluate(&mut self, batches: &Self::Batch) -> Result<Tally, ReplicaError> {
-        let mut tally = Tally::default();
-        let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
-        for (batch, micro_batch) in batches.iter().zip(0..) {
-            let mut before = None;
-            for number in 0..self.stages.len() {
-                let pass = Pass { is_backward: false, stage: number * ranks + rank, micro_batch };
-                if ranks > 1 && pass.stage > 0 {
-                    before = Some(self.links.receive(Pass { stage: pass.stage - 1, ..pass })?);
-                }
-                let output = self.stages[number].evaluate(batch, before.as_ref())?;
-                match self.check(pass.stage, output)? {
-                    StageOutput::Loss(of_batch) => tally += of_batch,
-                    StageOutput::Activations(activations) if ranks > 1 => {
-                        self.links.send(pass, activations)?;
-                    }
-                    StageOutput::Activations(activations) => before = Some(activations),
-                }
-            }
-        }
-        self.links.wait()?;
-        let mut told = [tally.targets, tally.loss, tally.correct];
-        self.comm.broadcast(&mut told, ranks - 1)?;
-        let [targets, loss, correct] = told;
-        Ok(Tally { targets, loss, correct })
+        self.evaluate_batches(batches, None)
+    }
+
+    fn evaluate_outputs(
+        &mut self,
+        batches: &Self::Batch,
+        see: &mut dyn FnMut(&Outputs<'_>),
+    ) -> Result<Tally, ReplicaError> {
+        self.evaluate_batches(batches, Some(see))
+    }
+
+    fn parts(&mut self) -> Option<Parts<'_>> {
+        Some(Parts { comm: &mut self.comm, first: &self.first })
+    }
+
+    /// Its part of the bubble, and of what messages take.
+    fn waited(&self) -> Duration {
+        self.waited
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

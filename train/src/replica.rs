@@ -2,8 +2,11 @@
 
 use std::error::Error;
 use std::ops::AddAssign;
+use std::time::Duration;
 
 use unisono::Communicator;
+
+use crate::parts::Parts;
 
 /// An error of a framework.
 pub type ReplicaError = Box<dyn Error + Send + Sync>;
@@ -80,6 +83,16 @@ pub trait Replica {
     /// As [`Replica::pass`].
     fn pass_without_samples(&mut self) -> Result<(), ReplicaError> {
         Ok(())
+    }
+
+    /// The ranks that hold the other parts of the model, if this replica is a part of it.
+    fn parts(&mut self) -> Option<Parts<'_>> {
+        None
+    }
+
+    /// How long the last [pass](Replica::pass) waited for other ranks.
+    fn waited(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Evaluates the model on a batch, and changes nothing.

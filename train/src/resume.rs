@@ -99,7 +99,7 @@ pub struct Resumed {
     pub progress: Progress,
     /// Newer checkpoints that are damaged; only on rank 0.
     pub passed_over: Vec<PassedOver>,
-    /// The arrays, on rank 0.
+    /// The arrays, on rank 0; those of each part, on the ranks of the first replica of the model.
     arrays: Option<(Vec<Tensor>, Vec<Tensor>)>,
     /// The checkpoint's path, for messages.
     path: String,
@@ -139,6 +139,31 @@ impl Resumed {
     pub fn load(&self, replica: &mut impl Replica) -> Result<(), TrainError> {
         let Some((parameters, _)) = &self.arrays else { return Ok(()) };
         load(replica, parameters).map_err(|error| self.explain(error))
+    }
+
+    /// The same if the replica may be a [part](Replica::parts) of the model: gives each part its arrays first. Called by all ranks;
+    /// `replicas` are those that hold the same as this one.
+    ///
+    /// # Errors
+    /// As [`Resumed::load`]; errors of the collectives.
+    pub(super) fn load_parts(
+        &mut self,
+        replicas: &Communicator,
+        replica: &mut impl Replica,
+    ) -> Result<(), TrainError> {
+        let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+        if let Some(mut parts) = replica.parts().filter(|_| replicas.rank() == 0) {
+            let is_own = |name: &str| names.iter().any(|own| own == name);
+            let is_of_own = |name: &str| name.rsplit_once(':').is_some_and(|(name, _)| is_own(name));
+            let (parameters, optimizer) = self.arrays.take().unwrap_or_default();
+            let (parameters, unknown) = parts.scatter(parameters, is_own)?;
+            let (optimizer, _) = parts.scatter(optimizer, is_of_own)?;
+            self.arrays = Some((parameters, optimizer));
+            if let Some(extra) = unknown.first() {
+                return Err(self.explain(not_here(extra)));
+            }
+        }
+        self.load(replica)
     }
 
     /// The optimizer's state of this name for a parameter; on rank 0.
@@ -224,12 +249,13 @@ pub fn load(replica: &mut impl Replica, arrays: &[Tensor]) -> Result<(), TrainEr
     if let Some(extra) =
         arrays.iter().find(|array| replica.parameters().iter().all(|here| here.name != array.name))
     {
-        return Err(TrainError::Setting(format!(
-            "there is a parameter called {}, and none here",
-            extra.name
-        )));
+        return Err(not_here(&extra.name));
     }
     Ok(())
+}
+
+fn not_here(name: &str) -> TrainError {
+    TrainError::Setting(format!("there is a parameter called {name}, and none here"))
 }
 
 fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), TrainError> {

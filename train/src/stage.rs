@@ -1,6 +1,6 @@
 //! A part of a model, as the pipeline sees it. Any framework can implement it.
 
-use crate::replica::{Gradients, Parameter, ReplicaError, Tally};
+use crate::replica::{Gradients, Outputs, Parameter, ReplicaError, Tally};
 
 /// An array that stages pass on: the activations of a micro-batch, or their gradients.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -64,6 +64,19 @@ pub trait Stage {
         batch: &Self::Batch,
         before: Option<&Activations>,
     ) -> Result<StageOutput, ReplicaError>;
+
+    /// The same, and calls `see` with the model's outputs, if this is the last stage, and it knows them.
+    ///
+    /// # Errors
+    /// As [`Stage::forward`].
+    fn evaluate_outputs(
+        &mut self,
+        batch: &Self::Batch,
+        before: Option<&Activations>,
+        _see: &mut dyn FnMut(&Outputs<'_>),
+    ) -> Result<StageOutput, ReplicaError> {
+        self.evaluate(batch, before)
+    }
 
     /// As [`Replica::with_values`](crate::Replica::with_values).
     ///

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::backend::{self, Backend};
 use super::buckets::{BucketSettings, Buckets, Moment, Order, Pass, Sums, Unsent};
@@ -88,7 +88,7 @@ impl<R: Replica> Mirror<R> {
         goes_on: impl FnOnce(&Sums) -> bool,
     ) -> Result<StepReport, TrainError> {
         let began = Instant::now();
-        let without_gradient = self.passes(comm, share)?;
+        let (without_gradient, waited) = self.passes(comm, share)?;
         self.backend.wait_for_passes()?;
         let computed = Instant::now();
         let sums = self.backend.sums()?;
@@ -125,7 +125,9 @@ impl<R: Replica> Mirror<R> {
         } else if !self.backend.has_left() {
             self.backend.finish(comm)?;
         }
-        let times = self.backend.times(computed - began, computed.elapsed());
+        let mut times = self.backend.times(computed - began, computed.elapsed());
+        times.compute = times.compute.saturating_sub(waited);
+        times.exposed += waited;
         for flight in self.backend.buckets().flights() {
             if let Some(recorder) = &mut self.recorder {
                 let name = flight.bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
@@ -135,17 +137,18 @@ impl<R: Replica> Mirror<R> {
         Ok(StepReport { sums, own: self.backend.ledger().own.tally, norm, times, without_gradient })
     }
 
-    /// Runs this rank's micro-batches. Returns the parameters that have no gradient for the first time.
+    /// Runs this rank's micro-batches. Returns the parameters that have no gradient for the first time, and how long passes
+    /// waited.
     fn passes(
         &mut self,
         comm: &mut Communicator,
         share: Share<'_, R::Batch>,
-    ) -> Result<Vec<String>, TrainError> {
+    ) -> Result<(Vec<String>, Duration), TrainError> {
         let Share { passes, is_out_of_data, asks_to_stop, asks_to_save } = share;
         // In a tree, all ranks have as many, and a pass has the same number whichever rank makes it.
         let first = comm.rank() as u64 * if self.is_tree { passes.len() as u64 } else { 1 << 32 };
         let of = self.replica.begin_step(first, passes.len())?.max(1);
-        let mut never_put: Option<BTreeSet<usize>> = None;
+        let (mut never_put, mut waited) = (None::<BTreeSet<usize>>, Duration::ZERO);
         for number in 0..of {
             let pass = Pass { number, of, is_out_of_data, asks_to_stop, asks_to_save, ..Pass::ONLY };
             let Some(Some(batch)) = passes.get(number) else {
@@ -163,13 +166,14 @@ impl<R: Replica> Mirror<R> {
                 self.span(Lane::Compute, |_| "forward", began, weighed);
                 self.span(Lane::Compute, |_| "backward", weighed, ended);
             }
+            waited += self.replica.waited();
             let without = without.into_iter().collect();
             never_put = Some(match never_put {
                 Some(earlier) => &earlier & &without,
                 None => without,
             });
         }
-        Ok(self.new_names(never_put))
+        Ok((self.new_names(never_put), waited))
     }
 
     /// The names of those of these parameters that always had a gradient until now.
@@ -180,13 +184,16 @@ impl<R: Replica> Mirror<R> {
         new.into_iter().map(|index| names[index].name.clone()).collect()
     }
 
-    /// The norm of the summed gradient. Waits for all buckets.
+    /// The norm of the summed gradient, over all parts of the model. Waits for all buckets.
     fn norm(&mut self, comm: &mut Communicator) -> Result<f64, TrainError> {
         let mut squares = 0.0;
         // The trained ones, in the order in which buckets arrive.
         for index in self.backend.ledger().plan.members.concat() {
             self.land(comm, index)?;
             squares += self.backend.square_sum(index)?;
+        }
+        if let Some(mut parts) = self.replica.parts() {
+            squares = parts.sum(squares)?;
         }
         Ok(squares.sqrt())
     }

@@ -24,14 +24,18 @@ use unisono::{Communicator, Ran, ReduceOp};
 
 mod evaluation;
 mod keep;
+mod world;
 
 pub use evaluation::{Test, evaluate, measure};
+use world::World;
 
 /// One rank's part of a training run.
 #[derive(Debug)]
 pub struct Trainer<'a, R: Replica, F> {
-    comm: &'a mut Communicator,
+    world: World<'a>,
     mirror: Mirror<R>,
+    /// The number of parameters of the whole model.
+    parameters: usize,
     feed: F,
     settings: RunSettings,
     progress: Progress,
@@ -52,7 +56,8 @@ pub struct Trainer<'a, R: Replica, F> {
 }
 
 impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
-    /// Makes the replica the same as rank 0's, or restores it from a checkpoint. Called by all ranks with the same settings.
+    /// Makes the replica the same as rank 0's, or restores it from a checkpoint. Called by all ranks with the same settings. If ranks
+    /// hold [parts](Replica::parts) of the model, those that hold the same part are replicas of each other.
     ///
     /// # Errors
     /// [`TrainError`] of the replica, of the collectives, of a checkpoint of another run, or of a file that
@@ -77,18 +82,24 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 "early stopping needs held-out samples, and there are none".to_owned(),
             ));
         }
-        let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
-        agree(comm, loaded)?;
+        let mut world = World::of(comm, &mut replica)?;
+        let loaded =
+            resumed.as_mut().map_or(Ok(()), |resumed| resumed.load_parts(world.replicas(), &mut replica));
+        agree(world.all, loaded)?;
         let RunSettings { optimizer, ref buckets, clip_norm, .. } = settings;
-        let mut mirror = Mirror::new(comm, replica, optimizer, buckets, clip_norm)?;
+        let mirror = Mirror::new(world.replicas(), replica, optimizer, buckets, clip_norm);
+        let mut mirror = world.settle(mirror)?;
         if mirror.is_on_device()
             && let Some(why) = device::refusal(buckets, settings.trace.is_some())
         {
             return Err(TrainError::Setting(why));
         }
         if let Some(resumed) = &mut resumed {
-            resumed.restore(comm, &mut mirror)?;
+            let restored = resumed.restore(world.replicas(), &mut mirror);
+            world.settle(restored)?;
         }
+        let parameters = count_parameters(mirror.replica())?;
+        let comm = &mut *world.all;
         let store = match &settings.checkpoints {
             Some(kept) if comm.rank() == 0 => kept.open(resumed.is_some()).map(Some),
             _ => Ok(None),
@@ -101,8 +112,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         log.record(comm, &mut mirror)?;
         let verified = progress.step;
         Ok(Self {
-            comm,
+            world,
             mirror,
+            parameters,
             feed,
             stragglers: Stragglers::new(settings.straggler_every),
             settings,
@@ -118,9 +130,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         })
     }
 
-    /// The number of parameters.
-    pub fn parameter_count(&mut self) -> usize {
-        self.mirror.replica().parameters().iter().map(super::Parameter::count).sum()
+    /// The number of parameters of the model.
+    pub fn parameter_count(&self) -> usize {
+        self.parameters
     }
 
     /// The number of training samples, if the feed knows.
@@ -141,7 +153,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     /// The method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs, where each
     /// call decides.
     pub fn all_reduce(&mut self) -> Option<Ran> {
-        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.comm))
+        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.world.replicas()))
     }
 
     /// The size of buckets, and why; `None` if gradients are reduced on GPUs.
@@ -178,9 +190,14 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     /// [`TrainError`] of a failed rank, model, file or data; also if the loss is not finite, or the replicas
     /// differ at the end.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> Result<Summary, TrainError> {
+        let has_parts = self.world.has_parts();
         let ended = self.epochs(&mut tell).and_then(|last| self.finish(last));
-        if let Some(error) = ended.as_ref().err().filter(|error| !error.is_common()) {
-            self.comm.fail(&error.to_string());
+        // Those that hold another part of the model do not see this one's gradients.
+        let is_common = |error: &TrainError| {
+            error.is_common() && !(has_parts && matches!(error, TrainError::NotFinite { .. }))
+        };
+        if let Some(error) = ended.as_ref().err().filter(|error| !is_common(error)) {
+            self.world.all.fail(&error.to_string());
         }
         ended
     }
@@ -209,7 +226,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             // The run has already been saved at its end.
             None => {
                 self.progress.epoch -= 1;
-                let test = measure(self.comm, self.mirror.replica(), &mut self.feed, &self.settings.metrics)?;
+                let test = measure(
+                    self.world.replicas(),
+                    self.mirror.replica(),
+                    &mut self.feed,
+                    &self.settings.metrics,
+                )?;
                 let last = self.report((Tally::default(), test), Times::default(), Duration::ZERO, 0.0)?;
                 self.progress.epoch += 1;
                 Ok(EpochReport { loss: self.progress.last_loss, ..last })
@@ -250,14 +272,14 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 self.save(report.sums.ranks_to_save > 0.0)?;
                 let Times { input, compute, exposed, update, .. } = report.times;
                 self.stragglers.add(input + compute + update + saves_since.elapsed(), exposed);
-                if let Some(found) = self.stragglers.report(self.comm, self.progress.step)? {
+                if let Some(found) = self.stragglers.report(self.world.all, self.progress.step)? {
                     tell(Event::Stragglers(found));
                 }
             }
         }
         drop(steps);
         self.mirror.settle()?;
-        self.mirror.end_round(self.comm)?;
+        self.mirror.end_round(self.world.replicas())?;
         let samples = |step| self.feed.samples(step).map(|samples| samples as f64);
         let seen = samples(self.progress.step_in_epoch)
             .zip(samples(first))
@@ -276,22 +298,23 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     ) -> Result<Option<StepReport>, TrainError> {
         let waits_since = Instant::now();
         let Progress { epoch, step_in_epoch, .. } = self.progress;
-        let rank = self.comm.rank();
+        let rank = self.world.all.rank();
         let unread = |error| TrainError::Feed { rank, epoch, step: step_in_epoch + 1, error };
         let passes = steps.next().transpose().map_err(unread)?;
         let input = waits_since.elapsed();
         if let Some(recorder) = self.mirror.recorder() {
             recorder.span(Lane::Input, "input", waits_since, waits_since + input);
         }
-        let (ranks, policy) = (self.comm.ranks(), self.settings.out_of_data);
-        let asks_to_save = self.is_save_due();
+        let (ranks, policy) = (self.world.replicas().ranks(), self.settings.out_of_data);
+        let asks = [self.settings.stop.is_asked(), self.is_save_due()];
+        let [asks_to_stop, asks_to_save] = self.world.any(asks)?;
         let share = Share {
             is_out_of_data: passes.is_none(),
             passes: &passes.unwrap_or_default(),
-            asks_to_stop: self.settings.stop.is_asked(),
+            asks_to_stop,
             asks_to_save,
         };
-        let mut report = self.mirror.step(self.comm, share, rate, |sums| match policy {
+        let mut report = self.mirror.step(self.world.replicas(), share, rate, |sums| match policy {
             _ if !sums.tally.loss.is_finite() => false,
             OutOfData::JoinWithZeros => sums.ranks_out_of_data < ranks as f64,
             OutOfData::Stop | OutOfData::Error => sums.ranks_out_of_data == 0.0,
@@ -319,9 +342,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         }
         if !tally.loss.is_finite() {
             // As f32, which is how the loss is sent.
-            let found = compare::all_where(self.comm, !(report.own.loss as f32).is_finite())?;
-            let (step, loss) = (step_in_epoch + 1, tally.mean_loss());
-            return Err(TrainError::Diverged { ranks: found, of: ranks, epoch, step, loss });
+            let found = compare::all_where(self.world.all, !(report.own.loss as f32).is_finite())?;
+            let (step, loss, of) = (step_in_epoch + 1, tally.mean_loss(), self.world.all.ranks());
+            return Err(TrainError::Diverged { ranks: found, of, epoch, step, loss });
         }
         self.progress.count_step(tally, |steps| self.feed.samples(steps));
         Ok(Some(report))
@@ -337,7 +360,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let share =
             |time: Duration| if took.is_zero() { 0.0 } else { time.as_secs_f64() / took.as_secs_f64() };
         let mut shares = [times.exposed, times.hidden, times.input].map(share);
-        self.comm.all_reduce(&mut shares, ReduceOp::Mean)?;
+        self.world.all.all_reduce(&mut shares, ReduceOp::Mean)?;
         let [exposed, hidden, input] = shares;
         Ok(EpochReport {
             epoch: self.progress.epoch,
@@ -350,5 +373,14 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             hidden_communication_percent: 100.0 * hidden,
             input_percent: 100.0 * input,
         })
+    }
+}
+
+/// The number of parameters of the model that this replica is, or is a part of. Called by all ranks of its parts.
+fn count_parameters(replica: &mut impl Replica) -> Result<usize, TrainError> {
+    let own: usize = replica.parameters().iter().map(super::Parameter::count).sum();
+    match replica.parts() {
+        Some(mut parts) => Ok(parts.sum(own as f64)? as usize),
+        None => Ok(own),
     }
 }

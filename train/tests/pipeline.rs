@@ -159,7 +159,7 @@ fn a_trainer_runs_a_pipeline() {
     let dataset = unisono_data::load(&Source::Digits, &Options { train_samples: 4000, ..Options::default() });
     let dataset = Arc::new(dataset.unwrap());
     let summaries = unisono::threads(4, |mut comm| -> std::result::Result<Summary, TrainError> {
-        let Grid { pipeline, mut replicas } = Grid::of(&mut comm, 2)?;
+        let Grid { pipeline, replicas } = Grid::of(&mut comm, 2)?;
         let is_last = pipeline.rank() == 1;
         let parameters = Parameters::new(SEED);
         let (name, inputs, outputs) = if is_last { ("output", 64, 10) } else { ("hidden", 28 * 28, 64) };
@@ -186,7 +186,7 @@ fn a_trainer_runs_a_pipeline() {
         let feed = Sampled::new(Arc::clone(&dataset), SEED, shares, Threads::Auto, Depth::Auto);
         let rate = Rate::new(Schedule::Cosine, 0.05, 0.05, 2 * shares.steps(dataset.train.len()) as u64);
         let settings = RunSettings::new(2, 64, OptimizerSettings::new(OptimizerKind::Sgd), rate);
-        Trainer::new(&mut replicas, pipeline, MicroBatches(feed), settings, None)?.run(|_| ())
+        Trainer::new(&mut comm, pipeline, MicroBatches(feed), settings, None)?.run(|_| ())
     });
     let summaries: Vec<_> = summaries.into_iter().map(|summary| summary.unwrap().last).collect();
     for last in &summaries {

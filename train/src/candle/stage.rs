@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 
 use candle_core::{Device, Tensor, Var, bail};
 
-use super::{Arrays, Loss, parameters};
+use super::{Arrays, Loss, loss, parameters};
 use crate::candle::Parameters;
-use crate::replica::{Gradients, Parameter, ReplicaError};
+use crate::replica::{Gradients, Outputs, Parameter, ReplicaError};
 use crate::stage::{Activations, Stage, StageOutput};
 
 /// The result of the layers of a stage.
@@ -162,6 +162,17 @@ impl<B: Send + 'static, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> 
 
     fn evaluate(&mut self, batch: &B, before: Option<&Activations>) -> Result<StageOutput, ReplicaError> {
         Ok(self.compute(batch, before)?.1)
+    }
+
+    fn evaluate_outputs(
+        &mut self,
+        batch: &B,
+        before: Option<&Activations>,
+        see: &mut dyn FnMut(&Outputs<'_>),
+    ) -> Result<StageOutput, ReplicaError> {
+        let (output, seen) = loss::seeing(|| self.evaluate(batch, before));
+        seen.iter().for_each(|seen| see(&seen.outputs()));
+        output
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use super::Trainer;
-use crate::checkpoint::{CheckpointError, Store};
+use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::compare;
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::replica::Replica;
 use crate::report::{EpochReport, Stopped, Summary};
-use crate::resume::{Gathered, snapshot};
+use crate::resume::{Gathered, Progress, snapshot};
 use crate::trace::Lane;
 use unisono::Error;
 
@@ -24,10 +24,17 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             Some(every) if step / every > self.verified / every && self.mirror.is_between_rounds() => {
                 self.verified = step;
                 self.mirror.settle()?;
-                compare::replicas(self.comm, self.mirror.replica(), step).map(drop)
+                self.same().map(drop)
             }
             _ => Ok(()),
         }
+    }
+
+    /// The hash of this rank's parameters, which all that hold the same have.
+    fn same(&mut self) -> Result<u64, TrainError> {
+        let found = compare::replicas(self.world.replicas(), self.mirror.replica(), self.progress.step);
+        let found = found.map_err(|error| self.world.explain(error));
+        self.world.settle(found)
     }
 
     /// Whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides. While ranks step alone it
@@ -51,9 +58,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         }
         let began = Instant::now();
         self.mirror.settle()?;
-        let gathered = Gathered::of(self.comm, &mut self.mirror)?;
-        if let Some(store) = &mut self.store {
-            let copy = snapshot(&mut self.mirror, &self.progress, gathered)?;
+        let gathered = Gathered::of(self.world.replicas(), &mut self.mirror)?;
+        let whole = self.whole(gathered)?;
+        if let Some((store, copy)) = self.store.as_mut().zip(whole) {
             store.save_in_background(copy).map_err(not_saved)?;
             self.saved_at = Instant::now();
             if let Some(recorder) = self.mirror.recorder() {
@@ -65,31 +72,45 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
 
     /// Compares the replicas after the last step, saves it, and informs all ranks that it is complete on disk.
     pub(super) fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
-        let hash = compare::replicas(self.comm, self.mirror.replica(), self.progress.step)?;
+        let own = self.same()?;
         let gathered = match self.settings.checkpoints {
-            Some(_) => Gathered::of(self.comm, &mut self.mirror)?,
+            Some(_) => Gathered::of(self.world.replicas(), &mut self.mirror)?,
             None => Gathered::default(),
         };
-        let saved = match self.store.take() {
-            Some(store) => self.save_last(store, gathered),
+        let (store, has_parts) = (self.store.take(), self.world.has_parts());
+        let whole = if store.is_some() || has_parts { self.whole(gathered)? } else { None };
+        let hash = match &whole {
+            Some(whole) if has_parts => compare::hash_of(&whole.parameters),
+            _ => own,
+        };
+        let saved = match store.zip(whole) {
+            Some((mut store, whole)) => store.save(whole).map(drop).map_err(not_saved),
             None => Ok(()),
         };
         let cause = saved.as_ref().err().map_or(String::new(), ToString::to_string);
-        let cause = compare::broadcast(self.comm, cause)?;
+        let cause = compare::broadcast(self.world.all, cause)?;
         saved?;
         if !cause.is_empty() {
-            return Err(Error::Aborted { rank: self.comm.rank(), by: SAVES, cause }.into());
+            return Err(Error::Aborted { rank: self.world.all.rank(), by: SAVES, cause }.into());
         }
-        self.log.finish(self.comm, &mut self.mirror)?;
+        self.log.finish(self.world.all, &mut self.mirror)?;
         let is_saved = self.settings.checkpoints.is_some();
         let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
-        let (ranks, ended_early) = (self.comm.ranks(), self.ended_early());
+        let (ranks, ended_early) = (self.world.all.ranks(), self.ended_early());
         Ok(Summary { last, ranks, parameters_hash: format!("{hash:016x}"), stopped, ended_early })
     }
 
-    fn save_last(&mut self, mut store: Store, gathered: Gathered) -> Result<(), TrainError> {
-        let last = snapshot(&mut self.mirror, &self.progress, gathered)?;
-        store.save(last).map(drop).map_err(not_saved)
+    /// The state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by all ranks.
+    fn whole(&mut self, gathered: Gathered) -> Result<Option<Checkpoint<Progress>>, TrainError> {
+        if self.world.replicas().rank() != SAVES {
+            return Ok(None);
+        }
+        let mut copy = snapshot(&mut self.mirror, &self.progress, gathered)?;
+        if let Some(mut parts) = self.mirror.replica().parts() {
+            copy.parameters = parts.gather_parameters(copy.parameters)?;
+            copy.optimizer = parts.gather_state(copy.optimizer)?;
+        }
+        Ok(Some(copy).filter(|_| self.world.all.rank() == SAVES))
     }
 }
 

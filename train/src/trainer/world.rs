@@ -1,0 +1,75 @@
+//! The ranks of a run.
+
+use crate::compare::agree;
+use crate::error::TrainError;
+use crate::replica::Replica;
+use unisono::{Communicator, Rank, ReduceOp};
+
+/// All ranks of a run, and those among them that hold the same as this one: all, unless each holds a [part](crate::Parts) of the
+/// model.
+#[derive(Debug)]
+pub(super) struct World<'a> {
+    /// All ranks.
+    pub(super) all: &'a mut Communicator,
+    alike: Option<Alike>,
+}
+
+/// The ranks that hold the same part as this one.
+#[derive(Debug)]
+struct Alike {
+    comm: Communicator,
+    /// Their numbers among all ranks.
+    members: Vec<Rank>,
+}
+
+impl<'a> World<'a> {
+    /// Called by all ranks.
+    pub(super) fn of(all: &'a mut Communicator, replica: &mut impl Replica) -> Result<Self, TrainError> {
+        let Some(part) = replica.parts().map(|parts| parts.comm.rank()) else {
+            return Ok(Self { all, alike: None });
+        };
+        let mut comm = all.split(Some(part), 0)?.expect("every rank says a color");
+        let mut members = vec![0; comm.ranks()];
+        members[comm.rank()] = all.rank() as u64;
+        comm.all_reduce(&mut members, ReduceOp::Max)?;
+        let members = members.into_iter().map(|rank| rank as Rank).collect();
+        Ok(Self { all, alike: Some(Alike { comm, members }) })
+    }
+
+    /// Whether each rank holds a part of the model.
+    pub(super) fn has_parts(&self) -> bool {
+        self.alike.is_some()
+    }
+
+    /// The ranks that hold the same as this one.
+    pub(super) fn replicas(&mut self) -> &mut Communicator {
+        self.alike.as_mut().map_or(&mut *self.all, |alike| &mut alike.comm)
+    }
+
+    /// What became of a call of [the ranks that hold the same](World::replicas): if it failed among some, it fails on all ranks.
+    /// Called by all.
+    pub(super) fn settle<T>(&mut self, result: Result<T, TrainError>) -> Result<T, TrainError> {
+        if self.has_parts() { agree(self.all, result) } else { result }
+    }
+
+    /// What any rank asks for, where parts must know it before a step. Called by all ranks.
+    pub(super) fn any<const N: usize>(&mut self, asks: [bool; N]) -> Result<[bool; N], TrainError> {
+        if !self.has_parts() {
+            return Ok(asks);
+        }
+        let mut asked = asks.map(u8::from);
+        self.all.all_reduce(&mut asked, ReduceOp::Max)?;
+        Ok(asked.map(|asked| asked > 0))
+    }
+
+    /// The same error, with the numbers that its ranks have among all.
+    pub(super) fn explain(&self, error: TrainError) -> TrainError {
+        match (error, &self.alike) {
+            (TrainError::ReplicasDiffer { step, ranks, parameters }, Some(alike)) => {
+                let ranks = ranks.into_iter().map(|rank| alike.members[rank]).collect();
+                TrainError::ReplicasDiffer { step, ranks, parameters }
+            }
+            (error, _) => error,
+        }
+    }
+}
