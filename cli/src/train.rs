@@ -9,7 +9,9 @@ use unisono::Communicator;
 use unisono::compress::Compression;
 use unisono::config::{Launcher, share_cores};
 use unisono_train::rate::Rate;
-use unisono_train::{Feed as _, ServerSettings, Settings, Stop, Strategy, Summary, TrainError, Wire};
+use unisono_train::{
+    Feed, Replica, ServerSettings, Settings, Stop, Strategy, Summary, TrainError, Trainer, Wire,
+};
 
 use super::{Failure, Figures};
 
@@ -68,9 +70,19 @@ fn on_rank(
         let chosen = comm.set_choice(choice);
         chosen.map_err(|error| bad_input(comm.rank(), error.to_string()))?;
     }
-    let summary = match settings.strategy {
-        Some(Strategy::ParameterServer(servers)) => serve(comm, args.format, settings, servers, folder),
-        _ => train(comm, args.format, settings).map(Some),
+    let summary = match &settings.strategy {
+        Some(Strategy::ParameterServer(servers)) => serve(comm, args.format, settings, *servers, folder),
+        Some(Strategy::Pipeline(pipeline)) => {
+            let world = RunWorld::of(comm);
+            settings
+                .pipeline(comm, pipeline)
+                .and_then(|run| train(run, world, args.format, settings))
+                .map(Some)
+        }
+        _ => {
+            let world = RunWorld::of(comm);
+            settings.trainer(comm).and_then(|run| train(run, world, args.format, settings)).map(Some)
+        }
     };
     let summary = summary.map_err(failure)?;
     if summary.is_some_and(|summary| summary.stopped.is_some()) { Err(Failure::Stopped) } else { Ok(()) }
@@ -90,59 +102,89 @@ pub(super) fn bad_input(rank: usize, message: String) -> Failure {
     if rank == 0 { Failure::BadInput(message) } else { Failure::SaidElsewhere }
 }
 
+/// The ranks that train, as the first lines of a run name them.
+struct RunWorld {
+    rank: usize,
+    ranks: usize,
+    nodes: usize,
+    transport: &'static str,
+}
+
+impl RunWorld {
+    fn of(comm: &Communicator) -> Self {
+        let (rank, ranks, transport) = (comm.rank(), comm.ranks(), comm.transport());
+        Self { rank, ranks, nodes: comm.topology().nodes(), transport }
+    }
+}
+
 /// Trains; rank 0 prints progress.
-fn train(comm: &mut Communicator, format: Figures, settings: &Settings) -> Result<Summary, TrainError> {
-    let (rank, ranks, transport) = (comm.rank(), comm.ranks(), comm.transport());
-    let nodes = comm.topology().nodes();
-    let mut trainer = settings.trainer(comm)?;
-    if rank != 0 {
+fn train<R: Replica, F: Feed<Batch = R::Batch>>(
+    mut trainer: Trainer<'_, R, F>,
+    world: RunWorld,
+    format: Figures,
+    settings: &Settings,
+) -> Result<Summary, TrainError> {
+    if world.rank != 0 {
         return trainer.run(|_| ());
     }
     if format == Figures::Human {
-        let (ran, wire) = (trainer.all_reduce(), trainer.wire());
-        let (parameters, rate) = (trainer.parameter_count(), trainer.rate());
-        println!("{}", opening(settings, parameters, trainer.sample_count(), trainer.global_batch(), rate));
-        if let Some(computes) = trainer.computes() {
-            println!("{computes}");
-        }
-        let by = match ran {
-            Some(_) if matches!(wire, Wire::Compressed(_)) && nodes > 1 => {
-                format!("in each of {nodes} nodes, and between them as {wire}")
-            }
-            Some(ran) => format!("by {}: {}", ran.method, ran.why),
-            None => "in GPU memory".to_owned(),
-        };
-        println!("{ranks} ranks over {transport}, all-reduce {by}");
-        if let Some(why) = trainer.wire_choice() {
-            println!("gradients are sent as {wire}: {why}");
-        }
-        if let Some(size) = trainer.bucket_size().filter(|_| nodes > 1) {
-            println!("buckets of {size}");
-        }
-        if wire == Wire::Compressed(Compression::OneBit) && nodes > 1 {
-            // Seen: a cnn learns nothing at its usual rate of 0.05, and as usual at 0.01.
-            eprintln!(
-                "unisono: onebit sends large gradients late: if the loss does not fall, try a fifth of the --learning-rate"
-            );
-        }
-        if let Some(local) = settings.local_steps {
-            println!("each rank steps alone, and parameters are averaged: {local}");
-        }
-        if let Some((buckets, scattered)) = trainer.sharded() {
-            println!(
-                "each rank updates its part, and holds the optimizer state of that: {scattered} of {buckets} buckets \
-                 are reduce-scattered, the others all-reduced"
-            );
-        }
-        if matches!(wire, Wire::Compressed(_)) && nodes == 1 {
-            println!("all ranks share a node: gradients are not sent as {wire}, but as f32");
-        }
+        introduce(&mut trainer, &world, settings);
     }
     let started = Instant::now();
-    let mut teller = Teller::new(format, settings.epochs, true);
+    let mut teller = Teller::new(format, settings.epochs, trainer.strategy().is_none());
     let summary = trainer.run(|event| teller.tell(&event))?;
     teller.done(&summary, started.elapsed().as_secs_f64());
     Ok(summary)
+}
+
+/// Prints what will be done, and how.
+fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
+    trainer: &mut Trainer<'_, R, F>,
+    world: &RunWorld,
+    settings: &Settings,
+) {
+    let RunWorld { ranks, nodes, transport, .. } = *world;
+    let (ran, wire) = (trainer.all_reduce(), trainer.wire());
+    let (parameters, rate) = (trainer.parameter_count(), trainer.rate());
+    println!("{}", opening(settings, parameters, trainer.sample_count(), trainer.global_batch(), rate));
+    if let Some(computes) = trainer.computes() {
+        println!("{computes}");
+    }
+    let by = match ran {
+        Some(_) if matches!(wire, Wire::Compressed(_)) && nodes > 1 => {
+            format!("in each of {nodes} nodes, and between them as {wire}")
+        }
+        Some(ran) => format!("by {}: {}", ran.method, ran.why),
+        None => "in GPU memory".to_owned(),
+    };
+    match trainer.strategy() {
+        None => println!("{ranks} ranks over {transport}, all-reduce {by}"),
+        Some(parts) => println!("{ranks} ranks over {transport}, {parts}"),
+    }
+    if let Some(why) = trainer.wire_choice() {
+        println!("gradients are sent as {wire}: {why}");
+    }
+    if let Some(size) = trainer.bucket_size().filter(|_| nodes > 1) {
+        println!("buckets of {size}");
+    }
+    if wire == Wire::Compressed(Compression::OneBit) && nodes > 1 {
+        // Seen: a cnn learns nothing at its usual rate of 0.05, and as usual at 0.01.
+        eprintln!(
+            "unisono: onebit sends large gradients late: if the loss does not fall, try a fifth of the --learning-rate"
+        );
+    }
+    if let Some(local) = settings.local_steps {
+        println!("each rank steps alone, and parameters are averaged: {local}");
+    }
+    if let Some((buckets, scattered)) = trainer.sharded() {
+        println!(
+            "each rank updates its part, and holds the optimizer state of that: {scattered} of {buckets} buckets \
+             are reduce-scattered, the others all-reduced"
+        );
+    }
+    if matches!(wire, Wire::Compressed(_)) && nodes == 1 {
+        println!("all ranks share a node: gradients are not sent as {wire}, but as f32");
+    }
 }
 
 /// Trains with parameter servers; the coordinator prints progress, and has the summary.

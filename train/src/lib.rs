@@ -86,5 +86,5 @@ pub use share::{Share, StepReport, Times};
 pub use step::Mirror;
 pub use stop::Stop;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
-pub use strategy::Strategy;
+pub use strategy::{PipelineSettings, Strategy};
 pub use trainer::{Test, Trainer, evaluate, measure};

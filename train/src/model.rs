@@ -7,6 +7,7 @@ mod patches;
 mod resnet;
 mod rows;
 mod size;
+mod stages;
 mod transformer;
 
 use candle_core::{D, DType, Device, Tensor};
@@ -18,6 +19,8 @@ use unisono_data::{Batch, Inputs, Kind};
 
 pub use layers::Layer;
 pub use size::Size;
+
+pub(crate) use stages::{measure, stage};
 
 use layers::Sequence;
 

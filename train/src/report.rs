@@ -133,7 +133,7 @@ pub struct Summary {
     pub last: EpochReport,
     /// The number of ranks.
     pub ranks: usize,
-    /// A hash of the final parameters' bytes, in hexadecimal; the same on all ranks.
+    /// A hash of the final parameters' bytes, in hexadecimal: of the whole model, and the same on all ranks.
     pub parameters_hash: String,
     /// Where the run stopped, if it stopped on request: the results then cover part of an epoch, and the
     /// test results are NaN.

@@ -50,6 +50,8 @@ pub struct RunSettings {
     pub trace: Option<PathBuf>,
     /// The device and the reason for its choice, as text: "on the CPU: requested".
     pub computes: Option<String>,
+    /// How the model is spread over ranks, as text, if each does not hold all of it: "in 2 pipeline(s) of 2: …".
+    pub strategy: Option<String>,
     /// Why gradients have their wire format, as text, if the run has chosen it.
     pub wire_choice: Option<String>,
     /// A description of the run, stored in checkpoints.
@@ -77,6 +79,7 @@ impl RunSettings {
             log_directory: None,
             trace: None,
             computes: None,
+            strategy: None,
             wire_choice: None,
             description: serde_json::Value::Null,
         }

@@ -18,6 +18,7 @@ use unisono_data::{Augmentation, Dataset, Depth, Source, Threads};
 mod check;
 mod identity;
 mod needs;
+mod pipeline;
 mod prepare;
 
 pub(super) use check::Figure;

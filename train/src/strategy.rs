@@ -6,9 +6,10 @@ use unisono::Communicator;
 
 use crate::error::TrainError;
 use crate::server::ServerSettings;
+use unisono_collectives::pipeline::PipelineSchedule;
 
 /// How ranks train together: TensorFlow's strategies, by their names. The model, the data and the loop are the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
     /// One rank alone.
     OneDevice,
@@ -18,6 +19,42 @@ pub enum Strategy {
     MultiWorkerMirrored,
     /// Some ranks hold the parameters, the others compute gradients.
     ParameterServer(ServerSettings),
+    /// The model is cut into stages of consecutive layers, each on ranks of its own.
+    Pipeline(PipelineSettings),
+}
+
+/// How a model is cut into stages, and how they pass on micro-batches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PipelineSettings {
+    /// The ranks of a pipeline; `None` for all. Several pipelines are replicas of each other.
+    pub ranks: Option<usize>,
+    /// The order of passes, and the stages of each rank.
+    pub schedule: PipelineSchedule,
+    /// Into how many micro-batches a pipeline cuts its part of a step, at most one for each sample; `None` for four for each rank of the
+    /// pipeline, from which on the bubble is small (Huang et al., "GPipe", 2019, section 2.3).
+    pub micro_batches: Option<usize>,
+    /// The names of the layers that stages begin with, but for the first; `None` to measure what layers cost, and cut evenly.
+    pub split_at: Option<Vec<String>>,
+}
+
+impl Default for PipelineSettings {
+    /// One pipeline of all ranks, 1F1B.
+    fn default() -> Self {
+        let schedule = PipelineSchedule::OneForwardOneBackward;
+        Self { ranks: None, schedule, micro_batches: None, split_at: None }
+    }
+}
+
+impl PipelineSettings {
+    /// The ranks of a pipeline in a world of so many.
+    pub fn length(&self, ranks: usize) -> usize {
+        self.ranks.unwrap_or(ranks).max(1)
+    }
+
+    /// Into how many micro-batches a pipeline of so many ranks cuts so many samples.
+    pub(crate) fn micro_batches_of(&self, length: usize, samples: usize) -> usize {
+        self.micro_batches.unwrap_or(4 * length).clamp(1, samples.max(1))
+    }
 }
 
 impl fmt::Display for Strategy {
@@ -27,6 +64,7 @@ impl fmt::Display for Strategy {
             Self::Mirrored => "mirrored",
             Self::MultiWorkerMirrored => "multi-worker-mirrored",
             Self::ParameterServer(_) => "parameter-server",
+            Self::Pipeline(_) => "pipeline",
         })
     }
 }
@@ -45,13 +83,17 @@ impl Strategy {
     ///
     /// # Errors
     /// [`TrainError::Setting`].
-    pub fn check(self, comm: &Communicator) -> Result<(), TrainError> {
+    pub fn check(&self, comm: &Communicator) -> Result<(), TrainError> {
         let (ranks, nodes) = (comm.ranks(), comm.topology().nodes());
         let (is_fit, expected) = match self {
             Self::OneDevice => (ranks == 1, "one rank: start it without a launcher"),
             Self::Mirrored => (nodes == 1, "one node: use multi-worker-mirrored"),
             Self::ParameterServer(_) => {
                 (ranks > 1, "a server and a worker: start it under a launcher, with at least two ranks")
+            }
+            Self::Pipeline(pipeline) => {
+                let length = pipeline.length(ranks);
+                (ranks.is_multiple_of(length), &*format!("a multiple of the {length} ranks of a pipeline"))
             }
             Self::MultiWorkerMirrored => (true, ""),
         };
@@ -64,10 +106,18 @@ impl Strategy {
     }
 
     /// How many ranks of so many compute gradients, at least one.
-    pub fn workers(self, ranks: usize) -> usize {
+    pub fn workers(&self, ranks: usize) -> usize {
         match self {
             Self::ParameterServer(servers) => ranks.saturating_sub(servers.servers).max(1),
             _ => ranks,
+        }
+    }
+
+    /// Among how many replicas of the model on so many ranks the samples of a step are shared.
+    pub fn replicas(&self, ranks: usize) -> usize {
+        match self {
+            Self::Pipeline(pipeline) => (ranks / pipeline.length(ranks)).max(1),
+            _ => self.workers(ranks),
         }
     }
 }

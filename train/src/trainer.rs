@@ -182,6 +182,11 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.settings.computes.as_deref()
     }
 
+    /// How the model is spread over ranks, if each does not hold all of it.
+    pub fn strategy(&self) -> Option<&str> {
+        self.settings.strategy.as_deref()
+    }
+
     /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop), and reports every step and epoch. Either way it
     /// saves the last step, if there is a checkpoint directory, and the checkpoint is complete on disk when this returns on any rank.
     /// If this rank fails, it fails the communicator, so that no other rank waits for it.

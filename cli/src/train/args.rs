@@ -273,8 +273,10 @@ impl Args {
     /// The error for an option that would have no effect.
     pub(super) fn without_effect(&self, settings: &Settings) -> Option<String> {
         const SERVER: &str = "--strategy parameter-server";
+        const PIPELINE: &str = "--strategy pipeline";
         let Self { data, learning, strategy, gradients, .. } = self;
         let serves = strategy.strategy == Some(StrategyArg::ParameterServer);
+        let is_cut = strategy.strategy == Some(StrategyArg::Pipeline);
         let has_files = matches!(data.data, Source::TfRecord(_) | Source::Images(_));
         let is_free = gradients.order == OrderArg::Free;
         let (is_sgd, is_step) =
@@ -302,6 +304,10 @@ impl Args {
             ("--staleness", SERVER, strategy.staleness.is_some() && !serves),
             ("--elastic", SERVER, strategy.elastic && !serves),
             ("--damp-stale", SERVER, strategy.damp_stale && !serves),
+            ("--stages", PIPELINE, strategy.stages.is_some() && !is_cut),
+            ("--micro-batches", PIPELINE, strategy.micro_batches.is_some() && !is_cut),
+            ("--pipeline-schedule", PIPELINE, strategy.pipeline_schedule.is_some() && !is_cut),
+            ("--split-at", PIPELINE, strategy.split_at.is_some() && !is_cut),
             ("--shards", "--order world-invariant", gradients.shards.is_some() && is_free),
             ("--nesterov", "--optimizer sgd", learning.nesterov && !is_sgd),
             ("--momentum", "--optimizer sgd", learning.momentum.is_some() && !is_sgd),

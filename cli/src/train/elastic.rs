@@ -20,9 +20,9 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
                 .to_owned(),
         ));
     };
-    match settings.strategy {
+    match &settings.strategy {
         Some(Strategy::ParameterServer(servers)) if joins() => {
-            settings.join_parameter_server(&folder, (rank, ranks), servers).map_err(failure)
+            settings.join_parameter_server(&folder, (rank, ranks), *servers).map_err(failure)
         }
         _ => args.world.run_elastic(|comm| on_rank(comm, args, settings, Some(&folder))),
     }

@@ -1,7 +1,8 @@
 //! The options of `unisono train` that choose its strategy.
 
 use clap::{Args as ClapArgs, ValueEnum};
-use unisono_train::{ServerSettings, Staleness, Strategy};
+use unisono_collectives::pipeline::PipelineSchedule;
+use unisono_train::{PipelineSettings, ServerSettings, Staleness, Strategy};
 
 use crate::values::whole;
 
@@ -25,6 +26,19 @@ pub(super) struct StrategyArgs {
     /// With --staleness: apply a gradient that missed the updates of n steps at 1/(1+n) of the learning rate
     #[arg(long)]
     pub(super) damp_stale: bool,
+    /// With --strategy pipeline: the ranks of a pipeline, each with a stage of the model; several pipelines are replicas of each other
+    /// [default: all ranks]
+    #[arg(long, value_name = "N", value_parser = whole(1, usize::MAX))]
+    pub(super) stages: Option<usize>,
+    /// With --strategy pipeline: into how many micro-batches a pipeline cuts its samples of a step [default: 4 per stage]
+    #[arg(long, value_name = "N", value_parser = whole(1, usize::MAX))]
+    pub(super) micro_batches: Option<usize>,
+    /// With --strategy pipeline: the order of passes: gpipe, 1f1b or interleaved:STAGES (of each rank) [default: 1f1b]
+    #[arg(long, value_name = "SCHEDULE")]
+    pub(super) pipeline_schedule: Option<PipelineSchedule>,
+    /// With --strategy pipeline: the layers that stages begin with, but for the first, comma-separated [default: measured, and cut evenly]
+    #[arg(long, value_name = "LAYER,LAYER", value_delimiter = ',')]
+    pub(super) split_at: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -37,6 +51,8 @@ pub(super) enum StrategyArg {
     MultiWorkerMirrored,
     /// Some ranks hold the parameters, the others compute gradients
     ParameterServer,
+    /// The model is cut into stages, each on a rank of its own, which pass on micro-batches
+    Pipeline,
 }
 
 impl StrategyArgs {
@@ -45,6 +61,12 @@ impl StrategyArgs {
             StrategyArg::OneDevice => Strategy::OneDevice,
             StrategyArg::Mirrored => Strategy::Mirrored,
             StrategyArg::MultiWorkerMirrored => Strategy::MultiWorkerMirrored,
+            StrategyArg::Pipeline => Strategy::Pipeline(PipelineSettings {
+                ranks: self.stages,
+                schedule: self.pipeline_schedule.unwrap_or(PipelineSettings::default().schedule),
+                micro_batches: self.micro_batches,
+                split_at: self.split_at.clone(),
+            }),
             StrategyArg::ParameterServer => Strategy::ParameterServer(ServerSettings {
                 servers: self.servers.unwrap_or(1),
                 staleness: self.staleness.unwrap_or(Staleness::Steps(0)),

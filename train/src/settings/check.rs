@@ -5,11 +5,12 @@ use std::fmt;
 use candle_core::Device;
 
 use super::{Falling, Settings};
-use crate::buckets::{self, BucketBytes, Wire};
+use crate::buckets::{self, BucketBytes, Overlap, Wire};
 use crate::error::TrainError;
 use crate::metrics;
 use crate::model::ModelKind;
 use crate::optimizer::OptimizerKind;
+use crate::strategy::Strategy;
 use unisono::{Choice, Vendor};
 use unisono_data::{Dataset, Kind};
 
@@ -104,6 +105,38 @@ impl Settings {
                  model, or remove --order world-invariant"
                     .to_owned(),
             );
+        }
+        Ok(())
+    }
+
+    /// Refuses what a strategy cannot do.
+    pub(super) fn check_strategy(&self, strategy: &Strategy) -> Result<(), TrainError> {
+        let Strategy::Pipeline(pipeline) = strategy else { return Ok(()) };
+        let refused = [
+            (
+                self.model == ModelKind::ResNet,
+                "--model resnet",
+                "batch norm needs all samples of a step at once",
+            ),
+            (self.dropout != 0.0, "--dropout", "a stage does not know the pass that it drops values of"),
+            (
+                self.world_invariant.is_some(),
+                "--order world-invariant",
+                "stages add the gradients of micro-batches in turn",
+            ),
+            (self.local_steps.is_some(), "--local-steps", "the stages of a model step together"),
+            (!self.wires.is_empty(), "--wire auto", "stages would choose differently: name one format"),
+            (
+                self.overlap == Overlap::Across,
+                "--overlap across",
+                "a stage's update ends before its next pass",
+            ),
+        ];
+        if let Some((_, option, why)) = refused.into_iter().find(|(is_so, _, _)| *is_so) {
+            return refuse(format!("{strategy} does not go with {option}: {why}"));
+        }
+        if pipeline.ranks == Some(0) || pipeline.micro_batches == Some(0) {
+            return refuse("a pipeline has one rank and one micro-batch at least".to_owned());
         }
         Ok(())
     }

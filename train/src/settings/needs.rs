@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use super::Settings;
+use crate::feed::Shares;
 use crate::local::Outer;
 use crate::model;
 use crate::needs::{NUMBER, Needs};
 use crate::sampled::EVALUATION_BATCH;
+use crate::strategy::Strategy;
 use unisono_data::{Dataset, Depth, Source};
 
 impl Settings {
@@ -31,13 +33,40 @@ impl Settings {
     }
 
     /// Everything but the data set, once that is loaded; nothing for a model that does not fit such data.
-    pub(super) fn needs(&self, ranks: usize, global_batch: usize, dataset: &Dataset) -> Needs {
-        let Some(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
-            return Needs::default();
+    pub(super) fn needs(
+        &self,
+        strategy: &Strategy,
+        ranks: usize,
+        shares: Shares,
+        dataset: &Dataset,
+    ) -> Needs {
+        let Strategy::Pipeline(pipeline) = strategy else {
+            return self.needs_of_replica(shares, self.pass_of(shares), dataset);
         };
-        let pass = match self.world_invariant {
+        let (length, passes) = (pipeline.length(ranks), shares.fixed_passes.unwrap_or(1) / shares.ranks);
+        // The first rank keeps the activations of most passes, each of a part of the model.
+        let kept = pipeline.schedule.most_kept(0, length, passes) * shares.micro_batch;
+        let pass = kept.div_ceil(length * pipeline.schedule.stages_per_rank());
+        let mut needs = self.needs_of_replica(shares, pass, dataset);
+        for part in [&mut needs.parameters, &mut needs.gradients, &mut needs.optimizer] {
+            *part /= length as f64;
+        }
+        needs
+    }
+
+    /// The most samples of a pass.
+    fn pass_of(&self, Shares { ranks, global_batch, .. }: Shares) -> usize {
+        match self.world_invariant {
             Some(parts) => global_batch.div_ceil(parts),
             None => self.batch_size.min(global_batch.div_ceil(ranks)),
+        }
+    }
+
+    /// What a whole replica needs that computes with so many samples at a time.
+    fn needs_of_replica(&self, shares: Shares, pass: usize, dataset: &Dataset) -> Needs {
+        let Shares { ranks, global_batch, .. } = shares;
+        let Some(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
+            return Needs::default();
         };
         let depth = match self.prefetch {
             Depth::Auto => 2,

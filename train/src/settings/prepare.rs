@@ -18,15 +18,23 @@ use crate::sampled::Sampled;
 use crate::server::{ParameterServer, ServerSettings};
 use crate::strategy::Strategy;
 use crate::trainer::Trainer;
+use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Batch, Dataset};
 
 /// A run that has not begun.
-struct Prepared<R> {
-    replica: R,
-    feed: Sampled,
-    run: RunSettings,
-    resumed: Option<Resumed>,
+pub(super) struct Prepared<R> {
+    pub(super) replica: R,
+    pub(super) feed: Sampled,
+    pub(super) run: RunSettings,
+    pub(super) resumed: Option<Resumed>,
+}
+
+/// What a replica is made for.
+pub(super) struct Made<'a> {
+    pub(super) dataset: &'a Dataset,
+    pub(super) device: &'a Device,
+    pub(super) shares: Shares,
 }
 
 impl Settings {
@@ -40,10 +48,16 @@ impl Settings {
         &self,
         comm: &'a mut Communicator,
     ) -> Result<Trainer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
-        let strategy = self.strategy.unwrap_or_else(|| Strategy::suited(comm));
+        let strategy = self.strategy.clone().unwrap_or_else(|| Strategy::suited(comm));
         strategy.check(comm)?;
+        if let Strategy::ParameterServer(_) | Strategy::Pipeline(_) = strategy {
+            return Err(TrainError::Setting(format!(
+                "the strategy {strategy} has a run of its own: call Settings::parameter_server or Settings::pipeline"
+            )));
+        }
+        let place = (comm.rank(), comm.ranks());
         let Prepared { replica, feed, run, resumed } =
-            self.prepare(comm, strategy, (comm.rank(), comm.ranks()))?;
+            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, of))?;
         Trainer::new(comm, replica, feed, run, resumed)
     }
 
@@ -58,8 +72,9 @@ impl Settings {
     ) -> Result<ParameterServer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
         let strategy = Strategy::ParameterServer(servers);
         strategy.check(comm)?;
+        let place = (comm.rank(), comm.ranks());
         let Prepared { replica, feed, run, resumed } =
-            self.prepare(comm, strategy, (comm.rank(), comm.ranks()))?;
+            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, of))?;
         ParameterServer::new(comm, replica, feed, run, servers, resumed)
     }
 
@@ -85,50 +100,57 @@ impl Settings {
         let own =
             Self { global_batch, checkpoints: None, log_directory: None, resumes: false, ..self.clone() };
         let strategy = Strategy::ParameterServer(servers);
-        let Prepared { replica, feed, run, .. } = own.prepare(&mut alone, strategy, (rank, ranks))?;
+        let Prepared { replica, feed, run, .. } =
+            own.prepare(&mut alone, &strategy, (rank, ranks), |comm, of| own.classifier(comm, of))?;
         ParameterServer::join(folder, (rank, ranks), replica, feed, &run, servers)
     }
 
-    /// The model, the data and the state of a run on rank `rank` of `ranks`. Called by all ranks of a communicator.
-    fn prepare(
+    /// The model on one rank.
+    fn classifier(
         &self,
         comm: &mut Communicator,
-        strategy: Strategy,
+        of: &Made<'_>,
+    ) -> Result<(impl Replica<Batch = Batch> + use<>, Option<String>), TrainError> {
+        let hidden = self.hidden.as_deref();
+        let replica =
+            model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, self.seed, of.device);
+        Ok((agree(comm, replica.map_err(TrainError::from))?, None))
+    }
+
+    /// The model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a user should
+    /// know. Called by all ranks of a communicator.
+    pub(super) fn prepare<R: Replica>(
+        &self,
+        comm: &mut Communicator,
+        strategy: &Strategy,
         (rank, ranks): (Rank, usize),
-    ) -> Result<Prepared<impl Replica<Batch = Batch> + use<>>, TrainError> {
-        agree(comm, self.check())?;
+        make: impl FnOnce(&mut Communicator, &Made<'_>) -> Result<(R, Option<String>), TrainError>,
+    ) -> Result<Prepared<R>, TrainError> {
+        agree(comm, self.check().and_then(|()| self.check_strategy(strategy)))?;
         self.places().check(comm)?;
         let mut resumed = match &self.checkpoints {
             Some(kept) if self.resumes => Resumed::find(comm, &kept.directory)?,
             _ => None,
         };
-        let ranks = strategy.workers(ranks);
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
-        let global_batch = self.global_batch.or(before).unwrap_or(self.batch_size.saturating_mul(ranks));
+        let usual = self.batch_size.saturating_mul(strategy.workers(ranks));
+        let global_batch = self.global_batch.or(before).unwrap_or(usual);
         let refused = self.refuses_device(strategy, global_batch);
         let (device, computes) = self.device.choose(comm, refused)?;
         agree(comm, self.check_choice(comm.choice(), &device, &computes))?;
-        let dataset = self.load(comm, ranks, global_batch)?;
+        let shares = self.shares(strategy, (rank, ranks), global_batch);
+        let dataset = self.load(comm, shares.ranks, global_batch)?;
         if device.is_cpu() {
-            self.needs(ranks, global_batch, &dataset).check(comm)?;
+            self.needs(strategy, ranks, shares, &dataset).check(comm)?;
         }
-        let hidden = self.hidden.as_deref();
-        let replica = model::classifier(self.model, hidden, self.dropout, &dataset.kind, self.seed, &device);
-        let replica = agree(comm, replica.map_err(TrainError::from))?;
+        let (replica, strategy) = make(comm, &Made { dataset: &dataset, device: &device, shares })?;
         let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
         let chosen = Self { wire: choice.wire, ..self.clone() };
         let description = chosen.describe(comm, &dataset, global_batch, resumed.as_mut())?;
-        let shares = Shares {
-            // Servers have none.
-            rank: rank.min(ranks - 1),
-            ranks,
-            global_batch,
-            micro_batch: self.batch_size,
-            fixed_passes: self.world_invariant,
-        };
         let steps = shares.steps(dataset.train.len());
         let run = RunSettings {
             computes: Some(computes),
+            strategy,
             wire_choice: choice.why,
             description,
             ..chosen.run_settings(global_batch, steps)
@@ -137,10 +159,41 @@ impl Settings {
         Ok(Prepared { replica, feed, run, resumed })
     }
 
+    /// How the samples of a step are shared.
+    fn shares(&self, strategy: &Strategy, (rank, ranks): (Rank, usize), global_batch: usize) -> Shares {
+        let replicas = strategy.replicas(ranks);
+        match strategy {
+            Strategy::Pipeline(pipeline) => {
+                let samples = global_batch.div_ceil(replicas);
+                let micro_batches = pipeline.micro_batches_of(pipeline.length(ranks), samples);
+                Shares {
+                    // As a grid numbers them.
+                    rank: rank % replicas,
+                    ranks: replicas,
+                    global_batch,
+                    micro_batch: samples.div_ceil(micro_batches),
+                    fixed_passes: Some(micro_batches * replicas),
+                }
+            }
+            _ => Shares {
+                // Servers have none.
+                rank: rank.min(replicas - 1),
+                ranks: replicas,
+                global_batch,
+                micro_batch: self.batch_size,
+                fixed_passes: self.world_invariant,
+            },
+        }
+    }
+
     /// Why the run cannot be on GPUs, if it cannot.
-    fn refuses_device(&self, strategy: Strategy, global_batch: usize) -> Option<String> {
-        if let Strategy::ParameterServer(_) = strategy {
-            return Some("parameter servers hold their parameters in host memory".to_owned());
+    fn refuses_device(&self, strategy: &Strategy, global_batch: usize) -> Option<String> {
+        match strategy {
+            Strategy::ParameterServer(_) => {
+                return Some("parameter servers hold their parameters in host memory".to_owned());
+            }
+            Strategy::Pipeline(_) => return Some("the stages of a pipeline compute on the CPU".to_owned()),
+            Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => {}
         }
         let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
         let refused = device::refusal(&self.buckets(global_batch), self.trace.is_some());

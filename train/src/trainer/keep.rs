@@ -83,6 +83,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             Some(whole) if has_parts => compare::hash_of(&whole.parameters),
             _ => own,
         };
+        let hash = compare::broadcast(self.world.all, format!("{hash:016x}"))?;
         let saved = match store.zip(whole) {
             Some((mut store, whole)) => store.save(whole).map(drop).map_err(not_saved),
             None => Ok(()),
@@ -97,7 +98,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         let is_saved = self.settings.checkpoints.is_some();
         let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
         let (ranks, ended_early) = (self.world.all.ranks(), self.ended_early());
-        Ok(Summary { last, ranks, parameters_hash: format!("{hash:016x}"), stopped, ended_early })
+        Ok(Summary { last, ranks, parameters_hash: hash, stopped, ended_early })
     }
 
     /// The state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by all ranks.

@@ -1,4 +1,4 @@
-//! Pipelines of stages against the same model on one rank.
+//! Stages of one's own.
 
 use std::sync::Arc;
 
