@@ -31,6 +31,9 @@ fn main() -> ExitCode {
         trial("a parameter server gives the parameters of master-worker, over every launcher", served),
         trial("a parameter server gives the same over two nodes", served_over_two_nodes)
             .with_ignored_flag(!has_two_nodes()),
+        trial("a pipeline gives the losses of one rank, over every launcher", staged),
+        trial("a pipeline gives the same over two nodes", staged_over_two_nodes)
+            .with_ignored_flag(!has_two_nodes()),
         trial("a world-invariant run gives the same parameters on 1, 2 and 4 ranks", world_invariant),
         trial("a run that is killed goes on bit for bit, on other ranks too", killed),
         trial("logs and traces are written", logs),
@@ -144,6 +147,36 @@ fn served_over_two_nodes() {
     command.args([&SERVED[..], &BY_A_SERVER].concat());
     let ended = last(&launch::run(command, Duration::from_secs(180)).expect_success());
     assert_eq!(ended["parameters_hash"], by_master_worker());
+}
+
+/// Two stages, of two replicas each.
+const STAGED: [&str; 8] =
+    ["--epochs", "1", "--global-batch", "256", "--learning-rate", "0.02", "--split-at", "hidden2"];
+const IN_STAGES: [&str; 4] = ["--strategy", "pipeline", "--stages", "2"];
+
+fn staged() {
+    let arguments = [&STAGED[..], &IN_STAGES].concat();
+    let expected = threads(4, &arguments);
+    let alone = threads(1, &STAGED[..6]);
+    for figure in ["loss", "test_loss"] {
+        let (found, alone) = (expected[figure].as_f64().unwrap(), alone[figure].as_f64().unwrap());
+        assert!((found - alone).abs() < 1e-5, "{figure}: {found}, on one rank {alone}");
+    }
+    assert_eq!(last(&launched(4, &arguments))["parameters_hash"], expected["parameters_hash"], "MPI");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args(["launch", "-n", "4", "--", env!("CARGO_BIN_EXE_unisono"), "train", "--format", "json"]);
+    command.args(&arguments);
+    let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
+    assert_eq!(processes["parameters_hash"], expected["parameters_hash"], "processes");
+}
+
+fn staged_over_two_nodes() {
+    let arguments = [&STAGED[..], &IN_STAGES].concat();
+    let mut command = Command::new(TWO_NODES);
+    command.args(["--ranks", "2,2", "--", env!("CARGO_BIN_EXE_unisono"), "train", "--format", "json"]);
+    command.args(&arguments);
+    let ended = last(&launch::run(command, Duration::from_secs(180)).expect_success());
+    assert_eq!(ended["parameters_hash"], threads(4, &arguments)["parameters_hash"]);
 }
 
 /// A run in threads of one process; what it says last.
