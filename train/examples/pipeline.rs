@@ -12,7 +12,7 @@ use unisono_data::{Batch, Depth, Options, Source, Threads};
 use unisono_train::candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
 use unisono_train::pipeline::{Grid, MicroBatches, Pipeline, Stage};
 use unisono_train::{
-    BucketSettings, Feed, Mirror, OptimizerKind, OptimizerSettings, Sampled, Share, Shares, Tally,
+    BucketSettings, Feed, Mirror, OptimizerKind, OptimizerSettings, Replica, Sampled, Share, Shares, Tally,
     TrainError, model,
 };
 

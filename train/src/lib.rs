@@ -68,8 +68,7 @@ pub use local::{LocalSteps, Outer, UnknownOuter};
 #[cfg(feature = "candle")]
 pub use needs::Needs;
 pub use optimizer::{OptimizerKind, OptimizerSettings};
-pub use parts::Parts;
-pub use replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
+pub use replica::{Fill, Gradients, Parameter, Parts, Replica, ReplicaError, Tally};
 pub use report::{
     Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Summary, WorkerReport,
     WorkersReport,

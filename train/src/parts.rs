@@ -1,19 +1,11 @@
 //! A model whose parts are on several ranks, and what they know of it together.
 
-use unisono::{Communicator, Rank, ReduceOp};
+use unisono::{Rank, ReduceOp};
 
 use crate::checkpoint::Tensor;
 use crate::compare;
 use crate::error::TrainError;
-
-/// The ranks that hold a model together, each some of its stages: those of a [`Pipeline`](crate::pipeline::Pipeline).
-#[derive(Debug)]
-pub struct Parts<'a> {
-    /// These ranks.
-    pub comm: &'a mut Communicator,
-    /// The index of the first parameter of each of this rank's stages; stage i of rank r is stage i · ranks + r of the model.
-    pub first: &'a [usize],
-}
+use crate::replica::Parts;
 
 /// The stage, the name and the shape of an array.
 type Described = (usize, String, Vec<usize>);

@@ -13,8 +13,7 @@ use unisono_collectives::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
 use crate::compare::agree;
 use crate::error::TrainError;
-use crate::parts::Parts;
-use crate::replica::{Gradients, Outputs, Parameter, Replica, ReplicaError, Tally};
+use crate::replica::{Gradients, Outputs, Parameter, Parts, Replica, ReplicaError, Tally};
 
 mod evaluation;
 mod feed;

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use unisono::Communicator;
 
-use crate::parts::Parts;
-
 /// An error of a framework.
 pub type ReplicaError = Box<dyn Error + Send + Sync>;
 
@@ -132,6 +130,15 @@ pub trait Replica {
     fn on_device(&self) -> Option<&[candle_core::Tensor]> {
         None
     }
+}
+
+/// The ranks that hold a model together, each some of its stages: those of a [`Pipeline`](crate::pipeline::Pipeline).
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// These ranks.
+    pub comm: &'a mut Communicator,
+    /// The index of the first parameter of each of this rank's stages; stage i of rank r is stage i · ranks + r of the model.
+    pub first: &'a [usize],
 }
 
 /// Receives the gradients of a pass.

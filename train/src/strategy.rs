@@ -50,11 +50,6 @@ impl PipelineSettings {
     pub fn length(&self, ranks: usize) -> usize {
         self.ranks.unwrap_or(ranks).max(1)
     }
-
-    /// Into how many micro-batches a pipeline of so many ranks cuts so many samples.
-    pub(crate) fn micro_batches_of(&self, length: usize, samples: usize) -> usize {
-        self.micro_batches.unwrap_or(4 * length).clamp(1, samples.max(1))
-    }
 }
 
 impl fmt::Display for Strategy {

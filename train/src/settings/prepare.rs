@@ -165,7 +165,7 @@ impl Settings {
         match strategy {
             Strategy::Pipeline(pipeline) => {
                 let samples = global_batch.div_ceil(replicas);
-                let micro_batches = pipeline.micro_batches_of(pipeline.length(ranks), samples);
+                let micro_batches = pipeline.micro_batches.unwrap_or(4 * pipeline.length(ranks)).min(samples);
                 Shares {
                     // As a grid numbers them.
                     rank: rank % replicas,

@@ -1,0 +1,61 @@
+//! The passes of a step.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::Mirror;
+use crate::buckets::Pass;
+use crate::error::TrainError;
+use crate::replica::Replica;
+use crate::share::Share;
+use crate::trace::Lane;
+use unisono::Communicator;
+
+impl<R: Replica> Mirror<R> {
+    /// Runs this rank's micro-batches. Returns the parameters that have no gradient for the first time, and how long passes
+    /// waited.
+    pub(super) fn passes(
+        &mut self,
+        comm: &mut Communicator,
+        share: Share<'_, R::Batch>,
+    ) -> Result<(Vec<String>, Duration), TrainError> {
+        let Share { passes, is_out_of_data, asks_to_stop, asks_to_save } = share;
+        // In a tree, all ranks have as many, and a pass has the same number whichever rank makes it.
+        let first = comm.rank() as u64 * if self.is_tree { passes.len() as u64 } else { 1 << 32 };
+        let of = self.replica.begin_step(first, passes.len())?.max(1);
+        let (mut never_put, mut waited) = (None::<BTreeSet<usize>>, Duration::ZERO);
+        for number in 0..of {
+            let pass = Pass { number, of, is_out_of_data, asks_to_stop, asks_to_save, ..Pass::ONLY };
+            let Some(Some(batch)) = passes.get(number) else {
+                self.settle()?;
+                self.backend.pass(comm, pass, &mut |_| self.replica.pass_without_samples())?;
+                continue;
+            };
+            let (began, mut ended) = (Instant::now(), None);
+            let without = self.backend.pass(comm, pass, &mut |gradients| {
+                self.replica.pass(batch, gradients)?;
+                ended = Some(Instant::now());
+                Ok(())
+            })?;
+            if let (Some(weighed), Some(ended)) = (self.backend.ledger().weighed, ended) {
+                self.span(Lane::Compute, |_| "forward", began, weighed);
+                self.span(Lane::Compute, |_| "backward", weighed, ended);
+            }
+            waited += self.replica.waited();
+            let without = without.into_iter().collect();
+            never_put = Some(match never_put {
+                Some(earlier) => &earlier & &without,
+                None => without,
+            });
+        }
+        Ok((self.new_names(never_put), waited))
+    }
+
+    /// The names of those of these parameters that always had a gradient until now.
+    fn new_names(&mut self, never_put: Option<BTreeSet<usize>>) -> Vec<String> {
+        let names = self.replica.parameters();
+        let new: Vec<_> = never_put.unwrap_or_default().difference(&self.never_put).copied().collect();
+        self.never_put.extend(&new);
+        new.into_iter().map(|index| names[index].name.clone()).collect()
+    }
+}
