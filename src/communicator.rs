@@ -33,6 +33,7 @@ mod own;
 mod per_call;
 mod point_to_point;
 mod setup;
+mod shared;
 
 #[cfg(feature = "nccl")]
 pub use device::DeviceRequest;

@@ -74,7 +74,7 @@ pub use config::OnFailure;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorCode, Place, Result};
 pub use kernels::ReduceOp;
-pub use memory::Registered;
+pub use memory::{Registered, Shared, SharedCounters};
 pub use method::{Method, Vendor};
 pub use request::Request;
 pub use run::{refuse, run, run_threads};

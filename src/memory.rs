@@ -1,10 +1,13 @@
-//! Memory: pages from the system, registered arrays that other ranks access, and buffers kept between calls.
+//! Memory: pages from the system, registered arrays that other ranks access, arrays that ranks share, and buffers kept between
+//! calls.
 
 #[allow(unsafe_code, reason = "memory comes from the system")]
 mod pages;
 #[allow(unsafe_code, reason = "memory that other ranks write to")]
 mod registered;
 mod scratch;
+#[allow(unsafe_code, reason = "memory that other ranks write to")]
+mod shared;
 
 pub(crate) use pages::Pages;
 #[cfg(test)]
@@ -12,3 +15,4 @@ pub(crate) use registered::Block;
 pub use registered::Registered;
 pub(crate) use registered::{Location, Registry};
 pub(crate) use scratch::Scratch;
+pub use shared::{Shared, SharedCounters};

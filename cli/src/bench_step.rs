@@ -3,13 +3,13 @@
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use candle_core::Device;
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::config::share_cores;
 use unisono::size;
 use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vendor};
 use unisono_data::{Batch, Inputs, Kind};
+use unisono_train::candle::Parameters;
 use unisono_train::model::{self, ModelKind};
 use unisono_train::{
     BucketBytes, BucketSettings, LocalSteps, Mirror, Needs, OptimizerKind, OptimizerSettings, Outer, Overlap,
@@ -121,7 +121,8 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         needs.optimizer /= comm.ranks() as f64;
     }
     needs.check(comm)?;
-    let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), 0.0, &kind, 0, &Device::Cpu)?;
+    let own = Parameters::new(0);
+    let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), 0.0, &kind, &own)?;
     let parameters = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
     let optimizer = OptimizerSettings::new(args.optimizer);
     let buckets = BucketSettings {

@@ -3,6 +3,8 @@
 //! They are not in the flight recorder, which holds calls that all ranks number alike; a wait for one shows only in the error
 //! that ends it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use unisono_collectives::Rank;
 
 use super::{Engine, Options};
@@ -58,6 +60,23 @@ impl Engine {
         let from = self.ended(found, "receive-any", received)?;
         self.messages(options, dtype, None, Some((place, from)))?;
         Ok(from)
+    }
+
+    /// Waits until a counter in shared memory has a value, which another rank gives it.
+    pub(crate) fn wait_until(
+        &mut self,
+        other: Rank,
+        options: &Options,
+        counter: &AtomicU64,
+        value: u64,
+    ) -> Result<()> {
+        if counter.load(Ordering::Acquire) == value {
+            return Ok(());
+        }
+        self.check_alive()?;
+        let deadlines = self.deadlines(options);
+        let waited = self.transport.wait_until(other, (counter, value), &deadlines);
+        self.ended(waited, "wait-until", value)
     }
 
     /// The result of message `number`, with the position of this rank in an error.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -32,7 +32,7 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     /// The prefix of the link to a file made by [`Pages::shared`].
-    pub(crate) const LINK: &[u8] = b"/memfd:unisono";
+    const LINK: &[u8] = b"/memfd:unisono";
 
     /// Memory of this process, not touched: pages that are never used cost nothing.
     pub(crate) fn untouched(size_bytes: usize) -> Result<Self> {
@@ -77,6 +77,21 @@ impl Pages {
         let pages = Self::new(address, size_bytes);
         pages.prefer_huge();
         Ok(pages)
+    }
+
+    /// The memory of a file made by [`Pages::shared`] that is open in this or another process, not touched.
+    pub(crate) fn of_process(process_id: i32, file: u64) -> Result<Self> {
+        let path = Self::path(process_id, file);
+        // If the process ID here differs from the process's own (containers), this may be any file.
+        if !rustix::fs::readlink(&path, Vec::new())?.as_bytes().starts_with(Self::LINK) {
+            return Err(Errno::NOENT);
+        }
+        Self::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// The link to a file that is open in a process.
+    pub(crate) fn path(process_id: i32, file: u64) -> String {
+        format!("/proc/{process_id}/fd/{file}")
     }
 
     fn new(address: *mut std::ffi::c_void, size_bytes: usize) -> Self {

@@ -12,7 +12,7 @@ use unisono_collectives::{Rank, Topology};
 use super::bootstrap::{Bootstrap, gather};
 use super::shared::Shared;
 use super::shared::board::Board;
-use super::shared::reach::{ByKernel, Processes, Reach, can_read, is_kernel_fast, map_untouched};
+use super::shared::reach::{ByKernel, Processes, Reach, can_read, is_kernel_fast};
 use crate::config::KernelCopies;
 use crate::error::Result;
 use crate::memory::{Pages, Registry};
@@ -198,7 +198,8 @@ fn common<T>(
     };
     let file_number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
     let [file_number, number] = local_ranks.gather(bootstrap, [file_number, number])?[0];
-    let common = own.unwrap_or_else(|| make(map_untouched(local_ranks.process_ids[0], file_number)?, number));
+    let common =
+        own.unwrap_or_else(|| make(Pages::of_process(local_ranks.process_ids[0], file_number)?, number));
     // The file stays open until all have mapped it.
     let errors = common.as_ref().map_or_else(|error| error.raw_os_error() as u64, |_| 0);
     let errors = local_ranks.gather(bootstrap, [errors])?;

@@ -1,10 +1,11 @@
 //! Point-to-point messages of the program.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::waiting::STRAGGLING;
+use super::waiting::{Poll, STRAGGLING, Sight};
 use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Transport, Waiting};
 use crate::status::StatusBoard;
 
@@ -71,6 +72,25 @@ impl Transport {
                 Err(failure) => return Err(failure),
             }
         }
+    }
+
+    /// Waits until a counter in shared memory has a value, which another rank gives it.
+    pub(crate) fn wait_until(
+        &self,
+        other: Rank,
+        (counter, value): (&AtomicU64, u64),
+        deadlines: &Deadlines,
+    ) -> Result<(), Failure> {
+        let status = self.status().clone();
+        let look = || match counter.load(Ordering::Acquire) {
+            found if found == value => Ok(Poll::Done(())),
+            _ => Ok(Poll::WaitsFor(other)),
+        };
+        let has_left = |other: Rank, _: &Waiting<'_>| match status.has_left(other) {
+            true => Ok(Sight::Hopeless(Failure::Left { other })),
+            false => Ok(Sight::Nothing),
+        };
+        Waiting::new(self.spins(), deadlines, &status).until(look, has_left)
     }
 
     /// The outcome when no message can arrive any more.

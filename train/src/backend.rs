@@ -1,4 +1,5 @@
-//! Where gradients are reduced and parameters updated: on the host or, with the feature `cuda`, on this rank's GPU.
+//! Where gradients are reduced and parameters updated: on the host, on the host once for all ranks of a node or, with the feature
+//! `cuda`, on this rank's GPU.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,9 +9,11 @@ use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::replica::{Gradients, Parameter, Replica, ReplicaError};
 use super::share::Times;
+use crate::central::Gradients as Shared;
 use crate::error::TrainError;
 use unisono::Communicator;
 
+mod central;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod host;
@@ -18,6 +21,11 @@ mod late;
 
 /// What a data-parallel step does with gradients and parameters, in the order in which it does so.
 pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
+    /// How many passes this rank makes in a step, if it has micro-batches for so many.
+    fn passes(&mut self, _: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
+        Ok(passes)
+    }
+
     /// Has `run` fill the buckets with the gradients of a pass; returns the indices of parameters without one.
     fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError>;
 
@@ -103,7 +111,7 @@ pub(super) type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), Re
 /// The state of an optimizer, as [`Optimizer::state`] gives it.
 pub(super) type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// The backend of this replica: the GPU on which it is, or the host; `clips` if gradients are clipped, for which all of them must be
+/// The backend of this replica: the GPU on which it is, the host, or the memory that all ranks share; `clips` if gradients are clipped, for which all of them must be
 /// known. Called by all ranks.
 ///
 /// # Errors
@@ -124,6 +132,18 @@ pub(super) fn of<R: Replica>(
         }
     }
     let parameters = replica.parameters();
+    if replica.shares_values() {
+        let buckets = Buckets::elsewhere(comm, parameters, buckets)?;
+        let gradients = Shared::new(comm, &buckets.ledger().plan.counts, parameters.len())?;
+        let (optimizer, sums) = (optimizer_of(optimizer, parameters, &buckets)?, Sums::default());
+        return Ok(Box::new(central::Central {
+            buckets,
+            gradients,
+            optimizer,
+            sums,
+            waited: Default::default(),
+        }));
+    }
     let mut buckets = Buckets::new(comm, parameters, buckets)?;
     if clips {
         buckets.sum_whole();

@@ -168,6 +168,37 @@ impl Buckets {
         Ok(buckets)
     }
 
+    /// Buckets whose gradients lie elsewhere, and are divided among the ranks.
+    pub(super) fn elsewhere(
+        comm: &mut Communicator,
+        parameters: &[Parameter],
+        settings: &BucketSettings,
+    ) -> Result<Self, Error> {
+        let ledger = Ledger::new(parameters, settings, BucketSize::of(comm, settings));
+        let way = Way::all_reduce(false);
+        let empty = |bucket| {
+            let gradients = Parcel::new(comm, Some(bucket), 0)?;
+            Ok(Bucket { gradients, narrow: Narrow::No, compressor: None, way, is_back: true })
+        };
+        let parts = Parts::of(comm, ledger.plan.counts.iter().copied());
+        Ok(Self {
+            buckets: (0..ledger.plan.counts.len()).map(empty).collect::<Result<_, Error>>()?,
+            aside: None,
+            tree: None,
+            has_others: comm.ranks() > 1,
+            is_local: false,
+            is_across: false,
+            waited: Duration::ZERO,
+            way,
+            parts: Some(parts),
+            is_filled: Vec::new(),
+            flights: Vec::new(),
+            uncompressed_steps: 0,
+            not_finite: None,
+            ledger,
+        })
+    }
+
     /// The number of buckets.
     pub fn len(&self) -> usize {
         self.buckets.len()
@@ -207,6 +238,10 @@ impl Buckets {
     /// What the passes of the step have put into the buckets.
     pub(super) fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    pub(super) fn ledger_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
     }
 
     /// Starts a pass that fills the buckets. The last pass of a step all-reduces them, so every rank needs one, even if it is

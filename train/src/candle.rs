@@ -20,6 +20,8 @@ mod parameters;
 mod passes;
 #[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
+#[allow(unsafe_code, reason = "values lie in memory that ranks share")]
+mod shared;
 mod stage;
 mod statistics;
 
@@ -170,9 +172,15 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         self.arrays.with_values(index, see)
     }
 
+    fn shares_values(&self) -> bool {
+        self.parameters.are_shared()
+    }
+
     fn brings_values(&self) -> bool {
         // Ranks that wait for each other in the forward pass must not wait for updates too, each for others.
-        !self.synchronizes() && self.arrays.tensors.iter().all(|tensor| tensor.device().is_cpu())
+        !self.shares_values()
+            && !self.synchronizes()
+            && self.arrays.tensors.iter().all(|tensor| tensor.device().is_cpu())
     }
 
     #[cfg(feature = "cuda")]

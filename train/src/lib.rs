@@ -18,6 +18,8 @@ mod backend;
 mod buckets;
 #[cfg(feature = "candle")]
 pub mod candle;
+#[allow(unsafe_code, reason = "ranks add gradients where all see them")]
+mod central;
 pub mod checkpoint;
 mod compare;
 mod device;
@@ -37,6 +39,7 @@ mod places;
 pub mod rate;
 mod replica;
 mod report;
+mod resident;
 mod resume;
 mod run;
 mod sampled;

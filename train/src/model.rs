@@ -167,7 +167,8 @@ pub fn layers(
     }
 }
 
-/// Builds a model for `data` as a replica for the trainer, which classifies each target of a batch.
+/// Builds a model for `data` as a replica for the trainer, which classifies each target of a batch. It computes on the device of
+/// these parameters, of which there are none yet.
 ///
 /// # Errors
 ///
@@ -177,13 +178,12 @@ pub fn classifier(
     hidden: Option<&[usize]>,
     dropout: f64,
     data: &Kind,
-    seed: u64,
-    device: &Device,
+    parameters: &Parameters,
 ) -> Result<impl Replica<Batch = Batch> + use<>, ModelError> {
-    let (model, parameters) = build(kind, hidden, dropout, data, seed, device)?;
-    let device = device.clone();
-    Ok(Network::new(&parameters, move |batch: &Batch| {
-        loss(&model.forward(&inputs(batch)?.to_device(&device)?)?, batch)
+    let model = Sequence::new(&layers(kind, hidden, dropout, data)?, parameters)?;
+    let device = parameters.device().clone();
+    Ok(Network::new(parameters, move |batch: &Batch| {
+        loss(&Model::forward(&model, &inputs(batch)?.to_device(&device)?)?, batch)
     }))
 }
 

@@ -124,6 +124,12 @@ pub trait Replica {
         false
     }
 
+    /// Whether the values of trained parameters lie in memory that all ranks share: then gradients and optimizer state do too
+    /// ([central storage](crate::Strategy::CentralStorage)), and [`Replica::with_values`] gives what all ranks see.
+    fn shares_values(&self) -> bool {
+        false
+    }
+
     /// The values of all parameters, if they are on a GPU, in the shapes and the order of [`Replica::parameters`]. The next
     /// pass computes with what is written to them, and reports gradients by [`Gradients::put_tensor`].
     #[cfg(feature = "cuda")]

@@ -135,6 +135,10 @@ pub struct Summary {
     pub ranks: usize,
     /// A hash of the final parameters' bytes, in hexadecimal: of the whole model, and the same on all ranks.
     pub parameters_hash: String,
+    /// The bytes of memory that a rank has in use at the end, on average, where the system tells; memory that ranks share counts
+    /// in equal parts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
     /// Where the run stopped, if it stopped on request: the results then cover part of an epoch, and the
     /// test results are NaN.
     #[serde(skip_serializing_if = "Option::is_none")]

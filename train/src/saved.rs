@@ -13,7 +13,7 @@ use super::checkpoint::{self, Loaded, PassedOver, Tensor};
 use super::model::{self, Model, ModelKind};
 use super::replica::{Replica, Tally};
 use super::resume::{self, Progress};
-use crate::candle::Network;
+use crate::candle::{Network, Parameters};
 use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
@@ -195,8 +195,8 @@ impl Saved {
     /// [`TrainError`] if the model cannot be built, or the values do not fit it.
     pub fn replica(&self) -> Result<impl Replica<Batch = Batch> + use<>, TrainError> {
         let Self { model, dropout, ref kind, seed, .. } = *self;
-        let mut replica =
-            model::classifier(model, self.hidden.as_deref(), dropout, kind, seed, &Device::Cpu)?;
+        let parameters = Parameters::new(seed);
+        let mut replica = model::classifier(model, self.hidden.as_deref(), dropout, kind, &parameters)?;
         self.fill(&mut replica)?;
         Ok(replica)
     }

@@ -59,7 +59,12 @@ impl<R: Replica> Mirror<R> {
         let buckets = &buckets.suited(comm, replica.synchronizes()).map_err(TrainError::Setting)?;
         compare::parameters(comm, replica.parameters())?;
         replica.connect(comm)?;
-        for index in 0..replica.parameters().len() {
+        // What all see is rank 0's already, once it is there.
+        comm.barrier()?;
+        let is_private =
+            |index: &usize| !(replica.shares_values() && replica.parameters()[*index].is_trained);
+        let private: Vec<_> = (0..replica.parameters().len()).filter(is_private).collect();
+        for index in private {
             let mut sent = Ok(());
             replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
             sent?;

@@ -17,6 +17,8 @@ pub enum Strategy {
     Mirrored,
     /// The same on any number of nodes.
     MultiWorkerMirrored,
+    /// The ranks of one node share one copy of the parameters, their gradients and the optimizer state.
+    CentralStorage,
     /// Some ranks hold the parameters, the others compute gradients.
     ParameterServer(ServerSettings),
     /// The model is cut into stages of consecutive layers, each on ranks of its own.
@@ -58,6 +60,7 @@ impl fmt::Display for Strategy {
             Self::OneDevice => "one-device",
             Self::Mirrored => "mirrored",
             Self::MultiWorkerMirrored => "multi-worker-mirrored",
+            Self::CentralStorage => "central-storage",
             Self::ParameterServer(_) => "parameter-server",
             Self::Pipeline(_) => "pipeline",
         })
@@ -83,6 +86,9 @@ impl Strategy {
         let (is_fit, expected) = match self {
             Self::OneDevice => (ranks == 1, "one rank: start it without a launcher"),
             Self::Mirrored => (nodes == 1, "one node: use multi-worker-mirrored"),
+            Self::CentralStorage => {
+                (nodes == 1, "one node, whose ranks share memory: use multi-worker-mirrored")
+            }
             Self::ParameterServer(_) => {
                 (ranks > 1, "a server and a worker: start it under a launcher, with at least two ranks")
             }

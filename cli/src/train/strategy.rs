@@ -49,6 +49,8 @@ pub(super) enum StrategyArg {
     Mirrored,
     /// Every rank of any number of nodes holds the same model
     MultiWorkerMirrored,
+    /// The ranks of one node share one copy of the parameters, their gradients and the optimizer state
+    CentralStorage,
     /// Some ranks hold the parameters, the others compute gradients
     ParameterServer,
     /// The model is cut into stages, each on a rank of its own, which pass on micro-batches
@@ -61,6 +63,7 @@ impl StrategyArgs {
             StrategyArg::OneDevice => Strategy::OneDevice,
             StrategyArg::Mirrored => Strategy::Mirrored,
             StrategyArg::MultiWorkerMirrored => Strategy::MultiWorkerMirrored,
+            StrategyArg::CentralStorage => Strategy::CentralStorage,
             StrategyArg::Pipeline => Strategy::Pipeline(PipelineSettings {
                 ranks: self.stages,
                 schedule: self.pipeline_schedule.unwrap_or(PipelineSettings::default().schedule),

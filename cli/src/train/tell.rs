@@ -2,6 +2,7 @@
 
 use indicatif::ProgressBar;
 use serde::Serialize;
+use unisono::internals::text;
 use unisono_train::metrics::Measured;
 use unisono_train::{
     Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Straggler, StragglerReport,
@@ -99,7 +100,7 @@ impl Teller {
 
     pub(super) fn done(&self, summary: &Summary, seconds: f64) {
         self.bar.finish_and_clear();
-        let Summary { ranks, parameters_hash, stopped, ended_early, .. } = summary;
+        let Summary { ranks, parameters_hash, memory_bytes, stopped, ended_early, .. } = summary;
         if let (Figures::Human, Some(EndedEarly { step, best })) = (self.format, ended_early) {
             let Best { test_loss, step: best_step, evaluations_since } = best;
             println!(
@@ -110,10 +111,15 @@ impl Teller {
         match (self.format, stopped) {
             (Figures::Json, None) => print_json("done", summary),
             (Figures::Json, Some(_)) => print_json("stopped", summary),
-            (Figures::Human, None) if self.is_mirrored => println!(
-                "trained in {seconds:.1} s; all {ranks} ranks hold the same parameters, {parameters_hash}"
-            ),
-            (Figures::Human, None) => println!("trained in {seconds:.1} s; parameters {parameters_hash}"),
+            (Figures::Human, None) => {
+                let hold = match self.is_mirrored {
+                    true => format!("all {ranks} ranks hold the same parameters,"),
+                    false => "parameters".to_owned(),
+                };
+                let memory =
+                    memory_bytes.map_or(String::new(), |bytes| format!("; {} of memory a rank", text(bytes)));
+                println!("trained in {seconds:.1} s; {hold} {parameters_hash}{memory}");
+            }
             (Figures::Human, Some(Stopped { step, is_saved })) => {
                 let saved = match is_saved {
                     true => "saved: continue with --resume",

@@ -6,7 +6,7 @@ use crate::transport::Target;
 
 mod processes;
 
-pub(in crate::transport) use processes::{ByKernel, Processes, can_read, is_kernel_fast, map_untouched};
+pub(in crate::transport) use processes::{ByKernel, Processes, can_read, is_kernel_fast};
 
 /// The bytes that the kernel copies at a time for further work: they stay in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;

@@ -25,6 +25,11 @@ pub(super) struct Parts {
 }
 
 impl Parts {
+    /// This rank's own parts of buckets with so many elements.
+    pub(super) fn of(comm: &Communicator, counts: impl Iterator<Item = usize>) -> Self {
+        Self { own: counts.map(|count| comm.own_part(count)).collect() }
+    }
+
     /// This rank's own part of a bucket.
     pub(super) fn own(&self, bucket: usize) -> Range<usize> {
         self.own[bucket].clone()
@@ -34,8 +39,7 @@ impl Parts {
 impl Buckets {
     /// Divides the buckets among the ranks. The first one is all-reduced if it carries sums, which all ranks need.
     pub(super) fn divide(&mut self, comm: &mut Communicator) {
-        let own = self.buckets.iter().map(|bucket| comm.own_part(bucket.gradients.count())).collect();
-        self.parts = Some(Parts { own });
+        self.parts = Some(Parts::of(comm, self.buckets.iter().map(|bucket| bucket.gradients.count())));
         let carries_sums = self.aside.is_none();
         for bucket in self.buckets.iter_mut().skip(usize::from(carries_sums)) {
             if bucket.compressor.is_some() || self.way.algorithm.is_some() || !self.has_others {

@@ -16,9 +16,11 @@ use candle_nn::{Init, VarBuilder};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use scoped_tls_hkt::scoped_thread_local;
+use unisono::Communicator;
 
 use super::fused::with_values;
 use super::passes::Passes;
+use super::shared::Sharing;
 use crate::replica::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(
@@ -102,6 +104,8 @@ pub struct Parameters {
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
     has_loops: bool,
+    /// The ranks that share the values of parameters, if any do.
+    sharing: Option<Sharing>,
 }
 
 impl Parameters {
@@ -116,7 +120,31 @@ impl Parameters {
     /// If the device is out of memory.
     pub fn on(device: &Device, seed: u64) -> Result<Self> {
         let anchor = Var::from_vec(vec![0.0_f32], 1, device)?;
-        Ok(Self { seed, made: Arc::default(), passes: Arc::default(), anchor, has_loops: device.is_cpu() })
+        let has_loops = device.is_cpu();
+        Ok(Self { seed, made: Arc::default(), passes: Arc::default(), anchor, has_loops, sharing: None })
+    }
+
+    /// An empty set on the CPU whose values will exist once for all ranks of a communicator, which are on one node: for
+    /// [central storage](crate::Strategy::CentralStorage). Its memory is given back when the process ends. All ranks call it, with the
+    /// same seed, and then add the same parameters in the same order.
+    ///
+    /// # Errors
+    /// Errors of the collectives.
+    pub fn shared(seed: u64, comm: &mut Communicator) -> unisono::Result<Self> {
+        Ok(Self { sharing: Some(Sharing::among(comm)?), ..Self::new(seed) })
+    }
+
+    /// Whether ranks share the values of parameters.
+    pub(super) fn are_shared(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    /// The tensor that `make` makes of these values, where those of parameters lie.
+    fn placed(&self, values: Vec<f32>, make: impl FnOnce(Vec<f32>) -> Result<Tensor>) -> Result<Tensor> {
+        match &self.sharing {
+            Some(sharing) => sharing.tensor(&values, make),
+            None => make(values),
+        }
     }
 
     /// The device on which the model computes.
@@ -204,15 +232,17 @@ impl Parameters {
             let index = self.lock().len();
             return Ok((index, self.report_whole(name, shape, values)?));
         }
-        let tensor = Tensor::from_vec(values, shape.clone(), &Device::Cpu)?;
+        let tensor = self.placed(values, |values| Tensor::from_vec(values, shape.clone(), &Device::Cpu))?;
         Ok((self.register(name, &shape, tensor.clone(), true)?, tensor))
     }
 
     /// Adds a parameter whose gradient is reported once candle has computed all of it.
     fn report_whole(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<Tensor> {
         let index = self.lock().len();
-        let made = Made { index, shape: shape.clone(), values: Mutex::new(values) };
-        let tensor = self.anchor.as_tensor().apply_op1(made)?;
+        let tensor = self.placed(values, |values| {
+            let made = Made { index, shape: shape.clone(), values: Mutex::new(values) };
+            self.anchor.as_tensor().apply_op1(made)
+        })?;
         self.register(name, &shape, tensor.clone(), false)?;
         Ok(tensor)
     }

@@ -69,7 +69,7 @@ fn parameters_are_counted_before_they_are_there() {
         (ModelKind::ResNet, Some(&[5, 5, 9][..]), IMAGES),
     ];
     for (kind, hidden, data) in pairings().map(|(kind, data)| (kind, None, data)).into_iter().chain(more) {
-        let replica = classifier(kind, hidden, 0.0, &data, 0, &Device::Cpu).unwrap();
+        let replica = classifier(kind, hidden, 0.0, &data, &Parameters::new(0)).unwrap();
         let count: usize = replica.parameters().iter().map(crate::Parameter::count).sum();
         assert_eq!(size(kind, hidden, &data).unwrap().parameters, count as f64, "{kind} {hidden:?}");
     }
@@ -94,7 +94,7 @@ fn a_model_refuses_data_it_cannot_learn_from() {
 
 /// The names and values of all parameters.
 fn values(kind: ModelKind, data: &Kind, seed: u64) -> Vec<(String, Vec<f32>)> {
-    let mut replica = classifier(kind, None, 0.0, data, seed, &Device::Cpu).unwrap();
+    let mut replica = classifier(kind, None, 0.0, data, &Parameters::new(seed)).unwrap();
     let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
     let mut copy = |index| {
         let mut copy = Vec::new();

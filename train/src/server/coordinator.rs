@@ -302,7 +302,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let is_saved = self.settings.checkpoints.is_some();
         let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
         let ended_early = self.progress.ended_early(self.settings.early_stopping);
-        Ok(Summary { last, ranks: self.ranks, parameters_hash: format!("{hash:016x}"), stopped, ended_early })
+        let (ranks, parameters_hash) = (self.ranks, format!("{hash:016x}"));
+        // Servers and workers have no collective for it.
+        Ok(Summary { last, ranks, parameters_hash, memory_bytes: None, stopped, ended_early })
     }
 }
 

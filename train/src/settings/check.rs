@@ -111,34 +111,50 @@ impl Settings {
 
     /// Refuses what a strategy cannot do.
     pub(super) fn check_strategy(&self, strategy: &Strategy) -> Result<(), TrainError> {
-        let Strategy::Pipeline(pipeline) = strategy else { return Ok(()) };
-        let refused = [
-            (
-                self.model == ModelKind::ResNet,
-                "--model resnet",
-                "batch norm needs all samples of a step at once",
-            ),
-            (self.dropout != 0.0, "--dropout", "a stage does not know the pass that it drops values of"),
-            (
-                self.world_invariant.is_some(),
-                "--order world-invariant",
-                "stages add the gradients of micro-batches in turn",
-            ),
-            (self.local_steps.is_some(), "--local-steps", "the stages of a model step together"),
-            (!self.wires.is_empty(), "--wire auto", "stages would choose differently: name one format"),
-            (
-                self.overlap == Overlap::Across,
-                "--overlap across",
-                "a stage's update ends before its next pass",
-            ),
-        ];
+        let is_across = self.overlap == Overlap::Across;
+        let is_invariant = self.world_invariant.is_some();
+        let compresses = self.wire != Wire::F32 || !self.wires.is_empty();
+        let refused = match strategy {
+            Strategy::Pipeline(_) => vec![
+                (
+                    self.model == ModelKind::ResNet,
+                    "--model resnet",
+                    "batch norm needs all samples of a step at once",
+                ),
+                (self.dropout != 0.0, "--dropout", "a stage does not know the pass that it drops values of"),
+                (
+                    is_invariant,
+                    "--order world-invariant",
+                    "stages add the gradients of micro-batches in turn",
+                ),
+                (self.local_steps.is_some(), "--local-steps", "the stages of a model step together"),
+                (!self.wires.is_empty(), "--wire auto", "stages would choose differently: name one format"),
+                (is_across, "--overlap across", "a stage's update ends before its next pass"),
+            ],
+            Strategy::CentralStorage => vec![
+                (is_invariant, "--order world-invariant", "ranks add their gradients in turn"),
+                (self.local_steps.is_some(), "--local-steps", "there is one copy of the parameters"),
+                (compresses, "--wire", "no gradient travels"),
+                (
+                    self.shard_optimizer,
+                    "--shard-optimizer",
+                    "there is one optimizer state, and each rank updates its part, anyway",
+                ),
+                (is_across, "--overlap across", "an update ends before the next pass"),
+            ],
+            _ => Vec::new(),
+        };
         if let Some((_, option, why)) = refused.into_iter().find(|(is_so, _, _)| *is_so) {
             return refuse(format!("{strategy} does not go with {option}: {why}"));
         }
-        if pipeline.ranks == Some(0) || pipeline.micro_batches == Some(0) {
-            return refuse("a pipeline has one rank and one micro-batch at least".to_owned());
+        match strategy {
+            Strategy::Pipeline(pipeline)
+                if pipeline.ranks == Some(0) || pipeline.micro_batches == Some(0) =>
+            {
+                refuse("a pipeline has one rank and one micro-batch at least".to_owned())
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Refuses an algorithm that would not be used.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Settings;
 use crate::buckets::{Wire, WireChoice};
+use crate::candle::Parameters;
 use crate::compare::agree;
 use crate::device;
 use crate::error::TrainError;
@@ -57,7 +58,7 @@ impl Settings {
         }
         let place = (comm.rank(), comm.ranks());
         let Prepared { replica, feed, run, resumed } =
-            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, of))?;
+            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
         Trainer::new(comm, replica, feed, run, resumed)
     }
 
@@ -74,7 +75,7 @@ impl Settings {
         strategy.check(comm)?;
         let place = (comm.rank(), comm.ranks());
         let Prepared { replica, feed, run, resumed } =
-            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, of))?;
+            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
         ParameterServer::new(comm, replica, feed, run, servers, resumed)
     }
 
@@ -101,19 +102,25 @@ impl Settings {
             Self { global_batch, checkpoints: None, log_directory: None, resumes: false, ..self.clone() };
         let strategy = Strategy::ParameterServer(servers);
         let Prepared { replica, feed, run, .. } =
-            own.prepare(&mut alone, &strategy, (rank, ranks), |comm, of| own.classifier(comm, of))?;
+            own.prepare(&mut alone, &strategy, (rank, ranks), |comm, of| {
+                own.classifier(comm, &strategy, of)
+            })?;
         ParameterServer::join(folder, (rank, ranks), replica, feed, &run, servers)
     }
 
-    /// The model on one rank.
+    /// The model on one rank, or on all ranks of a node together. Called by all ranks.
     fn classifier(
         &self,
         comm: &mut Communicator,
+        strategy: &Strategy,
         of: &Made<'_>,
     ) -> Result<(impl Replica<Batch = Batch> + use<>, Option<String>), TrainError> {
+        let parameters = match strategy {
+            Strategy::CentralStorage => Parameters::shared(self.seed, comm)?,
+            _ => agree(comm, Parameters::on(of.device, self.seed).map_err(TrainError::from))?,
+        };
         let hidden = self.hidden.as_deref();
-        let replica =
-            model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, self.seed, of.device);
+        let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters);
         Ok((agree(comm, replica.map_err(TrainError::from))?, None))
     }
 
@@ -193,6 +200,7 @@ impl Settings {
                 return Some("parameter servers hold their parameters in host memory".to_owned());
             }
             Strategy::Pipeline(_) => return Some("the stages of a pipeline compute on the CPU".to_owned()),
+            Strategy::CentralStorage => return Some("ranks share parameters in host memory".to_owned()),
             Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => {}
         }
         let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();

@@ -9,6 +9,7 @@ use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::replica::Replica;
 use crate::report::{EpochReport, Stopped, Summary};
+use crate::resident::bytes_per_rank;
 use crate::resume::{Gathered, Progress, snapshot};
 use crate::trace::Lane;
 use unisono::Error;
@@ -95,10 +96,11 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Err(Error::Aborted { rank: self.world.all.rank(), by: SAVES, cause }.into());
         }
         self.log.finish(self.world.all, &mut self.mirror)?;
+        let memory_bytes = bytes_per_rank(self.world.all)?;
         let is_saved = self.settings.checkpoints.is_some();
         let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
         let (ranks, ended_early) = (self.world.all.ranks(), self.ended_early());
-        Ok(Summary { last, ranks, parameters_hash: hash, stopped, ended_early })
+        Ok(Summary { last, ranks, parameters_hash: hash, memory_bytes, stopped, ended_early })
     }
 
     /// The state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by all ranks.

@@ -100,8 +100,7 @@ fn a_residual_network_learns_digits_within_an_epoch() {
             Some(&[8, 16, 24]),
             0.0,
             &dataset.kind,
-            1,
-            &Device::Cpu,
+            &Parameters::new(1),
         );
         let shares = Shares { rank, ranks, global_batch: 32, micro_batch: 16, fixed_passes: None };
         let feed = Sampled::new(Arc::clone(&dataset), 1, shares, Threads::Auto, Depth::Auto);

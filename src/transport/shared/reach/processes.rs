@@ -5,9 +5,6 @@ use std::hint::black_box;
 use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-
 use super::KERNEL_BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::memory::{Location, Pages, Scratch};
@@ -144,30 +141,16 @@ impl Processes {
 
 /// Maps the memory of a file that is open in another process.
 fn map_file(process_id: i32, file: u64) -> Result<Pages> {
-    let pages = map_untouched(process_id, file)
+    let pages = Pages::of_process(process_id, file)
         .map_err(|error| Error::Memory { size_bytes: 0, cause: error.into() })?;
     let size_bytes = pages.size_bytes();
     pages.touch().map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
     Ok(pages)
 }
 
-/// The same, without touching its pages.
-pub(in crate::transport) fn map_untouched(process_id: i32, file: u64) -> rustix::io::Result<Pages> {
-    let path = path(process_id, file);
-    // If the process ID here differs from the process's own (containers), this may be any file.
-    if !rustix::fs::readlink(&path, Vec::new())?.as_bytes().starts_with(Pages::LINK) {
-        return Err(Errno::NOENT);
-    }
-    Pages::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
-}
-
 /// The identity of the file, if it exists.
 fn inode(process_id: i32, file: u64) -> Option<u64> {
-    rustix::fs::stat(path(process_id, file)).ok().map(|status| status.st_ino)
-}
-
-fn path(process_id: i32, file: u64) -> String {
-    format!("/proc/{process_id}/fd/{file}")
+    rustix::fs::stat(Pages::path(process_id, file)).ok().map(|status| status.st_ino)
 }
 
 /// Whether the kernel lets this process read that one's memory, tested on a known value.

@@ -1,0 +1,179 @@
+//! Central storage: parameters, gradients and optimizer state once on a node. Each rank updates its part of the parameters, where all
+//! compute from them.
+
+use std::time::{Duration, Instant};
+
+use super::{Backend, Run, State};
+use crate::buckets::{Buckets, Ledger, Pass, Place, Sums};
+use crate::central::Gradients as Shared;
+use crate::error::TrainError;
+use crate::optimizer::{Optimizer, square_sum};
+use crate::replica::{Fill, Gradients, Replica, Tally};
+use crate::share::Times;
+use unisono::{Communicator, Error, ReduceOp};
+
+#[derive(Debug)]
+pub(super) struct Central {
+    /// Where gradients lie, and who updates what. It has no memory of its own.
+    pub(super) buckets: Buckets,
+    pub(super) gradients: Shared,
+    pub(super) optimizer: Optimizer,
+    pub(super) sums: Sums,
+    /// How long this rank waited for others in this step: in its passes, and after them.
+    pub(super) waited: [Duration; 2],
+}
+
+/// Adds the gradients of a pass.
+struct Turns<'a> {
+    central: &'a mut Central,
+    comm: &'a mut Communicator,
+    failure: Option<Error>,
+}
+
+impl Gradients for Turns<'_> {
+    fn weigh(&mut self, tally: Tally) {
+        self.central.buckets.ledger_mut().weigh(tally);
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        let Central { buckets, gradients, waited, .. } = &mut *self.central;
+        let place = buckets.ledger_mut().put(index);
+        let pass = buckets.ledger().pass.number;
+        if self.failure.is_none() {
+            match gradients.put(self.comm, (index, &place, pass), write) {
+                Ok(took) => waited[0] += took,
+                Err(error) => self.failure = Some(error),
+            }
+        }
+    }
+}
+
+impl Turns<'_> {
+    /// Ends the pass: a gradient that it has not put counts as zero. Returns their indices.
+    fn end(mut self) -> Result<Vec<usize>, Error> {
+        if self.central.buckets.ledger().weighed.is_none() {
+            self.weigh(Tally::default());
+        }
+        let without = self.central.buckets.ledger().not_put();
+        for &index in &without {
+            self.put(index, &mut |gradient, fill| {
+                if fill == Fill::Set {
+                    gradient.fill(0.0);
+                }
+            });
+        }
+        self.failure.map_or(Ok(without), Err)
+    }
+}
+
+impl Central {
+    fn place(&self, index: usize) -> Place {
+        self.buckets.ledger().place(index).clone()
+    }
+
+    /// Adds up what is no gradient. All gradients are in place when it ends.
+    fn add_up(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        let began = Instant::now();
+        let mut sums = [0.0; Sums::COUNT];
+        self.buckets.ledger().own.write(&mut sums);
+        comm.all_reduce(&mut sums, ReduceOp::Sum)?;
+        self.sums = Sums::read(&sums);
+        self.gradients.end(comm.ranks(), self.buckets.ledger().pass.of);
+        self.waited[0] += began.elapsed();
+        Ok(())
+    }
+}
+
+impl<R: Replica> Backend<R> for Central {
+    fn passes(&mut self, comm: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
+        let mut most = [passes as u64];
+        comm.all_reduce(&mut most, ReduceOp::Max)?;
+        Ok(most[0] as usize)
+    }
+
+    fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError> {
+        if pass.number == 0 {
+            self.waited = [Duration::ZERO; 2];
+        }
+        self.buckets.ledger_mut().begin(pass);
+        let mut turns = Turns { central: self, comm, failure: None };
+        let without = match run(&mut turns) {
+            Ok(()) => turns.end()?,
+            // What kept a gradient from its place says more than that the pass ended.
+            Err(error) => return Err(turns.failure.map_or_else(|| error.into(), TrainError::from)),
+        };
+        if pass.number + 1 == pass.of {
+            self.add_up(comm)?;
+        }
+        Ok(without)
+    }
+
+    fn wait_for_passes(&self) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn sums(&mut self) -> Result<Sums, TrainError> {
+        Ok(self.sums)
+    }
+
+    fn land(&mut self, _: &mut Communicator, _: usize) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn square_sum(&mut self, index: usize) -> Result<f64, TrainError> {
+        Ok(square_sum(self.gradients.sum(&self.place(index))))
+    }
+
+    fn begin_update(&mut self) {
+        self.optimizer.begin_step();
+    }
+
+    fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError> {
+        let place = self.place(index);
+        let own = self.buckets.own(index).expect("all ranks have parts");
+        let Self { gradients, optimizer, .. } = self;
+        let gradient = &gradients.sum(&place)[own.clone()];
+        let update = &mut |values: &mut [f32]| {
+            optimizer.update(index, &mut values[own.clone()], gradient, scale, rate);
+        };
+        Ok(replica.with_values(index, update)?)
+    }
+
+    fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+        let began = Instant::now();
+        // All have updated their parts, and read the sums.
+        comm.barrier()?;
+        self.waited[1] += began.elapsed();
+        Ok(())
+    }
+
+    fn times(&self, passes: Duration, rest: Duration) -> Times {
+        let [in_passes, in_rest] = self.waited;
+        Times {
+            compute: passes.saturating_sub(in_passes),
+            exposed: in_passes + in_rest,
+            update: rest.saturating_sub(in_rest),
+            ..Times::default()
+        }
+    }
+
+    fn ledger(&self) -> &Ledger {
+        self.buckets.ledger()
+    }
+
+    fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {
+        Ok(&self.optimizer)
+    }
+
+    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
+        Ok(self.optimizer.restore(steps, state)?)
+    }
+
+    fn is_gpu(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,65 @@
+//! Gradients that exist once on a node: ranks add theirs where they lie, in turns.
+//!
+//! **Source**: central storage is TensorFlow's name (`tf.distribute.experimental.CentralStorageStrategy`).
+
+use std::time::{Duration, Instant};
+
+use std::sync::atomic::Ordering;
+use unisono::{Communicator, Result, Shared, SharedCounters};
+
+use crate::buckets::Place;
+use crate::replica::Fill;
+
+/// The sums of the gradients of all ranks, in memory that these share.
+///
+/// For each gradient ranks take turns, in their order, pass by pass: so the order of additions is always the same, and a rank that is
+/// as fast as the others waits once, for as long as a gradient takes.
+#[derive(Debug)]
+pub(crate) struct Gradients {
+    /// By bucket.
+    sums: Vec<Shared<f32>>,
+    /// By parameter: how many turns were taken since the run began.
+    turns: SharedCounters,
+    /// The turns of each parameter in the steps before.
+    before: u64,
+}
+
+impl Gradients {
+    /// Room for buckets of so many elements, of so many parameters. Called by all ranks, which must be on one node.
+    pub(crate) fn new(comm: &mut Communicator, counts: &[usize], parameters: usize) -> Result<Self> {
+        let sums = counts.iter().map(|&count| comm.alloc_shared(count)).collect::<Result<_>>()?;
+        Ok(Self { sums, turns: comm.alloc_counters(parameters)?, before: 0 })
+    }
+
+    /// Has `write` add this rank's gradient in a pass of the step, once it is its turn. Returns how long that took to come. All ranks
+    /// make as many passes, and put each gradient once in each.
+    pub(crate) fn put(
+        &mut self,
+        comm: &mut Communicator,
+        (index, place, pass): (usize, &Place, usize),
+        write: &mut dyn FnMut(&mut [f32], Fill),
+    ) -> Result<Duration> {
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let (counter, turn) = (self.turns.get(index), self.before + (pass * ranks + rank) as u64);
+        let began = Instant::now();
+        comm.wait_until((rank + ranks - 1) % ranks, counter, turn)?;
+        let waited = began.elapsed();
+        // SAFETY: the turn is this rank's until the counter says otherwise, and who reads sums waits for the last turn of the step.
+        let sum = unsafe { self.sums[place.bucket].slice_mut(place.range.clone()) };
+        write(sum, if turn == self.before { Fill::Set } else { Fill::Add });
+        counter.store(turn + 1, Ordering::Release);
+        Ok(waited)
+    }
+
+    /// Ends the passes of a step, so many of each rank. Called by all ranks, which then wait for each other: before they read sums, and
+    /// again before the next pass.
+    pub(crate) fn end(&mut self, ranks: usize, passes: usize) {
+        self.before += (ranks * passes) as u64;
+    }
+
+    /// The sum of a gradient over all ranks and passes, after [`Gradients::end`].
+    pub(crate) fn sum(&self, place: &Place) -> &[f32] {
+        // SAFETY: no rank writes sums between the two waits of a step.
+        unsafe { self.sums[place.bucket].slice(place.range.clone()) }
+    }
+}
