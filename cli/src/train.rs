@@ -176,7 +176,7 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     if let Some(local) = settings.local_steps {
         println!("each rank steps alone, and parameters are averaged: {local}");
     }
-    if let Some((buckets, scattered)) = trainer.sharded() {
+    if let Some((buckets, scattered)) = trainer.sharded().filter(|_| settings.shard_optimizer) {
         println!(
             "each rank updates its part, and holds the optimizer state of that: {scattered} of {buckets} buckets \
              are reduce-scattered, the others all-reduced"

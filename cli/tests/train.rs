@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         trial("a pipeline gives the losses of one rank, over every launcher", staged),
         trial("a pipeline gives the same over two nodes", staged_over_two_nodes)
             .with_ignored_flag(!has_two_nodes()),
+        trial("central storage gives the same over every launcher, in about half the memory", central),
         trial("a world-invariant run gives the same parameters on 1, 2 and 4 ranks", world_invariant),
         trial("a run that is killed goes on bit for bit, on other ranks too", killed),
         trial("logs and traces are written", logs),
@@ -177,6 +178,35 @@ fn staged_over_two_nodes() {
     command.args(&arguments);
     let ended = last(&launch::run(command, Duration::from_secs(180)).expect_success());
     assert_eq!(ended["parameters_hash"], threads(4, &arguments)["parameters_hash"]);
+}
+
+const AT_THE_CENTRE: [&str; 2] = ["--strategy", "central-storage"];
+
+fn central() {
+    let arguments = [&STAGED[..6], &AT_THE_CENTRE].concat();
+    let (expected, alone) = (threads(2, &arguments), threads(1, &STAGED[..6]));
+    for figure in ["loss", "test_loss"] {
+        let (found, alone) = (expected[figure].as_f64().unwrap(), alone[figure].as_f64().unwrap());
+        assert!((found - alone).abs() < 1e-5, "{figure}: {found}, on one rank {alone}");
+    }
+    assert_eq!(last(&launched(2, &arguments))["parameters_hash"], expected["parameters_hash"], "MPI");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args(["launch", "-n", "2", "--", env!("CARGO_BIN_EXE_unisono"), "train", "--format", "json"]);
+    command.args(&arguments);
+    let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
+    assert_eq!(processes["parameters_hash"], expected["parameters_hash"], "processes");
+
+    // Few samples of few features, and ten million parameters: 120 MB with gradients and velocity.
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table.csv");
+    let row = |row: usize| format!("{},{},class{}\n", row % 7, row % 5, row % 2);
+    std::fs::write(&table, "one,other,class\n".to_owned() + &(0..100).map(row).collect::<String>()).unwrap();
+    let data = format!("csv:{}", table.display());
+    let wide = ["--data", &data, "--hidden", "3160,3160", "--epochs", "1", "--batch-size", "8"];
+    let memory = |arguments: &[&str]| last(&launched(2, arguments))["memory_bytes"].as_f64().unwrap();
+    let (mirrored, central) = (memory(&wide), memory(&[&wide[..], &AT_THE_CENTRE].concat()));
+    let saved = mirrored - central;
+    assert!((50e6..70e6).contains(&saved), "{mirrored} and {central}: half of 120 MB is {saved}");
 }
 
 /// A run in threads of one process; what it says last.

@@ -40,16 +40,20 @@ impl Settings {
         shares: Shares,
         dataset: &Dataset,
     ) -> Needs {
-        let Strategy::Pipeline(pipeline) = strategy else {
-            return self.needs_of_replica(shares, self.pass_of(shares), dataset);
+        let (pass, parts) = match strategy {
+            Strategy::Pipeline(pipeline) => {
+                let (length, passes) =
+                    (pipeline.length(ranks), shares.fixed_passes.unwrap_or(1) / shares.ranks);
+                // The first rank keeps the activations of most passes, each of a part of the model.
+                let kept = pipeline.schedule.most_kept(0, length, passes) * shares.micro_batch;
+                (kept.div_ceil(length * pipeline.schedule.stages_per_rank()), length)
+            }
+            Strategy::CentralStorage => (self.pass_of(shares), ranks),
+            _ => (self.pass_of(shares), 1),
         };
-        let (length, passes) = (pipeline.length(ranks), shares.fixed_passes.unwrap_or(1) / shares.ranks);
-        // The first rank keeps the activations of most passes, each of a part of the model.
-        let kept = pipeline.schedule.most_kept(0, length, passes) * shares.micro_batch;
-        let pass = kept.div_ceil(length * pipeline.schedule.stages_per_rank());
         let mut needs = self.needs_of_replica(shares, pass, dataset);
         for part in [&mut needs.parameters, &mut needs.gradients, &mut needs.optimizer] {
-            *part /= length as f64;
+            *part /= parts as f64;
         }
         needs
     }

@@ -121,7 +121,10 @@ impl Settings {
         };
         let hidden = self.hidden.as_deref();
         let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters);
-        Ok((agree(comm, replica.map_err(TrainError::from))?, None))
+        let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
+                    and updates its part";
+        let said = (*strategy == Strategy::CentralStorage).then(|| said.to_owned());
+        Ok((agree(comm, replica.map_err(TrainError::from))?, said))
     }
 
     /// The model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a user should
