@@ -3,7 +3,10 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, ErrorCode, Method, ReduceOp, Vendor};
+use unisono::{
+    Algorithm, Call, Choice, Communicator, DType, Error, ErrorCode, Method, ReduceOp, Topology, Unisono,
+    Vendor,
+};
 
 mod common;
 
@@ -181,6 +184,35 @@ fn another_order_is_an_error_that_names_both() {
         Ok(())
     });
     assert_named(&errors, "broadcast #0 of 10 f32, root 0", "all-reduce #0 of 10 f32, sum");
+}
+
+#[test]
+fn a_counter_that_no_rank_will_raise_ends_the_wait() {
+    let errors = disagree(2, |comm| {
+        let turns = comm.alloc_counters(1)?;
+        match comm.rank() {
+            0 => comm.wait_until(1, turns.get(0), 1),
+            _ => Ok(()),
+        }
+    });
+    assert!(errors.len() == 1 && errors[0].contains("wait-until"), "{errors:?}");
+    assert!(errors[0].contains("rank 1 has left the world"), "{errors:?}");
+}
+
+#[test]
+fn ranks_of_several_nodes_share_no_memory() {
+    let nodes = Topology::uniform(2, 1);
+    let world = Unisono::builder().ignore_environment().nodes(nodes).threads(2).unwrap();
+    std::thread::scope(|scope| {
+        for mut comm in world {
+            scope.spawn(move || {
+                let error = comm.alloc_shared::<f32>(8).unwrap_err().to_string();
+                assert!(error.contains("ranks on 2 nodes cannot share memory"), "{error}");
+                let mut node = comm.split(Some(comm.rank()), 0).unwrap().unwrap();
+                assert_eq!(node.alloc_shared::<f32>(8).unwrap().len(), 8);
+            });
+        }
+    });
 }
 
 #[test]

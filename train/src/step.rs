@@ -59,8 +59,10 @@ impl<R: Replica> Mirror<R> {
         let buckets = &buckets.suited(comm, replica.synchronizes()).map_err(TrainError::Setting)?;
         compare::parameters(comm, replica.parameters())?;
         replica.connect(comm)?;
-        // What all see is rank 0's already, once it is there.
-        comm.barrier()?;
+        if replica.shares_values() {
+            // What all see is rank 0's, once it is there.
+            comm.barrier()?;
+        }
         let is_private =
             |index: &usize| !(replica.shares_values() && replica.parameters()[*index].is_trained);
         let private: Vec<_> = (0..replica.parameters().len()).filter(is_private).collect();

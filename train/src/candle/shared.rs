@@ -36,8 +36,9 @@ impl Sharing {
         let place = shared.as_ptr();
         // SAFETY: the memory is aligned, holds as many values, and is mapped as long as the process lives, since the mapping is never
         // dropped. It is not from the allocator, which matters to those who would give it back: `make` puts it into a tensor, which
-        // neither grows nor is dropped, since a clone of it is kept. Other ranks write values between collectives alone, when this one
-        // computes nothing (`backend::central`).
+        // neither grows nor is dropped, since a clone of it is kept. Every rank has a mapping of its own, threads too. In an update each
+        // writes its part of the values, and reads no other; collectives separate that from the passes, in which all read
+        // (`backend::central`).
         let values = unsafe { Vec::from_raw_parts(place, own.len(), own.len()) };
         std::mem::forget(shared);
         let tensor = make(values)?;
