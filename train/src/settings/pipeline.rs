@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 use unisono::Communicator;
-use unisono_collectives::pipeline::{NoPlan, PassCosts, balance};
-use unisono_data::{Batch, Dataset, Pass};
+use unisono_collectives::pipeline::{PassCosts, balance};
+use unisono_data::{Batch, Pass};
 
 use super::Settings;
+use super::prepare::{Made, Prepared};
 use crate::compare::{agree, broadcast};
 use crate::error::TrainError;
 use crate::feed::Shares;
@@ -18,8 +19,6 @@ use crate::sampled::Sampled;
 use crate::stage::Stage;
 use crate::strategy::{PipelineSettings, Strategy};
 use crate::trainer::Trainer;
-
-use super::prepare::Prepared;
 
 impl Settings {
     /// As [`Settings::trainer`], for a model that is cut into stages, whatever [`Settings::strategy`] says. The model, the data and the
@@ -37,34 +36,41 @@ impl Settings {
         let strategy = Strategy::Pipeline(pipeline.clone());
         strategy.check(comm)?;
         let place = (comm.rank(), comm.ranks());
-        let length = pipeline.length(comm.ranks());
-        let prepared = self.prepare(comm, &strategy, place, |comm, of| {
-            let layers = model::layers(self.model, self.hidden.as_deref(), self.dropout, &of.dataset.kind);
-            let layers = agree(comm, layers.map_err(TrainError::from))?;
-            let stages = length * pipeline.schedule.stages_per_rank();
-            let Shares { micro_batch, fixed_passes, ranks: pipelines, .. } = of.shares;
-            let micro_batches = fixed_passes.unwrap_or(1) / pipelines;
-            let cut = self.cut(comm, pipeline, &layers, stages, of.dataset, micro_batch)?;
-            let Grid { pipeline: own, .. } = Grid::of(comm, length)?;
-            let built = (0..pipeline.schedule.stages_per_rank()).map(|number| {
-                let stage = number * length + own.rank();
-                let ends = (stage > 0, stage + 1 == stages);
-                model::stage(&layers[cut.layers(stage)], ends, self.seed)
-            });
-            let built = agree(comm, built.collect::<Result<Vec<_>, _>>().map_err(TrainError::from))?;
-            let plan = pipeline.schedule.plan(length, micro_batches);
-            let plan = plan.map_err(|error: NoPlan| TrainError::Setting(error.to_string()))?;
-            let bubble = plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 }).bubble();
-            let said = format!(
-                "in {pipelines} pipeline(s) of {length}: {micro_batches} micro-batches of at most {micro_batch} samples by {}, with \
-                 a bubble of {:.1} %; {cut}",
-                pipeline.schedule,
-                100.0 * bubble
-            );
-            Ok((Pipeline::new(own, pipeline.schedule, built)?, Some(said)))
-        })?;
+        let prepared = self.prepare(comm, &strategy, place, |comm, of| self.staged(comm, pipeline, of))?;
         let Prepared { replica, feed, run, resumed } = prepared;
         Trainer::new(comm, replica, MicroBatches(feed), run, resumed)
+    }
+
+    /// This rank's stages, and what a user should know of them. Called by all ranks.
+    fn staged(
+        &self,
+        comm: &mut Communicator,
+        pipeline: &PipelineSettings,
+        of: &Made<'_>,
+    ) -> Result<(Pipeline<impl Stage<Batch = Batch> + use<>>, Option<String>), TrainError> {
+        let (schedule, length) = (pipeline.schedule, pipeline.length(comm.ranks()));
+        let Shares { micro_batch, fixed_passes, ranks: pipelines, .. } = of.shares;
+        let micro_batches = fixed_passes.unwrap_or(1) / pipelines;
+        let plan = schedule.plan(length, micro_batches);
+        let plan = plan.map_err(|error| TrainError::Setting(error.to_string()))?;
+        let bubble = 100.0 * plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 }).bubble();
+
+        let layers = model::layers(self.model, self.hidden.as_deref(), self.dropout, &of.dataset.kind);
+        let layers = agree(comm, layers.map_err(TrainError::from))?;
+        let cut = self.cut(comm, pipeline, &layers, of)?;
+        let said = format!(
+            "in {pipelines} pipeline(s) of {length}: {micro_batches} micro-batches of at most {micro_batch} samples by {schedule}, with a \
+             bubble of {bubble:.1} %; {cut}"
+        );
+        let Grid { pipeline: own, .. } = Grid::of(comm, length)?;
+        let stages = plan.stages();
+        let stage = |number| {
+            let stage = number * length + own.rank();
+            model::stage(&layers[cut.layers(stage)], (stage > 0, stage + 1 == stages), self.seed)
+        };
+        let built = (0..schedule.stages_per_rank()).map(stage).collect::<Result<Vec<_>, _>>();
+        let built = agree(comm, built.map_err(TrainError::from))?;
+        Ok((Pipeline::new(own, schedule, built)?, Some(said)))
     }
 
     /// Where the model is cut. Called by all ranks; rank 0 measures.
@@ -73,10 +79,9 @@ impl Settings {
         comm: &mut Communicator,
         pipeline: &PipelineSettings,
         layers: &[Layer],
-        stages: usize,
-        dataset: &Dataset,
-        micro_batch: usize,
+        Made { dataset, shares, .. }: &Made<'_>,
     ) -> Result<Cut, TrainError> {
+        let stages = pipeline.length(comm.ranks()) * pipeline.schedule.stages_per_rank();
         let names: Vec<_> = layers.iter().map(|layer| layer.name().to_owned()).collect();
         if names.len() < stages {
             return Err(TrainError::Setting(format!(
@@ -91,7 +96,7 @@ impl Settings {
         }
         let measured = match comm.rank() {
             0 => {
-                let samples: Vec<_> = (0..micro_batch.min(dataset.train.len())).collect();
+                let samples: Vec<_> = (0..shares.micro_batch.min(dataset.train.len())).collect();
                 let batch = dataset.train.batch(&samples, Pass::Evaluation);
                 let measured = batch.map_err(TrainError::from);
                 measured.and_then(|batch| Ok(model::measure(layers, &batch, self.seed)?))
