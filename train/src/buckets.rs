@@ -15,6 +15,7 @@ use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ra
 mod compressed;
 mod elsewhere;
 mod filling;
+mod half_bytes;
 mod ledger;
 mod parcel;
 mod parts;
@@ -36,6 +37,7 @@ pub use wires::{UnknownWires, WireChoice, Wires};
 
 pub(super) use compressed::Unsent;
 use compressed::compressors;
+pub(super) use half_bytes::HalfBytes;
 pub(super) use ledger::Ledger;
 pub(super) use parcel::Parcel;
 use parts::Parts;

@@ -12,7 +12,7 @@ use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
     AnyShare, Batches, Checkpoints, EarlyStopping, Event, Feed, Fill, Gradients, OptimizerKind,
     OptimizerSettings, Parameter, ParameterServer, Replica, ReplicaError, RunSettings, ServerSettings,
-    Settings, Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, WorkersReport,
+    Settings, Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, Wire, WorkersReport,
 };
 
 const SYNCHRONOUS: ServerSettings =
@@ -92,6 +92,22 @@ fn stale_gradients_train_and_none_misses_more_than_it_may() {
                 assert_eq!(report.staleness.values().sum::<u64>(), 3 * steps);
             }
         }
+    }
+}
+
+#[test]
+fn gradients_may_travel_in_half_the_bytes() {
+    let bits = |wire| {
+        let settings = Settings { wire, ..settings() };
+        let (summary, _) = serve(3, &settings, SYNCHRONOUS).unwrap();
+        (summary.parameters_hash, summary.last.test_loss)
+    };
+    let (whole, loss) = bits(Wire::F32);
+    for wire in [Wire::Bf16, Wire::F16] {
+        let (rounded, near) = bits(wire);
+        assert_ne!(rounded, whole, "{wire}: nothing was rounded");
+        assert!((near - loss).abs() < 0.02, "{wire}: {near}, unrounded {loss}");
+        assert_eq!(bits(wire).0, rounded, "{wire}: the bits differ from run to run");
     }
 }
 
@@ -181,14 +197,16 @@ fn what_does_not_go_together_is_refused_on_all_ranks() {
     let servers = |servers| ServerSettings { servers, ..SYNCHRONOUS };
     let clipping = Settings { clip_norm: Some(1.0), ..settings() };
     let resnet = Settings { hidden: None, ..Settings::new(Source::Digits, ModelKind::ResNet) };
-    let halved = Settings { wire: "bf16".parse().unwrap(), ..settings() };
+    let compressed = Settings { wire: "int8".parse().unwrap(), ..settings() };
+    let undecided = Settings { wires: vec![Wire::F32, Wire::Bf16], ..settings() };
     let damped = ServerSettings { damps: true, ..SYNCHRONOUS };
     for (settings, servers, expected) in [
         (&settings(), servers(3), "3 of 3 ranks serve"),
         (&settings(), servers(0), "0 of 3 ranks serve"),
         (&clipping, servers(1), "norm"),
         (&resnet, servers(1), "batch norm"),
-        (&halved, servers(1), "bf16"),
+        (&compressed, servers(1), "sends gradients as f32, bf16 or f16, and not as int8"),
+        (&undecided, servers(1), "does not go with --wire auto"),
         (&settings(), damped, "damp"),
     ] {
         let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm, servers).map(drop));

@@ -8,9 +8,9 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
 use super::Way;
+use super::half_bytes::HalfBytes;
 use super::parcel::{Flight, Parcel};
 use unisono::compress::Compression;
-use unisono::internals::Codec;
 use unisono::{Communicator, DType, Element, Error};
 
 /// The wire format of gradients. Sums are computed in `f32` and rounded for sending.
@@ -115,42 +115,27 @@ impl Narrow {
     }
 }
 
-/// How many gradients are scaled and converted at a time: so many stay in the core's cache in between.
-const BLOCK: usize = 1024;
-
 /// Scaled gradients in a half-precision format.
 #[derive(Debug)]
 pub(super) struct Encoded<T: Element> {
     parcel: Parcel<T>,
-    codec: Codec,
-    /// A power of two.
-    scale: f32,
+    half: HalfBytes,
 }
 
 impl<T: Element> Encoded<T> {
     fn new(comm: &Communicator, bucket: usize, count: usize, scale: f32) -> Result<Self, Error> {
-        let codec = Codec::of(T::DTYPE).expect("a half-precision format has a codec");
-        Ok(Self { parcel: Parcel::new(comm, Some(bucket), count)?, codec, scale })
+        Ok(Self { parcel: Parcel::new(comm, Some(bucket), count)?, half: HalfBytes::new(T::DTYPE, scale) })
     }
 
     fn launch(&mut self, comm: &mut Communicator, way: Way, gradients: &[f32]) -> Result<(), Error> {
-        let mut scaled = [0.0; BLOCK];
-        for (values, encoded) in gradients.chunks(BLOCK).zip(self.parcel.values_mut().chunks_mut(BLOCK)) {
-            let scaled = &mut scaled[..values.len()];
-            scaled.iter_mut().zip(values).for_each(|(scaled, value)| *scaled = value * self.scale);
-            (self.codec.encode)(cast_slice_mut(encoded), cast_slice(scaled));
-        }
+        self.half.encode(gradients, cast_slice_mut(self.parcel.values_mut()));
         self.parcel.launch(comm, way)
     }
 
     fn land(&mut self, gradients: &mut [f32], part: Range<usize>) -> Result<Option<Flight>, Error> {
         let flight = self.parcel.land()?;
         if flight.is_some() {
-            let encoded = &self.parcel.values()[part];
-            for (values, encoded) in gradients.chunks_mut(BLOCK).zip(encoded.chunks(BLOCK)) {
-                (self.codec.decode)(cast_slice_mut(values), cast_slice(encoded));
-                values.iter_mut().for_each(|value| *value /= self.scale);
-            }
+            self.half.decode(cast_slice(&self.parcel.values()[part]), gradients);
         }
         Ok(flight)
     }
@@ -158,6 +143,7 @@ impl<T: Element> Encoded<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::half_bytes::BLOCK;
     use super::*;
 
     /// More than two blocks.

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use unisono::{Registered, Request};
+use unisono::{Communicator, Element, Rank, Registered, Request};
 
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
-use crate::buckets::{Ledger, Pass, Place};
+use crate::buckets::{HalfBytes, Ledger, Pass, Place};
 use crate::error::TrainError;
 use crate::replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
 
@@ -26,6 +26,8 @@ pub(super) struct Pushing {
     layout: Layout,
     ledger: Ledger,
     buckets: Vec<Bucket>,
+    /// How gradients are rounded, if they are.
+    half: Option<HalfBytes>,
     /// By parameter: whether an earlier pass of the share has put its gradient.
     is_filled: Vec<bool>,
     task: Option<Message>,
@@ -38,21 +40,23 @@ pub(super) struct Pushing {
 
 #[derive(Debug)]
 struct Bucket {
-    values: Array,
-    gradients: Array,
+    values: Array<f32>,
+    gradients: Array<f32>,
+    /// The gradients as they are sent, if they are rounded.
+    encoded: Option<Array<u8>>,
 }
 
 /// An array here, or on its way.
 #[derive(Debug)]
-enum Array {
-    Here(Registered<f32>),
-    Away(Request<Registered<f32>>),
+enum Array<T: Element> {
+    Here(Registered<T>),
+    Away(Request<Registered<T>>),
     /// A message failed.
     Lost,
 }
 
-impl Array {
-    fn take(&mut self) -> unisono::Result<Registered<f32>> {
+impl<T: Element> Array<T> {
+    fn take(&mut self) -> unisono::Result<Registered<T>> {
         match std::mem::replace(self, Self::Lost) {
             Self::Here(array) => Ok(array),
             Self::Away(request) => request.wait(),
@@ -62,8 +66,21 @@ impl Array {
         }
     }
 
+    /// Sends the array to rank `other` of a link, once it is here and `fill` has filled it.
+    fn send(
+        &mut self,
+        comm: &mut Communicator,
+        other: Rank,
+        fill: impl FnOnce(&mut [T]),
+    ) -> unisono::Result<()> {
+        let mut array = self.take()?;
+        fill(&mut array);
+        *self = Self::Away(comm.send_async(array, other)?);
+        Ok(())
+    }
+
     /// Waits until the array is here.
-    fn here(&mut self) -> unisono::Result<&mut Registered<f32>> {
+    fn here(&mut self) -> unisono::Result<&mut Registered<T>> {
         *self = Self::Here(self.take()?);
         let Self::Here(array) = self else { unreachable!("it is here") };
         Ok(array)
@@ -76,14 +93,20 @@ impl Pushing {
         Remote { links, layout }: Remote,
     ) -> Result<Self, TrainError> {
         let ledger = layout.ledger(parameters);
+        let half = HalfBytes::of(&layout.settings);
         let bucket = |(bucket, &count): (usize, &usize)| {
             let comm = &links[layout.owner(bucket)].comm;
-            Ok(Bucket { values: Array::Here(comm.alloc(count)?), gradients: Array::Here(comm.alloc(count)?) })
+            let bytes = half.as_ref().map(|_| comm.alloc(HalfBytes::size_bytes(count)));
+            Ok(Bucket {
+                values: Array::Here(comm.alloc(count)?),
+                gradients: Array::Here(comm.alloc(count)?),
+                encoded: bytes.transpose()?.map(Array::Here),
+            })
         };
         let buckets = ledger.plan.counts.iter().enumerate().map(bucket).collect::<unisono::Result<_>>()?;
         let is_filled = vec![false; parameters.len()];
         let (task, is_finite, failure, waited) = (None, true, None, Duration::ZERO);
-        Ok(Self { links, layout, ledger, buckets, is_filled, task, is_finite, failure, waited })
+        Ok(Self { links, layout, ledger, buckets, half, is_filled, task, is_finite, failure, waited })
     }
 
     /// Tells the coordinator something.
@@ -164,8 +187,12 @@ impl Pushing {
     pub(super) fn acknowledged(&mut self) -> Result<Tally, TrainError> {
         let began = Instant::now();
         if self.is_finite {
-            for (bucket, Bucket { gradients, .. }) in self.buckets.iter_mut().enumerate() {
-                gradients.here().map_err(lost(self.layout.owner(bucket)))?;
+            for (number, bucket) in self.buckets.iter_mut().enumerate() {
+                let arrived = match &mut bucket.encoded {
+                    Some(encoded) => encoded.here().map(drop),
+                    None => bucket.gradients.here().map(drop),
+                };
+                arrived.map_err(lost(self.layout.owner(number)))?;
             }
             for (server, link) in self.links.iter_mut().enumerate() {
                 link.hear().map_err(lost(server))?;
@@ -205,10 +232,14 @@ impl Pushing {
             if self.is_finite {
                 let server = self.layout.owner(full);
                 let link = &mut self.links[server];
-                let gradients = &mut self.buckets[full].gradients;
-                let other = link.other();
-                let request = link.comm.send_async(gradients.take().map_err(lost(server))?, other);
-                *gradients = Array::Away(request.map_err(lost(server))?);
+                let (other, Bucket { gradients, encoded, .. }) = (link.other(), &mut self.buckets[full]);
+                let sent = match (encoded, &self.half) {
+                    (Some(encoded), Some(half)) => gradients.here().and_then(|gradients| {
+                        encoded.send(&mut link.comm, other, |bytes| half.encode(gradients, bytes))
+                    }),
+                    _ => gradients.send(&mut link.comm, other, |_| ()),
+                };
+                sent.map_err(lost(server))?;
             }
             self.ledger.launched += 1;
         }

@@ -91,7 +91,10 @@ pub(super) fn refusal<R: Replica>(
             format!("needs a bucket for each of {servers} servers: use fewer, or smaller --bucket-bytes"),
         ),
         (settings.clip_norm.is_some(), "knows no norm of the whole gradient, to clip it".to_owned()),
-        (buckets.wire != Wire::F32, format!("sends gradients as f32, and not as {}", buckets.wire)),
+        (
+            matches!(buckets.wire, Wire::Compressed(_)),
+            format!("sends gradients as f32, bf16 or f16, and not as {}", buckets.wire),
+        ),
         (buckets.local_steps.is_some(), "averages no parameters: remove --local-steps".to_owned()),
         (
             buckets.shard_optimizer,

@@ -11,6 +11,7 @@ use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
 use super::settings::{ServerSettings, Staleness};
+use crate::buckets::HalfBytes;
 use crate::optimizer::{Optimizer, OptimizerKind, OptimizerSettings};
 use crate::replica::Parameter;
 
@@ -19,6 +20,8 @@ use crate::replica::Parameter;
 pub(super) struct Shard {
     /// In the order in which a backward pass fills them.
     buckets: Vec<Mutex<Bucket>>,
+    /// How gradients were rounded, if they were.
+    half: Option<HalfBytes>,
     rules: Rules,
 }
 
@@ -71,6 +74,8 @@ pub(super) struct Bucket {
 #[derive(Debug)]
 pub(super) struct Visit {
     buffers: Vec<Registered<f32>>,
+    /// Where gradients arrive that were rounded: room for the largest bucket.
+    encoded: Registered<u8>,
     /// The updates of each bucket when it was pulled.
     pulled: Vec<u64>,
 }
@@ -108,14 +113,17 @@ impl Shard {
             }))
         };
         let buckets = layout.of(server).map(bucket).collect::<unisono::Result<_>>()?;
-        Ok(Self { buckets, rules: Rules { shares, staleness, damps, scale } })
+        let half = HalfBytes::of(&layout.settings);
+        Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale } })
     }
 
     /// The place of a client, over its link.
     pub(super) fn visit(&self, link: &Link) -> unisono::Result<Visit> {
         let buffer = |bucket: &Mutex<Bucket>| link.comm.alloc(lock(bucket).values.len());
-        let buffers = self.buckets.iter().map(buffer).collect::<unisono::Result<_>>()?;
-        Ok(Visit { buffers, pulled: vec![0; self.buckets.len()] })
+        let buffers: Vec<_> = self.buckets.iter().map(buffer).collect::<unisono::Result<_>>()?;
+        let largest = buffers.iter().map(|buffer| buffer.len()).max().unwrap_or(0);
+        let bytes = self.half.as_ref().map_or(0, |_| HalfBytes::size_bytes(largest));
+        Ok(Visit { buffers, encoded: link.comm.alloc(bytes)?, pulled: vec![0; self.buckets.len()] })
     }
 
     /// Sends all values, in the order in which a forward pass needs them.
@@ -136,8 +144,15 @@ impl Shard {
     pub(super) fn take(&self, link: &mut Link, visit: &mut Visit, push: &Message) -> unisono::Result<u64> {
         let mut missed = 0;
         for (number, bucket) in self.buckets.iter().enumerate() {
-            let gradient = &mut visit.buffers[number];
-            link.comm.receive(gradient, link.other())?;
+            let (gradient, other) = (&mut visit.buffers[number], link.other());
+            match &self.half {
+                Some(half) => {
+                    let encoded = &mut visit.encoded[..HalfBytes::size_bytes(gradient.len())];
+                    link.comm.receive(encoded, other)?;
+                    half.decode(encoded, gradient);
+                }
+                None => link.comm.receive(gradient, other)?,
+            }
             let mut bucket = lock(bucket);
             let lacks = bucket.updates - visit.pulled[number];
             if number == 0 {

@@ -142,7 +142,10 @@ impl Settings {
                 ),
                 (is_across, "--overlap across", "an update ends before the next pass"),
             ],
-            _ => Vec::new(),
+            Strategy::ParameterServer(_) => {
+                vec![(!self.wires.is_empty(), "--wire auto", "it compares all-reduces: name one format")]
+            }
+            Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => Vec::new(),
         };
         if let Some((_, option, why)) = refused.into_iter().find(|(is_so, _, _)| *is_so) {
             return refuse(format!("{strategy} does not go with {option}: {why}"));
