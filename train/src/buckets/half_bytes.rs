@@ -4,8 +4,6 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use unisono::DType;
 use unisono::internals::Codec;
 
-use super::{BucketSettings, Wire};
-
 /// How many gradients are scaled and converted at a time: so many stay in the core's cache in between.
 pub(super) const BLOCK: usize = 1024;
 /// The bytes of a number in a half-precision format.
@@ -22,15 +20,6 @@ pub(crate) struct HalfBytes {
 impl HalfBytes {
     pub(super) fn new(dtype: DType, scale: f32) -> Self {
         Self { codec: Codec::of(dtype).expect("a half-precision format has a codec"), scale }
-    }
-
-    /// That of the wire format, if it is one.
-    pub(crate) fn of(settings: &BucketSettings) -> Option<Self> {
-        match settings.wire {
-            Wire::F32 | Wire::Compressed(_) => None,
-            Wire::Bf16 => Some(Self::new(DType::BF16, 1.0)),
-            Wire::F16 => Some(Self::new(DType::F16, settings.f16_scale)),
-        }
     }
 
     /// The bytes of so many gradients.

@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Wire;
+use super::half_bytes::HalfBytes;
 use crate::local::LocalSteps;
-use unisono::{Communicator, Vendor, size};
+use unisono::{Communicator, DType, Vendor, size};
 
 /// How gradients are bucketed and sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +54,15 @@ impl Default for BucketSettings {
 }
 
 impl BucketSettings {
+    /// How gradients are rounded, if the wire format does.
+    pub(crate) fn half_bytes(&self) -> Option<HalfBytes> {
+        match self.wire {
+            Wire::F32 | Wire::Compressed(_) => None,
+            Wire::Bf16 => Some(HalfBytes::new(DType::BF16, 1.0)),
+            Wire::F16 => Some(HalfBytes::new(DType::F16, self.f16_scale)),
+        }
+    }
+
     /// Why these settings contradict each other, if they do: for ranks that step alone.
     pub(crate) fn conflict(&self) -> Option<String> {
         let local = self.local_steps?;

@@ -93,7 +93,7 @@ impl Pushing {
         Remote { links, layout }: Remote,
     ) -> Result<Self, TrainError> {
         let ledger = layout.ledger(parameters);
-        let half = HalfBytes::of(&layout.settings);
+        let half = layout.settings.half_bytes();
         let bucket = |(bucket, &count): (usize, &usize)| {
             let comm = &links[layout.owner(bucket)].comm;
             let bytes = half.as_ref().map(|_| comm.alloc(HalfBytes::size_bytes(count)));

@@ -113,7 +113,7 @@ impl Shard {
             }))
         };
         let buckets = layout.of(server).map(bucket).collect::<unisono::Result<_>>()?;
-        let half = HalfBytes::of(&layout.settings);
+        let half = layout.settings.half_bytes();
         Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale } })
     }
 
