@@ -13,6 +13,8 @@ use crate::transport::Target;
 /// The number of segments per rank that stay mapped: more than most programs register.
 const MOST_MAPPED: usize = 256;
 
+/// Longer than a launcher takes to send a signal to all ranks of a node.
+const SIGNAL: Duration = Duration::from_millis(200);
 /// The size of the copies that measure the kernel's speed, and their number: 0.2 ms each.
 const TRIAL_BYTES: usize = 2 << 20;
 const TRIALS: usize = 4;
@@ -129,14 +131,23 @@ impl Processes {
     /// Copies from an address of another rank by the kernel.
     pub(super) fn fetch(&self, of: usize, address: u64, into: &mut [u8]) -> Result<()> {
         let size_bytes = into.len();
-        read(self.process_ids[of], address, into).map_err(|cause| Error::Memory { size_bytes, cause })
+        read(self.process_ids[of], address, into).map_err(|cause| failed(size_bytes, cause))
     }
 
     /// Has the kernel copy to an address of another rank, which lends the memory.
     pub(super) fn store(&self, of: usize, address: u64, from: &[u8]) -> Result<()> {
         let size_bytes = from.len();
-        write(self.process_ids[of], address, from).map_err(|cause| Error::Memory { size_bytes, cause })
+        write(self.process_ids[of], address, from).map_err(|cause| failed(size_bytes, cause))
     }
+}
+
+/// The error of a copy. Where a signal ends the job and the other process is gone already, the signal ends this one in a moment too:
+/// then there is nothing to complain about.
+fn failed(size_bytes: usize, cause: io::Error) -> Error {
+    if cause.raw_os_error() == Some(libc::ESRCH) {
+        std::thread::sleep(SIGNAL);
+    }
+    Error::Memory { size_bytes, cause }
 }
 
 /// Maps the memory of a file that is open in another process.
