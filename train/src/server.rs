@@ -92,7 +92,7 @@ use worker::Worker;
 ///     type Batch = f32;
 ///
 ///     fn steps(&self) -> Option<usize> {
-///         Some(50)
+///         Some(200)
 ///     }
 ///     fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<f32>, DataError> {
 ///         unimplemented!("workers take single shares")
@@ -108,7 +108,7 @@ use worker::Worker;
 /// // One rank serves, and three work.
 /// let losses = unisono::threads(4, |mut comm| -> Result<Option<f64>, unisono_train::TrainError> {
 ///     let optimizer = OptimizerSettings { momentum: 0.0, ..OptimizerSettings::new(OptimizerKind::Sgd) };
-///     let settings = RunSettings::new(2, 3, optimizer, Rate::new(Schedule::Constant, 0.1, 0.0, 100));
+///     let settings = RunSettings::new(2, 3, optimizer, Rate::new(Schedule::Constant, 0.01, 0.0, 400));
 ///     let servers = ServerSettings { servers: 1, staleness: Staleness::Steps(2), damps: false };
 ///     let replica = Middle(vec![Parameter::new("middle", [1])], 9.0);
 ///     let run = ParameterServer::new(&mut comm, replica, Numbers, settings, servers, None)?;
