@@ -9,7 +9,7 @@ use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::replica::{Gradients, Parameter, Replica, ReplicaError};
 use super::share::Times;
-use crate::central::Gradients as Shared;
+use crate::central::CentralGradients;
 use crate::error::TrainError;
 use unisono::Communicator;
 
@@ -30,7 +30,9 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
     fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError>;
 
     /// Waits until the passes are computed.
-    fn wait_for_passes(&self) -> Result<(), TrainError>;
+    fn wait_for_passes(&self) -> Result<(), TrainError> {
+        Ok(())
+    }
 
     /// The sums over all ranks besides gradients. Waits for them.
     fn sums(&mut self) -> Result<Sums, TrainError>;
@@ -102,7 +104,9 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
     fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError>;
 
     /// Whether this is a GPU.
-    fn is_gpu(&self) -> bool;
+    fn is_gpu(&self) -> bool {
+        false
+    }
 }
 
 /// Runs a pass, and reports its gradients.
@@ -111,8 +115,8 @@ pub(super) type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), Re
 /// The state of an optimizer, as [`Optimizer::state`] gives it.
 pub(super) type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// The backend of this replica: the GPU on which it is, the host, or the memory that all ranks share; `clips` if gradients are clipped, for which all of them must be
-/// known. Called by all ranks.
+/// The backend of this replica: the GPU on which it is, the host, or the memory that all ranks share; `clips` if gradients are clipped,
+/// for which all of them must be known. Called by all ranks.
 ///
 /// # Errors
 /// As [`Buckets::new`]; on a GPU also [`TrainError::Setting`], on all ranks, if a GPU does not support these settings or the
@@ -134,7 +138,7 @@ pub(super) fn of<R: Replica>(
     let parameters = replica.parameters();
     if replica.shares_values() {
         let buckets = Buckets::elsewhere(comm, parameters, buckets)?;
-        let gradients = Shared::new(comm, &buckets.ledger().plan.counts, parameters.len())?;
+        let gradients = CentralGradients::new(comm, &buckets.ledger().plan.counts, parameters.len())?;
         let (optimizer, sums) = (optimizer_of(optimizer, parameters, &buckets)?, Sums::default());
         return Ok(Box::new(central::Central {
             buckets,

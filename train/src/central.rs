@@ -19,7 +19,7 @@ const EARLY: usize = 1 << 20;
 /// as fast as the others waits once, for as long as a gradient takes. Only a large gradient is computed in its turn, where it is added:
 /// that needs no memory.
 #[derive(Debug)]
-pub(crate) struct Gradients {
+pub(crate) struct CentralGradients {
     /// By bucket.
     sums: Vec<Shared<f32>>,
     /// By parameter: how many turns were taken since the run began.
@@ -30,7 +30,7 @@ pub(crate) struct Gradients {
     early: Vec<f32>,
 }
 
-impl Gradients {
+impl CentralGradients {
     /// Room for buckets of so many elements, of so many parameters. Called by all ranks, which must be on one node.
     pub(crate) fn new(comm: &mut Communicator, counts: &[usize], parameters: usize) -> Result<Self> {
         let sums = counts.iter().map(|&count| comm.alloc_shared(count)).collect::<Result<_>>()?;
@@ -73,7 +73,7 @@ impl Gradients {
         self.before += (ranks * passes) as u64;
     }
 
-    /// The sum of a gradient over all ranks and passes, after [`Gradients::end`].
+    /// The sum of a gradient over all ranks and passes, after [`CentralGradients::end`].
     pub(crate) fn sum(&self, place: &Place) -> &[f32] {
         // SAFETY: no rank writes sums between the two waits of a step.
         unsafe { self.sums[place.bucket].slice(place.range.clone()) }

@@ -12,10 +12,10 @@ use crate::error::TrainError;
 pub(crate) fn bytes_per_rank(comm: &mut Communicator) -> Result<Option<u64>, TrainError> {
     let own = fs::read_to_string("/proc/self/smaps_rollup").ok().and_then(|text| proportional(&text));
     let ranks_here = if comm.transport() == "threads" { comm.ranks() } else { 1 };
-    let mut sums =
+    let mut means =
         [own.map_or(0.0, |bytes| bytes as f64 / ranks_here as f64), f64::from(u8::from(own.is_some()))];
-    comm.all_reduce(&mut sums, ReduceOp::Mean)?;
-    let [mean, known] = sums;
+    comm.all_reduce(&mut means, ReduceOp::Mean)?;
+    let [mean, known] = means;
     Ok((known == 1.0).then_some(mean as u64))
 }
 

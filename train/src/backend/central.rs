@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Backend, Run, State};
 use crate::buckets::{Buckets, Ledger, Pass, Place, Sums};
-use crate::central::Gradients as Shared;
+use crate::central::CentralGradients;
 use crate::error::TrainError;
 use crate::optimizer::{Optimizer, square_sum};
 use crate::replica::{Fill, Gradients, Replica, Tally};
@@ -16,7 +16,7 @@ use unisono::{Communicator, Error, ReduceOp};
 pub(super) struct Central {
     /// Where gradients lie, and who updates what. It has no memory of its own.
     pub(super) buckets: Buckets,
-    pub(super) gradients: Shared,
+    pub(super) gradients: CentralGradients,
     pub(super) optimizer: Optimizer,
     pub(super) sums: Sums,
     /// How long this rank waited for others in this step: in its passes, and after them.
@@ -56,11 +56,7 @@ impl Turns<'_> {
         }
         let without = self.central.buckets.ledger().not_put();
         for &index in &without {
-            self.put(index, &mut |gradient, fill| {
-                if fill == Fill::Set {
-                    gradient.fill(0.0);
-                }
-            });
+            self.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
         }
         self.failure.map_or(Ok(without), Err)
     }
@@ -102,14 +98,10 @@ impl<R: Replica> Backend<R> for Central {
             // What kept a gradient from its place says more than that the pass ended.
             Err(error) => return Err(turns.failure.map_or_else(|| error.into(), TrainError::from)),
         };
-        if pass.number + 1 == pass.of {
+        if pass.is_last() {
             self.add_up(comm)?;
         }
         Ok(without)
-    }
-
-    fn wait_for_passes(&self) -> Result<(), TrainError> {
-        Ok(())
     }
 
     fn sums(&mut self) -> Result<Sums, TrainError> {
@@ -171,9 +163,5 @@ impl<R: Replica> Backend<R> for Central {
 
     fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
         Ok(self.optimizer.restore(steps, state)?)
-    }
-
-    fn is_gpu(&self) -> bool {
-        false
     }
 }

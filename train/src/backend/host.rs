@@ -34,10 +34,6 @@ impl<R: Replica> Backend<R> for Host {
         }
     }
 
-    fn wait_for_passes(&self) -> Result<(), TrainError> {
-        Ok(())
-    }
-
     fn sums(&mut self) -> Result<Sums, TrainError> {
         Ok(self.buckets.sums()?)
     }
@@ -166,9 +162,5 @@ impl<R: Replica> Backend<R> for Host {
 
     fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
         Ok(self.optimizer.restore(steps, state)?)
-    }
-
-    fn is_gpu(&self) -> bool {
-        false
     }
 }

@@ -76,11 +76,7 @@ impl<'a> Filling<'a> {
         }
         let without = self.buckets.ledger.not_put();
         for &index in &without {
-            self.put(index, &mut |gradient, fill| {
-                if fill == Fill::Set {
-                    gradient.fill(0.0);
-                }
-            });
+            self.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
         }
         self.failure.map_or(Ok(without), Err)
     }

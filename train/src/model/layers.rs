@@ -37,7 +37,7 @@ impl Layer {
         }
     }
 
-    /// Its name, with which those of its parameters begin.
+    /// Its name, which no other layer of the model has.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -13,20 +13,16 @@ use crate::stage::Stage;
 /// How often a layer is timed.
 const TIMES: usize = 3;
 
-/// Consecutive layers of a model as a stage, which begins with the inputs unless `has_before`, and ends with the loss if `is_last`.
+/// Consecutive layers of a model as a stage, which ends with the loss if `is_last`.
 ///
 /// # Errors
 ///
 /// If a layer normalises over all ranks, or drops values.
-pub(crate) fn stage(
-    layers: &[Layer],
-    (has_before, is_last): (bool, bool),
-    seed: u64,
-) -> Result<impl Stage<Batch = Batch> + use<>> {
+pub(crate) fn stage(layers: &[Layer], is_last: bool, seed: u64) -> Result<impl Stage<Batch = Batch> + use<>> {
     let parameters = Parameters::on(&Device::Cpu, seed)?;
     let layers = Sequence::new(layers, &parameters)?;
     StageNetwork::new(&parameters, move |batch: &Batch, before: Option<&Tensor>| {
-        let x = match before.filter(|_| has_before) {
+        let x = match before {
             Some(before) => before.clone(),
             None => inputs(batch)?,
         };

@@ -169,11 +169,7 @@ impl Pushing {
             self.weigh(Tally::default());
         }
         for index in self.ledger.not_put() {
-            self.put(index, &mut |gradient, fill| {
-                if fill == Fill::Set {
-                    gradient.fill(0.0);
-                }
-            });
+            self.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
         }
         self.failure()
     }

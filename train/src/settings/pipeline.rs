@@ -66,7 +66,7 @@ impl Settings {
         let stages = plan.stages();
         let stage = |number| {
             let stage = number * length + own.rank();
-            model::stage(&layers[cut.layers(stage)], (stage > 0, stage + 1 == stages), self.seed)
+            model::stage(&layers[cut.layers(stage)], stage + 1 == stages, self.seed)
         };
         let built = (0..schedule.stages_per_rank()).map(stage).collect::<Result<Vec<_>, _>>();
         let built = agree(comm, built.map_err(TrainError::from))?;
