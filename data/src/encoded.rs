@@ -13,6 +13,7 @@ use super::batch::{Inputs, Pass, normalise};
 use super::decoding::decode;
 use super::records::Records;
 use crate::error::DataError;
+use crate::pipeline::part;
 use crate::random::{AUGMENT, rng_of};
 use crate::source::Options;
 
@@ -53,9 +54,10 @@ impl Store {
         match self {
             Self::Files(files) => {
                 let (path, label) = &files[index];
-                let bytes = fs::read(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
-                let image =
-                    decode(&bytes).map_err(|problem| DataError::Image { path: path.clone(), problem })?;
+                let bytes = part("reading", || fs::read(path))
+                    .map_err(|error| DataError::Read { path: path.clone(), error })?;
+                let image = part("decoding", || decode(&bytes))
+                    .map_err(|problem| DataError::Image { path: path.clone(), problem })?;
                 Ok((image, *label))
             }
             Self::Records(records) => records.image(index),
@@ -125,12 +127,13 @@ impl EncodedImages {
         let mut targets = Vec::with_capacity(samples.len());
         for &sample in samples {
             let (image, label) = self.store.read(self.samples[sample])?;
-            let mut image = self.fitted(image);
+            let mut image = part("resizing", || self.fitted(image));
             if let (Pass::Training { seed, epoch }, Some(augmentation)) = (pass, self.augmentation) {
                 // Each sample has its own random stream, so the result does not depend on the batch or rank.
-                image = augmentation.apply(&image, &mut rng_of([seed, AUGMENT, epoch, sample as u64]));
+                let mut rng = rng_of([seed, AUGMENT, epoch, sample as u64]);
+                image = part("augmenting", || augmentation.apply(&image, &mut rng));
             }
-            pixels.extend(image.as_bytes().iter().map(|&level| normalise(level)));
+            part("batching", || pixels.extend(image.as_bytes().iter().map(|&level| normalise(level))));
             targets.push(label);
         }
         Ok((Inputs::Pixels(pixels), targets))

@@ -25,6 +25,7 @@
 mod ahead;
 mod governor;
 mod interleave;
+mod watch;
 
 use std::fmt;
 use std::iter;
@@ -38,6 +39,8 @@ use crate::error::DataError;
 use crate::random::{SHUFFLE, keyed_rng};
 use ahead::Ahead;
 use interleave::Interleave;
+use watch::Counters;
+pub use watch::{StageReport, Watch, bottleneck, part};
 
 /// The number of threads of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,11 +74,12 @@ pub struct Pipeline<T> {
     /// `None` once it has ended, and its threads with it.
     elements: Option<Elements<T>>,
     clock: Clock,
+    watch: Watch,
 }
 
 type Elements<T> = Box<dyn Iterator<Item = Result<T, DataError>> + Send>;
 
-/// How long a consumer has waited, counted by one stage and read by all later ones.
+/// A sum of times, counted by some threads and read by others, such as how long a consumer has waited.
 #[derive(Debug, Clone, Default)]
 struct Clock(Arc<AtomicU64>);
 
@@ -99,7 +103,7 @@ impl<T: Send + 'static> Pipeline<T> {
     where
         I: IntoIterator<Item = Result<T, DataError>, IntoIter: Send + 'static>,
     {
-        Self::stage(elements.into_iter(), Clock::default())
+        Self::stage(elements.into_iter(), Clock::default(), Watch::default())
     }
 
     /// The elements of an iterator that cannot fail, such as a list of files.
@@ -120,6 +124,7 @@ impl<T: Send + 'static> Pipeline<T> {
     {
         let clock = Clock::default();
         let (mut epochs, total) = (epochs.into_iter(), clock.clone());
+        let (watch, watched) = Watch::repeated();
         let (mut current, mut before): (Option<Self>, _) = (None, Duration::ZERO);
         let next = move || {
             loop {
@@ -134,12 +139,15 @@ impl<T: Send + 'static> Pipeline<T> {
                 // The epoch's threads end before the next ones begin.
                 current = None;
                 match make(epochs.next()?) {
-                    Ok(epoch) => current = Some(epoch),
+                    Ok(epoch) => {
+                        watched.begin(epoch.watch());
+                        current = Some(epoch);
+                    }
                     Err(error) => return Some(Err(error)),
                 }
             }
         };
-        Self::stage(iter::from_fn(next), clock)
+        Self::stage(iter::from_fn(next), clock, watch)
     }
 
     /// Opens each element as a source of many, such as a file: `at_once` of them at a time, each
@@ -156,8 +164,10 @@ impl<T: Send + 'static> Pipeline<T> {
         F: Fn(T) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
     {
         assert!(at_once > 0, "at least one source is open at a time");
-        let clock = Clock::default();
-        Pipeline::stage(Interleave::new(self, at_once, open, clock.clone()), clock)
+        let (clock, watch) = (Clock::default(), self.watch());
+        let counters = Counters::new("interleave", &watch, at_once);
+        let stage = Interleave::new(self, at_once, open, clock.clone(), Arc::clone(&counters));
+        Pipeline::stage(stage, clock, watch.then(&counters))
     }
 
     /// Maps elements by `f` on several threads, in order.
@@ -173,8 +183,13 @@ impl<T: Send + 'static> Pipeline<T> {
         F: Fn(T) -> Result<U, DataError> + Send + Sync + 'static,
     {
         let f = move |number, element| f(element).map_err(|error| error.in_element(number));
-        let clock = Clock::default();
-        Pipeline::stage(Ahead::map(self, threads, f, clock.clone()), clock)
+        let (clock, watch) = (Clock::default(), self.watch());
+        let counters = Counters::new("map", &watch, 1);
+        Pipeline::stage(
+            Ahead::map(self, threads, f, clock.clone(), Arc::clone(&counters)),
+            clock,
+            watch.then(&counters),
+        )
     }
 
     /// [`map`](Self::map), [`batch`](Self::batch) and a `map` of whole batches in one stage: a
@@ -200,9 +215,14 @@ impl<T: Send + 'static> Pipeline<T> {
                 None => collate(mapped).map_err(|error| error.in_element(number)),
             }
         };
-        let clock = Clock::default();
+        let (clock, watch) = (Clock::default(), self.watch());
+        let counters = Counters::new("map", &watch, 1);
         let groups = Pipeline::of(self.groups(size));
-        Pipeline::stage(Ahead::map(groups, threads, whole, clock.clone()), clock)
+        Pipeline::stage(
+            Ahead::map(groups, threads, whole, clock.clone(), Arc::clone(&counters)),
+            clock,
+            watch.then(&counters),
+        )
     }
 
     /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one
@@ -217,7 +237,7 @@ impl<T: Send + 'static> Pipeline<T> {
         assert!(buffer > 0, "the buffer holds at least one element");
         let mut rng = keyed_rng(seed, SHUFFLE, epoch);
         let mut held = Vec::new();
-        let clock = self.clock.clone();
+        let (clock, watch) = (self.clock.clone(), self.watch());
         let next = move || {
             while held.len() < buffer {
                 match self.next() {
@@ -228,7 +248,7 @@ impl<T: Send + 'static> Pipeline<T> {
             }
             (!held.is_empty()).then(|| Ok(held.swap_remove(rng.random_range(0..held.len()))))
         };
-        Self::stage(iter::from_fn(next), clock)
+        Self::stage(iter::from_fn(next), clock, watch)
     }
 
     /// Groups elements by `size`; the last group may be smaller.
@@ -237,9 +257,9 @@ impl<T: Send + 'static> Pipeline<T> {
     ///
     /// If `size` is 0.
     pub fn batch(self, size: usize) -> Pipeline<Vec<T>> {
-        let clock = self.clock.clone();
+        let (clock, watch) = (self.clock.clone(), self.watch());
         let whole = |group: Group<T>| group.error.map_or(Ok(group.elements), Err);
-        Pipeline::stage(self.groups(size).map(whole), clock)
+        Pipeline::stage(self.groups(size).map(whole), clock, watch)
     }
 
     fn groups(mut self, size: usize) -> impl Iterator<Item = Group<T>> + Send + 'static {
@@ -263,13 +283,18 @@ impl<T: Send + 'static> Pipeline<T> {
     ///
     /// If the depth is 0.
     pub fn prefetch(self, depth: Depth) -> Self {
-        let clock = Clock::default();
-        Self::stage(Ahead::prefetch(self, depth, clock.clone()), clock)
+        let (clock, watch) = (Clock::default(), self.watch());
+        let counters = Counters::new("prefetch", &watch, 1);
+        Self::stage(
+            Ahead::prefetch(self, depth, clock.clone(), Arc::clone(&counters)),
+            clock,
+            watch.then(&counters),
+        )
     }
 
     /// Skips the first `count` elements, which are still produced. Forwards an error among them.
     pub fn skip(mut self, count: usize) -> Self {
-        let (mut left, clock) = (count, self.clock.clone());
+        let (mut left, clock, watch) = (count, self.clock.clone(), self.watch());
         let next = move || {
             while left > 0 {
                 match self.next()? {
@@ -279,13 +304,13 @@ impl<T: Send + 'static> Pipeline<T> {
             }
             self.next()
         };
-        Self::stage(iter::from_fn(next), clock)
+        Self::stage(iter::from_fn(next), clock, watch)
     }
 
     /// Ends after `count` elements.
     pub fn take(self, count: usize) -> Self {
-        let clock = self.clock.clone();
-        Self::stage(Iterator::take(self, count), clock)
+        let (clock, watch) = (self.clock.clone(), self.watch());
+        Self::stage(Iterator::take(self, count), clock, watch)
     }
 
     /// Keeps the elements of `rank` among `ranks`: element i belongs to rank `i % ranks`. An error reaches all ranks.
@@ -295,15 +320,30 @@ impl<T: Send + 'static> Pipeline<T> {
     /// If `rank` is not below `ranks`.
     pub fn shard(self, rank: usize, ranks: usize) -> Self {
         assert!(rank < ranks, "rank {rank} of {ranks} ranks");
-        let clock = self.clock.clone();
+        let (clock, watch) = (self.clock.clone(), self.watch());
         let own = move |(index, element): &(usize, Result<T, _>)| index % ranks == rank || element.is_err();
-        Self::stage(self.enumerate().filter(own).map(|(_, element)| element), clock)
+        Self::stage(self.enumerate().filter(own).map(|(_, element)| element), clock, watch)
     }
 }
 
 impl<T> Pipeline<T> {
-    fn stage(elements: impl Iterator<Item = Result<T, DataError>> + Send + 'static, clock: Clock) -> Self {
-        Self { elements: Some(Box::new(elements)), clock }
+    fn stage(
+        elements: impl Iterator<Item = Result<T, DataError>> + Send + 'static,
+        clock: Clock,
+        watch: Watch,
+    ) -> Self {
+        Self { elements: Some(Box::new(elements)), clock, watch }
+    }
+
+    /// Names the last stage with threads in its [report](StageReport), instead of `map`, `interleave` or `prefetch`.
+    pub fn named(self, name: &'static str) -> Self {
+        self.watch.name_last(name);
+        self
+    }
+
+    /// A view of the stages up to here.
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
     }
 
     /// How long the consumer has waited so far for the last stage with threads.

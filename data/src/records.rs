@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use super::example::Example;
 use super::framing::{self, FOOTER_BYTES, HEADER_BYTES};
 use crate::error::DataError;
+use crate::pipeline::part;
 
 /// Records in files, by their index over all files.
 #[derive(Debug, Default)]
@@ -88,7 +89,8 @@ impl Records {
     pub(super) fn image(&self, index: usize) -> Result<(DynamicImage, u32), DataError> {
         let damaged = |problem| self.damaged(index, problem);
         let example = self.example(index)?;
-        let (image, label) = (example.image().map_err(damaged)?, example.label().map_err(damaged)?);
+        let (image, label) =
+            (part("decoding", || example.image()).map_err(damaged)?, example.label().map_err(damaged)?);
         if label as usize >= self.classes {
             let highest = self.classes - 1;
             return Err(damaged(format!("has the label {label}: expected one from 0 to {highest}")));
@@ -100,7 +102,7 @@ impl Records {
         let place = self.places[index];
         let (path, file) = &self.files[place.file];
         let mut bytes = vec![0; place.length + FOOTER_BYTES];
-        file.read_exact_at(&mut bytes, place.offset)
+        part("reading", || file.read_exact_at(&mut bytes, place.offset))
             .map_err(|error| DataError::Read { path: path.clone(), error })?;
         let (record, sum) = bytes.split_at(place.length);
         if framing::checksum(record).to_le_bytes() != sum {

@@ -7,11 +7,13 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::governor::{Governor, MOST_READY, Reserve};
+use super::watch::Counters;
 use super::{Clock, DataError, Depth, Pipeline, Threads};
 
 /// The outcome of an element: a result, or a panic that resumes in the consumer.
@@ -32,6 +34,7 @@ struct Shared<T, U, F> {
     source: Mutex<Source<T>>,
     make: F,
     state: Mutex<State<U>>,
+    counters: Arc<Counters>,
     /// Signals room for another result, or the end.
     has_room: Condvar,
     /// Signals that the next result is ready, or the end.
@@ -65,39 +68,24 @@ where
     F: Fn(u64, T) -> Result<U, DataError> + Send + Sync + 'static,
 {
     /// Starts threads that map the numbered elements of `source`.
-    pub(super) fn map(source: Pipeline<T>, threads: Threads, make: F, clock: Clock) -> Self {
+    pub(super) fn map(
+        source: Pipeline<T>,
+        threads: Threads,
+        make: F,
+        clock: Clock,
+        counters: Arc<Counters>,
+    ) -> Self {
         let (count, governor) = match threads {
             Threads::Auto => (1, Some(Governor::new(cores()))),
             Threads::Fixed(count) => (count, None),
         };
         assert!(count > 0, "a map needs at least one thread");
-        Self::start(source, make, count, governor, Reserve::fixed(room(count)), clock)
+        let reserve = Reserve::fixed(room(count));
+        let shared = Shared::new(source, make, count, reserve, counters);
+        Self::start(shared, count, governor, clock)
     }
 
-    fn start(
-        source: Pipeline<T>,
-        make: F,
-        count: usize,
-        governor: Option<Governor>,
-        reserve: Reserve,
-        clock: Clock,
-    ) -> Self {
-        let state = State {
-            ready: BTreeMap::new(),
-            begun: 0,
-            taken: 0,
-            end: None,
-            active: count,
-            reserve,
-            is_stopped: false,
-        };
-        let shared = Shared {
-            source: Mutex::new(Source { elements: source, pulled: 0 }),
-            make,
-            state: Mutex::new(state),
-            has_room: Condvar::new(),
-            has_next: Condvar::new(),
-        };
+    fn start(shared: Shared<T, U, F>, count: usize, governor: Option<Governor>, clock: Clock) -> Self {
         let mut this = Self { shared: Arc::new(shared), threads: vec![], failure: None, governor, clock };
         this.employ(count);
         this
@@ -126,13 +114,14 @@ where
         let mut state = lock(&self.shared.state);
         state.active = active.min(self.threads.len());
         state.reserve = Reserve::fixed(room(state.active));
+        self.shared.counters.threads.store(state.active, Ordering::Relaxed);
         self.shared.has_room.notify_all();
     }
 }
 
 impl<T: Send + 'static> Ahead<T, T, fn(u64, T) -> Result<T, DataError>> {
     /// Starts one thread that passes elements on unchanged.
-    pub(super) fn prefetch(source: Pipeline<T>, depth: Depth, clock: Clock) -> Self {
+    pub(super) fn prefetch(source: Pipeline<T>, depth: Depth, clock: Clock, counters: Arc<Counters>) -> Self {
         let reserve = match depth {
             Depth::Auto => Reserve::growing(),
             Depth::Fixed(depth) => {
@@ -140,7 +129,8 @@ impl<T: Send + 'static> Ahead<T, T, fn(u64, T) -> Result<T, DataError>> {
                 Reserve::fixed(depth)
             }
         };
-        Self::start(source, |_, element| Ok(element), 1, None, reserve, clock)
+        let shared = Shared::new(source, (|_, element| Ok(element)) as fn(u64, T) -> _, 1, reserve, counters);
+        Self::start(shared, 1, None, clock)
     }
 }
 
@@ -177,6 +167,7 @@ where
             self.shared.has_room.notify_one();
         }
         drop(state);
+        self.shared.counters.took(ready);
         self.clock.add(waited);
         self.govern(waited, ready);
         Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
@@ -195,11 +186,34 @@ impl<T, U, F> Drop for Ahead<T, U, F> {
 }
 
 impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
+    fn new(source: Pipeline<T>, make: F, active: usize, reserve: Reserve, counters: Arc<Counters>) -> Self {
+        counters.threads.store(active, Ordering::Relaxed);
+        let state = State {
+            ready: BTreeMap::new(),
+            begun: 0,
+            taken: 0,
+            end: None,
+            active,
+            reserve,
+            is_stopped: false,
+        };
+        Self {
+            source: Mutex::new(Source { elements: source, pulled: 0 }),
+            make,
+            state: Mutex::new(state),
+            counters,
+            has_room: Condvar::new(),
+            has_next: Condvar::new(),
+        }
+    }
+
     /// The loop of a thread.
     fn work(&self, thread: usize) {
         while self.begin(thread) {
             let Some((number, element)) = self.pull() else { return };
-            let make = |element| catch_unwind(AssertUnwindSafe(|| (self.make)(number, element)));
+            let make = |element| {
+                self.counters.made(|| catch_unwind(AssertUnwindSafe(|| (self.make)(number, element))))
+            };
             let outcome = match element {
                 Ok(Ok(element)) => make(element),
                 Ok(Err(error)) => Ok(Err(error)),
@@ -227,16 +241,25 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
                 }
                 state.reserve.found_full();
             }
+            let (is_active, began) = (thread < state.active, Instant::now());
             state = wait(&self.has_room, state);
+            // An idle thread is not held up by the consumer.
+            if is_active {
+                self.counters.full.add(began.elapsed());
+            }
         }
     }
 
     /// The next element and its number; `None` after the last one, an error or a panic.
     fn pull(&self) -> Option<(u64, Outcome<T>)> {
+        let asked = Instant::now();
         let mut source = lock(&self.source);
-        let number = source.pulled;
+        let (number, began) = (source.pulled, Instant::now());
         // After an error or a panic the source has ended, so the next pull returns `None`.
-        match catch_unwind(AssertUnwindSafe(|| source.elements.next())).transpose() {
+        let element = catch_unwind(AssertUnwindSafe(|| source.elements.next())).transpose();
+        self.counters.pulled.add(began.elapsed());
+        self.counters.starved.add(asked.elapsed());
+        match element {
             Some(element) => {
                 source.pulled += 1;
                 Some((number, element))

@@ -4,6 +4,7 @@ use std::iter;
 use std::sync::Arc;
 
 use super::ahead::Ahead;
+use super::watch::{Counters, Watch};
 use super::{Clock, DataError, Depth, Pipeline};
 
 /// The open files, each with a thread that prefetches, and those still to be opened.
@@ -16,6 +17,7 @@ pub(super) struct Interleave<P, U, F> {
     /// The next file in round-robin order.
     turn: usize,
     clock: Clock,
+    counters: Arc<Counters>,
 }
 
 impl<P, U, F> Interleave<P, U, F>
@@ -24,8 +26,23 @@ where
     U: Send + 'static,
     F: Fn(P) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
 {
-    pub(super) fn new(files: Pipeline<P>, at_once: usize, open: F, clock: Clock) -> Self {
-        Self { files, at_once, open: Arc::new(open), streams: vec![], has_begun: false, turn: 0, clock }
+    pub(super) fn new(
+        files: Pipeline<P>,
+        at_once: usize,
+        open: F,
+        clock: Clock,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            files,
+            at_once,
+            open: Arc::new(open),
+            streams: vec![],
+            has_begun: false,
+            turn: 0,
+            clock,
+            counters,
+        }
     }
 
     /// Opens `file` on a new thread, and returns its elements.
@@ -41,8 +58,8 @@ where
             }
             opened.as_mut()?.next()
         }));
-        let ahead = Ahead::prefetch(elements, Depth::Auto, self.clock.clone());
-        Pipeline::stage(ahead, self.clock.clone())
+        let ahead = Ahead::prefetch(elements, Depth::Auto, self.clock.clone(), Arc::clone(&self.counters));
+        Pipeline::stage(ahead, self.clock.clone(), Watch::default())
     }
 }
 
