@@ -25,6 +25,8 @@ mod evaluate;
 mod explain;
 mod family;
 mod hang_report;
+#[cfg(feature = "candle")]
+mod inspect_input;
 mod launch;
 mod plot;
 #[cfg(feature = "candle")]
@@ -77,6 +79,9 @@ enum Command {
     /// Train a model, data-parallel over all ranks
     #[cfg(feature = "candle")]
     Train(Box<train::Args>),
+    /// Run an input pipeline alone, and name the stage that limits it
+    #[cfg(feature = "candle")]
+    InspectInput(inspect_input::Args),
     /// Evaluate a saved model on a data set
     #[cfg(feature = "candle")]
     Evaluate(evaluate::Args),
@@ -162,6 +167,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Accelerate(args) => return Err(accelerate::run(&args)),
         #[cfg(feature = "candle")]
         Command::Train(args) => train::run(&args)?,
+        #[cfg(feature = "candle")]
+        Command::InspectInput(args) => inspect_input::run(&args)?,
         #[cfg(feature = "candle")]
         Command::Evaluate(args) => evaluate::run(&args)?,
         #[cfg(feature = "candle")]

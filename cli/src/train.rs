@@ -17,11 +17,13 @@ use super::{Failure, Figures};
 
 mod args;
 mod elastic;
+mod source;
 mod strategy;
 mod tell;
 mod tensorflow;
 
 pub(super) use args::Args;
+pub(super) use source::SourceArgs;
 use tell::Teller;
 pub(super) use tell::measured;
 

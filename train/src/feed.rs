@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use unisono_collectives::{Chunks, Rank, partition};
 
+use unisono_data::pipeline::{StageReport, Watch};
 use unisono_data::{DataError, Pipeline};
 
 /// The steps of an epoch, on one rank: the micro-batches of each; `None` for one without samples on this rank.
@@ -40,6 +41,11 @@ pub trait Feed {
     /// # Errors
     /// An error of the data.
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Self::Batch>, DataError>;
+
+    /// What the stages of the input pipeline did in the epoch that was begun last, on this rank, if the feed knows.
+    fn stages(&self) -> Vec<StageReport> {
+        Vec::new()
+    }
 
     /// The number of evaluation batches; the same on all ranks.
     fn held_out(&self) -> usize {
@@ -129,6 +135,7 @@ impl Shares {
 pub struct Stream<B> {
     open: Box<dyn FnMut(usize) -> Result<Pipeline<B>, DataError> + Send>,
     passes: usize,
+    watch: Watch,
 }
 
 impl<B> std::fmt::Debug for Stream<B> {
@@ -147,7 +154,7 @@ impl<B: Send + 'static> Stream<B> {
         open: impl FnMut(usize) -> Result<Pipeline<B>, DataError> + Send + 'static,
     ) -> Self {
         assert!(passes > 0, "a step needs at least one pass");
-        Self { open: Box::new(open), passes }
+        Self { open: Box::new(open), passes, watch: Watch::default() }
     }
 }
 
@@ -161,6 +168,7 @@ impl<B: Send + 'static> Feed for Stream<B> {
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<B>, DataError> {
         let passes = self.passes;
         let mut batches = (self.open)(epoch)?.skip(skipped * passes);
+        self.watch = batches.watch();
         Ok(Box::new(std::iter::from_fn(move || {
             let step: Result<Vec<_>, _> =
                 batches.by_ref().take(passes).map(|batch| batch.map(Some)).collect();
@@ -169,6 +177,10 @@ impl<B: Send + 'static> Feed for Stream<B> {
                 step => Some(step),
             }
         })))
+    }
+
+    fn stages(&self) -> Vec<StageReport> {
+        self.watch.stages()
     }
 }
 

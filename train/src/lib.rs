@@ -50,6 +50,7 @@ mod server;
 mod settings;
 mod share;
 mod stage;
+mod starvation;
 mod step;
 mod stop;
 mod straggler;
@@ -85,6 +86,7 @@ pub use server::{ParameterServer, ServerSettings, Staleness, UnknownStaleness};
 #[cfg(feature = "candle")]
 pub use settings::{Falling, Settings};
 pub use share::{Share, StepReport, Times};
+pub use starvation::explain_bottleneck;
 pub use step::Mirror;
 pub use stop::Stop;
 pub use straggler::{RankTimes, Straggler, StragglerReport};

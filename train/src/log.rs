@@ -112,9 +112,17 @@ impl Log {
                 ("epoch/test accuracy", report.test_accuracy),
                 ("epoch/samples per second", report.samples_per_s),
                 ("epoch/exposed communication percent", report.exposed_communication_percent),
+                ("epoch/input percent", report.input_percent),
             ],
         );
         let written = written.and_then(|()| of_metrics(file, step, "epoch", &report.metrics));
+        let stages: Vec<_> = report
+            .input_stages
+            .iter()
+            .map(|stage| (format!("input/{} busy percent", stage.name), 100.0 * stage.busy))
+            .collect();
+        let stages: Vec<_> = stages.iter().map(|(tag, busy)| (&**tag, *busy)).collect();
+        let written = written.and_then(|()| file.scalars(step, &stages));
         written.and_then(|()| file.flush()).map_err(|error| cannot_write(file.path(), error))
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::metrics::Measured;
 use crate::share::Times;
 use crate::straggler::StragglerReport;
+use unisono_data::pipeline::StageReport;
 
 /// An event of a training run; the same on every rank, except for times.
 #[derive(Debug, Clone)]
@@ -86,6 +87,9 @@ pub struct EpochReport {
     pub hidden_communication_percent: f64,
     /// The share of the training time that ranks waited for the input pipeline.
     pub input_percent: f64,
+    /// What the stages of rank 0's input pipeline did, if its feed knows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub input_stages: Vec<StageReport>,
 }
 
 /// What the workers of parameter servers did in an epoch, or in the part of it since the run was resumed.

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::feed::{AnyShare, Batches, Feed, Shares, Steps};
+use unisono_data::pipeline::{StageReport, Watch};
 use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Threads};
 
 /// A [`Dataset`] as a [`Feed`]. Background threads prefetch its batches.
@@ -19,6 +20,8 @@ pub struct Sampled {
     depth: Depth,
     /// The epoch whose order was last needed for a single share, and that order.
     order: (usize, Vec<usize>),
+    /// The stages of the epoch that was begun last.
+    watch: Watch,
 }
 
 /// The number of samples per evaluation batch.
@@ -27,7 +30,7 @@ pub(super) const EVALUATION_BATCH: usize = 64;
 impl Sampled {
     /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
-        Self { dataset, seed, shares, threads, depth, order: (0, Vec::new()) }
+        Self { dataset, seed, shares, threads, depth, order: (0, Vec::new()), watch: Watch::default() }
     }
 }
 
@@ -73,7 +76,13 @@ impl Feed for Sampled {
         let order = dataset.train.order(seed, epoch as u64);
         let plans = (skipped..shares.steps(order.len())).map(move |step| shares.samples(&order, step));
         let make = move |passes| batches(&dataset, seed, epoch, passes);
-        Ok(Box::new(Pipeline::of(plans).map(threads, make).prefetch(depth)))
+        let steps = Pipeline::of(plans).map(threads, make).named("batches").prefetch(depth);
+        self.watch = steps.watch();
+        Ok(Box::new(steps))
+    }
+
+    fn stages(&self) -> Vec<StageReport> {
+        self.watch.stages()
     }
 
     fn held_out(&self) -> usize {

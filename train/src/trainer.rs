@@ -16,6 +16,7 @@ use crate::log::Log;
 use crate::metrics;
 use crate::places::Places;
 use crate::rate::Rate;
+use crate::starvation::Starvation;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
 use crate::trace::Lane;
@@ -53,6 +54,7 @@ pub struct Trainer<'a, R: Replica, F> {
     /// The last evaluation, and the number of steps made before it.
     tested: Option<(u64, Test)>,
     stragglers: Stragglers,
+    starvation: Starvation,
 }
 
 impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
@@ -127,6 +129,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             resumed,
             is_stopping: false,
             tested: None,
+            starvation: Starvation::default(),
         })
     }
 
@@ -291,7 +294,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             .map_or(targets, |(end, begin)| end - begin);
         let took = began.elapsed();
         let test = if self.is_stopping { Test::default() } else { self.test()? };
-        self.report((self.progress.tally, test), times, took, seen)
+        let report = self.report((self.progress.tally, test), times, took, seen)?;
+        let notice = self.starvation.notice(report.input_percent, &report.input_stages);
+        notice.into_iter().for_each(|notice| tell(Event::Notice(notice)));
+        Ok(report)
     }
 
     /// Takes the next step's batches from the feed and makes the step; `None` if the epoch is over.
@@ -377,6 +383,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             exposed_communication_percent: 100.0 * exposed,
             hidden_communication_percent: 100.0 * hidden,
             input_percent: 100.0 * input,
+            input_stages: self.feed.stages(),
         })
     }
 }

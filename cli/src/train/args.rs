@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::Choice;
-use unisono_data::{Depth, Source, Threads};
 use unisono_train::checkpoint::When;
 use unisono_train::metrics::Named;
 use unisono_train::model::ModelKind;
@@ -16,6 +15,7 @@ use unisono_train::{
     OptimizerSettings, Outer, Overlap, Settings, Wire, Wires,
 };
 
+use super::source::{SourceArgs, first_pointless};
 use super::strategy::{StrategyArg, StrategyArgs};
 use crate::Figures;
 use crate::values::{named, whole};
@@ -60,10 +60,8 @@ pub(crate) struct Args {
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Data and model")]
 struct DataArgs {
-    /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
-    /// tfrecord:FILE_OR_DIR, csv:FILE or text:FILE
-    #[arg(long, default_value = "digits")]
-    data: Source,
+    #[command(flatten)]
+    input: SourceArgs,
     /// Model: mlp, cnn or resnet for images, mlp for tables, transformer for text [default: mlp or transformer]
     #[arg(long)]
     model: Option<ModelKind>,
@@ -73,24 +71,6 @@ struct DataArgs {
     /// Probability with which hidden values of the MLP or the transformer are dropped in training, from 0 to below 1
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     dropout: f64,
-    /// Characters per text sample
-    #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
-    context: Option<usize>,
-    /// Read the images of images: and tfrecord: in colour, and not as grey
-    #[arg(long)]
-    colour: bool,
-    /// Vary training images at random: those of images: and tfrecord: are shifted and rotated, those of cifar: cropped and mirrored
-    #[arg(long)]
-    augment: bool,
-    /// Input pipeline threads per rank [default: adjusted while running]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    input_threads: Option<u16>,
-    /// Steps whose batches are prefetched [default: adjusted while running]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    prefetch: Option<u16>,
-    /// Random seed
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -243,19 +223,8 @@ impl GradientArgs {
 impl DataArgs {
     /// The settings of the data options, with defaults that suit the data and the model.
     fn settings(&self) -> Settings {
-        let model = self.model.unwrap_or_else(|| Settings::default_model(&self.data));
-        let usual = Settings::new(self.data.clone(), model);
-        Settings {
-            hidden: self.hidden.clone(),
-            dropout: self.dropout,
-            context: self.context.unwrap_or(usual.context),
-            colour: self.colour,
-            augments: self.augment,
-            input_threads: self.input_threads.map_or(Threads::Auto, |threads| Threads::Fixed(threads.into())),
-            prefetch: self.prefetch.map_or(Depth::Auto, |depth| Depth::Fixed(depth.into())),
-            seed: self.seed,
-            ..usual
-        }
+        let usual = self.input.settings(self.model);
+        Settings { hidden: self.hidden.clone(), dropout: self.dropout, ..usual }
     }
 }
 
@@ -277,22 +246,10 @@ impl Args {
         let Self { data, learning, strategy, gradients, .. } = self;
         let serves = strategy.strategy == Some(StrategyArg::ParameterServer);
         let is_cut = strategy.strategy == Some(StrategyArg::Pipeline);
-        let has_files = matches!(data.data, Source::TfRecord(_) | Source::Images(_));
         let is_free = gradients.order == OrderArg::Free;
         let (is_sgd, is_step) =
             (settings.optimizer.kind == OptimizerKind::Sgd, learning.schedule == ScheduleKind::Step);
         let pointless = [
-            (
-                "--context",
-                "--data text:FILE",
-                data.context.is_some() && !matches!(data.data, Source::Text(_)),
-            ),
-            ("--colour", "--data images:DIR or tfrecord:FILE_OR_DIR", data.colour && !has_files),
-            (
-                "--augment",
-                "--data images:DIR, tfrecord:FILE_OR_DIR or cifar:DIR",
-                data.augment && !has_files && !matches!(data.data, Source::Cifar(_)),
-            ),
             ("--outer", "--local-steps N", gradients.outer.is_some() && gradients.local_steps.is_none()),
             (
                 "--uncompressed-steps",
@@ -319,8 +276,7 @@ impl Args {
                 data.hidden.is_some() && !matches!(settings.model, ModelKind::Mlp | ModelKind::ResNet),
             ),
         ];
-        let (option, needs, _) = pointless.into_iter().find(|(_, _, is_so)| *is_so)?;
-        Some(format!("{option} has no effect without {needs}: remove it, or add {needs}"))
+        data.input.without_effect().or_else(|| first_pointless(&pointless))
     }
 
     pub(super) fn settings(&self) -> Settings {

@@ -86,7 +86,7 @@ impl Teller {
 
     fn epoch(&self, report: &EpochReport) -> String {
         format!(
-            "epoch {:>2}/{}  loss {:.4}  test {:.4}, {:.2} %{}  {:>6.0} samples/s  waits {:>4.1} %",
+            "epoch {:>2}/{}  loss {:.4}  test {:.4}, {:.2} %{}  {:>6.0} samples/s  waits {:>4.1} %{}",
             report.epoch,
             self.epochs,
             report.loss,
@@ -94,7 +94,8 @@ impl Teller {
             100.0 * report.test_accuracy,
             measured(&report.metrics),
             report.samples_per_s,
-            report.exposed_communication_percent
+            report.exposed_communication_percent,
+            input(report.input_percent)
         )
     }
 
@@ -129,6 +130,12 @@ impl Teller {
             }
         }
     }
+}
+
+/// How long ranks waited for input, where that matters.
+fn input(percent: f64) -> String {
+    const LEAST_PERCENT: f64 = 5.0;
+    if percent < LEAST_PERCENT { String::new() } else { format!("  input {percent:.0} %") }
 }
 
 fn evaluation(report: &Evaluation) -> String {

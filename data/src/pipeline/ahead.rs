@@ -80,6 +80,8 @@ where
             Threads::Fixed(count) => (count, None),
         };
         assert!(count > 0, "a map needs at least one thread");
+        let most = if governor.is_some() { cores() } else { count };
+        counters.most_threads.store(most, Ordering::Relaxed);
         let reserve = Reserve::fixed(room(count));
         let shared = Shared::new(source, make, count, reserve, counters);
         Self::start(shared, count, governor, clock)

@@ -17,6 +17,8 @@ pub struct StageReport {
     pub name: &'static str,
     /// The number of threads that work.
     pub threads: usize,
+    /// The number of threads that it may use: those that were asked for, or as many as there are cores.
+    pub most_threads: usize,
     /// The elements that it has made.
     pub elements: u64,
     /// The share of its threads' time that they worked.
@@ -147,6 +149,8 @@ pub(super) struct Counters {
     streams: usize,
     /// The threads of a stream.
     pub(super) threads: AtomicUsize,
+    /// How many they may become.
+    pub(super) most_threads: AtomicUsize,
     elements: AtomicU64,
     pub(super) busy: Clock,
     /// Waiting for elements, including `pulled`.
@@ -166,6 +170,7 @@ impl Counters {
             is_first: before.is_empty(),
             streams,
             threads: AtomicUsize::new(1),
+            most_threads: AtomicUsize::new(1),
             elements: AtomicU64::new(0),
             busy: Clock::default(),
             starved: Clock::default(),
@@ -211,6 +216,7 @@ impl Counters {
         let own = StageReport {
             name: *lock(&self.name),
             threads: threads * self.streams,
+            most_threads: self.most_threads.load(Ordering::Relaxed) * self.streams,
             elements: self.elements.load(Ordering::Relaxed),
             busy: share(busy, all),
             starved: share(starved, all),
@@ -226,6 +232,7 @@ impl Counters {
         let source = StageReport {
             name: "source",
             threads: self.streams,
+            most_threads: self.streams,
             busy,
             starved: 0.0,
             full: if all > 0.0 { 1.0 - busy } else { 0.0 },

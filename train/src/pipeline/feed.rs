@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use unisono_data::DataError;
+use unisono_data::pipeline::StageReport;
 
 use crate::feed::{Batches, Feed, Steps};
 
@@ -28,6 +29,10 @@ impl<F: Feed> Feed for MicroBatches<F> {
             let batches: Vec<_> = step?.into_iter().flatten().collect();
             Ok(vec![Some(batches).filter(|batches| !batches.is_empty())])
         })))
+    }
+
+    fn stages(&self) -> Vec<StageReport> {
+        self.0.stages()
     }
 
     fn held_out(&self) -> usize {

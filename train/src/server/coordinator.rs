@@ -288,6 +288,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             exposed_communication_percent: percent(|work| work.waited),
             hidden_communication_percent: 0.0,
             input_percent: percent(|work| work.input),
+            // Workers have their own.
+            input_stages: Vec::new(),
         }
     }
 

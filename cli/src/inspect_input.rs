@@ -1,0 +1,96 @@
+//! `unisono inspect-input`: runs an input pipeline without a model.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args as ClapArgs;
+use serde::Serialize;
+use unisono_data::DataError;
+use unisono_data::pipeline::StageReport;
+use unisono_train::{Feed, Sampled, Shares, explain_bottleneck};
+
+use super::train::{self, SourceArgs};
+use super::values::whole;
+use super::{Failure, Figures};
+
+/// The input pipeline, as `unisono train` with the same options has it on one rank.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    #[command(flatten)]
+    input: SourceArgs,
+    /// Samples of a batch [default: depends on the model]
+    #[arg(long, value_name = "N", value_parser = whole(1, usize::MAX))]
+    batch_size: Option<usize>,
+    /// Times to read all training samples; from the second on, the system has files in memory
+    #[arg(long, value_name = "N", default_value = "2", value_parser = whole(1, usize::MAX))]
+    epochs: usize,
+    /// Output format
+    #[arg(long, default_value = "human")]
+    format: Figures,
+}
+
+/// What an epoch took.
+#[derive(Debug, Serialize)]
+struct Line {
+    event: &'static str,
+    epoch: usize,
+    samples: usize,
+    batch_size: usize,
+    samples_per_s: f64,
+    stages: Vec<StageReport>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(why) = args.input.without_effect() {
+        return Err(Failure::BadInput(why));
+    }
+    let settings = args.input.settings(None);
+    let dataset = Arc::new(settings.dataset().map_err(train::failure)?);
+    let samples = dataset.train.len();
+    let batch = args.batch_size.unwrap_or(settings.batch_size);
+    let shares = Shares { rank: 0, ranks: 1, global_batch: batch, micro_batch: batch, fixed_passes: None };
+    let mut feed = Sampled::new(dataset, settings.seed, shares, settings.input_threads, settings.prefetch);
+    for epoch in 1..=args.epochs {
+        let samples_per_s =
+            measure(&mut feed, epoch, samples).map_err(|error| train::failure(error.into()))?;
+        let (event, stages) = ("input", feed.stages());
+        let line = Line { event, epoch, samples, batch_size: batch, samples_per_s, stages };
+        match args.format {
+            Figures::Json => println!("{}", serde_json::to_string(&line).expect("figures are plain")),
+            Figures::Human => print!("{}", table(&line)),
+        }
+    }
+    Ok(())
+}
+
+/// Samples per second of an epoch that nothing but the pipeline takes time in.
+fn measure(feed: &mut Sampled, epoch: usize, samples: usize) -> Result<f64, DataError> {
+    let began = Instant::now();
+    for step in feed.epoch(epoch, 0)? {
+        drop(step?);
+    }
+    Ok(samples as f64 / began.elapsed().as_secs_f64())
+}
+
+fn table(Line { epoch, samples, batch_size, samples_per_s, stages, .. }: &Line) -> String {
+    let mut lines = vec![
+        format!(
+            "epoch {epoch}: {samples} samples in batches of {batch_size}; training has at most {samples_per_s:.0} samples/s"
+        ),
+        format!(
+            "{:<10}{:>8}{:>8}{:>9}{:>8}{:>8}  work",
+            "stage", "threads", "busy", "starved", "full", "ready"
+        ),
+    ];
+    lines.extend(stages.iter().map(|stage| {
+        let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+        let StageReport { name, threads, busy, starved, full, ready, parts, .. } = stage;
+        let parts: Vec<_> = parts.iter().map(|(part, share)| format!("{part} {}", percent(*share))).collect();
+        let [busy, starved, full] = [busy, starved, full].map(|share| percent(*share));
+        let row =
+            format!("{name:<10}{threads:>8}{busy:>8}{starved:>9}{full:>8}{ready:>8.1}  {}", parts.join(", "));
+        row.trim_end().to_owned()
+    }));
+    lines.extend(explain_bottleneck(stages, None));
+    lines.join("\n") + "\n"
+}

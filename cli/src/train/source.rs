@@ -1,0 +1,71 @@
+//! The options of a data set and its input pipeline.
+
+use clap::Args as ClapArgs;
+use unisono_data::{Depth, Source, Threads};
+use unisono_train::Settings;
+use unisono_train::model::ModelKind;
+
+use crate::values::whole;
+
+/// The data set, and how its batches are made.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Data and model")]
+pub(crate) struct SourceArgs {
+    /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
+    /// tfrecord:FILE_OR_DIR, csv:FILE or text:FILE
+    #[arg(long, default_value = "digits")]
+    data: Source,
+    /// Characters per text sample
+    #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
+    context: Option<usize>,
+    /// Read the images of images: and tfrecord: in colour, and not as grey
+    #[arg(long)]
+    colour: bool,
+    /// Vary training images at random: those of images: and tfrecord: are shifted and rotated, those of cifar: cropped and mirrored
+    #[arg(long)]
+    augment: bool,
+    /// Input pipeline threads per rank [default: adjusted while running]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    input_threads: Option<u16>,
+    /// Steps whose batches are prefetched [default: adjusted while running]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    prefetch: Option<u16>,
+    /// Random seed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+impl SourceArgs {
+    /// The error for an option that would have no effect.
+    pub(crate) fn without_effect(&self) -> Option<String> {
+        let has_files = matches!(self.data, Source::TfRecord(_) | Source::Images(_));
+        let may_vary = has_files || matches!(self.data, Source::Cifar(_));
+        let is_text = matches!(self.data, Source::Text(_));
+        first_pointless(&[
+            ("--context", "--data text:FILE", self.context.is_some() && !is_text),
+            ("--colour", "--data images:DIR or tfrecord:FILE_OR_DIR", self.colour && !has_files),
+            ("--augment", "--data images:DIR, tfrecord:FILE_OR_DIR or cifar:DIR", self.augment && !may_vary),
+        ])
+    }
+
+    /// The settings of these options, with defaults that suit the data and the model.
+    pub(crate) fn settings(&self, model: Option<ModelKind>) -> Settings {
+        let model = model.unwrap_or_else(|| Settings::default_model(&self.data));
+        let usual = Settings::new(self.data.clone(), model);
+        Settings {
+            context: self.context.unwrap_or(usual.context),
+            colour: self.colour,
+            augments: self.augment,
+            input_threads: self.input_threads.map_or(Threads::Auto, |threads| Threads::Fixed(threads.into())),
+            prefetch: self.prefetch.map_or(Depth::Auto, |depth| Depth::Fixed(depth.into())),
+            seed: self.seed,
+            ..usual
+        }
+    }
+}
+
+/// The error for the first option that has no effect, of options, what each needs, and whether it is given without that.
+pub(super) fn first_pointless(options: &[(&str, &str, bool)]) -> Option<String> {
+    let (option, needs, _) = options.iter().find(|(_, _, is_so)| *is_so)?;
+    Some(format!("{option} has no effect without {needs}: remove it, or add {needs}"))
+}

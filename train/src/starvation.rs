@@ -1,0 +1,95 @@
+//! Says which stage of the input pipeline keeps training waiting, and what to do about it.
+
+use std::thread;
+
+use unisono_data::pipeline::{StageReport, bottleneck};
+
+/// The share of the training time, in percent, that ranks may wait for input before anything is said.
+const MOST_WAITS_PERCENT: f64 = 10.0;
+
+/// What was said of a run's input: one notice, for the same would be true of every epoch.
+#[derive(Debug, Default)]
+pub(crate) struct Starvation {
+    is_said: bool,
+}
+
+impl Starvation {
+    /// A notice, if ranks waited for input for a good part of an epoch and nothing was said before.
+    pub(crate) fn notice(&mut self, waits_percent: f64, stages: &[StageReport]) -> Option<String> {
+        if self.is_said || waits_percent < MOST_WAITS_PERCENT {
+            return None;
+        }
+        let why = explain_bottleneck(stages, Some(waits_percent))?;
+        self.is_said = true;
+        Some(format!("training waits {waits_percent:.0} % of its time for input: {why}"))
+    }
+}
+
+/// Which stage holds an input pipeline up, and what would make it faster; `None` if no stage has threads. With `waits_percent`, the share
+/// of its time that a consumer waits, also how many threads would be enough.
+pub fn explain_bottleneck(stages: &[StageReport], waits_percent: Option<f64>) -> Option<String> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let slowest = bottleneck(stages)?;
+    let largest = slowest.parts.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    let part = largest.map(|(name, share)| format!(", of which {name} takes {:.0} %", 100.0 * share));
+    let StageReport { name, threads, busy, .. } = *slowest;
+    let found = format!(
+        "{name} ({threads} thread{}) is busy {:.0} % of the time{}",
+        if threads == 1 { "" } else { "s" },
+        100.0 * busy,
+        part.unwrap_or_default()
+    );
+    Some(format!("{found}; {}", remedy(slowest, waits_percent, cores)))
+}
+
+fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> String {
+    let &StageReport { name, threads, most_threads, .. } = slowest;
+    if name == "source" {
+        return "read several files side by side (Pipeline::interleave), or do less before the first stage with threads".to_owned();
+    }
+    if threads < most_threads {
+        return "more threads were tried and did not help: something that they share, such as the disk, is the limit".to_owned();
+    }
+    if threads < cores {
+        let needed = waits_percent
+            .map_or(cores, |waits| (threads as f64 / (1.0 - waits / 100.0).max(0.01)).ceil() as usize);
+        return format!("use more threads (--input-threads {})", needed.clamp(threads + 1, cores));
+    }
+    format!(
+        "it has a thread for each of this rank's {cores} cores: prepare the data once (smaller images, a cheaper format), or use more machines"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stage(name: &'static str, threads: usize, most_threads: usize, busy: f64) -> StageReport {
+        let parts = if name == "batches" { vec![("reading", 0.1), ("decoding", 0.87)] } else { vec![] };
+        let (starved, full, ready) = (0.0, 1.0 - busy, 0.0);
+        StageReport { name, threads, most_threads, elements: 9, busy, starved, full, ready, parts }
+    }
+
+    #[test]
+    fn it_is_said_once_and_only_if_it_matters() {
+        let stages = [stage("source", 1, 1, 0.1), stage("batches", 1, 1, 0.98)];
+        let mut starvation = Starvation::default();
+        assert_eq!(starvation.notice(9.0, &stages), None);
+        assert_eq!(Starvation::default().notice(90.0, &[]), None);
+        let said = starvation.notice(43.2, &stages).unwrap();
+        let found = "training waits 43 % of its time for input: batches (1 thread) is busy 98 % of the time, of which decoding takes 87 %; ";
+        assert!(said.starts_with(found), "{said}");
+        assert_eq!(starvation.notice(90.0, &stages), None);
+    }
+
+    #[test]
+    fn the_remedy_is_one_that_may_help() {
+        let remedy = |stage: StageReport, waits| remedy(&stage, waits, 8);
+        assert!(remedy(stage("source", 1, 1, 1.0), Some(50.0)).contains("interleave"));
+        assert!(remedy(stage("batches", 3, 3, 1.0), Some(50.0)).ends_with("(--input-threads 6)"));
+        assert!(remedy(stage("batches", 3, 3, 1.0), Some(90.0)).ends_with("(--input-threads 8)"));
+        assert!(remedy(stage("batches", 3, 3, 1.0), None).ends_with("(--input-threads 8)"));
+        assert!(remedy(stage("batches", 3, 8, 1.0), Some(50.0)).contains("did not help"));
+        assert!(remedy(stage("batches", 8, 8, 1.0), Some(50.0)).contains("8 cores"));
+    }
+}
