@@ -323,3 +323,32 @@ fn gpus_that_cannot_be_had_are_refused_by_name() {
         assert!(stderr.contains(said), "{arguments}: {stderr}");
     }
 }
+
+#[cfg(feature = "candle")]
+#[test]
+fn inspect_input_names_the_stage_that_limits_training() {
+    let table = run("inspect-input --data digits --epochs 1 --input-threads 1 --batch-size 100");
+    let text = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.status.success(), "{}", String::from_utf8_lossy(&table.stderr));
+    let lines: Vec<_> = text.lines().collect();
+    assert!(
+        lines[0].starts_with("epoch 1: 20000 samples in batches of 100; training has at most "),
+        "{text}"
+    );
+    let names = lines[2..5].iter().map(|line| line.split_whitespace().next().unwrap_or_default());
+    assert!(names.eq(["source", "batches", "prefetch"]), "{text}");
+    assert!(lines[5].starts_with("batches (1 thread) is busy "), "{text}");
+
+    let json = run("inspect-input --data digits --format json --prefetch 3");
+    let lines: Vec<serde_json::Value> = String::from_utf8_lossy(&json.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an object"))
+        .collect();
+    assert_eq!(lines.iter().map(|line| line["epoch"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
+    assert_eq!(lines[1]["stages"][2]["elements"], 313, "{lines:?}");
+
+    let refused = run("inspect-input --data digits --augment");
+    assert_eq!(refused.status.code(), Some(2));
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(why.contains("--augment has no effect without --data images:DIR"), "{why}");
+}

@@ -19,6 +19,8 @@
 //! - **Errors** keep their place: first all elements before the error, then the error, then the end. But stages that hold
 //!   elements back (`batch`, `shuffle`) forward an error at once and drop what they hold.
 //! - **A panic** on a thread resumes in the consumer, in its place.
+//! - **Counters** say what each stage with threads spends its time on ([`Pipeline::watch`]), and so which one is the
+//!   [bottleneck].
 //! - **Threads** start when a stage is built, and are joined when the pipeline is dropped, ends or fails. That takes
 //!   as long as the longest call in progress (of `map`'s function, or of the user's iterator).
 
@@ -164,10 +166,9 @@ impl<T: Send + 'static> Pipeline<T> {
         F: Fn(T) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
     {
         assert!(at_once > 0, "at least one source is open at a time");
-        let (clock, watch) = (Clock::default(), self.watch());
-        let counters = Counters::new("interleave", &watch, at_once);
-        let stage = Interleave::new(self, at_once, open, clock.clone(), Arc::clone(&counters));
-        Pipeline::stage(stage, clock, watch.then(&counters))
+        let before = self.watch();
+        let start = |clock, counters| Interleave::new(self, at_once, open, clock, counters);
+        Pipeline::on_threads("interleave", at_once, before, start)
     }
 
     /// Maps elements by `f` on several threads, in order.
@@ -183,13 +184,10 @@ impl<T: Send + 'static> Pipeline<T> {
         F: Fn(T) -> Result<U, DataError> + Send + Sync + 'static,
     {
         let f = move |number, element| f(element).map_err(|error| error.in_element(number));
-        let (clock, watch) = (Clock::default(), self.watch());
-        let counters = Counters::new("map", &watch, 1);
-        Pipeline::stage(
-            Ahead::map(self, threads, f, clock.clone(), Arc::clone(&counters)),
-            clock,
-            watch.then(&counters),
-        )
+        let before = self.watch();
+        Pipeline::on_threads("map", 1, before, |clock, counters| {
+            Ahead::map(self, threads, f, clock, counters)
+        })
     }
 
     /// [`map`](Self::map), [`batch`](Self::batch) and a `map` of whole batches in one stage: a
@@ -215,14 +213,11 @@ impl<T: Send + 'static> Pipeline<T> {
                 None => collate(mapped).map_err(|error| error.in_element(number)),
             }
         };
-        let (clock, watch) = (Clock::default(), self.watch());
-        let counters = Counters::new("map", &watch, 1);
+        let before = self.watch();
         let groups = Pipeline::of(self.groups(size));
-        Pipeline::stage(
-            Ahead::map(groups, threads, whole, clock.clone(), Arc::clone(&counters)),
-            clock,
-            watch.then(&counters),
-        )
+        Pipeline::on_threads("map", 1, before, |clock, counters| {
+            Ahead::map(groups, threads, whole, clock, counters)
+        })
     }
 
     /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one
@@ -283,13 +278,10 @@ impl<T: Send + 'static> Pipeline<T> {
     ///
     /// If the depth is 0.
     pub fn prefetch(self, depth: Depth) -> Self {
-        let (clock, watch) = (Clock::default(), self.watch());
-        let counters = Counters::new("prefetch", &watch, 1);
-        Self::stage(
-            Ahead::prefetch(self, depth, clock.clone(), Arc::clone(&counters)),
-            clock,
-            watch.then(&counters),
-        )
+        let before = self.watch();
+        Self::on_threads("prefetch", 1, before, |clock, counters| {
+            Ahead::prefetch(self, depth, clock, counters)
+        })
     }
 
     /// Skips the first `count` elements, which are still produced. Forwards an error among them.
@@ -333,6 +325,21 @@ impl<T> Pipeline<T> {
         watch: Watch,
     ) -> Self {
         Self { elements: Some(Box::new(elements)), clock, watch }
+    }
+
+    /// A stage that `start` starts threads for.
+    fn on_threads<I>(
+        name: &'static str,
+        streams: usize,
+        before: Watch,
+        start: impl FnOnce(Clock, Arc<Counters>) -> I,
+    ) -> Self
+    where
+        I: Iterator<Item = Result<T, DataError>> + Send + 'static,
+    {
+        let (clock, counters) = (Clock::default(), Counters::new(name, &before, streams));
+        let watch = before.then(&counters);
+        Self::stage(start(clock.clone(), counters), clock, watch)
     }
 
     /// Names the last stage with threads in its [report](StageReport), instead of `map`, `interleave` or `prefetch`.

@@ -56,7 +56,7 @@ fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> St
         return format!("use more threads (--input-threads {})", needed.clamp(threads + 1, cores));
     }
     format!(
-        "it has a thread for each of this rank's {cores} cores: prepare the data once (smaller images, a cheaper format), or use more machines"
+        "it has a thread for each of the {cores} cores: prepare the data once (smaller images, a cheaper format), or use more machines"
     )
 }
 
