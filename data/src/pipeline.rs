@@ -25,8 +25,11 @@
 //!   as long as the longest call in progress (of `map`'s function, or of the user's iterator).
 
 mod ahead;
+mod epochs;
 mod governor;
+mod groups;
 mod interleave;
+mod shuffle;
 mod watch;
 
 use std::fmt;
@@ -35,12 +38,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rand::RngExt;
-
 use crate::error::DataError;
-use crate::random::{SHUFFLE, keyed_rng};
 use ahead::Ahead;
+use epochs::Item;
+use groups::{Group, Groups};
 use interleave::Interleave;
+use shuffle::Shuffle;
 use watch::Counters;
 pub use watch::{StageReport, Watch, bottleneck, part};
 
@@ -79,7 +82,7 @@ pub struct Pipeline<T> {
     watch: Watch,
 }
 
-type Elements<T> = Box<dyn Iterator<Item = Result<T, DataError>> + Send>;
+type Elements<T> = Box<dyn Iterator<Item = Result<Item<T>, DataError>> + Send>;
 
 /// A sum of times, counted by some threads and read by others, such as how long a consumer has waited.
 #[derive(Debug, Clone, Default)]
@@ -105,7 +108,8 @@ impl<T: Send + 'static> Pipeline<T> {
     where
         I: IntoIterator<Item = Result<T, DataError>, IntoIter: Send + 'static>,
     {
-        Self::stage(elements.into_iter(), Clock::default(), Watch::default())
+        let elements = elements.into_iter().map(|element| element.map(Item::Element));
+        Self::stage(elements, Clock::default(), Watch::default())
     }
 
     /// The elements of an iterator that cannot fail, such as a list of files.
@@ -114,42 +118,6 @@ impl<T: Send + 'static> Pipeline<T> {
         I: IntoIterator<Item = T, IntoIter: Send + 'static>,
     {
         Self::new(elements.into_iter().map(Ok))
-    }
-
-    /// Chains pipelines: calls `make` for each epoch when the previous one has ended.
-    ///
-    /// Forwards an error of `make`, and ends.
-    pub fn repeat<I, F>(epochs: I, mut make: F) -> Self
-    where
-        I: IntoIterator<Item = u64, IntoIter: Send + 'static>,
-        F: FnMut(u64) -> Result<Self, DataError> + Send + 'static,
-    {
-        let clock = Clock::default();
-        let (mut epochs, total) = (epochs.into_iter(), clock.clone());
-        let (watch, watched) = Watch::repeated();
-        let (mut current, mut before): (Option<Self>, _) = (None, Duration::ZERO);
-        let next = move || {
-            loop {
-                if let Some(epoch) = &mut current {
-                    let element = epoch.next();
-                    total.set(before + epoch.stalled());
-                    if element.is_some() {
-                        return element;
-                    }
-                    before = total.read();
-                }
-                // The epoch's threads end before the next ones begin.
-                current = None;
-                match make(epochs.next()?) {
-                    Ok(epoch) => {
-                        watched.begin(epoch.watch());
-                        current = Some(epoch);
-                    }
-                    Err(error) => return Some(Err(error)),
-                }
-            }
-        };
-        Self::stage(iter::from_fn(next), clock, watch)
     }
 
     /// Opens each element as a source of many, such as a file: `at_once` of them at a time, each
@@ -204,7 +172,7 @@ impl<T: Send + 'static> Pipeline<T> {
         C: Fn(Vec<U>) -> Result<V, DataError> + Send + Sync + 'static,
     {
         let whole = move |number: u64, group: Group<T>| {
-            let numbered = (number * size as u64..).zip(group.elements);
+            let numbered = (group.first..).zip(group.elements);
             let mapped =
                 numbered.map(|(number, element)| f(element).map_err(|error| error.in_element(number)));
             let mapped = mapped.collect::<Result<_, _>>()?;
@@ -214,7 +182,7 @@ impl<T: Send + 'static> Pipeline<T> {
             }
         };
         let before = self.watch();
-        let groups = Pipeline::of(self.groups(size));
+        let groups = Pipeline::stage(Groups::new(self, size).map(Ok), Clock::default(), Watch::default());
         Pipeline::on_threads("map", 1, before, |clock, counters| {
             Ahead::map(groups, threads, whole, clock, counters)
         })
@@ -223,53 +191,32 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one
     /// each time. An element may come any time later, but at most `buffer - 1` places sooner.
     ///
+    /// `epoch` is that of the first elements. Elements of different epochs do not mix; those of the next replace in the buffer what is
+    /// taken of the last ones of an epoch.
+    ///
     /// To shuffle a whole data set uniformly, use the [order](super::Split::order) of its indices instead.
     ///
     /// # Panics
     ///
     /// If `buffer` is 0.
-    pub fn shuffle(mut self, buffer: usize, seed: u64, epoch: u64) -> Self {
+    pub fn shuffle(self, buffer: usize, seed: u64, epoch: u64) -> Self {
         assert!(buffer > 0, "the buffer holds at least one element");
-        let mut rng = keyed_rng(seed, SHUFFLE, epoch);
-        let mut held = Vec::new();
         let (clock, watch) = (self.clock.clone(), self.watch());
-        let next = move || {
-            while held.len() < buffer {
-                match self.next() {
-                    Some(Ok(element)) => held.push(element),
-                    Some(Err(error)) => return Some(Err(error)),
-                    None => break,
-                }
-            }
-            (!held.is_empty()).then(|| Ok(held.swap_remove(rng.random_range(0..held.len()))))
-        };
-        Self::stage(iter::from_fn(next), clock, watch)
+        Self::stage(Shuffle::new(self, buffer, seed, epoch), clock, watch)
     }
 
-    /// Groups elements by `size`; the last group may be smaller.
+    /// Groups elements by `size`; the last group of an epoch may be smaller.
     ///
     /// # Panics
     ///
     /// If `size` is 0.
     pub fn batch(self, size: usize) -> Pipeline<Vec<T>> {
         let (clock, watch) = (self.clock.clone(), self.watch());
-        let whole = |group: Group<T>| group.error.map_or(Ok(group.elements), Err);
-        Pipeline::stage(self.groups(size).map(whole), clock, watch)
-    }
-
-    fn groups(mut self, size: usize) -> impl Iterator<Item = Group<T>> + Send + 'static {
-        assert!(size > 0, "a batch has at least one element");
-        iter::from_fn(move || {
-            let mut group = Group { elements: Vec::with_capacity(size), error: None };
-            while group.elements.len() < size && group.error.is_none() {
-                match self.next() {
-                    Some(Ok(element)) => group.elements.push(element),
-                    Some(Err(error)) => group.error = Some(error),
-                    None => break,
-                }
-            }
-            (group.error.is_some() || !group.elements.is_empty()).then_some(group)
-        })
+        let whole = |group: Item<Group<T>>| match group {
+            Item::Element(Group { error: Some(error), .. }) => Err(error),
+            group => Ok(group.map(|group| group.elements)),
+        };
+        Pipeline::stage(Groups::new(self, size).map(whole), clock, watch)
     }
 
     /// Prefetches elements on a background thread.
@@ -285,42 +232,63 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 
     /// Skips the first `count` elements, which are still produced. Forwards an error among them.
-    pub fn skip(mut self, count: usize) -> Self {
+    pub fn skip(self, count: usize) -> Self {
+        let mut left = count;
+        self.keep(move |item| {
+            let is_skipped = left > 0 && matches!(item, Item::Element(_));
+            left -= usize::from(is_skipped);
+            !is_skipped
+        })
+    }
+
+    /// Ends after `count` elements.
+    pub fn take(mut self, count: usize) -> Self {
         let (mut left, clock, watch) = (count, self.clock.clone(), self.watch());
         let next = move || {
-            while left > 0 {
-                match self.next()? {
-                    Ok(_) => left -= 1,
-                    Err(error) => return Some(Err(error)),
-                }
+            if left == 0 {
+                return None;
             }
-            self.next()
+            let item = self.next_item()?;
+            left -= usize::from(!matches!(item, Ok(Item::EndOfEpoch)));
+            Some(item)
         };
         Self::stage(iter::from_fn(next), clock, watch)
     }
 
-    /// Ends after `count` elements.
-    pub fn take(self, count: usize) -> Self {
-        let (clock, watch) = (self.clock.clone(), self.watch());
-        Self::stage(Iterator::take(self, count), clock, watch)
-    }
-
-    /// Keeps the elements of `rank` among `ranks`: element i belongs to rank `i % ranks`. An error reaches all ranks.
+    /// Keeps the elements of `rank` among `ranks`: element i of an epoch belongs to rank `i % ranks`. An error reaches all ranks.
     ///
     /// # Panics
     ///
     /// If `rank` is not below `ranks`.
     pub fn shard(self, rank: usize, ranks: usize) -> Self {
         assert!(rank < ranks, "rank {rank} of {ranks} ranks");
+        let mut index = 0;
+        self.keep(move |item| match item {
+            Item::Element(_) => {
+                index += 1;
+                (index - 1) % ranks == rank
+            }
+            Item::EndOfEpoch => {
+                index = 0;
+                true
+            }
+        })
+    }
+
+    /// Keeps what `is_wanted`, and errors.
+    fn keep(self, mut is_wanted: impl FnMut(&Item<T>) -> bool + Send + 'static) -> Self {
         let (clock, watch) = (self.clock.clone(), self.watch());
-        let own = move |(index, element): &(usize, Result<T, _>)| index % ranks == rank || element.is_err();
-        Self::stage(self.enumerate().filter(own).map(|(_, element)| element), clock, watch)
+        let mut this = self;
+        let next = move || {
+            iter::from_fn(|| this.next_item()).find(|item| item.as_ref().map_or(true, &mut is_wanted))
+        };
+        Self::stage(iter::from_fn(next), clock, watch)
     }
 }
 
 impl<T> Pipeline<T> {
     fn stage(
-        elements: impl Iterator<Item = Result<T, DataError>> + Send + 'static,
+        elements: impl Iterator<Item = Result<Item<T>, DataError>> + Send + 'static,
         clock: Clock,
         watch: Watch,
     ) -> Self {
@@ -335,7 +303,7 @@ impl<T> Pipeline<T> {
         start: impl FnOnce(Clock, Arc<Counters>) -> I,
     ) -> Self
     where
-        I: Iterator<Item = Result<T, DataError>> + Send + 'static,
+        I: Iterator<Item = Result<Item<T>, DataError>> + Send + 'static,
     {
         let (clock, counters) = (Clock::default(), Counters::new(name, &before, streams));
         let watch = before.then(&counters);
@@ -361,17 +329,31 @@ impl<T> Pipeline<T> {
     }
 }
 
+impl<T> Pipeline<T> {
+    /// The next element, or the end of an epoch.
+    fn next_item(&mut self) -> Option<Result<Item<T>, DataError>> {
+        // Not put back after an error, the end or a panic, so that the threads end and nothing follows.
+        let mut elements = self.elements.take()?;
+        let item = elements.next();
+        if let Some(Ok(_)) = item {
+            self.elements = Some(elements);
+        }
+        item
+    }
+}
+
+/// The elements of all epochs.
 impl<T> Iterator for Pipeline<T> {
     type Item = Result<T, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Not put back after an error, the end or a panic, so that the threads end and nothing follows.
-        let mut elements = self.elements.take()?;
-        let element = elements.next();
-        if let Some(Ok(_)) = element {
-            self.elements = Some(elements);
+        loop {
+            match self.next_item()? {
+                Ok(Item::Element(element)) => return Some(Ok(element)),
+                Ok(Item::EndOfEpoch) => {}
+                Err(error) => return Some(Err(error)),
+            }
         }
-        element
     }
 }
 
@@ -380,12 +362,6 @@ impl<T> fmt::Debug for Pipeline<T> {
         let has_ended = self.elements.is_none();
         f.debug_struct("Pipeline").field("has_ended", &has_ended).field("stalled", &self.stalled()).finish()
     }
-}
-
-/// Elements of a growing batch, and the error that ended it early.
-struct Group<T> {
-    elements: Vec<T>,
-    error: Option<DataError>,
 }
 
 #[cfg(test)]

@@ -12,12 +12,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::epochs::Item;
 use super::governor::{Governor, MOST_READY, Reserve};
 use super::watch::Counters;
 use super::{Clock, DataError, Depth, Pipeline, Threads};
 
-/// The outcome of an element: a result, or a panic that resumes in the consumer.
-type Outcome<U> = Result<Result<U, DataError>, Box<dyn Any + Send>>;
+/// The outcome of an element (or of the end of an epoch, which only keeps its place): a result, or a panic that resumes in the
+/// consumer.
+type Outcome<U> = Result<Result<Item<U>, DataError>, Box<dyn Any + Send>>;
 
 /// The handle of the consumer to its threads.
 pub(super) struct Ahead<T, U, F> {
@@ -43,7 +45,10 @@ struct Shared<T, U, F> {
 
 struct Source<T> {
     elements: Pipeline<T>,
+    /// The number of items pulled: elements, and ends of epochs.
     pulled: u64,
+    /// The number of elements among them.
+    numbered: u64,
 }
 
 struct State<U> {
@@ -142,7 +147,7 @@ where
     U: Send + 'static,
     F: Fn(u64, T) -> Result<U, DataError> + Send + Sync + 'static,
 {
-    type Item = Result<U, DataError>;
+    type Item = Result<Item<U>, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.threads.is_empty() {
@@ -169,9 +174,11 @@ where
             self.shared.has_room.notify_one();
         }
         drop(state);
-        self.shared.counters.took(ready);
         self.clock.add(waited);
-        self.govern(waited, ready);
+        if !matches!(outcome, Ok(Ok(Item::EndOfEpoch))) {
+            self.shared.counters.took(ready);
+            self.govern(waited, ready);
+        }
         Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 }
@@ -200,7 +207,7 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
             is_stopped: false,
         };
         Self {
-            source: Mutex::new(Source { elements: source, pulled: 0 }),
+            source: Mutex::new(Source { elements: source, pulled: 0, numbered: 0 }),
             make,
             state: Mutex::new(state),
             counters,
@@ -212,18 +219,18 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
     /// The loop of a thread.
     fn work(&self, thread: usize) {
         while self.begin(thread) {
-            let Some((number, element)) = self.pull() else { return };
-            let make = |element| {
-                self.counters.made(|| catch_unwind(AssertUnwindSafe(|| (self.make)(number, element))))
-            };
-            let outcome = match element {
-                Ok(Ok(element)) => make(element),
+            let Some((place, pulled)) = self.pull() else { return };
+            let outcome = match pulled {
+                Ok(Ok(Item::Element((number, element)))) => self.counters.made(|| {
+                    catch_unwind(AssertUnwindSafe(|| (self.make)(number, element).map(Item::Element)))
+                }),
+                Ok(Ok(Item::EndOfEpoch)) => Ok(Ok(Item::EndOfEpoch)),
                 Ok(Err(error)) => Ok(Err(error)),
                 Err(panic) => Err(panic),
             };
             let mut state = lock(&self.state);
-            state.ready.insert(number, outcome);
-            if number == state.taken {
+            state.ready.insert(place, outcome);
+            if place == state.taken {
                 self.has_next.notify_one();
             }
         }
@@ -252,27 +259,27 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
         }
     }
 
-    /// The next element and its number; `None` after the last one, an error or a panic.
-    fn pull(&self) -> Option<(u64, Outcome<T>)> {
+    /// The next element with its number, and the place of its result; `None` after the last one, an error or a panic.
+    fn pull(&self) -> Option<(u64, Outcome<(u64, T)>)> {
         let asked = Instant::now();
         let mut source = lock(&self.source);
-        let (number, began) = (source.pulled, Instant::now());
+        let (place, began) = (source.pulled, Instant::now());
         // After an error or a panic the source has ended, so the next pull returns `None`.
-        let element = catch_unwind(AssertUnwindSafe(|| source.elements.next())).transpose();
+        let item = catch_unwind(AssertUnwindSafe(|| source.elements.next_item())).transpose();
         self.counters.pulled.add(began.elapsed());
         self.counters.starved.add(asked.elapsed());
-        match element {
-            Some(element) => {
-                source.pulled += 1;
-                Some((number, element))
-            }
-            None => {
-                lock(&self.state).end = Some(number);
-                self.has_next.notify_one();
-                self.has_room.notify_all();
-                None
-            }
-        }
+        let Some(item) = item else {
+            lock(&self.state).end = Some(place);
+            self.has_next.notify_one();
+            self.has_room.notify_all();
+            return None;
+        };
+        source.pulled += 1;
+        let number = source.numbered;
+        let numbered = |item: Item<T>| item.map(|element| (number, element));
+        let pulled = item.map(|item| item.map(numbered));
+        source.numbered += u64::from(matches!(pulled, Ok(Ok(Item::Element(_)))));
+        Some((place, pulled))
     }
 }
 

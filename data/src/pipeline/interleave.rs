@@ -1,9 +1,11 @@
 //! Reads several files at a time, and interleaves their elements.
 
 use std::iter;
+use std::mem;
 use std::sync::Arc;
 
 use super::ahead::Ahead;
+use super::epochs::Item;
 use super::watch::{Counters, Watch};
 use super::{Clock, DataError, Depth, Pipeline};
 
@@ -14,6 +16,8 @@ pub(super) struct Interleave<P, U, F> {
     open: Arc<F>,
     streams: Vec<Pipeline<U>>,
     has_begun: bool,
+    /// Whether all files of the epoch have been opened, and others may follow.
+    ends_epoch: bool,
     /// The next file in round-robin order.
     turn: usize,
     clock: Clock,
@@ -39,9 +43,25 @@ where
             open: Arc::new(open),
             streams: vec![],
             has_begun: false,
+            ends_epoch: false,
             turn: 0,
             clock,
             counters,
+        }
+    }
+
+    /// The next file of this epoch, opened.
+    fn open_next(&mut self) -> Result<Option<Pipeline<U>>, DataError> {
+        if self.ends_epoch {
+            return Ok(None);
+        }
+        match self.files.next_item().transpose()? {
+            Some(Item::Element(file)) => Ok(Some(self.stream(file))),
+            Some(Item::EndOfEpoch) => {
+                self.ends_epoch = true;
+                Ok(None)
+            }
+            None => Ok(None),
         }
     }
 
@@ -69,12 +89,12 @@ where
     U: Send + 'static,
     F: Fn(P) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
 {
-    type Item = Result<U, DataError>;
+    type Item = Result<Item<U>, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.has_begun {
-            match self.files.next().transpose() {
-                Ok(Some(file)) => self.streams.push(self.stream(file)),
+            match self.open_next() {
+                Ok(Some(stream)) => self.streams.push(stream),
                 Ok(None) => self.has_begun = true,
                 Err(error) => return Some(Err(error)),
             }
@@ -84,13 +104,18 @@ where
             if self.turn >= self.streams.len() {
                 self.turn = 0;
             }
-            if let Some(element) = self.streams.get_mut(self.turn)?.next() {
+            let Some(stream) = self.streams.get_mut(self.turn) else {
+                // All files of this epoch are read.
+                self.has_begun = false;
+                return mem::take(&mut self.ends_epoch).then_some(Ok(Item::EndOfEpoch));
+            };
+            if let Some(element) = stream.next() {
                 self.turn += 1;
-                return Some(element);
+                return Some(element.map(Item::Element));
             }
             // The next file replaces the one that has ended.
-            match self.files.next().transpose() {
-                Ok(Some(file)) => self.streams[self.turn] = self.stream(file),
+            match self.open_next() {
+                Ok(Some(stream)) => self.streams[self.turn] = stream,
                 Ok(None) => drop(self.streams.remove(self.turn)),
                 Err(error) => return Some(Err(error)),
             }

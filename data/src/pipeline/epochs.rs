@@ -1,0 +1,198 @@
+//! Epochs: what runs through the stages of a pipeline, and pipelines that follow each other.
+
+use std::iter;
+use std::time::Duration;
+
+use super::watch::{Current, Watch};
+use super::{Clock, DataError, Pipeline};
+
+/// What a stage passes on.
+pub(super) enum Item<T> {
+    Element(T),
+    /// The elements before are of one epoch, and those behind of the next. Every stage keeps them apart, and its threads go on.
+    EndOfEpoch,
+}
+
+impl<T> Item<T> {
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Item<U> {
+        match self {
+            Self::Element(element) => Item::Element(f(element)),
+            Self::EndOfEpoch => Item::EndOfEpoch,
+        }
+    }
+}
+
+/// One pipeline for each epoch, made when the one before has ended.
+struct Repeat<T, I, F> {
+    epochs: I,
+    make: F,
+    current: Option<Pipeline<T>>,
+    /// How long the consumer waited in the epochs before, and in all of them.
+    before: Duration,
+    clock: Clock,
+    watched: Current,
+}
+
+impl<T, I, F> Iterator for Repeat<T, I, F>
+where
+    T: Send + 'static,
+    I: Iterator<Item = u64>,
+    F: FnMut(u64) -> Result<Pipeline<T>, DataError>,
+{
+    type Item = Result<Item<T>, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.current.is_none() {
+            match (self.make)(self.epochs.next()?) {
+                Ok(epoch) => {
+                    self.watched.begin(epoch.watch());
+                    self.current = Some(epoch);
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        let epoch = self.current.as_mut()?;
+        let element = epoch.next();
+        self.clock.set(self.before + epoch.stalled());
+        if element.is_none() {
+            self.before = self.clock.read();
+            // The epoch's threads end before the next ones begin.
+            self.current = None;
+            return Some(Ok(Item::EndOfEpoch));
+        }
+        element.map(|element| element.map(Item::Element))
+    }
+}
+
+impl<T: Send + 'static> Pipeline<T> {
+    /// Chains pipelines: calls `make` for each epoch when the previous one has ended.
+    ///
+    /// Stages that follow keep epochs apart: a [`batch`](Self::batch) has elements of one epoch, and a [`shuffle`](Self::shuffle) an order
+    /// for each. Their threads go on from epoch to epoch, and prepare the next one while the [consumer](Self::epoch) ends one; those of
+    /// stages in `make` start anew with each.
+    ///
+    /// Forwards an error of `make`, and ends.
+    pub fn repeat<I, F>(epochs: I, make: F) -> Self
+    where
+        I: IntoIterator<Item = u64, IntoIter: Send + 'static>,
+        F: FnMut(u64) -> Result<Self, DataError> + Send + 'static,
+    {
+        let (clock, before) = (Clock::default(), Duration::ZERO);
+        let (watch, watched) = Watch::repeated();
+        let epochs = epochs.into_iter();
+        let all = Repeat { epochs, make, current: None, before, clock: clock.clone(), watched };
+        Self::stage(all, clock, watch)
+    }
+
+    /// The elements up to the end of the epoch, for a pipeline that [repeats](Self::repeat). The pipeline goes on with the next epoch.
+    ///
+    /// ```
+    /// use unisono_data::{DataError, Depth, Pipeline, Threads};
+    ///
+    /// let epochs = Pipeline::repeat(0..2, |_| Ok(Pipeline::of(0..5_u64)));
+    /// // One shuffle, one batch, and the same threads for both epochs.
+    /// let mut batches = epochs.shuffle(3, 7, 0).map(Threads::Auto, Ok).batch(2).prefetch(Depth::Auto);
+    /// for _ in 0..2 {
+    ///     let epoch = batches.epoch().collect::<Result<Vec<_>, DataError>>()?;
+    ///     assert_eq!(epoch.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
+    /// }
+    /// assert!(batches.next().is_none());
+    /// # Ok::<(), DataError>(())
+    /// ```
+    pub fn epoch(&mut self) -> impl Iterator<Item = Result<T, DataError>> {
+        let next = || match self.next_item()? {
+            Ok(Item::Element(element)) => Some(Ok(element)),
+            Ok(Item::EndOfEpoch) => None,
+            Err(error) => Some(Err(error)),
+        };
+        iter::from_fn(next).fuse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+
+    use super::*;
+    use crate::pipeline::{Depth, Threads};
+
+    type Numbers = Result<Vec<u64>, DataError>;
+
+    /// Epoch e has 20 + e elements: 100 e, 100 e + 1, ….
+    fn of_epoch(epoch: u64) -> Result<Pipeline<u64>, DataError> {
+        Ok(Pipeline::of(100 * epoch..100 * epoch + 20 + epoch))
+    }
+
+    #[test]
+    fn stages_behind_a_repeat_keep_epochs_apart() {
+        let open = |number: u64| Ok(Pipeline::of([number, number + 1000, number + 2000]));
+        for threads in [Threads::Fixed(1), Threads::Fixed(3), Threads::Auto] {
+            let stages = |elements: Pipeline<u64>, epoch| {
+                let read =
+                    elements.shuffle(30, 7, epoch).interleave(2, open).shuffle(9, 7, epoch).shard(1, 2);
+                read.map(threads, |number| Ok(number + 1)).batch(4).prefetch(Depth::Fixed(3))
+            };
+            let mut all = stages(Pipeline::repeat(3..6, of_epoch), 3);
+            for epoch in 3..6 {
+                let alone = stages(of_epoch(epoch).unwrap(), epoch).collect::<Result<Vec<_>, _>>().unwrap();
+                let found = all.epoch().collect::<Result<Vec<_>, _>>().unwrap();
+                assert_eq!(found, alone, "epoch {epoch}, {threads:?}");
+            }
+            assert!(all.epoch().next().is_none() && all.next().is_none());
+        }
+    }
+
+    #[test]
+    fn epochs_without_elements_are_epochs() {
+        let mut all = Pipeline::repeat(0..4, |epoch| Ok(Pipeline::of(0..epoch % 2)))
+            .shuffle(5, 1, 0)
+            .map_batch(Threads::Auto, 2, Ok, Ok)
+            .prefetch(Depth::Auto);
+        for expected in [0, 1, 0, 1] {
+            assert_eq!(all.epoch().count(), expected);
+        }
+        assert!(all.next().is_none());
+    }
+
+    #[test]
+    fn an_error_names_an_element_of_all_epochs_and_ends_them() {
+        let fail = |number| if number == 105 { Err(DataError::other("no")) } else { Ok(number) };
+        let of = |threads| Pipeline::repeat(0..3, of_epoch).map_batch(threads, 8, fail, Ok);
+        for mut all in [of(Threads::Fixed(1)), of(Threads::Auto)] {
+            assert_eq!(
+                all.epoch().map(Result::unwrap).map(|batch| batch.len()).collect::<Vec<_>>(),
+                [8, 8, 4]
+            );
+            let error = all.epoch().next().expect("an error").unwrap_err();
+            assert_eq!(error.to_string(), "element 25: no");
+            assert!(all.next().is_none());
+        }
+    }
+
+    #[test]
+    fn threads_go_on_and_the_next_epoch_begins_before_one_ends() {
+        let (ids, pulled) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicU64::new(0)));
+        let (seen, counted) = (Arc::clone(&ids), Arc::clone(&pulled));
+        let epochs = Pipeline::repeat(0..3, move |_| {
+            let counted = Arc::clone(&counted);
+            Ok(Pipeline::of((0..1000).inspect(move |_| drop(counted.fetch_add(1, Ordering::Relaxed)))))
+        });
+        let mut all = epochs.shuffle(1000, 1, 0).map(Threads::Fixed(2), move |number: u64| {
+            seen.lock().unwrap().insert(format!("{:?}", thread::current().id()));
+            Ok(number)
+        });
+        let first: Numbers = all.epoch().collect();
+        // All but what the two threads have in hand replaces what was taken of the first epoch.
+        let before = pulled.load(Ordering::Relaxed);
+        assert!(before >= 1990, "{before} elements were pulled at the end of the first epoch");
+        let second: Numbers = all.epoch().collect();
+        let mut sorted = second.unwrap();
+        assert_ne!(sorted, first.unwrap());
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..1000));
+        assert!(ids.lock().unwrap().len() <= 2);
+    }
+}
