@@ -49,7 +49,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let samples = dataset.train.len();
     let batch = args.batch_size.unwrap_or(settings.batch_size);
     let shares = Shares { rank: 0, ranks: 1, global_batch: batch, micro_batch: batch, fixed_passes: None };
-    let mut feed = Sampled::new(dataset, settings.seed, shares, settings.input_threads, settings.prefetch);
+    let feed = Sampled::new(dataset, settings.seed, shares, settings.input_threads, settings.prefetch);
+    let mut feed = feed.up_to_epoch(args.epochs);
     for epoch in 1..=args.epochs {
         let samples_per_s =
             measure(&mut feed, epoch, samples).map_err(|error| train::failure(error.into()))?;
@@ -78,17 +79,19 @@ fn table(Line { epoch, samples, batch_size, samples_per_s, stages, .. }: &Line) 
             "epoch {epoch}: {samples} samples in batches of {batch_size}; training has at most {samples_per_s:.0} samples/s"
         ),
         format!(
-            "{:<10}{:>8}{:>8}{:>9}{:>8}{:>8}  work",
-            "stage", "threads", "busy", "starved", "full", "ready"
+            "{:<10}{:>8}{:>8}{:>8}{:>9}{:>8}{:>8}  work",
+            "stage", "threads", "busy", "of cpu", "starved", "full", "ready"
         ),
     ];
     lines.extend(stages.iter().map(|stage| {
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-        let StageReport { name, threads, busy, starved, full, ready, parts, .. } = stage;
+        let StageReport { name, threads, busy, starved, full, processor, ready, parts, .. } = stage;
         let parts: Vec<_> = parts.iter().map(|(part, share)| format!("{part} {}", percent(*share))).collect();
-        let [busy, starved, full] = [busy, starved, full].map(|share| percent(*share));
-        let row =
-            format!("{name:<10}{threads:>8}{busy:>8}{starved:>9}{full:>8}{ready:>8.1}  {}", parts.join(", "));
+        let [busy, processor, starved, full] = [busy, processor, starved, full].map(|share| percent(*share));
+        let row = format!(
+            "{name:<10}{threads:>8}{busy:>8}{processor:>8}{starved:>9}{full:>8}{ready:>8.1}  {}",
+            parts.join(", ")
+        );
         row.trim_end().to_owned()
     }));
     lines.extend(explain_bottleneck(stages, None));

@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use unisono_collectives::{Chunks, Rank, partition};
 
-use unisono_data::pipeline::{StageReport, Watch};
+use unisono_data::pipeline::StageReport;
 use unisono_data::{DataError, Pipeline};
+
+use crate::epochs::Epochs;
 
 /// The steps of an epoch, on one rank: the micro-batches of each; `None` for one without samples on this rank.
 pub type Steps<B> = Box<dyn Iterator<Item = Result<Vec<Option<B>>, DataError>> + Send>;
@@ -135,7 +137,7 @@ impl Shares {
 pub struct Stream<B> {
     open: Box<dyn FnMut(usize) -> Result<Pipeline<B>, DataError> + Send>,
     passes: usize,
-    watch: Watch,
+    epochs: Epochs<B>,
 }
 
 impl<B> std::fmt::Debug for Stream<B> {
@@ -145,7 +147,10 @@ impl<B> std::fmt::Debug for Stream<B> {
 }
 
 impl<B: Send + 'static> Stream<B> {
-    /// `open` builds this rank's micro-batches of an epoch (counted from 1); `passes` of them make a step.
+    /// `open` builds this rank's micro-batches from an epoch (counted from 1) on; `passes` of them make a step.
+    ///
+    /// A pipeline that [repeats](Pipeline::repeat) goes on with the next epoch, and its threads and buffers with it; one of a single epoch
+    /// is opened for each.
     ///
     /// # Panics
     /// If `passes` is 0.
@@ -154,7 +159,7 @@ impl<B: Send + 'static> Stream<B> {
         open: impl FnMut(usize) -> Result<Pipeline<B>, DataError> + Send + 'static,
     ) -> Self {
         assert!(passes > 0, "a step needs at least one pass");
-        Self { open: Box::new(open), passes, watch: Watch::default() }
+        Self { open: Box::new(open), passes, epochs: Epochs::default() }
     }
 }
 
@@ -166,9 +171,9 @@ impl<B: Send + 'static> Feed for Stream<B> {
     }
 
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<B>, DataError> {
-        let passes = self.passes;
-        let mut batches = (self.open)(epoch)?.skip(skipped * passes);
-        self.watch = batches.watch();
+        let Self { passes, ref mut open, ref mut epochs } = *self;
+        let open = || Ok(open(epoch)?.skip(skipped * passes));
+        let mut batches = epochs.begin(epoch, skipped == 0, open)?;
         Ok(Box::new(std::iter::from_fn(move || {
             let step: Result<Vec<_>, _> =
                 batches.by_ref().take(passes).map(|batch| batch.map(Some)).collect();
@@ -180,7 +185,7 @@ impl<B: Send + 'static> Feed for Stream<B> {
     }
 
     fn stages(&self) -> Vec<StageReport> {
-        self.watch.stages()
+        self.epochs.watch.stages()
     }
 }
 

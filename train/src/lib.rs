@@ -23,6 +23,7 @@ mod central;
 pub mod checkpoint;
 mod compare;
 mod device;
+mod epochs;
 mod error;
 mod feed;
 mod local;

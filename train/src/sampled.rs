@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::epochs::Epochs;
 use super::feed::{AnyShare, Batches, Feed, Shares, Steps};
-use unisono_data::pipeline::{StageReport, Watch};
+use unisono_data::pipeline::StageReport;
 use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Threads};
 
 /// A [`Dataset`] as a [`Feed`]. Background threads prefetch its batches.
@@ -20,17 +21,25 @@ pub struct Sampled {
     depth: Depth,
     /// The epoch whose order was last needed for a single share, and that order.
     order: (usize, Vec<usize>),
-    /// The stages of the epoch that was begun last.
-    watch: Watch,
+    epochs: Epochs<Vec<Option<Batch>>>,
+    /// The last epoch that is asked for, if known.
+    last_epoch: Option<usize>,
 }
 
 /// The number of samples per evaluation batch.
 pub(super) const EVALUATION_BATCH: usize = 64;
 
 impl Sampled {
-    /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched.
+    /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that was begun.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
-        Self { dataset, seed, shares, threads, depth, order: (0, Vec::new()), watch: Watch::default() }
+        let (order, epochs) = ((0, Vec::new()), Epochs::default());
+        Self { dataset, seed, shares, threads, depth, order, epochs, last_epoch: None }
+    }
+
+    /// Goes on with the next epoch while one ends and is evaluated, up to this one: then an epoch begins without a wait.
+    #[must_use]
+    pub fn up_to_epoch(self, last: usize) -> Self {
+        Self { last_epoch: Some(last), ..self }
     }
 }
 
@@ -48,10 +57,10 @@ impl Shares {
 fn batches(
     dataset: &Dataset,
     seed: u64,
-    epoch: usize,
+    epoch: u64,
     passes: Vec<Vec<usize>>,
 ) -> Result<Vec<Option<Batch>>, DataError> {
-    let pass = Pass::Training { seed, epoch: epoch as u64 };
+    let pass = Pass::Training { seed, epoch };
     let batch = |samples: Vec<usize>| match samples.len() {
         0 => Ok(None),
         _ => dataset.train.batch(&samples, pass).map(Some),
@@ -71,18 +80,26 @@ impl Feed for Sampled {
     }
 
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Batch>, DataError> {
-        let Self { ref dataset, seed, shares, threads, depth, .. } = *self;
-        let dataset = Arc::clone(dataset);
-        let order = dataset.train.order(seed, epoch as u64);
-        let plans = (skipped..shares.steps(order.len())).map(move |step| shares.samples(&order, step));
-        let make = move |passes| batches(&dataset, seed, epoch, passes);
-        let steps = Pipeline::of(plans).map(threads, make).named("batches").prefetch(depth);
-        self.watch = steps.watch();
-        Ok(Box::new(steps))
+        let Self { ref dataset, seed, shares, threads, depth, last_epoch, ref mut epochs, .. } = *self;
+        let open = || {
+            let (planned, on_threads) = (Arc::clone(dataset), Arc::clone(dataset));
+            let plans = move |of: u64| {
+                let order = planned.train.order(seed, of);
+                let first = if of == epoch as u64 { skipped } else { 0 };
+                let steps = first..shares.steps(order.len());
+                Ok(Pipeline::of(steps.map(move |step| (of, shares.samples(&order, step)))))
+            };
+            let last = last_epoch.unwrap_or(epoch).max(epoch);
+            let plans = Pipeline::repeat(epoch as u64..=last as u64, plans);
+            let make = move |(of, passes)| batches(&on_threads, seed, of, passes);
+            Ok(plans.map(threads, make).named("batches").prefetch(depth))
+        };
+        let goes_on = skipped == 0 && last_epoch.is_some_and(|last| epoch <= last);
+        Ok(Box::new(epochs.begin(epoch, goes_on, open)?))
     }
 
     fn stages(&self) -> Vec<StageReport> {
-        self.watch.stages()
+        self.epochs.watch.stages()
     }
 
     fn held_out(&self) -> usize {
@@ -112,7 +129,7 @@ impl AnyShare for Sampled {
             self.order = (epoch, self.dataset.train.order(self.seed, epoch as u64));
         }
         let shares = Shares { rank: number, ranks: of, ..self.shares };
-        batches(&self.dataset, self.seed, epoch, shares.samples(&self.order.1, step))
+        batches(&self.dataset, self.seed, epoch as u64, shares.samples(&self.order.1, step))
     }
 
     fn lane(
@@ -196,6 +213,16 @@ mod tests {
                 let mut lane = any.lane(epoch, step, number, 3).unwrap().expect("it is made ahead");
                 assert_eq!(format!("{share:?}"), format!("{:?}", lane.next().unwrap().unwrap()));
             }
+        }
+    }
+
+    #[test]
+    fn an_epoch_that_was_begun_ahead_is_the_same() {
+        let mut ahead = feed(1, 2).up_to_epoch(3);
+        for (epoch, skipped) in [(1, 2), (2, 0), (3, 0), (4, 0)] {
+            let steps: Vec<_> = ahead.epoch(epoch, skipped).unwrap().map(Result::unwrap).collect();
+            let alone: Vec<_> = feed(1, 2).epoch(epoch, skipped).unwrap().map(Result::unwrap).collect();
+            assert_eq!(steps, alone, "epoch {epoch}");
         }
     }
 

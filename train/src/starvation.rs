@@ -67,7 +67,18 @@ mod tests {
     fn stage(name: &'static str, threads: usize, most_threads: usize, busy: f64) -> StageReport {
         let parts = if name == "batches" { vec![("reading", 0.1), ("decoding", 0.87)] } else { vec![] };
         let (starved, full, ready) = (0.0, 1.0 - busy, 0.0);
-        StageReport { name, threads, most_threads, elements: 9, busy, starved, full, ready, parts }
+        StageReport {
+            name,
+            threads,
+            most_threads,
+            elements: 9,
+            busy,
+            starved,
+            full,
+            processor: 1.0,
+            ready,
+            parts,
+        }
     }
 
     #[test]

@@ -107,6 +107,11 @@ impl<T: Send + 'static> Pipeline<T> {
         };
         iter::from_fn(next).fuse()
     }
+
+    /// Whether nothing follows: after an error or a panic, and once the end was asked for.
+    pub fn has_ended(&self) -> bool {
+        self.elements.is_none()
+    }
 }
 
 #[cfg(test)]
@@ -178,7 +183,10 @@ mod tests {
         let (seen, counted) = (Arc::clone(&ids), Arc::clone(&pulled));
         let epochs = Pipeline::repeat(0..3, move |_| {
             let counted = Arc::clone(&counted);
-            Ok(Pipeline::of((0..1000).inspect(move |_| drop(counted.fetch_add(1, Ordering::Relaxed)))))
+            let count = move |_: &u64| {
+                counted.fetch_add(1, Ordering::Relaxed);
+            };
+            Ok(Pipeline::of((0..1000).inspect(count)))
         });
         let mut all = epochs.shuffle(1000, 1, 0).map(Threads::Fixed(2), move |number: u64| {
             seen.lock().unwrap().insert(format!("{:?}", thread::current().id()));

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::Clock;
 
 /// What a stage has done so far. Its threads are busy, starved, or have no room for another result: the three shares add up
@@ -27,6 +29,8 @@ pub struct StageReport {
     pub starved: f64,
     /// The share of their time that they waited for the consumer to make room.
     pub full: f64,
+    /// The share of the time that they worked in which a processor did: the rest they waited, for a disk or for a core.
+    pub processor: f64,
     /// The mean number of finished elements that the consumer left when it took one.
     pub ready: f64,
     /// The shares of the work of each [part], of the busy time.
@@ -99,6 +103,16 @@ impl Watch {
         reports.collect()
     }
 
+    /// Forgets what the stages have done so far: reports are of what follows.
+    pub fn restart(&self) {
+        for stage in &self.0 {
+            match stage {
+                Stage::Threads(counters) => *lock(&counters.before) = counters.totals(),
+                Stage::Repeated(current) => lock(&current.0).restart(),
+            }
+        }
+    }
+
     /// The stages of pipelines that come one after the other, each of which is to be begun.
     pub(super) fn repeated() -> (Self, Current) {
         let current = Current::default();
@@ -147,20 +161,36 @@ pub(super) struct Counters {
     is_first: bool,
     /// How many streams count here, each with threads of its own.
     streams: usize,
-    /// The threads of a stream.
     pub(super) threads: AtomicUsize,
-    /// How many they may become.
     pub(super) most_threads: AtomicUsize,
     elements: AtomicU64,
-    pub(super) busy: Clock,
-    /// Waiting for elements, including `pulled`.
+    busy: Clock,
+    processor: Clock,
+    /// Waiting for an element of the stage before.
     pub(super) starved: Clock,
-    /// In the iterator before, one thread at a time.
+    /// Waiting in the stage before, the wait for one another left out.
     pub(super) pulled: Clock,
+    /// Waiting for room.
     pub(super) full: Clock,
     taken: AtomicU64,
     ready: AtomicU64,
     parts: Mutex<Parts>,
+    /// What was counted before the reports [began anew](Watch::restart).
+    before: Mutex<Totals>,
+}
+
+/// Sums of counters, in seconds and in elements.
+#[derive(Debug, Clone, Default)]
+struct Totals {
+    elements: u64,
+    busy: f64,
+    processor: f64,
+    starved: f64,
+    pulled: f64,
+    full: f64,
+    taken: u64,
+    ready: u64,
+    parts: Parts,
 }
 
 impl Counters {
@@ -173,20 +203,23 @@ impl Counters {
             most_threads: AtomicUsize::new(1),
             elements: AtomicU64::new(0),
             busy: Clock::default(),
+            processor: Clock::default(),
             starved: Clock::default(),
             pulled: Clock::default(),
             full: Clock::default(),
             taken: AtomicU64::new(0),
             ready: AtomicU64::new(0),
             parts: Mutex::default(),
+            before: Mutex::default(),
         })
     }
 
     /// Makes an element on this thread, and counts it.
     pub(super) fn made<R>(&self, make: impl FnOnce() -> R) -> R {
         PARTS.with_borrow_mut(Vec::clear);
-        let began = Instant::now();
+        let (began, processor) = (Instant::now(), processor_time());
         let result = make();
+        self.processor.add(processor_time().saturating_sub(processor));
         self.busy.add(began.elapsed());
         self.elements.fetch_add(1, Ordering::Relaxed);
         let parts = PARTS.with_borrow_mut(mem::take);
@@ -203,32 +236,46 @@ impl Counters {
         self.ready.fetch_add(ready as u64, Ordering::Relaxed);
     }
 
+    fn totals(&self) -> Totals {
+        let seconds = |clock: &Clock| clock.read().as_secs_f64();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Totals {
+            elements: count(&self.elements),
+            busy: seconds(&self.busy),
+            processor: seconds(&self.processor),
+            starved: seconds(&self.starved),
+            pulled: seconds(&self.pulled),
+            full: seconds(&self.full),
+            taken: count(&self.taken),
+            ready: count(&self.ready),
+            parts: lock(&self.parts).clone(),
+        }
+    }
+
     /// The report of the stage, after that of the source if nothing else makes its elements.
     fn reports(&self) -> Vec<StageReport> {
-        let seconds = |clock: &Clock| clock.read().as_secs_f64();
-        let [busy, starved, full] = [&self.busy, &self.starved, &self.full].map(seconds);
+        let Totals { elements, busy, processor, starved, pulled, full, taken, ready, parts } =
+            self.totals().since(&lock(&self.before));
         let all = busy + starved + full;
         let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
         let threads = self.threads.load(Ordering::Relaxed);
-        let taken = self.taken.load(Ordering::Relaxed);
-        let parts =
-            lock(&self.parts).iter().map(|(name, took)| (*name, share(took.as_secs_f64(), busy))).collect();
         let own = StageReport {
             name: *lock(&self.name),
             threads: threads * self.streams,
             most_threads: self.most_threads.load(Ordering::Relaxed) * self.streams,
-            elements: self.elements.load(Ordering::Relaxed),
+            elements,
             busy: share(busy, all),
             starved: share(starved, all),
             full: share(full, all),
-            ready: share(self.ready.load(Ordering::Relaxed) as f64, taken as f64),
-            parts,
+            processor: share(processor, busy).min(1.0),
+            ready: share(ready as f64, taken as f64),
+            parts: parts.into_iter().map(|(name, took)| (name, share(took.as_secs_f64(), busy))).collect(),
         };
         if !self.is_first {
             return vec![own];
         }
         // The threads of a stream take turns in the source, so it is busy as often as any of them is in it.
-        let busy = share(seconds(&self.pulled) * threads as f64, all).min(1.0);
+        let busy = share(pulled * threads as f64, all).min(1.0);
         let source = StageReport {
             name: "source",
             threads: self.streams,
@@ -236,6 +283,7 @@ impl Counters {
             busy,
             starved: 0.0,
             full: if all > 0.0 { 1.0 - busy } else { 0.0 },
+            processor: 0.0,
             ready: 0.0,
             parts: vec![],
             ..own.clone()
@@ -244,83 +292,35 @@ impl Counters {
     }
 }
 
+impl Totals {
+    fn since(mut self, before: &Self) -> Self {
+        for (name, took) in &mut self.parts {
+            let known = before.parts.iter().find(|(known, _)| known == name);
+            *took = took.saturating_sub(known.map_or(Duration::ZERO, |(_, took)| *took));
+        }
+        Self {
+            elements: self.elements - before.elements,
+            busy: self.busy - before.busy,
+            processor: self.processor - before.processor,
+            starved: self.starved - before.starved,
+            pulled: self.pulled - before.pulled,
+            full: self.full - before.full,
+            taken: self.taken - before.taken,
+            ready: self.ready - before.ready,
+            parts: self.parts,
+        }
+    }
+}
+
+/// How long a processor has worked for this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
 fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use super::super::{Depth, Pipeline, Threads};
-    use super::*;
-    use crate::error::DataError;
-
-    /// A pipeline that reads, decodes and augments, the stage with this name slowly, and a consumer that computes.
-    fn stages(slow: &str, compute: Duration) -> (Vec<StageReport>, f64) {
-        let sleeps = |name: &str| Duration::from_millis(if name == slow { 4 } else { 1 });
-        let [read, decode, augment] = ["source", "decode", "augment"].map(sleeps);
-        let rest = |element: u64, time| {
-            thread::sleep(time);
-            Ok::<_, DataError>(element)
-        };
-        let elements = Pipeline::new((0..20).map(move |element| rest(element, read)))
-            .map(Threads::Fixed(1), move |element| part("pixels", || rest(element, decode)))
-            .named("decode")
-            .map(Threads::Fixed(2), move |element| rest(element, augment + augment))
-            .named("augment")
-            .prefetch(Depth::Auto);
-        let (watch, began) = (elements.watch(), Instant::now());
-        let mut waited = Duration::ZERO;
-        let mut elements = elements;
-        while elements.next().is_some() {
-            waited = elements.stalled();
-            thread::sleep(compute);
-        }
-        (watch.stages(), waited.as_secs_f64() / began.elapsed().as_secs_f64())
-    }
-
-    #[test]
-    fn the_slow_stage_is_named_every_time() {
-        for round in 0..20 {
-            let slow = ["source", "decode", "augment"][round % 3];
-            let (stages, waited) = stages(slow, Duration::ZERO);
-            assert_eq!(bottleneck(&stages).expect("they worked").name, slow, "{stages:?}");
-            assert!(waited > 0.5, "{waited}");
-        }
-    }
-
-    #[test]
-    fn shares_add_up_and_parts_are_of_their_stage() {
-        let (stages, waited) = stages("", Duration::from_millis(12));
-        assert_eq!(
-            stages.iter().map(|stage| stage.name).collect::<Vec<_>>(),
-            ["source", "decode", "augment", "prefetch"]
-        );
-        for stage in &stages {
-            assert!((stage.busy + stage.starved + stage.full - 1.0).abs() < 1e-9, "{stage:?}");
-            assert_eq!(stage.elements, 20);
-        }
-        assert!(matches!(stages[1].parts[..], [("pixels", share)] if share > 0.9), "{stages:?}");
-        assert!(stages[3].ready > 0.0 && stages[2].full > 0.3, "{stages:?}");
-        assert!(waited < 0.3, "{waited}");
-    }
-
-    #[test]
-    fn files_that_are_read_side_by_side_count_as_one_stage() {
-        let slow = |from: u64| {
-            Pipeline::new((from..from + 5).map(|element| {
-                thread::sleep(Duration::from_millis(2));
-                Ok(element)
-            }))
-        };
-        let epochs = Pipeline::repeat(0..2, move |_| {
-            Ok(Pipeline::of([0, 10]).interleave(2, move |from| Ok(slow(from))))
-        });
-        let watch = epochs.watch();
-        assert_eq!(epochs.map(Threads::Fixed(1), Ok).count(), 20);
-        let stages = watch.stages();
-        assert_eq!((stages.len(), stages[0].threads, stages[0].elements), (2, 2, 10), "{stages:?}");
-        assert_eq!(bottleneck(&stages).expect("it worked").name, "source", "{stages:?}");
-    }
-}
+mod tests;

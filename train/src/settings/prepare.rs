@@ -165,7 +165,8 @@ impl Settings {
             description,
             ..chosen.run_settings(global_batch, steps)
         };
-        let feed = Sampled::new(dataset, self.seed, shares, self.input_threads, self.prefetch);
+        let feed = Sampled::new(dataset, self.seed, shares, self.input_threads, self.prefetch)
+            .up_to_epoch(self.epochs);
         Ok(Prepared { replica, feed, run, resumed })
     }
 

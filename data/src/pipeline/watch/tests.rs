@@ -1,0 +1,95 @@
+//! Reports of stages that sleep and compute.
+
+use std::thread;
+
+use super::*;
+use crate::error::DataError;
+use crate::pipeline::{Depth, Pipeline, Threads};
+
+/// A pipeline that reads, decodes and augments, the stage with this name slowly, and a consumer that computes.
+fn stages(slow: &str, compute: Duration) -> (Vec<StageReport>, f64) {
+    let sleeps = |name: &str| Duration::from_millis(if name == slow { 4 } else { 1 });
+    let [read, decode, augment] = ["source", "decode", "augment"].map(sleeps);
+    let rest = |element: u64, time| {
+        thread::sleep(time);
+        Ok::<_, DataError>(element)
+    };
+    let elements = Pipeline::new((0..20).map(move |element| rest(element, read)))
+        .map(Threads::Fixed(1), move |element| part("pixels", || rest(element, decode)))
+        .named("decode")
+        .map(Threads::Fixed(2), move |element| rest(element, augment + augment))
+        .named("augment")
+        .prefetch(Depth::Auto);
+    let (watch, began) = (elements.watch(), Instant::now());
+    let mut waited = Duration::ZERO;
+    let mut elements = elements;
+    while elements.next().is_some() {
+        waited = elements.stalled();
+        thread::sleep(compute);
+    }
+    (watch.stages(), waited.as_secs_f64() / began.elapsed().as_secs_f64())
+}
+
+#[test]
+fn the_slow_stage_is_named_every_time() {
+    for round in 0..20 {
+        let slow = ["source", "decode", "augment"][round % 3];
+        let (stages, waited) = stages(slow, Duration::ZERO);
+        assert_eq!(bottleneck(&stages).expect("they worked").name, slow, "{stages:?}");
+        assert!(waited > 0.5, "{waited}");
+    }
+}
+
+#[test]
+fn shares_add_up_and_parts_are_of_their_stage() {
+    let (stages, waited) = stages("", Duration::from_millis(12));
+    assert_eq!(
+        stages.iter().map(|stage| stage.name).collect::<Vec<_>>(),
+        ["source", "decode", "augment", "prefetch"]
+    );
+    for stage in &stages {
+        assert!((stage.busy + stage.starved + stage.full - 1.0).abs() < 1e-9, "{stage:?}");
+        assert_eq!(stage.elements, 20);
+    }
+    assert!(matches!(stages[1].parts[..], [("pixels", share)] if share > 0.9), "{stages:?}");
+    assert!(stages[3].ready > 0.0 && stages[2].full > 0.3, "{stages:?}");
+    assert!(waited < 0.3, "{waited}");
+    // They sleep.
+    assert!(stages.iter().all(|stage| stage.processor < 0.5), "{stages:?}");
+}
+
+#[test]
+fn files_that_are_read_side_by_side_count_as_one_stage() {
+    let slow = |from: u64| {
+        Pipeline::new((from..from + 5).map(|element| {
+            thread::sleep(Duration::from_millis(2));
+            Ok(element)
+        }))
+    };
+    let epochs =
+        Pipeline::repeat(0..2, move |_| Ok(Pipeline::of([0, 10]).interleave(2, move |from| Ok(slow(from)))));
+    let watch = epochs.watch();
+    assert_eq!(epochs.map(Threads::Fixed(1), Ok).count(), 20);
+    let stages = watch.stages();
+    assert_eq!((stages.len(), stages[0].threads, stages[0].elements), (2, 2, 10), "{stages:?}");
+    assert_eq!(bottleneck(&stages).expect("it worked").name, "source", "{stages:?}");
+}
+
+#[test]
+fn a_report_begins_anew_and_tells_who_computes() {
+    let mut elements = Pipeline::of(0..50_u64)
+        .map(Threads::Fixed(1), |element| {
+            let began = processor_time();
+            while processor_time() - began < Duration::from_millis(1) {}
+            Ok(element)
+        })
+        .named("compute");
+    let watch = elements.watch();
+    assert_eq!(elements.by_ref().take(10).count(), 10);
+    watch.restart();
+    assert_eq!(elements.by_ref().count(), 40);
+    let compute = &watch.stages()[1];
+    // Two may have been made before.
+    assert!((38..=40).contains(&compute.elements), "{compute:?}");
+    assert!(compute.processor > 0.1 && compute.busy > 0.0 && compute.busy <= 1.0, "{compute:?}");
+}

@@ -1,0 +1,107 @@
+//! A pipeline that goes on from one epoch of a feed to the next.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use unisono_data::pipeline::Watch;
+use unisono_data::{DataError, Pipeline};
+
+/// What a feed keeps between two epochs: a pipeline that has begun to prepare the next one, if it was read to the end of one.
+#[derive(Debug)]
+pub(crate) struct Epochs<T> {
+    kept: Kept<T>,
+    /// The stages of the epoch that was begun last.
+    pub(crate) watch: Watch,
+}
+
+/// The next epoch of a pipeline, and the pipeline.
+type Kept<T> = Arc<Mutex<Option<(usize, Pipeline<T>)>>>;
+
+impl<T> Default for Epochs<T> {
+    fn default() -> Self {
+        Self { kept: Kept::default(), watch: Watch::default() }
+    }
+}
+
+/// A copy begins its epochs itself.
+impl<T> Clone for Epochs<T> {
+    fn clone(&self) -> Self {
+        Self { kept: Kept::default(), watch: self.watch.clone() }
+    }
+}
+
+impl<T: Send + 'static> Epochs<T> {
+    /// The elements of an epoch: of the kept pipeline if it `may_go_on` and this epoch is its next, or else of one that `open` builds.
+    pub(crate) fn begin(
+        &mut self,
+        epoch: usize,
+        may_go_on: bool,
+        open: impl FnOnce() -> Result<Pipeline<T>, DataError>,
+    ) -> Result<Epoch<T>, DataError> {
+        let kept = lock(&self.kept).take();
+        let pipeline = match kept {
+            Some((next, pipeline)) if next == epoch && may_go_on => pipeline,
+            _ => open()?,
+        };
+        self.watch = pipeline.watch();
+        self.watch.restart();
+        Ok(Epoch { epoch, pipeline: Some(pipeline), kept: Arc::clone(&self.kept) })
+    }
+}
+
+/// An epoch of a pipeline, which is kept for the next at its end.
+pub(crate) struct Epoch<T> {
+    epoch: usize,
+    pipeline: Option<Pipeline<T>>,
+    kept: Kept<T>,
+}
+
+impl<T: Send + 'static> Iterator for Epoch<T> {
+    type Item = Result<T, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let element = self.pipeline.as_mut()?.epoch().next();
+        if element.is_none() {
+            let pipeline = self.pipeline.take().filter(|pipeline| !pipeline.has_ended());
+            *lock(&self.kept) = pipeline.map(|pipeline| (self.epoch + 1, pipeline));
+        }
+        element
+    }
+}
+
+fn lock<T>(kept: &Kept<T>) -> std::sync::MutexGuard<'_, Option<(usize, Pipeline<T>)>> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_that_follows_goes_on_and_any_other_begins_anew() {
+        let mut opened = vec![];
+        let mut epochs = Epochs::default();
+        let mut read = |epoch: usize, skipped: usize, taken: usize| {
+            let elements = epochs.begin(epoch, skipped == 0, || {
+                opened.push(epoch);
+                let all = move |of: u64| Ok(Pipeline::of((0..3).map(move |element| 10 * of + element)));
+                Ok(Pipeline::repeat(epoch as u64..9, all).skip(skipped))
+            });
+            elements.unwrap().take(taken).map(Result::unwrap).collect::<Vec<_>>()
+        };
+        assert_eq!(read(1, 0, 9), [10, 11, 12]);
+        assert_eq!(read(2, 0, 9), [20, 21, 22]);
+        assert_eq!(read(2, 2, 9), [22]);
+        assert_eq!(read(3, 0, 2), [30, 31]);
+        assert_eq!(read(4, 0, 9), [40, 41, 42], "though the third was left early");
+        assert_eq!(opened, [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_pipeline_of_one_epoch_is_opened_for_each() {
+        let mut epochs = Epochs::default();
+        for epoch in 1..4 {
+            let elements = epochs.begin(epoch, true, || Ok(Pipeline::of(0..epoch))).unwrap();
+            assert_eq!(elements.count(), epoch);
+        }
+    }
+}
