@@ -30,6 +30,22 @@ pub enum DataError {
         /// The system's error.
         error: io::Error,
     },
+    /// A file could not be written.
+    #[error("cannot write `{}`: {error}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// A file of a snapshot is invalid, or a snapshot cannot be made.
+    #[error("`{}`: {problem}", path.display())]
+    Snapshot {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        problem: String,
+    },
     /// The directory of an IDX data set does not exist.
     #[error("no directory `{}`: expected one that contains files in MNIST format", path.display())]
     NoDirectory {

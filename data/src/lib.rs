@@ -24,7 +24,8 @@
 //! Everything here is plain Rust. Source, seed and epoch determine every batch of every rank, so ranks never
 //! communicate about data.
 
-#![forbid(unsafe_code)]
+// But to map a file of a snapshot.
+#![deny(unsafe_code)]
 
 mod augment;
 mod batch;
@@ -40,10 +41,12 @@ mod folder;
 pub mod framing;
 mod idx;
 mod load;
+mod once;
 pub mod pipeline;
 mod random;
 mod records;
 mod schema;
+mod snapshot;
 mod source;
 mod split;
 mod table;
@@ -61,5 +64,6 @@ pub use error::DataError;
 pub use load::{load, load_as};
 pub use pipeline::{Depth, Pipeline, Threads};
 pub use schema::{Column, Schema};
+pub use snapshot::{Compression, SnapshotOptions};
 pub use source::{Options, Source};
 pub use split::Split;

@@ -1,0 +1,187 @@
+//! Files that one of several processes makes, and all of them read.
+//!
+//! A file is written under another name, by the process that holds that one's lock, and renamed when all of it is on the disk: so
+//! nobody reads half of it. The kernel gives the lock back with its process, however that ends, and another process then makes the file.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::DataError;
+
+/// How long a process waits for others while none of them finishes a file.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How long it sleeps between two looks.
+const NAP: Duration = Duration::from_millis(10);
+
+/// What became of a file.
+enum Attempt<S> {
+    /// It is there.
+    There(S),
+    /// Another process makes it.
+    Elsewhere,
+}
+
+/// Makes the files that `open` does not find to be as they should, and opens all. Several processes that call it with the same
+/// files share the work, a file at a time.
+///
+/// # Errors
+///
+/// An error of `make`, or of the system; or if other processes hold files for ten minutes without finishing one.
+pub(crate) fn make_all<S>(
+    paths: &[PathBuf],
+    open: impl Fn(usize, &Path) -> Option<S>,
+    make: impl Fn(usize, &mut File) -> Result<(), DataError>,
+) -> Result<Vec<S>, DataError> {
+    let mut found: Vec<_> = paths.iter().enumerate().map(|(index, path)| open(index, path)).collect();
+    let mut finished_at = Instant::now();
+    while let Some(missing) = found.iter().position(Option::is_none) {
+        let mut has_new = false;
+        for (index, path) in paths.iter().enumerate().filter(|(index, _)| *index >= missing) {
+            if found[index].is_none() {
+                let open = |path: &Path| open(index, path);
+                if let Attempt::There(file) = attempt(path, open, |file| make(index, file))? {
+                    found[index] = Some(file);
+                    has_new = true;
+                }
+            }
+        }
+        if has_new {
+            finished_at = Instant::now();
+        } else if finished_at.elapsed() > PATIENCE {
+            let problem = format!(
+                "another process has not finished it for {} s: end that one, or use another directory",
+                PATIENCE.as_secs()
+            );
+            return Err(DataError::Snapshot { path: paths[missing].clone(), problem });
+        } else {
+            thread::sleep(NAP);
+        }
+    }
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// Makes the file, unless it is there or another process makes it.
+fn attempt<S>(
+    path: &Path,
+    open: impl Fn(&Path) -> Option<S>,
+    make: impl FnOnce(&mut File) -> Result<(), DataError>,
+) -> Result<Attempt<S>, DataError> {
+    if let Some(there) = open(path) {
+        return Ok(Attempt::There(there));
+    }
+    let part = part_of(path);
+    let unwritten = |error| DataError::Write { path: part.clone(), error };
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(false).open(&part).map_err(unwritten)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(Attempt::Elsewhere),
+        Err(TryLockError::Error(error)) => return Err(unwritten(error)),
+    }
+    if !is_at(&file, &part).map_err(unwritten)? {
+        // Its maker has finished or failed since it was opened.
+        return Ok(Attempt::Elsewhere);
+    }
+    let written = match open(path) {
+        Some(there) => Ok(Some(there)),
+        None => write(&mut file, &part, path, make).map(|()| None),
+    };
+    match written {
+        Ok(None) => {}
+        other => {
+            // Whoever waits for this lock sees that the name is gone.
+            fs::remove_file(&part).map_err(unwritten)?;
+            return other.map(|there| there.map_or(Attempt::Elsewhere, Attempt::There));
+        }
+    }
+    open(path).map(Attempt::There).ok_or_else(|| {
+        let problem = "was written, and is not as it was written: check the disk".to_owned();
+        DataError::Snapshot { path: path.into(), problem }
+    })
+}
+
+fn write(
+    file: &mut File,
+    part: &Path,
+    path: &Path,
+    make: impl FnOnce(&mut File) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let unwritten = |error| DataError::Write { path: part.into(), error };
+    // What a process left that was killed.
+    file.set_len(0).map_err(unwritten)?;
+    make(file)?;
+    file.sync_all().map_err(unwritten)?;
+    fs::rename(part, path).map_err(unwritten)?;
+    let directory = path.parent().expect("a file is in a directory");
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(unwritten)
+}
+
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".part");
+    name.into()
+}
+
+/// Whether this file still has this name.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((own.dev(), own.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn content(_: usize, path: &Path) -> Option<String> {
+        fs::read_to_string(path).ok().filter(|text| text.starts_with("good"))
+    }
+
+    #[test]
+    fn each_file_is_made_once_whoever_wants_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..12).map(|index| folder.path().join(format!("{index}"))).collect();
+        fs::write(&paths[3], "damaged").unwrap();
+        fs::write(part_of(&paths[4]), "left by a process that was killed, and longer").unwrap();
+        let made = AtomicUsize::new(0);
+        let make = |index: usize, file: &mut File| {
+            made.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(2));
+            write!(file, "good {index}").map_err(DataError::other)
+        };
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let all = make_all(&paths, content, make).unwrap();
+                    assert!(all.into_iter().eq((0..12).map(|index| format!("good {index}"))));
+                });
+            }
+        });
+        assert_eq!(made.load(Ordering::Relaxed), 12);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 12, "nothing else is left");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = [folder.path().join("one")];
+        let fail = |_, file: &mut File| {
+            file.write_all(b"good, but").unwrap();
+            Err(DataError::other("no more"))
+        };
+        let error = make_all(&path, content, fail).unwrap_err();
+        assert_eq!(error.to_string(), "no more");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,203 @@
+//! Snapshots: what a pipeline would make in every epoch, made once and kept on disk.
+//!
+//! A snapshot is a directory of [shards](shard), which all processes of a machine map: so its bytes are in memory once. Processes that
+//! begin at the same time write it together, a shard each; a shard is [there or not](crate::once), and never half.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+
+use crate::error::DataError;
+use crate::once::make_all;
+
+mod shard;
+
+use shard::Shard;
+
+/// Part of the key of every snapshot: changes with what is stored, and how.
+pub(crate) const FORMAT: &str = concat!(env!("CARGO_PKG_VERSION"), " snapshot 1");
+
+/// The size of a shard in bytes, before it is compressed: many to share among processes, and large to read.
+const SHARD_BYTES: usize = 16 << 20;
+/// The number of shards of a small snapshot.
+const FEW_SHARDS: usize = 16;
+
+/// Where a snapshot is kept, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotOptions {
+    /// The directory, which may hold snapshots of several data sets; created if missing.
+    pub directory: PathBuf,
+    /// How records are stored.
+    pub compression: Compression,
+}
+
+/// How the records of a snapshot are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// As they are: fastest to read.
+    #[default]
+    None,
+    /// By LZ4, each record on its own: for images with even areas, and for slow disks.
+    Lz4,
+}
+
+impl Compression {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+        }
+    }
+
+    fn packed(self, record: &[u8]) -> Cow<'_, [u8]> {
+        match self {
+            Self::None => record.into(),
+            Self::Lz4 => lz4_flex::compress_prepend_size(record).into(),
+        }
+    }
+
+    fn unpacked(self, stored: &[u8]) -> Option<Cow<'_, [u8]>> {
+        match self {
+            Self::None => Some(stored.into()),
+            Self::Lz4 => lz4_flex::decompress_size_prepended(stored).ok().map(Cow::from),
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Compression {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        let known = [Self::None, Self::Lz4].into_iter().find(|compression| compression.name() == name);
+        known.ok_or_else(|| {
+            DataError::other(format!("unknown compression `{name}`: expected `none` or `lz4`"))
+        })
+    }
+}
+
+/// The content of a snapshot: records by number, each of which can be made on its own.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    /// The directory of this snapshot alone.
+    pub(crate) directory: &'a Path,
+    /// The first word of the files' names.
+    pub(crate) name: &'static str,
+    /// What the records follow from, as a hash: shards of other records are not read.
+    pub(crate) key: &'a str,
+    pub(crate) compression: Compression,
+    pub(crate) records: usize,
+    /// The size of most records in bytes.
+    pub(crate) record_bytes: usize,
+}
+
+/// What a process did for a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Work {
+    /// Records that it wrote.
+    pub(crate) written: u64,
+    pub(crate) took: Duration,
+}
+
+/// Records on disk, by number.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    shards: Vec<Shard>,
+    per_shard: usize,
+}
+
+impl Plan<'_> {
+    fn per_shard(&self) -> usize {
+        let most = SHARD_BYTES.div_ceil(self.record_bytes.max(1));
+        self.records.div_ceil(FEW_SHARDS).clamp(1, most)
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        let count = self.records.div_ceil(self.per_shard());
+        let name = |shard| format!("{}-{shard:05}-of-{count:05}.safetensors", self.name);
+        (0..count).map(|shard| self.directory.join(name(shard))).collect()
+    }
+
+    /// The numbers of the records of a shard.
+    fn of_shard(&self, shard: usize) -> std::ops::Range<usize> {
+        let first = shard * self.per_shard();
+        first..self.records.min(first + self.per_shard())
+    }
+
+    fn open(&self, shard: usize, path: &Path) -> Option<Shard> {
+        match Shard::open(path, self.key, self.of_shard(shard).len()) {
+            Ok(shard) => Some(shard),
+            Err(problem) => {
+                if path.exists() {
+                    tracing::warn!("`{}` {problem}; it is written anew", path.display());
+                }
+                None
+            }
+        }
+    }
+
+    /// The bytes that are still to be written, at most.
+    pub(crate) fn missing_bytes(&self) -> u64 {
+        let of_record = (self.record_bytes + 2 * size_of::<u64>()) as u64;
+        let paths = self.paths();
+        let missing = paths.iter().enumerate().filter(|(_, path)| !path.exists());
+        missing.map(|(shard, _)| self.of_shard(shard).len() as u64 * of_record).sum()
+    }
+
+    /// Writes what is missing or damaged, with other processes that do the same, and opens all.
+    ///
+    /// # Errors
+    ///
+    /// An error of `make`, which makes a record; or if a file cannot be written. Shards that are finished stay.
+    pub(crate) fn make(
+        &self,
+        make: impl Fn(usize) -> Result<Vec<u8>, DataError> + Sync,
+    ) -> Result<(Snapshot, Work), DataError> {
+        fs::create_dir_all(self.directory)
+            .map_err(|error| DataError::Write { path: self.directory.into(), error })?;
+        let (began, written, paths) = (Instant::now(), AtomicU64::new(0), self.paths());
+        let shards = make_all(
+            &paths,
+            |shard, path| self.open(shard, path),
+            |shard, file| {
+                let records: Vec<_> =
+                    self.of_shard(shard).into_par_iter().map(&make).collect::<Result<_, _>>()?;
+                written.fetch_add(records.len() as u64, Ordering::Relaxed);
+                shard::write(file, self.key, self.compression, &records)
+                    .map_err(|error| DataError::Write { path: paths[shard].clone(), error })
+            },
+        )?;
+        let work = Work { written: written.into_inner(), took: began.elapsed() };
+        Ok((Snapshot { shards, per_shard: self.per_shard() }, work))
+    }
+}
+
+impl Snapshot {
+    /// A record.
+    ///
+    /// # Errors
+    ///
+    /// If it is damaged.
+    pub(crate) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
+        self.shards[index / self.per_shard].record(index % self.per_shard)
+    }
+
+    /// The size of all files in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shards.iter().map(Shard::size).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! A shard of a snapshot: a file of records, mapped into memory.
+//!
+//! It is a safetensors file of three tensors: `records` (bytes, one record after the other), `ends` (of each record, in bytes) and
+//! `checksums` (XXH3 of each). So other programs can read it, and a header tells how long the file must be.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView, serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::Compression;
+use crate::error::DataError;
+
+/// A shard whose header fits its length. The records are checked when they are read.
+#[derive(Debug)]
+pub(super) struct Shard {
+    path: PathBuf,
+    bytes: Mmap,
+    /// Where the records are in the file.
+    records: Range<usize>,
+    ends: Vec<u64>,
+    checksums: Vec<u64>,
+    compression: Compression,
+}
+
+/// Writes a shard.
+pub(super) fn write(
+    file: &mut File,
+    key: &str,
+    compression: Compression,
+    records: &[Vec<u8>],
+) -> std::io::Result<()> {
+    let (mut bytes, mut ends, mut checksums) = (Vec::new(), Vec::new(), Vec::new());
+    for record in records {
+        let record = compression.packed(record);
+        checksums.extend(xxh3_64(&record).to_le_bytes());
+        bytes.extend_from_slice(&record);
+        ends.extend((bytes.len() as u64).to_le_bytes());
+    }
+    let count = records.len();
+    let tensors = [
+        ("records", Dtype::U8, bytes.len(), &bytes),
+        ("ends", Dtype::U64, count, &ends),
+        ("checksums", Dtype::U64, count, &checksums),
+    ];
+    let tensors = tensors.map(|(name, dtype, length, bytes)| {
+        (name, TensorView::new(dtype, vec![length], bytes).expect("the shape is that of the bytes"))
+    });
+    let about = [("key", key), ("compression", compression.name())];
+    let about = about.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let all = serialize(tensors, Some(HashMap::from(about))).expect("names and numbers");
+    file.write_all(&all)
+}
+
+impl Shard {
+    /// Opens the shard of so many records; the error describes what is wrong with it.
+    #[allow(unsafe_code)]
+    pub(super) fn open(path: &Path, key: &str, count: usize) -> Result<Self, String> {
+        let file = File::open(path).map_err(|error| error.to_string())?;
+        // SAFETY: nobody writes to a mapped shard. Only `write` makes one, under another name; it then replaces this file as a whole, and
+        // what is mapped stays what it was. A user who truncates it by hand ends the process by a signal, as with any mapped file.
+        let bytes = unsafe { Mmap::map(&file) }.map_err(|error| error.to_string())?;
+        let damaged = |error: safetensors::SafeTensorError| format!("is damaged: {error}");
+        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
+        let about = |name: &str| header.metadata().as_ref()?.get(name).cloned();
+        if about("key").as_deref() != Some(key) {
+            return Err("belongs to another snapshot".to_owned());
+        }
+        let compression = about("compression").and_then(|name| name.parse().ok());
+        let compression = compression.ok_or("names no compression that is known")?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(damaged)?;
+        let tensor = |name: &str| tensors.tensor(name).map_err(damaged);
+        let numbers = |name: &str| -> Result<Vec<u64>, String> {
+            let words = tensor(name)?.data().chunks_exact(size_of::<u64>());
+            Ok(words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect())
+        };
+        let (ends, checksums) = (numbers("ends")?, numbers("checksums")?);
+        let records = tensor("records")?.data();
+        let start = records.as_ptr().addr() - bytes.as_ptr().addr();
+        let records = start..start + records.len();
+        let fits = ends.is_sorted() && ends.last().is_none_or(|&end| end == records.len() as u64);
+        if !fits || ends.len() != count || checksums.len() != count {
+            return Err(format!("has {} records: expected {count}", ends.len()));
+        }
+        Ok(Self { path: path.into(), bytes, records, ends, checksums, compression })
+    }
+
+    /// The size of the file in bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// A record, as it was written.
+    ///
+    /// # Errors
+    ///
+    /// If its checksum is wrong.
+    pub(super) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        let stored = &self.bytes[self.records.clone()][start as usize..self.ends[index] as usize];
+        let unpacked = (xxh3_64(stored) == self.checksums[index]).then(|| self.compression.unpacked(stored));
+        unpacked.flatten().ok_or_else(|| {
+            let problem = format!("record {index} is damaged: delete the file, and it is written anew");
+            DataError::Snapshot { path: self.path.clone(), problem }
+        })
+    }
+}

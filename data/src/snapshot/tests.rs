@@ -1,0 +1,104 @@
+//! Records that are written are read back, whoever wrote them, and never others.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+
+use super::*;
+
+fn plan<'a>(directory: &'a Path, key: &'a str, compression: Compression) -> Plan<'a> {
+    Plan { directory, name: "train", key, compression, records: 100, record_bytes: 50 }
+}
+
+/// Record n has n bytes, most of them alike; record 7 is empty.
+fn record(number: usize) -> Result<Vec<u8>, DataError> {
+    let length = if number == 7 { 0 } else { number };
+    Ok((0..length).map(|at| (number + at / 20) as u8).collect())
+}
+
+fn check(snapshot: &Snapshot) {
+    for number in 0..100 {
+        assert_eq!(snapshot.record(number).unwrap(), record(number).unwrap(), "record {number}");
+    }
+}
+
+#[test]
+fn what_is_written_is_read_by_all() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = plan(folder.path(), "a", compression);
+        assert_eq!(plan.missing_bytes(), 100 * (50 + 16));
+        let written: Vec<u64> = thread::scope(|scope| {
+            let threads = [(); 3].map(|()| {
+                scope.spawn(|| {
+                    let (snapshot, work) = plan.make(record).unwrap();
+                    check(&snapshot);
+                    work.written
+                })
+            });
+            threads.map(|thread| thread.join().unwrap()).to_vec()
+        });
+        assert_eq!(written.into_iter().sum::<u64>(), 100, "each record once");
+        assert_eq!(plan.missing_bytes(), 0);
+        let (again, work) = plan.make(|_| panic!("it is there")).unwrap();
+        assert_eq!(work.written, 0);
+        check(&again);
+        assert!(again.bytes() > 0);
+    }
+}
+
+#[test]
+fn shards_of_another_snapshot_and_damaged_ones_are_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    plan(folder.path(), "old", Compression::None).make(|_| Ok(vec![0])).unwrap();
+    let plan = plan(folder.path(), "new", Compression::None);
+    let (snapshot, work) = plan.make(record).unwrap();
+    assert_eq!(work.written, 100);
+    check(&snapshot);
+    let paths = plan.paths();
+    for (path, length) in paths.iter().zip([0, 1, 8, 100, 300]) {
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+    }
+    let counted = AtomicUsize::new(0);
+    let (snapshot, work) = plan
+        .make(|number| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            record(number)
+        })
+        .unwrap();
+    assert_eq!((work.written, counted.into_inner()), (35, 35), "five shards of seven records");
+    check(&snapshot);
+}
+
+#[test]
+fn a_flipped_byte_is_named_by_its_record() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = plan(folder.path(), "a", compression);
+        let (snapshot, _) = plan.make(record).unwrap();
+        let last = plan.paths().pop().unwrap();
+        let mut file = fs::OpenOptions::new().write(true).open(&last).unwrap();
+        file.seek(SeekFrom::End(-1)).unwrap();
+        file.write_all(&[255]).unwrap();
+        let found = (0..100).filter_map(|number| snapshot.record(number).err()).collect::<Vec<_>>();
+        assert_eq!(found.len(), 1, "{found:?}");
+        let message = found[0].to_string();
+        assert!(
+            message.contains("train-00014-of-00015.safetensors") && message.contains("is damaged"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_record_that_cannot_be_made_ends_it_and_leaves_whole_shards() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = plan(folder.path(), "a", Compression::None);
+    let fails = |number| if number == 40 { Err(DataError::other("no 40")) } else { record(number) };
+    assert_eq!(plan.make(fails).unwrap_err().to_string(), "no 40");
+    let there = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(there, 5, "those before");
+    let (snapshot, work) = plan.make(record).unwrap();
+    assert_eq!(work.written, 100 - 35);
+    check(&snapshot);
+}
