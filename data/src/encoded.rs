@@ -3,18 +3,21 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use image::DynamicImage;
 use image::imageops::FilterType;
+use image::{DynamicImage, GrayImage, RgbImage};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::augment::Augmentation;
+use super::bad::{BadSamples, Skipped};
 use super::batch::{Inputs, Pass, normalise};
 use super::decoding::decode;
 use super::records::Records;
 use crate::error::DataError;
 use crate::pipeline::part;
 use crate::random::{AUGMENT, rng_of};
+use crate::snapshot::{Plan, Snapshot, Work};
 use crate::source::Options;
 
 /// Images of one split that stay in their files.
@@ -28,6 +31,9 @@ pub struct EncodedImages {
     size: Size,
     /// The augmentation in training.
     augmentation: Option<Augmentation>,
+    /// Where they are decoded already.
+    snapshot: Option<Arc<Snapshot>>,
+    bad: BadSamples,
 }
 
 /// Height and width of an image, in pixels, and the values of a pixel.
@@ -71,7 +77,8 @@ impl EncodedImages {
     pub fn of_files(files: &[PathBuf], [height, width, channels]: [usize; 3]) -> Self {
         let samples = (0..files.len()).collect();
         let store = Arc::new(Store::Files(files.iter().map(|file| (file.clone(), 0)).collect()));
-        Self { store, samples, size: Size { height, width, channels }, augmentation: None }
+        let size = Size { height, width, channels };
+        Self { store, samples, size, augmentation: None, snapshot: None, bad: BadSamples::default() }
     }
 
     /// The training and the held-out images, given by their indices in the store, and their size.
@@ -82,14 +89,17 @@ impl EncodedImages {
     pub(super) fn both(
         store: Store,
         (train, test): (Vec<usize>, Vec<usize>),
-        &Options { augmentation, colour, .. }: &Options,
+        &Options { augmentation, colour, on_bad_sample, .. }: &Options,
     ) -> Result<(Self, Self, Size), DataError> {
-        let (first, _) = store.read(train[0])?;
+        let of_training = BadSamples::new(on_bad_sample);
+        let first = first_good(&store, &train, &of_training)?;
         let channels = if colour { 3 } else { 1 };
         let size = Size { height: first.height() as usize, width: first.width() as usize, channels };
         let store = Arc::new(store);
-        let train = Self { store: Arc::clone(&store), samples: train, size, augmentation };
-        Ok((train, Self { store, samples: test, size, augmentation: None }, size))
+        let (samples, bad) = (train, of_training);
+        let train = Self { store: Arc::clone(&store), samples, size, augmentation, snapshot: None, bad };
+        let bad = BadSamples::new(on_bad_sample);
+        Ok((train, Self { store, samples: test, size, augmentation: None, snapshot: None, bad }, size))
     }
 
     /// Number of images.
@@ -120,14 +130,18 @@ impl EncodedImages {
         Ok(())
     }
 
-    /// Reads, decodes and, for training, augments these images.
+    /// Reads, decodes and, for training, augments these images, but for damaged ones that may be skipped.
     pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Inputs, Vec<u32>), DataError> {
-        let mut pixels =
-            Vec::with_capacity(samples.len() * self.size.height * self.size.width * self.size.channels);
+        let mut pixels = Vec::with_capacity(samples.len() * self.size.values());
         let mut targets = Vec::with_capacity(samples.len());
         for &sample in samples {
-            let (image, label) = self.store.read(self.samples[sample])?;
-            let mut image = part("resizing", || self.fitted(image));
+            let (mut image, label) = match self.image(sample) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.bad.judge(sample, error)?;
+                    continue;
+                }
+            };
             if let (Pass::Training { seed, epoch }, Some(augmentation)) = (pass, self.augmentation) {
                 // Each sample has its own random stream, so the result does not depend on the batch or rank.
                 let mut rng = rng_of([seed, AUGMENT, epoch, sample as u64]);
@@ -137,6 +151,64 @@ impl EncodedImages {
             targets.push(label);
         }
         Ok((Inputs::Pixels(pixels), targets))
+    }
+
+    /// An image in the colours and the size of all, and its class.
+    fn image(&self, sample: usize) -> Result<(DynamicImage, u32), DataError> {
+        if let Some(snapshot) = &self.snapshot {
+            let record = part("reading", || snapshot.record(sample))?;
+            return self.size.image_of(&record).ok_or_else(|| {
+                let problem = format!("sample {sample} was damaged when this was written");
+                DataError::Snapshot { path: snapshot.directory().into(), problem }
+            });
+        }
+        let (image, label) = self.store.read(self.samples[sample])?;
+        Ok((part("resizing", || self.fitted(image)), label))
+    }
+
+    /// Writes what is missing of a snapshot of these images, before they are augmented, and reads them from there.
+    pub(super) fn read_from(self, plan: &Plan<'_>) -> Result<(Self, Work), DataError> {
+        let record = |sample| match self.image(sample) {
+            Ok((image, label)) => Ok([&label.to_le_bytes()[..], image.as_bytes()].concat()),
+            // An empty record.
+            Err(error) => self.bad.judge(sample, error).map(|()| Vec::new()),
+        };
+        let (snapshot, work) = plan.make(record)?;
+        Ok((Self { snapshot: Some(Arc::new(snapshot)), ..self }, work))
+    }
+
+    /// The size of an image's record in a snapshot.
+    pub(super) fn record_bytes(&self) -> usize {
+        size_of::<u32>() + self.size.values()
+    }
+
+    /// The size of the snapshot that they are read from.
+    pub(super) fn snapshot_bytes(&self) -> u64 {
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes())
+    }
+
+    /// Adds everything to a hash that decoded images follow from: besides [what is known](Self::hash) of their files, when those were
+    /// changed.
+    pub(super) fn hash_state(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
+        self.hash(hasher)?;
+        let Size { height, width, channels } = self.size;
+        for side in [height, width, channels] {
+            hasher.update(&side.to_le_bytes());
+        }
+        let Store::Files(files) = &*self.store else { return Ok(()) };
+        for &sample in &self.samples {
+            let path = &files[sample].0;
+            let changed = fs::metadata(path).and_then(|metadata| metadata.modified());
+            let changed = changed.map_err(|error| DataError::Read { path: path.clone(), error })?;
+            let since = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            hasher.update(&since.as_nanos().to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// The damaged images that were skipped since the last call.
+    pub(super) fn skipped(&self) -> Skipped {
+        self.bad.news()
     }
 
     /// The image in the colours and the size of all.
@@ -150,6 +222,36 @@ impl EncodedImages {
         }
         image.resize_exact(width, height, FilterType::Triangle)
     }
+}
+
+impl Size {
+    /// The number of values of an image.
+    fn values(self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// The image and the class of a snapshot's record; `None` for one of a damaged image.
+    fn image_of(self, record: &[u8]) -> Option<(DynamicImage, u32)> {
+        let (label, levels) = record.split_first_chunk()?;
+        let (width, height) = (self.width as u32, self.height as u32);
+        let image = match self.channels {
+            1 => GrayImage::from_raw(width, height, levels.to_vec())?.into(),
+            _ => RgbImage::from_raw(width, height, levels.to_vec())?.into(),
+        };
+        Some((image, u32::from_le_bytes(*label)))
+    }
+}
+
+/// The first image that can be read.
+fn first_good(store: &Store, samples: &[usize], bad: &BadSamples) -> Result<DynamicImage, DataError> {
+    for (number, &sample) in samples.iter().enumerate() {
+        match store.read(sample) {
+            Ok((image, _)) => return Ok(image),
+            Err(error) if number + 1 == samples.len() => return Err(error),
+            Err(error) => bad.judge(number, error)?,
+        }
+    }
+    unreachable!("a split for training has samples")
 }
 
 /// Other images of the same store.

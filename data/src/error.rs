@@ -220,6 +220,14 @@ pub enum DataError {
         /// What is wrong and what was expected.
         problem: String,
     },
+    /// More samples are damaged than may be skipped.
+    #[error("{error}; {skipped} damaged samples were skipped before, which is as many as may be")]
+    TooManyBad {
+        /// How many were skipped.
+        skipped: usize,
+        /// What is wrong with the next.
+        error: Box<DataError>,
+    },
     /// An element of a pipeline could not be made.
     #[error("element {element}: {error}")]
     Element {
@@ -243,6 +251,11 @@ impl DataError {
     /// A user-defined error, or its message.
     pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
+    }
+
+    /// Whether a sample is damaged, in contrast to a file that cannot be read and the like.
+    pub(super) fn is_damage(&self) -> bool {
+        matches!(self, Self::Image { .. } | Self::Record { .. } | Self::Snapshot { .. })
     }
 
     /// Adds the index of a pipeline's element to an error.

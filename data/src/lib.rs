@@ -28,6 +28,7 @@
 #![deny(unsafe_code)]
 
 mod augment;
+mod bad;
 mod batch;
 mod cifar;
 mod colour;
@@ -40,6 +41,7 @@ mod example;
 mod folder;
 pub mod framing;
 mod idx;
+mod kept;
 mod load;
 mod once;
 pub mod pipeline;
@@ -56,11 +58,13 @@ mod text;
 mod tfrecord;
 
 pub use augment::Augmentation;
+pub use bad::{OnBadSample, Skipped};
 pub use batch::{Batch, Inputs, Pass};
 pub use colour::ColourImages;
 pub use dataset::{Dataset, Kind};
 pub use encoded::EncodedImages;
 pub use error::DataError;
+pub use kept::SnapshotReport;
 pub use load::{load, load_as};
 pub use pipeline::{Depth, Pipeline, Threads};
 pub use schema::{Column, Schema};

@@ -110,9 +110,17 @@ pub(crate) struct Work {
     pub(crate) took: Duration,
 }
 
+impl Work {
+    /// Both, one after the other.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { written: self.written + other.written, took: self.took + other.took }
+    }
+}
+
 /// Records on disk, by number.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
+    directory: PathBuf,
     shards: Vec<Shard>,
     per_shard: usize,
 }
@@ -179,7 +187,8 @@ impl Plan<'_> {
             },
         )?;
         let work = Work { written: written.into_inner(), took: began.elapsed() };
-        Ok((Snapshot { shards, per_shard: self.per_shard() }, work))
+        let (directory, per_shard) = (self.directory.to_owned(), self.per_shard());
+        Ok((Snapshot { directory, shards, per_shard }, work))
     }
 }
 
@@ -191,6 +200,10 @@ impl Snapshot {
     /// If it is damaged.
     pub(crate) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         self.shards[index / self.per_shard].record(index % self.per_shard)
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The size of all files in bytes.

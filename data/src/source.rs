@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::augment::Augmentation;
+use crate::bad::OnBadSample;
 use crate::error::DataError;
 
 /// The source of a data set.
@@ -100,6 +101,8 @@ pub struct Options {
     pub augmentation: Option<Augmentation>,
     /// TFRecord and images: whether they are read in colour, and not as grey.
     pub colour: bool,
+    /// TFRecord and images: what becomes of damaged ones.
+    pub on_bad_sample: OnBadSample,
 }
 
 impl Default for Options {
@@ -112,6 +115,7 @@ impl Default for Options {
             classes: None,
             augmentation: None,
             colour: false,
+            on_bad_sample: OnBadSample::Error,
         }
     }
 }

@@ -4,6 +4,7 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::bad::Skipped;
 use super::batch::{Batch, Inputs, Pass, normalise};
 use super::colour::ColourImages;
 use super::encoded::EncodedImages;
@@ -104,7 +105,8 @@ impl Split {
     ///
     /// # Errors
     ///
-    /// If a file is unreadable or damaged, or has changed since the data set was loaded.
+    /// If a file is unreadable or damaged, or has changed since the data set was loaded. A batch lacks damaged samples that
+    /// [may be skipped](super::OnBadSample).
     ///
     /// # Panics
     ///
@@ -133,7 +135,19 @@ impl Split {
             Self::Encoded(images) => images.gather(samples, pass)?,
             Self::Colour(images) => images.gather(samples, pass),
         };
-        Ok(Batch { inputs, targets, samples: samples.len() })
+        // Damaged images may be left out.
+        let samples = if let Self::Encoded(_) = self { targets.len() } else { samples.len() };
+        Ok(Batch { inputs, targets, samples })
+    }
+}
+
+impl Split {
+    /// The damaged samples that were skipped since the last call.
+    pub fn skipped(&self) -> Skipped {
+        match self {
+            Self::Encoded(images) => images.skipped(),
+            _ => Skipped::default(),
+        }
     }
 }
 

@@ -1,0 +1,154 @@
+//! Damaged samples: refused, or skipped and counted.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::mem;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::DataError;
+
+/// What becomes of a damaged sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnBadSample {
+    /// It is an error.
+    #[default]
+    Error,
+    /// It is left out of its batch.
+    Skip {
+        /// How many different samples may be skipped, on each rank; `None` for any number.
+        most: Option<usize>,
+    },
+}
+
+impl fmt::Display for OnBadSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error => f.write_str("error"),
+            Self::Skip { most: None } => f.write_str("skip"),
+            Self::Skip { most: Some(most) } => write!(f, "skip:{most}"),
+        }
+    }
+}
+
+impl FromStr for OnBadSample {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        let most = match (name, name.strip_prefix("skip:")) {
+            ("error", _) => return Ok(Self::Error),
+            ("skip", _) => None,
+            (_, Some(most)) => Some(most.parse().ok()),
+            _ => Some(None),
+        };
+        match most {
+            None => Ok(Self::Skip { most: None }),
+            Some(Some(most)) => Ok(Self::Skip { most: Some(most) }),
+            Some(None) => Err(DataError::other(format!(
+                "unknown `{name}`: expected `error`, `skip`, or `skip:N` for at most N samples"
+            ))),
+        }
+    }
+}
+
+/// Samples that were skipped since this was last asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// How often a sample was skipped.
+    pub count: u64,
+    /// What is wrong with those that were not skipped before, by name.
+    pub problems: Vec<String>,
+}
+
+/// Judges damaged samples of a split, and remembers those that were skipped. Copies share what they remember.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BadSamples {
+    policy: OnBadSample,
+    found: Arc<Mutex<Found>>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    /// The samples that were skipped ever.
+    samples: BTreeSet<usize>,
+    news: Skipped,
+}
+
+impl BadSamples {
+    pub(crate) fn new(policy: OnBadSample) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// Takes note of a sample that is to be skipped; otherwise the error is returned. Errors of the system are not the sample's fault.
+    pub(crate) fn judge(&self, sample: usize, error: DataError) -> Result<(), DataError> {
+        let OnBadSample::Skip { most } = self.policy else { return Err(error) };
+        if !error.is_damage() {
+            return Err(error);
+        }
+        let mut found = lock(&self.found);
+        found.news.count += 1;
+        if !found.samples.contains(&sample) {
+            let skipped = found.samples.len();
+            if most.is_some_and(|most| skipped >= most) {
+                return Err(DataError::TooManyBad { skipped, error: Box::new(error) });
+            }
+            found.samples.insert(sample);
+            found.news.problems.push(error.to_string());
+        }
+        Ok(())
+    }
+
+    /// What was skipped since the last call.
+    pub(crate) fn news(&self) -> Skipped {
+        mem::take(&mut lock(&self.found).news)
+    }
+}
+
+fn lock(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
+    found.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn damaged(sample: usize) -> DataError {
+        DataError::Image { path: format!("{sample}.png").into(), problem: "is damaged".into() }
+    }
+
+    #[test]
+    fn policies_read_as_they_are_written() {
+        for name in ["error", "skip", "skip:0", "skip:12"] {
+            assert_eq!(name.parse::<OnBadSample>().unwrap().to_string(), name);
+        }
+        for name in ["", "skip:", "skip:-1", "skip:many", "ignore"] {
+            let message = name.parse::<OnBadSample>().unwrap_err().to_string();
+            assert!(message.contains(&format!("unknown `{name}`: expected `error`, `skip`")), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_sample_is_named_once_and_counted_every_time() {
+        let bad = BadSamples::new(OnBadSample::Skip { most: Some(2) });
+        for sample in [4, 4, 7] {
+            bad.clone().judge(sample, damaged(sample)).unwrap();
+        }
+        let problems = vec!["`4.png`: is damaged".to_owned(), "`7.png`: is damaged".to_owned()];
+        assert_eq!(bad.news(), Skipped { count: 3, problems });
+        bad.judge(7, damaged(7)).unwrap();
+        assert_eq!(bad.news(), Skipped { count: 1, problems: vec![] });
+        let message = bad.judge(1, damaged(1)).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "`1.png`: is damaged; 2 damaged samples were skipped before, which is as many as may be"
+        );
+    }
+
+    #[test]
+    fn what_is_no_damage_is_an_error() {
+        assert!(BadSamples::default().judge(0, damaged(0)).is_err());
+        let unread =
+            DataError::Read { path: "0.png".into(), error: std::io::ErrorKind::PermissionDenied.into() };
+        assert!(BadSamples::new(OnBadSample::Skip { most: None }).judge(0, unread).is_err());
+    }
+}

@@ -1,0 +1,179 @@
+//! Data sets whose samples are decoded once, and kept in a [snapshot](crate::snapshot).
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::statvfs;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::dataset::Dataset;
+use crate::encoded::EncodedImages;
+use crate::error::DataError;
+use crate::snapshot::{FORMAT, Plan, SnapshotOptions, Work};
+use crate::source::Source;
+use crate::split::Split;
+
+/// What is said of a snapshot in its directory, for those who find it.
+const ABOUT: &str = "snapshot.json";
+
+/// What a snapshot's directory says of it.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct About {
+    source: String,
+    format: String,
+    samples: usize,
+}
+
+/// What was read or written of a snapshot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SnapshotReport {
+    /// The directory of this snapshot.
+    pub directory: PathBuf,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The number of its samples.
+    pub samples: u64,
+    /// How many of them this process wrote.
+    pub written: u64,
+    /// How long it took until all were there.
+    pub took: Duration,
+    /// Snapshots of the same source beside it, of other data or options.
+    pub others: Vec<PathBuf>,
+}
+
+impl fmt::Display for SnapshotReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { directory, bytes, samples, written, took, others } = self;
+        write!(f, "samples are read from the snapshot `{}` of {}", directory.display(), megabytes(*bytes))?;
+        if *written > 0 {
+            write!(
+                f,
+                "; {written} of {samples} were written by this process, in {:.1} s",
+                took.as_secs_f64()
+            )?;
+        }
+        if let Some(other) = others.first() {
+            let more =
+                if others.len() > 1 { format!(", and {} more", others.len() - 1) } else { String::new() };
+            write!(
+                f,
+                "; `{}`{more} holds the same source with other data or options: delete what nobody needs",
+                other.display()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Dataset {
+    /// The same data set, with images read from a snapshot in which they are decoded, and of one size: what every epoch would do
+    /// again. Writes what is missing of it, together with other processes that do the same. Augmentation comes after it, so batches
+    /// have the same bits.
+    ///
+    /// A snapshot is of one state of the source and one set of options: of others, another is written beside it.
+    ///
+    /// # Errors
+    ///
+    /// If no images stay in their files, there is not enough room, a file cannot be written, or an image is damaged and may not be
+    /// [skipped](crate::OnBadSample).
+    pub fn with_snapshot(
+        self,
+        source: &Source,
+        options: &SnapshotOptions,
+    ) -> Result<(Self, SnapshotReport), DataError> {
+        let (Split::Encoded(train), Split::Encoded(test)) = (self.train, self.test) else {
+            return Err(DataError::other(format!(
+                "a snapshot of {source} would have no effect: its samples are not decoded in every epoch"
+            )));
+        };
+        let key = key(&train, &test, options)?;
+        let directory = options.directory.join(&key);
+        let plan = |name, images: &EncodedImages| Plan {
+            directory: &directory,
+            name,
+            key: &key,
+            compression: options.compression,
+            records: images.len(),
+            record_bytes: images.record_bytes(),
+        };
+        let (of_train, of_test) = (plan("train", &train), plan("test", &test));
+        fs::create_dir_all(&directory)
+            .map_err(|error| DataError::Write { path: directory.clone(), error })?;
+        check_room(&directory, of_train.missing_bytes() + of_test.missing_bytes())?;
+        let samples = train.len() + test.len();
+        let (train, of_train) = train.read_from(&of_train)?;
+        let (test, of_test) = test.read_from(&of_test)?;
+        let about = About { source: source.to_string(), format: FORMAT.to_owned(), samples };
+        say(&directory, &about)?;
+        let Work { written, took } = of_train.and(of_test);
+        let report = SnapshotReport {
+            bytes: train.snapshot_bytes() + test.snapshot_bytes(),
+            samples: samples as u64,
+            written,
+            took,
+            others: others(&options.directory, &directory, &about.source),
+            directory,
+        };
+        Ok((Self { train: Split::Encoded(train), test: Split::Encoded(test), ..self }, report))
+    }
+}
+
+/// What the records of a snapshot follow from, as a hash.
+fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -> Result<String, DataError> {
+    let mut hasher = Xxh3::new();
+    hasher.update(FORMAT.as_bytes());
+    hasher.update(options.compression.to_string().as_bytes());
+    train.hash_state(&mut hasher)?;
+    test.hash_state(&mut hasher)?;
+    Ok(format!("{:016x}", hasher.digest()))
+}
+
+/// Refuses a snapshot for which the file system has no room.
+fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
+    let found = statvfs(directory)
+        .map_err(|error| DataError::Write { path: directory.into(), error: error.into() })?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    if bytes <= free {
+        return Ok(());
+    }
+    let problem = format!(
+        "a snapshot needs up to {} here, and {} are free: choose another directory, smaller images, or none",
+        megabytes(bytes),
+        megabytes(free)
+    );
+    Err(DataError::Snapshot { path: directory.into(), problem })
+}
+
+/// Says in the directory of a snapshot what it is of.
+fn say(directory: &Path, about: &About) -> Result<(), DataError> {
+    let path = directory.join(ABOUT);
+    if read(&path).as_ref() == Some(about) {
+        return Ok(());
+    }
+    let text = serde_json::to_vec_pretty(about).expect("words and numbers");
+    fs::write(&path, text).map_err(|error| DataError::Write { path, error })
+}
+
+fn read(path: &Path) -> Option<About> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Other snapshots of this source.
+fn others(all: &Path, own: &Path, source: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(all).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_other =
+        |path: &PathBuf| path != own && read(&path.join(ABOUT)).is_some_and(|about| about.source == source);
+    let mut others: Vec<_> = entries.filter(is_other).collect();
+    others.sort();
+    others
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! A data set gives the same batches with a snapshot, which follows its source.
+
+use image::{Rgb, RgbImage};
+
+use super::*;
+use crate::augment::Augmentation;
+use crate::bad::OnBadSample;
+use crate::batch::Pass;
+use crate::snapshot::Compression;
+use crate::source::Options;
+
+/// Two classes of ten images each, of different sizes and all colours.
+fn images(folder: &Path) -> Source {
+    for class in 0..2_u32 {
+        let directory = folder.join(format!("class {class}"));
+        fs::create_dir_all(&directory).unwrap();
+        for number in 0..10 {
+            let colour = |x, y| Rgb([x, y, 20 * number + class].map(|level| level as u8));
+            RgbImage::from_fn(8 + number % 2, 7, colour)
+                .save(directory.join(format!("{number}.png")))
+                .unwrap();
+        }
+    }
+    Source::Images(folder.into())
+}
+
+fn options() -> Options {
+    let augmentation = Some(Augmentation { shift_pixels: 2, mirror: true, ..Augmentation::default() });
+    Options { augmentation, colour: true, ..Options::default() }
+}
+
+fn kept(source: &Source, options: &Options, at: &Path) -> Result<(Dataset, SnapshotReport), DataError> {
+    let at = SnapshotOptions { directory: at.into(), compression: Compression::Lz4 };
+    crate::load(source, options)?.with_snapshot(source, &at)
+}
+
+#[test]
+fn batches_have_the_same_bits_with_a_snapshot() {
+    let (folder, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = images(folder.path());
+    let plain = crate::load(&source, &options()).unwrap();
+    for expected in [20, 0] {
+        let (dataset, report) = kept(&source, &options(), at.path()).unwrap();
+        assert_eq!((report.samples, report.written, report.others.len()), (20, expected, 0));
+        assert_eq!(dataset.fingerprint().unwrap(), plain.fingerprint().unwrap());
+        for epoch in 1..4 {
+            let pass = Pass::Training { seed: 5, epoch };
+            let order = plain.train.order(5, epoch);
+            assert_eq!(dataset.train.batch(&order, pass).unwrap(), plain.train.batch(&order, pass).unwrap());
+        }
+        let [found, plain] =
+            [&dataset, &plain].map(|data| data.test.batch(&[1, 0], Pass::Evaluation).unwrap());
+        assert_eq!(found, plain);
+    }
+}
+
+#[test]
+fn another_state_of_the_source_has_a_snapshot_of_its_own() {
+    let (folder, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = images(folder.path());
+    let (_, first) = kept(&source, &options(), at.path()).unwrap();
+    // The same size, and another picture.
+    let path = folder.path().join("class 1/4.png");
+    RgbImage::from_pixel(8, 7, Rgb([1, 2, 3])).save(&path).unwrap();
+    let (changed, second) = kept(&source, &options(), at.path()).unwrap();
+    assert_ne!(first.directory, second.directory);
+    assert_eq!((second.written, &second.others), (20, &vec![first.directory]));
+    assert!(second.to_string().contains("delete what nobody needs"), "{second}");
+    let plain = crate::load(&source, &options()).unwrap();
+    let all: Vec<_> = (0..plain.train.len()).collect();
+    assert_eq!(
+        changed.train.batch(&all, Pass::Evaluation).unwrap(),
+        plain.train.batch(&all, Pass::Evaluation).unwrap()
+    );
+    let grey = Options { colour: false, ..options() };
+    assert_eq!(kept(&source, &grey, at.path()).unwrap().1.others.len(), 2);
+}
+
+#[test]
+fn damaged_images_are_refused_or_skipped_with_a_snapshot_too() {
+    let (folder, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = images(folder.path());
+    fs::write(folder.path().join("class 0/3.png"), b"\x89PNG\r\n\x1a\nno more").unwrap();
+    let message = kept(&source, &options(), at.path()).unwrap_err().to_string();
+    assert!(message.contains("class 0/3.png") && message.contains("cannot be decoded"), "{message}");
+    let skips = Options { on_bad_sample: OnBadSample::Skip { most: Some(1) }, ..options() };
+    for round in 0..2 {
+        let (dataset, _) = kept(&source, &skips, at.path()).unwrap();
+        let (of_writing, all) = (dataset.train.skipped(), (0..dataset.train.len()).collect::<Vec<_>>());
+        assert_eq!(of_writing.count, 1 - round);
+        let batch = dataset.train.batch(&all, Pass::Evaluation).unwrap();
+        assert_eq!((batch.samples, batch.targets.len()), (all.len() - 1, all.len() - 1));
+        assert_eq!(dataset.train.skipped().count, 1);
+        let plain = crate::load(&source, &skips).unwrap();
+        assert_eq!(plain.train.batch(&all, Pass::Evaluation).unwrap(), batch);
+    }
+    let none = Options { on_bad_sample: OnBadSample::Skip { most: Some(0) }, ..options() };
+    let refused = kept(&source, &none, at.path()).unwrap().0.train.batch(&[3], Pass::Evaluation).unwrap_err();
+    assert!(refused.to_string().contains("0 damaged samples were skipped before"), "{refused}");
+}
+
+#[test]
+fn what_is_in_memory_anyway_needs_no_snapshot() {
+    let at = tempfile::tempdir().unwrap();
+    let options = Options { train_samples: 20, test_samples: 2, ..Options::default() };
+    let message = kept(&Source::Digits, &options, at.path()).unwrap_err().to_string();
+    assert!(message.contains("a snapshot of digits would have no effect"), "{message}");
+}
+
+#[test]
+fn a_snapshot_for_which_there_is_no_room_is_refused() {
+    let at = tempfile::tempdir().unwrap();
+    let message = check_room(at.path(), u64::MAX).unwrap_err().to_string();
+    assert!(message.contains("needs up to") && message.contains("are free"), "{message}");
+}
