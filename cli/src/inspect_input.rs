@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono_data::DataError;
 use unisono_data::pipeline::StageReport;
-use unisono_train::{Feed, Sampled, Shares, explain_bottleneck};
+use unisono_train::{Feed, Sampled, Settings, Shares, explain_bottleneck};
 
 use super::train::{self, SourceArgs};
 use super::values::whole;
@@ -44,13 +44,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(why) = args.input.without_effect() {
         return Err(Failure::BadInput(why));
     }
-    let settings = args.input.settings(None);
-    let dataset = Arc::new(settings.dataset().map_err(train::failure)?);
+    let settings = Settings { epochs: args.epochs, ..args.input.settings(None) };
+    let (dataset, kept) = settings.kept_dataset().map_err(train::failure)?;
+    if let (Some(report), Figures::Human) = (kept, args.format) {
+        println!("{report}");
+    }
+    let dataset = Arc::new(dataset);
     let samples = dataset.train.len();
     let batch = args.batch_size.unwrap_or(settings.batch_size);
     let shares = Shares { rank: 0, ranks: 1, global_batch: batch, micro_batch: batch, fixed_passes: None };
-    let feed = Sampled::new(dataset, settings.seed, shares, settings.input_threads, settings.prefetch);
-    let mut feed = feed.up_to_epoch(args.epochs);
+    let mut feed = settings.feed(dataset, shares).map_err(train::failure)?;
     for epoch in 1..=args.epochs {
         let samples_per_s =
             measure(&mut feed, epoch, samples).map_err(|error| train::failure(error.into()))?;

@@ -149,6 +149,9 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     let (ran, wire) = (trainer.all_reduce(), trainer.wire());
     let (parameters, rate) = (trainer.parameter_count(), trainer.rate());
     println!("{}", opening(settings, parameters, trainer.sample_count(), trainer.global_batch(), rate));
+    if let Some(input) = trainer.input() {
+        println!("{input}");
+    }
     if let Some(computes) = trainer.computes() {
         println!("{computes}");
     }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command, Error};
+use unisono::size::bytes;
 
 /// A year in seconds, the longest wait that options accept.
 pub(super) const LONGEST_S: u64 = 365 * 24 * 3600;
@@ -22,6 +23,12 @@ where
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));
         number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
     }
+}
+
+/// Parses a size in bytes. Those of a whole world stay far below overflow.
+pub(super) fn size(text: &str) -> Result<usize, String> {
+    let size_bytes = bytes(text).filter(|size_bytes| (1..=1 << 40).contains(size_bytes));
+    size_bytes.ok_or_else(|| "expected 1 to 1024G bytes, such as 100M".to_owned())
 }
 
 /// Parses a whole number above 0.

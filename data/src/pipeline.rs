@@ -25,6 +25,7 @@
 //!   as long as the longest call in progress (of `map`'s function, or of the user's iterator).
 
 mod ahead;
+mod cache;
 mod epochs;
 mod governor;
 mod groups;
@@ -36,10 +37,12 @@ use std::fmt;
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use crate::error::DataError;
 use ahead::Ahead;
+pub use cache::Cached;
 use epochs::Item;
 use groups::{Group, Groups};
 use interleave::Interleave;
@@ -57,6 +60,8 @@ pub enum Threads {
     /// waits and finished results pile up. It repeats trials after pauses that double.
     #[default]
     Auto,
+    /// The same, up to this many, at least 1.
+    AtMost(usize),
     /// This many, at least 1.
     Fixed(usize),
 }
@@ -68,8 +73,27 @@ pub enum Depth {
     /// stage is then fast enough, but needs a reserve for slow elements.
     #[default]
     Auto,
+    /// The same, up to this many, at least 1.
+    AtMost(usize),
     /// This many, at least 1.
     Fixed(usize),
+}
+
+/// The most threads and prefetched elements of a [`map`](Pipeline::map) and a [`prefetch`](Pipeline::prefetch) behind it that together
+/// hold no more than so many elements, the consumer's own included; `None` if that is less than [`LEAST_HELD`].
+///
+/// A thread may have one element in progress and one that is finished.
+pub fn holding(elements: usize) -> Option<(Threads, Depth)> {
+    let spare = elements.checked_sub(LEAST_HELD)?;
+    let threads = (1 + spare / 2).min(cores());
+    Some((Threads::AtMost(threads), Depth::AtMost((elements - 1 - 2 * threads).min(governor::MOST_READY))))
+}
+
+/// The least number of elements that such stages hold: one in progress, one finished, one prefetched, and the consumer's.
+pub const LEAST_HELD: usize = 4;
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A pipeline: an iterator that ends after its first error.

@@ -30,10 +30,12 @@ impl<T> Clone for Epochs<T> {
 }
 
 impl<T: Send + 'static> Epochs<T> {
-    /// The elements of an epoch: of the kept pipeline if it `may_go_on` and this epoch is its next, or else of one that `open` builds.
+    /// The elements of an epoch, of which there are so many, if that is known: of the kept pipeline if it `may_go_on` and this epoch is
+    /// its next, or else of one that `open` builds.
     pub(crate) fn begin(
         &mut self,
         epoch: usize,
+        length: Option<usize>,
         may_go_on: bool,
         open: impl FnOnce() -> Result<Pipeline<T>, DataError>,
     ) -> Result<Epoch<T>, DataError> {
@@ -44,7 +46,7 @@ impl<T: Send + 'static> Epochs<T> {
         };
         self.watch = pipeline.watch();
         self.watch.restart();
-        Ok(Epoch { epoch, pipeline: Some(pipeline), kept: Arc::clone(&self.kept) })
+        Ok(Epoch { epoch, pipeline: Some(pipeline), left: length, kept: Arc::clone(&self.kept) })
     }
 }
 
@@ -52,19 +54,32 @@ impl<T: Send + 'static> Epochs<T> {
 pub(crate) struct Epoch<T> {
     epoch: usize,
     pipeline: Option<Pipeline<T>>,
+    left: Option<usize>,
     kept: Kept<T>,
 }
 
-impl<T: Send + 'static> Iterator for Epoch<T> {
+impl<T> Iterator for Epoch<T> {
     type Item = Result<T, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let element = self.pipeline.as_mut()?.epoch().next();
+        if let (Some(left), Some(_)) = (&mut self.left, &element) {
+            *left = left.saturating_sub(1);
+        }
         if element.is_none() {
             let pipeline = self.pipeline.take().filter(|pipeline| !pipeline.has_ended());
             *lock(&self.kept) = pipeline.map(|pipeline| (self.epoch + 1, pipeline));
         }
         element
+    }
+}
+
+/// Whoever knows how many elements there are does not ask for the end.
+impl<T> Drop for Epoch<T> {
+    fn drop(&mut self) {
+        if self.left == Some(0) {
+            self.next();
+        }
     }
 }
 
@@ -81,7 +96,7 @@ mod tests {
         let mut opened = vec![];
         let mut epochs = Epochs::default();
         let mut read = |epoch: usize, skipped: usize, taken: usize| {
-            let elements = epochs.begin(epoch, skipped == 0, || {
+            let elements = epochs.begin(epoch, Some(3 - skipped), skipped == 0, || {
                 opened.push(epoch);
                 let all = move |of: u64| Ok(Pipeline::of((0..3).map(move |element| 10 * of + element)));
                 Ok(Pipeline::repeat(epoch as u64..9, all).skip(skipped))
@@ -89,7 +104,8 @@ mod tests {
             elements.unwrap().take(taken).map(Result::unwrap).collect::<Vec<_>>()
         };
         assert_eq!(read(1, 0, 9), [10, 11, 12]);
-        assert_eq!(read(2, 0, 9), [20, 21, 22]);
+        assert_eq!(read(2, 0, 3), [20, 21, 22], "and the end is not asked for");
+        assert_eq!(read(3, 0, 9), [30, 31, 32]);
         assert_eq!(read(2, 2, 9), [22]);
         assert_eq!(read(3, 0, 2), [30, 31]);
         assert_eq!(read(4, 0, 9), [40, 41, 42], "though the third was left early");
@@ -100,7 +116,7 @@ mod tests {
     fn a_pipeline_of_one_epoch_is_opened_for_each() {
         let mut epochs = Epochs::default();
         for epoch in 1..4 {
-            let elements = epochs.begin(epoch, true, || Ok(Pipeline::of(0..epoch))).unwrap();
+            let elements = epochs.begin(epoch, None, true, || Ok(Pipeline::of(0..epoch))).unwrap();
             assert_eq!(elements.count(), epoch);
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use unisono_collectives::{Chunks, Rank, partition};
 
 use unisono_data::pipeline::StageReport;
-use unisono_data::{DataError, Pipeline};
+use unisono_data::{DataError, Pipeline, Skipped};
 
 use crate::epochs::Epochs;
 
@@ -47,6 +47,11 @@ pub trait Feed {
     /// What the stages of the input pipeline did in the epoch that was begun last, on this rank, if the feed knows.
     fn stages(&self) -> Vec<StageReport> {
         Vec::new()
+    }
+
+    /// The damaged samples that this rank has skipped since the last call.
+    fn skipped(&mut self) -> Skipped {
+        Skipped::default()
     }
 
     /// The number of evaluation batches; the same on all ranks.
@@ -173,7 +178,7 @@ impl<B: Send + 'static> Feed for Stream<B> {
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<B>, DataError> {
         let Self { passes, ref mut open, ref mut epochs } = *self;
         let open = || Ok(open(epoch)?.skip(skipped * passes));
-        let mut batches = epochs.begin(epoch, skipped == 0, open)?;
+        let mut batches = epochs.begin(epoch, None, skipped == 0, open)?;
         Ok(Box::new(std::iter::from_fn(move || {
             let step: Result<Vec<_>, _> =
                 batches.by_ref().take(passes).map(|batch| batch.map(Some)).collect();

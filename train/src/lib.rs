@@ -22,6 +22,7 @@ pub mod candle;
 mod central;
 pub mod checkpoint;
 mod compare;
+mod damage;
 mod device;
 mod epochs;
 mod error;

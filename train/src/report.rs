@@ -64,6 +64,10 @@ pub struct Evaluation {
     pub metrics: Measured,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// The results of an epoch, over all ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct EpochReport {
@@ -75,6 +79,9 @@ pub struct EpochReport {
     pub test_loss: f64,
     /// The fraction of held-out targets that the model predicts correctly, 0 to 1; NaN if there are none.
     pub test_accuracy: f64,
+    /// How often a damaged sample was [skipped](unisono_data::OnBadSample), in the epoch and its evaluations.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub skipped_samples: u64,
     /// The values of the run's [metrics](crate::metrics) after the epoch.
     #[serde(skip_serializing_if = "Measured::is_empty")]
     pub metrics: Measured,

@@ -54,6 +54,8 @@ pub struct RunSettings {
     pub strategy: Option<String>,
     /// Why gradients have their wire format, as text, if the run has chosen it.
     pub wire_choice: Option<String>,
+    /// Where samples are read from, as text, if not from their source: "samples are read from the snapshot …".
+    pub input: Option<String>,
     /// A description of the run, stored in checkpoints.
     pub description: serde_json::Value,
 }
@@ -81,6 +83,7 @@ impl RunSettings {
             computes: None,
             strategy: None,
             wire_choice: None,
+            input: None,
             description: serde_json::Value::Null,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::epochs::Epochs;
 use super::feed::{AnyShare, Batches, Feed, Shares, Steps};
 use unisono_data::pipeline::StageReport;
-use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Threads};
+use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Skipped, Split, Threads};
 
 /// A [`Dataset`] as a [`Feed`]. Background threads prefetch its batches.
 ///
@@ -63,7 +63,8 @@ fn batches(
     let pass = Pass::Training { seed, epoch };
     let batch = |samples: Vec<usize>| match samples.len() {
         0 => Ok(None),
-        _ => dataset.train.batch(&samples, pass).map(Some),
+        // Damaged ones may be left out, and that may be all.
+        _ => Ok(Some(dataset.train.batch(&samples, pass)?).filter(|batch| batch.samples > 0)),
     };
     passes.into_iter().map(batch).collect()
 }
@@ -95,11 +96,18 @@ impl Feed for Sampled {
             Ok(plans.map(threads, make).named("batches").prefetch(depth))
         };
         let goes_on = skipped == 0 && last_epoch.is_some_and(|last| epoch <= last);
-        Ok(Box::new(epochs.begin(epoch, goes_on, open)?))
+        let length = shares.steps(dataset.train.len()).saturating_sub(skipped);
+        Ok(Box::new(epochs.begin(epoch, Some(length), goes_on, open)?))
     }
 
     fn stages(&self) -> Vec<StageReport> {
         self.epochs.watch.stages()
+    }
+
+    fn skipped(&mut self) -> Skipped {
+        let [train, test] = [&self.dataset.train, &self.dataset.test].map(Split::skipped);
+        let problems = [train.problems, test.problems].concat();
+        Skipped { count: train.count + test.count, problems }
     }
 
     fn held_out(&self) -> usize {
@@ -111,7 +119,14 @@ impl Feed for Sampled {
         let make = move |batch: usize| {
             let start = batch * EVALUATION_BATCH;
             let samples: Vec<_> = (start..dataset.test.len().min(start + EVALUATION_BATCH)).collect();
-            dataset.test.batch(&samples, Pass::Evaluation)
+            let batch = dataset.test.batch(&samples, Pass::Evaluation)?;
+            if batch.samples == 0 {
+                return Err(DataError::other(format!(
+                    "all {} samples of a batch to evaluate are damaged",
+                    samples.len()
+                )));
+            }
+            Ok(batch)
         };
         Ok(Box::new(Pipeline::of(range).map(self.threads, make)))
     }
@@ -147,7 +162,7 @@ impl AnyShare for Sampled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unisono_data::{Inputs, Kind, Schema, Split};
+    use unisono_data::{Inputs, Kind, Schema};
 
     fn feed(rank: usize, ranks: usize) -> Sampled {
         let split = Split::Images { pixels: (0..101).collect(), labels: vec![0; 101] };

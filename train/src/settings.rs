@@ -13,10 +13,13 @@ use crate::error::TrainError;
 use crate::metrics::Metrics;
 use crate::stop::Stop;
 use crate::strategy::Strategy;
-use unisono_data::{Augmentation, Dataset, Depth, Source, Threads};
+use unisono_data::{
+    Augmentation, Dataset, Depth, OnBadSample, SnapshotOptions, SnapshotReport, Source, Threads,
+};
 
 mod check;
 mod identity;
+mod input;
 mod needs;
 mod pipeline;
 mod prepare;
@@ -62,6 +65,12 @@ pub struct Settings {
     pub colour: bool,
     /// Whether to augment images from files.
     pub augments: bool,
+    /// What becomes of damaged images.
+    pub on_bad_sample: OnBadSample,
+    /// Where decoded images are kept, to be read in every epoch and run; `None` to decode them each time.
+    pub snapshot: Option<SnapshotOptions>,
+    /// The most bytes of batches that are prepared at once on a rank; `None` for no bound.
+    pub input_memory: Option<u64>,
     /// The number of input pipeline threads.
     pub input_threads: Threads,
     /// The number of steps whose batches are prefetched.
@@ -155,6 +164,9 @@ impl Settings {
             context: unisono_data::Options::default().context,
             colour: false,
             augments: false,
+            on_bad_sample: OnBadSample::Error,
+            snapshot: None,
+            input_memory: None,
             input_threads: Threads::Auto,
             prefetch: Depth::Auto,
             device: DeviceKind::Auto,
@@ -225,6 +237,14 @@ impl Settings {
     /// # Errors
     /// [`TrainError::Data`].
     pub fn dataset(&self) -> Result<Dataset, TrainError> {
+        self.kept_dataset().map(|(dataset, _)| dataset)
+    }
+
+    /// The same, and what was read or written of a [snapshot](Self::snapshot).
+    ///
+    /// # Errors
+    /// [`TrainError::Data`].
+    pub fn kept_dataset(&self) -> Result<(Dataset, Option<SnapshotReport>), TrainError> {
         let augmentation = match self.source {
             Source::Cifar(_) => OF_CIFAR,
             _ => AUGMENTATION,
@@ -234,9 +254,13 @@ impl Settings {
             context: self.context,
             augmentation: self.augments.then_some(augmentation),
             colour: self.colour,
+            on_bad_sample: self.on_bad_sample,
             ..unisono_data::Options::default()
         };
-        Ok(unisono_data::load(&self.source, &options)?)
+        let dataset = unisono_data::load(&self.source, &options)?;
+        let Some(snapshot) = &self.snapshot else { return Ok((dataset, None)) };
+        let (dataset, report) = dataset.with_snapshot(&self.source, snapshot)?;
+        Ok((dataset, Some(report)))
     }
 
     fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {

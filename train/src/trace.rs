@@ -189,7 +189,11 @@ pub fn gather(comm: &mut Communicator, recorder: Recorder) -> Result<Option<Vec<
 }
 
 /// Gathers bytes on rank 0, any number from each rank, at most `block` of each rank at a time.
-fn gather_bytes(comm: &mut Communicator, own: &[u8], block: usize) -> Result<Option<Vec<Vec<u8>>>, Error> {
+pub(crate) fn gather_bytes(
+    comm: &mut Communicator,
+    own: &[u8],
+    block: usize,
+) -> Result<Option<Vec<Vec<u8>>>, Error> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let mut lengths = vec![0_u64; ranks];
     lengths[rank] = own.len() as u64;

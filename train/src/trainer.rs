@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::buckets::{BucketSize, Wire};
 use super::checkpoint::{PassedOver, Store};
 use super::feed::{Feed, OutOfData, Steps};
 use super::replica::{Replica, Tally};
@@ -20,9 +19,10 @@ use crate::starvation::Starvation;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
 use crate::trace::Lane;
-use crate::{compare, device};
-use unisono::{Communicator, Ran, ReduceOp};
+use crate::{compare, damage, device};
+use unisono::{Communicator, ReduceOp};
 
+mod about;
 mod evaluation;
 mod keep;
 mod world;
@@ -153,43 +153,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.settings.rate
     }
 
-    /// The method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs, where each
-    /// call decides.
-    pub fn all_reduce(&mut self) -> Option<Ran> {
-        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.world.replicas()))
-    }
-
-    /// The size of buckets, and why; `None` if gradients are reduced on GPUs.
-    pub fn bucket_size(&self) -> Option<BucketSize> {
-        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().size())
-    }
-
-    /// How many buckets there are, and how many of them are reduce-scattered; `None` unless the optimizer is sharded.
-    pub fn sharded(&self) -> Option<(usize, usize)> {
-        let buckets = self.mirror.buckets();
-        buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))
-    }
-
-    /// The wire format of gradients.
-    pub fn wire(&self) -> Wire {
-        self.settings.buckets.wire
-    }
-
-    /// Why gradients have their wire format, if the run has chosen it.
-    pub fn wire_choice(&self) -> Option<&str> {
-        self.settings.wire_choice.as_deref()
-    }
-
-    /// The device on which the model computes, and why, if known.
-    pub fn computes(&self) -> Option<&str> {
-        self.settings.computes.as_deref()
-    }
-
-    /// How the model is spread over ranks, if each does not hold all of it.
-    pub fn strategy(&self) -> Option<&str> {
-        self.settings.strategy.as_deref()
-    }
-
     /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop), and reports every step and epoch. Either way it
     /// saves the last step, if there is a checkpoint directory, and the checkpoint is complete on disk when this returns on any rank.
     /// If this rank fails, it fails the communicator, so that no other rank waits for it.
@@ -294,7 +257,11 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             .map_or(targets, |(end, begin)| end - begin);
         let took = began.elapsed();
         let test = if self.is_stopping { Test::default() } else { self.test()? };
-        let report = self.report((self.progress.tally, test), times, took, seen)?;
+        let mut report = self.report((self.progress.tally, test), times, took, seen)?;
+        let own = self.feed.skipped();
+        let (skipped, named) = damage::of_all(self.world.all, &own)?;
+        report.skipped_samples = skipped;
+        named.into_iter().for_each(|named| tell(Event::Notice(named)));
         let notice = self.starvation.notice(report.input_percent, &report.input_stages);
         notice.into_iter().for_each(|notice| tell(Event::Notice(notice)));
         Ok(report)
@@ -378,6 +345,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             loss: tally.mean_loss(),
             test_loss: test.tally.mean_loss(),
             test_accuracy: test.tally.accuracy(),
+            skipped_samples: 0,
             metrics: test.metrics,
             samples_per_s: if took.is_zero() { 0.0 } else { samples / took.as_secs_f64() },
             exposed_communication_percent: 100.0 * exposed,

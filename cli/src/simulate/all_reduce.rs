@@ -2,7 +2,6 @@
 
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
-use unisono::size::bytes;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::clock::{self, Unpredictable};
 use unisono_collectives::model::Machine;
@@ -10,6 +9,7 @@ use unisono_collectives::model::Machine;
 use super::Cluster;
 use crate::Failure;
 use crate::algorithms::{Algorithms, algorithms};
+use crate::values::size;
 
 /// What to simulate, and on which cluster.
 #[derive(Debug, ClapArgs)]
@@ -34,12 +34,6 @@ enum Format {
 }
 
 const ELEMENT_SIZE_BYTES: usize = size_of::<f32>();
-
-fn size(text: &str) -> Result<usize, String> {
-    // The bytes of a whole world stay far below overflow.
-    let size_bytes = bytes(text).filter(|size_bytes| (1..=1 << 40).contains(size_bytes));
-    size_bytes.ok_or_else(|| "expected 1 to 1024G bytes, such as 100M".to_owned())
-}
 
 /// The prediction for one algorithm.
 #[derive(Debug, Serialize)]

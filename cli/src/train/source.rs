@@ -1,11 +1,13 @@
 //! The options of a data set and its input pipeline.
 
+use std::path::PathBuf;
+
 use clap::Args as ClapArgs;
-use unisono_data::{Depth, Source, Threads};
+use unisono_data::{Compression, Depth, OnBadSample, SnapshotOptions, Source, Threads};
 use unisono_train::Settings;
 use unisono_train::model::ModelKind;
 
-use crate::values::whole;
+use crate::values::{size, whole};
 
 /// The data set, and how its batches are made.
 #[derive(Debug, ClapArgs)]
@@ -24,6 +26,19 @@ pub(crate) struct SourceArgs {
     /// Vary training images at random: those of images: and tfrecord: are shifted and rotated, those of cifar: cropped and mirrored
     #[arg(long)]
     augment: bool,
+    /// What becomes of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
+    #[arg(long, value_name = "POLICY", default_value = "error")]
+    on_bad_sample: OnBadSample,
+    /// Keep the images of images: and tfrecord: in this directory as they are when decoded, and read them from there in every epoch
+    /// and run
+    #[arg(long, value_name = "DIR")]
+    snapshot: Option<PathBuf>,
+    /// How a snapshot is stored: none (as it is) or lz4 [default: none]
+    #[arg(long, value_name = "NAME", requires = "snapshot")]
+    snapshot_compression: Option<Compression>,
+    /// The most memory for batches that are prepared at once, on each rank, such as 512M [default: no bound]
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    input_memory: Option<usize>,
     /// Input pipeline threads per rank [default: adjusted while running]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     input_threads: Option<u16>,
@@ -44,6 +59,16 @@ impl SourceArgs {
         first_pointless(&[
             ("--context", "--data text:FILE", self.context.is_some() && !is_text),
             ("--colour", "--data images:DIR or tfrecord:FILE_OR_DIR", self.colour && !has_files),
+            (
+                "--snapshot",
+                "--data images:DIR or tfrecord:FILE_OR_DIR",
+                self.snapshot.is_some() && !has_files,
+            ),
+            (
+                "--on-bad-sample",
+                "--data images:DIR or tfrecord:FILE_OR_DIR",
+                self.on_bad_sample != OnBadSample::Error && !has_files,
+            ),
             ("--augment", "--data images:DIR, tfrecord:FILE_OR_DIR or cifar:DIR", self.augment && !may_vary),
         ])
     }
@@ -56,6 +81,12 @@ impl SourceArgs {
             context: self.context.unwrap_or(usual.context),
             colour: self.colour,
             augments: self.augment,
+            on_bad_sample: self.on_bad_sample,
+            snapshot: self.snapshot.clone().map(|directory| SnapshotOptions {
+                directory,
+                compression: self.snapshot_compression.unwrap_or_default(),
+            }),
+            input_memory: self.input_memory.map(|bytes| bytes as u64),
             input_threads: self.input_threads.map_or(Threads::Auto, |threads| Threads::Fixed(threads.into())),
             prefetch: self.prefetch.map_or(Depth::Auto, |depth| Depth::Fixed(depth.into())),
             seed: self.seed,

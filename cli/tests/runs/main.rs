@@ -12,6 +12,7 @@ mod across;
 mod buckets;
 mod compressed;
 mod evaluated;
+mod input;
 mod interrupted;
 mod local;
 mod names;

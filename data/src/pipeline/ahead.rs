@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::epochs::Item;
 use super::governor::{Governor, MOST_READY, Reserve};
 use super::watch::Counters;
-use super::{Clock, DataError, Depth, Pipeline, Threads};
+use super::{Clock, DataError, Depth, Pipeline, Threads, cores};
 
 /// The outcome of an element (or of the end of an epoch, which only keeps its place): a result, or a panic that resumes in the
 /// consumer.
@@ -80,12 +80,13 @@ where
         clock: Clock,
         counters: Arc<Counters>,
     ) -> Self {
-        let (count, governor) = match threads {
-            Threads::Auto => (1, Some(Governor::new(cores()))),
-            Threads::Fixed(count) => (count, None),
+        let (count, most) = match threads {
+            Threads::Auto => (1, cores()),
+            Threads::AtMost(most) => (most.min(1), most.min(cores())),
+            Threads::Fixed(count) => (count, count),
         };
         assert!(count > 0, "a map needs at least one thread");
-        let most = if governor.is_some() { cores() } else { count };
+        let governor = (!matches!(threads, Threads::Fixed(_))).then(|| Governor::new(most));
         counters.most_threads.store(most, Ordering::Relaxed);
         let reserve = Reserve::fixed(room(count));
         let shared = Shared::new(source, make, count, reserve, counters);
@@ -130,12 +131,11 @@ impl<T: Send + 'static> Ahead<T, T, fn(u64, T) -> Result<T, DataError>> {
     /// Starts one thread that passes elements on unchanged.
     pub(super) fn prefetch(source: Pipeline<T>, depth: Depth, clock: Clock, counters: Arc<Counters>) -> Self {
         let reserve = match depth {
-            Depth::Auto => Reserve::growing(),
-            Depth::Fixed(depth) => {
-                assert!(depth > 0, "at least one element is prefetched");
-                Reserve::fixed(depth)
-            }
+            Depth::Auto => Reserve::growing(MOST_READY),
+            Depth::AtMost(most) => Reserve::growing(most),
+            Depth::Fixed(depth) => Reserve::fixed(depth),
         };
+        assert!(reserve.room() > 0, "at least one element is prefetched");
         let shared = Shared::new(source, (|_, element| Ok(element)) as fn(u64, T) -> _, 1, reserve, counters);
         Self::start(shared, 1, None, clock)
     }
@@ -294,10 +294,6 @@ impl<U> State<U> {
 /// threads.
 fn room(threads: usize) -> usize {
     (2 * threads).min(MOST_READY + threads)
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Locks a mutex. No thread panics while it holds the lock.

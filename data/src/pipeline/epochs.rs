@@ -83,7 +83,9 @@ impl<T: Send + 'static> Pipeline<T> {
         let all = Repeat { epochs, make, current: None, before, clock: clock.clone(), watched };
         Self::stage(all, clock, watch)
     }
+}
 
+impl<T> Pipeline<T> {
     /// The elements up to the end of the epoch, for a pipeline that [repeats](Self::repeat). The pipeline goes on with the next epoch.
     ///
     /// ```

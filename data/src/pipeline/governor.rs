@@ -133,18 +133,18 @@ impl Pause {
 #[derive(Debug)]
 pub(super) struct Reserve {
     room: usize,
-    may_grow: bool,
+    most: usize,
     was_full: bool,
 }
 
 impl Reserve {
     pub(super) fn fixed(room: usize) -> Self {
-        Self { room, may_grow: false, was_full: false }
+        Self { room, most: room, was_full: false }
     }
 
-    /// Starts with 2.
-    pub(super) fn growing() -> Self {
-        Self { room: 2, may_grow: true, was_full: false }
+    /// Starts with 2, or with the most if that is less.
+    pub(super) fn growing(most: usize) -> Self {
+        Self { room: most.min(2), most, was_full: false }
     }
 
     pub(super) fn room(&self) -> u64 {
@@ -158,9 +158,9 @@ impl Reserve {
 
     /// The consumer found nothing ready; returns whether there is more room now.
     pub(super) fn found_empty(&mut self) -> bool {
-        let grows = self.may_grow && self.was_full && self.room < MOST_READY;
+        let grows = self.was_full && self.room < self.most;
         if grows {
-            self.room = (2 * self.room).min(MOST_READY);
+            self.room = (2 * self.room).min(self.most);
         }
         self.was_full = false;
         grows
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_reserve_grows_when_it_ran_out() {
-        let mut reserve = Reserve::growing();
+        let mut reserve = Reserve::growing(MOST_READY);
         assert!(!reserve.found_empty(), "the threads were never ahead");
         for expected in [4, 8, 16, 32, 64] {
             reserve.found_full();

@@ -315,3 +315,33 @@ fn the_consumer_is_told_how_long_it_waited() {
     // Without threads nobody waits: the consumer does the work.
     assert_eq!(waited(lazy()), Duration::ZERO);
 }
+
+#[test]
+fn stages_hold_no_more_elements_than_they_may() {
+    // Counts those that exist.
+    struct Counted(Arc<AtomicU64>);
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    assert_eq!(holding(3), None);
+    for most in [4, 5, 7, 12, 200] {
+        let (threads, depth) = holding(most).expect("enough");
+        let (held, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (counted, highest) = (Arc::clone(&held), Arc::clone(&seen));
+        let make = move |_| {
+            let now = counted.fetch_add(1, Ordering::SeqCst) + 1;
+            highest.fetch_max(now, Ordering::SeqCst);
+            Ok(Counted(Arc::clone(&counted)))
+        };
+        let mut elements = numbers(60).map(threads, make).prefetch(depth);
+        while let Some(element) = elements.next() {
+            thread::sleep(Duration::from_millis(1));
+            drop(element);
+        }
+        let seen = seen.load(Ordering::SeqCst);
+        assert!((3..=most as u64).contains(&seen), "{seen} of {most}");
+        assert_eq!(held.load(Ordering::SeqCst), 0);
+    }
+}

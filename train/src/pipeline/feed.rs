@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use unisono_data::DataError;
 use unisono_data::pipeline::StageReport;
+use unisono_data::{DataError, Skipped};
 
 use crate::feed::{Batches, Feed, Steps};
 
@@ -33,6 +33,10 @@ impl<F: Feed> Feed for MicroBatches<F> {
 
     fn stages(&self) -> Vec<StageReport> {
         self.0.stages()
+    }
+
+    fn skipped(&mut self) -> Skipped {
+        self.0.skipped()
     }
 
     fn held_out(&self) -> usize {

@@ -283,6 +283,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             loss: self.progress.tally.mean_loss(),
             test_loss: test.mean_loss(),
             test_accuracy: test.accuracy(),
+            skipped_samples: 0,
             metrics: Measured::new(),
             samples_per_s: if took > 0.0 { samples / took } else { 0.0 },
             exposed_communication_percent: percent(|work| work.waited),

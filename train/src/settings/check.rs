@@ -12,7 +12,7 @@ use crate::model::ModelKind;
 use crate::optimizer::OptimizerKind;
 use crate::strategy::Strategy;
 use unisono::{Choice, Vendor};
-use unisono_data::{Dataset, Kind};
+use unisono_data::{Dataset, Kind, OnBadSample};
 
 impl Settings {
     /// Refuses settings that are invalid for any data, or would have no effect.
@@ -143,7 +143,14 @@ impl Settings {
                 (is_across, "--overlap across", "an update ends before the next pass"),
             ],
             Strategy::ParameterServer(_) => {
-                vec![(!self.wires.is_empty(), "--wire auto", "it compares all-reduces: name one format")]
+                vec![
+                    (!self.wires.is_empty(), "--wire auto", "it compares all-reduces: name one format"),
+                    (
+                        self.on_bad_sample != OnBadSample::Error,
+                        "--on-bad-sample skip",
+                        "nobody counts what workers skip",
+                    ),
+                ]
             }
             Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => Vec::new(),
         };

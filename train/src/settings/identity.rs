@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Settings;
 use crate::error::TrainError;
 use crate::resume::Resumed;
-use unisono_data::{Dataset, Schema, Source};
+use unisono_data::{Dataset, OnBadSample, Schema, Source};
 
 /// The entries on data, which are compared separately.
 const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
@@ -32,6 +32,7 @@ impl Settings {
             "epochs": self.epochs,
             "norm to clip to": self.clip_norm,
             "augmentation": self.augments,
+            "damaged samples": (self.on_bad_sample != OnBadSample::Error).then(|| self.on_bad_sample.to_string()),
             "wire format": self.wire.to_string(),
             "uncompressed steps": self.uncompressed_steps,
             "parts of a step": self.world_invariant,

@@ -74,6 +74,7 @@ impl Settings {
         };
         let depth = match self.prefetch {
             Depth::Auto => 2,
+            Depth::AtMost(most) => most.min(2),
             Depth::Fixed(depth) => depth.min(dataset.train.len().div_ceil(global_batch)),
         };
         let ready = depth as f64 * global_batch.div_ceil(ranks) as f64 * size.inputs;

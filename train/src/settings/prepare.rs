@@ -21,7 +21,7 @@ use crate::strategy::Strategy;
 use crate::trainer::Trainer;
 use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
-use unisono_data::{Batch, Dataset};
+use unisono_data::{Batch, Dataset, SnapshotReport};
 
 /// A run that has not begun.
 pub(super) struct Prepared<R> {
@@ -149,7 +149,7 @@ impl Settings {
         let (device, computes) = self.device.choose(comm, refused)?;
         agree(comm, self.check_choice(comm.choice(), &device, &computes))?;
         let shares = self.shares(strategy, (rank, ranks), global_batch);
-        let dataset = self.load(comm, shares.ranks, global_batch)?;
+        let (dataset, kept) = self.load(comm, shares.ranks, global_batch)?;
         if device.is_cpu() {
             self.needs(strategy, ranks, shares, &dataset).check(comm)?;
         }
@@ -162,11 +162,11 @@ impl Settings {
             computes: Some(computes),
             strategy,
             wire_choice: choice.why,
+            input: kept.map(|report| report.to_string()),
             description,
             ..chosen.run_settings(global_batch, steps)
         };
-        let feed = Sampled::new(dataset, self.seed, shares, self.input_threads, self.prefetch)
-            .up_to_epoch(self.epochs);
+        let feed = agree(comm, self.feed(dataset, shares))?;
         Ok(Prepared { replica, feed, run, resumed })
     }
 
@@ -227,12 +227,14 @@ impl Settings {
         comm: &mut Communicator,
         ranks: usize,
         global_batch: usize,
-    ) -> Result<Arc<Dataset>, TrainError> {
+    ) -> Result<(Arc<Dataset>, Option<SnapshotReport>), TrainError> {
         agree(comm, self.check_world(ranks))?;
         self.needs_of_data().check(comm)?;
-        let dataset = self.dataset();
-        let checked = dataset.and_then(|dataset| self.check_data(dataset, global_batch, ranks));
-        Ok(Arc::new(agree(comm, checked)?))
+        // A snapshot may have to be written.
+        let loaded = comm.quiet("loading the data set", |_| self.kept_dataset());
+        let checked = loaded
+            .and_then(|(dataset, kept)| Ok((Arc::new(self.check_data(dataset, global_batch, ranks)?), kept)));
+        agree(comm, checked)
     }
 
     /// The checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by all ranks.

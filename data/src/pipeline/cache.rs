@@ -1,0 +1,104 @@
+//! Elements that are made once, and kept in memory for all epochs.
+
+use std::iter;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{DataError, Pipeline};
+
+/// The elements of a pipeline, each of which is made when it is first asked for and kept in memory. Copies share them.
+///
+/// ```
+/// use unisono_data::{DataError, Pipeline, Threads};
+///
+/// let cached = Pipeline::of(0..5_u64).map(Threads::Auto, |number| Ok(number * number)).cache();
+/// let epochs = Pipeline::repeat(0..3, move |epoch| Ok(cached.elements().shuffle(5, 7, epoch)));
+/// let all = epochs.collect::<Result<Vec<_>, DataError>>()?;
+/// assert_eq!(all.len(), 15);
+/// # Ok::<(), DataError>(())
+/// ```
+#[derive(Debug)]
+pub struct Cached<T>(Arc<Mutex<State<T>>>);
+
+#[derive(Debug)]
+struct State<T> {
+    made: Vec<T>,
+    source: Pipeline<T>,
+    has_failed: bool,
+}
+
+impl<T> Clone for Cached<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Clone + Send + 'static> Pipeline<T> {
+    /// Keeps the elements in memory from the first epoch on, all of them: for what is small and slow to make. Stages after it work in
+    /// every epoch.
+    pub fn cache(self) -> Cached<T> {
+        Cached(Arc::new(Mutex::new(State { made: Vec::new(), source: self, has_failed: false })))
+    }
+}
+
+impl<T: Clone + Send + 'static> Cached<T> {
+    /// All elements, from the first on.
+    ///
+    /// Forwards an error of the source, which ends all copies.
+    pub fn elements(&self) -> Pipeline<T> {
+        let (cached, mut next) = (self.clone(), 0);
+        Pipeline::new(iter::from_fn(move || {
+            let element = cached.get(next);
+            next += 1;
+            element
+        }))
+    }
+
+    fn get(&self, index: usize) -> Option<Result<T, DataError>> {
+        // A panic of the source ends it, and what was made is whole.
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.has_failed {
+            return Some(Err(DataError::other("an element could not be made in an earlier epoch")));
+        }
+        if let Some(element) = state.made.get(index) {
+            return Some(Ok(element.clone()));
+        }
+        let element = state.source.next()?;
+        match &element {
+            Ok(element) => state.made.push(element.clone()),
+            Err(_) => state.has_failed = true,
+        }
+        Some(element)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Threads;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn each_element_is_made_once_even_if_epochs_end_early() {
+        let made = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&made);
+        let count = move |number: u64| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok(number)
+        };
+        let cached = Pipeline::of(0..10).map(Threads::Fixed(3), count).cache();
+        for taken in [0, 4, 10, 10] {
+            let found: Result<Vec<_>, _> = cached.elements().take(taken).collect();
+            assert!(found.unwrap().into_iter().eq(0..taken as u64));
+        }
+        assert_eq!(cached.elements().count(), 10);
+        assert_eq!(made.load(Ordering::Relaxed), 10);
+    }
+
+    #[test]
+    fn an_error_is_one_in_every_epoch() {
+        let fail = |number| if number == 2 { Err(DataError::other("no")) } else { Ok(number) };
+        let cached = Pipeline::of(0..10).map(Threads::Fixed(1), fail).cache();
+        assert_eq!(cached.elements().filter(Result::is_ok).count(), 2);
+        assert!(cached.elements().next().expect("an error").is_err());
+    }
+}

@@ -1,0 +1,51 @@
+//! What a run is, for whoever introduces it to a user.
+
+use super::Trainer;
+use crate::buckets::{BucketSize, Wire};
+use crate::feed::Feed;
+use crate::replica::Replica;
+use unisono::Ran;
+
+impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
+    /// The method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs, where each
+    /// call decides.
+    pub fn all_reduce(&mut self) -> Option<Ran> {
+        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.world.replicas()))
+    }
+
+    /// The size of buckets, and why; `None` if gradients are reduced on GPUs.
+    pub fn bucket_size(&self) -> Option<BucketSize> {
+        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().size())
+    }
+
+    /// How many buckets there are, and how many of them are reduce-scattered; `None` unless the optimizer is sharded.
+    pub fn sharded(&self) -> Option<(usize, usize)> {
+        let buckets = self.mirror.buckets();
+        buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))
+    }
+
+    /// The wire format of gradients.
+    pub fn wire(&self) -> Wire {
+        self.settings.buckets.wire
+    }
+
+    /// Why gradients have their wire format, if the run has chosen it.
+    pub fn wire_choice(&self) -> Option<&str> {
+        self.settings.wire_choice.as_deref()
+    }
+
+    /// Where samples are read from, if not from their source.
+    pub fn input(&self) -> Option<&str> {
+        self.settings.input.as_deref()
+    }
+
+    /// The device on which the model computes, and why, if known.
+    pub fn computes(&self) -> Option<&str> {
+        self.settings.computes.as_deref()
+    }
+
+    /// How the model is spread over ranks, if each does not hold all of it.
+    pub fn strategy(&self) -> Option<&str> {
+        self.settings.strategy.as_deref()
+    }
+}
