@@ -55,9 +55,9 @@ fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> St
             .map_or(cores, |waits| (threads as f64 / (1.0 - waits / 100.0).max(0.01)).ceil() as usize);
         return format!("use more threads (--input-threads {})", needed.clamp(threads + 1, cores));
     }
-    format!(
-        "it has a thread for each of the {cores} cores: prepare the data once (smaller images, a cheaper format), or use more machines"
-    )
+    let decodes = slowest.parts.iter().any(|(part, share)| *part == "decoding" && *share > 0.0);
+    let once = if decodes { "decode the data once (--snapshot DIR), or " } else { "" };
+    format!("it has a thread for each of the {cores} cores: {once}use more machines (unisono serve-data)")
 }
 
 #[cfg(test)]

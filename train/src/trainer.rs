@@ -10,6 +10,7 @@ use super::resume::{Progress, Resumed};
 use super::run::RunSettings;
 use super::share::{Share, StepReport, Times};
 use crate::compare::agree;
+use crate::damage::Damage;
 use crate::error::TrainError;
 use crate::log::Log;
 use crate::metrics;
@@ -19,7 +20,7 @@ use crate::starvation::Starvation;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
 use crate::trace::Lane;
-use crate::{compare, damage, device};
+use crate::{compare, device};
 use unisono::{Communicator, ReduceOp};
 
 mod about;
@@ -54,6 +55,7 @@ pub struct Trainer<'a, R: Replica, F> {
     /// The last evaluation, and the number of steps made before it.
     tested: Option<(u64, Test)>,
     stragglers: Stragglers,
+    damage: Damage,
     starvation: Starvation,
 }
 
@@ -129,6 +131,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             resumed,
             is_stopping: false,
             tested: None,
+            damage: Damage::default(),
             starvation: Starvation::default(),
         })
     }
@@ -259,7 +262,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let test = if self.is_stopping { Test::default() } else { self.test()? };
         let mut report = self.report((self.progress.tally, test), times, took, seen)?;
         let own = self.feed.skipped();
-        let (skipped, named) = damage::of_all(self.world.all, &own)?;
+        let (skipped, named) = self.damage.notice(self.world.all, &own)?;
         report.skipped_samples = skipped;
         named.into_iter().for_each(|named| tell(Event::Notice(named)));
         let notice = self.starvation.notice(report.input_percent, &report.input_stages);
