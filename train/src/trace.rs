@@ -43,6 +43,8 @@ use unisono::{Communicator, Error, Rank};
 pub enum Lane {
     /// Waiting for the next batch, or making it.
     Input,
+    /// What the stages of the input pipeline did in an epoch.
+    Stages,
     /// Forward and backward passes.
     Compute,
     /// The all-reduce of each bucket.
@@ -57,6 +59,7 @@ impl Lane {
     fn name(self) -> &'static str {
         match self {
             Self::Input => "input",
+            Self::Stages => "input stages",
             Self::Compute => "compute",
             Self::Communication => "communication",
             Self::Update => "update",

@@ -20,7 +20,7 @@ use crate::starvation::Starvation;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
 use crate::trace::Lane;
-use crate::{compare, device};
+use crate::{compare, device, starvation};
 use unisono::{Communicator, ReduceOp};
 
 mod about;
@@ -265,6 +265,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let (skipped, named) = self.damage.notice(self.world.all, &own)?;
         report.skipped_samples = skipped;
         named.into_iter().for_each(|named| tell(Event::Notice(named)));
+        if let Some(recorder) = self.mirror.recorder() {
+            let ended = began + took;
+            for stage in &report.input_stages {
+                recorder.span(Lane::Stages, starvation::summary(stage), began, ended);
+            }
+        }
         let notice = self.starvation.notice(report.input_percent, &report.input_stages);
         notice.into_iter().for_each(|notice| tell(Event::Notice(notice)));
         Ok(report)
