@@ -22,6 +22,8 @@ pub(super) struct Args {
     /// Data set, as for train [default: the one that the model was trained on]
     #[arg(long)]
     data: Option<Source>,
+    #[command(flatten)]
+    cache: train::CacheArgs,
     /// Samples to use: test (held out) or train
     #[arg(long, default_value = "test")]
     split: Part,
@@ -55,7 +57,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
-    let saved = Saved::open_on_all(comm, &args.checkpoint)?;
+    let mut saved = Saved::open_on_all(comm, &args.checkpoint)?;
+    saved.cache = args.cache.cache();
     if comm.rank() == 0 {
         warn(&saved, args.data.as_ref());
     }

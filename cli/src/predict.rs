@@ -12,7 +12,7 @@ use unisono_train::{Guess, Part, Predictor, Sampling, Saved, TrainError, agree};
 
 use super::Failure;
 use super::evaluate::warn;
-use super::train::failure;
+use super::train::{CacheArgs, failure};
 use super::world::World;
 
 /// The model and its input.
@@ -23,6 +23,8 @@ pub(super) struct Args {
     checkpoint: PathBuf,
     #[command(flatten)]
     asked: Asked,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// Samples to use [default: test; all if none is held out or a table has no classes]
     #[arg(long, conflicts_with_all = ["image", "prompt"])]
     split: Option<Samples>,
@@ -174,7 +176,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Every rank computes its share, and rank 0 writes.
 fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), Stopped> {
-    let saved = Saved::open_on_all(comm, &args.checkpoint)?;
+    let mut saved = Saved::open_on_all(comm, &args.checkpoint)?;
+    saved.cache = args.cache.cache();
     let predictor = agree(comm, saved.predictor())?;
     if comm.rank() == 0 {
         warn(&saved, args.asked.data.as_ref());

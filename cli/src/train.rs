@@ -23,7 +23,7 @@ mod tell;
 mod tensorflow;
 
 pub(super) use args::Args;
-pub(super) use source::SourceArgs;
+pub(super) use source::{CacheArgs, SourceArgs};
 use tell::Teller;
 pub(super) use tell::measured;
 

@@ -22,41 +22,57 @@ impl Augmentation {
     pub(super) fn apply(self, image: &DynamicImage, rng: &mut ChaCha8Rng) -> DynamicImage {
         match image {
             DynamicImage::ImageLuma8(grey) => self.of_buffer(grey, rng).into(),
+            DynamicImage::ImageRgb8(colours) => self.of_buffer(colours, rng).into(),
             image => self.of_buffer(&image.to_rgb8(), rng).into(),
         }
     }
 
     fn of_buffer<P: Pixel<Subpixel = u8>>(self, image: &Buffer<P>, rng: &mut ChaCha8Rng) -> Buffer<P> {
-        let image = if self.shift_pixels > 0 || self.rotation_degrees > 0 || self.mirror {
-            &self.moved(image, rng)
-        } else {
-            image
-        };
-        if self.crop_padding == 0 {
-            return image.clone();
-        }
+        let motion = Motion::drawn(self, rng);
         let padding = i64::from(self.crop_padding);
-        let (right, down) = (rng.random_range(-padding..=padding), rng.random_range(-padding..=padding));
-        let black = *P::from_slice(&[0; 4][..usize::from(P::CHANNEL_COUNT)]);
-        ImageBuffer::from_fn(image.width(), image.height(), |x, y| {
-            let (x, y) = (i64::from(x) - right, i64::from(y) - down);
-            let inside = u32::try_from(x).ok().zip(u32::try_from(y).ok());
-            inside.and_then(|(x, y)| image.get_pixel_checked(x, y)).copied().unwrap_or(black)
-        })
+        let mut offset = || if padding > 0 { rng.random_range(-padding..=padding) } else { 0 };
+        let offset = [offset(), offset()];
+        // By whole pixels, nothing has to be interpolated.
+        if self.shift_pixels == 0 && self.rotation_degrees == 0 {
+            return cropped(image, motion.is_mirrored, offset);
+        }
+        let moved = motion.applied(image);
+        if offset == [0, 0] { moved } else { cropped(&moved, false, offset) }
+    }
+}
+
+/// A shift, a rotation about the middle, and whether the image is mirrored.
+#[derive(Default)]
+struct Motion {
+    right: f32,
+    down: f32,
+    radians: f32,
+    is_mirrored: bool,
+}
+
+impl Motion {
+    /// A random one within the bounds; draws nothing where nothing may move.
+    fn drawn(bounds: Augmentation, rng: &mut ChaCha8Rng) -> Self {
+        let (shift, turn) = (bounds.shift_pixels as f32, bounds.rotation_degrees as f32);
+        if shift == 0.0 && turn == 0.0 && !bounds.mirror {
+            return Self::default();
+        }
+        Self {
+            right: rng.random_range(-shift..=shift),
+            down: rng.random_range(-shift..=shift),
+            radians: rng.random_range(-turn..=turn).to_radians(),
+            is_mirrored: bounds.mirror && rng.random(),
+        }
     }
 
-    /// Shifted, rotated and mirrored.
-    fn moved<P: Pixel<Subpixel = u8>>(self, image: &Buffer<P>, rng: &mut ChaCha8Rng) -> Buffer<P> {
-        let (shift, turn) = (self.shift_pixels as f32, self.rotation_degrees as f32);
-        let (right, down) = (rng.random_range(-shift..=shift), rng.random_range(-shift..=shift));
-        let (sin, cos) = rng.random_range(-turn..=turn).to_radians().sin_cos();
-        let is_mirrored = self.mirror && rng.random();
+    fn applied<P: Pixel<Subpixel = u8>>(&self, image: &Buffer<P>) -> Buffer<P> {
+        let (sin, cos) = self.radians.sin_cos();
         let middle = [(image.width() - 1) as f32 / 2.0, (image.height() - 1) as f32 / 2.0];
         // The source position of each pixel: the inverse transformation.
         ImageBuffer::from_fn(image.width(), image.height(), |x, y| {
-            let (x, y) = (x as f32 - middle[0] - right, y as f32 - middle[1] - down);
+            let (x, y) = (x as f32 - middle[0] - self.right, y as f32 - middle[1] - self.down);
             let (x, y) = (cos * x + sin * y, cos * y - sin * x);
-            let x = if is_mirrored { -x } else { x };
+            let x = if self.is_mirrored { -x } else { x };
             between(image, x + middle[0], y + middle[1])
         })
     }
@@ -64,23 +80,60 @@ impl Augmentation {
 
 type Buffer<P> = ImageBuffer<P, Vec<u8>>;
 
+/// Mirrored or not, then moved to the right and down by whole pixels; what comes from outside is black. Copies whole rows.
+fn cropped<P: Pixel<Subpixel = u8>>(
+    image: &Buffer<P>,
+    is_mirrored: bool,
+    [right, down]: [i64; 2],
+) -> Buffer<P> {
+    let (width, height) = (i64::from(image.width()), i64::from(image.height()));
+    let channels = usize::from(P::CHANNEL_COUNT);
+    let row_bytes = width as usize * channels;
+    // The part of a row that stays inside, and its place before.
+    let [to, from] = [right, -right].map(|offset| offset.clamp(0, width) as usize * channels);
+    let inside = row_bytes - to.max(from);
+    let mut levels = vec![0; row_bytes * height as usize];
+    for (y, target) in (0..).zip(levels.chunks_exact_mut(row_bytes)) {
+        let above = y - down;
+        if !(0..height).contains(&above) {
+            continue;
+        }
+        let source = &image.as_raw()[above as usize * row_bytes..][..row_bytes];
+        let target = &mut target[to..][..inside];
+        if is_mirrored {
+            // From the other side: the first pixel here is the last but `from` there.
+            let source = &source[row_bytes - from - inside..][..inside];
+            let pixels = target.chunks_exact_mut(channels).zip(source.rchunks_exact(channels));
+            pixels.for_each(|(target, pixel)| target.copy_from_slice(pixel));
+        } else {
+            target.copy_from_slice(&source[from..][..inside]);
+        }
+    }
+    ImageBuffer::from_raw(image.width(), image.height(), levels).expect("an image of the same size")
+}
+
 /// The bilinearly interpolated pixel at a point.
 fn between<P: Pixel<Subpixel = u8>>(image: &Buffer<P>, x: f32, y: f32) -> P {
     let (x, y) = (x.clamp(0.0, (image.width() - 1) as f32), y.clamp(0.0, (image.height() - 1) as f32));
     let (left, top) = (x as u32, y as u32);
     let (right, bottom) = ((left + 1).min(image.width() - 1), (top + 1).min(image.height() - 1));
     let (along, down) = (x - left as f32, y - top as f32);
-    let mix = |a: f32, b: f32, share: f32| a + (b - a) * share;
-    let level = |channel: usize| {
-        let level = |x, y| f32::from(image.get_pixel(x, y).channels()[channel]);
-        let upper = mix(level(left, top), level(right, top), along);
-        let lower = mix(level(left, bottom), level(right, bottom), along);
-        mix(upper, lower, down).round() as u8
-    };
+    let mix = |a: u8, b: u8, share: f32| f32::from(a) + (f32::from(b) - f32::from(a)) * share;
+    let corners = [(left, top), (right, top), (left, bottom), (right, bottom)];
+    let corners = corners.map(|(x, y)| image.get_pixel(x, y).channels());
     let mut pixel = *image.get_pixel(left, top);
-    let channels = pixel.channels_mut().iter_mut().enumerate();
-    channels.for_each(|(channel, value)| *value = level(channel));
+    for (channel, level) in pixel.channels_mut().iter_mut().enumerate() {
+        let [a, b, c, d] = corners.map(|corner| corner[channel]);
+        let (upper, lower) = (mix(a, b, along), mix(c, d, along));
+        *level = rounded(upper + (lower - upper) * down);
+    }
     pixel
+}
+
+/// A level to the nearest whole one, a half up. As `f32::round`, which is a call into a library on many processors.
+fn rounded(level: f32) -> u8 {
+    let whole = level as u8;
+    whole + u8::from(level - f32::from(whole) >= 0.5)
 }
 
 #[cfg(test)]
@@ -146,6 +199,22 @@ mod tests {
             let red = some.of_buffer(&image(), &mut random());
             assert!(moved.pixels().zip(red.pixels()).all(|(colour, red)| colour.0[0] == red.0[0]));
             assert!(moved.pixels().all(|colour| colour.0[1] == 7 || colour.0 == [0, 0, 0]));
+        }
+    }
+
+    #[test]
+    fn a_mirrored_crop_is_a_crop_of_the_mirrored_image() {
+        let mirrored = image::imageops::flip_horizontal(&image());
+        for (right, down) in (-10..=10).flat_map(|right| (-7..=7).map(move |down| (right, down))) {
+            let crop = cropped(&image(), true, [right, down]);
+            assert_eq!(crop, cropped(&mirrored, false, [right, down]), "{right} right, {down} down");
+        }
+    }
+
+    #[test]
+    fn levels_are_rounded_as_usual() {
+        for level in (0..=25_500).map(|level| level as f32 / 100.0).chain([0.499_999_97]) {
+            assert_eq!(rounded(level), level.round() as u8, "{level}");
         }
     }
 

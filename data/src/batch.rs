@@ -40,8 +40,18 @@ pub enum Inputs {
 /// and close enough for any image.
 pub(super) const GREY: (f32, f32) = (0.1307, 0.3081);
 
+/// The normalised value of each grey level.
+static NORMALISED: [f32; 256] = {
+    let (mean, deviation) = GREY;
+    let (mut of, mut grey) = ([0.0; 256], 0);
+    while grey < of.len() {
+        of[grey] = (grey as f32 / 255.0 - mean) / deviation;
+        grey += 1;
+    }
+    of
+};
+
 /// Normalises a grey level.
 pub(super) fn normalise(grey: u8) -> f32 {
-    let (mean, deviation) = GREY;
-    (f32::from(grey) / 255.0 - mean) / deviation
+    NORMALISED[usize::from(grey)]
 }

@@ -228,6 +228,14 @@ pub enum DataError {
         /// What is wrong with the next.
         error: Box<DataError>,
     },
+    /// A source on a server cannot be had.
+    #[error("`{url}`: {problem}")]
+    Remote {
+        /// Its URL.
+        url: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
     /// An element of a pipeline could not be made.
     #[error("element {element}: {error}")]
     Element {

@@ -2,18 +2,19 @@
 
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
+use crate::remote::local;
 use crate::schema::Schema;
 use crate::source::{Options, Source};
 use crate::{cifar, digits, folder, idx, table, text, tfrecord};
 
-/// Reads or generates a data set.
+/// Reads or generates a data set. What is on a server is mirrored into the [cache](Options::cache) first.
 ///
 /// # Errors
 ///
 /// If a file is missing, unreadable or invalid, or if the options leave a split
-/// without samples.
+/// without samples; if a server or the cache fails.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
-    match source {
+    match &*local(source, &options.cache)? {
         Source::Digits => digits::draw(options),
         Source::Idx(directory) => idx::read(directory),
         Source::Text(file) => text::read(file, options.context),
@@ -36,6 +37,7 @@ pub fn load_as(
     kind: &Kind,
     schema: &Schema,
 ) -> Result<Dataset, DataError> {
+    let source = &*local(source, &options.cache)?;
     match (source, kind) {
         (Source::Csv(file), &Kind::Table { classes, .. }) => table::read_as(file, schema, classes),
         (Source::Images(directory), &Kind::Images { classes, .. }) => {

@@ -1,14 +1,18 @@
 //! Sources of data sets, and options for loading them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::augment::Augmentation;
 use crate::bad::OnBadSample;
+use crate::cache::Cache;
 use crate::error::DataError;
 
 /// The source of a data set.
+///
+/// With the feature `remote`, a path may also be a URL: `s3://BUCKET/FOLDER_OR_OBJECT`, or `https://HOST/OBJECT` where one file is
+/// enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// Synthetic handwritten-looking digits, generated from the seed; needs no files.
@@ -36,17 +40,45 @@ pub enum Source {
 impl Source {
     /// Whether both are the same location, however it is written.
     pub fn is_same(&self, other: &Self) -> bool {
-        let place = |source: &Self| match source {
+        let place = |source: &Self| std::fs::canonicalize(source.path()?).ok();
+        let is_one_format = std::mem::discriminant(self) == std::mem::discriminant(other);
+        self == other || (is_one_format && place(self).is_some_and(|path| place(other) == Some(path)))
+    }
+
+    /// Whether it is on a server: a URL, such as `s3://bucket/folder`, and no path.
+    pub fn is_remote(&self) -> bool {
+        let scheme = self.path().and_then(Path::to_str).and_then(|path| path.split_once("://"));
+        scheme.is_some_and(|(word, _)| {
+            !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        })
+    }
+
+    /// Its path, or its URL.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
             Self::Digits => None,
             Self::Idx(path)
             | Self::Text(path)
             | Self::Csv(path)
             | Self::TfRecord(path)
             | Self::Images(path)
-            | Self::Cifar(path) => std::fs::canonicalize(path).ok(),
-        };
-        let is_one_format = std::mem::discriminant(self) == std::mem::discriminant(other);
-        self == other || (is_one_format && place(self).is_some_and(|path| place(other) == Some(path)))
+            | Self::Cifar(path) => Some(path),
+        }
+    }
+
+    /// The same format at another path.
+    pub(super) fn moved_to(&self, path: PathBuf) -> Self {
+        let mut moved = self.clone();
+        match &mut moved {
+            Self::Digits => {}
+            Self::Idx(old)
+            | Self::Text(old)
+            | Self::Csv(old)
+            | Self::TfRecord(old)
+            | Self::Images(old)
+            | Self::Cifar(old) => *old = path,
+        }
+        moved
     }
 }
 
@@ -85,7 +117,7 @@ impl fmt::Display for Source {
 }
 
 /// The options of [`load`](crate::load()); each source uses those that concern it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Digits: the random seed.
     pub seed: u64,
@@ -103,6 +135,8 @@ pub struct Options {
     pub colour: bool,
     /// TFRecord and images: what becomes of damaged ones.
     pub on_bad_sample: OnBadSample,
+    /// Sources on servers: where their objects are kept.
+    pub cache: Cache,
 }
 
 impl Default for Options {
@@ -116,6 +150,7 @@ impl Default for Options {
             augmentation: None,
             colour: false,
             on_bad_sample: OnBadSample::Error,
+            cache: Cache::default(),
         }
     }
 }
@@ -123,6 +158,19 @@ impl Default for Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_url_is_told_from_a_path() {
+        let csv = |path: &str| format!("csv:{path}").parse::<Source>().unwrap();
+        for url in ["s3://bucket/folder", "https://host/file.csv", "http://host:80/a", "gs://bucket/a"] {
+            assert!(csv(url).is_remote() && csv(url).is_same(&csv(url)), "{url}");
+            assert!(!csv(url).is_same(&csv(&format!("{url}x"))), "{url}");
+            assert_eq!(csv(url).to_string(), format!("csv:{url}"));
+        }
+        for path in ["a/b", "/a:b", "://a", "./s3://bucket", "C:/a"] {
+            assert!(!csv(path).is_remote(), "{path}");
+        }
+    }
 
     #[test]
     fn sources_read_as_they_are_written() {

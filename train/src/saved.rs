@@ -22,7 +22,7 @@ use crate::metrics::Metric;
 use crate::sampled::Sampled;
 use crate::trainer::{Test, measure};
 use unisono::Communicator;
-use unisono_data::{Batch, Dataset, Depth, Kind, Schema, Source, Split, Threads};
+use unisono_data::{Batch, Cache, Dataset, Depth, Kind, Schema, Source, Split, Threads};
 
 mod input;
 mod predictor;
@@ -63,6 +63,8 @@ pub struct Saved {
     pub seed: u64,
     /// The parameters.
     pub parameters: Vec<Tensor>,
+    /// Where the objects of a data set on a server are kept; the default, unless it is set.
+    pub cache: Cache,
     /// Newer checkpoints that are damaged; only on the rank that read them.
     pub passed_over: Vec<PassedOver>,
 }
@@ -185,6 +187,7 @@ impl Saved {
             dropout,
             seed,
             parameters,
+            cache: Cache::default(),
             passed_over,
         })
     }

@@ -63,6 +63,8 @@ pub struct Settings {
     pub context: usize,
     /// Whether to read images from files in colour, and not as grey.
     pub colour: bool,
+    /// Where the objects of a source on a server are kept.
+    pub cache: unisono_data::Cache,
     /// Whether to augment images from files.
     pub augments: bool,
     /// What becomes of damaged images.
@@ -163,6 +165,7 @@ impl Settings {
             seed: 0,
             context: unisono_data::Options::default().context,
             colour: false,
+            cache: unisono_data::Cache::default(),
             augments: false,
             on_bad_sample: OnBadSample::Error,
             snapshot: None,
@@ -255,6 +258,7 @@ impl Settings {
             augmentation: self.augments.then_some(augmentation),
             colour: self.colour,
             on_bad_sample: self.on_bad_sample,
+            cache: self.cache.clone(),
             ..unisono_data::Options::default()
         };
         let dataset = unisono_data::load(&self.source, &options)?;

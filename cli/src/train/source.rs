@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
-use unisono_data::{Compression, Depth, OnBadSample, SnapshotOptions, Source, Threads};
+use unisono_data::{Cache, Compression, Depth, OnBadSample, SnapshotOptions, Source, Threads};
 use unisono_train::Settings;
 use unisono_train::model::ModelKind;
 
@@ -14,9 +14,11 @@ use crate::values::{size, whole};
 #[command(next_help_heading = "Data and model")]
 pub(crate) struct SourceArgs {
     /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
-    /// tfrecord:FILE_OR_DIR, csv:FILE or text:FILE
+    /// tfrecord:FILE_OR_DIR, csv:FILE or text:FILE; instead of a file or directory also s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
     #[arg(long, default_value = "digits")]
     data: Source,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// Characters per text sample
     #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
     context: Option<usize>,
@@ -50,13 +52,29 @@ pub(crate) struct SourceArgs {
     seed: u64,
 }
 
+/// Where objects of servers are kept.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CacheArgs {
+    /// Folder in which the files of data sets on servers are kept [default: one in the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_cache: Option<PathBuf>,
+}
+
+impl CacheArgs {
+    pub(crate) fn cache(&self) -> Cache {
+        Cache { folder: self.data_cache.clone(), tell: Some(|text| eprintln!("unisono: {text}")) }
+    }
+}
+
 impl SourceArgs {
     /// The error for an option that would have no effect.
     pub(crate) fn without_effect(&self) -> Option<String> {
         let has_files = matches!(self.data, Source::TfRecord(_) | Source::Images(_));
         let may_vary = has_files || matches!(self.data, Source::Cifar(_));
         let is_text = matches!(self.data, Source::Text(_));
+        let has_cache = self.cache.data_cache.is_some();
         first_pointless(&[
+            ("--data-cache", "--data FORMAT:s3://… or https://…", has_cache && !self.data.is_remote()),
             ("--context", "--data text:FILE", self.context.is_some() && !is_text),
             ("--colour", "--data images:DIR or tfrecord:FILE_OR_DIR", self.colour && !has_files),
             (
@@ -80,6 +98,7 @@ impl SourceArgs {
         Settings {
             context: self.context.unwrap_or(usual.context),
             colour: self.colour,
+            cache: self.cache.cache(),
             augments: self.augment,
             on_bad_sample: self.on_bad_sample,
             snapshot: self.snapshot.clone().map(|directory| SnapshotOptions {

@@ -22,7 +22,7 @@ impl Saved {
     /// the model cannot take it.
     pub fn dataset(&self, source: Option<&Source>) -> Result<Dataset, TrainError> {
         let source = source.unwrap_or(&self.source);
-        let usual = Options { seed: self.seed, ..Options::default() };
+        let usual = Options { seed: self.seed, cache: self.cache.clone(), ..Options::default() };
         let options = match self.kind {
             // Records are numbered by whoever wrote them: one with a label beyond the model's is named when it is read.
             Kind::Images { classes, channels, .. } => {

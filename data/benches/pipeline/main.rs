@@ -1,11 +1,16 @@
 //! Measures how well the input pipeline hides its work: the time of a training step while PNG images for the next steps are
 //! decoded and augmented.
 //!
-//! `cargo bench --no-default-features --features train --bench pipeline`
+//! `cargo bench -p unisono-data --bench pipeline`
+//!
+//! Or how many images of a source it makes ready in a second (`-- --rate images:DIR [--pixels FILE]`); `tools/compare-input` sets
+//! that beside PyTorch and TensorFlow.
 //!
 //! Without a pipeline a step takes input + compute. If the model computes on a core (a busy loop here), a step takes at best
 //! max(compute, (input + compute) / cores). If it computes on another device, the cores are free, and a step takes at best
 //! max(compute, input / cores).
+
+mod rate;
 
 use std::hint::black_box;
 use std::path::Path;
@@ -141,15 +146,26 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn main() {
+/// The value after an option on the command line.
+fn argument(option: &str) -> Option<String> {
+    std::env::args().skip_while(|argument| argument != option).nth(1)
+}
+
+fn main() -> Result<(), DataError> {
+    match argument("--rate") {
+        Some(source) => rate::report(&source.parse()?, argument("--pixels").as_deref().map(Path::new)),
+        None => hidden(),
+    }
+}
+
+/// Measures how well the work of the input is hidden.
+fn hidden() -> Result<(), DataError> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     write_images(directory.path());
     let augmentation =
         Some(Augmentation { shift_pixels: 8, rotation_degrees: 15, mirror: true, ..Augmentation::default() });
     let options = Options { augmentation, ..Options::default() };
-    let data =
-        unisono_data::load(&Source::Images(directory.path().into()), &options).expect("readable images");
-    let data = Arc::new(data);
+    let data = Arc::new(unisono_data::load(&Source::Images(directory.path().into()), &options)?);
 
     let input_ms = median((0..times(ROUNDS)).map(|_| steps(&data, WAYS[0].1, || ()).0).collect());
     println!("{} cores; the input of a step ({BATCH} images) takes {input_ms:.2} ms", cores());
@@ -164,6 +180,7 @@ fn main() {
         input_ms + compute_ms
     );
     table(&data, || thread::sleep(Duration::from_secs_f64(compute_ms / 1e3)));
+    Ok(())
 }
 
 /// Measures all variants, alternating.

@@ -1,0 +1,41 @@
+//! Where what was fetched from servers is kept.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where the objects of remote sources are kept, and who is told of downloads.
+#[derive(Clone, Default)]
+pub struct Cache {
+    /// The folder, with one folder in it for each URL; by default `unisono-data-cache-` and the user's number, in the system's
+    /// temporary directory.
+    pub folder: Option<PathBuf>,
+    /// Is told how much is about to be fetched and from where, and how far another process is that is waited for; by default,
+    /// `tracing` is.
+    pub tell: Option<fn(&str)>,
+}
+
+impl Cache {
+    /// Says what happens.
+    #[cfg(feature = "remote")]
+    pub(crate) fn tell(&self, text: &str) {
+        match self.tell {
+            Some(tell) => tell(text),
+            None => tracing::info!("{text}"),
+        }
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+/// The same folder, whoever is told.
+impl PartialEq for Cache {
+    fn eq(&self, other: &Self) -> bool {
+        self.folder == other.folder
+    }
+}
+
+impl Eq for Cache {}

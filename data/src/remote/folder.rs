@@ -1,0 +1,194 @@
+//! The folder of one URL in the cache, and the lock that one process at a time fetches under.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::cache::Cache;
+
+/// How long the process that fetches may make no progress before others give up.
+const STALLED: Duration = Duration::from_secs(120);
+/// How often those that wait look.
+const POLL: Duration = Duration::from_millis(50);
+/// How often they say that they wait.
+const TELL: Duration = Duration::from_secs(10);
+
+/// The folder of a URL.
+#[derive(Debug)]
+pub(super) struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    /// The folder of `url`, made if need be; the error describes the problem.
+    pub(super) fn of(url: &str, cache: &Cache) -> Result<Self, String> {
+        let above = match &cache.folder {
+            Some(folder) => {
+                fs::create_dir_all(folder).map_err(|error| cannot("make", folder, &error))?;
+                folder.clone()
+            }
+            None => own_temporary()?,
+        };
+        // A name to recognise, and one that no other URL has.
+        let last = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        let readable: String =
+            last.chars().filter(|c| c.is_ascii_alphanumeric() || ".-_".contains(*c)).take(40).collect();
+        let root = above.join(format!("{readable}-{:016x}", xxh3_64(url.as_bytes())));
+        for path in [root.join("files"), root.join("parts")] {
+            fs::create_dir_all(&path).map_err(|error| cannot("make", &path, &error))?;
+        }
+        // For whoever looks around in the cache.
+        let note = root.join("url");
+        fs::write(&note, format!("{url}\n")).map_err(|error| cannot("write", &note, &error))?;
+        Ok(Self { root })
+    }
+
+    /// Where whole files are.
+    pub(super) fn files(&self) -> PathBuf {
+        self.root.join("files")
+    }
+
+    /// Where files are until they are whole.
+    pub(super) fn parts(&self) -> PathBuf {
+        self.root.join("parts")
+    }
+
+    pub(super) fn manifest(&self) -> PathBuf {
+        self.root.join("manifest.jsonl")
+    }
+
+    fn progress(&self) -> PathBuf {
+        self.root.join("progress")
+    }
+
+    /// Waits until no other process fetches; the lock ends with the process that has it, however that ends.
+    ///
+    /// Waits as long as the other makes progress, and two minutes more.
+    pub(super) fn lock(&self, tell: impl Fn(&str)) -> Result<Lock, String> {
+        let path = self.root.join("lock");
+        let open = OpenOptions::new().create(true).append(true).open(&path);
+        let file = open.map_err(|error| cannot("open", &path, &error))?;
+        let (mut seen, mut moved, mut told) = (String::new(), Instant::now(), Instant::now());
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Lock { file, progress: self.progress(), said: None }),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(cannot("lock", &path, &error)),
+            }
+            let now = fs::read_to_string(self.progress()).unwrap_or_default();
+            if now != seen {
+                (seen, moved) = (now, Instant::now());
+            }
+            if moved.elapsed() > STALLED {
+                return Err(format!(
+                    "is being fetched by another process, which has `{}` locked and has made no progress for {} s ({}): end it, \
+                     or name another folder by --data-cache",
+                    path.display(),
+                    STALLED.as_secs(),
+                    seen.trim()
+                ));
+            }
+            if told.elapsed() > TELL {
+                tell(&format!("waiting for another process to fetch it: {}", seen.trim()));
+                told = Instant::now();
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// The right to change a folder of the cache.
+#[derive(Debug)]
+pub(super) struct Lock {
+    /// Unlocked when it is closed.
+    #[expect(dead_code, reason = "held")]
+    file: File,
+    progress: PathBuf,
+    said: Option<Instant>,
+}
+
+impl Lock {
+    /// Says how far this process is, to those that wait.
+    pub(super) fn say(&mut self, progress: impl FnOnce() -> String) {
+        const PAUSE: Duration = Duration::from_millis(200);
+        if self.said.is_none_or(|said| said.elapsed() > PAUSE) {
+            self.said = Some(Instant::now());
+            // Whoever waits would give up too early, at worst.
+            let _ = fs::write(&self.progress, progress());
+        }
+    }
+}
+
+/// The default: a folder of this user's own, for in the system's temporary directory anybody may make one.
+fn own_temporary() -> Result<PathBuf, String> {
+    let user = rustix::process::getuid().as_raw();
+    let folder = std::env::temp_dir().join(format!("unisono-data-cache-{user}"));
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(cannot("make", &folder, &error));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&folder).map_err(|error| cannot("read", &folder, &error))?;
+    if !found.is_dir() || found.uid() != user {
+        return Err(format!(
+            "cannot be kept in `{}`, which is no folder of this user's: name another by --data-cache",
+            folder.display()
+        ));
+    }
+    Ok(folder)
+}
+
+/// Why nothing can be done with a path of the cache.
+pub(super) fn cannot(verb: &str, path: &Path, error: &io::Error) -> String {
+    format!(
+        "cannot be kept: cannot {verb} `{}`: {error}; name another folder by --data-cache",
+        path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::testing::TestDirectory;
+
+    fn folder(url: &str, above: &TestDirectory) -> Folder {
+        Folder::of(url, &Cache { folder: Some(above.path().into()), tell: None }).unwrap()
+    }
+
+    #[test]
+    fn each_url_has_a_folder_of_its_own() {
+        let above = TestDirectory::new();
+        let one = folder("s3://bucket/train/", &above);
+        let name = one.root.file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(name.starts_with("train-") && name.len() == 22, "{name}");
+        assert_ne!(one.root, folder("s3://other/train/", &above).root);
+        assert_eq!(one.root, folder("s3://bucket/train/", &above).root);
+    }
+
+    #[test]
+    fn one_at_a_time_has_the_lock() {
+        let above = TestDirectory::new();
+        let lock = folder("s3://b/a", &above).lock(|_| {}).unwrap();
+        thread::scope(|scope| {
+            let (send, receive) = mpsc::channel();
+            scope.spawn(move || send.send(folder("s3://b/a", &above).lock(|_| {}).is_ok()));
+            receive.recv_timeout(Duration::from_millis(200)).unwrap_err();
+            drop(lock);
+            assert!(receive.recv_timeout(Duration::from_secs(10)).unwrap());
+        });
+    }
+
+    #[test]
+    fn the_default_is_a_folder_that_only_this_user_can_change() {
+        let folder = own_temporary().unwrap();
+        assert_eq!(folder.metadata().unwrap().mode() & 0o077, 0);
+    }
+}

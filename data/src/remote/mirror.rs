@@ -1,0 +1,271 @@
+//! Brings the mirror of a URL up to date.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use futures_util::stream::{self, TryChunksError};
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::path::Path as Location;
+use object_store::{Error, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::Wanted;
+use super::address::Address;
+use super::folder::{Folder, Lock, cannot};
+use super::manifest::{Manifest, Version};
+use super::server::{changed, connect, describe};
+use crate::cache::Cache;
+
+/// How many objects are fetched at a time.
+const AT_ONCE: usize = 8;
+/// After how many of them it is written down that they are there.
+const SETTLED: usize = 64;
+
+/// The path of a mirror that has what the URL names; the error describes the problem.
+pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathBuf, String> {
+    let address = Address::read(url, wanted)?;
+    let folder = Folder::of(url, cache)?;
+    let lock = folder.lock(|text| cache.tell(&format!("{url}: {text}")))?;
+    let tell = |text: &str| cache.tell(&format!("fetching {url}: {text}"));
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("cannot be fetched: {error}"))?;
+        let store = connect(&address.place)?;
+        runtime.block_on(
+            Mirror { store, address: &address, folder: &folder, lock: RefCell::new(lock) }.update(&tell),
+        )
+    };
+    // On a thread of its own, for this one may be inside another runtime.
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("fetch".into()).spawn_scoped(scope, run);
+        let thread = thread.map_err(|error| format!("cannot be fetched: cannot start a thread: {error}"))?;
+        thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+    })
+}
+
+/// The mirror of one URL, locked.
+struct Mirror<'a> {
+    store: Arc<dyn ObjectStore>,
+    address: &'a Address,
+    folder: &'a Folder,
+    lock: RefCell<Lock>,
+}
+
+/// An object that is to be mirrored.
+#[derive(Debug, Clone)]
+struct Object {
+    location: Location,
+    version: Version,
+}
+
+impl Object {
+    /// What was found at `location`, to be kept at `path` of the mirror.
+    fn new(path: &str, meta: ObjectMeta) -> Self {
+        let ObjectMeta { location, last_modified, size, e_tag: etag, .. } = meta;
+        let version = Version { path: path.into(), size, etag, modified: last_modified.timestamp() };
+        Self { location, version }
+    }
+}
+
+impl Mirror<'_> {
+    /// Fetches what is not there in the server's version, and removes what the server no longer has.
+    async fn update(self, tell: &dyn Fn(&str)) -> Result<PathBuf, String> {
+        let (objects, target) = self.find().await?;
+        let path = self.folder.manifest();
+        let kept = |error| cannot("write", &path, &error);
+        let mut manifest = Manifest::open(path.clone()).map_err(kept)?;
+        let is_missing = |object: &&Object| !manifest.has(&object.version, &self.file(object));
+        let missing: Vec<_> = objects.iter().filter(is_missing).cloned().collect();
+        let files = self.folder.files();
+        let expected = objects.iter().map(|object| self.file(object)).collect();
+        sweep(&files, &expected).map_err(|error| cannot("clear", &files, &error))?;
+        if !missing.is_empty() {
+            sweep(&self.folder.parts(), &HashSet::new())
+                .map_err(|error| cannot("clear", &self.folder.parts(), &error))?;
+            let bytes = missing.iter().map(|object| object.version.size).sum();
+            self.check_space(bytes)?;
+            tell(&format!("{} in {} files, into `{}`", amount(bytes), missing.len(), files.display()));
+            self.fetch_all(missing, bytes, &mut manifest).await?;
+        }
+        let versions: Vec<_> = objects.into_iter().map(|object| object.version).collect();
+        manifest.close(&versions).map_err(kept)?;
+        Ok(target)
+    }
+
+    /// The objects to mirror, and the path at which a reader will find them.
+    async fn find(&self) -> Result<(Vec<Object>, PathBuf), String> {
+        let Address { path, wanted, .. } = self.address;
+        if *wanted != Wanted::Folder {
+            let name = path.filename().expect("a path that names an object");
+            match self.store.head(path).await {
+                Ok(meta) => {
+                    let object = Object::new(name, ObjectMeta { location: path.clone(), ..meta });
+                    return Ok((vec![object], self.folder.files().join(name)));
+                }
+                Err(Error::NotFound { .. }) if *wanted == Wanted::Either => {}
+                Err(error) => return Err(describe(&error)),
+            }
+        }
+        let mut found = self.store.list((!path.is_root()).then_some(path));
+        let mut objects = vec![];
+        while let Some(meta) = found.try_next().await.map_err(|error| describe(&error))? {
+            let count = objects.len();
+            self.lock.borrow_mut().say(|| format!("{count} objects found"));
+            let parts: Option<Vec<_>> = meta
+                .location
+                .prefix_match(path)
+                .map(|parts| parts.map(|part| part.as_ref().to_owned()).collect());
+            let below = parts.unwrap_or_default().join("/");
+            if !below.is_empty() {
+                objects.push(Object::new(&below, meta));
+            }
+        }
+        // Some tools write an empty object for each folder.
+        let folders: HashSet<_> = objects
+            .iter()
+            .filter_map(|object| object.version.path.rsplit_once('/'))
+            .map(|(folder, _)| folder.to_owned())
+            .collect();
+        objects.retain(|object| object.version.size > 0 || !folders.contains(&object.version.path));
+        if objects.is_empty() {
+            return Err("has no objects: check the name".into());
+        }
+        Ok((objects, self.folder.files()))
+    }
+
+    /// The mirror's file of an object.
+    fn file(&self, object: &Object) -> PathBuf {
+        self.folder.files().join(&object.version.path)
+    }
+
+    fn check_space(&self, bytes: u64) -> Result<(), String> {
+        let folder = self.folder.files();
+        let found =
+            rustix::fs::statvfs(&folder).map_err(|error| cannot("measure", &folder, &error.into()))?;
+        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        if bytes > free {
+            return Err(format!(
+                "does not fit: {} are to be fetched, and `{}` has {} left: free some, or name another folder by --data-cache",
+                amount(bytes),
+                folder.display(),
+                amount(free)
+            ));
+        }
+        Ok(())
+    }
+
+    async fn fetch_all(
+        &self,
+        missing: Vec<Object>,
+        bytes: u64,
+        manifest: &mut Manifest,
+    ) -> Result<(), String> {
+        let (count, received) = (missing.len(), RefCell::new(0));
+        let progress = |more: usize| {
+            *received.borrow_mut() += more as u64;
+            let received = *received.borrow();
+            self.lock.borrow_mut().say(|| format!("{received} of {bytes} bytes of {count} files"));
+        };
+        let fetched = missing.into_iter().enumerate().map(|(number, object)| {
+            let progress = &progress;
+            async move { self.fetch(&object, number, progress).await.map(|()| object.version) }
+        });
+        let mut fetched = stream::iter(fetched).buffer_unordered(AT_ONCE).try_chunks(SETTLED);
+        while let Some(group) = fetched.next().await {
+            let (whole, problem) = match group {
+                Ok(whole) => (whole, None),
+                Err(TryChunksError(whole, problem)) => (whole, Some(problem)),
+            };
+            self.settle(&whole, manifest)?;
+            problem.map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    /// Fetches an object: under another name until all of it is on the disk.
+    async fn fetch(&self, object: &Object, number: usize, progress: &impl Fn(usize)) -> Result<(), String> {
+        let Object { location, version } = object;
+        let of_object = |problem: String| match location == &self.address.path {
+            true => problem,
+            false => format!("{location} {problem}"),
+        };
+        let failed = |error: Error| of_object(describe(&error));
+        // A weak tag matches nothing.
+        let if_match = version.etag.clone().filter(|etag| !etag.starts_with("W/"));
+        let found = self.store.get_opts(location, GetOptions { if_match, ..GetOptions::default() }).await;
+        let found = found.map_err(failed)?;
+        // Where the server has not compared.
+        let tag = |etag: &Option<String>| etag.as_deref().map(|etag| etag.trim_matches('"').to_owned());
+        let is_other = tag(&found.meta.e_tag).zip(tag(&version.etag)).is_some_and(|(now, then)| now != then);
+        if is_other || found.meta.size != version.size {
+            return Err(of_object(changed()));
+        }
+        let (part, target) = (self.folder.parts().join(number.to_string()), self.file(object));
+        let unwritten = |error| cannot("write", &part, &error);
+        let mut file = File::create(&part).map_err(unwritten)?;
+        let (mut chunks, mut received) = (found.into_stream(), 0);
+        while let Some(chunk) = chunks.try_next().await.map_err(failed)? {
+            file.write_all(&chunk).map_err(unwritten)?;
+            received += chunk.len() as u64;
+            progress(chunk.len());
+        }
+        if received != version.size {
+            return Err(of_object(format!(
+                "was cut off: {received} bytes arrived, expected {}; start again",
+                version.size
+            )));
+        }
+        file.sync_all().map_err(unwritten)?;
+        let above = target.parent().expect("a file in a folder");
+        fs::create_dir_all(above).map_err(|error| cannot("make", above, &error))?;
+        fs::rename(&part, &target).map_err(|error| cannot("write", &target, &error))
+    }
+
+    /// Writes down that files are there, once their names are on the disk too.
+    fn settle(&self, versions: &[Version], manifest: &mut Manifest) -> Result<(), String> {
+        let files = self.folder.files();
+        let folders: BTreeSet<_> = versions
+            .iter()
+            .filter_map(|version| Some(files.join(&version.path).parent()?.to_owned()))
+            .collect();
+        for folder in folders {
+            sync(&folder).map_err(|error| cannot("write", &folder, &error))?;
+        }
+        manifest.add(versions).map_err(|error| cannot("write", &self.folder.manifest(), &error))
+    }
+}
+
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Removes all files below a folder but these, and folders that are empty then: what an earlier process left behind, and what the
+/// server no longer has.
+fn sweep(folder: &Path, kept: &HashSet<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            sweep(&path, kept)?;
+            // Stays where it is not empty.
+            let _ = fs::remove_dir(path);
+        } else if !kept.contains(&path) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// So many bytes, to be read.
+fn amount(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}

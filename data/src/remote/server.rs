@@ -1,0 +1,88 @@
+//! Connects to buckets and servers, and says what is wrong with them.
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, Error, ObjectStore, RetryConfig};
+
+use super::address::Place;
+
+/// How long a connection may take, and then how long a server may say nothing. The whole of an object may take as long as it takes.
+const SILENCE: [(ClientConfigKey, &str); 3] = [
+    (ClientConfigKey::ConnectTimeout, "10 seconds"),
+    (ClientConfigKey::ReadTimeout, "30 seconds"),
+    (ClientConfigKey::Timeout, "7 days"),
+];
+
+/// A failed request is repeated after pauses that double, five times at most.
+fn retries() -> RetryConfig {
+    let backoff = BackoffConfig {
+        init_backoff: Duration::from_millis(100),
+        max_backoff: Duration::from_secs(10),
+        base: 2.0,
+    };
+    RetryConfig { backoff, max_retries: 5, retry_timeout: Duration::from_secs(60) }
+}
+
+/// What a place's objects are fetched through. Credentials, region and endpoint of a bucket are those in `AWS_…`, as `object_store`
+/// reads them.
+pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
+    // Fails where the program has chosen another; that does as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let connected: Result<Arc<dyn ObjectStore>, Error> = match place {
+        Place::Bucket(bucket) => {
+            let settings = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retries());
+            let silence = SILENCE.map(|(key, limit)| (AmazonS3ConfigKey::Client(key), limit));
+            let settings =
+                silence.into_iter().fold(settings, |all, (key, limit)| all.with_config(key, limit));
+            settings.build().map(|bucket| Arc::new(bucket) as _)
+        }
+        Place::Server(address) => {
+            let is_plain = address.starts_with("http:");
+            let options = ClientOptions::new().with_allow_http(is_plain);
+            let options = SILENCE.into_iter().fold(options, |all, (key, limit)| all.with_config(key, limit));
+            let settings = HttpBuilder::new().with_url(address).with_client_options(options);
+            settings.with_retry(retries()).build().map(|server| Arc::new(server) as _)
+        }
+    };
+    connected.map_err(|error| describe(&error))
+}
+
+/// What is wrong, and what to do.
+pub(super) fn describe(error: &Error) -> String {
+    let text = chain(error);
+    // A list that is refused is an error like any other.
+    let is_refused = matches!(error, Error::PermissionDenied { .. } | Error::Unauthenticated { .. });
+    match error {
+        Error::NotFound { .. } => "is not there: check the name".into(),
+        Error::Precondition { .. } => changed(),
+        _ if is_refused || text.contains("403 Forbidden") => format!(
+            "may not be read: {text}; for a bucket, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true if it \
+             is public"
+        ),
+        _ => format!("cannot be fetched: {text}"),
+    }
+}
+
+/// Of an object that is not the one that was listed.
+pub(super) fn changed() -> String {
+    "was changed while it was fetched: start again once nothing is written there".into()
+}
+
+/// An error and its causes, as far as each says something new.
+fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text += ": ";
+            text += &more;
+        }
+        cause = error.source();
+    }
+    text
+}
