@@ -13,6 +13,7 @@ use super::augment::Augmentation;
 use super::bad::{BadSamples, Skipped};
 use super::batch::{Inputs, Pass, normalise};
 use super::decoding::decode;
+use super::members::Members;
 use super::records::Records;
 use crate::error::DataError;
 use crate::pipeline::part;
@@ -52,6 +53,8 @@ pub(super) enum Store {
     Files(Vec<(PathBuf, u32)>),
     /// Many per file, with their classes.
     Records(Records),
+    /// In tar files, with their classes.
+    Members(Members),
 }
 
 impl Store {
@@ -67,6 +70,7 @@ impl Store {
                 Ok((image, *label))
             }
             Self::Records(records) => records.image(index),
+            Self::Members(members) => members.image(index),
         }
     }
 }
@@ -112,7 +116,7 @@ impl EncodedImages {
         self.samples.is_empty()
     }
 
-    /// Adds the names and sizes of files, or the checksums of records, to a hash.
+    /// Adds the names and sizes of files and members, or the checksums of records, to a hash.
     pub(super) fn hash(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
         for &sample in &self.samples {
             match &*self.store {
@@ -125,6 +129,7 @@ impl EncodedImages {
                     hasher.update(&label.to_le_bytes());
                 }
                 Store::Records(records) => hasher.update(&records.stored_checksum(sample)?),
+                Store::Members(members) => members.hash(sample, hasher),
             }
         }
         Ok(())

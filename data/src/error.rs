@@ -9,8 +9,8 @@ use std::path::PathBuf;
 pub enum DataError {
     /// The name of the source is unknown.
     #[error(
-        "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILE`, `csv:FILE`, `tfrecord:FILE_OR_DIR`, \
-         `images:DIR` or `cifar:DIR`"
+        "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILES`, `csv:FILES`, `parquet:FILES`, \
+         `tfrecord:FILES_OR_DIR`, `webdataset:FILES_OR_DIR`, `npy:DIR`, `images:DIR` or `cifar:DIR`"
     )]
     UnknownSource {
         /// The name as given.
@@ -235,6 +235,22 @@ pub enum DataError {
         url: String,
         /// What is wrong and what to do.
         problem: String,
+    },
+    /// A file is invalid, or there is no room for what it unpacks to.
+    #[error("`{}`: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what was expected.
+        problem: String,
+    },
+    /// A pattern matches no file.
+    #[error("no file matches `{pattern}`: expected {expected}")]
+    NoMatch {
+        /// The pattern.
+        pattern: String,
+        /// What was expected.
+        expected: String,
     },
     /// An element of a pipeline could not be made.
     #[error("element {element}: {error}")]

@@ -1,9 +1,9 @@
 //! Images in folders, one folder per class.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::encoded::{EncodedImages, Store};
+use super::files::entries;
 use super::schema::list;
 use super::split::nine_to_one;
 use crate::dataset::{Dataset, Kind};
@@ -96,20 +96,6 @@ fn known_labels(
         })
     };
     folders.iter().map(number).collect()
-}
-
-/// The entries of a directory that match, sorted by name.
-fn entries(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, DataError> {
-    let unreadable = |error| DataError::Read { path: directory.into(), error };
-    let mut entries = vec![];
-    for entry in fs::read_dir(directory).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        if is_wanted(&path) {
-            entries.push(path);
-        }
-    }
-    entries.sort();
-    Ok(entries)
 }
 
 /// The names of the classes, in order.

@@ -6,13 +6,17 @@ use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::byte_file::ByteFile;
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
 use crate::schema::Schema;
+use crate::source::Options;
 use crate::split::Split;
+use crate::stored::{Content, FileImages, Labels, StoredSamples};
 
 const IMAGES: &str = "images-idx3-ubyte";
 const LABELS: &str = "labels-idx1-ubyte";
@@ -24,40 +28,52 @@ const CLASSES: u8 = 10;
 /// # Errors
 ///
 /// If there is no complete pair, or a file is unreadable or malformed, or a label is above 9.
-pub(super) fn read(directory: &Path) -> Result<Dataset, DataError> {
+pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
     if !directory.is_dir() {
         return Err(DataError::NoDirectory { path: directory.into() });
     }
-    let (train, test) = match (Pair::read(directory, "train")?, Pair::read(directory, "t10k")?) {
-        (Some(train), Some(test)) => (train, test),
-        (Some(pair), None) | (None, Some(pair)) => pair.nine_to_one()?,
+    let pair = |prefix| Pair::read(directory, prefix, options.in_memory_bytes);
+    let ([height, width], [train, test]) = match (pair("train")?, pair("t10k")?) {
+        (Some(train), Some(test)) => {
+            let (expected, found) = (train.sides(), test.sides());
+            if found != expected {
+                return Err(DataError::Size { path: test.path, found, expected });
+            }
+            (expected, [train.all(), test.all()])
+        }
+        (Some(pair), None) | (None, Some(pair)) => (pair.sides(), pair.nine_to_one()?),
         (None, None) => {
             let pair = |prefix| format!("{prefix}-{IMAGES} with {prefix}-{LABELS}");
             let names = format!("{} nor {}", pair("train"), pair("t10k"));
             return Err(DataError::NoFile { path: directory.into(), names });
         }
     };
-    let [_, height, width] = train.images.shape;
-    let [_, found @ ..] = test.images.shape;
-    if found != [height, width] {
-        let path = test.images.path;
-        return Err(DataError::Size { path, found, expected: [height, width] });
-    }
     let kind = Kind::Images { height, width, channels: 1, classes: CLASSES.into() };
-    Ok(Dataset { kind, train: train.into(), test: test.into(), schema: Schema::default() })
+    Ok(Dataset { kind, train, test, schema: Schema::default() })
 }
 
 /// The images and the labels of the same samples.
 struct Pair {
-    images: Idx<3>,
-    labels: Idx<1>,
+    /// The file of images.
+    path: PathBuf,
+    /// Samples, height and width.
+    shape: [usize; 3],
+    pixels: Pixels,
+    labels: Vec<u8>,
+}
+
+/// The pixels of a pair.
+enum Pixels {
+    Memory(Vec<u8>),
+    File(ByteFile),
 }
 
 impl Pair {
-    /// Reads the two files whose names start with `prefix`, if they exist.
-    fn read(directory: &Path, prefix: &str) -> Result<Option<Self>, DataError> {
+    /// Reads the two files whose names start with `prefix`, if they exist. Images that are larger than `in_memory_bytes` stay in
+    /// their file.
+    fn read(directory: &Path, prefix: &str, in_memory_bytes: u64) -> Result<Option<Self>, DataError> {
         let names = [IMAGES, LABELS].map(|name| format!("{prefix}-{name}"));
-        let (images, labels) = match names.each_ref().map(|name| find(directory, name)) {
+        let (path, labels) = match names.each_ref().map(|name| find(directory, name)) {
             [Some(images), Some(labels)] => (images, labels),
             [None, None] => return Ok(None),
             [images, _] => {
@@ -66,33 +82,66 @@ impl Pair {
                 return Err(DataError::NoFile { path: directory.into(), names });
             }
         };
-        let images = Idx::read(images, "images", 0x0000_0803)?;
-        let labels = Idx::read(labels, "labels", 0x0000_0801)?;
-        let (found, expected) = (labels.shape[0], images.shape[0]);
+        let file = Idx::<3>::open(path.clone(), "images", 0x0000_0803)?;
+        let shape = file.shape;
+        let pixels = match file.size as u64 > in_memory_bytes {
+            true => Pixels::File(file.whole()?),
+            false => Pixels::Memory(file.bytes()?),
+        };
+        let file = Idx::<1>::open(labels.clone(), "labels", 0x0000_0801)?;
+        let (found, expected) = (file.shape[0], shape[0]);
+        let bytes = file.bytes()?;
         if found != expected {
-            let path = labels.path;
-            return Err(DataError::Count { path, found, images: images.path, expected });
+            return Err(DataError::Count { path: labels, found, images: path, expected });
         }
-        labels.check_classes()?;
-        Ok(Some(Self { images, labels }))
+        if let Some(sample) = bytes.iter().position(|&label| label >= CLASSES) {
+            let (label, highest) = (bytes[sample], CLASSES - 1);
+            return Err(DataError::Label { path: labels, sample, label, highest });
+        }
+        Ok(Some(Self { path, shape, pixels, labels: bytes }))
+    }
+
+    /// Height and width of an image.
+    fn sides(&self) -> [usize; 2] {
+        let [_, sides @ ..] = self.shape;
+        sides
+    }
+
+    /// All samples.
+    fn all(self) -> Split {
+        let count = self.labels.len();
+        let [all, _] = self.divided(count);
+        all
     }
 
     /// The first 90 % of the samples, and the rest.
-    fn nine_to_one(mut self) -> Result<(Self, Self), DataError> {
-        let found = self.labels.shape[0];
+    fn nine_to_one(self) -> Result<[Split; 2], DataError> {
+        let found = self.labels.len();
         if found < 2 {
-            let path = self.images.path;
+            let path = self.path;
             return Err(DataError::TooShort { path, what: "images", found, expected: 2 });
         }
-        let train = (found * 9 / 10).max(1);
-        let rest = Self { images: self.images.split_off(train), labels: self.labels.split_off(train) };
-        Ok((self, rest))
+        Ok(self.divided((found * 9 / 10).max(1)))
     }
-}
 
-impl From<Pair> for Split {
-    fn from(pair: Pair) -> Self {
-        Self::Images { pixels: pair.images.bytes, labels: pair.labels.bytes }
+    /// The first samples, so many, and the rest.
+    fn divided(self, first: usize) -> [Split; 2] {
+        let Self { shape: [count, height, width], pixels, mut labels, .. } = self;
+        match pixels {
+            Pixels::Memory(mut pixels) => {
+                let pixels_of_rest = pixels.split_off(first * height * width);
+                let rest = Split::Images { pixels: pixels_of_rest, labels: labels.split_off(first) };
+                [Split::Images { pixels, labels }, rest]
+            }
+            Pixels::File(file) => {
+                let (file, offset) = (Arc::new(file), Idx::<3>::HEADER_BYTES as u64);
+                let shape = [height, width, 1];
+                let images = Content::Images(FileImages { file, offset, shape, augmentation: None });
+                let labels = Arc::new(Labels::Bytes(labels));
+                [0..first, first..count]
+                    .map(|part| Split::Stored(StoredSamples::new(images.clone(), &labels, part.collect())))
+            }
+        }
     }
 }
 
@@ -104,24 +153,26 @@ fn find(directory: &Path, name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// An IDX file of bytes with `D` dimensions.
+/// An IDX file of bytes with `D` dimensions, read up to the end of its header.
 struct Idx<const D: usize> {
     path: PathBuf,
     shape: [usize; D],
-    bytes: Vec<u8>,
+    /// Bytes after the header.
+    size: usize,
+    file: Box<dyn Read>,
 }
 
 impl<const D: usize> Idx<D> {
-    /// Reads the file at `path`; `magic` is the magic number of a file of `what`.
-    fn read(path: PathBuf, what: &'static str, magic: u32) -> Result<Self, DataError> {
+    const HEADER_BYTES: usize = 4 * (1 + D);
+
+    /// Reads the header of the file at `path`; `magic` is the magic number of a file of `what`.
+    fn open(path: PathBuf, what: &'static str, magic: u32) -> Result<Self, DataError> {
         let unreadable = |error| DataError::Read { path: path.clone(), error };
         let mut file = open(&path).map_err(unreadable)?;
-        let header_size = 4 * (1 + D);
-        let header = read_up_to(&mut file, header_size).map_err(unreadable)?;
-        if header.len() < header_size {
-            return Err(DataError::Truncated { path, found: header.len(), expected: header_size });
+        let header = read_up_to(&mut file, Self::HEADER_BYTES).map_err(unreadable)?;
+        if header.len() < Self::HEADER_BYTES {
+            return Err(DataError::Truncated { path, found: header.len(), expected: Self::HEADER_BYTES });
         }
-
         let mut words = header.chunks_exact(4).map(|w| u32::from_be_bytes([w[0], w[1], w[2], w[3]]));
         let found = words.next().unwrap_or_default();
         if found != magic {
@@ -132,35 +183,31 @@ impl<const D: usize> Idx<D> {
         let Some(size) = size.filter(|&size| size > 0 && size < isize::MAX as usize) else {
             return Err(DataError::Shape { path, shape });
         };
+        Ok(Self { path, shape: std::array::from_fn(|d| shape[d] as usize), size, file })
+    }
 
-        let bytes = read_up_to(&mut file, size + 1).map_err(unreadable)?;
-        let (found, expected) = (header_size + bytes.len(), header_size + size);
-        match bytes.len().cmp(&size) {
-            Ordering::Less => Err(DataError::Truncated { path, found, expected }),
+    /// Reads the bytes after the header.
+    fn bytes(mut self) -> Result<Vec<u8>, DataError> {
+        let bytes = read_up_to(&mut self.file, self.size + 1)
+            .map_err(|error| DataError::Read { path: self.path.clone(), error })?;
+        self.check_end(bytes.len())?;
+        Ok(bytes)
+    }
+
+    /// The whole file, unpacked.
+    fn whole(self) -> Result<ByteFile, DataError> {
+        let file = ByteFile::open_gunzipped(self.path.clone())?;
+        self.check_end((file.length() as usize).saturating_sub(Self::HEADER_BYTES))?;
+        Ok(file)
+    }
+
+    /// Checks that so many bytes after the header are what the header says.
+    fn check_end(&self, found: usize) -> Result<(), DataError> {
+        let (path, expected) = (self.path.clone(), Self::HEADER_BYTES + self.size);
+        match found.cmp(&self.size) {
+            Ordering::Less => Err(DataError::Truncated { path, found: Self::HEADER_BYTES + found, expected }),
             Ordering::Greater => Err(DataError::Trailing { path, expected }),
-            Ordering::Equal => Ok(Self { path, shape: std::array::from_fn(|d| shape[d] as usize), bytes }),
-        }
-    }
-
-    /// Removes all but the first `samples` samples, which are at least one.
-    fn split_off(&mut self, samples: usize) -> Self {
-        let size = self.bytes.len() / self.shape[0];
-        let mut rest =
-            Self { path: self.path.clone(), shape: self.shape, bytes: self.bytes.split_off(samples * size) };
-        rest.shape[0] = self.shape[0] - samples;
-        self.shape[0] = samples;
-        rest
-    }
-}
-
-impl Idx<1> {
-    fn check_classes(&self) -> Result<(), DataError> {
-        match self.bytes.iter().enumerate().find(|&(_, &label)| label >= CLASSES) {
-            None => Ok(()),
-            Some((sample, &label)) => {
-                let path = self.path.clone();
-                Err(DataError::Label { path, sample, label, highest: CLASSES - 1 })
-            }
+            Ordering::Equal => Ok(()),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::error::DataError;
 use crate::remote::local;
 use crate::schema::Schema;
 use crate::source::{Options, Source};
-use crate::{cifar, digits, folder, idx, table, text, tfrecord};
+use crate::{cifar, digits, folder, idx, npy, table, text, tfrecord, webdataset};
 
 /// Reads or generates a data set. What is on a server is mirrored into the [cache](Options::cache) first.
 ///
@@ -16,10 +16,13 @@ use crate::{cifar, digits, folder, idx, table, text, tfrecord};
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     match &*local(source, &options.cache)? {
         Source::Digits => digits::draw(options),
-        Source::Idx(directory) => idx::read(directory),
-        Source::Text(file) => text::read(file, options.context),
-        Source::Csv(file) => table::read(file),
+        Source::Idx(directory) => idx::read(directory, options),
+        Source::Text(files) => text::read(files, options),
+        Source::Csv(files) => table::read(files, options),
+        Source::Parquet(files) => table::read_parquet(files, options),
         Source::TfRecord(path) => tfrecord::read(path, options),
+        Source::WebDataset(path) => webdataset::read(path, options),
+        Source::Npy(directory) => npy::read(directory, options, None),
         Source::Images(directory) => folder::read(directory, options, None),
         Source::Cifar(directory) => cifar::read(directory, options),
     }
@@ -39,7 +42,13 @@ pub fn load_as(
 ) -> Result<Dataset, DataError> {
     let source = &*local(source, &options.cache)?;
     match (source, kind) {
-        (Source::Csv(file), &Kind::Table { classes, .. }) => table::read_as(file, schema, classes),
+        (Source::Csv(files), &Kind::Table { classes, .. }) => table::read_as(files, options, schema, classes),
+        (Source::Parquet(files), &Kind::Table { classes, .. }) => {
+            table::read_parquet_as(files, options, schema, classes)
+        }
+        (Source::Npy(directory), &Kind::Table { classes, .. }) => {
+            npy::read(directory, options, Some((schema, classes)))
+        }
         (Source::Images(directory), &Kind::Images { classes, .. }) => {
             folder::read(directory, options, Some((schema, classes)))
         }

@@ -1,12 +1,12 @@
 //! TensorFlow's records in files. Loading reads only their frames; their bytes are read and verified when a sample is made.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use image::DynamicImage;
 use rayon::prelude::*;
 
+use super::byte_file::{ByteFile, Compression};
 use super::example::Example;
 use super::framing::{self, FOOTER_BYTES, HEADER_BYTES};
 use crate::error::DataError;
@@ -15,7 +15,7 @@ use crate::pipeline::part;
 /// Records in files, by their index over all files.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    files: Vec<(PathBuf, File)>,
+    files: Vec<ByteFile>,
     places: Vec<Place>,
     classes: usize,
 }
@@ -33,44 +33,40 @@ struct Place {
 }
 
 impl Records {
-    /// The number of records.
-    pub(super) fn len(&self) -> usize {
-        self.places.len()
-    }
-
     /// Refuses labels that are not below the number of classes from now on.
     pub(super) fn set_classes(&mut self, classes: usize) {
         self.classes = classes;
     }
 
-    /// Finds the records of another file, and returns their indices.
-    pub(super) fn add(&mut self, path: PathBuf) -> Result<std::ops::Range<usize>, DataError> {
-        let unreadable = |error| DataError::Read { path: path.clone(), error };
-        let file = File::open(&path).map_err(unreadable)?;
-        let end = file.metadata().map_err(unreadable)?.len();
+    /// Finds the records of another file, and returns their indices. Unpacks the file if TensorFlow compressed it.
+    pub(super) fn add(&mut self, path: PathBuf) -> Result<Range<usize>, DataError> {
+        let file = opened(path)?;
         let first = self.places.len();
         let mut start = 0;
-        while start < end {
+        while start < file.length() {
             let record = self.places.len() - first;
-            let damaged =
-                |problem: &str| DataError::Record { path: path.clone(), record, problem: problem.into() };
+            let damaged = |problem: &str| DataError::Record {
+                path: file.path().into(),
+                record,
+                problem: problem.into(),
+            };
             let cut_off = || damaged("the file ends within it; fetch it again");
-            if end - start < (HEADER_BYTES + FOOTER_BYTES) as u64 {
+            if file.length() - start < (HEADER_BYTES + FOOTER_BYTES) as u64 {
                 return Err(cut_off());
             }
             let mut header = [0; HEADER_BYTES];
-            file.read_exact_at(&mut header, start).map_err(unreadable)?;
+            file.read_into(start, &mut header)?;
             let length = framing::length(header).ok_or_else(|| {
                 damaged("its header's checksum is wrong: the file is damaged, or not a TFRecord file")
             })?;
             let offset = start + HEADER_BYTES as u64;
-            if length > end - offset - FOOTER_BYTES as u64 {
+            if length > file.length() - offset - FOOTER_BYTES as u64 {
                 return Err(cut_off());
             }
             self.places.push(Place { file: self.files.len(), record, offset, length: length as usize });
             start = offset + length + FOOTER_BYTES as u64;
         }
-        self.files.push((path, file));
+        self.files.push(file);
         Ok(first..self.places.len())
     }
 
@@ -100,10 +96,7 @@ impl Records {
 
     fn example(&self, index: usize) -> Result<Example, DataError> {
         let place = self.places[index];
-        let (path, file) = &self.files[place.file];
-        let mut bytes = vec![0; place.length + FOOTER_BYTES];
-        part("reading", || file.read_exact_at(&mut bytes, place.offset))
-            .map_err(|error| DataError::Read { path: path.clone(), error })?;
+        let bytes = self.files[place.file].read(place.offset, place.length + FOOTER_BYTES)?;
         let (record, sum) = bytes.split_at(place.length);
         if framing::checksum(record).to_le_bytes() != sum {
             let problem = "its checksum is wrong: the file is damaged; fetch it again".into();
@@ -115,15 +108,24 @@ impl Records {
     /// The stored checksum of a record, not verified.
     pub(super) fn stored_checksum(&self, index: usize) -> Result<[u8; FOOTER_BYTES], DataError> {
         let place = self.places[index];
-        let (path, file) = &self.files[place.file];
         let mut sum = [0; FOOTER_BYTES];
-        file.read_exact_at(&mut sum, place.offset + place.length as u64)
-            .map_err(|error| DataError::Read { path: path.clone(), error })?;
+        self.files[place.file].read_into(place.offset + place.length as u64, &mut sum)?;
         Ok(sum)
     }
 
     fn damaged(&self, index: usize, problem: String) -> DataError {
         let place = self.places[index];
-        DataError::Record { path: self.files[place.file].0.clone(), record: place.record, problem }
+        DataError::Record { path: self.files[place.file].path().into(), record: place.record, problem }
+    }
+}
+
+/// Opens a file of records, unpacked if it is compressed and is not one as it is.
+fn opened(path: PathBuf) -> Result<ByteFile, DataError> {
+    let file = ByteFile::open(path)?;
+    let start = file.start()?;
+    let is_plain = start.first_chunk().is_some_and(|&header| framing::length(header).is_some());
+    match Compression::of(&start).filter(|_| !is_plain) {
+        Some(compression) => file.unpacked(compression),
+        None => Ok(file),
     }
 }

@@ -1,6 +1,8 @@
 //! Sources of data sets, and options for loading them.
 
 use std::fmt;
+use std::fs::canonicalize;
+use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -8,27 +10,42 @@ use crate::augment::Augmentation;
 use crate::bad::OnBadSample;
 use crate::cache::Cache;
 use crate::error::DataError;
+use crate::files;
 
 /// The source of a data set.
 ///
 /// With the feature `remote`, a path may also be a URL: `s3://BUCKET/FOLDER_OR_OBJECT`, or `https://HOST/OBJECT` where one file is
 /// enough.
+/// Where there are *files*, several may be named: separated by commas, or by patterns such as `train-*.csv` and
+/// `train-{000..119}.tar`. A list keeps its order, and what matches a pattern is sorted by name. A path that exists means
+/// itself, whatever characters are in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// Synthetic handwritten-looking digits, generated from the seed; needs no files.
     Digits,
     /// A directory of files in MNIST format, gzipped or not.
     Idx(PathBuf),
-    /// A UTF-8 text file, learnt character by character.
+    /// A UTF-8 text, learnt character by character: files, one after the other.
     Text(PathBuf),
-    /// A table with a header: the column `label`, or else the last one, is the class (any words or numbers), the others are
-    /// numeric. Every tenth row is held out.
+    /// A table in files with the same header: the column `label`, or else the last one, is the class (any words or numbers),
+    /// the others are numeric. Every tenth row is held out.
     Csv(PathBuf),
-    /// A TFRecord file, or a directory of them, each record a `tf.train.Example` with
+    /// A table in Parquet files with the same columns, as in CSV files. Needs the feature `parquet`.
+    Parquet(PathBuf),
+    /// TFRecord files, or directories with such, each record a `tf.train.Example` with
     /// `image/encoded` or `image` (PNG, JPEG or grey levels) and `image/class/label` or `label`. In a directory, all
-    /// files with `tfrec` in their names are read; those with the word `test`, `val` or `validation` are held out.
-    /// If there is none, every tenth record is.
+    /// files with `tfrec` in their names are read. Of several files, those with the word `test`, `val` or `validation` in
+    /// their names are held out. If there is none, every tenth record is. Those that are compressed as a whole (gzip, zlib)
+    /// are unpacked into unnamed temporary files.
     TfRecord(PathBuf),
+    /// Tar files, gzipped or not, or directories with such, in WebDataset's form: members with the same name up to the first
+    /// point are a sample. It has an image (`.png`, `.jpg` or `.jpeg`), and its class in `.cls`, as a number, or in `.json`, as
+    /// `label` or `cls`. Held out as in TFRecord files.
+    WebDataset(PathBuf),
+    /// A directory with NumPy's arrays `x_train.npy` and `y_train.npy`, and `x_test.npy` and `y_test.npy`, or with `images.npy` and
+    /// `labels.npy`; without a test part, every tenth sample is held out. Samples are images (8-bit levels, with the shape
+    /// `[N, height, width]` or that with 3 levels a pixel) or rows of 32-bit or 64-bit numbers, labels whole numbers.
+    Npy(PathBuf),
     /// A directory with one directory of PNG and JPEG files per class, or with two such directories, `train` and
     /// `test`; without these, every tenth image of a class is held out.
     Images(PathBuf),
@@ -40,9 +57,12 @@ pub enum Source {
 impl Source {
     /// Whether both are the same location, however it is written.
     pub fn is_same(&self, other: &Self) -> bool {
-        let place = |source: &Self| std::fs::canonicalize(source.path()?).ok();
-        let is_one_format = std::mem::discriminant(self) == std::mem::discriminant(other);
-        self == other || (is_one_format && place(self).is_some_and(|path| place(other) == Some(path)))
+        let places = |source: &Self| {
+            let paths = source.paths().ok()?.into_iter();
+            paths.map(|path| canonicalize(path).ok()).collect::<Option<Vec<_>>>()
+        };
+        let is_one_format = discriminant(self) == discriminant(other);
+        self == other || (is_one_format && places(self).is_some_and(|paths| places(other) == Some(paths)))
     }
 
     /// Whether it is on a server: a URL, such as `s3://bucket/folder`, and no path.
@@ -55,30 +75,74 @@ impl Source {
 
     /// Its path, or its URL.
     pub(super) fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Digits => None,
-            Self::Idx(path)
-            | Self::Text(path)
-            | Self::Csv(path)
-            | Self::TfRecord(path)
-            | Self::Images(path)
-            | Self::Cifar(path) => Some(path),
-        }
+        self.parts().1
     }
 
     /// The same format at another path.
     pub(super) fn moved_to(&self, path: PathBuf) -> Self {
-        let mut moved = self.clone();
-        match &mut moved {
-            Self::Digits => {}
-            Self::Idx(old)
-            | Self::Text(old)
-            | Self::Csv(old)
-            | Self::TfRecord(old)
-            | Self::Images(old)
-            | Self::Cifar(old) => *old = path,
+        Self::of(self.parts().0, path).unwrap_or_else(|| self.clone())
+    }
+
+    /// The source with this word, and a path.
+    fn of(word: &str, path: PathBuf) -> Option<Self> {
+        let with_path = match word {
+            "idx" => Self::Idx,
+            "npy" => Self::Npy,
+            "text" => Self::Text,
+            "csv" => Self::Csv,
+            "parquet" => Self::Parquet,
+            "tfrecord" => Self::TfRecord,
+            "webdataset" => Self::WebDataset,
+            "images" => Self::Images,
+            "cifar" => Self::Cifar,
+            _ => return None,
+        };
+        Some(with_path(path))
+    }
+
+    /// Its word, and its path.
+    fn parts(&self) -> (&'static str, Option<&Path>) {
+        let (word, path) = match self {
+            Self::Digits => return ("digits", None),
+            Self::Idx(path) => ("idx", path),
+            Self::Npy(path) => ("npy", path),
+            Self::Text(path) => ("text", path),
+            Self::Csv(path) => ("csv", path),
+            Self::Parquet(path) => ("parquet", path),
+            Self::TfRecord(path) => ("tfrecord", path),
+            Self::WebDataset(path) => ("webdataset", path),
+            Self::Images(path) => ("images", path),
+            Self::Cifar(path) => ("cifar", path),
+        };
+        (word, Some(path))
+    }
+
+    /// The bytes in its files, as far as they can be found.
+    pub fn size_bytes(&self) -> u64 {
+        let size = |path: PathBuf| {
+            let Ok(found) = path.metadata() else { return 0 };
+            if !found.is_dir() {
+                return found.len();
+            }
+            let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
+        };
+        self.paths().into_iter().flatten().map(size).sum()
+    }
+
+    /// The files and directories that it names.
+    fn paths(&self) -> Result<Vec<PathBuf>, DataError> {
+        match self {
+            Self::Digits => Ok(vec![]),
+            Self::Text(path)
+            | Self::Csv(path)
+            | Self::Parquet(path)
+            | Self::TfRecord(path)
+            | Self::WebDataset(path) => files::named(path),
+            Self::Idx(path) | Self::Npy(path) | Self::Images(path) | Self::Cifar(path) => {
+                Ok(vec![path.clone()])
+            }
         }
-        moved
     }
 }
 
@@ -86,32 +150,21 @@ impl FromStr for Source {
     type Err = DataError;
 
     fn from_str(name: &str) -> Result<Self, DataError> {
-        let unknown = || DataError::UnknownSource { name: name.into() };
         let (word, path) = name.split_once(':').unwrap_or((name, ""));
-        let with_path = match word {
-            "digits" if name == word => return Ok(Self::Digits),
-            "idx" => Self::Idx,
-            "text" => Self::Text,
-            "csv" => Self::Csv,
-            "tfrecord" => Self::TfRecord,
-            "images" => Self::Images,
-            "cifar" => Self::Cifar,
-            _ => return Err(unknown()),
+        let found = match name {
+            "digits" => Some(Self::Digits),
+            _ if path.is_empty() => None,
+            _ => Self::of(word, path.into()),
         };
-        if path.is_empty() { Err(unknown()) } else { Ok(with_path(path.into())) }
+        found.ok_or_else(|| DataError::UnknownSource { name: name.into() })
     }
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Digits => write!(f, "digits"),
-            Self::Idx(path) => write!(f, "idx:{}", path.display()),
-            Self::Text(path) => write!(f, "text:{}", path.display()),
-            Self::Csv(path) => write!(f, "csv:{}", path.display()),
-            Self::TfRecord(path) => write!(f, "tfrecord:{}", path.display()),
-            Self::Images(path) => write!(f, "images:{}", path.display()),
-            Self::Cifar(path) => write!(f, "cifar:{}", path.display()),
+        match self.parts() {
+            (word, None) => f.write_str(word),
+            (word, Some(path)) => write!(f, "{word}:{}", path.display()),
         }
     }
 }
@@ -127,16 +180,18 @@ pub struct Options {
     pub test_samples: usize,
     /// Text: the length of a window, in characters.
     pub context: usize,
-    /// TFRecord: the number of classes. `None` reads all records once to find it.
+    /// TFRecord, WebDataset and arrays: the number of classes. `None` finds it, for which all TFRecords are read once.
     pub classes: Option<usize>,
-    /// TFRecord, images and CIFAR: augmentation of training images; `None` for none.
+    /// TFRecord, WebDataset, arrays, images and CIFAR: augmentation of training images; `None` for none.
     pub augmentation: Option<Augmentation>,
-    /// TFRecord and images: whether they are read in colour, and not as grey.
+    /// TFRecord, WebDataset and images: whether they are read in colour, and not as grey.
     pub colour: bool,
     /// TFRecord and images: what becomes of damaged ones.
     pub on_bad_sample: OnBadSample,
     /// Sources on servers: where their objects are kept.
     pub cache: Cache,
+    /// MNIST format, text and tables: what is larger stays in its files, or in unnamed temporary ones, and not in memory.
+    pub in_memory_bytes: u64,
 }
 
 impl Default for Options {
@@ -151,12 +206,14 @@ impl Default for Options {
             colour: false,
             on_bad_sample: OnBadSample::Error,
             cache: Cache::default(),
+            in_memory_bytes: 1 << 30,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::TestDirectory;
     use super::*;
 
     #[test]
@@ -174,17 +231,40 @@ mod tests {
 
     #[test]
     fn sources_read_as_they_are_written() {
-        for name in
-            ["digits", "idx:some/where", "text:a:b.txt", "csv:a.csv", "tfrecord:a", "images:a/b", "cifar:c"]
-        {
+        for name in [
+            "digits",
+            "idx:some/where",
+            "text:a:b.txt,c",
+            "csv:a-*.csv",
+            "tfrecord:a",
+            "webdataset:a-{00..12}.tar",
+            "npy:a",
+            "parquet:a-*",
+            "images:a/b",
+            "cifar:c",
+        ] {
             assert_eq!(name.parse::<Source>().unwrap().to_string(), name);
         }
         for name in ["", "digit", "digits:", "idx", "idx:", "text:", "csv", "image:a"] {
             let message = name.parse::<Source>().unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}`: expected `digits`, `idx:DIR`, `text")), "{message}");
-            for word in ["csv", "tfrecord", "images", "cifar"] {
+            for word in ["csv", "parquet", "tfrecord", "webdataset", "npy", "images", "cifar"] {
                 assert!(message.contains(&format!("`{word}:")), "{message}");
             }
         }
+    }
+
+    #[test]
+    fn what_names_the_same_files_is_the_same() {
+        let directory = TestDirectory::new();
+        let [a, b] = ["a.csv", "b.csv"].map(|name| directory.file(name, "").display().to_string());
+        let root = directory.path().display();
+        let source = |name: String| format!("csv:{name}").parse::<Source>().unwrap();
+        let both = source(format!("{a},{b}"));
+        assert!(both.is_same(&source(format!("{root}/./*.csv"))));
+        assert!(both.is_same(&source(format!("{root}/{{a,b}}.csv"))));
+        assert!(!both.is_same(&source(a.clone())));
+        assert!(source(a.clone()).is_same(&source(format!("{root}/./a.csv"))));
+        assert!(!source(a.clone()).is_same(&Source::Text(a.into())));
     }
 }

@@ -8,8 +8,10 @@ use super::bad::Skipped;
 use super::batch::{Batch, Inputs, Pass, normalise};
 use super::colour::ColourImages;
 use super::encoded::EncodedImages;
+use super::stored::StoredSamples;
 use crate::error::DataError;
 use crate::random::{ORDER, SHIFT, keyed_rng};
+use crate::stored_text::StoredText;
 
 /// One part of a data set, in a compact form.
 ///
@@ -30,6 +32,8 @@ pub enum Split {
         /// Tokens in a window.
         context: usize,
     },
+    /// A text in files, read when a batch is made.
+    Text(StoredText),
     /// Rows of numbers, with one label each.
     Table {
         /// Features, standardised, `samples x features`.
@@ -41,6 +45,8 @@ pub enum Split {
     Encoded(EncodedImages),
     /// Colour images in memory.
     Colour(ColourImages),
+    /// Samples of equal size in a file, read when a batch is made.
+    Stored(StoredSamples),
 }
 
 impl Split {
@@ -51,10 +57,12 @@ impl Split {
     pub fn len(&self) -> usize {
         match self {
             Self::Images { labels, .. } => labels.len(),
-            Self::Windows { tokens, context } => (tokens.len() / context).saturating_sub(1),
+            Self::Windows { tokens, context } => windows(tokens.len(), *context),
+            Self::Text(text) => windows(text.length(), text.context()),
             Self::Table { labels, .. } => labels.len(),
             Self::Encoded(images) => images.len(),
             Self::Colour(images) => images.len(),
+            Self::Stored(samples) => samples.len(),
         }
     }
 
@@ -71,12 +79,14 @@ impl Split {
                 hasher.update(labels);
             }
             Self::Windows { tokens, .. } => hasher.update(bytemuck::cast_slice(tokens)),
+            Self::Text(text) => text.hash(hasher)?,
             Self::Table { values, labels } => {
                 hasher.update(bytemuck::cast_slice(values));
                 hasher.update(bytemuck::cast_slice(labels));
             }
             Self::Encoded(images) => images.hash(hasher)?,
             Self::Colour(images) => images.hash(hasher),
+            Self::Stored(samples) => samples.hash(hasher)?,
         }
         Ok(())
     }
@@ -85,9 +95,34 @@ impl Split {
     ///
     /// Without it, no model would ever see the context across the edge of a window.
     pub fn shift(&self, seed: u64, epoch: u64) -> usize {
+        let context = match self {
+            Self::Windows { context, .. } => *context,
+            Self::Text(text) => text.context(),
+            _ => return 0,
+        };
+        keyed_rng(seed, SHIFT, epoch).random_range(0..context)
+    }
+
+    fn shift_in(&self, pass: Pass) -> usize {
+        match pass {
+            Pass::Training { seed, epoch } => self.shift(seed, epoch),
+            Pass::Evaluation => 0,
+        }
+    }
+
+    /// The same text with `tokens[i]` in place of token `i`.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer tokens than the vocabulary has characters, or it is no text.
+    pub fn renumbered(&self, tokens: &[u32]) -> Self {
         match self {
-            Self::Windows { context, .. } => keyed_rng(seed, SHIFT, epoch).random_range(0..*context),
-            Self::Images { .. } | Self::Table { .. } | Self::Encoded(_) | Self::Colour(_) => 0,
+            Self::Windows { tokens: own, context } => Self::Windows {
+                tokens: own.iter().map(|&token| tokens[token as usize]).collect(),
+                context: *context,
+            },
+            Self::Text(text) => Self::Text(text.renumbered(tokens)),
+            _ => panic!("a text has tokens"),
         }
     }
 
@@ -120,12 +155,9 @@ impl Split {
                 (Inputs::Pixels(samples.iter().flat_map(image).collect()), targets)
             }
             Self::Windows { tokens, context } => {
-                let shift = match pass {
-                    Pass::Training { seed, epoch } => self.shift(seed, epoch),
-                    Pass::Evaluation => 0,
-                };
-                gather_windows(tokens, *context, samples, shift)
+                gather_windows(tokens, *context, samples, self.shift_in(pass))
             }
+            Self::Text(text) => text.gather(samples, self.shift_in(pass))?,
             Self::Table { values, labels } => {
                 let size = values.len() / labels.len().max(1);
                 let row = |&i: &usize| values[i * size..][..size].iter().copied();
@@ -134,6 +166,7 @@ impl Split {
             }
             Self::Encoded(images) => images.gather(samples, pass)?,
             Self::Colour(images) => images.gather(samples, pass),
+            Self::Stored(stored) => stored.gather(samples, pass)?,
         };
         // Damaged images may be left out.
         let samples = if let Self::Encoded(_) = self { targets.len() } else { samples.len() };
@@ -149,6 +182,11 @@ impl Split {
             _ => Skipped::default(),
         }
     }
+}
+
+/// The windows of a text of this length; that of one is reserved.
+fn windows(length: usize, context: usize) -> usize {
+    (length / context).saturating_sub(1)
 }
 
 fn gather_windows(tokens: &[u32], context: usize, samples: &[usize], shift: usize) -> (Inputs, Vec<u32>) {

@@ -14,7 +14,8 @@ use crate::values::{size, whole};
 #[command(next_help_heading = "Data and model")]
 pub(crate) struct SourceArgs {
     /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
-    /// tfrecord:FILE_OR_DIR, csv:FILE or text:FILE; instead of a file or directory also s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
+    /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy's arrays), csv:FILES, parquet:FILES or text:FILES. FILES are separated by commas, or patterns
+    /// such as train-*.tar and train-{000..119}.tar; instead of a file or directory also s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
     #[arg(long, default_value = "digits")]
     data: Source,
     #[command(flatten)]
@@ -22,16 +23,16 @@ pub(crate) struct SourceArgs {
     /// Characters per text sample
     #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
     context: Option<usize>,
-    /// Read the images of images: and tfrecord: in colour, and not as grey
+    /// Read the images of images:, tfrecord: and webdataset: in colour, and not as grey
     #[arg(long)]
     colour: bool,
-    /// Vary training images at random: those of images: and tfrecord: are shifted and rotated, those of cifar: cropped and mirrored
+    /// Vary training images at random: those of cifar: are cropped and mirrored, all others shifted and rotated
     #[arg(long)]
     augment: bool,
     /// What becomes of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
     #[arg(long, value_name = "POLICY", default_value = "error")]
     on_bad_sample: OnBadSample,
-    /// Keep the images of images: and tfrecord: in this directory as they are when decoded, and read them from there in every epoch
+    /// Keep the images of images:, tfrecord: and webdataset: in this directory as they are when decoded, and read them from there in every epoch
     /// and run
     #[arg(long, value_name = "DIR")]
     snapshot: Option<PathBuf>,
@@ -66,28 +67,27 @@ impl CacheArgs {
     }
 }
 
+/// The sources whose images stay in their files.
+const IMAGE_FILES: &str = "--data images:DIR, tfrecord:FILES_OR_DIR or webdataset:FILES_OR_DIR";
+
 impl SourceArgs {
     /// The error for an option that would have no effect.
     pub(crate) fn without_effect(&self) -> Option<String> {
-        let has_files = matches!(self.data, Source::TfRecord(_) | Source::Images(_));
-        let may_vary = has_files || matches!(self.data, Source::Cifar(_));
+        let has_files = matches!(self.data, Source::TfRecord(_) | Source::WebDataset(_) | Source::Images(_));
+        let may_vary = has_files || matches!(self.data, Source::Cifar(_) | Source::Npy(_));
         let is_text = matches!(self.data, Source::Text(_));
         let has_cache = self.cache.data_cache.is_some();
         first_pointless(&[
             ("--data-cache", "--data FORMAT:s3://… or https://…", has_cache && !self.data.is_remote()),
-            ("--context", "--data text:FILE", self.context.is_some() && !is_text),
-            ("--colour", "--data images:DIR or tfrecord:FILE_OR_DIR", self.colour && !has_files),
+            ("--context", "--data text:FILES", self.context.is_some() && !is_text),
+            ("--colour", IMAGE_FILES, self.colour && !has_files),
+            ("--snapshot", IMAGE_FILES, self.snapshot.is_some() && !has_files),
+            ("--on-bad-sample", IMAGE_FILES, self.on_bad_sample != OnBadSample::Error && !has_files),
             (
-                "--snapshot",
-                "--data images:DIR or tfrecord:FILE_OR_DIR",
-                self.snapshot.is_some() && !has_files,
+                "--augment",
+                "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR",
+                self.augment && !may_vary,
             ),
-            (
-                "--on-bad-sample",
-                "--data images:DIR or tfrecord:FILE_OR_DIR",
-                self.on_bad_sample != OnBadSample::Error && !has_files,
-            ),
-            ("--augment", "--data images:DIR, tfrecord:FILE_OR_DIR or cifar:DIR", self.augment && !may_vary),
         ])
     }
 

@@ -1,5 +1,7 @@
 //! Valid and invalid folders of images.
 
+use std::fs;
+
 use image::{GrayImage, ImageFormat, Luma};
 
 use super::super::batch::normalise;

@@ -6,6 +6,11 @@ use flate2::{Compression, write::GzEncoder};
 
 use super::super::testing::TestDirectory;
 use super::*;
+use crate::batch::Pass;
+
+fn read(directory: &Path) -> Result<Dataset, DataError> {
+    super::read(directory, &Options::default())
+}
 
 fn file(magic: u32, shape: &[u32], bytes: &[u8]) -> Vec<u8> {
     let header = [&[magic], shape].concat();
@@ -31,7 +36,15 @@ fn refusal(images: &[u8], labels: &[u8]) -> String {
     let directory = TestDirectory::new();
     directory.file("t10k-images-idx3-ubyte", images);
     directory.file("t10k-labels-idx1-ubyte", labels);
-    read(directory.path()).unwrap_err().to_string()
+    let message = read(directory.path()).unwrap_err().to_string();
+    // Images that stay in their file are refused for the same reason.
+    let on_disk = Options { in_memory_bytes: 0, ..Options::default() };
+    let other = super::read(directory.path(), &on_disk).unwrap_err().to_string();
+    match message.starts_with("cannot read") {
+        true => assert!(other.contains("cannot be unpacked"), "{other}"),
+        false => assert_eq!(message, other),
+    }
+    message
 }
 
 #[test]
@@ -126,4 +139,27 @@ fn images_of_two_sizes_are_refused() {
     directory.file("t10k-labels-idx1-ubyte", labels);
     let message = read(directory.path()).unwrap_err().to_string();
     assert!(message.contains("images of 3x2 pixels: expected 2x3"), "{message}");
+}
+
+#[test]
+fn images_larger_than_memory_give_the_same_batches() {
+    let labels: Vec<u8> = (0..20).map(|i| i % 10).collect();
+    let [images, label_file] = pair(&labels);
+    for (prefixes, images) in [(&["train"][..], images.clone()), (&["t10k", "train"], gzip(&images))] {
+        let directory = TestDirectory::new();
+        for prefix in prefixes {
+            directory.file(&format!("{prefix}-images-idx3-ubyte"), &images);
+            directory.file(&format!("{prefix}-labels-idx1-ubyte"), &label_file);
+        }
+        let memory = read(directory.path()).unwrap();
+        let stored =
+            super::read(directory.path(), &Options { in_memory_bytes: 119, ..Options::default() }).unwrap();
+        assert!(matches!(stored.test, Split::Stored(_)));
+        assert_eq!(stored.fingerprint().unwrap(), memory.fingerprint().unwrap());
+        for (stored, memory) in [(stored.train, memory.train), (stored.test, memory.test)] {
+            let all: Vec<_> = (0..memory.len()).rev().collect();
+            let batch = |split: &Split| split.batch(&all, Pass::Evaluation).unwrap();
+            assert_eq!(batch(&stored), batch(&memory));
+        }
+    }
 }

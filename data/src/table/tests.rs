@@ -4,6 +4,14 @@ use super::super::testing::TestDirectory;
 use super::*;
 use crate::batch::{Inputs, Pass};
 
+fn read(file: &Path) -> Result<Dataset, DataError> {
+    super::read(file, &Options::default())
+}
+
+fn read_as(file: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
+    super::read_as(file, &Options::default(), known, classes)
+}
+
 /// The error of reading this file.
 fn refusal(text: &str) -> String {
     let directory = TestDirectory::new();
@@ -58,7 +66,8 @@ fn features_are_standardised_by_what_is_trained_on() {
 #[test]
 fn whole_numbers_are_classes_in_their_order() {
     let classes = |labels: &[&str]| {
-        let (names, places) = number(&labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>());
+        let (names, places) =
+            labels::number(&labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>());
         (names.join(" "), places)
     };
     assert_eq!(classes(&["2", "10", "1", "2"]), ("1 2 10".to_owned(), vec![1, 2, 0, 1]));
@@ -161,5 +170,49 @@ fn another_table_is_read_by_the_names_of_the_first() {
     ] {
         let message = read_as(&directory.file("wrong.csv", text), &known.schema, 3).unwrap_err().to_string();
         assert!(message.contains(said), "{message}");
+    }
+}
+
+#[test]
+fn files_with_one_header_are_one_table() {
+    let directory = TestDirectory::new();
+    let part = |from: u32| rows(10, |row| format!("{},{}\n", from + row, row % 3));
+    directory.file("part-0.csv", format!("a,label\n{}", part(0)));
+    directory.file("part-1.csv", format!("a,label\n{}", part(10)));
+    let whole = read(&directory.file("whole.csv", format!("a,label\n{}{}", part(0), part(10)))).unwrap();
+    let parts = directory.path().join("part-*.csv");
+    assert_eq!(read(&parts).unwrap(), whole);
+    assert_eq!(read_as(&parts, &whole.schema, 3).unwrap(), whole);
+
+    directory.file("part-2.csv", "b,label\n1,2\n");
+    let message = read(&parts).unwrap_err().to_string();
+    assert!(
+        message.contains("part-2.csv`, line 1: has the columns `b`, `label`: expected `a`, `label`, as in `"),
+        "{message}"
+    );
+    directory.file("part-2.csv", "a,label\n1,2\n\nx,2\n");
+    let message = read(&parts).unwrap_err().to_string();
+    assert!(message.contains("part-2.csv`, line 4, column `a`: `x` is not a finite number"), "{message}");
+}
+
+#[test]
+fn a_table_larger_than_memory_gives_the_same_batches() {
+    let directory = TestDirectory::new();
+    let text = rows(50, |row| format!("{}.3,{},{}\n", row * row, 7.7 / f64::from(row + 1), row % 4));
+    let file = directory.file("table.csv", format!("a,b,label\n{text}"));
+    let memory = read(&file).unwrap();
+    for limit in [0, 100] {
+        let options = Options { in_memory_bytes: limit, ..Options::default() };
+        let known = |data: &Dataset| (data.kind.clone(), data.schema.clone(), data.fingerprint().unwrap());
+        for data in [super::read(&file, &options), super::read_as(&file, &options, &memory.schema, 4)] {
+            let data = data.unwrap();
+            assert!(matches!(data.train, Split::Stored(_)));
+            assert_eq!(known(&data), known(&memory));
+            for (split, expected) in [(&data.train, &memory.train), (&data.test, &memory.test)] {
+                let all: Vec<_> = (0..split.len()).rev().collect();
+                let batch = |split: &Split| split.batch(&all, Pass::Evaluation).unwrap();
+                assert_eq!(batch(split), batch(expected));
+            }
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! Valid and invalid records.
 
-use std::io::Cursor;
+use std::io::{Cursor, Write};
 
+use flate2::Compression;
+use flate2::write::{GzEncoder, ZlibEncoder};
 use image::{GrayImage, ImageFormat, Luma};
 use prost::Message;
 
@@ -154,4 +156,42 @@ fn too_few_records_are_refused() {
     }
     let none = Options { classes: Some(0), ..Options::default() };
     assert!(matches!(load(twenty(), &none), Err(DataError::Zero { .. })));
+}
+
+/// Compressed as TensorFlow does, whatever the name says.
+#[test]
+fn compressed_records_are_read_like_plain_ones() {
+    let content = twenty();
+    let mut gzip = GzEncoder::new(vec![], Compression::fast());
+    gzip.write_all(&content).unwrap();
+    let mut zlib = ZlibEncoder::new(vec![], Compression::default());
+    zlib.write_all(&content).unwrap();
+    let all: Vec<_> = (0..18).collect();
+    let batch = |data: &Dataset| data.train.batch(&all, Pass::Evaluation).unwrap();
+    let plain = load(&content, &Options::default()).unwrap();
+    for packed in [gzip.finish().unwrap(), zlib.finish().unwrap()] {
+        let data = load(&packed, &Options::default()).unwrap();
+        assert_eq!(batch(&data), batch(&plain));
+        assert_eq!(data.fingerprint().unwrap(), plain.fingerprint().unwrap());
+        for end in [15, packed.len() / 2, packed.len() - 1] {
+            let message = load(&packed[..end], &Options::default()).unwrap_err().to_string();
+            assert!(message.contains("some.tfrecord`: cannot be unpacked"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn patterns_name_the_files_of_both_parts() {
+    let directory = TestDirectory::new();
+    directory.file("train-1", frames([plain(3, 0)]));
+    directory.file("train-0", frames([plain(1, 1), plain(2, 2)]));
+    directory.file("test-0", frames([plain(4, 3)]));
+    for name in ["*-?", "train-{0..1},DIR/test-0"] {
+        let name = directory.path().join(name.replace("DIR", directory.path().to_str().unwrap()));
+        let data = read(&name, &Options::default()).unwrap();
+        assert_eq!(data.train.batch(&[0, 1, 2], Pass::Evaluation).unwrap().targets, [1, 2, 0]);
+        assert_eq!(data.test.batch(&[0], Pass::Evaluation).unwrap().targets, [3]);
+    }
+    let message = read(&directory.path().join("val-*"), &Options::default()).unwrap_err().to_string();
+    assert!(message.contains("no file matches `") && message.contains("val-*`"), "{message}");
 }

@@ -65,7 +65,8 @@ impl Saved {
     /// Checks that a data set fits the model, and encodes it in the model's tokens.
     fn fit(&self, source: &Source, dataset: Dataset) -> Result<Dataset, TrainError> {
         // Without a schema, labels that are names get their numbers from the names that are there.
-        let is_numbered_anew = self.schema.is_none() && matches!(source, Source::Csv(_) | Source::Images(_));
+        let is_numbered_anew = self.schema.is_none()
+            && matches!(source, Source::Csv(_) | Source::Parquet(_) | Source::Images(_));
         let has_classes = |found: usize, known: usize| found == known || (!is_numbered_anew && found < known);
         let fits = match (&dataset.kind, &self.kind) {
             (Kind::Text { vocabulary: found, .. }, Kind::Text { vocabulary: known, .. }) => {
@@ -130,17 +131,10 @@ fn translated(
             Characters(known)
         ))
     })?;
-    let translated = |split: &Split| match split {
-        Split::Windows { tokens: own, context } => Split::Windows {
-            tokens: own.iter().map(|&token| tokens[token as usize]).collect(),
-            context: *context,
-        },
-        _ => unreachable!("a text is cut into windows"),
-    };
     let Kind::Text { context, .. } = text.kind else { unreachable!("it is a text") };
     let kind = Kind::Text { context, vocabulary: known.to_vec() };
-    let (train, test, schema) = (translated(&text.train), translated(&text.test), text.schema.clone());
-    Ok(Dataset { kind, train, test, schema })
+    let (train, test) = (text.train.renumbered(&tokens), text.test.renumbered(&tokens));
+    Ok(Dataset { kind, train, test, schema: text.schema.clone() })
 }
 
 /// The token of each character, or the distinct characters that have none.

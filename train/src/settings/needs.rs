@@ -1,7 +1,5 @@
 //! The memory that a run needs.
 
-use std::path::Path;
-
 use super::Settings;
 use crate::feed::Shares;
 use crate::local::Outer;
@@ -9,25 +7,26 @@ use crate::model;
 use crate::needs::{NUMBER, Needs};
 use crate::sampled::EVALUATION_BATCH;
 use crate::strategy::Strategy;
-use unisono_data::{Dataset, Depth, Source};
+use unisono_data::{Dataset, Depth, Options, Source};
 
 impl Settings {
-    /// The data set, as far as known before it is read: the size of the files, or of the data in memory if that is more.
+    /// The data set, as far as known before it is read, by the size of its files. What is larger than the limit stays in files.
     pub(super) fn needs_of_data(&self) -> Needs {
-        let files = |path: &Path| {
-            let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-            let sizes = entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len() as f64);
-            path.metadata().map_or(0.0, |found| if found.is_dir() { sizes.sum() } else { found.len() as f64 })
-        };
+        let files = self.source.size_bytes() as f64;
+        let limit = Options::default().in_memory_bytes as f64;
         let data = match &self.source {
             Source::Digits => 22_000.0 * 785.0,
-            Source::Idx(directory) | Source::Cifar(directory) => files(directory),
-            // Bytes, characters, tokens.
-            Source::Text(file) => files(file) * (1.0 + NUMBER),
-            // Bytes, raw values, values as the model sees them: a value has two characters at least.
-            Source::Csv(file) => files(file) * (1.0 + NUMBER),
+            // Two files, each up to the limit.
+            Source::Idx(_) => files.min(2.0 * limit),
+            Source::Cifar(_) => files,
+            // Tokens, or the place of every 256th character.
+            Source::Text(_) if files * NUMBER > limit => files / 32.0,
+            Source::Text(_) => files * NUMBER,
+            // Raw values, up to the limit, and values as the model sees them: a value has two characters (or bytes) at least. Then
+            // labels.
+            Source::Csv(_) | Source::Parquet(_) => (files * NUMBER).min(2.0 * limit + files / 4.0),
             // They stay in their files.
-            Source::TfRecord(_) | Source::Images(_) => 0.0,
+            Source::TfRecord(_) | Source::WebDataset(_) | Source::Npy(_) | Source::Images(_) => 0.0,
         };
         Needs { data, ..Needs::default() }
     }

@@ -1,0 +1,233 @@
+//! A file of bytes that are read anywhere in it, by any thread. What is compressed is unpacked once into an unnamed temporary
+//! file, which disappears with the process.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::ops::Deref;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+
+use self::zlib::ZlibReader;
+use crate::error::DataError;
+use crate::pipeline::part;
+
+mod zlib;
+
+/// How a file is compressed as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compression {
+    /// As `gzip` does, in any number of members.
+    Gzip,
+    /// A zlib stream.
+    Zlib,
+}
+
+impl Compression {
+    /// The compression of a file that starts with these bytes, if any.
+    pub(super) fn of(start: &[u8]) -> Option<Self> {
+        match *start {
+            [0x1f, 0x8b, ..] => Some(Self::Gzip),
+            // RFC 1950: deflate, a window of at most 32 KiB, no preset dictionary, and a checksum.
+            [first, second, ..]
+                if first & 0x8f == 8
+                    && second & 0x20 == 0
+                    && u16::from_be_bytes([first, second]).is_multiple_of(31) =>
+            {
+                Some(Self::Zlib)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A file of bytes, or what such a file unpacks to.
+#[derive(Debug)]
+pub(super) struct ByteFile {
+    path: PathBuf,
+    file: File,
+    length: u64,
+}
+
+impl ByteFile {
+    /// Opens a file as it is. What cannot be read from anywhere, such as a pipe, is copied first.
+    pub(super) fn open(path: PathBuf) -> Result<Self, DataError> {
+        let unreadable = |error| DataError::Read { path: path.clone(), error };
+        let mut file = File::open(&path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        if metadata.is_file() {
+            return Ok(Self { path, file, length: metadata.len() });
+        }
+        spooled(&path, &mut file, unreadable)
+    }
+
+    /// Opens a file, unpacked if it is gzipped.
+    pub(super) fn open_gunzipped(path: PathBuf) -> Result<Self, DataError> {
+        let file = Self::open(path)?;
+        match Compression::of(&file.start()?) {
+            Some(Compression::Gzip) => file.unpacked(Compression::Gzip),
+            _ => Ok(file),
+        }
+    }
+
+    /// Unpacks the file into an unnamed temporary one.
+    pub(super) fn unpacked(self, compression: Compression) -> Result<Self, DataError> {
+        let packed = BufReader::new(self.reader());
+        let mut content: Box<dyn Read + '_> = match compression {
+            Compression::Gzip => Box::new(MultiGzDecoder::new(packed)),
+            Compression::Zlib => Box::new(ZlibReader::new(packed)),
+        };
+        spooled(&self.path, &mut *content, |error| {
+            let problem = format!("cannot be unpacked: {error}; fetch it again");
+            DataError::File { path: self.path.clone(), problem }
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The number of bytes.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The first bytes, as many as tell a format.
+    pub(super) fn start(&self) -> Result<Vec<u8>, DataError> {
+        self.read(0, self.length.min(16) as usize)
+    }
+
+    /// Reads so many bytes from an offset on. They must be within the file's length, which bounds what is allocated.
+    pub(super) fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, DataError> {
+        let mut bytes = vec![0; length];
+        self.read_into(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads bytes from an offset on.
+    pub(super) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DataError> {
+        part("reading", || self.file.read_exact_at(bytes, offset))
+            .map_err(|error| DataError::Read { path: self.path.clone(), error })
+    }
+
+    /// Reads the file from its start, and moves nothing that others see.
+    pub(super) fn reader(&self) -> Reader<&Self> {
+        Reader::new(self, 0)
+    }
+}
+
+/// Reads a file from some position on.
+#[derive(Debug)]
+pub(super) struct Reader<F> {
+    file: F,
+    position: u64,
+}
+
+impl<F: Deref<Target = ByteFile>> Reader<F> {
+    pub(super) fn new(file: F, position: u64) -> Self {
+        Self { file, position }
+    }
+}
+
+impl<F: Deref<Target = ByteFile>> Read for Reader<F> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.file.read_at(bytes, self.position)?;
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+impl<F: Deref<Target = ByteFile>> io::Seek for Reader<F> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        let (from, by) = match to {
+            io::SeekFrom::Start(position) => (position, 0),
+            io::SeekFrom::Current(by) => (self.position, by),
+            io::SeekFrom::End(by) => (self.file.length, by),
+        };
+        self.position = from.checked_add_signed(by).ok_or(ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
+
+/// Copies what `path` contains to an unnamed temporary file.
+fn spooled(
+    path: &Path,
+    content: &mut dyn Read,
+    unreadable: impl Fn(io::Error) -> DataError,
+) -> Result<ByteFile, DataError> {
+    let mut spool = Spool::new(path)?;
+    let mut block = vec![0; 1 << 16];
+    loop {
+        match content.read(&mut block) {
+            Ok(0) => return spool.finish(),
+            Ok(count) => spool.write(&block[..count])?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(unreadable(error)),
+        }
+    }
+}
+
+/// A new unnamed file in the system's temporary directory, to which what `path` contains is written.
+#[derive(Debug)]
+pub(super) struct Spool {
+    path: PathBuf,
+    file: BufWriter<File>,
+    written: u64,
+}
+
+/// Bytes between two looks at the free space.
+const STRIDE: u64 = 64 << 20;
+/// What stays free on the disk, if it is this large.
+const RESERVE: u64 = 1 << 30;
+
+impl Spool {
+    pub(super) fn new(path: &Path) -> Result<Self, DataError> {
+        match tempfile::tempfile() {
+            Ok(file) => {
+                Ok(Self { path: path.into(), file: BufWriter::with_capacity(1 << 16, file), written: 0 })
+            }
+            Err(error) => Err(no_room(path, &error)),
+        }
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
+        let before = self.written / STRIDE;
+        self.written += bytes.len() as u64;
+        self.file.write_all(bytes).map_err(|error| no_room(&self.path, &error))?;
+        if self.written / STRIDE > before {
+            self.check_room()?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to fill the disk to the brim, which would fail other programs too.
+    fn check_room(&self) -> Result<(), DataError> {
+        let disk = rustix::fs::fstatvfs(self.file.get_ref()).map_err(|error| no_room(&self.path, &error))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if free < RESERVE.min(disk.f_blocks.saturating_mul(disk.f_frsize) / 20) {
+            let left = format!("only {} MiB would be left free there", free >> 20);
+            return Err(no_room(&self.path, &left));
+        }
+        Ok(())
+    }
+
+    /// The whole file, to be read; errors name where its bytes come from.
+    pub(super) fn finish(self) -> Result<ByteFile, DataError> {
+        match self.file.into_inner() {
+            Ok(file) => Ok(ByteFile { path: self.path, file, length: self.written }),
+            Err(error) => Err(no_room(&self.path, error.error())),
+        }
+    }
+}
+
+fn no_room(path: &Path, why: &dyn std::fmt::Display) -> DataError {
+    let problem = format!(
+        "does not fit, unpacked, into a temporary file in `{}`: {why}; set TMPDIR to a directory with more room",
+        std::env::temp_dir().display()
+    );
+    DataError::File { path: path.into(), problem }
+}
+
+#[cfg(test)]
+mod tests;

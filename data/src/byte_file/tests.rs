@@ -1,0 +1,96 @@
+//! Files as they are, and unpacked.
+
+use std::io::Seek;
+
+use flate2::Compression as Level;
+use flate2::write::{GzEncoder, ZlibEncoder};
+use proptest::prelude::*;
+
+use super::super::testing::TestDirectory;
+use super::*;
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Level::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zlib(bytes: &[u8], level: u32) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Level::new(level));
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Bytes that are not the same everywhere, more than a block of them.
+fn content() -> Vec<u8> {
+    (0..200_000_u32).map(|index| (index.wrapping_mul(index) >> 7) as u8).collect()
+}
+
+fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {
+    let directory = TestDirectory::new();
+    let file = ByteFile::open(directory.file("packed", packed)).unwrap();
+    let compression = Compression::of(&file.start().unwrap()).ok_or("is not compressed")?;
+    let file = file.unpacked(compression).map_err(|error| error.to_string())?;
+    Ok(file.read(0, file.length() as usize).unwrap())
+}
+
+#[test]
+fn what_is_packed_is_unpacked() {
+    let content = content();
+    let (first, second) = content.split_at(70_000);
+    assert_eq!(unpack(&gzip(&content)).unwrap(), content);
+    assert_eq!(unpack(&[gzip(first), gzip(second), gzip(&[])].concat()).unwrap(), content);
+    for level in [0, 1, 6, 9] {
+        assert_eq!(unpack(&zlib(&content, level)).unwrap(), content);
+    }
+    assert!(unpack(&gzip(&[])).unwrap().is_empty() && unpack(&zlib(&[], 6)).unwrap().is_empty());
+}
+
+#[test]
+fn what_is_cut_off_or_damaged_is_named() {
+    let content = content();
+    for packed in [gzip(&content), zlib(&content, 1)] {
+        let length = packed.len();
+        for end in [3, 9, 11, length / 2, length - 5, length - 1] {
+            let message = unpack(&packed[..end]).unwrap_err();
+            assert!(message.contains("packed`: cannot be unpacked: "), "{end} of {length}: {message}");
+        }
+        // The checksum, at the end of zlib's stream, and before the length in gzip's.
+        let mut damaged = packed.clone();
+        damaged[length - if packed[0] == 0x1f { 8 } else { 4 }] ^= 1;
+        let message = unpack(&damaged).unwrap_err();
+        assert!(message.contains("; fetch it again"), "{message}");
+        assert!(unpack(&[packed, vec![7; 3]].concat()).is_err(), "bytes after the end");
+    }
+}
+
+#[test]
+fn a_file_is_read_from_anywhere() {
+    let directory = TestDirectory::new();
+    let file = ByteFile::open_gunzipped(directory.file("plain", b"0123456789")).unwrap();
+    assert_eq!((file.length(), file.read(3, 4).unwrap()), (10, b"3456".to_vec()));
+    let mut reader = file.reader();
+    let mut rest = String::new();
+    reader.seek(io::SeekFrom::End(-2)).unwrap();
+    reader.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "89");
+    assert!(reader.seek(io::SeekFrom::Current(-11)).is_err());
+    let message = file.read(8, 3).unwrap_err().to_string();
+    assert!(message.starts_with("cannot read `") && message.contains("plain"), "{message}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn damaged_streams_are_refused_or_the_same(at in any::<prop::sample::Index>(), mask in 1_u8.., is_zlib: bool) {
+        let content = b"a content that is short, short and short".repeat(20);
+        let mut packed = if is_zlib { zlib(&content, 6) } else { gzip(&content) };
+        let at = at.index(packed.len());
+        packed[at] ^= mask;
+        if let Ok(unpacked) = unpack(&packed) {
+            // The header of gzip has fields that mean nothing here.
+            prop_assert_eq!(unpacked, content);
+        }
+    }
+}

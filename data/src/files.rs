@@ -1,0 +1,176 @@
+//! The files that a source names: one, a list, or those that match a pattern.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use glob::{MatchOptions, glob_with};
+
+use crate::error::DataError;
+
+/// The most names that a pattern's braces stand for.
+const MOST_NAMES: usize = 1_000_000;
+
+/// The files that `name` means. Commas separate several of them. Each is a path, or a pattern: `{a,b}` and `{000..119}` stand
+/// for all that is between, so these files must exist; then `*`, `?`, `[…]` and `**` match what exists, sorted by name.
+///
+/// A path that exists means itself, whatever characters are in it. A list keeps its order.
+///
+/// # Errors
+///
+/// If nothing matches a pattern, a file is named twice, or braces stand for too many names.
+pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let Some(text) = name.to_str().filter(|_| !name.exists()) else { return Ok(vec![name.into()]) };
+    let mut files = vec![];
+    for element in elements(text) {
+        if Path::new(element).exists() {
+            files.push(element.into());
+            continue;
+        }
+        let names = unbraced(element).ok_or_else(|| {
+            let expected = format!("at most {MOST_NAMES} names between its braces");
+            DataError::NoMatch { pattern: element.to_owned(), expected }
+        })?;
+        for name in names {
+            match is_pattern(&name) && !Path::new(&name).exists() {
+                true => files.extend(matches(&name)?),
+                false => files.push(name.into()),
+            }
+        }
+    }
+    let mut seen = HashSet::new();
+    match files.iter().find(|&file| !seen.insert(file)) {
+        None => Ok(files),
+        Some(twice) => {
+            let problem = format!("is named twice in `{text}`: expected every file once");
+            Err(DataError::File { path: twice.clone(), problem })
+        }
+    }
+}
+
+/// The elements of a list, divided at commas outside of braces.
+fn elements(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_usize;
+    text.split(move |c| {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+}
+
+fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?', '['])
+}
+
+/// The existing files that match, sorted. As in a shell, `*` matches no file whose name starts with a point.
+fn matches(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
+    let none = |expected: String| DataError::NoMatch { pattern: pattern.into(), expected };
+    let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
+    let found = glob_with(pattern, options).map_err(|error| none(format!("a valid pattern: {error}")))?;
+    let mut files = vec![];
+    for file in found {
+        let file =
+            file.map_err(|error| DataError::Read { path: error.path().into(), error: error.into() })?;
+        if !file.is_dir() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    if files.is_empty() { Err(none("a path, or a pattern of existing files".into())) } else { Ok(files) }
+}
+
+/// What a name with braces stands for: `{a,b}` for each of its elements, `{08..11}` for each number, as wide as the first.
+/// Braces with neither stand for themselves. `None` if it is too many.
+fn unbraced(name: &str) -> Option<Vec<String>> {
+    let mut names = vec![String::new()];
+    let mut rest = name;
+    while let Some((before, inner, after)) = first_braces(rest) {
+        let choices = choices(inner)?;
+        if names.len().checked_mul(choices.len()).is_none_or(|count| count > MOST_NAMES) {
+            return None;
+        }
+        let started = std::mem::take(&mut names);
+        for start in started {
+            names.extend(choices.iter().map(|choice| format!("{start}{before}{choice}")));
+        }
+        rest = after;
+    }
+    Some(names.into_iter().map(|start| start + rest).collect())
+}
+
+/// What is before, in and after the first braces.
+fn first_braces(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once('{')?;
+    let (inner, after) = rest.split_once('}')?;
+    Some((before, inner, after))
+}
+
+/// What braces with this content stand for; `None` if it is too much.
+fn choices(inner: &str) -> Option<Vec<String>> {
+    if inner.contains(',') {
+        return Some(inner.split(',').map(str::to_owned).collect());
+    }
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match inner.split_once("..").filter(|(first, last)| is_number(first) && is_number(last)) {
+        None => Some(vec![format!("{{{inner}}}")]),
+        Some((first, last)) => {
+            let width = first.len();
+            let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+            let is_few = last.saturating_sub(first) < MOST_NAMES as u64 && width < 64;
+            is_few.then(|| (first..=last).map(|number| format!("{number:0width$}")).collect())
+        }
+    }
+}
+
+/// The entries of a directory that match, sorted by name.
+pub(super) fn entries(
+    directory: &Path,
+    is_wanted: impl Fn(&Path) -> bool,
+) -> Result<Vec<PathBuf>, DataError> {
+    let unreadable = |error| DataError::Read { path: directory.into(), error };
+    let mut entries = vec![];
+    for entry in fs::read_dir(directory).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if is_wanted(&path) {
+            entries.push(path);
+        }
+    }
+    entries.sort();
+    Ok(entries)
+}
+
+/// The files that `name` means, a directory standing for those in it whose lowercase names match.
+///
+/// # Errors
+///
+/// As [`named`]; also if a directory contains no file that matches: `expected` describes one.
+pub(super) fn named_or_in(
+    name: &Path,
+    is_wanted: impl Fn(&str) -> bool,
+    expected: &'static str,
+) -> Result<Vec<PathBuf>, DataError> {
+    let mut files = vec![];
+    for path in named(name)? {
+        if !path.is_dir() {
+            files.push(path);
+            continue;
+        }
+        let within = entries(&path, |file| is_wanted(&lowercase_name(file)) && file.is_file())?;
+        if within.is_empty() {
+            return Err(DataError::Empty { path, expected });
+        }
+        files.extend(within);
+    }
+    Ok(files)
+}
+
+/// The name of a file, in lower case.
+pub(super) fn lowercase_name(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests;

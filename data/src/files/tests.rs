@@ -1,0 +1,74 @@
+//! Names of files, and what they mean.
+
+use proptest::prelude::*;
+
+use super::super::testing::TestDirectory;
+use super::*;
+
+/// The names of the files that this means, below a directory that has some.
+fn found(name: &str) -> Result<Vec<String>, String> {
+    let directory = TestDirectory::new();
+    for file in ["b-1.x", "b-0.x", "a.x", "a,b", "a[1]", "a1", "{2}", "02.y", "03.y", ".hidden.x"] {
+        directory.file(file, "");
+    }
+    fs::create_dir(directory.path().join("c.x")).unwrap();
+    fs::create_dir(directory.path().join("deep")).unwrap();
+    directory.file("deep/d.x", "");
+    let root = format!("{}/", directory.path().display());
+    let path = name.split(' ').map(|part| format!("{root}{part}")).collect::<Vec<_>>().join(",");
+    let short = |file: PathBuf| file.to_str().unwrap().strip_prefix(&root).unwrap().to_owned();
+    named(Path::new(&path))
+        .map(|files| files.into_iter().map(short).collect())
+        .map_err(|error| error.to_string().replace(&root, ""))
+}
+
+#[test]
+fn names_patterns_and_lists_are_found() {
+    let cases: [(&str, &[&str]); 13] = [
+        ("a.x", &["a.x"]),
+        ("absent", &["absent"]),
+        ("*.x", &["a.x", "b-0.x", "b-1.x"]),
+        ("b-?.x", &["b-0.x", "b-1.x"]),
+        ("**/d.x", &["deep/d.x"]),
+        ("b-1.x a.x", &["b-1.x", "a.x"]),
+        ("a.x b-*.x", &["a.x", "b-0.x", "b-1.x"]),
+        // They exist.
+        ("a,b", &["a,b"]),
+        ("a[1]", &["a[1]"]),
+        ("{2}", &["{2}"]),
+        ("{02..04}.y", &["02.y", "03.y", "04.y"]),
+        ("{b-{1..0}.x", &["{b-{1..0}.x"]),
+        ("b-{1,0}.x", &["b-1.x", "b-0.x"]),
+    ];
+    for (name, expected) in cases {
+        assert_eq!(
+            found(name).as_deref(),
+            Ok(&expected.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()[..]),
+            "{name}"
+        );
+    }
+    assert_eq!(unbraced("{8..11}{a,b}").unwrap().concat(), "8a8b9a9b10a10b11a11b");
+}
+
+#[test]
+fn what_means_nothing_is_refused() {
+    let cases = [
+        ("*.z", "no file matches `*.z`: expected a path, or a pattern of existing files"),
+        ("a***", "a valid pattern"),
+        ("a.x *.x", "`a.x`: is named twice"),
+        ("{0..1000000}", "at most 1000000 names between its braces"),
+        ("{0..9999999999999999999999}", "at most 1000000 names between its braces"),
+        ("{0..999}{0..999}{0..1}", "at most 1000000 names between its braces"),
+    ];
+    for (name, expected) in cases {
+        let message = found(name).unwrap_err();
+        assert!(message.contains(expected), "{message}, not {expected}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_name_is_too_much(name in "[a{}.,*0-9?\\[\\]-]{0,24}") {
+        let _ = named(Path::new(&format!("/nowhere/{name}")));
+    }
+}

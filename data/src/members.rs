@@ -1,0 +1,211 @@
+//! Samples in tar files, as WebDataset writes them. Loading reads only the headers of members and their classes; images are read
+//! when a sample is made.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use image::DynamicImage;
+use serde_json::Value;
+use tar::{Archive, EntryType};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::byte_file::ByteFile;
+use super::decoding::decode;
+use crate::error::DataError;
+use crate::pipeline::part;
+
+/// The size of a block: a header, and what a tar file is a multiple of.
+const BLOCK: u64 = 512;
+/// The most bytes of a member that says the class.
+const MOST_OF_CLASS: u64 = 1 << 20;
+
+/// Samples in tar files, by their index over all files.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    files: Vec<ByteFile>,
+    samples: Vec<Sample>,
+}
+
+/// A sample: its image, and its class.
+#[derive(Debug)]
+struct Sample {
+    file: usize,
+    /// What the names of its members have in common.
+    key: Box<str>,
+    image: Member,
+    label: u32,
+}
+
+/// The bytes of a member, in its file.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    offset: u64,
+    length: u64,
+}
+
+impl Members {
+    /// Finds the samples of another file, and returns their indices. A gzipped file is unpacked.
+    pub(super) fn add(&mut self, path: PathBuf) -> Result<Range<usize>, DataError> {
+        let file = ByteFile::open_gunzipped(path)?;
+        let damaged = |problem: String| DataError::File { path: file.path().into(), problem };
+        let broken = |error| damaged(format!("is not a tar file, or damaged: {error}; fetch it again"));
+        let first = self.samples.len();
+        let mut archive = Archive::new(file.reader());
+        let mut open: Option<Parts> = None;
+        let mut end = 0;
+        for entry in archive.entries_with_seek().map_err(broken)? {
+            let entry = entry.map_err(broken)?;
+            let member = Member { offset: entry.raw_file_position(), length: entry.size() };
+            let bytes = entry.path_bytes();
+            let name = String::from_utf8_lossy(&bytes);
+            end = member.offset.saturating_add(member.length);
+            if end > file.length() {
+                return Err(damaged(format!("ends within its member `{name}`; fetch it again")));
+            }
+            let Some((key, extension)) = divided(&name) else { continue };
+            match entry.header().entry_type() {
+                EntryType::Regular | EntryType::Continuous => {}
+                EntryType::GNUSparse => {
+                    return Err(damaged(format!("has a sparse member, `{name}`: expected plain ones")));
+                }
+                _ => continue,
+            }
+            if open.as_ref().is_none_or(|parts| *parts.key != *key) {
+                let new = Parts { key: key.into(), image: None, class: None, table: None };
+                if let Some(parts) = open.replace(new) {
+                    self.samples.push(parts.sample(&file, self.files.len())?);
+                }
+            }
+            let parts = open.as_mut().expect("there is one from here on");
+            parts.add(extension, member).map_err(damaged)?;
+        }
+        if let Some(parts) = open {
+            self.samples.push(parts.sample(&file, self.files.len())?);
+        }
+        if file.length() < end.next_multiple_of(BLOCK) + BLOCK {
+            return Err(damaged("has no end mark: it is cut off; fetch it again".into()));
+        }
+        self.files.push(file);
+        Ok(first..self.samples.len())
+    }
+
+    /// The number of classes: one more than the highest. Refuses labels that are not below `known`, if that is given.
+    pub(super) fn classes(&self, known: Option<usize>) -> Result<usize, DataError> {
+        let Some(classes) = known else {
+            return Ok(self.samples.iter().map(|sample| sample.label as usize + 1).max().unwrap_or(0));
+        };
+        match self.samples.iter().find(|sample| sample.label as usize >= classes) {
+            None => Ok(classes),
+            Some(Sample { file, key, label, .. }) => {
+                let highest = classes.saturating_sub(1);
+                let problem = format!("the label is {label}: expected one from 0 to {highest}");
+                Err(damaged(self.files[*file].path(), key, &problem))
+            }
+        }
+    }
+
+    /// The image and the class of a sample.
+    pub(super) fn image(&self, index: usize) -> Result<(DynamicImage, u32), DataError> {
+        let Sample { file, key, image, label } = &self.samples[index];
+        let file = &self.files[*file];
+        let bytes = file.read(image.offset, image.length as usize)?;
+        let image = part("decoding", || decode(&bytes));
+        let image = image.map_err(|problem| damaged(file.path(), key, &format!("its image {problem}")))?;
+        Ok((image, *label))
+    }
+
+    /// Adds what is known without reading the image of a sample to a hash.
+    pub(super) fn hash(&self, index: usize, hasher: &mut Xxh3) {
+        let Sample { key, image, label, .. } = &self.samples[index];
+        hasher.update(key.as_bytes());
+        hasher.update(&image.length.to_le_bytes());
+        hasher.update(&label.to_le_bytes());
+    }
+}
+
+fn damaged(path: &Path, key: &str, problem: &str) -> DataError {
+    DataError::File { path: path.into(), problem: format!("sample `{key}`: {problem}") }
+}
+
+/// The key and the extension of a member, divided at the first point of its base name. `None` if it has none, or starts with a
+/// point or `__`: such members are not samples'.
+fn divided(name: &str) -> Option<(&str, &str)> {
+    let base = name.rfind('/').map_or(0, |slash| slash + 1);
+    let point = name[base..].find('.').filter(|&point| point > 0)?;
+    let (key, extension) = name.split_at(base + point);
+    (!key[base..].starts_with("__")).then(|| (key, &extension[1..]))
+}
+
+/// The members of a sample that have been found.
+struct Parts {
+    key: Box<str>,
+    image: Option<Member>,
+    /// The class, in decimal.
+    class: Option<Member>,
+    /// A JSON object that may have the class.
+    table: Option<Member>,
+}
+
+impl Parts {
+    /// Adds a member; the error describes the problem.
+    fn add(&mut self, extension: &str, member: Member) -> Result<(), String> {
+        let place = match &*extension.to_lowercase() {
+            "png" | "jpg" | "jpeg" => &mut self.image,
+            "cls" => &mut self.class,
+            "json" => &mut self.table,
+            _ => return Ok(()),
+        };
+        match place.replace(member) {
+            None => Ok(()),
+            Some(_) => Err(format!(
+                "sample `{}`: has another member like `.{extension}`: expected one image and one class",
+                self.key
+            )),
+        }
+    }
+
+    fn sample(self, file: &ByteFile, number: usize) -> Result<Sample, DataError> {
+        let damaged = |problem: &str| damaged(file.path(), &self.key, problem);
+        let image = self
+            .image
+            .ok_or_else(|| damaged("has no image: expected a member `.png`, `.jpg` or `.jpeg` beside it"))?;
+        let label = match (self.class, self.table) {
+            (Some(class), _) => number_in(&text(file, class, &damaged)?),
+            (None, Some(table)) => label_in(&text(file, table, &damaged)?),
+            (None, None) => Err("has no class: expected a member `.cls` or `.json` beside its image".into()),
+        };
+        let label = label.map_err(|problem| damaged(&problem))?;
+        Ok(Sample { file: number, key: self.key, image, label })
+    }
+}
+
+/// The bytes of a member that says the class.
+fn text(file: &ByteFile, member: Member, damaged: &impl Fn(&str) -> DataError) -> Result<Vec<u8>, DataError> {
+    if member.length > MOST_OF_CLASS {
+        return Err(damaged(&format!("its class is in {} bytes: expected a number", member.length)));
+    }
+    file.read(member.offset, member.length as usize)
+}
+
+/// The number in a text.
+fn number_in(text: &[u8]) -> Result<u32, String> {
+    let text = String::from_utf8_lossy(text);
+    let number = text.trim();
+    number.parse().map_err(|_| {
+        let shown: String = number.chars().take(40).collect();
+        format!("its `.cls` says `{shown}`: expected a number from 0 to {}", u32::MAX)
+    })
+}
+
+/// The class in a JSON object.
+fn label_in(json: &[u8]) -> Result<u32, String> {
+    let value: Value =
+        serde_json::from_slice(json).map_err(|error| format!("its `.json` cannot be read: {error}"))?;
+    let label = ["label", "cls"].iter().find_map(|name| value.get(name));
+    label.and_then(Value::as_u64).and_then(|label| label.try_into().ok()).ok_or_else(|| {
+        format!("its `.json` has no number `label` or `cls` from 0 to {}: expected one of them", u32::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests;

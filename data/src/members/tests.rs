@@ -1,0 +1,178 @@
+//! Valid and invalid tar files.
+
+use std::io::{Cursor, Write};
+
+use flate2::{Compression, write::GzEncoder};
+use image::{GrayImage, ImageFormat, Luma};
+use proptest::prelude::*;
+use tar::{Builder, Header};
+
+use super::super::testing::TestDirectory;
+use super::super::webdataset::read;
+use super::*;
+use crate::batch::{Pass, normalise};
+use crate::{Dataset, Inputs, Kind, Options};
+
+fn picture(grey: u8, format: ImageFormat) -> Vec<u8> {
+    let mut file = Cursor::new(vec![]);
+    GrayImage::from_pixel(3, 2, Luma([grey])).write_to(&mut file, format).unwrap();
+    file.into_inner()
+}
+
+fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut archive = Builder::new(vec![]);
+    for (name, bytes) in members {
+        let mut header = Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, name, *bytes).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+/// Samples with these numbers; their classes, in turn of both kinds, are the numbers modulo 3.
+fn shard(numbers: Range<u8>) -> Vec<u8> {
+    let mut members = vec![];
+    for number in numbers {
+        let label = number % 3;
+        let (kind, class) = match number % 2 {
+            0 => ("cls", format!("{label}\n")),
+            _ => ("json", format!("{{\"caption\": \"a.b\", \"label\": {label}}}")),
+        };
+        let key = format!("{}/{number:04}", "long/".repeat(30));
+        members.push((format!("{key}.png"), picture(number, ImageFormat::Png)));
+        members.push((format!("{key}.{kind}"), class.into_bytes()));
+        members.push((format!("{key}.txt"), b"ignored".to_vec()));
+    }
+    let members: Vec<_> = members.iter().map(|(name, bytes)| (&**name, &**bytes)).collect();
+    tar(&members)
+}
+
+fn load(file: &[u8]) -> Result<Dataset, DataError> {
+    let directory = TestDirectory::new();
+    read(&directory.file("some.tar", file), &Options::default())
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let mut packed = GzEncoder::new(vec![], Compression::fast());
+    packed.write_all(&shard(0..20)).unwrap();
+    for file in [shard(0..20), packed.finish().unwrap()] {
+        let data = load(&file).unwrap();
+        assert_eq!(data.kind, Kind::Images { height: 2, width: 3, channels: 1, classes: 3 });
+        assert_eq!((data.train.len(), data.test.len()), (18, 2));
+        let batch = data.train.batch(&[17, 0, 9], Pass::Evaluation).unwrap();
+        assert_eq!(batch.targets, [0, 0, 1]);
+        let expected = [18, 0, 10].into_iter().flat_map(|grey| [normalise(grey); 6]).collect();
+        assert_eq!(batch.inputs, Inputs::Pixels(expected));
+    }
+}
+
+#[test]
+fn shards_are_found_by_directory_pattern_and_braces() {
+    let directory = TestDirectory::new();
+    directory.file("train-000.tar", shard(0..4));
+    directory.file("train-001.tar", shard(4..7));
+    directory.file("val-000.tar", shard(7..9));
+    directory.file("notes.txt", "");
+    let fingerprint = |name: &str| {
+        let data = read(&directory.path().join(name), &Options::default()).unwrap();
+        assert_eq!((data.train.len(), data.test.len()), (7, 2), "{name}");
+        let targets = data.train.batch(&[0, 1, 2, 3, 4, 5, 6], Pass::Evaluation).unwrap().targets;
+        assert_eq!(targets, [0, 1, 2, 0, 1, 2, 0]);
+        data.fingerprint().unwrap()
+    };
+    let whole = fingerprint("");
+    for name in ["*.tar", "{train-000,train-001,val-000}.tar"] {
+        assert_eq!(fingerprint(name), whole);
+    }
+    let message =
+        read(&directory.path().join("train-{000..002}.tar"), &Options::default()).unwrap_err().to_string();
+    assert!(message.contains("cannot read `") && message.contains("train-002.tar`"), "{message}");
+    let empty = TestDirectory::new();
+    let message = read(empty.path(), &Options::default()).unwrap_err().to_string();
+    assert!(message.contains("contains no file whose name ends in .tar"), "{message}");
+}
+
+/// The first members of a file, and what is said of them.
+type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a str);
+
+#[test]
+fn what_is_wrong_is_named_by_file_and_key() {
+    let png = picture(1, ImageFormat::Png);
+    let jpeg = picture(1, ImageFormat::Jpeg);
+    let cases: [Case; 11] = [
+        (&[("x/7.png", &png)], "sample `x/7`: has no class: expected a member `.cls` or `.json`"),
+        (&[("x/7.cls", b"1")], "sample `x/7`: has no image"),
+        (&[("7.cls", b"1"), ("8.png", &png)], "sample `7`: has no image"),
+        (&[("7.png", &png), ("7.JPG", &jpeg), ("7.cls", b"1")], "sample `7`: has another member like `.JPG`"),
+        (&[("7.png", &png), ("7.cls", b"cat")], "sample `7`: its `.cls` says `cat`: expected a number"),
+        (&[("7.png", &png), ("7.cls", b"-1")], "says `-1`"),
+        (&[("7.png", &png), ("7.cls", &[0xff])], "says `\u{fffd}`"),
+        (&[("7.png", &png), ("7.json", b"{")], "sample `7`: its `.json` cannot be read"),
+        (&[("7.png", &png), ("7.json", b"{\"label\": 1.5}")], "its `.json` has no number `label` or `cls`"),
+        (&[("7.png", b"no"), ("7.cls", b"1")], "sample `7`: its image is neither PNG nor JPEG"),
+        (&[], "too short: 0 samples, expected at least 10"),
+    ];
+    for (members, expected) in cases {
+        // The first sample is read for its size.
+        let rest: Vec<_> = if members.is_empty() { vec![] } else { names() };
+        let rest = rest.iter().flat_map(|name| [(&*name.0, &*png), (&*name.1, &b"0"[..])]);
+        let all: Vec<_> = members.iter().copied().chain(rest).collect();
+        let message = load(&tar(&all)).unwrap_err().to_string();
+        assert!(message.contains("some.tar`") && message.contains(expected), "{message}, not {expected}");
+    }
+}
+
+/// The members of ten more samples.
+fn names() -> Vec<(String, String)> {
+    (10..20).map(|key| (format!("{key}.png"), format!("{key}.cls"))).collect()
+}
+
+#[test]
+fn members_that_are_no_samples_are_passed_over() {
+    let png = picture(1, ImageFormat::Png);
+    let names = names();
+    let samples = names.iter().flat_map(|name| [(&*name.0, &*png), (&*name.1, &b"0"[..])]);
+    let others: [(&str, &[u8]); 3] = [("README", b"x"), (".hidden.png", b"x"), ("__meta__.json", b"x")];
+    assert_eq!(load(&tar(&others.into_iter().chain(samples).collect::<Vec<_>>())).unwrap().train.len(), 9);
+}
+
+#[test]
+fn a_file_that_is_cut_off_is_refused_wherever_it_is() {
+    let whole = shard(0..12);
+    let end = whole.len() - 2 * BLOCK as usize;
+    for at in (1..=end).step_by(1999).chain((BLOCK as usize..=end).step_by(8 * BLOCK as usize)) {
+        let message = load(&whole[..at]).unwrap_err().to_string();
+        assert!(message.contains("some.tar`"), "{message}");
+    }
+    let message = load(&whole[..end]).unwrap_err().to_string();
+    assert!(message.contains("has no end mark: it is cut off"), "{message}");
+}
+
+#[test]
+fn labels_beyond_the_known_classes_are_refused() {
+    let directory = TestDirectory::new();
+    let path = directory.file("some.tar", shard(0..20));
+    let classes = |classes| read(&path, &Options { classes: Some(classes), ..Options::default() });
+    assert!(classes(3).is_ok());
+    let message = classes(2).unwrap_err().to_string();
+    assert!(message.contains("0002`: the label is 2: expected one from 0 to 1"), "{message}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn damaged_files_never_panic(damages in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+        let mut file = shard(0..12);
+        for (at, byte) in damages {
+            let at = at.index(file.len());
+            file[at] = byte;
+        }
+        if let Ok(data) = load(&file) {
+            let all: Vec<_> = (0..data.train.len()).collect();
+            let _ = data.train.batch(&all, Pass::Evaluation);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A data set of arrays in NumPy's files: images or rows of numbers, which stay in their files, and their labels.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::dataset::{Dataset, Kind};
+use crate::error::DataError;
+use crate::rows::{FileRows, Rows};
+use crate::schema::Schema;
+use crate::source::Options;
+use crate::split::{Split, nine_to_one};
+use crate::stored::{Content, FileImages, Labels, StoredSamples};
+
+mod array;
+
+use self::array::Array;
+
+/// The names of training samples and their labels, those that are looked for first in front.
+const TRAIN: [[&str; 2]; 2] = [["x_train.npy", "y_train.npy"], ["images.npy", "labels.npy"]];
+const TEST: [&str; 2] = ["x_test.npy", "y_test.npy"];
+
+/// Finds the arrays in `directory`: `x_train.npy` with `y_train.npy`, or else `images.npy` with `labels.npy`. `x_test.npy` with
+/// `y_test.npy` are held out, or every tenth sample if they are not there.
+///
+/// Rows are standardised by the mean and the standard deviation of the training rows, or by those of `known`, a model's schema
+/// and its number of classes.
+///
+/// # Errors
+///
+/// If an array is missing, unreadable, or of another shape or type; if a label is not a class, or a number not finite.
+pub(super) fn read(
+    directory: &Path,
+    options: &Options,
+    known: Option<(&Schema, usize)>,
+) -> Result<Dataset, DataError> {
+    let names = TRAIN.into_iter().find(|[samples, _]| directory.join(samples).exists()).unwrap_or(TRAIN[0]);
+    let train = Pair::read(directory, names)?;
+    let has_test = TEST.iter().any(|name| directory.join(name).exists());
+    let test = has_test.then(|| Pair::read(directory, TEST)).transpose()?;
+    let (training, held_out) = match &test {
+        Some(test) => (train.all(), test.all()),
+        None => nine_to_one(train.count),
+    };
+    if held_out.is_empty() {
+        let (path, found) = (train.path, train.count);
+        return Err(DataError::TooShort { path, what: "samples", found, expected: 10 });
+    }
+    let pairs = || [Some(&train), test.as_ref()].into_iter().flatten();
+    pairs().try_for_each(|pair| pair.check_shape(&train))?;
+    let classes = match known.map(|(_, classes)| classes).or(options.classes) {
+        Some(classes) => pairs().try_for_each(|pair| pair.check_labels(classes)).map(|()| classes)?,
+        None => pairs().map(Pair::highest).max().unwrap_or_default() as usize + 1,
+    };
+    let (kind, schema) = match &train.samples {
+        Samples::Images(FileImages { shape: [height, width, channels], .. }) => {
+            let (height, width, channels) = (*height, *width, *channels);
+            (Kind::Images { height, width, channels, classes }, Schema::default())
+        }
+        Samples::Rows(rows) => {
+            let features = rows.width;
+            let schema = match known {
+                Some((schema, _)) if schema.columns.len() == features => schema.clone(),
+                Some((schema, _)) => {
+                    let expected = schema.columns.len();
+                    let problem = format!("has {features} columns: expected {expected}, as in training");
+                    return Err(DataError::File { path: train.path, problem });
+                }
+                None => train.schema(rows, &training)?,
+            };
+            (Kind::Table { features, classes }, schema)
+        }
+    };
+    let test = test.as_ref().unwrap_or(&train).split(
+        held_out,
+        &schema,
+        &Options { augmentation: None, ..options.clone() },
+    );
+    Ok(Dataset { train: train.split(training, &schema, options), test, kind, schema })
+}
+
+/// Samples and their labels.
+struct Pair {
+    /// The file of samples.
+    path: PathBuf,
+    samples: Samples,
+    count: usize,
+    /// The file of labels.
+    path_of_labels: PathBuf,
+    labels: Arc<Labels>,
+}
+
+enum Samples {
+    Images(FileImages),
+    Rows(Arc<FileRows>),
+}
+
+impl Pair {
+    fn read(directory: &Path, [samples, labels]: [&str; 2]) -> Result<Self, DataError> {
+        let [path, path_of_labels] = [samples, labels].map(|name| directory.join(name));
+        if let Some(missing) = [&path, &path_of_labels].into_iter().find(|path| !path.exists()) {
+            let missing = missing.file_name().unwrap_or_default().display();
+            let others = TRAIN.map(|[samples, labels]| format!("`{samples}` with `{labels}`")).join(" or ");
+            let problem = format!(
+                "contains no `{missing}`: expected {others}, and where a part is held out `x_test.npy` with `y_test.npy`"
+            );
+            return Err(DataError::File { path: directory.into(), problem });
+        }
+        let array = Array::open(path.clone())?;
+        let labels = Array::open(path_of_labels.clone())?.labels()?;
+        let (found, expected) = (labels.len(), array.shape[0]);
+        if found != expected {
+            return Err(DataError::Count { path: path_of_labels, found, images: path, expected });
+        }
+        let labels = Arc::new(Labels::new(labels));
+        Ok(Self { path, samples: array.samples()?, count: found, path_of_labels, labels })
+    }
+
+    /// The indices of all samples.
+    fn all(&self) -> Vec<usize> {
+        (0..self.count).collect()
+    }
+
+    fn highest(&self) -> u32 {
+        (0..self.count).map(|sample| self.labels.get(sample)).max().unwrap_or_default()
+    }
+
+    /// Refuses labels that are no classes.
+    fn check_labels(&self, classes: usize) -> Result<(), DataError> {
+        match (0..self.count).find(|&sample| self.labels.get(sample) as usize >= classes) {
+            None => Ok(()),
+            Some(record) => {
+                let (label, highest) = (self.labels.get(record), classes.saturating_sub(1));
+                let problem = format!("is the label {label}: expected one from 0 to {highest}");
+                Err(DataError::Record { path: self.path_of_labels.clone(), record, problem })
+            }
+        }
+    }
+
+    /// Refuses samples of another shape.
+    fn check_shape(&self, expected: &Self) -> Result<(), DataError> {
+        let shape = |samples: &Samples| match samples {
+            Samples::Images(images) => format!("images of the shape {:?}", images.shape),
+            Samples::Rows(rows) => format!("rows of {} numbers", rows.width),
+        };
+        let (found, expected) = (shape(&self.samples), shape(&expected.samples));
+        if found == expected {
+            return Ok(());
+        }
+        let problem = format!("has {found}: expected {expected}, as in training");
+        Err(DataError::File { path: self.path.clone(), problem })
+    }
+
+    /// The statistics of the columns, which are called by their numbers.
+    fn schema(&self, rows: &Arc<FileRows>, training: &[usize]) -> Result<Schema, DataError> {
+        let names: Vec<_> = (0..rows.width).map(|column| column.to_string()).collect();
+        let columns = Rows::File(Arc::clone(rows)).statistics(&names, training)?;
+        Ok(Schema { columns, ..Schema::default() })
+    }
+
+    fn split(&self, samples: Vec<usize>, schema: &Schema, options: &Options) -> Split {
+        let content = match &self.samples {
+            Samples::Images(images) => {
+                Content::Images(FileImages { augmentation: options.augmentation, ..images.clone() })
+            }
+            Samples::Rows(rows) => Content::Rows(Arc::clone(rows), schema.columns.as_slice().into()),
+        };
+        Split::Stored(StoredSamples::new(content, &self.labels, samples))
+    }
+}
+
+#[cfg(test)]
+mod tests;

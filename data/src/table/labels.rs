@@ -1,0 +1,86 @@
+//! The labels of a table's rows, and the classes that they are.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::error::DataError;
+
+/// A label for each row.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// The distinct labels, in the order in which they come.
+    distinct: Vec<String>,
+    /// The index of each among them.
+    places: HashMap<String, u32>,
+    /// The index of each row's label.
+    rows: Vec<u32>,
+}
+
+impl Names {
+    /// Adds the label of another row.
+    pub(super) fn push(&mut self, label: &str) {
+        let place = self.places.get(label).copied().unwrap_or_else(|| {
+            let place = self.distinct.len() as u32;
+            self.distinct.push(label.to_owned());
+            self.places.insert(label.to_owned(), place);
+            place
+        });
+        self.rows.push(place);
+    }
+
+    /// Whether a row has this label.
+    pub(super) fn contains(&self, label: &str) -> bool {
+        self.places.contains_key(label)
+    }
+
+    /// The classes in order, and the class of each row.
+    pub(super) fn numbered(&self) -> (Vec<String>, Vec<u32>) {
+        let (classes, numbers) = number(&self.distinct);
+        (classes, self.rows.iter().map(|&place| numbers[place as usize]).collect())
+    }
+
+    /// The class of each row, as `number` says for its label; the labels are asked for in the order of rows.
+    pub(super) fn numbered_by(
+        &self,
+        number: impl Fn(&str) -> Result<u32, DataError>,
+    ) -> Result<Vec<u32>, DataError> {
+        let numbers: Vec<_> = self.distinct.iter().map(|label| number(label)).collect::<Result<_, _>>()?;
+        Ok(self.rows.iter().map(|&place| numbers[place as usize]).collect())
+    }
+
+    /// Refuses labels from which nothing can be learnt: equal in all rows, or continuous quantities, which hardly ever repeat.
+    /// The error describes the problem.
+    pub(super) fn check_classes(&self) -> Result<(), String> {
+        // Fractions that are classes have few distinct values.
+        const MOST_FRACTIONS: usize = 100;
+        let (found, rows) = (self.distinct.len(), self.rows.len());
+        if let [only] = &*self.distinct {
+            return Err(format!("the label is `{only}` in all {rows} rows: expected at least two classes"));
+        }
+        let all = |is_so: &dyn Fn(&str) -> bool| self.distinct.iter().all(|label| is_so(label));
+        let is_number = |label: &str| label.parse::<f64>().is_ok();
+        let has_fractions = !all(&|label| label.parse::<i64>().is_ok());
+        let is_rarely_twice = found > 10 && 2 * found > rows;
+        if all(&is_number) && (is_rarely_twice || (has_fractions && found > MOST_FRACTIONS)) {
+            return Err(format!(
+                "the label has {found} different numbers in {rows} rows, like a continuous quantity: expected classes (a quantity \
+                 cannot be learnt here; divide it into ranges)"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The distinct labels in order, and the index of each label among them.
+pub(super) fn number(labels: &[String]) -> (Vec<String>, Vec<u32>) {
+    /// Sorts and deduplicates `labels`; returns them, and the index of each label.
+    fn places<T: Ord + ToString>(labels: &[T]) -> (Vec<String>, Vec<u32>) {
+        let names: Vec<&T> = labels.iter().collect::<BTreeSet<_>>().into_iter().collect();
+        let place = |label: &T| names.partition_point(|&name| name < label) as u32;
+        let places = labels.iter().map(place).collect();
+        (names.into_iter().map(T::to_string).collect(), places)
+    }
+    match labels.iter().map(|label| label.parse()).collect::<Result<Vec<i64>, _>>() {
+        Ok(numbers) => places(&numbers),
+        Err(_) => places(labels),
+    }
+}

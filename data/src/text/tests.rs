@@ -1,0 +1,146 @@
+//! Texts, their tokens and their windows.
+
+use super::super::{Inputs, Pass, testing::TestDirectory};
+use super::*;
+
+fn read(file: &Path, context: usize) -> Result<Dataset, DataError> {
+    super::read(file, &Options { context, ..Options::default() })
+}
+
+const CONTEXT: usize = 8;
+
+fn alphabet(length: usize) -> String {
+    ('a'..='z').cycle().take(length).collect()
+}
+
+#[test]
+fn tokens_index_the_sorted_vocabulary() {
+    let directory = TestDirectory::new();
+    let data = read(&directory.file("text", "hé hello".repeat(10)), 1).unwrap();
+    let Kind::Text { vocabulary, .. } = data.kind else { panic!("not a text") };
+    assert_eq!(vocabulary, [' ', 'e', 'h', 'l', 'o', 'é']);
+    let Split::Windows { tokens, .. } = data.train else { panic!("not in memory") };
+    assert_eq!(tokens[..8], [2, 5, 0, 2, 1, 3, 3, 4]);
+}
+
+#[test]
+fn targets_are_the_inputs_one_character_on() {
+    let directory = TestDirectory::new();
+    let data = read(&directory.file("text", alphabet(1000)), CONTEXT).unwrap();
+    assert_eq!(data.train.len(), 900 / CONTEXT - 1);
+    assert_eq!(data.test.len(), 100 / CONTEXT - 1);
+
+    let batch = data.train.batch(&[3, 0], Pass::Training { seed: 1, epoch: 2 }).unwrap();
+    let first = data.train.shift(1, 2) as u32;
+    let third = 3 * CONTEXT as u32 + first;
+    let windows = |ahead: u32| -> Vec<u32> {
+        [third, first]
+            .into_iter()
+            .flat_map(|start| (0..CONTEXT as u32).map(move |i| (start + ahead + i) % 26))
+            .collect()
+    };
+    assert_eq!(batch.inputs, Inputs::Tokens(windows(0)));
+    assert_eq!(batch.targets, windows(1));
+}
+
+#[test]
+fn every_shift_fits_every_window() {
+    for length in 2 * CONTEXT..4 * CONTEXT {
+        let split = Split::Windows { tokens: vec![0; length], context: CONTEXT };
+        assert!(!split.is_empty());
+        let last = (0..).find(|&epoch| split.shift(1, epoch) == CONTEXT - 1).unwrap();
+        split.batch(&[split.len() - 1], Pass::Training { seed: 1, epoch: last }).unwrap();
+    }
+}
+
+#[test]
+fn shifts_depend_on_seed_and_epoch_alone() {
+    let split = Split::Windows { tokens: vec![0; 100], context: CONTEXT };
+    let shifts = |seed| -> Vec<usize> { (0..50).map(|e| split.shift(seed, e)).collect() };
+    assert_eq!(shifts(1), shifts(1));
+    assert_ne!(shifts(1), shifts(2));
+    assert!((0..CONTEXT).all(|shift| shifts(1).contains(&shift)));
+}
+
+#[test]
+fn the_shortest_text_is_as_the_error_says() {
+    let directory = TestDirectory::new();
+    let short = directory.file("short", alphabet(20 * CONTEXT - 1));
+    let message = read(&short, CONTEXT).unwrap_err().to_string();
+    assert!(message.contains("159 characters, expected at least 160"), "{message}");
+    assert!(read(&directory.file("enough", alphabet(20 * CONTEXT)), CONTEXT).is_ok());
+}
+
+#[test]
+fn what_is_no_text_is_refused() {
+    let directory = TestDirectory::new();
+    let broken = directory.file("broken", b"abc\xff\xfe");
+    let message = read(&broken, CONTEXT).unwrap_err().to_string();
+    assert!(message.contains("no valid character at byte 3"), "{message}");
+    let missing = read(&directory.path().join("missing"), CONTEXT).unwrap_err();
+    assert!(matches!(missing, DataError::Read { .. }));
+    let empty = read(&directory.file("empty", ""), CONTEXT).unwrap_err();
+    assert!(matches!(empty, DataError::TooShort { found: 0, .. }));
+    assert!(matches!(read(&broken, 0), Err(DataError::Zero { .. })));
+}
+
+/// Characters of one to four bytes, in files that end within a stride.
+#[test]
+fn a_text_larger_than_memory_gives_the_same_batches() {
+    let directory = TestDirectory::new();
+    let mixed: String = ["a", "é", "€", "\u{10ffff}", "b"].iter().cycle().take(3000).copied().collect();
+    let names = [
+        directory.file("ascii", alphabet(3000)),
+        directory.file("mixed", &mixed),
+        directory.path().join("{ascii,mixed,ascii2}"),
+    ];
+    directory.file("ascii2", alphabet(777));
+    for path in names {
+        let memory = read(&path, 13).unwrap();
+        let stored = super::read(&path, &Options { context: 13, in_memory_bytes: 0, ..Options::default() });
+        let stored = stored.unwrap();
+        assert!(matches!(stored.train, Split::Text(_)));
+        assert_eq!(stored.kind, memory.kind);
+        assert_eq!(stored.fingerprint().unwrap(), memory.fingerprint().unwrap());
+        let tokens: Vec<_> = (0..30).map(|token| 100 - token).collect();
+        for (stored, memory) in [(stored.train, memory.train), (stored.test, memory.test)] {
+            let all: Vec<_> = (0..memory.len()).rev().collect();
+            for pass in [Pass::Training { seed: 1, epoch: 2 }, Pass::Evaluation] {
+                let batch = |split: &Split| split.batch(&all, pass).unwrap();
+                assert_eq!(batch(&stored), batch(&memory));
+                assert_eq!(batch(&stored.renumbered(&tokens)), batch(&memory.renumbered(&tokens)));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_text_that_changes_under_a_run_is_named() {
+    let directory = TestDirectory::new();
+    let path = directory.file("text", alphabet(1000));
+    let options = Options { context: CONTEXT, in_memory_bytes: 0, ..Options::default() };
+    let data = super::read(&path, &options).unwrap();
+    let batch = || data.train.batch(&[0], Pass::Evaluation).unwrap_err().to_string();
+    for (now, expected) in [
+        ("A".repeat(1000).into_bytes(), "`A`, which was not there"),
+        (vec![0xff; 1000], "is no longer UTF-8"),
+        (vec![], "cannot read"),
+    ] {
+        directory.file("text", now);
+        let message = batch();
+        assert!(message.contains(expected) && message.contains("text`"), "{message}");
+    }
+}
+
+#[test]
+fn characters_may_end_anywhere_in_a_block() {
+    let directory = TestDirectory::new();
+    for before in 0..4 {
+        let text = "x".repeat(BLOCK - before) + "\u{10ffff}" + &"y".repeat(1000);
+        let data = read(&directory.file("text", &text), 1).unwrap();
+        assert_eq!(data.train.len() + data.test.len() + 2, text.chars().count());
+        let cut = text.as_bytes()[..BLOCK - before + 2].to_vec();
+        let message = read(&directory.file("cut", cut), 1).unwrap_err().to_string();
+        assert!(message.contains(&format!("no valid character at byte {}", BLOCK - before)), "{message}");
+    }
+}
