@@ -33,6 +33,8 @@ mod plot;
 mod predict;
 #[cfg(feature = "candle")]
 mod progress;
+#[cfg(feature = "service")]
+mod serve_data;
 mod simulate;
 mod supervise;
 #[cfg(feature = "candle")]
@@ -82,6 +84,9 @@ enum Command {
     /// Run an input pipeline alone, and name the stage that limits it
     #[cfg(feature = "candle")]
     InspectInput(inspect_input::Args),
+    /// Make batches of a data set for training on other machines
+    #[cfg(feature = "service")]
+    ServeData(serve_data::Args),
     /// Evaluate a saved model on a data set
     #[cfg(feature = "candle")]
     Evaluate(evaluate::Args),
@@ -169,6 +174,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Train(args) => train::run(&args)?,
         #[cfg(feature = "candle")]
         Command::InspectInput(args) => inspect_input::run(&args)?,
+        #[cfg(feature = "service")]
+        Command::ServeData(args) => serve_data::run(args)?,
         #[cfg(feature = "candle")]
         Command::Evaluate(args) => evaluate::run(&args)?,
         #[cfg(feature = "candle")]

@@ -23,6 +23,8 @@ mod tell;
 mod tensorflow;
 
 pub(super) use args::Args;
+#[cfg(feature = "service")]
+pub(super) use source::DatasetArgs;
 pub(super) use source::{CacheArgs, SourceArgs};
 use tell::Teller;
 pub(super) use tell::measured;

@@ -10,7 +10,8 @@ pub enum DataError {
     /// The name of the source is unknown.
     #[error(
         "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILES`, `csv:FILES`, `parquet:FILES`, \
-         `tfrecord:FILES_OR_DIR`, `webdataset:FILES_OR_DIR`, `npy:DIR`, `images:DIR` or `cifar:DIR`"
+         `tfrecord:FILES_OR_DIR`, `webdataset:FILES_OR_DIR`, `npy:DIR`, `images:DIR`, `cifar:DIR` or \
+         `service:HOST:PORT,…`"
     )]
     UnknownSource {
         /// The name as given.
@@ -265,6 +266,45 @@ pub enum DataError {
     Thread {
         /// The system's error.
         error: io::Error,
+    },
+    /// The address of a server is invalid.
+    #[error("`{address}` is not the address of a data server: expected HOST:PORT")]
+    Address {
+        /// The address as given.
+        address: String,
+    },
+    /// This program cannot ask servers for batches.
+    #[error("this program was built without data servers: build it with the feature `service`")]
+    NoService,
+    /// Servers ask for a token, and none was given.
+    #[error("the data servers `{servers}` ask for a token: name the file that holds it (--data-token-file)")]
+    NoToken {
+        /// The servers as given.
+        servers: String,
+    },
+    /// A token is invalid, or not secret.
+    #[error("token file `{}`: {problem}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what was expected.
+        problem: String,
+    },
+    /// A server cannot be used, or cannot serve.
+    #[error("data server `{address}`: {problem}")]
+    Server {
+        /// The address.
+        address: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// No server answers.
+    #[error("no data server has answered for {seconds} s; {problems}")]
+    NoServer {
+        /// How long it was waited for one.
+        seconds: u64,
+        /// Every server, and why it failed last.
+        problems: String,
     },
     /// A user-defined error.
     #[error(transparent)]

@@ -27,6 +27,7 @@
 // But to map a file of a snapshot.
 #![deny(unsafe_code)]
 
+mod address;
 mod augment;
 mod bad;
 mod batch;
@@ -56,6 +57,9 @@ mod records;
 mod remote;
 mod rows;
 mod schema;
+mod served;
+#[cfg(feature = "service")]
+pub mod service;
 mod snapshot;
 mod source;
 mod split;
@@ -68,6 +72,7 @@ mod text;
 mod tfrecord;
 mod webdataset;
 
+pub use address::Service;
 pub use augment::Augmentation;
 pub use bad::{OnBadSample, Skipped};
 pub use batch::{Batch, Inputs, Pass};
@@ -80,6 +85,7 @@ pub use kept::SnapshotReport;
 pub use load::{load, load_as};
 pub use pipeline::{Depth, Pipeline, Threads};
 pub use schema::{Column, Schema};
+pub use served::{Maker, ServedSplit};
 pub use snapshot::{Compression, SnapshotOptions};
 pub use source::{Options, Source};
 pub use split::Split;

@@ -25,6 +25,10 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Npy(directory) => npy::read(directory, options, None),
         Source::Images(directory) => folder::read(directory, options, None),
         Source::Cifar(directory) => cifar::read(directory, options),
+        #[cfg(feature = "service")]
+        Source::Service(service) => crate::service::read(service),
+        #[cfg(not(feature = "service"))]
+        Source::Service(_) => Err(DataError::NoService),
     }
 }
 

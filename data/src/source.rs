@@ -6,6 +6,7 @@ use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::address::Service;
 use crate::augment::Augmentation;
 use crate::bad::OnBadSample;
 use crate::cache::Cache;
@@ -16,6 +17,7 @@ use crate::files;
 ///
 /// With the feature `remote`, a path may also be a URL: `s3://BUCKET/FOLDER_OR_OBJECT`, or `https://HOST/OBJECT` where one file is
 /// enough.
+///
 /// Where there are *files*, several may be named: separated by commas, or by patterns such as `train-*.csv` and
 /// `train-{000..119}.tar`. A list keeps its order, and what matches a pattern is sorted by name. A path that exists means
 /// itself, whatever characters are in it.
@@ -52,17 +54,22 @@ pub enum Source {
     /// A directory with CIFAR-10's binary files: `data_batch_1.bin` to `data_batch_5.bin`, as many as there are, and
     /// `test_batch.bin`.
     Cifar(PathBuf),
+    /// Servers on other machines, which make the batches. Needs the feature `service`.
+    Service(Service),
 }
 
 impl Source {
-    /// Whether both are the same location, however it is written.
+    /// Whether both are the same location, however it is written. Servers may be others: the fingerprint says whether the data are the same.
     pub fn is_same(&self, other: &Self) -> bool {
         let places = |source: &Self| {
             let paths = source.paths().ok()?.into_iter();
             paths.map(|path| canonicalize(path).ok()).collect::<Option<Vec<_>>>()
         };
         let is_one_format = discriminant(self) == discriminant(other);
-        self == other || (is_one_format && places(self).is_some_and(|paths| places(other) == Some(paths)))
+        let are_served = matches!(self, Self::Service(_));
+        self == other
+            || (is_one_format
+                && (are_served || places(self).is_some_and(|paths| places(other) == Some(paths))))
     }
 
     /// Whether it is on a server: a URL, such as `s3://bucket/folder`, and no path.
@@ -104,6 +111,7 @@ impl Source {
     fn parts(&self) -> (&'static str, Option<&Path>) {
         let (word, path) = match self {
             Self::Digits => return ("digits", None),
+            Self::Service(_) => return ("service", None),
             Self::Idx(path) => ("idx", path),
             Self::Npy(path) => ("npy", path),
             Self::Text(path) => ("text", path),
@@ -133,7 +141,7 @@ impl Source {
     /// The files and directories that it names.
     fn paths(&self) -> Result<Vec<PathBuf>, DataError> {
         match self {
-            Self::Digits => Ok(vec![]),
+            Self::Digits | Self::Service(_) => Ok(vec![]),
             Self::Text(path)
             | Self::Csv(path)
             | Self::Parquet(path)
@@ -151,9 +159,10 @@ impl FromStr for Source {
 
     fn from_str(name: &str) -> Result<Self, DataError> {
         let (word, path) = name.split_once(':').unwrap_or((name, ""));
-        let found = match name {
-            "digits" => Some(Self::Digits),
+        let found = match (name, word) {
+            ("digits", _) => Some(Self::Digits),
             _ if path.is_empty() => None,
+            (_, "service") => return path.parse().map(Self::Service),
             _ => Self::of(word, path.into()),
         };
         found.ok_or_else(|| DataError::UnknownSource { name: name.into() })
@@ -162,9 +171,10 @@ impl FromStr for Source {
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.parts() {
-            (word, None) => f.write_str(word),
-            (word, Some(path)) => write!(f, "{word}:{}", path.display()),
+        match (self, self.parts()) {
+            (Self::Service(service), (word, _)) => write!(f, "{word}:{service}"),
+            (_, (word, Some(path))) => write!(f, "{word}:{}", path.display()),
+            (_, (word, None)) => f.write_str(word),
         }
     }
 }
@@ -242,13 +252,14 @@ mod tests {
             "parquet:a-*",
             "images:a/b",
             "cifar:c",
+            "service:a:1,b:2",
         ] {
             assert_eq!(name.parse::<Source>().unwrap().to_string(), name);
         }
         for name in ["", "digit", "digits:", "idx", "idx:", "text:", "csv", "image:a"] {
             let message = name.parse::<Source>().unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}`: expected `digits`, `idx:DIR`, `text")), "{message}");
-            for word in ["csv", "parquet", "tfrecord", "webdataset", "npy", "images", "cifar"] {
+            for word in ["csv", "parquet", "tfrecord", "webdataset", "npy", "images", "cifar", "service"] {
                 assert!(message.contains(&format!("`{word}:")), "{message}");
             }
         }
@@ -257,13 +268,17 @@ mod tests {
     #[test]
     fn what_names_the_same_files_is_the_same() {
         let directory = TestDirectory::new();
-        let [a, b] = ["a.csv", "b.csv"].map(|name| directory.file(name, "").display().to_string());
+        let [a, b] = ["a.csv", "b.csv"].map(|name| directory.file(name, name).display().to_string());
         let root = directory.path().display();
         let source = |name: String| format!("csv:{name}").parse::<Source>().unwrap();
         let both = source(format!("{a},{b}"));
         assert!(both.is_same(&source(format!("{root}/./*.csv"))));
         assert!(both.is_same(&source(format!("{root}/{{a,b}}.csv"))));
         assert!(!both.is_same(&source(a.clone())));
+        assert_eq!(
+            [&both, &source(a.clone()), &Source::Idx(directory.path().into())].map(Source::size_bytes),
+            [10, 5, 10]
+        );
         assert!(source(a.clone()).is_same(&source(format!("{root}/./a.csv"))));
         assert!(!source(a.clone()).is_same(&Source::Text(a.into())));
     }

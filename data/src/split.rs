@@ -10,7 +10,9 @@ use super::colour::ColourImages;
 use super::encoded::EncodedImages;
 use super::stored::StoredSamples;
 use crate::error::DataError;
+use crate::pipeline::Threads;
 use crate::random::{ORDER, SHIFT, keyed_rng};
+use crate::served::ServedSplit;
 use crate::stored_text::StoredText;
 
 /// One part of a data set, in a compact form.
@@ -47,6 +49,8 @@ pub enum Split {
     Colour(ColourImages),
     /// Samples of equal size in a file, read when a batch is made.
     Stored(StoredSamples),
+    /// Samples that are elsewhere, and batches of which are made there.
+    Served(ServedSplit),
 }
 
 impl Split {
@@ -63,6 +67,7 @@ impl Split {
             Self::Encoded(images) => images.len(),
             Self::Colour(images) => images.len(),
             Self::Stored(samples) => samples.len(),
+            Self::Served(samples) => samples.len(),
         }
     }
 
@@ -87,6 +92,7 @@ impl Split {
             Self::Encoded(images) => images.hash(hasher)?,
             Self::Colour(images) => images.hash(hasher),
             Self::Stored(samples) => samples.hash(hasher)?,
+            Self::Served(samples) => hasher.update(&samples.identity().to_le_bytes()),
         }
         Ok(())
     }
@@ -96,11 +102,12 @@ impl Split {
     /// Without it, no model would ever see the context across the edge of a window.
     pub fn shift(&self, seed: u64, epoch: u64) -> usize {
         let context = match self {
-            Self::Windows { context, .. } => *context,
-            Self::Text(text) => text.context(),
-            _ => return 0,
+            Self::Windows { context, .. } => Some(*context),
+            Self::Text(text) => Some(text.context()),
+            Self::Served(samples) => samples.context(),
+            _ => None,
         };
-        keyed_rng(seed, SHIFT, epoch).random_range(0..context)
+        context.map_or(0, |context| keyed_rng(seed, SHIFT, epoch).random_range(0..context))
     }
 
     fn shift_in(&self, pass: Pass) -> usize {
@@ -132,6 +139,15 @@ impl Split {
         let mut order: Vec<_> = (0..self.len()).collect();
         order.shuffle(&mut keyed_rng(seed, ORDER, epoch));
         order
+    }
+
+    /// The threads that batches are to be made on, if these were asked for. While a server makes a batch, a thread only waits:
+    /// then `Auto` means as many as keep all servers busy, and not one per core.
+    pub fn threads(&self, asked: Threads) -> Threads {
+        match self {
+            Self::Served(samples) if asked == Threads::Auto => samples.threads(),
+            _ => asked,
+        }
     }
 
     /// Gathers `samples`, given by their index, in that order.
@@ -167,6 +183,7 @@ impl Split {
             Self::Encoded(images) => images.gather(samples, pass)?,
             Self::Colour(images) => images.gather(samples, pass),
             Self::Stored(stored) => stored.gather(samples, pass)?,
+            Self::Served(split) => return split.batch(samples, pass),
         };
         // Damaged images may be left out.
         let samples = if let Self::Encoded(_) = self { targets.len() } else { samples.len() };

@@ -22,6 +22,8 @@ pub struct Sampled {
     /// The epoch whose order was last needed for a single share, and that order.
     order: (usize, Vec<usize>),
     epochs: Epochs<Vec<Option<Batch>>>,
+    /// The threads of the epoch that was begun last.
+    threads_before: Option<Threads>,
     /// The last epoch that is asked for, if known.
     last_epoch: Option<usize>,
 }
@@ -33,7 +35,7 @@ impl Sampled {
     /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that was begun.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
         let (order, epochs) = ((0, Vec::new()), Epochs::default());
-        Self { dataset, seed, shares, threads, depth, order, epochs, last_epoch: None }
+        Self { dataset, seed, shares, threads, depth, order, epochs, threads_before: None, last_epoch: None }
     }
 
     /// Goes on with the next epoch while one ends and is evaluated, up to this one: then an epoch begins without a wait.
@@ -81,7 +83,10 @@ impl Feed for Sampled {
     }
 
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Batch>, DataError> {
-        let Self { ref dataset, seed, shares, threads, depth, last_epoch, ref mut epochs, .. } = *self;
+        let Self { ref dataset, seed, shares, depth, last_epoch, ref mut epochs, .. } = *self;
+        // As many as servers can take, which may have joined or left since the last epoch.
+        let threads = dataset.train.threads(self.threads);
+        let is_as_before = self.threads_before.replace(threads) == Some(threads);
         let open = || {
             let (planned, on_threads) = (Arc::clone(dataset), Arc::clone(dataset));
             let plans = move |of: u64| {
@@ -95,7 +100,7 @@ impl Feed for Sampled {
             let make = move |(of, passes)| batches(&on_threads, seed, of, passes);
             Ok(plans.map(threads, make).named("batches").prefetch(depth))
         };
-        let goes_on = skipped == 0 && last_epoch.is_some_and(|last| epoch <= last);
+        let goes_on = skipped == 0 && is_as_before && last_epoch.is_some_and(|last| epoch <= last);
         let length = shares.steps(dataset.train.len()).saturating_sub(skipped);
         Ok(Box::new(epochs.begin(epoch, Some(length), goes_on, open)?))
     }
@@ -116,6 +121,7 @@ impl Feed for Sampled {
 
     fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<Batch>, DataError> {
         let dataset = Arc::clone(&self.dataset);
+        let threads = dataset.test.threads(self.threads);
         let make = move |batch: usize| {
             let start = batch * EVALUATION_BATCH;
             let samples: Vec<_> = (start..dataset.test.len().min(start + EVALUATION_BATCH)).collect();
@@ -128,7 +134,7 @@ impl Feed for Sampled {
             }
             Ok(batch)
         };
-        Ok(Box::new(Pipeline::of(range).map(self.threads, make)))
+        Ok(Box::new(Pipeline::of(range).map(threads, make)))
     }
 }
 

@@ -248,11 +248,19 @@ impl Settings {
     /// # Errors
     /// [`TrainError::Data`].
     pub fn kept_dataset(&self) -> Result<(Dataset, Option<SnapshotReport>), TrainError> {
+        let dataset = unisono_data::load(&self.source, &self.data_options())?;
+        let Some(snapshot) = &self.snapshot else { return Ok((dataset, None)) };
+        let (dataset, report) = dataset.with_snapshot(&self.source, snapshot)?;
+        Ok((dataset, Some(report)))
+    }
+
+    /// The options that the data set is loaded with.
+    pub fn data_options(&self) -> unisono_data::Options {
         let augmentation = match self.source {
             Source::Cifar(_) => OF_CIFAR,
             _ => AUGMENTATION,
         };
-        let options = unisono_data::Options {
+        unisono_data::Options {
             seed: self.seed,
             context: self.context,
             augmentation: self.augments.then_some(augmentation),
@@ -260,11 +268,7 @@ impl Settings {
             on_bad_sample: self.on_bad_sample,
             cache: self.cache.clone(),
             ..unisono_data::Options::default()
-        };
-        let dataset = unisono_data::load(&self.source, &options)?;
-        let Some(snapshot) = &self.snapshot else { return Ok((dataset, None)) };
-        let (dataset, report) = dataset.with_snapshot(&self.source, snapshot)?;
-        Ok((dataset, Some(report)))
+        }
     }
 
     fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {

@@ -3,19 +3,20 @@
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
-use unisono_data::{Cache, Compression, Depth, OnBadSample, SnapshotOptions, Source, Threads};
+use unisono_data::{Cache, Compression, Depth, OnBadSample, Service, SnapshotOptions, Source, Threads};
 use unisono_train::Settings;
 use unisono_train::model::ModelKind;
 
 use crate::values::{size, whole};
 
-/// The data set, and how its batches are made.
+/// The data set.
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Data and model")]
-pub(crate) struct SourceArgs {
+pub(crate) struct DatasetArgs {
     /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
-    /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy's arrays), csv:FILES, parquet:FILES or text:FILES. FILES are separated by commas, or patterns
-    /// such as train-*.tar and train-{000..119}.tar; instead of a file or directory also s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
+    /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy's arrays), csv:FILES, parquet:FILES, text:FILES or
+    /// service:HOST:PORT,… (servers started by serve-data). FILES are separated by commas, or patterns such as train-*.tar and
+    /// train-{000..119}.tar; instead of a file or directory also s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
     #[arg(long, default_value = "digits")]
     data: Source,
     #[command(flatten)]
@@ -29,9 +30,6 @@ pub(crate) struct SourceArgs {
     /// Vary training images at random: those of cifar: are cropped and mirrored, all others shifted and rotated
     #[arg(long)]
     augment: bool,
-    /// What becomes of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
-    #[arg(long, value_name = "POLICY", default_value = "error")]
-    on_bad_sample: OnBadSample,
     /// Keep the images of images:, tfrecord: and webdataset: in this directory as they are when decoded, and read them from there in every epoch
     /// and run
     #[arg(long, value_name = "DIR")]
@@ -39,18 +37,32 @@ pub(crate) struct SourceArgs {
     /// How a snapshot is stored: none (as it is) or lz4 [default: none]
     #[arg(long, value_name = "NAME", requires = "snapshot")]
     snapshot_compression: Option<Compression>,
+    /// Random seed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+/// The data set, and how its batches are made.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Data and model")]
+pub(crate) struct SourceArgs {
+    #[command(flatten)]
+    dataset: DatasetArgs,
+    /// What becomes of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
+    #[arg(long, value_name = "POLICY", default_value = "error")]
+    on_bad_sample: OnBadSample,
     /// The most memory for batches that are prepared at once, on each rank, such as 512M [default: no bound]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     input_memory: Option<usize>,
+    /// With --data service: the file with the servers' token
+    #[arg(long, value_name = "FILE")]
+    data_token_file: Option<PathBuf>,
     /// Input pipeline threads per rank [default: adjusted while running]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     input_threads: Option<u16>,
     /// Steps whose batches are prefetched [default: adjusted while running]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     prefetch: Option<u16>,
-    /// Random seed
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
 }
 
 /// Where objects of servers are kept.
@@ -70,25 +82,53 @@ impl CacheArgs {
 /// The sources whose images stay in their files.
 const IMAGE_FILES: &str = "--data images:DIR, tfrecord:FILES_OR_DIR or webdataset:FILES_OR_DIR";
 
-impl SourceArgs {
+impl DatasetArgs {
     /// The error for an option that would have no effect.
     pub(crate) fn without_effect(&self) -> Option<String> {
-        let has_files = matches!(self.data, Source::TfRecord(_) | Source::WebDataset(_) | Source::Images(_));
+        let has_files = self.has_image_files();
         let may_vary = has_files || matches!(self.data, Source::Cifar(_) | Source::Npy(_));
         let is_text = matches!(self.data, Source::Text(_));
         let has_cache = self.cache.data_cache.is_some();
+        let options = [
+            ("--context", self.context.is_some()),
+            ("--colour", self.colour),
+            ("--augment", self.augment),
+            ("--snapshot", self.snapshot.is_some()),
+        ];
+        if let (Source::Service(_), Some((option, _))) =
+            (&self.data, options.iter().find(|(_, is_given)| *is_given))
+        {
+            return Some(format!(
+                "{option} is up to those who serve the data: remove it here, and start serve-data with it"
+            ));
+        }
         first_pointless(&[
             ("--data-cache", "--data FORMAT:s3://… or https://…", has_cache && !self.data.is_remote()),
             ("--context", "--data text:FILES", self.context.is_some() && !is_text),
             ("--colour", IMAGE_FILES, self.colour && !has_files),
             ("--snapshot", IMAGE_FILES, self.snapshot.is_some() && !has_files),
-            ("--on-bad-sample", IMAGE_FILES, self.on_bad_sample != OnBadSample::Error && !has_files),
             (
                 "--augment",
                 "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR",
                 self.augment && !may_vary,
             ),
         ])
+    }
+
+    fn has_image_files(&self) -> bool {
+        matches!(self.data, Source::TfRecord(_) | Source::WebDataset(_) | Source::Images(_))
+    }
+
+    /// Why they cannot be served, if they cannot.
+    #[cfg(feature = "service")]
+    pub(crate) fn unservable(&self) -> Option<String> {
+        match &self.data {
+            Source::Service(servers) => Some(format!(
+                "serve-data cannot serve what `{servers}` serve: it reads its data itself; --join them instead"
+            )),
+            Source::Digits => None,
+            _ => first_pointless(&[("--seed", "--data digits", self.seed != 0)]),
+        }
     }
 
     /// The settings of these options, with defaults that suit the data and the model.
@@ -100,15 +140,42 @@ impl SourceArgs {
             colour: self.colour,
             cache: self.cache.cache(),
             augments: self.augment,
-            on_bad_sample: self.on_bad_sample,
             snapshot: self.snapshot.clone().map(|directory| SnapshotOptions {
                 directory,
                 compression: self.snapshot_compression.unwrap_or_default(),
             }),
+            seed: self.seed,
+            ..usual
+        }
+    }
+}
+
+impl SourceArgs {
+    /// The error for an option that would have no effect.
+    pub(crate) fn without_effect(&self) -> Option<String> {
+        let is_served = matches!(self.dataset.data, Source::Service(_));
+        let token =
+            ("--data-token-file", "--data service:HOST:PORT", self.data_token_file.is_some() && !is_served);
+        let skips = self.on_bad_sample != OnBadSample::Error;
+        let bad = ("--on-bad-sample", IMAGE_FILES, skips && !self.dataset.has_image_files());
+        self.dataset.without_effect().or_else(|| first_pointless(&[token, bad]))
+    }
+
+    /// The settings of these options, with defaults that suit the data and the model.
+    pub(crate) fn settings(&self, model: Option<ModelKind>) -> Settings {
+        let usual = self.dataset.settings(model);
+        let source = match usual.source {
+            Source::Service(service) => {
+                Source::Service(Service { token_file: self.data_token_file.clone(), ..service })
+            }
+            source => source,
+        };
+        Settings {
+            source,
+            on_bad_sample: self.on_bad_sample,
             input_memory: self.input_memory.map(|bytes| bytes as u64),
             input_threads: self.input_threads.map_or(Threads::Auto, |threads| Threads::Fixed(threads.into())),
             prefetch: self.prefetch.map_or(Depth::Auto, |depth| Depth::Fixed(depth.into())),
-            seed: self.seed,
             ..usual
         }
     }

@@ -22,6 +22,11 @@ impl Saved {
     /// the model cannot take it.
     pub fn dataset(&self, source: Option<&Source>) -> Result<Dataset, TrainError> {
         let source = source.unwrap_or(&self.source);
+        if let Source::Service(_) = source {
+            return Err(TrainError::Setting(format!(
+                "{source} makes batches for training: a saved model is evaluated, or predicts, on data that this machine reads; name them"
+            )));
+        }
         let usual = Options { seed: self.seed, cache: self.cache.clone(), ..Options::default() };
         let options = match self.kind {
             // Records are numbered by whoever wrote them: one with a label beyond the model's is named when it is read.

@@ -25,8 +25,12 @@ impl Settings {
             // Raw values, up to the limit, and values as the model sees them: a value has two characters (or bytes) at least. Then
             // labels.
             Source::Csv(_) | Source::Parquet(_) => (files * NUMBER).min(2.0 * limit + files / 4.0),
-            // They stay in their files.
-            Source::TfRecord(_) | Source::WebDataset(_) | Source::Npy(_) | Source::Images(_) => 0.0,
+            // They stay in their files, or on other machines.
+            Source::TfRecord(_)
+            | Source::WebDataset(_)
+            | Source::Npy(_)
+            | Source::Images(_)
+            | Source::Service(_) => 0.0,
         };
         Needs { data, ..Needs::default() }
     }

@@ -1,0 +1,94 @@
+//! `unisono serve-data`: makes batches for training on other machines.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args as ClapArgs;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use unisono::size::bytes;
+use unisono_data::service::{Counts, Server, ServerSettings, Token};
+
+use super::Failure;
+use super::family::POLL;
+use super::train::{self, DatasetArgs};
+
+/// A server of batches, which any number of jobs may ask.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Address to listen on; 0.0.0.0 for all of this machine's, port 0 for any that is free
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: String,
+    /// File with the token that clients must have, at least 16 characters, which nobody else may read
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+    #[command(flatten)]
+    dataset: DatasetArgs,
+    /// Batches to make at once [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Memory for batches that other jobs may ask for again, such as 64M; 0 to keep none
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = size)]
+    memory_cache: usize,
+    /// Server of the same data set to join: its clients use this one too
+    #[arg(long, value_name = "HOST:PORT")]
+    join: Option<String>,
+    /// With --join: where clients reach this server [default: the address it listens on]
+    #[arg(long, value_name = "HOST:PORT", requires = "join")]
+    advertise: Option<String>,
+}
+
+/// How often a server says what it has done.
+const TOLD: Duration = Duration::from_secs(60);
+
+fn size(text: &str) -> Result<usize, String> {
+    bytes(text).ok_or_else(|| "expected a number of bytes, such as 0, 64M or 1G".to_owned())
+}
+
+pub(super) fn run(args: Args) -> Result<(), Failure> {
+    if let Some(why) = args.dataset.without_effect().or_else(|| args.dataset.unservable()) {
+        return Err(Failure::BadInput(why));
+    }
+    let failed = |error: std::io::Error| Failure::Error(format!("cannot install signal handlers: {error}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
+    let settings = args.dataset.settings(None);
+    let (source, options) = (&settings.source, settings.data_options());
+    let refused = |error: unisono_data::DataError| train::failure(error.into());
+    let server = ServerSettings {
+        listen: args.listen,
+        token: Token::read(&args.token_file).map_err(refused)?,
+        threads: args.threads.map_or_else(cores, usize::from),
+        cache_bytes: args.memory_cache,
+        join: args.join,
+        advertise: args.advertise,
+    };
+    let (dataset, kept) = settings.kept_dataset().map_err(train::failure)?;
+    if let Some(report) = kept {
+        println!("{report}");
+    }
+    let server = Server::start(dataset, (source, &options), server).map_err(refused)?;
+    let (train, test) = server.samples();
+    println!("serving {source} ({train} training, {test} held-out samples) on {}", server.address());
+    let (mut told, mut at) = (Counts::default(), Instant::now());
+    while signals.pending().next().is_none() {
+        thread::sleep(POLL);
+        if let Some(problem) = server.take_notice() {
+            eprintln!("unisono: {problem}");
+        }
+        if !server.is_serving() {
+            return Err(Failure::Error(format!("the server on {} has ended", server.address())));
+        }
+        let counts = server.counts();
+        if at.elapsed() >= TOLD && counts != told {
+            println!("{counts}");
+            (told, at) = (counts, Instant::now());
+        }
+    }
+    println!("{}", server.stop());
+    Ok(())
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,25 @@
+//! Batches that other machines make.
+//!
+//! A batch is a function of the data set, its options, the seed, the epoch and the indices of its samples. So a [`Server`] needs
+//! no state: a client asks for just the samples of a batch, of whichever server has the least to do, and asks another one if that
+//! fails. Order and bits are those of a run that makes its batches itself, and every sample is seen once per epoch, whatever happens to
+//! servers.
+//!
+//! The methods are gRPC; every call carries a [`Token`]. Nothing is encrypted.
+
+mod cache;
+mod call;
+mod client;
+mod members;
+mod membership;
+mod message;
+mod methods;
+mod pool;
+mod server;
+#[cfg(test)]
+mod tests;
+mod token;
+
+pub(crate) use client::read;
+pub use server::{Counts, Server, ServerSettings};
+pub use token::Token;

@@ -1,0 +1,120 @@
+//! Calls of a server's methods.
+
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use prost::Message;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::message::{
+    BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Joined, Servers, ServersRequest,
+};
+use super::token::Token;
+
+/// A request, and the method that answers it.
+pub(super) trait Method: Message + Default + 'static {
+    /// The path of the method.
+    const PATH: &'static str;
+    /// The longest time for an answer.
+    const DEADLINE: Duration;
+    /// The answer.
+    type Answer: Message + Default + 'static;
+}
+
+impl Method for DescribeRequest {
+    const PATH: &'static str = "/unisono.data.v1.Data/Describe";
+    const DEADLINE: Duration = Duration::from_secs(10);
+    type Answer = Description;
+}
+
+impl Method for ServersRequest {
+    const PATH: &'static str = "/unisono.data.v1.Data/Servers";
+    const DEADLINE: Duration = Duration::from_secs(10);
+    type Answer = Servers;
+}
+
+impl Method for JoinRequest {
+    const PATH: &'static str = "/unisono.data.v1.Data/Join";
+    const DEADLINE: Duration = Duration::from_secs(10);
+    type Answer = Joined;
+}
+
+/// With the time in a queue. A server that is gone is noticed by its connection, long before.
+impl Method for BatchRequest {
+    const PATH: &'static str = "/unisono.data.v1.Data/Batch";
+    const DEADLINE: Duration = Duration::from_secs(60);
+    type Answer = BatchAnswer;
+}
+
+/// How long is waited for a server, before that is an error.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// The most bytes of a batch.
+pub(super) const MOST_ANSWER_BYTES: usize = 1 << 30;
+/// The most bytes of a request for a batch: some million samples.
+pub(super) const MOST_REQUEST_BYTES: usize = 4 << 20;
+/// The most bytes of any other message, such as the names of all classes.
+pub(super) const MOST_OTHER_BYTES: usize = 64 << 20;
+
+/// Bytes of answers on their way, on one connection: large batches should not wait for acknowledgements.
+pub(super) const WINDOW: u32 = 8 << 20;
+/// How often a connection is tried that is silent, and how long it may take to react.
+pub(super) const TRIES_SILENCE: Duration = Duration::from_secs(5);
+
+/// A connection to a server, made when it is first used and again when it was lost. Called where a runtime is.
+pub(super) fn connect(address: &str) -> Result<Channel, String> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| explain(&error))?;
+    Ok(endpoint
+        .connect_timeout(Duration::from_secs(3))
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .http2_keep_alive_interval(TRIES_SILENCE)
+        .keep_alive_timeout(TRIES_SILENCE)
+        .connect_lazy())
+}
+
+/// Asks a server, for an answer of at most so many bytes.
+pub(super) async fn call<M: Method>(
+    channel: &Channel,
+    token: &Token,
+    message: M,
+    most_bytes: usize,
+) -> Result<M::Answer, Status> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", token.header());
+    request.set_timeout(M::DEADLINE);
+    let mut client = Grpc::new(channel.clone()).max_decoding_message_size(most_bytes);
+    let asked = async {
+        client.ready().await.map_err(|error| Status::unavailable(explain(&error)))?;
+        client.unary(request, PathAndQuery::from_static(M::PATH), ProstCodec::default()).await
+    };
+    match tokio::time::timeout(M::DEADLINE, asked).await {
+        Ok(answer) => answer.map(tonic::Response::into_inner),
+        Err(_) => Err(Status::deadline_exceeded(format!("no answer for {} s", M::DEADLINE.as_secs()))),
+    }
+}
+
+/// What a server, or the way to it, says is wrong.
+pub(super) fn problem(status: &Status) -> String {
+    match std::error::Error::source(status) {
+        Some(source) => explain(source),
+        None => status.message().to_owned(),
+    }
+}
+
+/// An error and its causes, without those that repeat another.
+fn explain(error: &dyn std::error::Error) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !told.contains(&more) {
+            told = format!("{told}: {more}");
+        }
+        cause = error.source();
+    }
+    told
+}

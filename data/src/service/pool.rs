@@ -1,0 +1,224 @@
+//! The servers that a client knows, and which of them it asks next.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tonic::transport::Channel;
+
+use super::call::connect;
+use super::message::Servers;
+
+/// The shortest and the longest pause of a server that failed; it doubles each time.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// The same of a server that is overloaded.
+const BREATHERS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// The servers that a client knows.
+#[derive(Debug, Default)]
+pub(super) struct Pool(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    servers: Vec<Known>,
+    /// The number of servers picked so far.
+    picked: u64,
+}
+
+/// A server, as a client knows it.
+#[derive(Debug)]
+struct Known {
+    address: String,
+    channel: Channel,
+    /// Whether it was named by the user; others were found.
+    is_given: bool,
+    /// The requests of this client that it is answering.
+    in_flight: usize,
+    /// Failures in a row, or refusals.
+    failures: u32,
+    /// The end of its pause.
+    resumes: Option<Instant>,
+    /// Why it last failed.
+    problem: Option<String>,
+    /// The number by which it is known under several addresses.
+    instance: Option<u64>,
+    /// The batches that it works on at once, if it has said so.
+    threads: u64,
+    /// When it was picked last, by the number of servers picked before.
+    last: u64,
+}
+
+/// The server to ask next, if there is one.
+#[derive(Debug)]
+pub(super) enum Next {
+    Server(Lease),
+    /// All that may be asked pause; the first for so long.
+    Wait(Duration),
+    /// There is none but those that must not be asked.
+    Nobody,
+}
+
+/// A server that is being asked.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pool: Arc<Pool>,
+    pub(super) address: String,
+    pub(super) channel: Channel,
+}
+
+impl Pool {
+    /// The servers that a user names. Called where a runtime is.
+    pub(super) fn new(addresses: &[String]) -> Result<Arc<Self>, (String, String)> {
+        let pool = Self::default();
+        for address in addresses {
+            pool.lock().add(address, true).map_err(|problem| (address.clone(), problem))?;
+        }
+        Ok(Arc::new(pool))
+    }
+
+    /// The server that answers the fewest requests of this client, of those that do not pause and are not in `without`; of
+    /// several, the one that was asked the longest ago.
+    pub(super) fn next(self: &Arc<Self>, without: &[String], now: Instant) -> Next {
+        let mut state = self.lock();
+        let State { servers, picked } = &mut *state;
+        let names: Vec<_> = servers.iter().map(|server| server.instance).collect();
+        let is_alias = |at: usize| names[at].is_some() && names[..at].contains(&names[at]);
+        let may_be_asked = servers
+            .iter_mut()
+            .enumerate()
+            .filter(|(at, server)| !is_alias(*at) && !without.contains(&server.address));
+        let (free, paused): (Vec<_>, Vec<_>) = may_be_asked
+            .map(|(_, server)| server)
+            .partition(|server| server.resumes.is_none_or(|resumes| resumes <= now));
+        if let Some(server) = free.into_iter().min_by_key(|server| (server.in_flight, server.last)) {
+            *picked += 1;
+            server.last = *picked;
+            server.in_flight += 1;
+            let (address, channel) = (server.address.clone(), server.channel.clone());
+            return Next::Server(Lease { pool: Arc::clone(self), address, channel });
+        }
+        let first = paused.iter().filter_map(|server| server.resumes).min();
+        first.map_or(Next::Nobody, |resumes| Next::Wait(resumes.saturating_duration_since(now)))
+    }
+
+    /// Every server, to be asked whether it is there.
+    pub(super) fn all(self: &Arc<Self>) -> Vec<Lease> {
+        let mut state = self.lock();
+        let lease = |server: &mut Known| {
+            server.in_flight += 1;
+            let (address, channel) = (server.address.clone(), server.channel.clone());
+            Lease { pool: Arc::clone(self), address, channel }
+        };
+        state.servers.iter_mut().map(lease).collect()
+    }
+
+    /// Takes in what servers know of each other: adds those that are new, and forgets those that nobody lists any more and that fail.
+    /// Called where a runtime is.
+    pub(super) fn update(&self, lists: Vec<(String, Servers)>) {
+        let mut state = self.lock();
+        for (address, list) in &lists {
+            if let Some(server) = state.find(address) {
+                (server.instance, server.threads) = (Some(list.instance), list.threads);
+            }
+        }
+        let listed: Vec<_> = lists.into_iter().flat_map(|(_, list)| list.addresses).collect();
+        state
+            .servers
+            .retain(|server| server.is_given || server.failures == 0 || listed.contains(&server.address));
+        for address in listed {
+            if state.find(&address).is_none()
+                && let Err(problem) = state.add(&address, false)
+            {
+                tracing::warn!("data server `{address}`: {problem}");
+            }
+        }
+    }
+
+    /// The batches that all servers work on at once, and one more for each that answers.
+    pub(super) fn threads(&self) -> usize {
+        let state = self.lock();
+        let answers = state.servers.iter().filter(|server| server.failures == 0);
+        answers.fold(0, |threads, server| threads.saturating_add(server.threads as usize).saturating_add(1))
+    }
+
+    /// Each server, and why it last failed.
+    pub(super) fn problems(&self) -> String {
+        let told = |server: &Known| {
+            let problem = server.problem.as_deref().unwrap_or("it has not been asked yet");
+            format!("`{}`: {problem}", server.address)
+        };
+        self.lock().servers.iter().map(told).collect::<Vec<_>>().join("; ")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn find(&mut self, address: &str) -> Option<&mut Known> {
+        self.servers.iter_mut().find(|server| server.address == address)
+    }
+
+    fn add(&mut self, address: &str, is_given: bool) -> Result<(), String> {
+        if self.find(address).is_none() {
+            let channel = connect(address)?;
+            self.servers.push(Known {
+                address: address.to_owned(),
+                channel,
+                is_given,
+                in_flight: 0,
+                failures: 0,
+                resumes: None,
+                problem: None,
+                instance: None,
+                threads: 0,
+                last: 0,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Lease {
+    /// It has answered.
+    pub(super) fn answered(&self) {
+        self.update(|server| (server.failures, server.resumes) = (0, None));
+    }
+
+    /// It works on so many batches at once.
+    pub(super) fn has_threads(&self, threads: u64) {
+        self.update(|server| server.threads = threads);
+    }
+
+    /// It has not answered, or wrongly: it is not asked for a while.
+    pub(super) fn failed(&self, problem: String) {
+        tracing::warn!("data server `{}`: {problem}", self.address);
+        self.pause(problem, PAUSES);
+    }
+
+    /// It has too much to do: it is not asked for a moment.
+    pub(super) fn refused(&self, problem: String) {
+        self.pause(problem, BREATHERS);
+    }
+
+    fn pause(&self, problem: String, (shortest, longest): (Duration, Duration)) {
+        self.update(|server| {
+            let pause = longest.min(shortest * (1 << server.failures.min(16)));
+            server.failures = server.failures.saturating_add(1);
+            server.resumes = Some(Instant::now() + pause);
+            server.problem = Some(problem);
+        });
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Known)) {
+        if let Some(server) = self.pool.lock().find(&self.address) {
+            change(server);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.update(|server| server.in_flight = server.in_flight.saturating_sub(1));
+    }
+}
