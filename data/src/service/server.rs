@@ -20,7 +20,6 @@ use super::message::{Description, VERSION};
 use super::methods::{Counters, Methods, Served};
 use super::token::Token;
 use crate::address::is_address;
-use crate::cache::Cache;
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::source::{Options, Source};
@@ -201,11 +200,13 @@ fn describe(
     (source, options): (&Source, &Options),
     threads: usize,
 ) -> Result<Description, DataError> {
+    // Where a server keeps its data makes no difference to a batch.
+    let Options { cache, in_memory_bytes, .. } = Options::default();
+    let of_batches = Options { cache, in_memory_bytes, ..options.clone() };
     Ok(Description {
         version: VERSION.to_owned(),
         source: source.to_string(),
-        // Those that batches follow from.
-        options: format!("{:?}", Options { cache: Cache::default(), in_memory_bytes: 0, ..options.clone() }),
+        options: format!("{of_batches:?}"),
         fingerprint: dataset.fingerprint()?,
         kind: serde_json::to_string(&dataset.kind).expect("it is plain data"),
         schema: serde_json::to_string(&dataset.schema).expect("it is plain data"),
