@@ -23,8 +23,6 @@ pub(super) struct Args {
     /// File with the token that clients must have, at least 16 characters, which nobody else may read
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
-    #[command(flatten)]
-    dataset: DatasetArgs,
     /// Batches to make at once [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -37,6 +35,8 @@ pub(super) struct Args {
     /// With --join: where clients reach this server [default: the address it listens on]
     #[arg(long, value_name = "HOST:PORT", requires = "join")]
     advertise: Option<String>,
+    #[command(flatten)]
+    dataset: DatasetArgs,
 }
 
 /// How often a server says what it has done.

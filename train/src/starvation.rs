@@ -54,6 +54,9 @@ fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> St
     if name == "source" {
         return "read several files side by side (Pipeline::interleave), or do less before the first stage with threads".to_owned();
     }
+    if slowest.parts.iter().any(|(part, _)| *part == "servers") {
+        return "start more data servers (unisono serve-data --join), or give them more --threads".to_owned();
+    }
     if threads < most_threads {
         return "more threads were tried and did not help: something that they share, such as the disk, is the limit".to_owned();
     }
@@ -86,6 +89,14 @@ mod tests {
             ready,
             parts,
         }
+    }
+
+    #[test]
+    fn where_servers_make_batches_more_of_them_are_the_remedy() {
+        let mut served = stage("batches", 4, 4, 1.0);
+        served.parts = vec![("servers", 1.0)];
+        let told = explain_bottleneck(&[served], None).unwrap();
+        assert!(told.ends_with("of which servers takes 100 %; start more data servers (unisono serve-data --join), or give them more --threads"), "{told}");
     }
 
     #[test]

@@ -21,15 +21,11 @@ struct Fixture {
     directory: TestDirectory,
 }
 
-const VARIED: Options = Options {
-    seed: 0,
-    train_samples: 300,
-    test_samples: 30,
-    context: 8,
-    classes: None,
-    augmentation: Some(Augmentation { shift_pixels: 2, rotation_degrees: 10, crop_padding: 0, mirror: true }),
-    colour: false,
-};
+fn varied() -> Options {
+    let augmentation =
+        Some(Augmentation { shift_pixels: 2, rotation_degrees: 10, crop_padding: 0, mirror: true });
+    Options { train_samples: 300, test_samples: 30, context: 8, augmentation, ..Options::default() }
+}
 
 impl Fixture {
     fn new() -> Self {
@@ -71,7 +67,7 @@ impl Fixture {
     }
 
     fn serve(&self, source: &Source) -> Server {
-        start(source, &VARIED, self.settings()).unwrap()
+        start(source, &varied(), self.settings()).unwrap()
     }
 
     fn service(&self, servers: &[&Server]) -> Service {
@@ -128,7 +124,7 @@ fn served_batches_are_those_of_this_machine_to_the_last_bit() {
     let table = fixture.directory.file("table.csv", format!("a,b,label\n{rows}"));
     let text = fixture.directory.file("text.txt", "to be or not to be, that is the question. ".repeat(40));
     for source in [fixture.images(20, 60), Source::Csv(table), Source::Text(text), Source::Digits] {
-        let local = load(&source, &VARIED).unwrap();
+        let local = load(&source, &varied()).unwrap();
         let (one, two) = (fixture.serve(&source), fixture.serve(&source));
         let served = load(&Source::Service(fixture.service(&[&one, &two])), &Options::default()).unwrap();
         assert_eq!((&served.kind, &served.schema), (&local.kind, &local.schema), "{source}");

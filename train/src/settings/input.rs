@@ -76,7 +76,7 @@ mod tests {
             prefetch,
             ..Settings::new(Source::Digits, ModelKind::Mlp)
         };
-        let within = |threads, depth, held| settings(threads, depth).within(held * 100 + 99, 100).ok();
+        let within = |threads, depth, held: u64| settings(threads, depth).within(held * 100 + 99, 100).ok();
         let (auto, fixed) = (Threads::Auto, Threads::Fixed);
         assert_eq!(within(auto, Depth::Auto, 4), Some((Threads::AtMost(1), Depth::AtMost(1))));
         assert_eq!(within(fixed(3), Depth::Auto, 10), Some((fixed(3), Depth::AtMost(3))));
