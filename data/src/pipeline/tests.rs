@@ -335,8 +335,8 @@ fn stages_hold_no_more_elements_than_they_may() {
             highest.fetch_max(now, Ordering::SeqCst);
             Ok(Counted(Arc::clone(&counted)))
         };
-        let mut elements = numbers(60).map(threads, make).prefetch(depth);
-        while let Some(element) = elements.next() {
+        let elements = numbers(60).map(threads, make).prefetch(depth);
+        for element in elements {
             thread::sleep(Duration::from_millis(1));
             drop(element);
         }

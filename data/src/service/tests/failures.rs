@@ -44,7 +44,7 @@ fn a_server_of_other_data_is_refused_by_name() {
     assert!(refused.contains("it serves other data than `"), "{refused}");
     // Nor may it join.
     let settings = ServerSettings { join: Some(one.address().to_string()), ..fixture.settings() };
-    let refused = start(&more, &VARIED, settings).unwrap_err().to_string();
+    let refused = start(&more, &varied(), settings).unwrap_err().to_string();
     let expected =
         format!("data server `{}`: cannot join it: it serves other data (kind of samples: ", one.address());
     assert!(refused.starts_with(&expected), "{refused}");
@@ -54,7 +54,7 @@ fn a_server_of_other_data_is_refused_by_name() {
 fn a_server_that_dies_leaves_its_work_to_the_others() {
     let fixture = Fixture::new();
     let source = fixture.images(24, 200);
-    let local = load(&source, &VARIED).unwrap();
+    let local = load(&source, &varied()).unwrap();
     let (one, mut two) = (fixture.serve(&source), Some(fixture.serve(&source)));
     let served = fixture.connect(&[&one, two.as_ref().unwrap()]).unwrap();
     let kill = |number| {
@@ -80,7 +80,7 @@ fn a_server_that_comes_back_is_used_again_and_one_with_other_data_is_not() {
         let settings = ServerSettings { listen: listen.clone(), ..fixture.settings() };
         let mut server = None;
         wait_until("the port is free again", || {
-            server = start(source, &VARIED, settings.clone()).ok();
+            server = start(source, &varied(), settings.clone()).ok();
             server.is_some()
         });
         server.unwrap()
@@ -88,7 +88,7 @@ fn a_server_that_comes_back_is_used_again_and_one_with_other_data_is_not() {
     let server = restart(&source);
     assert_eq!(
         served.train.batch(&[4, 2], PASS).unwrap(),
-        load(&source, &VARIED).unwrap().train.batch(&[4, 2], PASS).unwrap()
+        load(&source, &varied()).unwrap().train.batch(&[4, 2], PASS).unwrap()
     );
     assert_eq!(server.counts().made, 1);
     drop(server);
@@ -133,13 +133,13 @@ fn an_address_that_is_taken_or_nobody_s_is_named() {
     let server = fixture.serve(&Source::Digits);
     let listen = server.address().to_string();
     let settings = ServerSettings { listen: listen.clone(), ..fixture.settings() };
-    let refused = start(&Source::Digits, &VARIED, settings).unwrap_err().to_string();
+    let refused = start(&Source::Digits, &varied(), settings).unwrap_err().to_string();
     assert!(refused.starts_with(&format!("data server `{listen}`: cannot listen there: ")), "{refused}");
     let service = Service { servers: vec!["127.0.0.1:1".to_owned()], ..fixture.service(&[]) };
     let refused = Client::connect(&service, Duration::from_millis(300)).unwrap_err().to_string();
     assert!(refused.starts_with("no data server has answered for 0 s; `127.0.0.1:1`: "), "{refused}");
     assert!(refused.contains("refused"), "{refused}");
     let settings = ServerSettings { join: Some("host".to_owned()), ..fixture.settings() };
-    let refused = start(&Source::Digits, &VARIED, settings).unwrap_err().to_string();
+    let refused = start(&Source::Digits, &varied(), settings).unwrap_err().to_string();
     assert_eq!(refused, "`host` is not the address of a data server: expected HOST:PORT");
 }

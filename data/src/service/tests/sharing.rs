@@ -28,7 +28,7 @@ fn what_several_jobs_ask_for_is_made_once() {
 fn without_memory_for_them_batches_are_made_anew() {
     let fixture = Fixture::new();
     let settings = ServerSettings { cache_bytes: 0, ..fixture.settings() };
-    let server = start(&Source::Digits, &VARIED, settings).unwrap();
+    let server = start(&Source::Digits, &varied(), settings).unwrap();
     let served = fixture.connect(&[&server]).unwrap();
     for _ in 0..2 {
         served.train.batch(&[1, 2], PASS).unwrap();
@@ -40,7 +40,7 @@ fn without_memory_for_them_batches_are_made_anew() {
 fn requests_beyond_the_queue_are_sent_away_and_asked_again() {
     let fixture = Fixture::new();
     let source = fixture.images(96, 40);
-    let local = load(&source, &VARIED).unwrap();
+    let local = load(&source, &varied()).unwrap();
     let server = fixture.serve(&source);
     let served = fixture.connect(&[&server]).unwrap();
     // One is made, and sixteen wait.
@@ -70,7 +70,7 @@ fn a_server_that_joins_takes_part_of_the_work() {
         join: Some(first.address().to_string()),
         ..fixture.settings()
     };
-    let joined = start(&source, &VARIED, settings).unwrap();
+    let joined = start(&source, &varied(), settings).unwrap();
     wait_until("the client finds it", || {
         assert_eq!(epoch(&served, |_| ()), before);
         joined.counts().made > 0
