@@ -132,8 +132,12 @@ impl Watch {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether a stage has threads, now.
+    fn has_threads(&self) -> bool {
+        self.0.iter().any(|stage| match stage {
+            Stage::Threads(_) => true,
+            Stage::Repeated(current) => lock(&current.0).has_threads(),
+        })
     }
 }
 
@@ -157,8 +161,8 @@ impl Current {
 #[derive(Debug)]
 pub(super) struct Counters {
     name: Mutex<&'static str>,
-    /// Whether no stage with threads comes before: then what is pulled is made by these threads, one at a time.
-    is_first: bool,
+    /// The stages before. If none has threads, what is pulled is made by these threads, one at a time.
+    upstream: Watch,
     /// How many streams count here, each with threads of its own.
     streams: usize,
     pub(super) threads: AtomicUsize,
@@ -197,7 +201,7 @@ impl Counters {
     pub(super) fn new(name: &'static str, before: &Watch, streams: usize) -> Arc<Self> {
         Arc::new(Self {
             name: Mutex::new(name),
-            is_first: before.is_empty(),
+            upstream: before.clone(),
             streams,
             threads: AtomicUsize::new(1),
             most_threads: AtomicUsize::new(1),
@@ -271,7 +275,7 @@ impl Counters {
             ready: share(ready as f64, taken as f64),
             parts: parts.into_iter().map(|(name, took)| (name, share(took.as_secs_f64(), busy))).collect(),
         };
-        if !self.is_first {
+        if self.upstream.has_threads() {
             return vec![own];
         }
         // The threads of a stream take turns in the source, so it is busy as often as any of them is in it.

@@ -93,3 +93,19 @@ fn a_report_begins_anew_and_tells_who_computes() {
     assert!((38..=40).contains(&compute.elements), "{compute:?}");
     assert!(compute.processor > 0.1 && compute.busy > 0.0 && compute.busy <= 1.0, "{compute:?}");
 }
+
+#[test]
+fn what_repeated_pipelines_make_without_threads_is_the_source() {
+    let slow = |epoch: u64| {
+        Ok(Pipeline::new((0..5).map(move |element| {
+            thread::sleep(Duration::from_millis(2));
+            Ok(10 * epoch + element)
+        })))
+    };
+    let elements = Pipeline::repeat(0..2, slow).map(Threads::Fixed(1), Ok).prefetch(Depth::Auto);
+    let watch = elements.watch();
+    assert_eq!(elements.count(), 10);
+    let stages = watch.stages();
+    assert_eq!(stages.iter().map(|stage| stage.name).collect::<Vec<_>>(), ["source", "map", "prefetch"]);
+    assert_eq!(bottleneck(&stages).expect("it worked").name, "source", "{stages:?}");
+}
