@@ -6,6 +6,10 @@ use unisono_data::pipeline::{StageReport, bottleneck};
 
 /// The share of the training time, in percent, that ranks may wait for input before anything is said.
 const MOST_WAITS_PERCENT: f64 = 10.0;
+/// The share of its time that a stage works if it limits training. If all work less, and ranks wait, both want the same cores.
+const LEAST_BUSY: f64 = 0.5;
+/// The share of a stage's work that would be saved in every epoch, from which on it is worth saving.
+const WORTH_KEEPING: f64 = 0.3;
 
 /// What was said of a run's input: one notice, for the same would be true of every epoch.
 #[derive(Debug, Default)]
@@ -19,6 +23,7 @@ impl Starvation {
         if self.is_said || waits_percent < MOST_WAITS_PERCENT {
             return None;
         }
+        bottleneck(stages).filter(|slowest| slowest.busy >= LEAST_BUSY)?;
         let why = explain_bottleneck(stages, Some(waits_percent))?;
         self.is_said = true;
         Some(format!("training waits {waits_percent:.0} % of its time for input: {why}"))
@@ -65,8 +70,9 @@ fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> St
             .map_or(cores, |waits| (threads as f64 / (1.0 - waits / 100.0).max(0.01)).ceil() as usize);
         return format!("use more threads (--input-threads {})", needed.clamp(threads + 1, cores));
     }
-    let decodes = slowest.parts.iter().any(|(part, share)| *part == "decoding" && *share > 0.0);
-    let once = if decodes { "decode the data once (--snapshot DIR), or " } else { "" };
+    let repeated = |part: &str| ["reading", "decoding", "resizing"].contains(&part);
+    let kept: f64 = slowest.parts.iter().filter(|(part, _)| repeated(part)).map(|(_, share)| share).sum();
+    let once = if kept >= WORTH_KEEPING { "decode the data once (--snapshot DIR), or " } else { "" };
     format!("it has a thread for each of the {cores} cores: {once}use more machines (unisono serve-data)")
 }
 
@@ -105,6 +111,8 @@ mod tests {
         let mut starvation = Starvation::default();
         assert_eq!(starvation.notice(9.0, &stages), None);
         assert_eq!(Starvation::default().notice(90.0, &[]), None);
+        let shares_a_core = stage("batches", 1, 1, 0.2);
+        assert_eq!(Starvation::default().notice(12.0, &[shares_a_core]), None);
         let said = starvation.notice(43.2, &stages).unwrap();
         let found = "training waits 43 % of its time for input: batches (1 thread) is busy 98 % of the time, of which decoding takes 87 %; ";
         assert!(said.starts_with(found), "{said}");
@@ -119,6 +127,12 @@ mod tests {
         assert!(remedy(stage("batches", 3, 3, 1.0), Some(90.0)).ends_with("(--input-threads 8)"));
         assert!(remedy(stage("batches", 3, 3, 1.0), None).ends_with("(--input-threads 8)"));
         assert!(remedy(stage("batches", 3, 8, 1.0), Some(50.0)).contains("did not help"));
-        assert!(remedy(stage("batches", 8, 8, 1.0), Some(50.0)).contains("8 cores"));
+        let decodes = remedy(stage("batches", 8, 8, 1.0), Some(50.0));
+        assert!(decodes.contains("8 cores") && decodes.contains("--snapshot"), "{decodes}");
+        let augments = StageReport {
+            parts: vec![("decoding", 0.1), ("augmenting", 0.9)],
+            ..stage("batches", 8, 8, 1.0)
+        };
+        assert!(!remedy(augments, Some(50.0)).contains("--snapshot"));
     }
 }
