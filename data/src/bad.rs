@@ -21,6 +21,13 @@ pub enum OnBadSample {
     },
 }
 
+impl OnBadSample {
+    /// Whether a damaged sample may be skipped.
+    pub(crate) fn skips(self) -> bool {
+        self != Self::Error
+    }
+}
+
 impl fmt::Display for OnBadSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

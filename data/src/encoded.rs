@@ -1,7 +1,7 @@
 //! Images that stay in their files, and are read and decoded when a batch needs them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -200,15 +200,21 @@ impl EncodedImages {
         for side in [height, width, channels] {
             hasher.update(&side.to_le_bytes());
         }
-        let Store::Files(files) = &*self.store else { return Ok(()) };
-        for &sample in &self.samples {
-            let path = &files[sample].0;
+        let changed = |path: &Path, hasher: &mut Xxh3| {
             let changed = fs::metadata(path).and_then(|metadata| metadata.modified());
-            let changed = changed.map_err(|error| DataError::Read { path: path.clone(), error })?;
+            let changed = changed.map_err(|error| DataError::Read { path: path.into(), error })?;
             let since = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             hasher.update(&since.as_nanos().to_le_bytes());
+            Ok(())
+        };
+        match &*self.store {
+            Store::Files(files) => {
+                self.samples.iter().try_for_each(|&sample| changed(&files[sample].0, hasher))
+            }
+            Store::Members(members) => members.paths().try_for_each(|path| changed(path, hasher)),
+            // They have checksums.
+            Store::Records(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// The damaged images that were skipped since the last call.

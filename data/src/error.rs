@@ -319,7 +319,7 @@ impl DataError {
 
     /// Whether a sample is damaged, in contrast to a file that cannot be read and the like.
     pub(super) fn is_damage(&self) -> bool {
-        matches!(self, Self::Image { .. } | Self::Record { .. } | Self::Snapshot { .. })
+        matches!(self, Self::Image { .. } | Self::Record { .. } | Self::File { .. } | Self::Snapshot { .. })
     }
 
     /// Adds the index of a pipeline's element to an error.

@@ -89,6 +89,11 @@ impl Members {
         Ok(first..self.samples.len())
     }
 
+    /// The files.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(ByteFile::path)
+    }
+
     /// The number of classes: one more than the highest. Refuses labels that are not below `known`, if that is given.
     pub(super) fn classes(&self, known: Option<usize>) -> Result<usize, DataError> {
         let Some(classes) = known else {

@@ -70,9 +70,13 @@ impl Records {
         Ok(first..self.places.len())
     }
 
-    /// One more than the highest label.
-    pub(super) fn count_classes(&self) -> Result<usize, DataError> {
-        let labels: Vec<_> = (0..self.places.len()).into_par_iter().map(|index| self.label(index)).collect();
+    /// One more than the highest label. Damaged records have none, if they may be skipped.
+    pub(super) fn count_classes(&self, skips_damaged: bool) -> Result<usize, DataError> {
+        let label = |index| match self.label(index) {
+            Err(error) if skips_damaged && error.is_damage() => Ok(0),
+            label => label,
+        };
+        let labels: Vec<_> = (0..self.places.len()).into_par_iter().map(label).collect();
         let most = labels.into_iter().try_fold(0, |most, label| Ok(label?.max(most)))?;
         Ok(most as usize + 1)
     }

@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let classes = match options.classes {
         Some(0) => return Err(DataError::Zero { option: "the number of classes" }),
         Some(classes) => classes,
-        None => records.count_classes()?,
+        None => records.count_classes(options.on_bad_sample.skips())?,
     };
     records.set_classes(classes);
     let (train, test, size) = EncodedImages::both(Store::Records(records), parts, options)?;

@@ -11,7 +11,7 @@ use super::super::testing::TestDirectory;
 use super::super::webdataset::read;
 use super::*;
 use crate::batch::{Pass, normalise};
-use crate::{Dataset, Inputs, Kind, Options};
+use crate::{Dataset, Inputs, Kind, OnBadSample, Options};
 
 fn picture(grey: u8, format: ImageFormat) -> Vec<u8> {
     let mut file = Cursor::new(vec![]);
@@ -49,8 +49,29 @@ fn shard(numbers: Range<u8>) -> Vec<u8> {
 }
 
 fn load(file: &[u8]) -> Result<Dataset, DataError> {
+    load_with(file, &Options::default())
+}
+
+fn load_with(file: &[u8], options: &Options) -> Result<Dataset, DataError> {
     let directory = TestDirectory::new();
-    read(&directory.file("some.tar", file), &Options::default())
+    read(&directory.file("some.tar", file), options)
+}
+
+#[test]
+fn a_damaged_image_is_named_or_skipped() {
+    let mut members: Vec<_> =
+        (0..10).map(|number| (format!("{number}.png"), picture(number, ImageFormat::Png))).collect();
+    members[4].1.truncate(40);
+    members.extend((0..10).map(|number| (format!("{number}.cls"), b"1".to_vec())));
+    members.sort();
+    let members: Vec<_> = members.iter().map(|(name, bytes)| (&**name, &**bytes)).collect();
+    let file = tar(&members);
+    let message = load(&file).unwrap().train.batch(&[3, 4], Pass::Evaluation).unwrap_err().to_string();
+    assert!(message.contains("some.tar`: sample `4`: its image cannot be decoded"), "{message}");
+    let options = Options { on_bad_sample: OnBadSample::Skip { most: Some(1) }, ..Options::default() };
+    let data = load_with(&file, &options).unwrap();
+    assert_eq!(data.train.batch(&[3, 4], Pass::Evaluation).unwrap().samples, 1);
+    assert_eq!(data.train.skipped().count, 1);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::super::example::{BytesList, Example, Feature, Features, Int64List, Va
 use super::super::framing::{self, HEADER_BYTES};
 use super::super::testing::TestDirectory;
 use super::*;
+use crate::bad::OnBadSample;
 use crate::batch::{Inputs, Pass};
 
 fn bytes(bytes: &[u8]) -> Values {
@@ -116,6 +117,13 @@ fn a_flipped_byte_is_named_by_its_record() {
     // All records are read if the number of classes is not given.
     let message = load(with_flip(4 * frame + HEADER_BYTES + 9), &Options::default()).unwrap_err().to_string();
     assert!(message.contains("record 4: its checksum"), "{message}");
+    // A damaged one is left out, if it may be skipped.
+    let skips = Options { on_bad_sample: OnBadSample::Skip { most: None }, ..Options::default() };
+    let data = load(with_flip(4 * frame + HEADER_BYTES + 9), &skips).unwrap();
+    let batch = data.train.batch(&[3, 4, 5], Pass::Evaluation).unwrap();
+    assert_eq!((batch.samples, batch.targets), (2, vec![0, 2]));
+    let skipped = data.train.skipped();
+    assert!(skipped.count == 1 && skipped.problems[0].contains("record 4"), "{skipped:?}");
     let message = load(with_flip(7 * frame), &classes).unwrap_err().to_string();
     assert!(message.contains("record 7: its header's checksum is wrong"), "{message}");
     for cut in [1, frame - 1] {
