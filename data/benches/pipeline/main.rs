@@ -4,12 +4,13 @@
 //! `cargo bench -p unisono-data --bench pipeline`
 //!
 //! Or how many images of a source it makes ready in a second (`-- --rate images:DIR [--pixels FILE]`); `tools/compare-input` sets
-//! that beside PyTorch and TensorFlow.
+//! that beside PyTorch and TensorFlow. Or how long the first batch of an epoch is waited for (`-- --first`).
 //!
 //! Without a pipeline a step takes input + compute. If the model computes on a core (a busy loop here), a step takes at best
 //! max(compute, (input + compute) / cores). If it computes on another device, the cores are free, and a step takes at best
 //! max(compute, input / cores).
 
+mod first;
 mod rate;
 
 use std::hint::black_box;
@@ -154,6 +155,7 @@ fn argument(option: &str) -> Option<String> {
 fn main() -> Result<(), DataError> {
     match argument("--rate") {
         Some(source) => rate::report(&source.parse()?, argument("--pixels").as_deref().map(Path::new)),
+        None if std::env::args().any(|argument| argument == "--first") => first::report(),
         None => hidden(),
     }
 }
