@@ -86,7 +86,7 @@ pub use load::{load, load_as};
 pub use pipeline::{Depth, Pipeline, Threads};
 pub use schema::{Column, Schema};
 pub use served::{Maker, ServedSplit};
-pub use snapshot::{Compression, SnapshotOptions};
+pub use snapshot::{Compression, SnapshotOptions, Snapshotted};
 pub use source::{Options, Source};
 pub use split::Split;
 pub use stored::StoredSamples;

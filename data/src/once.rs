@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::DataError;
 
-/// How long a process waits for others while none of them finishes a file.
+/// How long a process waits for others while they write nothing.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How long it sleeps between two looks.
 const NAP: Duration = Duration::from_millis(10);
@@ -31,14 +32,14 @@ enum Attempt<S> {
 ///
 /// # Errors
 ///
-/// An error of `make`, or of the system; or if other processes hold files for ten minutes without finishing one.
+/// An error of `make`, or of the system; or if other processes hold files for ten minutes without writing more of them.
 pub(crate) fn make_all<S>(
     paths: &[PathBuf],
     open: impl Fn(usize, &Path) -> Option<S>,
     make: impl Fn(usize, &mut File) -> Result<(), DataError>,
 ) -> Result<Vec<S>, DataError> {
     let mut found: Vec<_> = paths.iter().enumerate().map(|(index, path)| open(index, path)).collect();
-    let mut finished_at = Instant::now();
+    let (mut moved_at, mut size) = (Instant::now(), 0);
     while let Some(missing) = found.iter().position(Option::is_none) {
         let mut has_new = false;
         for (index, path) in paths.iter().enumerate().filter(|(index, _)| *index >= missing) {
@@ -50,15 +51,19 @@ pub(crate) fn make_all<S>(
                 }
             }
         }
-        if has_new {
-            finished_at = Instant::now();
-        } else if finished_at.elapsed() > PATIENCE {
+        // Of what another process is at.
+        let before =
+            mem::replace(&mut size, fs::metadata(part_of(&paths[missing])).map_or(0, |part| part.len()));
+        if has_new || size != before {
+            moved_at = Instant::now();
+        } else if moved_at.elapsed() > PATIENCE {
             let problem = format!(
-                "another process has not finished it for {} s: end that one, or use another directory",
+                "another process has written nothing more of it for {} s: end that one, or use another directory",
                 PATIENCE.as_secs()
             );
             return Err(DataError::Snapshot { path: paths[missing].clone(), problem });
-        } else {
+        }
+        if !has_new {
             thread::sleep(NAP);
         }
     }

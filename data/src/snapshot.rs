@@ -16,8 +16,10 @@ use rayon::prelude::*;
 use crate::error::DataError;
 use crate::once::make_all;
 
+mod elements;
 mod shard;
 
+pub use elements::Snapshotted;
 use shard::Shard;
 
 /// Part of the key of every snapshot: changes with what is stored, and how.
@@ -122,7 +124,9 @@ impl Work {
 pub(crate) struct Snapshot {
     directory: PathBuf,
     shards: Vec<Shard>,
-    per_shard: usize,
+    /// The number of the first record of each.
+    starts: Vec<usize>,
+    records: usize,
 }
 
 impl Plan<'_> {
@@ -187,8 +191,9 @@ impl Plan<'_> {
             },
         )?;
         let work = Work { written: written.into_inner(), took: began.elapsed() };
-        let (directory, per_shard) = (self.directory.to_owned(), self.per_shard());
-        Ok((Snapshot { directory, shards, per_shard }, work))
+        let starts = (0..shards.len()).map(|shard| self.of_shard(shard).start).collect();
+        let (directory, records) = (self.directory.to_owned(), self.records);
+        Ok((Snapshot { directory, shards, starts, records }, work))
     }
 }
 
@@ -199,7 +204,8 @@ impl Snapshot {
     ///
     /// If it is damaged.
     pub(crate) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
-        self.shards[index / self.per_shard].record(index % self.per_shard)
+        let shard = self.starts.partition_point(|&start| start <= index) - 1;
+        self.shards[shard].record(index - self.starts[shard])
     }
 
     pub(crate) fn directory(&self) -> &Path {
