@@ -161,7 +161,8 @@ impl AnyShare for Sampled {
         of: usize,
     ) -> Result<Option<Steps<Batch>>, DataError> {
         let shares = Shares { rank: number, ranks: of, ..self.shares };
-        Self { shares, ..self.clone() }.epoch(epoch, step).map(Some)
+        // Nobody goes on with its next epoch.
+        Self { shares, last_epoch: None, ..self.clone() }.epoch(epoch, step).map(Some)
     }
 }
 
