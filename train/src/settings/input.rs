@@ -25,22 +25,30 @@ impl Settings {
     /// The threads and the depth of a pipeline whose steps have so many bytes each.
     fn within(&self, bytes: u64, of_step: u64) -> Result<(Threads, Depth), TrainError> {
         let held = (bytes / of_step.max(1)).min(1 << 20) as usize;
-        let found = holding(held).and_then(|(threads, depth)| match (self.input_threads, self.prefetch) {
-            (Threads::Auto, Depth::Auto) => Some((threads, depth)),
-            (Threads::Fixed(threads), Depth::Auto) => {
-                let depth = held.checked_sub(1 + 2 * threads).filter(|&depth| depth > 0)?;
-                Some((Threads::Fixed(threads), Depth::AtMost(depth)))
+        let most_threads = match self.input_threads {
+            Threads::Auto => None,
+            Threads::AtMost(threads) | Threads::Fixed(threads) => Some(threads),
+        };
+        let most_ready = match self.prefetch {
+            Depth::Auto => None,
+            Depth::AtMost(depth) | Depth::Fixed(depth) => Some(depth),
+        };
+        // A thread may have one in progress and one that is finished, and one is the trainer's.
+        let spare = |used: usize| held.checked_sub(1 + used);
+        let is_some = |count: &usize| *count > 0;
+        let found = match (most_threads, most_ready) {
+            (None, None) => holding(held),
+            (Some(threads), None) => {
+                spare(2 * threads).filter(is_some).map(|depth| (self.input_threads, Depth::AtMost(depth)))
             }
-            (Threads::Auto, Depth::Fixed(depth)) => {
-                let threads =
-                    held.checked_sub(1 + depth).map(|left| left / 2).filter(|&threads| threads > 0)?;
-                Some((Threads::AtMost(threads), Depth::Fixed(depth)))
+            (None, Some(depth)) => {
+                let threads = spare(depth).map(|steps| steps / 2).filter(is_some);
+                threads.map(|threads| (Threads::AtMost(threads), self.prefetch))
             }
-            (Threads::Fixed(threads), Depth::Fixed(depth)) => {
-                (1 + 2 * threads + depth <= held).then_some((Threads::Fixed(threads), Depth::Fixed(depth)))
+            (Some(threads), Some(depth)) => {
+                spare(2 * threads + depth).map(|_| (self.input_threads, self.prefetch))
             }
-            asked => Some(asked),
-        });
+        };
         found.ok_or_else(|| {
             TrainError::Setting(format!(
                 "the input memory of {} holds {held} step(s) of {}: it must hold {LEAST_HELD} at least, and one more than two for each \
@@ -81,6 +89,9 @@ mod tests {
         assert_eq!(within(auto, Depth::Auto, 4), Some((Threads::AtMost(1), Depth::AtMost(1))));
         assert_eq!(within(fixed(3), Depth::Auto, 10), Some((fixed(3), Depth::AtMost(3))));
         assert_eq!(within(auto, Depth::Fixed(3), 10), Some((Threads::AtMost(3), Depth::Fixed(3))));
+        let most = Threads::AtMost(3);
+        assert_eq!(within(most, Depth::AtMost(3), 10), Some((most, Depth::AtMost(3))));
+        assert_eq!(within(most, Depth::AtMost(4), 10), None);
         assert_eq!(within(fixed(3), Depth::Fixed(3), 10), Some((fixed(3), Depth::Fixed(3))));
         for (threads, depth, held) in [
             (auto, Depth::Auto, 3),
@@ -91,6 +102,6 @@ mod tests {
             assert_eq!(within(threads, depth, held), None);
         }
         let refused = settings(auto, Depth::Auto).within(1 << 20, 1 << 19).unwrap_err().to_string();
-        assert!(refused.contains("1 MiB holds 2 step(s) of 512 KiB: it must hold 4"), "{refused}");
+        assert!(refused.contains("1024 KiB holds 2 step(s) of 512 KiB: it must hold 4"), "{refused}");
     }
 }
