@@ -55,7 +55,7 @@ fn shares_add_up_and_parts_are_of_their_stage() {
     assert!(stages[3].ready > 0.0 && stages[2].full > 0.3, "{stages:?}");
     assert!(waited < 0.3, "{waited}");
     // They sleep.
-    assert!(stages.iter().all(|stage| stage.processor < 0.5), "{stages:?}");
+    assert!(stages[1..3].iter().all(|stage| stage.processor < 0.5), "{stages:?}");
 }
 
 #[test]
