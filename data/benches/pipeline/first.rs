@@ -17,13 +17,15 @@ const BLOCK: (u64, Duration) = (100, Duration::from_millis(1));
 /// What the consumer takes for a batch.
 const STEP: Duration = Duration::from_millis(1);
 
+/// Builds the epochs.
+type Way<'a> = &'a dyn Fn() -> Pipeline<Vec<u64>>;
+
 /// Prints the milliseconds of both.
 pub(crate) fn report() -> Result<(), DataError> {
     // Threads begin to read when a stage is built.
     let anew = || Pipeline::repeat(0..EPOCHS, |epoch| Ok(stages(records(), epoch)));
     let going_on = || stages(Pipeline::repeat(0..EPOCHS, |_| Ok(records())), 0);
-    let ways: [(&str, &dyn Fn() -> Pipeline<Vec<u64>>); 2] =
-        [("stages of each epoch", &anew), ("stages that go on", &going_on)];
+    let ways: [(&str, Way); 2] = [("stages of each epoch", &anew), ("stages that go on", &going_on)];
     for (name, epochs) in ways {
         let waits: Vec<_> =
             waits(epochs())?.iter().map(|wait| format!("{:.2}", 1e3 * wait.as_secs_f64())).collect();
