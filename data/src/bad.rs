@@ -1,11 +1,12 @@
 //! Damaged samples: refused, or skipped and counted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::batch::Pass;
 use crate::error::DataError;
 
 /// What becomes of a damaged sample.
@@ -58,10 +59,10 @@ impl FromStr for OnBadSample {
     }
 }
 
-/// Samples that were skipped since this was last asked.
+/// Damaged samples that were skipped since this was last asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// How often a sample was skipped.
+    /// How often a batch lacks one.
     pub count: u64,
     /// What is wrong with those that were not skipped before, by name.
     pub problems: Vec<String>,
@@ -78,7 +79,11 @@ pub(crate) struct BadSamples {
 struct Found {
     /// The samples that were skipped ever.
     samples: BTreeSet<usize>,
-    news: Skipped,
+    /// How often a batch of an epoch of training lacks one, until that is asked for. Epochs are prepared ahead.
+    training: BTreeMap<u64, u64>,
+    /// The same for batches of evaluations.
+    evaluation: u64,
+    problems: Vec<String>,
 }
 
 impl BadSamples {
@@ -86,28 +91,37 @@ impl BadSamples {
         Self { policy, ..Self::default() }
     }
 
-    /// Takes note of a sample that is to be skipped; otherwise the error is returned. Errors of the system are not the sample's fault.
-    pub(crate) fn judge(&self, sample: usize, error: DataError) -> Result<(), DataError> {
+    /// Takes note of a sample that is to be skipped, in a batch of a pass or before there are any; otherwise the error is returned. Errors
+    /// of the system are not the sample's fault.
+    pub(crate) fn judge(&self, sample: usize, pass: Option<Pass>, error: DataError) -> Result<(), DataError> {
         let OnBadSample::Skip { most } = self.policy else { return Err(error) };
         if !error.is_damage() {
             return Err(error);
         }
         let mut found = lock(&self.found);
-        found.news.count += 1;
+        match pass {
+            Some(Pass::Training { epoch, .. }) => *found.training.entry(epoch).or_default() += 1,
+            Some(Pass::Evaluation) => found.evaluation += 1,
+            None => (),
+        }
         if !found.samples.contains(&sample) {
             let skipped = found.samples.len();
             if most.is_some_and(|most| skipped >= most) {
                 return Err(DataError::TooManyBad { skipped, error: Box::new(error) });
             }
             found.samples.insert(sample);
-            found.news.problems.push(error.to_string());
+            found.problems.push(error.to_string());
         }
         Ok(())
     }
 
-    /// What was skipped since the last call.
-    pub(crate) fn news(&self) -> Skipped {
-        mem::take(&mut lock(&self.found).news)
+    /// What was skipped since the last call, but for batches of later epochs than this.
+    pub(crate) fn news(&self, epoch: u64) -> Skipped {
+        let mut found = lock(&self.found);
+        let later = found.training.split_off(&(epoch + 1));
+        let training: u64 = mem::replace(&mut found.training, later).into_values().sum();
+        let count = training + mem::take(&mut found.evaluation);
+        Skipped { count, problems: mem::take(&mut found.problems) }
     }
 }
 
@@ -135,16 +149,20 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_named_once_and_counted_every_time() {
+    fn a_sample_is_named_once_and_counted_in_every_batch_of_its_epoch() {
         let bad = BadSamples::new(OnBadSample::Skip { most: Some(2) });
-        for sample in [4, 4, 7] {
-            bad.clone().judge(sample, damaged(sample)).unwrap();
+        let training = |epoch| Some(Pass::Training { seed: 1, epoch });
+        for (sample, pass) in
+            [(4, None), (4, training(1)), (4, training(2)), (7, Some(Pass::Evaluation)), (7, training(1))]
+        {
+            bad.clone().judge(sample, pass, damaged(sample)).unwrap();
         }
         let problems = vec!["`4.png`: is damaged".to_owned(), "`7.png`: is damaged".to_owned()];
-        assert_eq!(bad.news(), Skipped { count: 3, problems });
-        bad.judge(7, damaged(7)).unwrap();
-        assert_eq!(bad.news(), Skipped { count: 1, problems: vec![] });
-        let message = bad.judge(1, damaged(1)).unwrap_err().to_string();
+        assert_eq!(bad.news(1), Skipped { count: 3, problems });
+        bad.judge(7, training(2), damaged(7)).unwrap();
+        assert_eq!(bad.news(2), Skipped { count: 2, problems: vec![] });
+        assert_eq!(bad.news(2), Skipped::default());
+        let message = bad.judge(1, training(3), damaged(1)).unwrap_err().to_string();
         assert_eq!(
             message,
             "`1.png`: is damaged; 2 damaged samples were skipped before, which is as many as may be"
@@ -153,9 +171,9 @@ mod tests {
 
     #[test]
     fn what_is_no_damage_is_an_error() {
-        assert!(BadSamples::default().judge(0, damaged(0)).is_err());
+        assert!(BadSamples::default().judge(0, None, damaged(0)).is_err());
         let unread =
             DataError::Read { path: "0.png".into(), error: std::io::ErrorKind::PermissionDenied.into() };
-        assert!(BadSamples::new(OnBadSample::Skip { most: None }).judge(0, unread).is_err());
+        assert!(BadSamples::new(OnBadSample::Skip { most: None }).judge(0, None, unread).is_err());
     }
 }

@@ -143,7 +143,7 @@ impl EncodedImages {
             let (mut image, label) = match self.image(sample) {
                 Ok(found) => found,
                 Err(error) => {
-                    self.bad.judge(sample, error)?;
+                    self.bad.judge(sample, Some(pass), error)?;
                     continue;
                 }
             };
@@ -176,7 +176,7 @@ impl EncodedImages {
         let record = |sample| match self.image(sample) {
             Ok((image, label)) => Ok([&label.to_le_bytes()[..], image.as_bytes()].concat()),
             // An empty record.
-            Err(error) => self.bad.judge(sample, error).map(|()| Vec::new()),
+            Err(error) => self.bad.judge(sample, None, error).map(|()| Vec::new()),
         };
         let (snapshot, work) = plan.make(record)?;
         Ok((Self { snapshot: Some(Arc::new(snapshot)), ..self }, work))
@@ -217,9 +217,9 @@ impl EncodedImages {
         }
     }
 
-    /// The damaged images that were skipped since the last call.
-    pub(super) fn skipped(&self) -> Skipped {
-        self.bad.news()
+    /// See [`Split::skipped`](crate::Split::skipped).
+    pub(super) fn skipped(&self, epoch: u64) -> Skipped {
+        self.bad.news(epoch)
     }
 
     /// The image in the colours and the size of all.
@@ -259,7 +259,7 @@ fn first_good(store: &Store, samples: &[usize], bad: &BadSamples) -> Result<Dyna
         match store.read(sample) {
             Ok((image, _)) => return Ok(image),
             Err(error) if number + 1 == samples.len() => return Err(error),
-            Err(error) => bad.judge(number, error)?,
+            Err(error) => bad.judge(number, None, error)?,
         }
     }
     unreachable!("a split for training has samples")

@@ -192,10 +192,11 @@ impl Split {
 }
 
 impl Split {
-    /// The damaged samples that were skipped since the last call.
-    pub fn skipped(&self) -> Skipped {
+    /// The damaged samples that were skipped since the last call: those that batches of evaluations lack, and batches of training up
+    /// to this epoch. Later ones may be prepared already.
+    pub fn skipped(&self, epoch: u64) -> Skipped {
         match self {
-            Self::Encoded(images) => images.skipped(),
+            Self::Encoded(images) => images.skipped(epoch),
             _ => Skipped::default(),
         }
     }

@@ -49,8 +49,10 @@ pub trait Feed {
         Vec::new()
     }
 
-    /// The damaged samples that this rank has skipped since the last call.
-    fn skipped(&mut self) -> Skipped {
+    /// The damaged samples that this rank has skipped since the last call, in evaluations and in epochs up to this one (counted from
+    /// 1): a feed may have prepared some of the next.
+    fn skipped(&mut self, epoch: usize) -> Skipped {
+        let _ = epoch;
         Skipped::default()
     }
 

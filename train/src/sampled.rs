@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::epochs::Epochs;
 use super::feed::{AnyShare, Batches, Feed, Shares, Steps};
 use unisono_data::pipeline::StageReport;
-use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Skipped, Split, Threads};
+use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Skipped, Threads};
 
 /// A [`Dataset`] as a [`Feed`]. Background threads prefetch its batches.
 ///
@@ -109,8 +109,9 @@ impl Feed for Sampled {
         self.epochs.watch.stages()
     }
 
-    fn skipped(&mut self) -> Skipped {
-        let [train, test] = [&self.dataset.train, &self.dataset.test].map(Split::skipped);
+    fn skipped(&mut self, epoch: usize) -> Skipped {
+        let Dataset { train, test, .. } = &*self.dataset;
+        let [train, test] = [train, test].map(|split| split.skipped(epoch as u64));
         let problems = [train.problems, test.problems].concat();
         Skipped { count: train.count + test.count, problems }
     }
@@ -169,7 +170,7 @@ impl AnyShare for Sampled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unisono_data::{Inputs, Kind, Schema};
+    use unisono_data::{Inputs, Kind, Schema, Split};
 
     fn feed(rank: usize, ranks: usize) -> Sampled {
         let split = Split::Images { pixels: (0..101).collect(), labels: vec![0; 101] };

@@ -261,7 +261,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let took = began.elapsed();
         let test = if self.is_stopping { Test::default() } else { self.test()? };
         let mut report = self.report((self.progress.tally, test), times, took, seen)?;
-        let own = self.feed.skipped();
+        let own = self.feed.skipped(self.progress.epoch);
         let (skipped, named) = self.damage.notice(self.world.all, &own)?;
         report.skipped_samples = skipped;
         named.into_iter().for_each(|named| tell(Event::Notice(named)));

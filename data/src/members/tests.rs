@@ -71,7 +71,7 @@ fn a_damaged_image_is_named_or_skipped() {
     let options = Options { on_bad_sample: OnBadSample::Skip { most: Some(1) }, ..Options::default() };
     let data = load_with(&file, &options).unwrap();
     assert_eq!(data.train.batch(&[3, 4], Pass::Evaluation).unwrap().samples, 1);
-    assert_eq!(data.train.skipped().count, 1);
+    assert_eq!(data.train.skipped(0).count, 1);
 }
 
 #[test]

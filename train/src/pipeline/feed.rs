@@ -35,8 +35,8 @@ impl<F: Feed> Feed for MicroBatches<F> {
         self.0.stages()
     }
 
-    fn skipped(&mut self) -> Skipped {
-        self.0.skipped()
+    fn skipped(&mut self, epoch: usize) -> Skipped {
+        self.0.skipped(epoch)
     }
 
     fn held_out(&self) -> usize {
