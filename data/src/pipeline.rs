@@ -30,6 +30,7 @@ mod epochs;
 mod governor;
 mod groups;
 mod interleave;
+mod sharding;
 mod shuffle;
 mod watch;
 
@@ -46,6 +47,7 @@ pub use cache::Cached;
 use epochs::Item;
 use groups::{Group, Groups};
 use interleave::Interleave;
+pub use sharding::{Shard, Sharding};
 use shuffle::Shuffle;
 use watch::Counters;
 pub use watch::{StageReport, Watch, bottleneck, part};

@@ -1,0 +1,228 @@
+//! How ranks share files of samples.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use super::Pipeline;
+use crate::error::DataError;
+
+/// How much more than the mean a rank may read for [`Sharding::Auto`] to divide files, in percent.
+const MOST_ABOVE_MEAN_PERCENT: u64 = 10;
+
+/// What each rank reads of a stream of samples in files.
+///
+/// For data whose samples have known places no rank needs to read those of others: ranks share their [order](crate::Split::order).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharding {
+    /// [`File`](Self::File) if no rank would read over a tenth more than the mean, or else [`Data`](Self::Data).
+    #[default]
+    Auto,
+    /// Each rank reads files of its own, of about as many bytes. Ranks may have different numbers of samples.
+    File,
+    /// Every rank reads all files, and keeps every n-th sample.
+    Data,
+    /// Every rank reads and keeps everything.
+    Off,
+}
+
+/// The [share](Sharding::of) of a rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shard {
+    /// The files that the rank reads, in their order.
+    pub files: Vec<PathBuf>,
+    /// The rank, and the number of ranks that read the same files and keep some of their samples each.
+    kept: (usize, usize),
+    /// What was chosen, and why.
+    told: String,
+}
+
+impl Sharding {
+    /// The share of `rank` among `ranks`. All of them name the same files, of the same sizes.
+    ///
+    /// ```no_run
+    /// use unisono_data::pipeline::Sharding;
+    /// use unisono_data::{DataError, Pipeline};
+    ///
+    /// # fn read(_: std::path::PathBuf) -> Result<Pipeline<u64>, DataError> { todo!() }
+    /// # fn main() -> Result<(), DataError> {
+    /// let files = ["a.tfrecord", "b.tfrecord"].map(Into::into);
+    /// let shard = Sharding::Auto.of(&files, 0, 2)?;
+    /// println!("{shard}"); // files: each of 2 ranks reads files of its own, at most 3 % more than the mean
+    /// let samples = shard.keep(Pipeline::of(shard.files.clone()).interleave(4, read));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the size of a file cannot be read, or there are too few files for [`File`](Self::File).
+    ///
+    /// # Panics
+    ///
+    /// If `rank` is not below `ranks`.
+    pub fn of(self, files: &[PathBuf], rank: usize, ranks: usize) -> Result<Shard, DataError> {
+        assert!(rank < ranks, "rank {rank} of {ranks} ranks");
+        let whole = |kept, told| Ok(Shard { files: files.to_vec(), kept, told });
+        let division = match self {
+            Self::Off => return whole((0, 1), "off: every rank reads and keeps all samples".to_owned()),
+            Self::Data => return whole((rank, ranks), kept_by_each(ranks, "as asked")),
+            Self::Auto if files.len() < ranks => {
+                let why = format!("{} file(s) are too few to divide", files.len());
+                return whole((rank, ranks), kept_by_each(ranks, &why));
+            }
+            Self::File if files.len() < ranks => {
+                return Err(DataError::other(format!(
+                    "{} file(s) cannot be divided among {ranks} ranks: expected a file for each, or sharding by data",
+                    files.len()
+                )));
+            }
+            Self::Auto | Self::File => Division::of(files, ranks)?,
+        };
+        let above = division.above_mean_percent();
+        if self == Self::Auto && above > MOST_ABOVE_MEAN_PERCENT {
+            let why = format!("with files of its own, a rank would read {above} % more than the mean");
+            return whole((rank, ranks), kept_by_each(ranks, &why));
+        }
+        let own = files.iter().zip(&division.owners).filter(|&(_, &owner)| owner == rank);
+        let files = own.map(|(file, _)| file.clone()).collect();
+        let told = format!(
+            "files: each of {ranks} ranks reads files of its own, at most {above} % more than the mean"
+        );
+        Ok(Shard { files, kept: (0, 1), told })
+    }
+}
+
+fn kept_by_each(ranks: usize, why: &str) -> String {
+    format!("data: every rank reads all files and keeps one sample in {ranks}: {why}")
+}
+
+impl Shard {
+    /// What the rank keeps of the samples of its files; they come in the same order on all ranks that read the same files.
+    pub fn keep<T: Send + 'static>(&self, samples: Pipeline<T>) -> Pipeline<T> {
+        match self.kept {
+            (_, 1) => samples,
+            (rank, ranks) => samples.shard(rank, ranks),
+        }
+    }
+}
+
+/// What was chosen, and why.
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.told)
+    }
+}
+
+/// Files, divided among ranks.
+struct Division {
+    /// The rank of each.
+    owners: Vec<usize>,
+    /// The bytes of each rank.
+    loads: Vec<u64>,
+}
+
+impl Division {
+    /// Gives the largest file that is left to the rank that has least (R. L. Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
+    fn of(files: &[PathBuf], ranks: usize) -> Result<Self, DataError> {
+        let size = |path: &PathBuf| {
+            let found = fs::metadata(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
+            Ok(found.len())
+        };
+        let sizes = files.iter().map(size).collect::<Result<Vec<_>, DataError>>()?;
+        let mut largest_first: Vec<_> = (0..files.len()).collect();
+        largest_first.sort_by_key(|&file| std::cmp::Reverse(sizes[file]));
+        let (mut owners, mut loads) = (vec![0; files.len()], vec![0; ranks]);
+        // Of ranks with as many bytes, the one with the fewest files, so that everyone has one.
+        let mut counts = vec![0; ranks];
+        for file in largest_first {
+            let least = (0..ranks).min_by_key(|&rank| (loads[rank], counts[rank]));
+            let owner = least.expect("there are ranks");
+            owners[file] = owner;
+            loads[owner] += sizes[file];
+            counts[owner] += 1;
+        }
+        Ok(Self { owners, loads })
+    }
+
+    /// How much more than the mean the rank with most has, in percent, rounded up.
+    fn above_mean_percent(&self) -> u64 {
+        let (most, sum) = (self.loads.iter().max().copied().unwrap_or(0), self.loads.iter().sum::<u64>());
+        (100 * most * self.loads.len() as u64).div_ceil(sum.max(1)).saturating_sub(100)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::testing::TestDirectory;
+
+    /// Files of so many bytes.
+    fn files(directory: &TestDirectory, sizes: &[usize]) -> Vec<PathBuf> {
+        let file = |(number, &size): (usize, &usize)| directory.file(&number.to_string(), vec![0; size]);
+        sizes.iter().enumerate().map(file).collect()
+    }
+
+    /// Every byte of a rank's files is a sample, with its file and its place.
+    fn seen(shard: &Shard) -> Vec<(PathBuf, u64)> {
+        let bytes = |file: PathBuf| {
+            let size = fs::metadata(&file).unwrap().len();
+            Ok(Pipeline::of((0..size).map(move |place| (file.clone(), place))))
+        };
+        let samples = Pipeline::of(shard.files.clone()).interleave(2, bytes);
+        shard.keep(samples).collect::<Result<_, DataError>>().unwrap()
+    }
+
+    #[test]
+    fn every_sample_is_seen_by_one_rank() {
+        let directory = TestDirectory::new();
+        for sizes in [&[5, 3, 9, 1][..], &[4, 4, 4, 4, 4, 4], &[7], &[0, 0, 6, 0]] {
+            let (files, all_bytes) = (files(&directory, sizes), sizes.iter().sum::<usize>());
+            for (sharding, ranks) in
+                [(Sharding::Auto, 2), (Sharding::Auto, 3), (Sharding::File, 3), (Sharding::Data, 3)]
+            {
+                let shards = (0..ranks).map(|rank| sharding.of(&files, rank, ranks));
+                let Ok(shards) = shards.collect::<Result<Vec<_>, _>>() else {
+                    assert!(sharding == Sharding::File && files.len() < ranks);
+                    continue;
+                };
+                let all: Vec<_> = shards.iter().flat_map(seen).collect();
+                assert_eq!(all.len(), all_bytes, "{sharding:?}, {ranks} ranks");
+                assert_eq!(all.into_iter().collect::<BTreeSet<_>>().len(), all_bytes);
+                assert!(shards.iter().all(|shard| shard.to_string() == shards[0].to_string()));
+            }
+            for rank in 0..2 {
+                assert_eq!(seen(&Sharding::Off.of(&files, rank, 2).unwrap()).len(), all_bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn auto_divides_files_of_which_ranks_have_as_much_and_says_why() {
+        let directory = TestDirectory::new();
+        let told = |sizes: &[usize], ranks| {
+            Sharding::Auto.of(&files(&directory, sizes), 0, ranks).unwrap().to_string()
+        };
+        let expected = "files: each of 2 ranks reads files of its own, at most 6 % more than the mean";
+        assert_eq!(told(&[50, 50, 40, 50], 2), expected);
+        let expected = "data: every rank reads all files and keeps one sample in 2: with files of its own, a rank would read 34 % more than the mean";
+        assert_eq!(told(&[50, 50, 50], 2), expected);
+        let expected =
+            "data: every rank reads all files and keeps one sample in 4: 3 file(s) are too few to divide";
+        assert_eq!(told(&[50, 50, 50], 4), expected);
+    }
+
+    #[test]
+    fn files_that_cannot_be_divided_are_refused() {
+        let directory = TestDirectory::new();
+        let message = Sharding::File.of(&files(&directory, &[1]), 0, 2).unwrap_err().to_string();
+        assert!(
+            message.starts_with("1 file(s) cannot be divided among 2 ranks: expected a file"),
+            "{message}"
+        );
+        let missing = [directory.path().join("none"), directory.path().join("either")];
+        assert!(Sharding::File.of(&missing, 0, 2).unwrap_err().to_string().contains("none"));
+    }
+}
