@@ -1,8 +1,7 @@
 //! What the stages of a pipeline spend their time on, and which of them holds the others up.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -71,7 +70,12 @@ type Parts = Vec<(&'static str, Duration)>;
 thread_local! {
     /// The parts of the element that this thread is at.
     static PARTS: RefCell<Parts> = const { RefCell::new(Vec::new()) };
+    /// When this thread last looked how long a processor has worked for it.
+    static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
+
+/// The least time between two such looks of a thread: each is a call of the system, and takes half a microsecond.
+const PAUSE: Duration = Duration::from_millis(1);
 
 fn add(parts: &mut Parts, name: &'static str, took: Duration) {
     match parts.iter_mut().find(|(known, _)| *known == name) {
@@ -169,6 +173,8 @@ pub(super) struct Counters {
     pub(super) most_threads: AtomicUsize,
     elements: AtomicU64,
     busy: Clock,
+    /// How long elements took that were looked at, and how long a processor worked for them.
+    looked_at: Clock,
     processor: Clock,
     /// Waiting for an element of the stage before.
     pub(super) starved: Clock,
@@ -188,6 +194,7 @@ pub(super) struct Counters {
 struct Totals {
     elements: u64,
     busy: f64,
+    looked_at: f64,
     processor: f64,
     starved: f64,
     pulled: f64,
@@ -207,6 +214,7 @@ impl Counters {
             most_threads: AtomicUsize::new(1),
             elements: AtomicU64::new(0),
             busy: Clock::default(),
+            looked_at: Clock::default(),
             processor: Clock::default(),
             starved: Clock::default(),
             pulled: Clock::default(),
@@ -221,16 +229,24 @@ impl Counters {
     /// Makes an element on this thread, and counts it.
     pub(super) fn made<R>(&self, make: impl FnOnce() -> R) -> R {
         PARTS.with_borrow_mut(Vec::clear);
-        let (began, processor) = (Instant::now(), processor_time());
+        let began = Instant::now();
+        let is_due = LOOKED.get().is_none_or(|looked| began.duration_since(looked) > PAUSE);
+        let processor = is_due.then(processor_time);
         let result = make();
-        self.processor.add(processor_time().saturating_sub(processor));
-        self.busy.add(began.elapsed());
-        self.elements.fetch_add(1, Ordering::Relaxed);
-        let parts = PARTS.with_borrow_mut(mem::take);
-        if !parts.is_empty() {
-            let mut totals = lock(&self.parts);
-            parts.into_iter().for_each(|(name, took)| add(&mut totals, name, took));
+        let took = began.elapsed();
+        if let Some(before) = processor {
+            LOOKED.set(Some(began));
+            self.looked_at.add(took);
+            self.processor.add(processor_time().saturating_sub(before));
         }
+        self.busy.add(took);
+        self.elements.fetch_add(1, Ordering::Relaxed);
+        PARTS.with_borrow_mut(|parts| {
+            if !parts.is_empty() {
+                let mut totals = lock(&self.parts);
+                parts.drain(..).for_each(|(name, took)| add(&mut totals, name, took));
+            }
+        });
         result
     }
 
@@ -246,6 +262,7 @@ impl Counters {
         Totals {
             elements: count(&self.elements),
             busy: seconds(&self.busy),
+            looked_at: seconds(&self.looked_at),
             processor: seconds(&self.processor),
             starved: seconds(&self.starved),
             pulled: seconds(&self.pulled),
@@ -258,7 +275,7 @@ impl Counters {
 
     /// The report of the stage, after that of the source if nothing else makes its elements.
     fn reports(&self) -> Vec<StageReport> {
-        let Totals { elements, busy, processor, starved, pulled, full, taken, ready, parts } =
+        let Totals { elements, busy, looked_at, processor, starved, pulled, full, taken, ready, parts } =
             self.totals().since(&lock(&self.before));
         let all = busy + starved + full;
         let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
@@ -271,7 +288,7 @@ impl Counters {
             busy: share(busy, all),
             starved: share(starved, all),
             full: share(full, all),
-            processor: share(processor, busy).min(1.0),
+            processor: share(processor, looked_at).min(1.0),
             ready: share(ready as f64, taken as f64),
             parts: parts.into_iter().map(|(name, took)| (name, share(took.as_secs_f64(), busy))).collect(),
         };
@@ -305,6 +322,7 @@ impl Totals {
         Self {
             elements: self.elements - before.elements,
             busy: self.busy - before.busy,
+            looked_at: self.looked_at - before.looked_at,
             processor: self.processor - before.processor,
             starved: self.starved - before.starved,
             pulled: self.pulled - before.pulled,
