@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use unisono::size::bytes;
 use unisono_data::service::{Counts, Server, ServerSettings, Token};
 
 use super::Failure;
 use super::family::POLL;
 use super::train::{self, DatasetArgs};
+use super::values::size_or_none;
 
 /// A server of batches, which any number of jobs may ask.
 #[derive(Debug, ClapArgs)]
@@ -27,7 +27,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     /// Memory for batches that other jobs may ask for again, such as 64M; 0 to keep none
-    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = size)]
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = size_or_none)]
     memory_cache: usize,
     /// Server of the same data set to join: its clients use this one too
     #[arg(long, value_name = "HOST:PORT")]
@@ -41,10 +41,6 @@ pub(super) struct Args {
 
 /// How often a server says what it has done.
 const TOLD: Duration = Duration::from_secs(60);
-
-fn size(text: &str) -> Result<usize, String> {
-    bytes(text).ok_or_else(|| "expected a number of bytes, such as 0, 64M or 1G".to_owned())
-}
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
     if let Some(why) = args.dataset.without_effect().or_else(|| args.dataset.unservable()) {

@@ -27,8 +27,18 @@ where
 
 /// Parses a size in bytes. Those of a whole world stay far below overflow.
 pub(super) fn size(text: &str) -> Result<usize, String> {
-    let size_bytes = bytes(text).filter(|size_bytes| (1..=1 << 40).contains(size_bytes));
-    size_bytes.ok_or_else(|| "expected 1 to 1024G bytes, such as 100M".to_owned())
+    size_from(1, text)
+}
+
+/// Parses a size in bytes, or 0.
+#[cfg(feature = "service")]
+pub(super) fn size_or_none(text: &str) -> Result<usize, String> {
+    size_from(0, text)
+}
+
+fn size_from(least: usize, text: &str) -> Result<usize, String> {
+    let size_bytes = bytes(text).filter(|size_bytes| (least..=1 << 40).contains(size_bytes));
+    size_bytes.ok_or_else(|| format!("expected {least} to 1024G bytes, such as 100M"))
 }
 
 /// Parses a whole number above 0.

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::dataset::Dataset;
+use crate::disk::{Disk, amount};
 use crate::encoded::EncodedImages;
 use crate::error::DataError;
 use crate::snapshot::{FORMAT, Plan, SnapshotOptions, Work};
@@ -47,7 +47,7 @@ pub struct SnapshotReport {
 impl fmt::Display for SnapshotReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { directory, bytes, samples, written, took, others } = self;
-        write!(f, "samples are read from the snapshot `{}` of {}", directory.display(), megabytes(*bytes))?;
+        write!(f, "samples are read from the snapshot `{}` of {}", directory.display(), amount(*bytes))?;
         if *written > 0 {
             write!(
                 f,
@@ -133,16 +133,15 @@ fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -
 
 /// Refuses a snapshot for which the file system has no room.
 fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
-    let found = statvfs(directory)
-        .map_err(|error| DataError::Write { path: directory.into(), error: error.into() })?;
-    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let unknown = |error| DataError::Write { path: directory.into(), error };
+    let Disk { free, .. } = Disk::of(directory).map_err(unknown)?;
     if bytes <= free {
         return Ok(());
     }
     let problem = format!(
         "a snapshot needs up to {} here, and {} are free: choose another directory, smaller images, or none",
-        megabytes(bytes),
-        megabytes(free)
+        amount(bytes),
+        amount(free)
     );
     Err(DataError::Snapshot { path: directory.into(), problem })
 }
@@ -169,10 +168,6 @@ fn others(all: &Path, own: &Path, source: &str) -> Vec<PathBuf> {
     let mut others: Vec<_> = entries.filter(is_other).collect();
     others.sort();
     others
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
 #[cfg(test)]

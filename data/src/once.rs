@@ -6,16 +6,16 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::DataError;
+use crate::patience::Patience;
 
 /// How long a process waits for others while they write nothing.
-const PATIENCE: Duration = Duration::from_secs(600);
+const STALLED: Duration = Duration::from_secs(600);
 /// How long it sleeps between two looks.
 const NAP: Duration = Duration::from_millis(10);
 
@@ -39,7 +39,7 @@ pub(crate) fn make_all<S>(
     make: impl Fn(usize, &mut File) -> Result<(), DataError>,
 ) -> Result<Vec<S>, DataError> {
     let mut found: Vec<_> = paths.iter().enumerate().map(|(index, path)| open(index, path)).collect();
-    let (mut moved_at, mut size) = (Instant::now(), 0);
+    let mut patience = Patience::new(STALLED);
     while let Some(missing) = found.iter().position(Option::is_none) {
         let mut has_new = false;
         for (index, path) in paths.iter().enumerate().filter(|(index, _)| *index >= missing) {
@@ -51,15 +51,13 @@ pub(crate) fn make_all<S>(
                 }
             }
         }
-        // Of what another process is at.
-        let before =
-            mem::replace(&mut size, fs::metadata(part_of(&paths[missing])).map_or(0, |part| part.len()));
-        if has_new || size != before {
-            moved_at = Instant::now();
-        } else if moved_at.elapsed() > PATIENCE {
+        // Another process writes the first that is missing.
+        let written = fs::metadata(part_of(&paths[missing])).map_or(0, |part| part.len());
+        let there = found.iter().flatten().count();
+        if patience.has_ended((there, written)) {
             let problem = format!(
                 "another process has written nothing more of it for {} s: end that one, or use another directory",
-                PATIENCE.as_secs()
+                STALLED.as_secs()
             );
             return Err(DataError::Snapshot { path: paths[missing].clone(), problem });
         }

@@ -7,7 +7,7 @@
 //!
 //! The methods are gRPC; every call carries a [`Token`]. Nothing is encrypted.
 
-mod cache;
+mod answers;
 mod call;
 mod client;
 mod members;

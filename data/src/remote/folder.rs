@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cache::Cache;
+use crate::patience::Patience;
 
 /// How long the process that fetches may make no progress before others give up.
 const STALLED: Duration = Duration::from_secs(120);
@@ -73,28 +74,25 @@ impl Folder {
         let path = self.root.join("lock");
         let open = OpenOptions::new().create(true).append(true).open(&path);
         let file = open.map_err(|error| cannot("open", &path, &error))?;
-        let (mut seen, mut moved, mut told) = (String::new(), Instant::now(), Instant::now());
+        let (mut patience, mut told) = (Patience::new(STALLED), Instant::now());
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Lock { file, progress: self.progress(), said: None }),
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(cannot("lock", &path, &error)),
             }
-            let now = fs::read_to_string(self.progress()).unwrap_or_default();
-            if now != seen {
-                (seen, moved) = (now, Instant::now());
-            }
-            if moved.elapsed() > STALLED {
+            let progress = fs::read_to_string(self.progress()).unwrap_or_default();
+            if patience.has_ended(progress.clone()) {
                 return Err(format!(
                     "is being fetched by another process, which has `{}` locked and has made no progress for {} s ({}): end it, \
                      or name another folder by --data-cache",
                     path.display(),
                     STALLED.as_secs(),
-                    seen.trim()
+                    progress.trim()
                 ));
             }
             if told.elapsed() > TELL {
-                tell(&format!("waiting for another process to fetch it: {}", seen.trim()));
+                tell(&format!("waiting for another process to fetch it: {}", progress.trim()));
                 told = Instant::now();
             }
             thread::sleep(POLL);

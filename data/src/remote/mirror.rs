@@ -20,6 +20,7 @@ use super::folder::{Folder, Lock, cannot};
 use super::manifest::{Manifest, Version};
 use super::server::{changed, connect, describe};
 use crate::cache::Cache;
+use crate::disk::{Disk, amount};
 
 /// How many objects are fetched at a time.
 const AT_ONCE: usize = 8;
@@ -145,9 +146,7 @@ impl Mirror<'_> {
 
     fn check_space(&self, bytes: u64) -> Result<(), String> {
         let folder = self.folder.files();
-        let found =
-            rustix::fs::statvfs(&folder).map_err(|error| cannot("measure", &folder, &error.into()))?;
-        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        let Disk { free, .. } = Disk::of(&folder).map_err(|error| cannot("measure", &folder, &error))?;
         if bytes > free {
             return Err(format!(
                 "does not fit: {} are to be fetched, and `{}` has {} left: free some, or name another folder by --data-cache",
@@ -259,13 +258,4 @@ fn sweep(folder: &Path, kept: &HashSet<PathBuf>) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// So many bytes, to be read.
-fn amount(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
 }

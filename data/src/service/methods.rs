@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
-use super::cache::Cache;
+use super::answers::Answers;
 use super::call::{MOST_ANSWER_BYTES, MOST_REQUEST_BYTES, Method};
 use super::members::{Members, reached};
 use super::message::{
@@ -34,7 +34,7 @@ pub(super) struct Served {
     /// That of the description.
     pub(super) identity: u64,
     pub(super) token: Token,
-    pub(super) cache: Cache,
+    pub(super) answers: Answers,
     pub(super) members: Members,
     /// The server that this one has joined.
     pub(super) joined: Option<String>,
@@ -143,7 +143,7 @@ impl Served {
         self.check(request.identity)?;
         self.check_samples(&request)?;
         let make = || self.make(request.clone());
-        let (answer, is_made) = self.cache.get(request.clone(), make).await?;
+        let (answer, is_made) = self.answers.get(request.clone(), make).await?;
         if !is_made {
             self.counters.cached.fetch_add(1, Ordering::Relaxed);
         }

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, Semaphore};
 use tonic::transport::server::TcpIncoming;
 
-use super::cache::Cache;
+use super::answers::Answers;
 use super::call::{TRIES_SILENCE, WINDOW};
 use super::members::Members;
 use super::membership::{Membership, Notice};
@@ -89,7 +89,7 @@ impl Server {
             identity: description.identity(),
             description,
             token: settings.token,
-            cache: Cache::new(settings.cache_bytes),
+            answers: Answers::new(settings.cache_bytes),
             members: Members::default(),
             joined: settings.join.clone(),
             instance: random(),

@@ -14,7 +14,7 @@ use super::message::{BatchAnswer, BatchRequest};
 ///
 /// The one that was made first is dropped first: jobs go through an epoch in the same order.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(super) struct Answers {
     room: usize,
     entries: Mutex<Entries>,
 }
@@ -30,7 +30,7 @@ struct Entries {
 
 type Cell = OnceCell<BatchAnswer>;
 
-impl Cache {
+impl Answers {
     pub(super) fn new(room: usize) -> Self {
         Self { room, entries: Mutex::default() }
     }
@@ -46,7 +46,7 @@ impl Cache {
         F: Future<Output = Result<BatchAnswer, Status>>,
     {
         let cell = Arc::clone(self.lock().cells.entry(request.clone()).or_default());
-        let asked = Asked { cache: self, request, cell };
+        let asked = Asked { answers: self, request, cell };
         let mut is_made = false;
         let make = || {
             is_made = true;
@@ -79,7 +79,7 @@ impl Cache {
 
 /// A request that waits for its answer.
 struct Asked<'a> {
-    cache: &'a Cache,
+    answers: &'a Answers,
     request: BatchRequest,
     cell: Arc<Cell>,
 }
@@ -87,7 +87,7 @@ struct Asked<'a> {
 /// Whether it had its answer, failed, or is no longer wanted.
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        let mut entries = self.cache.lock();
+        let mut entries = self.answers.lock();
         // The map's and this one: nobody else waits.
         if self.cell.get().is_none() && Arc::strong_count(&self.cell) == 2 {
             entries.cells.remove(&self.request);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn requests_for_the_same_are_joined() {
-        let (cache, makes) = (Cache::new(1 << 20), AtomicUsize::new(0));
+        let (answers, makes) = (Answers::new(1 << 20), AtomicUsize::new(0));
         let make = async || {
             makes.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -125,44 +125,44 @@ mod tests {
         };
         block_on(async {
             let (a, b, c) = tokio::join!(
-                cache.get(request(1), make),
-                cache.get(request(1), make),
-                cache.get(request(2), make)
+                answers.get(request(1), make),
+                answers.get(request(1), make),
+                answers.get(request(2), make)
             );
             assert_eq!((a.unwrap().1, b.unwrap().1, c.unwrap().1), (true, false, true));
-            assert!(!cache.get(request(1), make).await.unwrap().1);
+            assert!(!answers.get(request(1), make).await.unwrap().1);
         });
         assert_eq!(makes.into_inner(), 2);
     }
 
     #[test]
     fn what_failed_or_was_given_up_is_made_anew_and_takes_no_room() {
-        let cache = Cache::new(1 << 20);
+        let answers = Answers::new(1 << 20);
         block_on(async {
-            let failed = cache.get(request(1), async || Err(Status::internal("no"))).await;
+            let failed = answers.get(request(1), async || Err(Status::internal("no"))).await;
             assert_eq!(failed.unwrap_err().message(), "no");
-            let endless = cache.get(request(2), std::future::pending);
+            let endless = answers.get(request(2), std::future::pending);
             assert!(tokio::time::timeout(Duration::from_millis(5), endless).await.is_err());
-            assert!(cache.lock().cells.is_empty());
-            assert!(cache.get(request(1), async || Ok(answer(1))).await.unwrap().1);
+            assert!(answers.lock().cells.is_empty());
+            assert!(answers.get(request(1), async || Ok(answer(1))).await.unwrap().1);
         });
-        assert_eq!(cache.lock().cells.len(), 1);
+        assert_eq!(answers.lock().cells.len(), 1);
     }
 
     #[test]
     fn the_oldest_answers_make_room() {
-        let cache = Cache::new(2_500);
+        let answers = Answers::new(2_500);
         block_on(async {
             for (sample, is_made) in
                 [(1, true), (2, true), (1, false), (3, true), (2, false), (1, true), (3, false)]
             {
-                let (found, made) = cache.get(request(sample), async || Ok(answer(1_000))).await.unwrap();
+                let (found, made) = answers.get(request(sample), async || Ok(answer(1_000))).await.unwrap();
                 assert_eq!((found.targets.len(), made), (1_000, is_made), "{sample}");
             }
             // One that is larger than all room is passed on, and not kept.
-            assert!(cache.get(request(4), async || Ok(answer(3_000))).await.unwrap().1);
+            assert!(answers.get(request(4), async || Ok(answer(3_000))).await.unwrap().1);
         });
-        let entries = cache.lock();
+        let entries = answers.lock();
         assert_eq!((entries.cells.len(), entries.made.len(), entries.bytes), (0, 0, 0));
     }
 }
