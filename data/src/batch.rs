@@ -36,6 +36,34 @@ pub enum Inputs {
     Tokens(Vec<u32>),
 }
 
+/// The inputs of samples in their smallest form, which a server of batches sends.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Values {
+    /// The 8-bit levels of images, not yet normalised.
+    Levels(Vec<u8>),
+    Numbers(Vec<f32>),
+    Tokens(Vec<u32>),
+}
+
+impl From<Inputs> for Values {
+    fn from(inputs: Inputs) -> Self {
+        match inputs {
+            Inputs::Pixels(numbers) => Self::Numbers(numbers),
+            Inputs::Tokens(tokens) => Self::Tokens(tokens),
+        }
+    }
+}
+
+impl From<Values> for Inputs {
+    fn from(values: Values) -> Self {
+        match values {
+            Values::Levels(levels) => Self::Pixels(levels.into_iter().map(normalise).collect()),
+            Values::Numbers(numbers) => Self::Pixels(numbers),
+            Values::Tokens(tokens) => Self::Tokens(tokens),
+        }
+    }
+}
+
 /// Mean and standard deviation of MNIST's grey levels in 0..=1: the customary normalisation,
 /// and close enough for any image.
 pub(super) const GREY: (f32, f32) = (0.1307, 0.3081);

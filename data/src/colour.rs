@@ -4,7 +4,7 @@ use image::{DynamicImage, RgbImage};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::augment::Augmentation;
-use crate::batch::{Inputs, Pass, normalise};
+use crate::batch::{Pass, Values};
 use crate::random::{AUGMENT, rng_of};
 
 /// Red, green and blue.
@@ -49,10 +49,10 @@ impl ColourImages {
     }
 
     /// Gathers and, for training, augments these images.
-    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> (Inputs, Vec<u32>) {
+    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> (Values, Vec<u32>) {
         let [height, width] = self.sides;
         let size = height * width * CHANNELS;
-        let mut pixels = Vec::with_capacity(samples.len() * size);
+        let mut gathered = Vec::with_capacity(samples.len() * size);
         for &sample in samples {
             let levels = &self.pixels[sample * size..][..size];
             match (pass, self.augmentation) {
@@ -62,12 +62,12 @@ impl ColourImages {
                     // Each sample has its own random stream, so the result does not depend on the batch or rank.
                     let random = &mut rng_of([seed, AUGMENT, epoch, sample as u64]);
                     let image = augmentation.apply(&DynamicImage::from(image), random);
-                    pixels.extend(image.as_bytes().iter().map(|&level| normalise(level)));
+                    gathered.extend_from_slice(image.as_bytes());
                 }
-                _ => pixels.extend(levels.iter().map(|&level| normalise(level))),
+                _ => gathered.extend_from_slice(levels),
             }
         }
         let targets = samples.iter().map(|&sample| u32::from(self.labels[sample])).collect();
-        (Inputs::Pixels(pixels), targets)
+        (Values::Levels(gathered), targets)
     }
 }

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::augment::Augmentation;
 use super::bad::{BadSamples, Skipped};
-use super::batch::{Inputs, Pass, normalise};
+use super::batch::{Pass, Values};
 use super::decoding::decode;
 use super::members::Members;
 use super::records::Records;
@@ -136,8 +136,8 @@ impl EncodedImages {
     }
 
     /// Reads, decodes and, for training, augments these images, but for damaged ones that may be skipped.
-    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Inputs, Vec<u32>), DataError> {
-        let mut pixels = Vec::with_capacity(samples.len() * self.size.values());
+    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
+        let mut levels = Vec::with_capacity(samples.len() * self.size.values());
         let mut targets = Vec::with_capacity(samples.len());
         for &sample in samples {
             let (mut image, label) = match self.image(sample) {
@@ -152,10 +152,10 @@ impl EncodedImages {
                 let mut rng = rng_of([seed, AUGMENT, epoch, sample as u64]);
                 image = part("augmenting", || augmentation.apply(&image, &mut rng));
             }
-            part("batching", || pixels.extend(image.as_bytes().iter().map(|&level| normalise(level))));
+            levels.extend_from_slice(image.as_bytes());
             targets.push(label);
         }
-        Ok((Inputs::Pixels(pixels), targets))
+        Ok((Values::Levels(levels), targets))
     }
 
     /// An image in the colours and the size of all, and its class.

@@ -5,12 +5,12 @@ use rand::seq::SliceRandom;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::bad::Skipped;
-use super::batch::{Batch, Inputs, Pass, normalise};
+use super::batch::{Batch, Pass, Values};
 use super::colour::ColourImages;
 use super::encoded::EncodedImages;
 use super::stored::StoredSamples;
 use crate::error::DataError;
-use crate::pipeline::Threads;
+use crate::pipeline::{Threads, part};
 use crate::random::{ORDER, SHIFT, keyed_rng};
 use crate::served::ServedSplit;
 use crate::stored_text::StoredText;
@@ -163,12 +163,23 @@ impl Split {
     ///
     /// If an index is not below [`len`](Self::len).
     pub fn batch(&self, samples: &[usize], pass: Pass) -> Result<Batch, DataError> {
-        let (inputs, targets) = match self {
+        if let Self::Served(split) = self {
+            return split.batch(samples, pass);
+        }
+        let (values, targets) = self.gather(samples, pass)?;
+        // Damaged images may be left out.
+        let samples = if let Self::Encoded(_) = self { targets.len() } else { samples.len() };
+        Ok(Batch { inputs: part("batching", || values.into()), targets, samples })
+    }
+
+    /// The inputs and the targets of a [batch](Self::batch), as the samples are kept.
+    pub(crate) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
+        Ok(match self {
             Self::Images { pixels, labels } => {
                 let size = pixels.len() / labels.len().max(1);
-                let image = |&i: &usize| pixels[i * size..][..size].iter().map(|&grey| normalise(grey));
+                let image = |&i: &usize| &pixels[i * size..][..size];
                 let targets = samples.iter().map(|&i| u32::from(labels[i])).collect();
-                (Inputs::Pixels(samples.iter().flat_map(image).collect()), targets)
+                (Values::Levels(samples.iter().flat_map(image).copied().collect()), targets)
             }
             Self::Windows { tokens, context } => {
                 gather_windows(tokens, *context, samples, self.shift_in(pass))
@@ -178,16 +189,16 @@ impl Split {
                 let size = values.len() / labels.len().max(1);
                 let row = |&i: &usize| values[i * size..][..size].iter().copied();
                 let targets = samples.iter().map(|&i| labels[i]).collect();
-                (Inputs::Pixels(samples.iter().flat_map(row).collect()), targets)
+                (Values::Numbers(samples.iter().flat_map(row).collect()), targets)
             }
             Self::Encoded(images) => images.gather(samples, pass)?,
             Self::Colour(images) => images.gather(samples, pass),
             Self::Stored(stored) => stored.gather(samples, pass)?,
-            Self::Served(split) => return split.batch(samples, pass),
-        };
-        // Damaged images may be left out.
-        let samples = if let Self::Encoded(_) = self { targets.len() } else { samples.len() };
-        Ok(Batch { inputs, targets, samples })
+            Self::Served(split) => {
+                let Batch { inputs, targets, .. } = split.batch(samples, pass)?;
+                (inputs.into(), targets)
+            }
+        })
     }
 }
 
@@ -207,12 +218,12 @@ fn windows(length: usize, context: usize) -> usize {
     (length / context).saturating_sub(1)
 }
 
-fn gather_windows(tokens: &[u32], context: usize, samples: &[usize], shift: usize) -> (Inputs, Vec<u32>) {
+fn gather_windows(tokens: &[u32], context: usize, samples: &[usize], shift: usize) -> (Values, Vec<u32>) {
     let windows = |ahead: usize| {
         let window = |&i: &usize| &tokens[shift + i * context + ahead..][..context];
         samples.iter().flat_map(window).copied().collect()
     };
-    (Inputs::Tokens(windows(0)), windows(1))
+    (Values::Tokens(windows(0)), windows(1))
 }
 
 /// Holds out every tenth sample: whatever their order, both parts are representative. Returns the training indices and the
@@ -223,7 +234,7 @@ pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::batch::GREY;
+    use super::super::batch::{GREY, Inputs};
     use super::*;
 
     #[test]

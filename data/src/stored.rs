@@ -6,7 +6,7 @@ use image::{DynamicImage, GrayImage, RgbImage};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::augment::Augmentation;
-use crate::batch::{Inputs, Pass, normalise};
+use crate::batch::{Pass, Values};
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
 use crate::pipeline::part;
@@ -110,25 +110,28 @@ impl StoredSamples {
     }
 
     /// Reads and, for training, augments these samples.
-    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Inputs, Vec<u32>), DataError> {
-        let mut values = vec![];
-        for &sample in samples {
-            let stored = self.samples[sample];
-            match &self.content {
-                Content::Images(images) => {
-                    let levels = images.read(stored)?;
-                    let levels = images.augmented(levels, pass, sample);
-                    part("batching", || values.extend(levels.iter().map(|&level| normalise(level))));
+    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
+        let values = match &self.content {
+            Content::Images(images) => {
+                let mut levels = vec![];
+                for &sample in samples {
+                    let own = images.read(self.samples[sample])?;
+                    levels.extend(images.augmented(own, pass, sample));
                 }
-                Content::Rows(rows, columns) => {
+                Values::Levels(levels)
+            }
+            Content::Rows(rows, columns) => {
+                let mut values = vec![];
+                for &sample in samples {
                     let start = values.len();
-                    rows.read(stored, &mut values)?;
+                    rows.read(self.samples[sample], &mut values)?;
                     standardise(&mut values[start..], columns);
                 }
+                Values::Numbers(values)
             }
-        }
+        };
         let targets = samples.iter().map(|&sample| self.labels.get(self.samples[sample])).collect();
-        Ok((Inputs::Pixels(values), targets))
+        Ok((values, targets))
     }
 }
 

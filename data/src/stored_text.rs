@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::batch::Inputs;
+use crate::batch::Values;
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
 
@@ -162,14 +162,14 @@ impl StoredText {
     }
 
     /// Reads windows, all moved by `shift`.
-    pub(crate) fn gather(&self, samples: &[usize], shift: usize) -> Result<(Inputs, Vec<u32>), DataError> {
+    pub(crate) fn gather(&self, samples: &[usize], shift: usize) -> Result<(Values, Vec<u32>), DataError> {
         let (mut inputs, mut targets) = (vec![], vec![]);
         for sample in samples {
             let tokens: Vec<_> = self.read(shift + sample * self.context, self.context + 1)?.collect();
             inputs.extend(&tokens[..self.context]);
             targets.extend(&tokens[1..]);
         }
-        Ok((Inputs::Tokens(inputs), targets))
+        Ok((Values::Tokens(inputs), targets))
     }
 }
 

@@ -1,12 +1,10 @@
 //! What servers and clients say to each other, as protocol buffers.
 
-use std::array;
-
 use prost::Message;
 use prost::bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::batch::{Batch, GREY, Inputs, Pass, normalise};
+use crate::batch::{Batch, Inputs, Pass, Values, normalise};
 use crate::dataset::Kind;
 
 /// The version of this program, whose servers and clients must be of one version: another may make other bits.
@@ -126,17 +124,17 @@ impl BatchRequest {
 /// A batch. Numbers are in little-endian order.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct BatchAnswer {
-    #[prost(oneof = "Values", tags = "1, 2, 3")]
-    pub(super) inputs: Option<Values>,
+    #[prost(oneof = "Sent", tags = "1, 2, 3")]
+    pub(super) inputs: Option<Sent>,
     /// Of `u32`.
     #[prost(bytes = "bytes", tag = "4")]
     pub(super) targets: Bytes,
 }
 
-/// The inputs of a batch.
+/// The inputs of a batch: [`Values`].
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Values {
-    /// Normalised levels of images, by their 8-bit levels: a quarter of the bytes, and the same bits.
+pub(super) enum Sent {
+    /// Of images, which the client normalises: a quarter of the bytes, and the same bits.
     #[prost(bytes = "bytes", tag = "1")]
     Levels(Bytes),
     /// Of `f32`.
@@ -148,27 +146,24 @@ pub(super) enum Values {
 }
 
 impl BatchAnswer {
-    pub(super) fn new(batch: &Batch) -> Self {
-        let inputs = match &batch.inputs {
-            Inputs::Pixels(values) => match levels(values) {
-                Some(levels) => Values::Levels(levels.into()),
-                None => Values::Numbers(bytes(values, f32::to_le_bytes)),
-            },
-            Inputs::Tokens(tokens) => Values::Tokens(bytes(tokens, u32::to_le_bytes)),
+    pub(super) fn new(inputs: Values, targets: &[u32]) -> Self {
+        let inputs = match inputs {
+            Values::Levels(levels) => Sent::Levels(levels.into()),
+            Values::Numbers(numbers) => Sent::Numbers(bytes(&numbers, f32::to_le_bytes)),
+            Values::Tokens(tokens) => Sent::Tokens(bytes(&tokens, u32::to_le_bytes)),
         };
-        Self { inputs: Some(inputs), targets: bytes(&batch.targets, u32::to_le_bytes) }
+        Self { inputs: Some(inputs), targets: bytes(targets, u32::to_le_bytes) }
     }
 
     /// The batch of so many samples of this kind, or what is wrong with it.
     pub(super) fn batch(&self, samples: usize, kind: &Kind) -> Result<Batch, String> {
         let shape = Shape::of(kind);
         let inputs = match &self.inputs {
-            Some(Values::Levels(levels)) => {
-                let values: [f32; 256] = array::from_fn(|level| normalise(level as u8));
-                Inputs::Pixels(levels.iter().map(|&level| values[usize::from(level)]).collect())
+            Some(Sent::Levels(levels)) => {
+                Inputs::Pixels(levels.iter().map(|&level| normalise(level)).collect())
             }
-            Some(Values::Numbers(bytes)) => Inputs::Pixels(numbers(bytes, f32::from_le_bytes)),
-            Some(Values::Tokens(bytes)) => Inputs::Tokens(numbers(bytes, u32::from_le_bytes)),
+            Some(Sent::Numbers(bytes)) => Inputs::Pixels(numbers(bytes, f32::from_le_bytes)),
+            Some(Sent::Tokens(bytes)) => Inputs::Tokens(numbers(bytes, u32::from_le_bytes)),
             None => return Err("its answer has no inputs".to_owned()),
         };
         let targets = numbers(&self.targets, u32::from_le_bytes);
@@ -230,16 +225,6 @@ impl Shape {
             .saturating_mul(samples)
             .saturating_add(FRAME)
     }
-}
-
-/// The 8-bit levels that these values are of, if all are normalised levels to the last bit.
-fn levels(values: &[f32]) -> Option<Vec<u8>> {
-    let (mean, deviation) = GREY;
-    let level = |&value: &f32| {
-        let level = ((value * deviation + mean) * 255.0 + 0.5) as u8;
-        (normalise(level).to_bits() == value.to_bits()).then_some(level)
-    };
-    values.iter().map(level).collect()
 }
 
 fn bytes<N: Copy>(numbers: &[N], bytes_of: fn(N) -> [u8; 4]) -> Bytes {

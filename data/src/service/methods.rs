@@ -85,11 +85,11 @@ impl Served {
             let _worker = worker;
             let split = if request.is_held_out { &this.dataset.test } else { &this.dataset.train };
             let samples: Vec<_> = request.samples.iter().map(|&sample| sample as usize).collect();
-            let batch = split
-                .batch(&samples, request.pass())
+            let (inputs, targets) = split
+                .gather(&samples, request.pass())
                 .map_err(|error| Status::data_loss(error.to_string()))?;
             this.counters.made.fetch_add(1, Ordering::Relaxed);
-            Ok(BatchAnswer::new(&batch))
+            Ok(BatchAnswer::new(inputs, &targets))
         };
         let made = tokio::task::spawn_blocking(work).await;
         made.unwrap_or_else(|panic| Err(Status::internal(format!("a batch could not be made: {panic}"))))

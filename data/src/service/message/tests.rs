@@ -4,39 +4,33 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn pixels(values: Vec<f32>) -> Batch {
-    Batch { samples: values.len(), targets: vec![0; values.len()], inputs: Inputs::Pixels(values) }
-}
-
-fn bits(batch: &Batch) -> Vec<u32> {
-    match &batch.inputs {
-        Inputs::Pixels(values) => values.iter().map(|value| value.to_bits()).collect(),
-        Inputs::Tokens(tokens) => tokens.clone(),
-    }
-}
-
 const ROWS: Kind = Kind::Table { features: 1, classes: 1 };
 
-/// The batch after it has been sent, and the bytes that this took.
-fn sent(batch: &Batch) -> (Batch, usize) {
-    let bytes = BatchAnswer::new(batch).encode_to_vec();
-    let back = BatchAnswer::decode(bytes.as_slice()).unwrap().batch(batch.samples, &ROWS).unwrap();
-    (back, bytes.len())
+/// The bits of so many samples of one number after they have been sent, and the bytes that this took.
+fn sent(values: Values, samples: usize) -> (Vec<u32>, usize) {
+    let bytes = BatchAnswer::new(values, &vec![0; samples]).encode_to_vec();
+    let back = BatchAnswer::decode(bytes.as_slice()).unwrap().batch(samples, &ROWS).unwrap();
+    let bits = match back.inputs {
+        Inputs::Pixels(values) => values.into_iter().map(f32::to_bits).collect(),
+        Inputs::Tokens(tokens) => tokens,
+    };
+    (bits, bytes.len())
 }
 
 #[test]
 fn levels_of_images_are_sent_as_bytes() {
-    let batch = pixels((0..=255).cycle().take(4096).map(normalise).collect());
-    let (back, bytes) = sent(&batch);
-    assert_eq!(bits(&back), bits(&batch));
-    assert!(bytes < 4096 + 4 * 4096 + 64, "{bytes} bytes, of which a quarter are targets' fifths");
+    let levels: Vec<u8> = (0..=255).cycle().take(4096).collect();
+    let normalised: Vec<_> = levels.iter().map(|&level| normalise(level).to_bits()).collect();
+    let (back, bytes) = sent(Values::Levels(levels), 4096);
+    assert_eq!(back, normalised);
+    assert!(bytes < 4096 + 4 * 4096 + 64, "{bytes} bytes, of which four fifths are targets");
 }
 
 proptest! {
     #[test]
     fn every_bit_of_a_number_is_kept(values in prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 1..200)) {
-        let batch = pixels(values);
-        prop_assert_eq!(bits(&sent(&batch).0), bits(&batch));
+        let (bits, samples) = (values.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), values.len());
+        prop_assert_eq!(sent(Values::Numbers(values), samples).0, bits);
     }
 
     #[test]
@@ -55,7 +49,7 @@ proptest! {
 fn answers_must_fit_the_question() {
     let text = Kind::Text { context: 2, vocabulary: vec!['a', 'b'] };
     let batch = Batch { inputs: Inputs::Tokens(vec![0, 1]), targets: vec![1, 0], samples: 1 };
-    let answer = BatchAnswer::new(&batch);
+    let answer = BatchAnswer::new(batch.inputs.clone().into(), &batch.targets);
     assert_eq!(answer.batch(1, &text).unwrap(), batch);
     for (samples, kind) in [(2, &text), (1, &ROWS), (usize::MAX, &ROWS)] {
         let refused = answer.batch(samples, kind).unwrap_err();
