@@ -5,6 +5,7 @@ use crate::error::DataError;
 use crate::remote::local;
 use crate::schema::Schema;
 use crate::source::{Options, Source};
+use crate::table::Format;
 use crate::{cifar, digits, folder, idx, npy, table, text, tfrecord, webdataset};
 
 /// Reads or generates a data set. What is on a server is mirrored into the [cache](Options::cache) first.
@@ -18,8 +19,8 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Digits => digits::draw(options),
         Source::Idx(directory) => idx::read(directory, options),
         Source::Text(files) => text::read(files, options),
-        Source::Csv(files) => table::read(files, options),
-        Source::Parquet(files) => table::read_parquet(files, options),
+        Source::Csv(files) => table::read(Format::Csv, files, options),
+        Source::Parquet(files) => table::read(Format::Parquet, files, options),
         Source::TfRecord(path) => tfrecord::read(path, options),
         Source::WebDataset(path) => webdataset::read(path, options),
         Source::Npy(directory) => npy::read(directory, options, None),
@@ -46,9 +47,11 @@ pub fn load_as(
 ) -> Result<Dataset, DataError> {
     let source = &*local(source, &options.cache)?;
     match (source, kind) {
-        (Source::Csv(files), &Kind::Table { classes, .. }) => table::read_as(files, options, schema, classes),
+        (Source::Csv(files), &Kind::Table { classes, .. }) => {
+            table::read_as(Format::Csv, files, options, schema, classes)
+        }
         (Source::Parquet(files), &Kind::Table { classes, .. }) => {
-            table::read_parquet_as(files, options, schema, classes)
+            table::read_as(Format::Parquet, files, options, schema, classes)
         }
         (Source::Npy(directory), &Kind::Table { classes, .. }) => {
             npy::read(directory, options, Some((schema, classes)))

@@ -1,6 +1,6 @@
 //! Tables of numbers, in CSV and Parquet files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::schema::list;
@@ -15,15 +15,26 @@ use crate::split::Split;
 use crate::stored::{Content, Labels, StoredSamples};
 
 mod csv;
+#[cfg(feature = "parquet")]
+mod groups;
 mod header;
 mod labels;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod parts;
 
 use self::header::Layout;
 use self::labels::Names;
 
-/// Reads the table in the CSV files that `path` names; every tenth row is held out.
+/// The format of a table's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Csv,
+    /// Needs the feature `parquet`.
+    Parquet,
+}
+
+/// Reads the table in the files that `path` names; every tenth row is held out.
 ///
 /// The classes are the distinct labels in order, as numbers if all are whole numbers and as words otherwise. Features
 /// are standardised by the mean and the standard deviation of the training rows.
@@ -31,15 +42,18 @@ use self::labels::Names;
 /// # Errors
 ///
 /// If a file is unreadable, has another header, no column besides the label's, or too few rows; if a row and the header differ
-/// in length, or a feature is not a finite number; if the header is missing, or the label is not a class.
-pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
+/// in length, a value is missing, or a feature is not a finite number; if the header is missing, or the label is not a class; if
+/// this is built without the format.
+pub(super) fn read(format: Format, path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let files = files::named(path)?;
-    let table = csv::read(path, &files, options, Layout::of)?;
-    header::check(&files[0], &table)?;
+    let table = table(format, path, &files, options, Layout::of)?;
+    if format == Format::Csv {
+        header::check(&files[0], &table)?;
+    }
     table.dataset(path)
 }
 
-/// Reads the table in the CSV files that `path` names for a model: finds columns by name, standardises them by the given
+/// Reads the table in the files that `path` names for a model: finds columns by name, standardises them by the given
 /// statistics, and numbers classes as given. Ignores other columns.
 ///
 /// If it has no column for the label, no row is held out, and all labels are 0. The same table gives the same samples as
@@ -47,57 +61,39 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
 ///
 /// # Errors
 ///
-/// If a file is unreadable, lacks a column, or has no row or an unknown label.
+/// If a file is unreadable, lacks a column, or has no row or an unknown label; if this is built without the format.
 pub(super) fn read_as(
+    format: Format,
     path: &Path,
     options: &Options,
     known: &Schema,
     classes: usize,
 ) -> Result<Dataset, DataError> {
-    let table = csv::read(path, &files::named(path)?, options, |header| Layout::by(header, known))?;
-    table.dataset_as(path, known, classes)
+    let layout = |header: &[String]| Layout::by(header, known);
+    table(format, path, &files::named(path)?, options, layout)?.dataset_as(path, known, classes)
 }
 
-/// Reads the table in the Parquet files that `path` names, as [`read`] does.
-///
-/// # Errors
-///
-/// As [`read`]; also if a column besides the label's is not numeric, a value is missing, or this is built without Parquet.
-pub(super) fn read_parquet(path: &Path, options: &Options) -> Result<Dataset, DataError> {
-    parquet(path, options, Layout::of)?.dataset(path)
-}
-
-/// Reads the table in the Parquet files that `path` names for a model, as [`read_as`] does.
-///
-/// # Errors
-///
-/// As [`read_as`] and [`read_parquet`].
-pub(super) fn read_parquet_as(
+/// The table in these files.
+fn table(
+    format: Format,
     path: &Path,
-    options: &Options,
-    known: &Schema,
-    classes: usize,
-) -> Result<Dataset, DataError> {
-    parquet(path, options, |header| Layout::by(header, known))?.dataset_as(path, known, classes)
-}
-
-#[cfg(feature = "parquet")]
-fn parquet(
-    path: &Path,
+    files: &[PathBuf],
     options: &Options,
     layout: impl Fn(&[String]) -> Result<Layout, String>,
 ) -> Result<Table, DataError> {
-    parquet::read(path, &files::named(path)?, options, layout)
+    match format {
+        Format::Csv => parts::read::<csv::Part>(path, files, options, layout),
+        #[cfg(feature = "parquet")]
+        Format::Parquet => parts::read::<parquet::Part>(path, files, options, layout),
+        #[cfg(not(feature = "parquet"))]
+        Format::Parquet => Err(built_without("parquet", path)),
+    }
 }
 
 #[cfg(not(feature = "parquet"))]
-fn parquet(
-    path: &Path,
-    _: &Options,
-    _: impl Fn(&[String]) -> Result<Layout, String>,
-) -> Result<Table, DataError> {
-    let problem = "cannot be read: this program is built without the feature `parquet`".to_owned();
-    Err(DataError::File { path: path.into(), problem })
+fn built_without(feature: &str, path: &Path) -> DataError {
+    let problem = format!("cannot be read: this program is built without the feature `{feature}`");
+    DataError::File { path: path.into(), problem }
 }
 
 fn names(names: &[String]) -> impl Iterator<Item = &str> {

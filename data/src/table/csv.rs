@@ -2,66 +2,22 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use csv::{ErrorKind, Position, Reader, ReaderBuilder, StringRecord, Trim};
 
-use super::{Layout, Names, RowWriter, Table, finite, header, list, names};
+use super::finite;
+use super::parts::{self, Filling};
 use crate::error::DataError;
-use crate::source::Options;
-
-/// Reads the columns that `layout` selects from the header that `files` have in common; `path` names these.
-pub(super) fn read(
-    path: &Path,
-    files: &[PathBuf],
-    options: &Options,
-    layout: impl Fn(&[String]) -> Result<Layout, String>,
-) -> Result<Table, DataError> {
-    let mut parts = files.iter().map(|file| Part::open(file));
-    let first = parts.next().expect("a name means a file")?;
-    let header = first.header.clone();
-    let columns = header::problem(&header).map_or_else(|| layout(&header), Err);
-    let columns = columns.map_err(|problem| first.at(1, problem))?;
-    let mut table = Filling {
-        rows: RowWriter::new(path, columns.features.len(), options.in_memory_bytes),
-        labels: columns.label.map(|_| Names::default()),
-        columns,
-    };
-    first.read(&mut table)?;
-    for part in parts {
-        let part = part?;
-        if part.header != header {
-            let (found, expected) = (list(names(&part.header)), list(names(&header)));
-            let problem =
-                format!("has the columns {found}: expected {expected}, as in `{}`", files[0].display());
-            return Err(part.at(1, problem));
-        }
-        part.read(&mut table)?;
-    }
-    let Filling { columns, rows, labels } = table;
-    Ok(Table {
-        features: columns.features.iter().map(|&column| header[column].clone()).collect(),
-        rows: rows.finish()?,
-        label: columns.label.map(|column| header[column].clone()),
-        labels,
-    })
-}
-
-/// A table that is being read.
-struct Filling<'a> {
-    columns: Layout,
-    rows: RowWriter<'a>,
-    labels: Option<Names>,
-}
 
 /// One of the files.
-struct Part<'a> {
+pub(super) struct Part<'a> {
     path: &'a Path,
     reader: Reader<File>,
     header: Vec<String>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> parts::Part<'a> for Part<'a> {
     fn open(path: &'a Path) -> Result<Self, DataError> {
         let file = File::open(path).map_err(|error| DataError::Read { path: path.into(), error })?;
         // Flexible: lines with too few cells are reported here.
@@ -71,7 +27,14 @@ impl<'a> Part<'a> {
         Ok(Self { path, reader, header })
     }
 
-    /// Adds the rows to a table.
+    fn header(&self) -> &[String] {
+        &self.header
+    }
+
+    fn refused(&self, problem: String) -> DataError {
+        self.at(1, problem)
+    }
+
     fn read(mut self, table: &mut Filling) -> Result<(), DataError> {
         let mut cells = StringRecord::new();
         let mut row = Vec::with_capacity(table.columns.features.len());
@@ -105,7 +68,9 @@ impl<'a> Part<'a> {
         }
         Ok(())
     }
+}
 
+impl Part<'_> {
     fn at(&self, line: u64, problem: String) -> DataError {
         DataError::Line { path: self.path.into(), line, problem }
     }

@@ -1,8 +1,8 @@
 //! Reads Parquet files, a group of rows at a time.
 
 use std::io::BufReader;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use parquet::basic::{ConvertedType, LogicalType};
@@ -13,174 +13,103 @@ use parquet::file::reader::{ChunkReader, FileReader, Length, RowGroupReader, Ser
 use parquet::schema::types::ColumnDescriptor;
 use prost::bytes::Bytes;
 
-use super::{Layout, Names, RowWriter, Table, header, list, names};
+use super::groups;
+use super::parts::{self, Filling};
 use crate::byte_file::{ByteFile, Reader};
 use crate::error::DataError;
-use crate::source::Options;
 
 /// Values that are decoded at a time.
 const BATCH: usize = 8192;
 
-/// Reads the columns that `layout` selects from those that `files` have in common; `path` names these.
-///
-/// A damaged file may make the library panic, which is an error like others.
-pub(super) fn read(
-    path: &Path,
-    files: &[PathBuf],
-    options: &Options,
-    layout: impl Fn(&[String]) -> Result<Layout, String>,
-) -> Result<Table, DataError> {
-    catch_unwind(AssertUnwindSafe(|| filled(path, files, options, layout))).unwrap_or_else(|_| {
-        let problem = "is damaged, or of a kind that cannot be read: write it again".to_owned();
-        Err(DataError::File { path: path.into(), problem })
-    })
-}
-
-fn filled(
-    path: &Path,
-    files: &[PathBuf],
-    options: &Options,
-    layout: impl Fn(&[String]) -> Result<Layout, String>,
-) -> Result<Table, DataError> {
-    let mut parts = files.iter().map(|file| Part::open(file));
-    let first = parts.next().expect("a name means a file")?;
-    let names_of_columns = first.names();
-    let layout = header::problem(&names_of_columns).map_or_else(|| layout(&names_of_columns), Err);
-    let Layout { features, label } = layout.map_err(|problem| first.refused(problem))?;
-    let mut rows = RowWriter::new(path, features.len(), options.in_memory_bytes);
-    let mut labels = label.map(|_| Names::default());
-    first.read(&features, label, &mut rows, &mut labels)?;
-    for part in parts {
-        let part = part?;
-        if part.names() != names_of_columns {
-            let (found, expected) = (list(names(&part.names())), list(names(&names_of_columns)));
-            let first = files[0].display();
-            return Err(
-                part.refused(format!("has the columns {found}: expected {expected}, as in `{first}`"))
-            );
-        }
-        part.read(&features, label, &mut rows, &mut labels)?;
-    }
-    let name = |column: usize| names_of_columns[column].clone();
-    Ok(Table {
-        features: features.into_iter().map(name).collect(),
-        rows: rows.finish()?,
-        label: label.map(name),
-        labels,
-    })
-}
-
 /// One of the files.
-struct Part<'a> {
+pub(super) struct Part<'a> {
     path: &'a Path,
     reader: SerializedFileReader<Chunks>,
+    header: Vec<String>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> parts::Part<'a> for Part<'a> {
     fn open(path: &'a Path) -> Result<Self, DataError> {
         let file = ByteFile::open(path.into())?;
-        match SerializedFileReader::new(Chunks(Arc::new(file))) {
-            Ok(reader) => Ok(Self { path, reader }),
-            Err(error) => {
-                let problem = format!("is not a Parquet file, or damaged: {error}");
-                Err(DataError::File { path: path.into(), problem })
-            }
-        }
+        let reader = SerializedFileReader::new(Chunks(Arc::new(file))).map_err(|error| {
+            let problem = format!("is not a Parquet file, or damaged: {error}");
+            DataError::File { path: path.into(), problem }
+        })?;
+        let columns = reader.metadata().file_metadata().schema_descr().columns();
+        let header = columns.iter().map(|column| column.path().string()).collect();
+        Ok(Self { path, reader, header })
+    }
+
+    fn header(&self) -> &[String] {
+        &self.header
     }
 
     fn refused(&self, problem: String) -> DataError {
         DataError::File { path: self.path.into(), problem }
     }
 
-    fn names(&self) -> Vec<String> {
-        let columns = self.reader.metadata().file_metadata().schema_descr().columns();
-        columns.iter().map(|column| column.path().string()).collect()
-    }
-
-    /// Adds the rows to a table.
-    fn read(
-        &self,
-        features: &[usize],
-        label: Option<usize>,
-        rows: &mut RowWriter,
-        labels: &mut Option<Names>,
-    ) -> Result<(), DataError> {
+    fn read(self, table: &mut Filling) -> Result<(), DataError> {
         let mut before = 0;
         for group in 0..self.reader.num_row_groups() {
             let group = self.reader.get_row_group(group).map_err(|error| self.refused(error.to_string()))?;
             let count = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
-            let columns = features.iter().map(|&column| self.column(&*group, column, count, before, numbers));
-            let columns = columns.collect::<Result<Vec<_>, _>>()?;
-            let mut row = vec![];
-            for place in 0..count {
-                row.clear();
-                row.extend(columns.iter().map(|column| column[place]));
-                rows.push(&row)?;
-            }
-            if let (Some(column), Some(labels)) = (label, labels.as_mut()) {
-                let texts = self.column(&*group, column, count, before, texts)?;
-                texts.iter().for_each(|label| labels.push(label));
-            }
-            before += count;
+            let rows = before..before + count;
+            before = rows.end;
+            table.push_group(self.path, &self.header, &Group { reader: &*group, rows })?;
         }
         Ok(())
     }
+}
 
-    /// The values of a column in a group of so many rows, as `decoded` makes them; errors name the row, of which so many are before.
-    fn column<T>(
-        &self,
-        group: &dyn RowGroupReader,
-        column: usize,
-        count: usize,
-        before: usize,
-        decoded: impl Fn(ColumnReader, &ColumnDescriptor) -> Result<Vec<T>, Problem>,
-    ) -> Result<Vec<T>, DataError> {
-        let descriptor = group.metadata().schema_descr().column(column);
-        let of_column = |problem| DataError::Column {
-            path: self.path.into(),
-            column: descriptor.path().string(),
-            problem,
-        };
-        if descriptor.max_rep_level() > 0 {
-            return Err(of_column("has lists: expected one value in every row".into()));
-        }
-        let chunk = group.metadata().column(column);
-        let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
-        if start < 0 || chunk.compressed_size() < 0 {
-            return Err(of_column("is damaged: its place in the file is negative".into()));
-        }
-        let reader = group.get_column_reader(column).map_err(|error| of_column(error.to_string()))?;
-        let values = decoded(reader, &descriptor).map_err(|problem| match problem {
-            Problem::OfColumn(problem) => of_column(problem),
-            Problem::OfRow(row, value) => {
-                of_column(format!("row {} has {value}: expected a finite 32-bit number", before + row))
-            }
-        })?;
-        match values.len() {
-            found if found == count => Ok(values),
-            found => Err(of_column(format!("has {found} values in {count} rows: expected one in every row"))),
-        }
+/// A group of rows of a file.
+struct Group<'a> {
+    reader: &'a dyn RowGroupReader,
+    rows: Range<usize>,
+}
+
+impl groups::Group for Group<'_> {
+    fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    fn numbers(&self, column: usize) -> Result<Vec<f64>, String> {
+        self.column(column, numbers)
+    }
+
+    fn texts(&self, column: usize) -> Result<Vec<String>, String> {
+        self.column(column, texts)
     }
 }
 
-/// What is wrong with a column, or with a row of it.
-enum Problem {
-    OfColumn(String),
-    OfRow(usize, f64),
-}
-
-impl From<ParquetError> for Problem {
-    fn from(error: ParquetError) -> Self {
-        Self::OfColumn(format!("cannot be decoded: {error}"))
+impl Group<'_> {
+    /// The values of a column, as `decoded` makes them.
+    fn column<T>(
+        &self,
+        column: usize,
+        decoded: impl Fn(ColumnReader, &ColumnDescriptor) -> Result<Vec<T>, String>,
+    ) -> Result<Vec<T>, String> {
+        let group = self.reader.metadata();
+        let descriptor = group.schema_descr().column(column);
+        if descriptor.max_rep_level() > 0 {
+            return Err("has lists: expected one value in every row".into());
+        }
+        let chunk = group.column(column);
+        let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+        if start < 0 || chunk.compressed_size() < 0 {
+            return Err("is damaged: its place in the file is negative".into());
+        }
+        let reader = self.reader.get_column_reader(column).map_err(|error| error.to_string())?;
+        decoded(reader, &descriptor)
     }
 }
 
 /// The values of a column, without those that are missing.
-fn values<T: DataType>(mut reader: ColumnReaderImpl<T>) -> ParquetResult<Vec<T::T>> {
+fn values<T: DataType>(mut reader: ColumnReaderImpl<T>) -> Result<Vec<T::T>, String> {
     let (mut values, mut levels) = (vec![], vec![]);
     loop {
         levels.clear();
-        let (records, ..) = reader.read_records(BATCH, Some(&mut levels), None, &mut values)?;
+        let read = reader.read_records(BATCH, Some(&mut levels), None, &mut values);
+        let (records, ..) = read.map_err(|error| format!("cannot be decoded: {error}"))?;
         if records == 0 {
             return Ok(values);
         }
@@ -188,9 +117,9 @@ fn values<T: DataType>(mut reader: ColumnReaderImpl<T>) -> ParquetResult<Vec<T::
 }
 
 /// A column of numbers.
-fn numbers(reader: ColumnReader, column: &ColumnDescriptor) -> Result<Vec<f32>, Problem> {
+fn numbers(reader: ColumnReader, column: &ColumnDescriptor) -> Result<Vec<f64>, String> {
     let is_number = matches!(column.logical_type_ref(), None | Some(LogicalType::Integer { .. }));
-    let wide: Vec<f64> = match (reader, is_unsigned(column)) {
+    Ok(match (reader, is_unsigned(column)) {
         (ColumnReader::BoolColumnReader(reader), _) => {
             values(reader)?.into_iter().map(|value| f64::from(u8::from(value))).collect()
         }
@@ -208,17 +137,12 @@ fn numbers(reader: ColumnReader, column: &ColumnDescriptor) -> Result<Vec<f32>, 
         (ColumnReader::Int64ColumnReader(reader), Some(true)) if is_number => {
             values(reader)?.into_iter().map(|value| value as u64 as f64).collect()
         }
-        _ => return Err(Problem::OfColumn(format!("is of {}: expected numbers", described(column)))),
-    };
-    let finite = |(row, value): (usize, f64)| {
-        let number = value as f32;
-        if number.is_finite() { Ok(number) } else { Err(Problem::OfRow(row, value)) }
-    };
-    wide.into_iter().enumerate().map(finite).collect()
+        _ => return Err(format!("is of {}: expected numbers", described(column))),
+    })
 }
 
 /// A column of labels, as text.
-fn texts(reader: ColumnReader, column: &ColumnDescriptor) -> Result<Vec<String>, Problem> {
+fn texts(reader: ColumnReader, column: &ColumnDescriptor) -> Result<Vec<String>, String> {
     fn shown<T: ToString>(values: Vec<T>) -> Vec<String> {
         values.iter().map(T::to_string).collect()
     }
@@ -238,10 +162,7 @@ fn texts(reader: ColumnReader, column: &ColumnDescriptor) -> Result<Vec<String>,
             let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
             values(reader)?.iter().map(|value| text(value.data())).collect()
         }
-        _ => {
-            let problem = format!("is of {}: expected words or whole numbers", described(column));
-            return Err(Problem::OfColumn(problem));
-        }
+        _ => return Err(format!("is of {}: expected words or whole numbers", described(column))),
     })
 }
 

@@ -5,11 +5,11 @@ use super::*;
 use crate::batch::{Inputs, Pass};
 
 fn read(file: &Path) -> Result<Dataset, DataError> {
-    super::read(file, &Options::default())
+    super::read(Format::Csv, file, &Options::default())
 }
 
 fn read_as(file: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
-    super::read_as(file, &Options::default(), known, classes)
+    super::read_as(Format::Csv, file, &Options::default(), known, classes)
 }
 
 /// The error of reading this file.
@@ -204,7 +204,8 @@ fn a_table_larger_than_memory_gives_the_same_batches() {
     for limit in [0, 100] {
         let options = Options { in_memory_bytes: limit, ..Options::default() };
         let known = |data: &Dataset| (data.kind.clone(), data.schema.clone(), data.fingerprint().unwrap());
-        for data in [super::read(&file, &options), super::read_as(&file, &options, &memory.schema, 4)] {
+        let own = super::read(Format::Csv, &file, &options);
+        for data in [own, super::read_as(Format::Csv, &file, &options, &memory.schema, 4)] {
             let data = data.unwrap();
             assert!(matches!(data.train, Split::Stored(_)));
             assert_eq!(known(&data), known(&memory));

@@ -10,10 +10,19 @@ use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 
 use super::super::super::testing::TestDirectory;
-use super::super::{read as read_csv, read_parquet, read_parquet_as};
+use super::super::{Format, read, read_as};
 use super::*;
 use crate::batch::Pass;
-use crate::{Dataset, Split};
+use crate::schema::Schema;
+use crate::{Dataset, Options, Split};
+
+fn read_parquet(path: &Path, options: &Options) -> Result<Dataset, DataError> {
+    read(Format::Parquet, path, options)
+}
+
+fn read_parquet_as(path: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
+    read_as(Format::Parquet, path, &Options::default(), known, classes)
+}
 
 const COLUMNS: &str = "message table { required double a; required int32 b (INTEGER(8, false)); required binary kind (STRING); }";
 
@@ -75,7 +84,7 @@ fn a_table_is_the_same_as_in_csv() {
     let directory = TestDirectory::new();
     let mut text = "a,b,kind\n".to_owned();
     (0..50).for_each(|row| writeln!(text, "{},{row},{}", third(row), kind(row)).unwrap());
-    let csv = read_csv(&directory.file("table.csv", text), &Options::default()).unwrap();
+    let csv = read(Format::Csv, &directory.file("table.csv", text), &Options::default()).unwrap();
     let codecs = [
         Compression::UNCOMPRESSED,
         Compression::SNAPPY,
@@ -88,7 +97,7 @@ fn a_table_is_the_same_as_in_csv() {
         directory.file("part-0.parquet", file(codec, &[0, 30]));
         directory.file("part-1.parquet", file(codec, &[30, 50]));
         let parts = directory.path().join("part-*.parquet");
-        assert_eq!(read_parquet_as(&parts, &Options::default(), &csv.schema, 3).unwrap(), csv);
+        assert_eq!(read_parquet_as(&parts, &csv.schema, 3).unwrap(), csv);
         let stored = read_parquet(&parts, &Options { in_memory_bytes: 100, ..Options::default() }).unwrap();
         assert!(matches!(stored.train, Split::Stored(_)));
         assert_eq!(stored.fingerprint().unwrap(), csv.fingerprint().unwrap());
