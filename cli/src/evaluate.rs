@@ -99,7 +99,7 @@ pub(super) fn warn(saved: &Saved, data: Option<&Source>) {
     for passed in &saved.passed_over {
         eprintln!("unisono: skipped {}: {}", passed.path.display(), passed.why);
     }
-    if let (None, Source::Csv(_) | Source::Parquet(_) | Source::Images(_)) =
+    if let (None, Source::Csv(_) | Source::Parquet(_) | Source::Arrow(_) | Source::Images(_)) =
         (&saved.schema, data.unwrap_or(&saved.source))
     {
         eprintln!(

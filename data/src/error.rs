@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub enum DataError {
     /// The name of the source is unknown.
     #[error(
-        "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILES`, `csv:FILES`, `parquet:FILES`, \
+        "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILES`, `csv:FILES`, `parquet:FILES`, `arrow:FILES`, \
          `tfrecord:FILES_OR_DIR`, `webdataset:FILES_OR_DIR`, `npy:DIR`, `images:DIR`, `cifar:DIR` or \
          `service:HOST:PORT,…`"
     )]

@@ -21,6 +21,7 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Text(files) => text::read(files, options),
         Source::Csv(files) => table::read(Format::Csv, files, options),
         Source::Parquet(files) => table::read(Format::Parquet, files, options),
+        Source::Arrow(files) => table::read(Format::Arrow, files, options),
         Source::TfRecord(path) => tfrecord::read(path, options),
         Source::WebDataset(path) => webdataset::read(path, options),
         Source::Npy(directory) => npy::read(directory, options, None),
@@ -52,6 +53,9 @@ pub fn load_as(
         }
         (Source::Parquet(files), &Kind::Table { classes, .. }) => {
             table::read_as(Format::Parquet, files, options, schema, classes)
+        }
+        (Source::Arrow(files), &Kind::Table { classes, .. }) => {
+            table::read_as(Format::Arrow, files, options, schema, classes)
         }
         (Source::Npy(directory), &Kind::Table { classes, .. }) => {
             npy::read(directory, options, Some((schema, classes)))

@@ -34,6 +34,9 @@ pub enum Source {
     Csv(PathBuf),
     /// A table in Parquet files with the same columns, as in CSV files. Needs the feature `parquet`.
     Parquet(PathBuf),
+    /// A table in Arrow files with the same columns, as in CSV files: in the file format (also called Feather), or in the stream
+    /// format, as Hugging Face's `datasets` write it. Needs the feature `arrow`.
+    Arrow(PathBuf),
     /// TFRecord files, or directories with such, each record a `tf.train.Example` with
     /// `image/encoded` or `image` (PNG, JPEG or grey levels) and `image/class/label` or `label`. In a directory, all
     /// files with `tfrec` in their names are read. Of several files, those with the word `test`, `val` or `validation` in
@@ -98,6 +101,7 @@ impl Source {
             "text" => Self::Text,
             "csv" => Self::Csv,
             "parquet" => Self::Parquet,
+            "arrow" => Self::Arrow,
             "tfrecord" => Self::TfRecord,
             "webdataset" => Self::WebDataset,
             "images" => Self::Images,
@@ -117,6 +121,7 @@ impl Source {
             Self::Text(path) => ("text", path),
             Self::Csv(path) => ("csv", path),
             Self::Parquet(path) => ("parquet", path),
+            Self::Arrow(path) => ("arrow", path),
             Self::TfRecord(path) => ("tfrecord", path),
             Self::WebDataset(path) => ("webdataset", path),
             Self::Images(path) => ("images", path),
@@ -145,6 +150,7 @@ impl Source {
             Self::Text(path)
             | Self::Csv(path)
             | Self::Parquet(path)
+            | Self::Arrow(path)
             | Self::TfRecord(path)
             | Self::WebDataset(path) => files::named(path),
             Self::Idx(path) | Self::Npy(path) | Self::Images(path) | Self::Cifar(path) => {
@@ -250,6 +256,7 @@ mod tests {
             "webdataset:a-{00..12}.tar",
             "npy:a",
             "parquet:a-*",
+            "arrow:a-*",
             "images:a/b",
             "cifar:c",
             "service:a:1,b:2",
@@ -259,7 +266,9 @@ mod tests {
         for name in ["", "digit", "digits:", "idx", "idx:", "text:", "csv", "image:a"] {
             let message = name.parse::<Source>().unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}`: expected `digits`, `idx:DIR`, `text")), "{message}");
-            for word in ["csv", "parquet", "tfrecord", "webdataset", "npy", "images", "cifar", "service"] {
+            for word in
+                ["csv", "parquet", "arrow", "tfrecord", "webdataset", "npy", "images", "cifar", "service"]
+            {
                 assert!(message.contains(&format!("`{word}:")), "{message}");
             }
         }

@@ -1,4 +1,4 @@
-//! Tables of numbers, in CSV and Parquet files.
+//! Tables of numbers, in CSV, Parquet and Arrow files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +14,10 @@ use crate::source::Options;
 use crate::split::Split;
 use crate::stored::{Content, Labels, StoredSamples};
 
+#[cfg(feature = "arrow")]
+mod arrow;
 mod csv;
-#[cfg(feature = "parquet")]
+#[cfg(any(feature = "parquet", feature = "arrow"))]
 mod groups;
 mod header;
 mod labels;
@@ -32,6 +34,8 @@ pub(super) enum Format {
     Csv,
     /// Needs the feature `parquet`.
     Parquet,
+    /// Arrow's file format or its stream format. Needs the feature `arrow`.
+    Arrow,
 }
 
 /// Reads the table in the files that `path` names; every tenth row is held out.
@@ -87,10 +91,14 @@ fn table(
         Format::Parquet => parts::read::<parquet::Part>(path, files, options, layout),
         #[cfg(not(feature = "parquet"))]
         Format::Parquet => Err(built_without("parquet", path)),
+        #[cfg(feature = "arrow")]
+        Format::Arrow => parts::read::<arrow::Part>(path, files, options, layout),
+        #[cfg(not(feature = "arrow"))]
+        Format::Arrow => Err(built_without("arrow", path)),
     }
 }
 
-#[cfg(not(feature = "parquet"))]
+#[cfg(not(all(feature = "parquet", feature = "arrow")))]
 fn built_without(feature: &str, path: &Path) -> DataError {
     let problem = format!("cannot be read: this program is built without the feature `{feature}`");
     DataError::File { path: path.into(), problem }

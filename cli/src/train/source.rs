@@ -14,8 +14,8 @@ use crate::values::{size, whole};
 #[command(next_help_heading = "Data and model")]
 pub(crate) struct DatasetArgs {
     /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
-    /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy's arrays), csv:FILES, parquet:FILES, text:FILES or
-    /// service:HOST:PORT,… (servers started by serve-data). FILES are separated by commas, or patterns such as train-*.tar and
+    /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy's arrays), csv:FILES, parquet:FILES, arrow:FILES,
+    /// text:FILES or service:HOST:PORT,… (servers started by serve-data). FILES are separated by commas, or patterns such as train-*.tar and
     /// train-{000..119}.tar; instead of a file or directory also s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
     #[arg(long, default_value = "digits")]
     data: Source,

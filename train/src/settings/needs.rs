@@ -24,7 +24,9 @@ impl Settings {
             Source::Text(_) => files * NUMBER,
             // Raw values, up to the limit, and values as the model sees them: a value has two characters (or bytes) at least. Then
             // labels.
-            Source::Csv(_) | Source::Parquet(_) => (files * NUMBER).min(2.0 * limit + files / 4.0),
+            Source::Csv(_) | Source::Parquet(_) | Source::Arrow(_) => {
+                (files * NUMBER).min(2.0 * limit + files / 4.0)
+            }
             // They stay in their files, or on other machines.
             Source::TfRecord(_)
             | Source::WebDataset(_)

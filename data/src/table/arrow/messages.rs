@@ -1,0 +1,194 @@
+//! The messages of an Arrow file: one after the other in the stream format, and where the footer says in the file format.
+//!
+//! What a damaged file claims is compared with what is there before anything is allocated for it.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::vec::IntoIter;
+
+use arrow_ipc::convert::{MessageBuffer, try_fb_to_schema};
+use arrow_ipc::reader::read_footer_length;
+use arrow_ipc::{CompressionType, RecordBatch, root_as_footer};
+use arrow_schema::Schema;
+
+use crate::byte_file::ByteFile;
+use crate::error::DataError;
+
+/// What a file starts and ends with that is in the file format.
+const MAGIC: &[u8] = b"ARROW1";
+/// Bytes at the end of such a file: the length of the footer before them, and the magic.
+const ENDING: usize = 10;
+/// What a byte of LZ4 stands for, at most.
+const MOST_FROM_A_BYTE: i64 = 255;
+
+/// A message: what it says, and the bytes that it describes.
+pub(super) struct Message {
+    pub(super) header: MessageBuffer,
+    pub(super) body: Vec<u8>,
+}
+
+/// Where the next message starts.
+enum Next {
+    /// There, if the file does not end there.
+    Stream(u64),
+    /// At the first of these, if any is left.
+    Footer(IntoIter<i64>),
+}
+
+/// The messages of a file.
+pub(super) struct Messages {
+    file: ByteFile,
+    next: Next,
+}
+
+impl Messages {
+    /// The schema of a file, and the messages that follow it.
+    pub(super) fn open(path: &Path) -> Result<(Schema, Self), DataError> {
+        let mut messages = Self { file: ByteFile::open(path.into())?, next: Next::Stream(0) };
+        let schema = match messages.file.start()?.starts_with(MAGIC) {
+            true => messages.read_footer()?,
+            false => messages.read_schema()?,
+        };
+        Ok((schema, messages))
+    }
+
+    /// The next message, if any is left.
+    pub(super) fn next(&mut self) -> Result<Option<Message>, DataError> {
+        let start = match &mut self.next {
+            Next::Stream(at) if *at == self.file.length() => return Ok(None),
+            Next::Stream(at) => *at,
+            Next::Footer(places) => match places.next() {
+                Some(place) => place.try_into().unwrap_or(u64::MAX),
+                None => return Ok(None),
+            },
+        };
+        let (message, end) = self.message(start)?;
+        if message.is_none() && end != self.file.length() {
+            let length = self.file.length();
+            return Err(self.refused(format!("its messages end at byte {end} of {length}")));
+        }
+        if let Next::Stream(at) = &mut self.next {
+            *at = end;
+        }
+        Ok(message)
+    }
+
+    /// Reads the first message of a stream.
+    fn read_schema(&mut self) -> Result<Schema, DataError> {
+        let first = self.next()?;
+        let schema = first.as_ref().and_then(|message| message.header.as_ref().header_as_schema());
+        converted(schema).map_err(|problem| self.refused(problem))
+    }
+
+    /// Reads the footer, which has the schema too, and says where the other messages are: dictionaries first.
+    fn read_footer(&mut self) -> Result<Schema, DataError> {
+        let refused = |problem: &dyn Display| self.refused(format!("its footer: {problem}"));
+        let end = self.file.length().saturating_sub(ENDING as u64);
+        let ending = self.bytes(end, ENDING as i64)?.try_into().expect("so many were asked for");
+        let length = read_footer_length(ending).map_err(|error| refused(&error))? as u64;
+        let start =
+            end.checked_sub(length).ok_or_else(|| refused(&format!("has {length} bytes of {end}")))?;
+        let footer = self.bytes(start, length as i64)?;
+        let footer = root_as_footer(&footer).map_err(|error| refused(&error))?;
+        let blocks = [footer.dictionaries(), footer.recordBatches()].into_iter().flatten().flatten();
+        let places: Vec<_> = blocks.map(arrow_ipc::Block::offset).collect();
+        let schema = converted(footer.schema()).map_err(|problem| refused(&problem))?;
+        self.next = Next::Footer(places.into_iter());
+        Ok(schema)
+    }
+
+    /// The message that starts at a byte, or `None` where a stream says that it ends; and the byte after it.
+    fn message(&self, start: u64) -> Result<(Option<Message>, u64), DataError> {
+        let number = |at| {
+            let bytes = self.bytes(at, 4)?.try_into().expect("so many were asked for");
+            Ok::<_, DataError>(i32::from_le_bytes(bytes))
+        };
+        // Before Arrow 0.15 there was no mark in front of the length.
+        let (length, start) = match number(start)? {
+            -1 => (number(start + 4)?, start + 8),
+            length => (length, start + 4),
+        };
+        if length == 0 {
+            return Ok((None, start));
+        }
+        let header = self.bytes(start, length.into())?;
+        let start = start + header.len() as u64;
+        let header = MessageBuffer::try_new(header.into());
+        let header = header.map_err(|error| self.refused(error.to_string()))?;
+        let body = self.bytes(start, header.as_ref().bodyLength())?;
+        let end = start + body.len() as u64;
+        Ok((Some(Message { header, body }), end))
+    }
+
+    /// So many bytes from a byte on, if they are in the file.
+    fn bytes(&self, start: u64, length: i64) -> Result<Vec<u8>, DataError> {
+        let end = u64::try_from(length).ok().and_then(|length| start.checked_add(length));
+        if end.is_none_or(|end| end > self.file.length()) {
+            let there = self.file.length();
+            return Err(self.refused(format!("{length} bytes from byte {start} on are not in its {there}")));
+        }
+        self.file.read(start, length as usize)
+    }
+
+    fn refused(&self, problem: String) -> DataError {
+        let problem = format!("is not an Arrow file, or damaged: {problem}");
+        DataError::File { path: self.file.path().into(), problem }
+    }
+}
+
+fn converted(schema: Option<arrow_ipc::Schema>) -> Result<Schema, String> {
+    let schema = schema.ok_or("expected a schema, which says what its columns are")?;
+    if !schema.endianness().equals_to_target_endianness() {
+        return Err("its numbers are big-endian: expected little-endian ones".into());
+    }
+    try_fb_to_schema(schema).map_err(|error| error.to_string())
+}
+
+impl Message {
+    /// Refuses columns that are not in the body, or that claim to unpack to more than they can: to be asked before they are decoded.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let header = self.header.as_ref();
+        let of_dictionary = || header.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
+        let Some(batch) = header.header_as_record_batch().or_else(of_dictionary) else { return Ok(()) };
+        let counts = batch.nodes().into_iter().flatten().flat_map(|node| [node.length(), node.null_count()]);
+        if let Some(count) = counts.chain([batch.length()]).find(|&count| count < 0) {
+            return Err(format!("there are {count} values"));
+        }
+        let is_packed = is_packed(batch)?;
+        for buffer in batch.buffers().into_iter().flatten() {
+            let (start, length) = (buffer.offset(), buffer.length());
+            let place = usize::try_from(start).ok().zip(usize::try_from(length).ok());
+            let bytes =
+                place.and_then(|(start, length)| self.body.get(start..)?.get(..length)).ok_or_else(|| {
+                    let there = self.body.len();
+                    format!("{length} bytes from byte {start} on are not in the {there} of a message")
+                })?;
+            if is_packed {
+                check_packed(bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the columns of a batch are compressed.
+fn is_packed(batch: RecordBatch) -> Result<bool, String> {
+    match batch.compression().map(|compression| compression.codec()) {
+        None => Ok(false),
+        Some(CompressionType::LZ4_FRAME) => Ok(true),
+        Some(other) => Err(format!("it is compressed by {other:?}: expected LZ4, or no compression")),
+    }
+}
+
+/// Checks the number in front of compressed bytes: to how many they unpack, or -1 where they are plain.
+fn check_packed(bytes: &[u8]) -> Result<(), String> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let (claimed, packed) = bytes.split_first_chunk().ok_or("compressed bytes have no length before them")?;
+    match i64::from_le_bytes(*claimed) {
+        -1 => Ok(()),
+        claimed if (0..=packed.len() as i64 * MOST_FROM_A_BYTE).contains(&claimed) => Ok(()),
+        claimed => Err(format!("{} compressed bytes claim to be {claimed}", packed.len())),
+    }
+}
