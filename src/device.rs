@@ -6,6 +6,8 @@ use crate::transport::{Deadlines, Hopeless, Waiting};
 
 mod copies;
 mod facts;
+#[allow(unsafe_code, reason = "copies that outlive the call that started them")]
+mod host_to_device;
 mod setup;
 #[allow(unsafe_code, reason = "copies that outlive the call that started them")]
 mod slot;
@@ -13,6 +15,7 @@ mod staged;
 
 pub use copies::Way;
 pub(crate) use facts::Inside;
+pub use host_to_device::HostToDevice;
 pub(crate) use setup::{Gpu, Ranks};
 pub(crate) use staged::Pipeline;
 

@@ -129,6 +129,19 @@ pub enum Error {
         cause: cudarc::driver::DriverError,
     },
 
+    /// CUDA failed at a copy of [`HostToDevice`](crate::HostToDevice), or reported an error of earlier work then.
+    #[cfg(feature = "nccl")]
+    #[error("rank {rank}: GPU {gpu} failed when an array was copied to it, or before: {cause}")]
+    HostToDevice {
+        /// This rank.
+        rank: Rank,
+        /// The GPU's number among those that the process sees.
+        gpu: usize,
+        /// The driver's error.
+        #[source]
+        cause: cudarc::driver::DriverError,
+    },
+
     /// A GPU did not finish before the deadline.
     #[cfg(feature = "nccl")]
     #[error("rank {rank}: waited {} s for {what}; another rank may have ended, or the GPU hangs", waited.as_secs_f64().round())]
@@ -199,7 +212,7 @@ impl Error {
             Self::OnRank0 { .. } => ErrorCode::OnRank0,
             Self::Mpi { .. } => ErrorCode::Mpi,
             #[cfg(feature = "nccl")]
-            Self::Cuda { .. } => ErrorCode::Cuda,
+            Self::Cuda { .. } | Self::HostToDevice { .. } => ErrorCode::Cuda,
             #[cfg(feature = "nccl")]
             Self::Overdue { .. } => ErrorCode::Overdue,
             #[cfg(feature = "nccl")]

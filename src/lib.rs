@@ -71,6 +71,8 @@ pub use collective::Collective;
 pub use communicator::DeviceRequest;
 pub use communicator::{CallBuilder, Communicator, Lateness, Times};
 pub use config::OnFailure;
+#[cfg(feature = "nccl")]
+pub use device::HostToDevice;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorCode, Place, Result};
 pub use kernels::ReduceOp;

@@ -9,7 +9,7 @@ use cudarc::driver::{
 use super::Communicator;
 use crate::call::{Call, Ran};
 use crate::collective::{DeviceCall, Engine};
-use crate::device::{self, Gpu};
+use crate::device::{self, Gpu, HostToDevice};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::gpu::{self, cuda, lend};
@@ -45,6 +45,31 @@ impl Communicator {
         let stream = self.device()?.default_stream();
         let array = if count == 0 { gpu::nothing(&stream) } else { stream.alloc_zeros(count) };
         array.map_err(cuda("memory on the GPU"))
+    }
+
+    /// Copies arrays to the GPU of `stream` while it computes, for work on that stream, through this many buffers of pinned memory: as
+    /// many copies may be in flight. Other ranks do not take part, and it may move to another thread.
+    ///
+    /// ```no_run
+    /// # fn main() -> unisono::Result<()> {
+    /// # let mut comm = unisono::Communicator::threads(1)?.remove(0);
+    /// let stream = comm.device()?.new_stream().expect("a stream");
+    /// let mut copies = comm.host_to_device(&stream, 2)?;
+    /// let batch = copies.copy(&[1.0_f32, 2.0])?;
+    /// // Kernels that are launched on `stream` from now on find the values of `batch`.
+    /// # drop(batch);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) if the GPU is not usable.
+    ///
+    /// # Panics
+    /// If the number of buffers is 0.
+    pub fn host_to_device(&mut self, stream: &Arc<CudaStream>, buffers: usize) -> Result<HostToDevice> {
+        let timeout = self.seat.engine().limits.usual.timeout;
+        HostToDevice::new(self.rank(), timeout, stream, buffers)
     }
 
     /// The same as [`Communicator::all_reduce`], on an array in GPU memory: a [`CudaSlice`] or a view of one.

@@ -37,7 +37,7 @@ pub enum ErrorCode {
     Setting = 6,
     /// [`Error::Mpi`](crate::Error::Mpi).
     Mpi = 7,
-    /// `Error::Cuda`, of the feature `nccl`.
+    /// `Error::Cuda` and `Error::HostToDevice`, of the feature `nccl`.
     Cuda = 8,
     /// `Error::Nccl`, of the feature `nccl`.
     Nccl = 9,

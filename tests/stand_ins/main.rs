@@ -1,4 +1,4 @@
-//! Tests of the stand-ins for the CUDA driver and NCCL. This program launches itself: every case is a separate process,
+//! Tests of the stand-ins for the CUDA driver and NCCL, and of copies to a GPU over them. This program launches itself: every case is a separate process,
 //! which loads the stand-ins.
 
 use std::process::{Command, ExitCode};
@@ -8,6 +8,7 @@ use libtest_mimic::{Arguments, Trial};
 use unisono_testing::launch;
 
 mod cuda;
+mod host_to_device;
 mod library;
 mod nccl;
 mod ranks;
@@ -32,7 +33,7 @@ const fn case(name: &'static str, environment: &'static [(&'static str, &'static
 }
 
 fn main() -> ExitCode {
-    let cases = || cuda::CASES.iter().chain(nccl::CASES).chain(ranks::CASES);
+    let cases = || cuda::CASES.iter().chain(host_to_device::CASES).chain(nccl::CASES).chain(ranks::CASES);
     if let Ok(name) = std::env::var(CASE) {
         if name == ranks::RANK {
             ranks::process();

@@ -14,6 +14,7 @@ mod copies;
 mod correct;
 mod facts;
 mod in_flight;
+mod prefetch;
 mod report;
 mod settings;
 mod values;
@@ -55,6 +56,7 @@ fn check(comm: &mut Communicator, settings: &Settings) -> Outcome {
         Kind::Correct => correct::check(comm, settings, &route),
         Kind::InFlight => in_flight::check(comm, settings, &route),
         Kind::Copies => copies::measure(comm),
+        Kind::Prefetch => prefetch::measure(comm),
         Kind::Calls => calls::measure(comm, &route),
         Kind::CallsAlone => calls::measure_alone(comm),
     }

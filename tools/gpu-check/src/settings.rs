@@ -13,17 +13,20 @@ pub(crate) enum Kind {
     InFlight,
     /// The copies of an all-reduce through the host, compared with plain ones.
     Copies,
+    /// Batches that are copied to the GPU while it computes.
+    Prefetch,
     /// Our call, compared with NCCL's.
     Calls,
     /// The same with one rank.
     CallsAlone,
 }
 
-const KINDS: [(&str, Kind); 6] = [
+const KINDS: [(&str, Kind); 7] = [
     ("facts", Kind::Facts),
     ("correct", Kind::Correct),
     ("in-flight", Kind::InFlight),
     ("copies", Kind::Copies),
+    ("prefetch", Kind::Prefetch),
     ("calls", Kind::Calls),
     ("calls-alone", Kind::CallsAlone),
 ];

@@ -1,0 +1,176 @@
+//! Copies to a GPU while it computes: through a ring of pinned buffers, on a stream of their own.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{
+    CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DeviceRepr, DriverError, PinnedHostSlice, result,
+};
+use unisono_collectives::Rank;
+
+use crate::dtype::Element;
+use crate::error::{Error, Result};
+use crate::gpu::{cuda, nothing};
+
+/// Between two looks at a buffer: much less than the copy of a batch takes.
+const NAP: Duration = Duration::from_micros(20);
+/// How long dropping the buffers waits for copies in flight.
+const LAST_COPIES: Duration = Duration::from_secs(5);
+
+/// Copies arrays to a GPU ahead of the work that reads them, while the GPU does other work:
+/// [`Communicator::host_to_device`](crate::Communicator::host_to_device) makes one.
+///
+/// An array is first copied into one of a few buffers of pinned memory, and from there by the GPU, on a stream of copies. Events order
+/// the stream of the reading work behind the copy. The host waits for nothing but a free buffer.
+#[derive(Debug)]
+pub struct HostToDevice {
+    rank: Rank,
+    timeout: Duration,
+    copies: Arc<CudaStream>,
+    reader: Arc<CudaStream>,
+    ring: Vec<Buffer>,
+    /// The place in the ring of the buffer that is used next, whose copy began first.
+    next: usize,
+}
+
+/// Pinned memory, as large as the largest array that has been in it.
+#[derive(Debug)]
+struct Buffer {
+    memory: Option<PinnedHostSlice<u8>>,
+    /// The end of the last copy from it.
+    copied: CudaEvent,
+}
+
+impl HostToDevice {
+    /// With this many buffers, for work on the stream `reader`; waits for a free one up to `timeout`.
+    pub(crate) fn new(
+        rank: Rank,
+        timeout: Duration,
+        reader: &Arc<CudaStream>,
+        buffers: usize,
+    ) -> Result<Self> {
+        assert!(buffers > 0, "copies to a GPU need at least one buffer");
+        let context = reader.context();
+        let buffer =
+            || Ok(Buffer { memory: None, copied: context.new_event(None).map_err(cuda("an event"))? });
+        Ok(Self {
+            rank,
+            timeout,
+            copies: context.new_stream().map_err(cuda("a stream"))?,
+            reader: Arc::clone(reader),
+            ring: (0..buffers).map(|_| buffer()).collect::<Result<_>>()?,
+            next: 0,
+        })
+    }
+
+    /// Starts to copy an array to the GPU, and returns it there. Work that is queued on the reading stream from now on finds the values;
+    /// so does any other stream where cudarc tracks arrays. `values` may change as soon as this returns.
+    ///
+    /// The array belongs to the reading stream, which frees it behind the work queued by then.
+    ///
+    /// # Errors
+    /// [`Error::Overdue`] if no buffer becomes free before the [timeout](crate::Communicator::set_timeout), and
+    /// [`Error::HostToDevice`] if CUDA reports an error, which may be one of earlier work.
+    pub fn copy<T: Element + DeviceRepr>(&mut self, values: &[T]) -> Result<CudaSlice<T>> {
+        let failed = self.failed();
+        self.copies.context().bind_to_thread().map_err(&failed)?;
+        if values.is_empty() {
+            return nothing(&self.reader).map_err(failed);
+        }
+        self.wait_for_buffer()?;
+        self.begin(values).map_err(failed)
+    }
+
+    /// Waits until the next buffer is free.
+    fn wait_for_buffer(&self) -> Result<()> {
+        let (began, copied) = (Instant::now(), &self.ring[self.next].copied);
+        while !copied.try_is_complete().map_err(self.failed())? {
+            let (rank, waited) = (self.rank, began.elapsed());
+            if waited > self.timeout {
+                return Err(Error::Overdue { rank, what: "a copy to the GPU", waited });
+            }
+            thread::sleep(NAP);
+        }
+        Ok(())
+    }
+
+    /// Starts a copy through the next buffer, which is free.
+    fn begin<T: Element + DeviceRepr>(&mut self, values: &[T]) -> Result<CudaSlice<T>, DriverError> {
+        let Self { copies, reader, ring, next, .. } = self;
+        let buffer = &mut ring[*next];
+        let pinned = buffer.fill(copies, bytemuck::cast_slice(values))?;
+        let mut array = unset(values.len(), copies, reader)?;
+        // Where cudarc tracks arrays, whatever uses this one waits for what it records when `queued` is dropped.
+        let (address, queued) = array.device_ptr_mut(copies);
+        // SAFETY: the array has as many bytes. Those of the buffer stay allocated, pinned and unchanged until `copied` has completed:
+        // `wait_for_buffer` waits for it before the buffer is filled again, and `release` before it is freed.
+        let begun = unsafe { result::memcpy_htod_async(address, pinned, copies.cu_stream()) };
+        // Recorded even if the copy failed: part of it may be in flight.
+        let recorded = buffer.copied.record(copies);
+        drop(queued);
+        let is_tracked = copies.context().is_managing_stream_synchronization();
+        let ordered = if is_tracked { Ok(()) } else { reader.wait(&buffer.copied) };
+        *next = (*next + 1) % ring.len();
+        begun.and(recorded).and(ordered).map(|()| array)
+    }
+
+    /// Converts an error of the driver.
+    fn failed(&self) -> impl Fn(DriverError) -> Error + use<> {
+        let (rank, gpu) = (self.rank, self.copies.context().ordinal());
+        move |cause| Error::HostToDevice { rank, gpu, cause }
+    }
+}
+
+/// A new array, into which something is copied at once.
+fn unset<T: DeviceRepr>(
+    count: usize,
+    copies: &Arc<CudaStream>,
+    reader: &Arc<CudaStream>,
+) -> Result<CudaSlice<T>, DriverError> {
+    // On the stream of copies: on the other one it would not be there before all the work that is queued.
+    // SAFETY: the copy writes every byte of it before anything reads it.
+    let unset = unsafe { copies.alloc::<T>(count) }?;
+    // SAFETY: the address is that of a leaked allocation of this many elements in the same context, which the array now owns and frees.
+    // The reading stream, on which that happens, comes behind the copy, and so behind the allocation.
+    Ok(unsafe { reader.upgrade_device_ptr(unset.leak(), count) })
+}
+
+impl Buffer {
+    /// Copies bytes into the memory, which no copy uses, and returns them there.
+    fn fill(&mut self, copies: &CudaStream, bytes: &[u8]) -> Result<&[u8], DriverError> {
+        if self.memory.as_ref().is_none_or(|memory| memory.len() < bytes.len()) {
+            // Both at once would need more.
+            self.memory = None;
+            // Write-combined, since the host never reads it.
+            // SAFETY: any bits are bytes, and those that are read were written.
+            self.memory = Some(unsafe { copies.context().alloc_pinned::<u8>(bytes.len()) }?);
+        }
+        let memory = self.memory.as_mut().expect("it has memory by now").as_mut_slice()?;
+        let filled = &mut memory[..bytes.len()];
+        filled.copy_from_slice(bytes);
+        Ok(filled)
+    }
+
+    /// Frees the memory once no copy uses it. If a copy does not end before `deadline`, it leaks the memory: freeing it would be unsound.
+    fn release(&mut self, deadline: Instant) {
+        let Some(memory) = self.memory.take() else { return };
+        let why = loop {
+            match self.copied.try_is_complete() {
+                Ok(true) => return,
+                Ok(false) if Instant::now() < deadline => thread::sleep(NAP),
+                Ok(false) => break "it does not end".to_owned(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        tracing::warn!("the pinned memory of a copy to a GPU is leaked: {why}");
+        std::mem::forget(memory);
+    }
+}
+
+impl Drop for HostToDevice {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + LAST_COPIES;
+        self.ring.iter_mut().for_each(|buffer| buffer.release(deadline));
+    }
+}
