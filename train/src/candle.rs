@@ -29,6 +29,7 @@ pub use dropout::Dropout;
 pub use fused::{Function, apply};
 pub use linear::Linear;
 pub use loss::cross_entropy;
+pub(crate) use loss::cross_entropy_of;
 pub use norm::SyncBatchNorm;
 pub use parameters::Parameters;
 pub use stage::{Cut, StageNetwork};

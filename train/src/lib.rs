@@ -14,6 +14,7 @@
 
 #![deny(unsafe_code)]
 
+mod ahead;
 mod backend;
 mod buckets;
 #[cfg(feature = "candle")]

@@ -4,6 +4,7 @@ mod cnn;
 mod layers;
 mod mlp;
 mod patches;
+mod placed;
 mod resnet;
 mod rows;
 mod size;
@@ -13,13 +14,17 @@ mod transformer;
 use candle_core::{D, DType, Device, Tensor};
 use unisono_collectives::named;
 
-use super::candle::{Loss, Network, Parameters, cross_entropy};
+use super::candle::{Loss, Network, Parameters, cross_entropy_of};
 use super::replica::{Replica, Tally};
-use unisono_data::{Batch, Inputs, Kind};
+use unisono_data::{Batch, Kind};
 
 pub use layers::Layer;
+pub use placed::{Placed, inputs};
 pub use size::Size;
 
+pub(crate) use placed::Input;
+#[cfg(feature = "cuda")]
+pub(crate) use placed::shape;
 pub(crate) use stages::{measure, stage};
 
 use layers::Sequence;
@@ -180,38 +185,39 @@ pub fn classifier(
     data: &Kind,
     parameters: &Parameters,
 ) -> Result<impl Replica<Batch = Batch> + use<>, ModelError> {
+    of_batches(kind, hidden, dropout, data, parameters)
+}
+
+/// The same for batches of another type, which may be on the device of the parameters already.
+pub(crate) fn of_batches<B: Input>(
+    kind: ModelKind,
+    hidden: Option<&[usize]>,
+    dropout: f64,
+    data: &Kind,
+    parameters: &Parameters,
+) -> Result<impl Replica<Batch = B> + use<B>, ModelError> {
     let model = Sequence::new(&layers(kind, hidden, dropout, data)?, parameters)?;
     let device = parameters.device().clone();
-    Ok(Network::new(parameters, move |batch: &Batch| {
-        loss(&Model::forward(&model, &inputs(batch)?.to_device(&device)?)?, batch)
+    Ok(Network::new(parameters, move |batch: &B| {
+        loss(&Model::forward(&model, &batch.inputs(&device)?)?, batch)
     }))
 }
 
 /// The loss of a batch, one row of logits per target.
-fn loss(logits: &Tensor, batch: &Batch) -> candle_core::Result<Loss> {
-    let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
-    let sum = cross_entropy(logits, &targets)?;
-    let targets = targets.to_device(logits.device())?;
+fn loss(logits: &Tensor, batch: &impl Input) -> candle_core::Result<Loss> {
+    let known = batch.targets();
+    let targets = match batch.targets_ahead() {
+        Some(targets) => targets.clone(),
+        None => Tensor::new(known, &Device::Cpu)?.to_device(logits.device())?,
+    };
+    let sum = cross_entropy_of(logits, known.to_vec(), Some(targets.clone()))?;
     let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
     let tally = Tally {
-        targets: batch.targets.len() as f64,
+        targets: known.len() as f64,
         loss: f64::from(sum.to_scalar::<f32>()?),
         correct: f64::from(right.sum_all()?.to_scalar::<f32>()?),
     };
     Ok(Loss { sum, tally })
-}
-
-/// The input tensor of a batch, on the CPU.
-///
-/// # Errors
-///
-/// If the number of values does not fit the number of samples.
-pub fn inputs(batch: &Batch) -> candle_core::Result<Tensor> {
-    let shape = |count: usize| (batch.samples, count / batch.samples.max(1));
-    match &batch.inputs {
-        Inputs::Pixels(pixels) => Tensor::from_slice(pixels, shape(pixels.len()), &Device::Cpu),
-        Inputs::Tokens(tokens) => Tensor::from_slice(tokens, shape(tokens.len()), &Device::Cpu),
-    }
 }
 
 /// The size of a model for this data; `None` if the model is for other data.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::ahead::{Ahead, passed_on};
 use super::epochs::Epochs;
 use super::feed::{AnyShare, Batches, Feed, Shares, Steps};
 use unisono_data::pipeline::StageReport;
@@ -13,7 +14,7 @@ use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Skipped, Th
 /// Seed and epoch determine the order of samples, so each rank knows which samples every other takes, and a
 /// resumed run knows which it has seen.
 #[derive(Debug, Clone)]
-pub struct Sampled {
+pub struct Sampled<B = Batch> {
     dataset: Arc<Dataset>,
     seed: u64,
     shares: Shares,
@@ -21,11 +22,12 @@ pub struct Sampled {
     depth: Depth,
     /// The epoch whose order was last needed for a single share, and that order.
     order: (usize, Vec<usize>),
-    epochs: Epochs<Vec<Option<Batch>>>,
+    epochs: Epochs<Vec<Option<B>>>,
     /// The threads of the epoch that was begun last.
     threads_before: Option<Threads>,
     /// The last epoch that is asked for, if known.
     last_epoch: Option<usize>,
+    ahead: Option<Ahead<B>>,
 }
 
 /// The number of samples per evaluation batch.
@@ -35,13 +37,22 @@ impl Sampled {
     /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that was begun.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
         let (order, epochs) = ((0, Vec::new()), Epochs::default());
-        Self { dataset, seed, shares, threads, depth, order, epochs, threads_before: None, last_epoch: None }
+        let (threads_before, last_epoch, ahead) = (None, None, None);
+        Self { dataset, seed, shares, threads, depth, order, epochs, threads_before, last_epoch, ahead }
     }
 
     /// Goes on with the next epoch while one ends and is evaluated, up to this one: then an epoch begins without a wait.
     #[must_use]
     pub fn up_to_epoch(self, last: usize) -> Self {
         Self { last_epoch: Some(last), ..self }
+    }
+
+    /// The same batches as another type, passed on by `ahead`, if there is one, in a stage of its own.
+    #[cfg(feature = "candle")]
+    pub(crate) fn placed<B>(self, ahead: Option<Ahead<B>>) -> Sampled<B> {
+        let Self { dataset, seed, shares, threads, depth, order, last_epoch, .. } = self;
+        let (epochs, threads_before) = (Epochs::default(), None);
+        Sampled { dataset, seed, shares, threads, depth, order, epochs, threads_before, last_epoch, ahead }
     }
 }
 
@@ -56,23 +67,23 @@ impl Shares {
 }
 
 /// The batches of a rank's passes in a step.
-fn batches(
+fn batches<B: From<Batch>>(
     dataset: &Dataset,
     seed: u64,
     epoch: u64,
     passes: Vec<Vec<usize>>,
-) -> Result<Vec<Option<Batch>>, DataError> {
+) -> Result<Vec<Option<B>>, DataError> {
     let pass = Pass::Training { seed, epoch };
     let batch = |samples: Vec<usize>| match samples.len() {
         0 => Ok(None),
         // Damaged ones may be left out, and that may be all.
-        _ => Ok(Some(dataset.train.batch(&samples, pass)?).filter(|batch| batch.samples > 0)),
+        _ => Ok(Some(dataset.train.batch(&samples, pass)?).filter(|batch| batch.samples > 0).map(B::from)),
     };
     passes.into_iter().map(batch).collect()
 }
 
-impl Feed for Sampled {
-    type Batch = Batch;
+impl<B: From<Batch> + Send + 'static> Feed for Sampled<B> {
+    type Batch = B;
 
     fn steps(&self) -> Option<usize> {
         Some(self.shares.steps(self.dataset.train.len()))
@@ -82,8 +93,8 @@ impl Feed for Sampled {
         Some(self.dataset.train.len().min(steps * self.shares.global_batch))
     }
 
-    fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Batch>, DataError> {
-        let Self { ref dataset, seed, shares, depth, last_epoch, ref mut epochs, .. } = *self;
+    fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<B>, DataError> {
+        let Self { ref dataset, seed, shares, depth, last_epoch, ref mut epochs, ref ahead, .. } = *self;
         // As many as servers can take, which may have joined or left since the last epoch.
         let threads = dataset.train.threads(self.threads);
         let is_as_before = self.threads_before.replace(threads) == Some(threads);
@@ -98,7 +109,10 @@ impl Feed for Sampled {
             let last = last_epoch.unwrap_or(epoch).max(epoch);
             let plans = Pipeline::repeat(epoch as u64..=last as u64, plans);
             let make = move |(of, passes)| batches(&on_threads, seed, of, passes);
-            Ok(plans.map(threads, make).named("batches").prefetch(depth))
+            let steps = plans.map(threads, make).named("batches").prefetch(depth);
+            Ok(passed_on(steps, ahead, |step: Vec<Option<B>>, pass_on| {
+                step.into_iter().map(|batch| batch.map(pass_on).transpose()).collect()
+            }))
         };
         let goes_on = skipped == 0 && is_as_before && last_epoch.is_some_and(|last| epoch <= last);
         let length = shares.steps(dataset.train.len()).saturating_sub(skipped);
@@ -120,7 +134,7 @@ impl Feed for Sampled {
         self.dataset.test.len().div_ceil(EVALUATION_BATCH)
     }
 
-    fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<Batch>, DataError> {
+    fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<B>, DataError> {
         let dataset = Arc::clone(&self.dataset);
         let threads = dataset.test.threads(self.threads);
         let make = move |batch: usize| {
@@ -133,9 +147,10 @@ impl Feed for Sampled {
                     samples.len()
                 )));
             }
-            Ok(batch)
+            Ok(B::from(batch))
         };
-        Ok(Box::new(Pipeline::of(range).map(threads, make)))
+        let batches = Pipeline::of(range).map(threads, make);
+        Ok(Box::new(passed_on(batches, &self.ahead, |batch, pass_on| pass_on(batch))))
     }
 }
 
@@ -170,6 +185,7 @@ impl AnyShare for Sampled {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use unisono_data::{Inputs, Kind, Schema, Split};
 
     fn feed(rank: usize, ranks: usize) -> Sampled {
@@ -247,6 +263,57 @@ mod tests {
             let alone: Vec<_> = feed(1, 2).epoch(epoch, skipped).unwrap().map(Result::unwrap).collect();
             assert_eq!(steps, alone, "epoch {epoch}");
         }
+    }
+
+    /// A batch that was passed on, or not.
+    #[derive(Debug, PartialEq)]
+    struct Marked(Batch, bool);
+
+    impl From<Batch> for Marked {
+        fn from(batch: Batch) -> Self {
+            Self(batch, false)
+        }
+    }
+
+    #[test]
+    fn batches_are_passed_on_in_a_stage_of_its_own() {
+        let mark = |Marked(batch, is_marked): Marked| {
+            assert!(!is_marked, "it is passed on once");
+            Ok(Marked(batch, true))
+        };
+        let mut marked = feed(1, 2).up_to_epoch(3).placed(Some(Ahead::new(mark)));
+        let mut plain = feed(1, 2);
+        for (epoch, skipped) in [(1, 2), (2, 0), (3, 0)] {
+            let steps: Vec<_> = marked.epoch(epoch, skipped).unwrap().map(Result::unwrap).collect();
+            let expected = plain.epoch(epoch, skipped).unwrap().map(Result::unwrap);
+            let expected: Vec<Vec<_>> = expected
+                .map(|step| step.into_iter().map(|batch| batch.map(|batch| Marked(batch, true))).collect())
+                .collect();
+            assert_eq!(steps, expected, "epoch {epoch}");
+            let stages = marked.stages();
+            let last = stages.last().expect("it has stages");
+            assert_eq!((last.name, last.threads), ("device", 1));
+            assert!(last.elements > 0, "{last:?}");
+        }
+        let held_out: Vec<_> = marked.evaluation(0..2).unwrap().map(Result::unwrap).collect();
+        let expected = plain.evaluation(0..2).unwrap().map(|batch| Marked(batch.unwrap(), true));
+        assert_eq!(held_out, expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_error_of_the_device_ends_the_epoch_in_its_place() {
+        let passed = AtomicUsize::new(0);
+        let fail = move |batch: Batch| match passed.fetch_add(1, Ordering::Relaxed) {
+            4 => Err(DataError::other("GPU 3 failed")),
+            _ => Ok(batch),
+        };
+        let mut failing = feed(0, 2).placed(Some(Ahead::new(fail)));
+        let mut steps = failing.epoch(1, 0).unwrap();
+        // Three batches a step.
+        assert_eq!(steps.next().unwrap().unwrap().len(), 3);
+        let error = steps.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("GPU 3 failed"), "{error}");
+        assert!(steps.next().is_none());
     }
 
     #[test]

@@ -59,6 +59,9 @@ fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> St
     if name == "source" {
         return "read several files side by side (Pipeline::interleave), or do less before the first stage with threads".to_owned();
     }
+    if name == "device" {
+        return "copies to the GPU are the limit: let samples have fewer bytes".to_owned();
+    }
     if slowest.parts.iter().any(|(part, _)| *part == "servers") {
         return "start more data servers (unisono serve-data --join), or give them more --threads".to_owned();
     }
@@ -123,6 +126,7 @@ mod tests {
     fn the_remedy_is_one_that_may_help() {
         let remedy = |stage: StageReport, waits| remedy(&stage, waits, 8);
         assert!(remedy(stage("source", 1, 1, 1.0), Some(50.0)).contains("interleave"));
+        assert!(remedy(stage("device", 1, 1, 1.0), Some(50.0)).contains("copies to the GPU"));
         assert!(remedy(stage("batches", 3, 3, 1.0), Some(50.0)).ends_with("(--input-threads 6)"));
         assert!(remedy(stage("batches", 3, 3, 1.0), Some(90.0)).ends_with("(--input-threads 8)"));
         assert!(remedy(stage("batches", 3, 3, 1.0), None).ends_with("(--input-threads 8)"));

@@ -15,8 +15,15 @@ use crate::replica::Outputs;
 /// # Errors
 /// If the numbers of targets and rows differ, or a target is not a class.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    cross_entropy_of(logits, targets.flatten_all()?.to_vec1()?, None)
+}
+
+/// The same of targets on the host, which may be `there`, where the logits are, too.
+///
+/// # Errors
+/// As [`cross_entropy`].
+pub(crate) fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option<Tensor>) -> Result<Tensor> {
     let (rows, classes) = logits.dims2()?;
-    let targets = targets.flatten_all()?.to_vec1::<u32>()?;
     if targets.len() != rows {
         bail!("{} targets for {rows} rows of logits", targets.len());
     }
@@ -30,7 +37,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         }
         Ok(())
     })?;
-    apply(CrossEntropy { targets }, logits)
+    apply(CrossEntropy { targets, there }, logits)
 }
 
 /// What [`cross_entropy`] was given.
@@ -61,6 +68,8 @@ pub(super) fn seeing<R>(run: impl FnOnce() -> R) -> (R, Vec<Seen>) {
 
 pub(super) struct CrossEntropy {
     pub(super) targets: Vec<u32>,
+    /// The same where the logits are, if they are there already.
+    pub(super) there: Option<Tensor>,
 }
 
 impl Function for CrossEntropy {
@@ -97,7 +106,10 @@ impl Function for CrossEntropy {
     }
 
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
-        let targets = Tensor::new(&*self.targets, x.device())?;
+        let targets = match &self.there {
+            Some(targets) => targets.clone(),
+            None => Tensor::new(&*self.targets, x.device())?,
+        };
         let x = x.broadcast_sub(&x.max_keepdim(1)?.detach())?;
         let of_targets = x.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?;
         (x.exp()?.sum(1)?.log()? - of_targets)?.sum_all()

@@ -234,7 +234,11 @@ fn a_linear_layer_is_composed_to_the_same() {
 
 #[test]
 fn the_cross_entropy_is_composed_to_the_same() {
-    check_composed(|| loss::CrossEntropy { targets: vec![5, 0, 2, 2] }, &(inputs() * 3.0).unwrap());
+    let targets = vec![5_u32, 0, 2, 2];
+    for there in [None, Some(Tensor::new(&*targets, &Device::Cpu).unwrap())] {
+        let function = || loss::CrossEntropy { targets: targets.clone(), there: there.clone() };
+        check_composed(function, &(inputs() * 3.0).unwrap());
+    }
 }
 
 #[test]

@@ -55,11 +55,13 @@ impl DeviceKind {
                 TrainError::Setting(format!("cannot train on GPUs: {why}; {advice}, or train on the CPU"))
             };
             let (device, name) = agree(comm, found.map_err(refuse))?;
-            return Ok((device, format!("on GPUs, rank 0 on {name}: requested")));
+            let told = format!("on GPUs, rank 0 on {name}{}: requested", stay_near(&device));
+            return Ok((device, told));
         }
         match (compare::lowest(comm, found.is_err())?, found) {
             (None, Ok((device, name))) => {
-                Ok((device, format!("on GPUs, rank 0 on {name}: every rank found one")))
+                let told = format!("on GPUs, rank 0 on {name}{}: every rank found one", stay_near(&device));
+                Ok((device, told))
             }
             (_, Err(NoGpu { why, .. })) => on_cpu(&why),
             (rank, Ok(_)) => on_cpu(&format!("rank {} found no GPU", rank.unwrap_or_default())),
@@ -89,6 +91,29 @@ fn find(comm: &Communicator) -> Result<(Device, String), NoGpu> {
         why: format!("rank {} found no GPU: {error}", comm.rank()),
         advice: "check nvidia-smi",
     })
+}
+
+/// Lets this rank's input pipeline, and all other threads that it starts from now on, run near its GPU; says so.
+#[cfg(feature = "cuda")]
+fn stay_near(device: &Device) -> String {
+    use unisono::cudarc::driver::sys::CUdevice_attribute as Attribute;
+
+    let Device::Cuda(gpu) = device else { return String::new() };
+    let stream = gpu.cuda_stream();
+    let number = |attribute| stream.context().attribute(attribute).ok();
+    let address = || {
+        let domain = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let bus = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+        let slot = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+        Some(format!("{domain:04x}:{bus:02x}:{slot:02x}.0"))
+    };
+    let said = address().and_then(|address| super::near::stay(&address));
+    said.map(|said| format!(" ({said})")).unwrap_or_default()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn stay_near(_: &Device) -> &'static str {
+    ""
 }
 
 #[cfg(not(feature = "cuda"))]

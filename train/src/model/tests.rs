@@ -150,7 +150,7 @@ fn no_model_uses_values_before_it_has_brought_them() {
 /// A model as a replica whose batches are inputs and targets.
 fn network(model: Box<dyn Model>, parameters: &Parameters) -> impl Replica<Batch = (Tensor, Tensor)> + use<> {
     Network::new(parameters, move |(inputs, targets): &(Tensor, Tensor)| {
-        let sum = super::cross_entropy(&model.forward(inputs)?, targets)?;
+        let sum = crate::candle::cross_entropy(&model.forward(inputs)?, targets)?;
         let loss = f64::from(sum.to_scalar::<f32>()?);
         Ok(Loss { sum, tally: Tally { targets: 1.0, loss, correct: 0.0 } })
     })

@@ -37,7 +37,7 @@ impl Settings {
         strategy.check(comm)?;
         let place = (comm.rank(), comm.ranks());
         let prepared = self.prepare(comm, &strategy, place, |comm, of| self.staged(comm, pipeline, of))?;
-        let Prepared { replica, feed, run, resumed } = prepared;
+        let Prepared { replica, feed, run, resumed, .. } = prepared;
         Trainer::new(comm, replica, MicroBatches(feed), run, resumed)
     }
 

@@ -10,7 +10,7 @@ use crate::compare::agree;
 use crate::device;
 use crate::error::TrainError;
 use crate::feed::Shares;
-use crate::model::{self, ModelKind};
+use crate::model::{self, Input, ModelKind, Placed};
 use crate::places::Places;
 use crate::replica::{Parameter, Replica};
 use crate::resume::Resumed;
@@ -26,7 +26,9 @@ use unisono_data::{Batch, Dataset, SnapshotReport};
 /// A run that has not begun.
 pub(super) struct Prepared<R> {
     pub(super) replica: R,
+    /// Its batches are on the host.
     pub(super) feed: Sampled,
+    pub(super) device: Device,
     pub(super) run: RunSettings,
     pub(super) resumed: Option<Resumed>,
 }
@@ -48,7 +50,7 @@ impl Settings {
     pub fn trainer<'a>(
         &self,
         comm: &'a mut Communicator,
-    ) -> Result<Trainer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
+    ) -> Result<Trainer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Placed>>, TrainError> {
         let strategy = self.strategy.clone().unwrap_or_else(|| Strategy::suited(comm));
         strategy.check(comm)?;
         if let Strategy::ParameterServer(_) | Strategy::Pipeline(_) = strategy {
@@ -57,8 +59,9 @@ impl Settings {
             )));
         }
         let place = (comm.rank(), comm.ranks());
-        let Prepared { replica, feed, run, resumed } =
+        let Prepared { replica, feed, device, run, resumed } =
             self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
+        let feed = feed.placed(device::ahead(comm, &device)?);
         Trainer::new(comm, replica, feed, run, resumed)
     }
 
@@ -74,7 +77,7 @@ impl Settings {
         let strategy = Strategy::ParameterServer(servers);
         strategy.check(comm)?;
         let place = (comm.rank(), comm.ranks());
-        let Prepared { replica, feed, run, resumed } =
+        let Prepared { replica, feed, run, resumed, .. } =
             self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
         ParameterServer::new(comm, replica, feed, run, servers, resumed)
     }
@@ -109,18 +112,18 @@ impl Settings {
     }
 
     /// The model on one rank, or on all ranks of a node together. Called by all ranks.
-    fn classifier(
+    fn classifier<B: Input>(
         &self,
         comm: &mut Communicator,
         strategy: &Strategy,
         of: &Made<'_>,
-    ) -> Result<(impl Replica<Batch = Batch> + use<>, Option<String>), TrainError> {
+    ) -> Result<(impl Replica<Batch = B> + use<B>, Option<String>), TrainError> {
         let parameters = match strategy {
             Strategy::CentralStorage => Parameters::shared(self.seed, comm)?,
             _ => agree(comm, Parameters::on(of.device, self.seed).map_err(TrainError::from))?,
         };
         let hidden = self.hidden.as_deref();
-        let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters);
+        let replica = model::of_batches(self.model, hidden, self.dropout, &of.dataset.kind, &parameters);
         let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
                     and updates its part";
         let said = (*strategy == Strategy::CentralStorage).then(|| said.to_owned());
@@ -167,7 +170,7 @@ impl Settings {
             ..chosen.run_settings(global_batch, steps)
         };
         let feed = agree(comm, self.feed(dataset, shares))?;
-        Ok(Prepared { replica, feed, run, resumed })
+        Ok(Prepared { replica, feed, device, run, resumed })
     }
 
     /// How the samples of a step are shared.
