@@ -66,7 +66,10 @@ fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> St
         return "start more data servers (unisono serve-data --join), or give them more --threads".to_owned();
     }
     if threads < most_threads {
-        return "more threads were tried and did not help: something that they share, such as the disk, is the limit".to_owned();
+        return format!(
+            "more threads did not help: something that they share, such as the disk, is the limit; or there were too few batches to \
+             try them (then --input-threads {most_threads})"
+        );
     }
     if threads < cores {
         let needed = waits_percent
