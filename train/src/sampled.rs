@@ -48,7 +48,7 @@ impl Sampled {
     }
 
     /// The same batches as another type, passed on by `ahead`, if there is one, in a stage of its own.
-    #[cfg(feature = "candle")]
+    #[cfg(any(test, feature = "candle"))]
     pub(crate) fn placed<B>(self, ahead: Option<Ahead<B>>) -> Sampled<B> {
         let Self { dataset, seed, shares, threads, depth, order, last_epoch, .. } = self;
         let (epochs, threads_before) = (Epochs::default(), None);
