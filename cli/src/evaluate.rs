@@ -99,9 +99,7 @@ pub(super) fn warn(saved: &Saved, data: Option<&Source>) {
     for passed in &saved.passed_over {
         eprintln!("unisono: skipped {}: {}", passed.path.display(), passed.why);
     }
-    if let (None, Source::Csv(_) | Source::Parquet(_) | Source::Arrow(_) | Source::Images(_)) =
-        (&saved.schema, data.unwrap_or(&saved.source))
-    {
+    if saved.schema.is_none() && data.unwrap_or(&saved.source).names_classes() {
         eprintln!(
             "unisono: `{}` was saved before names were kept: columns are matched by position and standardised by their own \
              rows, and classes are numbered in the order of the present names",

@@ -57,10 +57,17 @@ impl From<Inputs> for Values {
 impl From<Values> for Inputs {
     fn from(values: Values) -> Self {
         match values {
-            Values::Levels(levels) => Self::Pixels(levels.into_iter().map(normalise).collect()),
+            Values::Levels(levels) => Self::normalised(&levels),
             Values::Numbers(numbers) => Self::Pixels(numbers),
             Values::Tokens(tokens) => Self::Tokens(tokens),
         }
+    }
+}
+
+impl Inputs {
+    /// Those of images with these 8-bit levels.
+    pub(crate) fn normalised(levels: &[u8]) -> Self {
+        Self::Pixels(levels.iter().map(|&level| normalise(level)).collect())
     }
 }
 

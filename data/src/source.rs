@@ -75,6 +75,11 @@ impl Source {
                 && (are_served || places(self).is_some_and(|paths| places(other) == Some(paths))))
     }
 
+    /// Whether its classes are words, which are numbered in their order.
+    pub fn names_classes(&self) -> bool {
+        matches!(self, Self::Csv(_) | Self::Parquet(_) | Self::Arrow(_) | Self::Images(_))
+    }
+
     /// Whether it is on a server: a URL, such as `s3://bucket/folder`, and no path.
     pub fn is_remote(&self) -> bool {
         let scheme = self.path().and_then(Path::to_str).and_then(|path| path.split_once("://"));

@@ -100,10 +100,8 @@ fn kept_by_each(ranks: usize, why: &str) -> String {
 impl Shard {
     /// What the rank keeps of the samples of its files; they come in the same order on all ranks that read the same files.
     pub fn keep<T: Send + 'static>(&self, samples: Pipeline<T>) -> Pipeline<T> {
-        match self.kept {
-            (_, 1) => samples,
-            (rank, ranks) => samples.shard(rank, ranks),
-        }
+        let (rank, ranks) = self.kept;
+        samples.shard(rank, ranks)
     }
 }
 

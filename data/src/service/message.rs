@@ -4,7 +4,7 @@ use prost::Message;
 use prost::bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::batch::{Batch, Inputs, Pass, Values, normalise};
+use crate::batch::{Batch, Inputs, Pass, Values};
 use crate::dataset::Kind;
 
 /// The version of this program, whose servers and clients must be of one version: another may make other bits.
@@ -159,9 +159,7 @@ impl BatchAnswer {
     pub(super) fn batch(&self, samples: usize, kind: &Kind) -> Result<Batch, String> {
         let shape = Shape::of(kind);
         let inputs = match &self.inputs {
-            Some(Sent::Levels(levels)) => {
-                Inputs::Pixels(levels.iter().map(|&level| normalise(level)).collect())
-            }
+            Some(Sent::Levels(levels)) => Inputs::normalised(levels),
             Some(Sent::Numbers(bytes)) => Inputs::Pixels(numbers(bytes, f32::from_le_bytes)),
             Some(Sent::Tokens(bytes)) => Inputs::Tokens(numbers(bytes, u32::from_le_bytes)),
             None => return Err("its answer has no inputs".to_owned()),

@@ -70,8 +70,7 @@ impl Saved {
     /// Checks that a data set fits the model, and encodes it in the model's tokens.
     fn fit(&self, source: &Source, dataset: Dataset) -> Result<Dataset, TrainError> {
         // Without a schema, labels that are names get their numbers from the names that are there.
-        let is_numbered_anew = self.schema.is_none()
-            && matches!(source, Source::Csv(_) | Source::Parquet(_) | Source::Arrow(_) | Source::Images(_));
+        let is_numbered_anew = self.schema.is_none() && source.names_classes();
         let has_classes = |found: usize, known: usize| found == known || (!is_numbered_anew && found < known);
         let fits = match (&dataset.kind, &self.kind) {
             (Kind::Text { vocabulary: found, .. }, Kind::Text { vocabulary: known, .. }) => {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::batch::normalise;
 
 const ROWS: Kind = Kind::Table { features: 1, classes: 1 };
 
