@@ -1,5 +1,5 @@
-//! Tests of the stand-ins for the CUDA driver and NCCL, and of copies to a GPU over them. This program launches itself: every case is a separate process,
-//! which loads the stand-ins.
+//! Tests of the stand-ins for the CUDA driver and NCCL, and of copies to a GPU over them. This program launches itself: every
+//! case is a separate process, which loads the stand-ins.
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;

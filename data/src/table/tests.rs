@@ -18,6 +18,25 @@ fn refusal(text: &str) -> String {
     read(&directory.file("table.csv", text)).unwrap_err().to_string()
 }
 
+/// The first number of a row of [`thirds`].
+#[cfg(any(feature = "parquet", feature = "arrow"))]
+pub(super) fn third(row: i32) -> f64 {
+    f64::from(row) / 3.0
+}
+
+/// The class of a row of [`thirds`].
+#[cfg(any(feature = "parquet", feature = "arrow"))]
+pub(super) fn kind(row: i32) -> &'static str {
+    ["cat", "ant", "dog"][row as usize % 3]
+}
+
+/// A table of 50 rows with a third of their number, the number, and one of three kinds, read from a CSV file.
+#[cfg(any(feature = "parquet", feature = "arrow"))]
+pub(super) fn thirds(directory: &TestDirectory) -> Dataset {
+    let rows: String = (0..50).map(|row| format!("{},{row},{}\n", third(row), kind(row))).collect();
+    read(&directory.file("table.csv", format!("a,b,kind\n{rows}"))).unwrap()
+}
+
 fn rows(count: u32, row: impl Fn(u32) -> String) -> String {
     (0..count).map(row).collect()
 }

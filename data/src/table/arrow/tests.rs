@@ -15,6 +15,7 @@ use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{DictionaryHandling, FileWriter, IpcWriteOptions, StreamWriter};
 
 use super::super::super::testing::TestDirectory;
+use super::super::tests::{kind, third, thirds};
 use super::super::{Format, read, read_as};
 use super::*;
 use crate::batch::Pass;
@@ -56,14 +57,6 @@ fn batch<const N: usize>(columns: [(&str, ArrayRef); N]) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-fn third(row: i32) -> f64 {
-    f64::from(row) / 3.0
-}
-
-fn kind(row: i32) -> &'static str {
-    ["cat", "ant", "dog"][row as usize % 3]
-}
-
 /// Rows with a third of their number, the number, and one of three kinds, as `labels` stores these.
 fn rows(rows: Range<i32>, labels: impl Fn(Vec<&'static str>) -> ArrayRef) -> RecordBatch {
     batch([
@@ -84,9 +77,7 @@ fn dictionary(labels: Vec<&'static str>) -> ArrayRef {
 #[test]
 fn a_table_is_the_same_as_in_csv() {
     let directory = TestDirectory::new();
-    let mut text = "a,b,kind\n".to_owned();
-    (0..50).for_each(|row| writeln!(text, "{},{row},{}", third(row), kind(row)).unwrap());
-    let csv = read(Format::Csv, &directory.file("table.csv", text), &Options::default()).unwrap();
+    let csv = thirds(&directory);
     let labels: [fn(Vec<&'static str>) -> ArrayRef; 4] = [
         words,
         |labels| Arc::new(LargeStringArray::from(labels)),

@@ -1,7 +1,5 @@
 //! Valid and invalid Parquet files.
 
-use std::fmt::Write;
-
 use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int32Type, Int64Type};
 use parquet::file::properties::WriterProperties;
@@ -10,6 +8,7 @@ use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 
 use super::super::super::testing::TestDirectory;
+use super::super::tests::{kind, third, thirds};
 use super::super::{Format, read, read_as};
 use super::*;
 use crate::batch::Pass;
@@ -51,14 +50,6 @@ fn file(compression: Compression, ends: &[i32]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-fn third(row: i32) -> f64 {
-    f64::from(row) / 3.0
-}
-
-fn kind(row: i32) -> &'static str {
-    ["cat", "ant", "dog"][row as usize % 3]
-}
-
 /// One column, some of whose values may be missing, and a label.
 fn one_column(declared: &str, numbers: &[Option<i64>]) -> Vec<u8> {
     let schema = format!("message table {{ {declared} a; required int64 label; }}");
@@ -82,9 +73,7 @@ fn one_column(declared: &str, numbers: &[Option<i64>]) -> Vec<u8> {
 #[test]
 fn a_table_is_the_same_as_in_csv() {
     let directory = TestDirectory::new();
-    let mut text = "a,b,kind\n".to_owned();
-    (0..50).for_each(|row| writeln!(text, "{},{row},{}", third(row), kind(row)).unwrap());
-    let csv = read(Format::Csv, &directory.file("table.csv", text), &Options::default()).unwrap();
+    let csv = thirds(&directory);
     let codecs = [
         Compression::UNCOMPRESSED,
         Compression::SNAPPY,
