@@ -47,15 +47,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// ranks, and a request on one rank is enough.
 fn heed_signals(stop: &Stop) -> Result<(), Failure> {
     let unheeded = |error| Failure::Error(format!("cannot install signal handlers: {error}"));
-    for signal in [SIGTERM, SIGUSR1] {
-        let registered = flag::register(signal, stop.flag());
-        registered.map_err(unheeded)?;
-    }
     if Launcher::detect().rank.is_none() {
-        // Ctrl-C, which a launcher would turn into one of the others. On a second Ctrl-C the user does not want to wait: the
-        // flag is already set, and the signal takes its default action.
+        // On a second Ctrl-C the user does not want to wait: the flag is already set, and the signal takes its default action. A
+        // launcher decides by itself what a second one does, and may deliver the first one twice.
         flag::register_conditional_default(SIGINT, stop.flag()).map_err(unheeded)?;
-        flag::register(SIGINT, stop.flag()).map_err(unheeded)?;
+    }
+    for signal in [SIGINT, SIGTERM, SIGUSR1] {
+        flag::register(signal, stop.flag()).map_err(unheeded)?;
     }
     Ok(())
 }
