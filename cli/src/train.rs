@@ -8,12 +8,13 @@ use signal_hook::flag;
 use unisono::Communicator;
 use unisono::compress::Compression;
 use unisono::config::{Launcher, share_cores};
+use unisono_data::DataError;
 use unisono_train::rate::Rate;
 use unisono_train::{
     Feed, Replica, ServerSettings, Settings, Stop, Strategy, Summary, TrainError, Trainer, Wire,
 };
 
-use super::{Failure, Figures};
+use super::{Failure, Figures, speaks};
 
 mod args;
 mod elastic;
@@ -94,6 +95,12 @@ fn on_rank(
 pub(super) fn failure(error: TrainError) -> Failure {
     match error {
         TrainError::Elsewhere { .. } => Failure::SaidElsewhere,
+        TrainError::Data(stopped @ DataError::Stopped) => {
+            if speaks() {
+                eprintln!("unisono: {stopped}: there is no step to save");
+            }
+            Failure::Stopped
+        }
         error if error.is_bad_input() => Failure::BadInput(error.to_string()),
         error => Failure::Error(error.to_string()),
     }
