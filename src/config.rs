@@ -1,13 +1,14 @@
 //! Settings from environment variables: the only place that reads them.
 
 use std::env::VarError;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use unisono_collectives::Topology;
 
 use crate::error::{Error, Result};
+use crate::system::private_path;
 
 mod bootstrap;
 mod cores;
@@ -147,6 +148,11 @@ pub(crate) struct Config {
     pub(crate) on_failure: OnFailure,
 }
 
+/// The folder in which jobs of this user have their flight recorder folders by default.
+pub(crate) fn flight_dirs(temporary: &Path) -> PathBuf {
+    private_path(temporary).join("flight-recorders")
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -180,9 +186,9 @@ impl Config {
         Self::read(|name| std::env::var(name))
     }
 
-    /// The flight recorder folder of a job; the default is one of its own, which this creates.
+    /// The flight recorder folder of a job; the default is one of its own in the [folder](flight_dirs) of all jobs of this user.
     pub(crate) fn flight_dir(&self, job: u64) -> PathBuf {
-        let of_job = || std::env::temp_dir().join(format!("unisono-{job:016x}"));
+        let of_job = || flight_dirs(&std::env::temp_dir()).join(format!("{job:016x}"));
         self.flight_dir.clone().unwrap_or_else(of_job)
     }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::flag;
+use unisono_data::DataError;
 use unisono_data::service::{Counts, Server, ServerSettings, Token};
 
 use super::Failure;
@@ -47,10 +48,9 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::BadInput(why));
     }
     let failed = |error: std::io::Error| Failure::Error(format!("cannot install signal handlers: {error}"));
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
     let settings = args.dataset.settings(None);
     let (source, options) = (&settings.source, settings.data_options());
-    let refused = |error: unisono_data::DataError| train::failure(error.into());
+    let refused = |error: DataError| train::failure(error.into());
     let server = ServerSettings {
         listen: args.listen,
         token: Token::read(&args.token_file).map_err(refused)?,
@@ -63,11 +63,26 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     if let Some(report) = kept {
         println!("{report}");
     }
-    let server = Server::start(dataset, (source, &options), server).map_err(refused)?;
+    // Until then a signal ends this process at once.
+    for signal in [SIGTERM, SIGINT] {
+        flag::register(signal, settings.stop.flag()).map_err(failed)?;
+    }
+    let server = match Server::start(dataset, (source, &options), server) {
+        Ok(server) => server,
+        Err(DataError::Stopped) => return Ok(()),
+        Err(error) => return Err(refused(error)),
+    };
     let (train, test) = server.samples();
+    if !server.address().ip().is_loopback() {
+        eprintln!(
+            "unisono: other machines can reach {}, and samples are sent to them unencrypted: use a trusted network, or --listen \
+             127.0.0.1:PORT and a tunnel",
+            server.address()
+        );
+    }
     println!("serving {source} ({train} training, {test} held-out samples) on {}", server.address());
     let (mut told, mut at) = (Counts::default(), Instant::now());
-    while signals.pending().next().is_none() {
+    while !settings.stop.is_asked() {
         thread::sleep(POLL);
         if let Some(problem) = server.take_notice() {
             eprintln!("unisono: {problem}");

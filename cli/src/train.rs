@@ -8,12 +8,13 @@ use signal_hook::flag;
 use unisono::Communicator;
 use unisono::compress::Compression;
 use unisono::config::{Launcher, share_cores};
+use unisono_data::DataError;
 use unisono_train::rate::Rate;
 use unisono_train::{
     Feed, Replica, ServerSettings, Settings, Stop, Strategy, Summary, TrainError, Trainer, Wire,
 };
 
-use super::{Failure, Figures};
+use super::{Failure, Figures, speaks};
 
 mod args;
 mod elastic;
@@ -47,15 +48,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// ranks, and a request on one rank is enough.
 fn heed_signals(stop: &Stop) -> Result<(), Failure> {
     let unheeded = |error| Failure::Error(format!("cannot install signal handlers: {error}"));
-    for signal in [SIGTERM, SIGUSR1] {
-        let registered = flag::register(signal, stop.flag());
-        registered.map_err(unheeded)?;
-    }
     if Launcher::detect().rank.is_none() {
-        // Ctrl-C, which a launcher would turn into one of the others. On a second Ctrl-C the user does not want to wait: the
-        // flag is already set, and the signal takes its default action.
+        // On a second Ctrl-C the user does not want to wait: the flag is already set, and the signal takes its default action. A
+        // launcher decides by itself what a second one does, and may deliver the first one twice.
         flag::register_conditional_default(SIGINT, stop.flag()).map_err(unheeded)?;
-        flag::register(SIGINT, stop.flag()).map_err(unheeded)?;
+    }
+    for signal in [SIGINT, SIGTERM, SIGUSR1] {
+        flag::register(signal, stop.flag()).map_err(unheeded)?;
     }
     Ok(())
 }
@@ -96,6 +95,12 @@ fn on_rank(
 pub(super) fn failure(error: TrainError) -> Failure {
     match error {
         TrainError::Elsewhere { .. } => Failure::SaidElsewhere,
+        TrainError::Data(stopped @ DataError::Stopped) => {
+            if speaks() {
+                eprintln!("unisono: {stopped}: there is no step to save");
+            }
+            Failure::Stopped
+        }
         error if error.is_bad_input() => Failure::BadInput(error.to_string()),
         error => Failure::Error(error.to_string()),
     }

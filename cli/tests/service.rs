@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use image::{GrayImage, Luma};
 use serde_json::Value;
@@ -189,6 +189,45 @@ fn a_run_goes_on_with_other_servers_of_the_same_data() {
     );
     let own = launch::run(unisono(path, "evaluate --checkpoint saved --data images:images"), DEADLINE);
     assert!(own.expect_success().stdout.contains("10 "));
+}
+
+#[test]
+fn a_wait_for_a_server_is_said_and_a_signal_ends_it() {
+    let folder = folder();
+    for (arguments, code) in [
+        ("train --threads 2 --data service:127.0.0.1:1 --data-token-file token", 75),
+        ("launch -n 2 -- UNISONO train --data service:127.0.0.1:1 --data-token-file token", 75),
+        ("serve-data --listen 0.0.0.0:0 --token-file token --data digits --join 127.0.0.1:1", 0),
+    ] {
+        let arguments = arguments.replace("UNISONO", env!("CARGO_BIN_EXE_unisono"));
+        let child =
+            unisono(folder.path(), &arguments).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let (says, lines) = channel();
+        let mut this = Served { child, address: String::new(), lines };
+        let stderr = BufReader::new(this.child.stderr.take().unwrap());
+        thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| says.send(line)));
+        let said = this.line();
+        assert!(said.contains("waiting for") && said.contains("127.0.0.1:1`"), "{arguments}: {said}");
+        let id = this.child.id().to_string();
+        Command::new("kill").args(["-TERM", &id]).status().expect("kill starts");
+        let began = Instant::now();
+        let status = this.child.wait().expect("it is ours");
+        assert_eq!(status.code(), Some(code), "{arguments}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{arguments}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_server_that_other_machines_can_reach_warns() {
+    let folder = folder();
+    let mut command =
+        unisono(folder.path(), "serve-data --listen 0.0.0.0:0 --token-file token --data digits");
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command starts");
+    let (says, lines) = channel();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| says.send(line)));
+    let said = Served { child, address: String::new(), lines }.line();
+    assert!(said.contains("other machines can reach 0.0.0.0:") && said.contains("unencrypted"), "{said}");
 }
 
 #[test]

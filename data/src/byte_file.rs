@@ -60,29 +60,33 @@ impl ByteFile {
         if metadata.is_file() {
             return Ok(Self { path, file, length: metadata.len() });
         }
-        spooled(&path, &mut file, unreadable)
+        spooled(&path, &mut file)
     }
 
-    /// Opens a file, unpacked if it is gzipped.
-    pub(super) fn open_gunzipped(path: PathBuf) -> Result<Self, DataError> {
-        let file = Self::open(path)?;
-        match Compression::of(&file.start()?) {
-            Some(Compression::Gzip) => file.unpacked(Compression::Gzip),
-            _ => Ok(file),
-        }
+    /// Whether the file is gzipped.
+    pub(super) fn is_gzipped(&self) -> Result<bool, DataError> {
+        Ok(Compression::of(&self.start()?) == Some(Compression::Gzip))
     }
 
-    /// Unpacks the file into an unnamed temporary one.
-    pub(super) fn unpacked(self, compression: Compression) -> Result<Self, DataError> {
+    /// Unpacks the file into an unnamed temporary one as `scan` reads it, so that nothing is unpacked beyond what `scan` refuses. What
+    /// `scan` leaves must be unpackable, and is not kept.
+    pub(super) fn unpacked<T>(
+        self,
+        compression: Compression,
+        scan: impl FnOnce(&mut Unpacking<'_>) -> Result<T, DataError>,
+    ) -> Result<(Self, T), DataError> {
         let packed = BufReader::new(self.reader());
-        let mut content: Box<dyn Read + '_> = match compression {
+        let content: Box<dyn Read + '_> = match compression {
             Compression::Gzip => Box::new(MultiGzDecoder::new(packed)),
             Compression::Zlib => Box::new(ZlibReader::new(packed)),
         };
-        spooled(&self.path, &mut *content, |error| {
-            let problem = format!("cannot be unpacked: {error}; fetch it again");
-            DataError::File { path: self.path.clone(), problem }
-        })
+        let mut unpacking =
+            Unpacking { path: &self.path, content, spool: Spool::new(&self.path)?, failure: None };
+        match scan(&mut unpacking) {
+            Ok(scanned) => Ok((unpacking.finish()?, scanned)),
+            // What a reader between this and `scan` made of it says less.
+            Err(error) => Err(unpacking.failure.take().unwrap_or(error)),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -151,20 +155,76 @@ impl<F: Deref<Target = ByteFile>> io::Seek for Reader<F> {
     }
 }
 
+/// The content of a compressed file, read from its start. What has been read is in a temporary file.
+pub(super) struct Unpacking<'a> {
+    path: &'a Path,
+    content: Box<dyn Read + 'a>,
+    spool: Spool,
+    failure: Option<DataError>,
+}
+
+impl Unpacking<'_> {
+    /// Reads some bytes; none at the end.
+    fn some(&mut self, bytes: &mut [u8]) -> Result<usize, DataError> {
+        loop {
+            match self.content.read(bytes) {
+                Ok(count) => return Ok(count),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let problem = format!("cannot be unpacked: {error}; fetch it again");
+                    return Err(DataError::File { path: self.path.into(), problem });
+                }
+            }
+        }
+    }
+
+    /// Reads up to `count` bytes, fewer at the end, and shows them to `see` block by block. Returns how many there were.
+    pub(super) fn pass(&mut self, count: u64, mut see: impl FnMut(&[u8])) -> Result<u64, DataError> {
+        let mut block = vec![0; count.min(BLOCK as u64) as usize];
+        let mut passed = 0;
+        while passed < count {
+            let most = (count - passed).min(BLOCK as u64) as usize;
+            let some = self.some(&mut block[..most])?;
+            if some == 0 {
+                break;
+            }
+            self.spool.write(&block[..some])?;
+            see(&block[..some]);
+            passed += some as u64;
+        }
+        Ok(passed)
+    }
+
+    /// What was read, once all the rest has been unpacked too: its checksum is at its end.
+    fn finish(mut self) -> Result<ByteFile, DataError> {
+        let mut block = vec![0; BLOCK];
+        while self.some(&mut block)? > 0 {}
+        self.spool.finish()
+    }
+}
+
+/// For readers of other crates, which pass errors on as their own.
+impl Read for Unpacking<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.some(bytes).and_then(|count| self.spool.write(&bytes[..count]).map(|()| count));
+        read.map_err(|error| {
+            let told = io::Error::other(error.to_string());
+            self.failure = Some(error);
+            told
+        })
+    }
+}
+
 /// Copies what `path` contains to an unnamed temporary file.
-fn spooled(
-    path: &Path,
-    content: &mut dyn Read,
-    unreadable: impl Fn(io::Error) -> DataError,
-) -> Result<ByteFile, DataError> {
+fn spooled(path: &Path, content: &mut File) -> Result<ByteFile, DataError> {
     let mut spool = Spool::new(path)?;
-    let mut block = vec![0; 1 << 16];
+    let mut block = vec![0; BLOCK];
     loop {
         match content.read(&mut block) {
             Ok(0) => return spool.finish(),
             Ok(count) => spool.write(&block[..count])?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(unreadable(error)),
+            Err(error) => return Err(DataError::Read { path: path.into(), error }),
         }
     }
 }
@@ -177,6 +237,8 @@ pub(super) struct Spool {
     written: u64,
 }
 
+/// Bytes that are read at once.
+const BLOCK: usize = 1 << 16;
 /// Bytes between two looks at the free space.
 const STRIDE: u64 = 64 << 20;
 /// What stays free on the disk, if it is this large.
@@ -186,7 +248,7 @@ impl Spool {
     pub(super) fn new(path: &Path) -> Result<Self, DataError> {
         match tempfile::tempfile() {
             Ok(file) => {
-                Ok(Self { path: path.into(), file: BufWriter::with_capacity(1 << 16, file), written: 0 })
+                Ok(Self { path: path.into(), file: BufWriter::with_capacity(BLOCK, file), written: 0 })
             }
             Err(error) => Err(no_room(path, &error)),
         }

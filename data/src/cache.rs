@@ -3,20 +3,20 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where the objects of remote sources are kept, and who is told of downloads.
+/// Where the objects of remote sources are kept, and who is told of downloads and of waits.
 #[derive(Clone, Default)]
 pub struct Cache {
     /// The folder, with one folder in it for each URL; by default `unisono-data-cache-` and the user's number, in the system's
     /// temporary directory.
     pub folder: Option<PathBuf>,
-    /// Is told how much is about to be fetched and from where, and how far another process is that is waited for; by default,
-    /// `tracing` is.
+    /// Is told how much is about to be fetched and from where, how far another process is that is waited for, and which data servers do
+    /// not answer; by default, `tracing` is.
     pub tell: Option<fn(&str)>,
 }
 
 impl Cache {
     /// Says what happens.
-    #[cfg(feature = "remote")]
+    #[cfg(any(feature = "remote", feature = "service"))]
     pub(crate) fn tell(&self, text: &str) {
         match self.tell {
             Some(tell) => tell(text),

@@ -1,9 +1,9 @@
 //! Images that stay in their files, and are read and decoded when a batch needs them.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use image::imageops::FilterType;
 use image::{DynamicImage, GrayImage, RgbImage};
@@ -192,8 +192,8 @@ impl EncodedImages {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes())
     }
 
-    /// Adds everything to a hash that decoded images follow from: besides [what is known](Self::hash) of their files, when those were
-    /// changed.
+    /// Adds everything to a hash that decoded images follow from: besides [what is known](Self::hash) of their files, when their inodes
+    /// last changed. Programs that copy files can preserve the time of modification, but not that one.
     pub(super) fn hash_state(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
         self.hash(hasher)?;
         let Size { height, width, channels } = self.size;
@@ -201,10 +201,9 @@ impl EncodedImages {
             hasher.update(&side.to_le_bytes());
         }
         let changed = |path: &Path, hasher: &mut Xxh3| {
-            let changed = fs::metadata(path).and_then(|metadata| metadata.modified());
-            let changed = changed.map_err(|error| DataError::Read { path: path.into(), error })?;
-            let since = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            hasher.update(&since.as_nanos().to_le_bytes());
+            let file = fs::metadata(path).map_err(|error| DataError::Read { path: path.into(), error })?;
+            hasher.update(&file.ctime().to_le_bytes());
+            hasher.update(&file.ctime_nsec().to_le_bytes());
             Ok(())
         };
         match &*self.store {

@@ -306,6 +306,9 @@ pub enum DataError {
         /// Every server, and why it failed last.
         problems: String,
     },
+    /// The wait for data servers ended on [request](crate::Stop).
+    #[error("stopped while waiting for a data server")]
+    Stopped,
     /// A user-defined error.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),

@@ -12,7 +12,25 @@ pub const FOOTER_BYTES: usize = 4;
 
 /// The checksum of `bytes`, as in a frame.
 pub fn checksum(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+    let mut sum = Checksum::default();
+    sum.add(bytes);
+    sum.value()
+}
+
+/// A checksum of bytes that arrive in blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Checksum(u32);
+
+impl Checksum {
+    /// Adds a block.
+    pub(crate) fn add(&mut self, block: &[u8]) {
+        self.0 = crc32c::crc32c_append(self.0, block);
+    }
+
+    /// The checksum of all blocks, as in a frame.
+    pub(crate) fn value(&self) -> u32 {
+        self.0.rotate_right(15).wrapping_add(0xa282_ead8)
+    }
 }
 
 /// Writes `record` in its frame.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 
-use crate::byte_file::ByteFile;
+use crate::byte_file::{ByteFile, Compression};
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
 use crate::schema::Schema;
@@ -196,7 +196,15 @@ impl<const D: usize> Idx<D> {
 
     /// The whole file, unpacked.
     fn whole(self) -> Result<ByteFile, DataError> {
-        let file = ByteFile::open_gunzipped(self.path.clone())?;
+        let mut file = ByteFile::open(self.path.clone())?;
+        if file.is_gzipped()? {
+            // One byte more than there should be, and no further.
+            let most = (Self::HEADER_BYTES + self.size) as u64 + 1;
+            (file, _) = file.unpacked(Compression::Gzip, |content| {
+                let found = content.pass(most, |_| ())?;
+                self.check_end((found as usize).saturating_sub(Self::HEADER_BYTES))
+            })?;
+        }
         self.check_end((file.length() as usize).saturating_sub(Self::HEADER_BYTES))?;
         Ok(file)
     }

@@ -28,7 +28,7 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Images(directory) => folder::read(directory, options, None),
         Source::Cifar(directory) => cifar::read(directory, options),
         #[cfg(feature = "service")]
-        Source::Service(service) => crate::service::read(service),
+        Source::Service(service) => crate::service::read(service, options),
         #[cfg(not(feature = "service"))]
         Source::Service(_) => Err(DataError::NoService),
     }

@@ -1,15 +1,16 @@
 //! Samples in tar files, as WebDataset writes them. Loading reads only the headers of members and their classes; images are read
 //! when a sample is made.
 
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use image::DynamicImage;
 use serde_json::Value;
-use tar::{Archive, EntryType};
+use tar::{Archive, Entries, EntryType};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::byte_file::ByteFile;
+use super::byte_file::{ByteFile, Compression};
 use super::decoding::decode;
 use crate::error::DataError;
 use crate::pipeline::part;
@@ -44,44 +45,24 @@ struct Member {
 }
 
 impl Members {
-    /// Finds the samples of another file, and returns their indices. A gzipped file is unpacked.
+    /// Finds the samples of another file, and returns their indices. A gzipped file is unpacked as its headers are read.
     pub(super) fn add(&mut self, path: PathBuf) -> Result<Range<usize>, DataError> {
-        let file = ByteFile::open_gunzipped(path)?;
-        let damaged = |problem: String| DataError::File { path: file.path().into(), problem };
-        let broken = |error| damaged(format!("is not a tar file, or damaged: {error}; fetch it again"));
-        let first = self.samples.len();
-        let mut archive = Archive::new(file.reader());
-        let mut open: Option<Parts> = None;
-        let mut end = 0;
-        for entry in archive.entries_with_seek().map_err(broken)? {
-            let entry = entry.map_err(broken)?;
-            let member = Member { offset: entry.raw_file_position(), length: entry.size() };
-            let bytes = entry.path_bytes();
-            let name = String::from_utf8_lossy(&bytes);
-            end = member.offset.saturating_add(member.length);
-            if end > file.length() {
-                return Err(damaged(format!("ends within its member `{name}`; fetch it again")));
-            }
-            let Some((key, extension)) = divided(&name) else { continue };
-            match entry.header().entry_type() {
-                EntryType::Regular | EntryType::Continuous => {}
-                EntryType::GNUSparse => {
-                    return Err(damaged(format!("has a sparse member, `{name}`: expected plain ones")));
-                }
-                _ => continue,
-            }
-            if open.as_ref().is_none_or(|parts| *parts.key != *key) {
-                let new = Parts { key: key.into(), image: None, class: None, table: None };
-                if let Some(parts) = open.replace(new) {
-                    self.samples.push(parts.sample(&file, self.files.len())?);
-                }
-            }
-            let parts = open.as_mut().expect("there is one from here on");
-            parts.add(extension, member).map_err(damaged)?;
+        let file = ByteFile::open(path.clone())?;
+        let damaged = |problem: String| DataError::File { path: path.clone(), problem };
+        let (file, found) = if file.is_gzipped()? {
+            file.unpacked(Compression::Gzip, |content| found_in(&path, Archive::new(content).entries()))?
+        } else {
+            let found = found_in(&path, Archive::new(file.reader()).entries_with_seek())?;
+            (file, found)
+        };
+        if let Some((name, _)) = found.last.as_ref().filter(|(_, end)| *end > file.length()) {
+            return Err(damaged(format!("ends within its member `{name}`; fetch it again")));
         }
-        if let Some(parts) = open {
+        let first = self.samples.len();
+        for parts in found.samples {
             self.samples.push(parts.sample(&file, self.files.len())?);
         }
+        let end = found.last.map_or(0, |(_, end)| end);
         if file.length() < end.next_multiple_of(BLOCK) + BLOCK {
             return Err(damaged("has no end mark: it is cut off; fetch it again".into()));
         }
@@ -126,6 +107,42 @@ impl Members {
         hasher.update(&image.length.to_le_bytes());
         hasher.update(&label.to_le_bytes());
     }
+}
+
+/// The members of a tar file.
+#[derive(Default)]
+struct Found {
+    samples: Vec<Parts>,
+    /// The name and the end of the last member.
+    last: Option<(String, u64)>,
+}
+
+/// Finds the members of samples in a tar file.
+fn found_in<R: Read>(path: &Path, entries: io::Result<Entries<'_, R>>) -> Result<Found, DataError> {
+    let damaged = |problem: String| DataError::File { path: path.into(), problem };
+    let broken = |error| damaged(format!("is not a tar file, or damaged: {error}; fetch it again"));
+    let mut found = Found::default();
+    for entry in entries.map_err(broken)? {
+        let entry = entry.map_err(broken)?;
+        let member = Member { offset: entry.raw_file_position(), length: entry.size() };
+        let bytes = entry.path_bytes();
+        let name = String::from_utf8_lossy(&bytes);
+        found.last = Some((name.to_string(), member.offset.saturating_add(member.length)));
+        let Some((key, extension)) = divided(&name) else { continue };
+        match entry.header().entry_type() {
+            EntryType::Regular | EntryType::Continuous => {}
+            EntryType::GNUSparse => {
+                return Err(damaged(format!("has a sparse member, `{name}`: expected plain ones")));
+            }
+            _ => continue,
+        }
+        if found.samples.last().is_none_or(|parts| *parts.key != *key) {
+            found.samples.push(Parts { key: key.into(), image: None, class: None, table: None });
+        }
+        let parts = found.samples.last_mut().expect("there is one from here on");
+        parts.add(extension, member).map_err(damaged)?;
+    }
+    Ok(found)
 }
 
 fn damaged(path: &Path, key: &str, problem: &str) -> DataError {

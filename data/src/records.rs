@@ -1,16 +1,20 @@
 //! TensorFlow's records in files. Loading reads only their frames; their bytes are read and verified when a sample is made.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use image::DynamicImage;
 use rayon::prelude::*;
 
-use super::byte_file::{ByteFile, Compression};
+use super::byte_file::{ByteFile, Compression, Unpacking};
 use super::example::Example;
-use super::framing::{self, FOOTER_BYTES, HEADER_BYTES};
+use super::framing::{self, Checksum, FOOTER_BYTES, HEADER_BYTES};
 use crate::error::DataError;
 use crate::pipeline::part;
+
+/// The most bytes of a record: more than the largest images have. A damaged or malicious file may claim any length.
+const MOST_RECORD_BYTES: u64 = 256 << 20;
+const WRONG_CHECKSUM: &str = "its checksum is wrong: the file is damaged; fetch it again";
 
 /// Records in files, by their index over all files.
 #[derive(Debug, Default)]
@@ -38,34 +42,24 @@ impl Records {
         self.classes = classes;
     }
 
-    /// Finds the records of another file, and returns their indices. Unpacks the file if TensorFlow compressed it.
-    pub(super) fn add(&mut self, path: PathBuf) -> Result<Range<usize>, DataError> {
-        let file = opened(path)?;
-        let first = self.places.len();
-        let mut start = 0;
-        while start < file.length() {
-            let record = self.places.len() - first;
-            let damaged = |problem: &str| DataError::Record {
-                path: file.path().into(),
-                record,
-                problem: problem.into(),
-            };
-            let cut_off = || damaged("the file ends within it; fetch it again");
-            if file.length() - start < (HEADER_BYTES + FOOTER_BYTES) as u64 {
-                return Err(cut_off());
+    /// Finds the records of another file, and returns their indices. A file that TensorFlow compressed is unpacked, and its records are
+    /// verified on the way: those that do not match their checksums are errors unless damaged ones may be skipped.
+    pub(super) fn add(&mut self, path: PathBuf, skips_damaged: bool) -> Result<Range<usize>, DataError> {
+        let file = ByteFile::open(path.clone())?;
+        let start = file.start()?;
+        let is_plain = start.first_chunk().is_some_and(|&header| framing::length(header).is_some());
+        let (file, frames) = match Compression::of(&start).filter(|_| !is_plain) {
+            Some(compression) => {
+                file.unpacked(compression, |content| frames(&path, content, skips_damaged))?
             }
-            let mut header = [0; HEADER_BYTES];
-            file.read_into(start, &mut header)?;
-            let length = framing::length(header).ok_or_else(|| {
-                damaged("its header's checksum is wrong: the file is damaged, or not a TFRecord file")
-            })?;
-            let offset = start + HEADER_BYTES as u64;
-            if length > file.length() - offset - FOOTER_BYTES as u64 {
-                return Err(cut_off());
+            None => {
+                let frames = frames(&path, &mut Plain { file: &file, position: 0 }, skips_damaged)?;
+                (file, frames)
             }
-            self.places.push(Place { file: self.files.len(), record, offset, length: length as usize });
-            start = offset + length + FOOTER_BYTES as u64;
-        }
+        };
+        let (first, number) = (self.places.len(), self.files.len());
+        let place = |(record, (offset, length))| Place { file: number, record, offset, length };
+        self.places.extend(frames.into_iter().enumerate().map(place));
         self.files.push(file);
         Ok(first..self.places.len())
     }
@@ -103,8 +97,7 @@ impl Records {
         let bytes = self.files[place.file].read(place.offset, place.length + FOOTER_BYTES)?;
         let (record, sum) = bytes.split_at(place.length);
         if framing::checksum(record).to_le_bytes() != sum {
-            let problem = "its checksum is wrong: the file is damaged; fetch it again".into();
-            return Err(self.damaged(index, problem));
+            return Err(self.damaged(index, WRONG_CHECKSUM.into()));
         }
         Example::read(record).map_err(|problem| self.damaged(index, problem))
     }
@@ -123,13 +116,100 @@ impl Records {
     }
 }
 
-/// Opens a file of records, unpacked if it is compressed and is not one as it is.
-fn opened(path: PathBuf) -> Result<ByteFile, DataError> {
-    let file = ByteFile::open(path)?;
-    let start = file.start()?;
-    let is_plain = start.first_chunk().is_some_and(|&header| framing::length(header).is_some());
-    match Compression::of(&start).filter(|_| !is_plain) {
-        Some(compression) => file.unpacked(compression),
-        None => Ok(file),
+/// The content of a file of records, from its start to its end.
+trait Content {
+    /// Fills `bytes`, or less of them at the end. Returns how many.
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, DataError>;
+
+    /// Passes over a record and its checksum; `None` if the content ends before.
+    fn pass(&mut self, length: u64) -> Result<Option<Passed>, DataError>;
+}
+
+/// A record that was passed over.
+#[derive(Debug, PartialEq, Eq)]
+enum Passed {
+    /// Its bytes are verified when they are read.
+    Unread,
+    Good,
+    Damaged,
+}
+
+/// A file that is not compressed: its records are not read.
+struct Plain<'a> {
+    file: &'a ByteFile,
+    position: u64,
+}
+
+impl Content for Plain<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, DataError> {
+        let count = (self.file.length() - self.position).min(bytes.len() as u64) as usize;
+        self.file.read_into(self.position, &mut bytes[..count])?;
+        self.position += count as u64;
+        Ok(count)
+    }
+
+    fn pass(&mut self, length: u64) -> Result<Option<Passed>, DataError> {
+        let end = self.position.checked_add(length).and_then(|end| end.checked_add(FOOTER_BYTES as u64));
+        let Some(end) = end.filter(|&end| end <= self.file.length()) else { return Ok(None) };
+        self.position = end;
+        Ok(Some(Passed::Unread))
+    }
+}
+
+impl Content for Unpacking<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, DataError> {
+        let mut filled = 0;
+        self.pass(bytes.len() as u64, |block| {
+            bytes[filled..filled + block.len()].copy_from_slice(block);
+            filled += block.len();
+        })?;
+        Ok(filled)
+    }
+
+    fn pass(&mut self, length: u64) -> Result<Option<Passed>, DataError> {
+        let mut sum = Checksum::default();
+        let passed = Self::pass(self, length, |block| sum.add(block))?;
+        let mut footer = [0; FOOTER_BYTES];
+        if passed < length || Content::read(self, &mut footer)? < FOOTER_BYTES {
+            return Ok(None);
+        }
+        let is_good = sum.value().to_le_bytes() == footer;
+        Ok(Some(if is_good { Passed::Good } else { Passed::Damaged }))
+    }
+}
+
+/// Offset and length of each record.
+fn frames(
+    path: &Path,
+    content: &mut impl Content,
+    skips_damaged: bool,
+) -> Result<Vec<(u64, usize)>, DataError> {
+    let (mut frames, mut start) = (vec![], 0);
+    loop {
+        let damaged = |problem: &str| DataError::Record {
+            path: path.into(),
+            record: frames.len(),
+            problem: problem.into(),
+        };
+        let cut_off = || damaged("the file ends within it; fetch it again");
+        let mut header = [0; HEADER_BYTES];
+        match content.read(&mut header)? {
+            0 => return Ok(frames),
+            HEADER_BYTES => {}
+            _ => return Err(cut_off()),
+        }
+        let length = framing::length(header).ok_or_else(|| {
+            damaged("its header's checksum is wrong: the file is damaged, or not a TFRecord file")
+        })?;
+        if length > MOST_RECORD_BYTES {
+            return Err(damaged(&format!("it has {length} bytes: expected at most {MOST_RECORD_BYTES}")));
+        }
+        match content.pass(length)?.ok_or_else(cut_off)? {
+            Passed::Damaged if !skips_damaged => return Err(damaged(WRONG_CHECKSUM)),
+            _ => {}
+        }
+        let offset = start + HEADER_BYTES as u64;
+        frames.push((offset, length as usize));
+        start = offset + length + FOOTER_BYTES as u64;
     }
 }

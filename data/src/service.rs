@@ -5,11 +5,13 @@
 //! fails. Order and bits are those of a run that makes its batches itself, and every sample is seen once per epoch, whatever happens to
 //! servers.
 //!
-//! The methods are gRPC; every call carries a [`Token`]. Nothing is encrypted.
+//! The methods are gRPC. A connection begins with a [handshake] in which both sides prove that they know a [`Token`]. Nothing is encrypted.
 
 mod answers;
 mod call;
 mod client;
+mod handshake;
+mod listen;
 mod members;
 mod membership;
 mod message;
@@ -19,6 +21,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 mod token;
+mod waiting;
 
 pub(crate) use client::read;
 pub use server::{Counts, Server, ServerSettings};

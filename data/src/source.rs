@@ -12,6 +12,7 @@ use crate::bad::OnBadSample;
 use crate::cache::Cache;
 use crate::error::DataError;
 use crate::files;
+use crate::stop::Stop;
 
 /// The source of a data set.
 ///
@@ -213,6 +214,8 @@ pub struct Options {
     pub cache: Cache,
     /// MNIST format, text and tables: what is larger stays in its files, or in unnamed temporary ones, and not in memory.
     pub in_memory_bytes: u64,
+    /// Data servers: ends the wait for them with [`DataError::Stopped`].
+    pub stop: Stop,
 }
 
 impl Default for Options {
@@ -228,6 +231,7 @@ impl Default for Options {
             on_bad_sample: OnBadSample::Error,
             cache: Cache::default(),
             in_memory_bytes: 1 << 30,
+            stop: Stop::default(),
         }
     }
 }

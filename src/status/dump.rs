@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
 use super::board::StatusBoard;
+use crate::config::flight_dirs;
 use crate::record::{Doing, Record};
-use crate::system::{host, say};
+use crate::system::{host, private_folder, say};
 
 /// A bound on the number of ranks in a file, to reject damaged ones.
 const MOST_RANKS: usize = 1 << 20;
@@ -105,13 +106,36 @@ impl Dump {
     }
 }
 
+/// The number of jobs whose flight recorders are kept in the default place.
+const KEPT_JOBS: usize = 8;
+
+/// Before the first dump of a job to the default place: refuses a folder that others can read, and removes the dumps of all but the
+/// latest jobs of this user.
+fn make_room(folder: &Path, temporary: &Path) -> Result<()> {
+    let of_jobs = flight_dirs(temporary);
+    let Ok(within) = folder.strip_prefix(&of_jobs) else { return Ok(()) };
+    private_folder(temporary)?;
+    if within.iter().next().is_some_and(|own| of_jobs.join(own).exists()) {
+        return Ok(());
+    }
+    let jobs = std::fs::read_dir(&of_jobs).into_iter().flatten().flatten();
+    let mut jobs: Vec<_> =
+        jobs.filter_map(|job| Some((job.metadata().ok()?.modified().ok()?, job.path()))).collect();
+    jobs.sort();
+    // Other processes may remove the same.
+    let surplus = (jobs.len() + 1).saturating_sub(KEPT_JOBS);
+    jobs[..surplus].iter().for_each(|(_, job)| drop(std::fs::remove_dir_all(job)));
+    Ok(())
+}
+
 /// Writes the dump of the rank at a position of a status board, in whatever process; returns the file.
 ///
 /// # Errors
 /// A description of why it cannot be written, and where.
 pub(crate) fn dump(status: &StatusBoard, position: usize, why: &str) -> Result<PathBuf> {
     let folder = status.flight_dir();
-    Dump::of(status, position, why).write(&folder).map_err(|error| {
+    let room = make_room(&folder, &std::env::temp_dir());
+    room.and_then(|()| Dump::of(status, position, why).write(&folder)).map_err(|error| {
         let rank = status.members()[position];
         Error::other(format!(
             "the flight recorder of rank {rank} cannot be written to {}: {error}",
@@ -219,6 +243,34 @@ mod tests {
         dump_failed(&statuses[0], "it is late");
         let why = |rank| Dump::from_json(&std::fs::read(file(rank)).unwrap()).unwrap().why;
         assert_eq!((why(0).as_str(), why(1).as_str()), ("it is late", "rank 0 failed: it is late"));
+    }
+
+    #[test]
+    fn the_default_place_keeps_the_dumps_of_the_latest_jobs_of_its_user() {
+        let temporary = tempfile::tempdir().unwrap();
+        let of_jobs = flight_dirs(temporary.path());
+        for job in 0..KEPT_JOBS + 3 {
+            let folder = of_jobs.join(job.to_string());
+            // Twice, as by two ranks.
+            for rank in 0..2 {
+                make_room(&folder, temporary.path()).unwrap();
+                Dump::of(&statuses(&folder)[rank], rank, "asked for").write(&folder).unwrap();
+            }
+            let second = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(job as u64);
+            File::open(&folder).unwrap().set_modified(second).unwrap();
+        }
+        let kept =
+            std::fs::read_dir(&of_jobs).unwrap().map(|job| job.unwrap().file_name().into_string().unwrap());
+        let mut kept: Vec<usize> = kept.map(|job| job.parse().unwrap()).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, (3..KEPT_JOBS + 3).collect::<Vec<_>>());
+        // Others must not look into it.
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(of_jobs.parent().unwrap(), open).unwrap();
+        assert!(make_room(&of_jobs.join("one more"), temporary.path()).is_err());
+        // A folder that the user names is the user's.
+        let named = temporary.path().join("named");
+        make_room(&named, temporary.path()).unwrap();
     }
 
     #[test]

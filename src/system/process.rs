@@ -87,10 +87,15 @@ pub(crate) fn machine() -> &'static str {
     &MACHINE
 }
 
+/// The path of this user's own folder within a shared one.
+pub(crate) fn private_path(temporary: &Path) -> PathBuf {
+    temporary.join(format!("unisono-user-{}", rustix::process::getuid().as_raw()))
+}
+
 /// This user's own folder within a shared one, inaccessible to others. It is not deleted.
 pub(crate) fn private_folder(temporary: &Path) -> io::Result<PathBuf> {
     let user = rustix::process::getuid().as_raw();
-    let folder = temporary.join(format!("unisono-user-{user}"));
+    let folder = private_path(temporary);
     match fs::DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}

@@ -229,6 +229,7 @@ impl TrainError {
     /// Whether the request was invalid: nothing was started, and the same call will fail again.
     pub fn is_bad_input(&self) -> bool {
         match self {
+            Self::Data(DataError::Stopped) => false,
             Self::Setting(_) | Self::Data(_) | Self::Elsewhere { .. } => true,
             Self::OtherRun { .. } | Self::Occupied { .. } => true,
             // The other process may soon be gone, for example a rank of a killed run.

@@ -8,7 +8,7 @@ use crate::feed::OutOfData;
 use crate::metrics::Metrics;
 use crate::optimizer::OptimizerSettings;
 use crate::rate::Rate;
-use crate::stop::Stop;
+use unisono_data::Stop;
 
 /// Everything that a [`Trainer`](super::Trainer) needs besides the model and the data; the same on all ranks.
 #[derive(Debug, Clone)]

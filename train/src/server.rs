@@ -26,9 +26,9 @@ use crate::run::RunSettings;
 mod attend;
 mod coordinator;
 mod dispatcher;
-mod door;
 mod held;
 mod holdings;
+mod join;
 mod lane;
 mod layout;
 mod meeting;
@@ -216,7 +216,7 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
             )));
         }
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers);
-        let remote = Remote { links: door::join(folder, servers, rank)?, layout };
+        let remote = Remote { links: join::join(folder, servers, rank)?, layout };
         let (lane, stop) = (Lane::new(rank - servers, ranks - servers), settings.stop.clone());
         Worker { replica, feed, lane, stop }.run(remote)
     }

@@ -11,10 +11,9 @@ use super::rate::{Rate, Schedule};
 use super::run::{Checkpoints, EarlyStopping, RunSettings};
 use crate::error::TrainError;
 use crate::metrics::Metrics;
-use crate::stop::Stop;
 use crate::strategy::Strategy;
 use unisono_data::{
-    Augmentation, Dataset, Depth, OnBadSample, SnapshotOptions, SnapshotReport, Source, Threads,
+    Augmentation, Dataset, Depth, OnBadSample, SnapshotOptions, SnapshotReport, Source, Stop, Threads,
 };
 
 mod check;
@@ -267,6 +266,7 @@ impl Settings {
             colour: self.colour,
             on_bad_sample: self.on_bad_sample,
             cache: self.cache.clone(),
+            stop: self.stop.clone(),
             ..unisono_data::Options::default()
         }
     }

@@ -5,33 +5,39 @@ use std::time::Instant;
 
 use super::*;
 
-/// A run that is killed if the test ends before it does.
+/// A run that is killed, with its ranks, if the test ends before it does.
 struct Guarded(Child);
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // It may be over.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        // A launcher kills its ranks on a second signal; they are in process groups of their own.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while let Ok(None) = self.0.try_wait() {
+            if Instant::now() > deadline {
+                let _ = self.0.kill();
+            }
+            let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 }
 
 #[test]
-fn a_person_who_interrupts_threads_keeps_what_was_made() {
+fn ctrl_c_saves_a_run_of_threads_and_exits_with_75() {
+    interrupted(&["train", "--threads", "2"]);
+}
+
+#[test]
+fn ctrl_c_under_launch_saves_the_run_and_exits_with_75() {
+    interrupted(&["launch", "-n", "2", "--", UNISONO, "train"]);
+}
+
+/// Interrupts a run once it has saved: it saves its last step and exits with 75.
+fn interrupted(train: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let (kept, said) = (directory.path().join("kept"), directory.path().join("said"));
     let mut command = Command::new(UNISONO);
-    command.args([
-        "train",
-        "--threads",
-        "2",
-        "--epochs",
-        "1000",
-        "--checkpoint-every",
-        "5",
-        "--format",
-        "json",
-    ]);
+    command.args(train).args(["--epochs", "1000", "--checkpoint-every", "5", "--format", "json"]);
     command.arg("--checkpoint-dir").arg(&kept).stdin(Stdio::null());
     command.stdout(fs::File::create(&said).unwrap()).stderr(Stdio::null());
     let mut run = Guarded(command.spawn().unwrap());

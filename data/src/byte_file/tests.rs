@@ -30,7 +30,9 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {
     let directory = TestDirectory::new();
     let file = ByteFile::open(directory.file("packed", packed)).unwrap();
     let compression = Compression::of(&file.start().unwrap()).ok_or("is not compressed")?;
-    let file = file.unpacked(compression).map_err(|error| error.to_string())?;
+    let whole = file.unpacked(compression, |content| content.pass(u64::MAX, |_| ()));
+    let (file, passed) = whole.map_err(|error| error.to_string())?;
+    assert_eq!(file.length(), passed);
     Ok(file.read(0, file.length() as usize).unwrap())
 }
 
@@ -65,9 +67,26 @@ fn what_is_cut_off_or_damaged_is_named() {
 }
 
 #[test]
+fn nothing_is_unpacked_beyond_what_a_reader_refuses() {
+    let directory = TestDirectory::new();
+    let open = || ByteFile::open(directory.file("bomb", gzip(&vec![0; 64 << 20]))).unwrap();
+    let mut written = 0;
+    let refused = open().unpacked(Compression::Gzip, |content| {
+        content.pass(12, |_| ())?;
+        written = content.spool.written;
+        Err::<(), _>(DataError::other("no"))
+    });
+    assert_eq!((refused.unwrap_err().to_string().as_str(), written), ("no", 12));
+    // What a reader does not want is not kept.
+    let (file, _) = open().unpacked(Compression::Gzip, |content| content.pass(12, |_| ())).unwrap();
+    assert_eq!(file.length(), 12);
+}
+
+#[test]
 fn a_file_is_read_from_anywhere() {
     let directory = TestDirectory::new();
-    let file = ByteFile::open_gunzipped(directory.file("plain", b"0123456789")).unwrap();
+    let file = ByteFile::open(directory.file("plain", b"0123456789")).unwrap();
+    assert!(!file.is_gzipped().unwrap());
     assert_eq!((file.length(), file.read(3, 4).unwrap()), (10, b"3456".to_vec()));
     let mut reader = file.reader();
     let mut rest = String::new();

@@ -59,9 +59,14 @@ fn another_state_of_the_source_has_a_snapshot_of_its_own() {
     let (folder, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = images(folder.path());
     let (_, first) = kept(&source, &options(), at.path()).unwrap();
-    // The same size, and another picture.
+    // Another picture in as many bytes, with the time of modification preserved, as by `cp --preserve`.
     let path = folder.path().join("class 1/4.png");
+    let before = fs::metadata(&path).unwrap();
     RgbImage::from_pixel(8, 7, Rgb([1, 2, 3])).save(&path).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    assert!(file.metadata().unwrap().len() <= before.len());
+    file.set_len(before.len()).unwrap();
+    file.set_modified(before.modified().unwrap()).unwrap();
     let (changed, second) = kept(&source, &options(), at.path()).unwrap();
     assert_ne!(first.directory, second.directory);
     assert_eq!((second.written, &second.others), (20, &vec![first.directory]));

@@ -90,6 +90,18 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn what_follows_the_end_of_a_gzipped_file_is_not_kept() {
+    let mut packed = GzEncoder::new(vec![], Compression::fast());
+    packed.write_all(&shard(0..20)).unwrap();
+    packed.write_all(&vec![0; 64 << 20]).unwrap();
+    let directory = TestDirectory::new();
+    let mut members = Members::default();
+    let samples = members.add(directory.file("some.tar.gz", packed.finish().unwrap())).unwrap();
+    assert_eq!(samples, 0..20);
+    assert!(members.files[0].length() <= shard(0..20).len() as u64, "{}", members.files[0].length());
+}
+
+#[test]
 fn shards_are_found_by_directory_pattern_and_braces() {
     let directory = TestDirectory::new();
     directory.file("train-000.tar", shard(0..4));

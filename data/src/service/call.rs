@@ -1,14 +1,23 @@
 //! Calls of a server's methods.
 
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::Uri;
 use http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
 use prost::Message;
+use tokio::net::TcpStream;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
+use tower_service::Service;
 
+use super::handshake::{self, HandshakeError};
 use super::message::{
     BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Joined, Servers, ServersRequest,
 };
@@ -63,28 +72,52 @@ pub(super) const WINDOW: u32 = 8 << 20;
 /// How often a connection is tried that is silent, and how long it may take to react.
 pub(super) const TRIES_SILENCE: Duration = Duration::from_secs(5);
 
-/// A connection to a server, made when it is first used and again when it was lost. Called where a runtime is.
-pub(super) fn connect(address: &str) -> Result<Channel, String> {
+/// A connection to a server that knows the token, made when it is first used and again when it was lost. Called where a runtime is.
+pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| explain(&error))?;
     Ok(endpoint
         .connect_timeout(Duration::from_secs(3))
-        .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .http2_keep_alive_interval(TRIES_SILENCE)
         .keep_alive_timeout(TRIES_SILENCE)
-        .connect_lazy())
+        .connect_with_connector_lazy(Connector { address: address.to_owned(), token: token.clone() }))
+}
+
+/// Makes connections that begin with a [handshake].
+#[derive(Debug, Clone)]
+struct Connector {
+    address: String,
+    token: Token,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TcpStream>;
+    type Error = HandshakeError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, HandshakeError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HandshakeError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self { address, token } = self.clone();
+        Box::pin(async move {
+            let mut stream = TcpStream::connect(&address).await?;
+            stream.set_nodelay(true)?;
+            handshake::connect(&mut stream, &token).await?;
+            Ok(TokioIo::new(stream))
+        })
+    }
 }
 
 /// Asks a server, for an answer of at most so many bytes.
 pub(super) async fn call<M: Method>(
     channel: &Channel,
-    token: &Token,
     message: M,
     most_bytes: usize,
 ) -> Result<M::Answer, Status> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert("authorization", token.header());
     request.set_timeout(M::DEADLINE);
     let mut client = Grpc::new(channel.clone()).max_decoding_message_size(most_bytes);
     let asked = async {
@@ -92,21 +125,37 @@ pub(super) async fn call<M: Method>(
         client.unary(request, PathAndQuery::from_static(M::PATH), ProstCodec::default()).await
     };
     match tokio::time::timeout(M::DEADLINE, asked).await {
-        Ok(answer) => answer.map(tonic::Response::into_inner),
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) if is_refused(&status) => {
+            Err(Status::unauthenticated(HandshakeError::OtherToken.to_string()))
+        }
+        Ok(Err(status)) => Err(status),
         Err(_) => Err(Status::deadline_exceeded(format!("no answer for {} s", M::DEADLINE.as_secs()))),
     }
 }
 
+/// Whether the server has refused the token.
+fn is_refused(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if let Some(HandshakeError::OtherToken) = error.downcast_ref() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// What a server, or the way to it, says is wrong.
 pub(super) fn problem(status: &Status) -> String {
-    match std::error::Error::source(status) {
+    match status.source() {
         Some(source) => explain(source),
         None => status.message().to_owned(),
     }
 }
 
 /// An error and its causes, without those that repeat another.
-fn explain(error: &dyn std::error::Error) -> String {
+fn explain(error: &dyn Error) -> String {
     let mut told = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,6 +1,7 @@
 //! A client of servers that make batches.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,22 +14,26 @@ use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, MOST_REQUEST_BYTES, Metho
 use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest, Shape, VERSION};
 use super::pool::{Lease, Next, Pool};
 use super::token::Token;
+use super::waiting::Waiting;
 use crate::address::Service;
 use crate::batch::{Batch, Pass};
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
 use crate::schema::Schema;
 use crate::served::{Maker, ServedSplit};
+use crate::source::Options;
 use crate::split::Split;
 
 /// How often the servers are asked for others.
 const REFRESHED: Duration = Duration::from_secs(2);
 /// How many times as long as for a server a request waits for servers that are there and overloaded.
 const OVERLOADED: u32 = 10;
+/// How long a batch is waited for before that is told.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// Asks servers what they serve.
-pub(crate) fn read(service: &Service) -> Result<Dataset, DataError> {
-    Client::connect(service, PATIENCE).map(Client::dataset)
+pub(crate) fn read(service: &Service, options: &Options) -> Result<Dataset, DataError> {
+    Client::connect(service, PATIENCE, Waiting::new(options)).map(Client::dataset)
 }
 
 /// A client of all servers of a data set.
@@ -36,17 +41,23 @@ pub(super) struct Client {
     /// Taken when it is dropped.
     runtime: Option<Runtime>,
     pool: Arc<Pool>,
-    token: Token,
     kind: Kind,
     schema: Schema,
     description: Description,
     identity: u64,
     patience: Duration,
+    waiting: Waiting,
+    /// Whether the present wait for servers has been told.
+    is_told: AtomicBool,
 }
 
 impl Client {
     /// Asks the servers what they serve: at least one of them must answer, and all that do the same.
-    pub(super) fn connect(service: &Service, patience: Duration) -> Result<Self, DataError> {
+    pub(super) fn connect(
+        service: &Service,
+        patience: Duration,
+        waiting: Waiting,
+    ) -> Result<Self, DataError> {
         let Some(token_file) = &service.token_file else {
             return Err(DataError::NoToken { servers: service.to_string() });
         };
@@ -59,10 +70,19 @@ impl Client {
             .map_err(|error| DataError::Thread { error })?;
         let pool = {
             let _here = runtime.enter();
-            Pool::new(&service.servers)
+            Pool::new(&service.servers, token)
                 .map_err(|(address, problem)| DataError::Server { address, problem })?
         };
-        let (address, description) = runtime.block_on(describe(&pool, &token, patience))?;
+        let awaited = || waits(&pool, patience);
+        let (address, description) = match runtime.block_on(waiting.until(describe(&pool, patience), awaited))
+        {
+            Ok(described) => described,
+            Err(error) => {
+                // The look-up of a name may go on for long.
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
         let unreadable = |error| DataError::Server {
             address: address.clone(),
             problem: format!("what it says of its data cannot be read: {error}"),
@@ -70,8 +90,10 @@ impl Client {
         let kind = serde_json::from_str(&description.kind).map_err(unreadable)?;
         let schema = serde_json::from_str(&description.schema).map_err(unreadable)?;
         let identity = description.identity();
-        runtime.spawn(refresh(Arc::downgrade(&pool), token.clone(), identity));
-        Ok(Self { runtime: Some(runtime), pool, token, kind, schema, description, identity, patience })
+        runtime.spawn(refresh(Arc::downgrade(&pool), identity));
+        let runtime = Some(runtime);
+        let is_told = AtomicBool::new(false);
+        Ok(Self { runtime, pool, kind, schema, description, identity, patience, waiting, is_told })
     }
 
     /// What the servers serve.
@@ -107,16 +129,20 @@ impl Client {
                 Next::Wait(pause)
                     if seen.elapsed() < self.patience && began.elapsed() < OVERLOADED * self.patience =>
                 {
+                    if seen.elapsed() > TOLD_AFTER && !self.is_told.swap(true, Ordering::Relaxed) {
+                        self.waiting.tell(&waits(&self.pool, self.patience));
+                    }
                     tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
                     continue;
                 }
                 Next::Wait(_) => return Err(gone(&self.pool, seen.elapsed())),
                 Next::Nobody => return Err(damage.unwrap_or_else(|| gone(&self.pool, seen.elapsed()))),
             };
-            match call(&server.channel, &self.token, request.clone(), most_bytes).await {
+            match call(&server.channel, request.clone(), most_bytes).await {
                 Ok(answer) => match answer.batch(samples, &self.kind) {
                     Ok(batch) => {
                         server.answered();
+                        self.is_told.store(false, Ordering::Relaxed);
                         return Ok(batch);
                     }
                     Err(problem) => server.failed(problem),
@@ -186,21 +212,21 @@ fn error_of(server: &Lease, problem: String) -> DataError {
     DataError::Server { address: server.address.clone(), problem }
 }
 
+fn waits(pool: &Pool, patience: Duration) -> String {
+    format!("waiting for a data server, up to {} s; {}", patience.as_secs(), pool.problems())
+}
+
 fn gone(pool: &Pool, waited: Duration) -> DataError {
     DataError::NoServer { seconds: waited.as_secs(), problems: pool.problems() }
 }
 
 /// Asks all servers the same, and returns what each answers.
-async fn ask_all<M: Method + Clone>(
-    pool: &Arc<Pool>,
-    token: &Token,
-    message: M,
-) -> Vec<(Lease, Result<M::Answer, Status>)> {
+async fn ask_all<M: Method + Clone>(pool: &Arc<Pool>, message: M) -> Vec<(Lease, Result<M::Answer, Status>)> {
     let mut asked = JoinSet::new();
     for server in pool.all() {
-        let (token, message) = (token.clone(), message.clone());
+        let message = message.clone();
         asked.spawn(async move {
-            let answer = call(&server.channel, &token, message, MOST_OTHER_BYTES).await;
+            let answer = call(&server.channel, message, MOST_OTHER_BYTES).await;
             (server, answer)
         });
     }
@@ -215,15 +241,11 @@ async fn ask_all<M: Method + Clone>(
 }
 
 /// What the servers serve, and one of those that say so.
-async fn describe(
-    pool: &Arc<Pool>,
-    token: &Token,
-    patience: Duration,
-) -> Result<(String, Description), DataError> {
+async fn describe(pool: &Arc<Pool>, patience: Duration) -> Result<(String, Description), DataError> {
     let began = Instant::now();
     loop {
         let mut first: Option<(String, Description)> = None;
-        for (server, answer) in ask_all(pool, token, DescribeRequest {}).await {
+        for (server, answer) in ask_all(pool, DescribeRequest {}).await {
             match answer {
                 Ok(description) => {
                     check(&server.address, &description, first.as_ref())?;
@@ -266,11 +288,11 @@ fn check(address: &str, found: &Description, first: Option<&(String, Description
 }
 
 /// Asks the servers for others, again and again: finds those that join, and those that come back.
-async fn refresh(pool: Weak<Pool>, token: Token, identity: u64) {
+async fn refresh(pool: Weak<Pool>, identity: u64) {
     loop {
         tokio::time::sleep(REFRESHED).await;
         let Some(pool) = pool.upgrade() else { return };
-        let answers = ask_all(&pool, &token, ServersRequest { identity }).await;
+        let answers = ask_all(&pool, ServersRequest { identity }).await;
         let lists =
             answers.into_iter().filter_map(|(server, answer)| Some((server.address.clone(), answer.ok()?)));
         pool.update(lists.collect());

@@ -10,6 +10,8 @@ use super::call::{MOST_OTHER_BYTES, PATIENCE, call, connect, problem};
 use super::members::RENEWAL;
 use super::message::JoinRequest;
 use super::methods::Served;
+use super::token::Token;
+use super::waiting::Waiting;
 use crate::error::DataError;
 
 /// What is wrong with the server that was joined, until somebody takes notice.
@@ -19,18 +21,26 @@ pub(super) type Notice = Arc<Mutex<Option<String>>>;
 pub(super) struct Membership {
     other: String,
     own: String,
+    token: Token,
     served: Arc<Served>,
 }
 
 impl Membership {
-    pub(super) fn new(other: String, own: String, served: Arc<Served>) -> Self {
-        Self { other, own, served }
+    pub(super) fn new(other: String, own: String, token: Token, served: Arc<Served>) -> Self {
+        Self { other, own, token, served }
     }
 
     /// Joins for the first time.
-    pub(super) async fn begin(&self) -> Result<Channel, DataError> {
+    pub(super) async fn begin(&self, waiting: &Waiting) -> Result<Channel, DataError> {
+        let told = || {
+            format!("waiting for the data server `{}` to join it, up to {} s", self.other, PATIENCE.as_secs())
+        };
+        waiting.until(self.first(), told).await
+    }
+
+    async fn first(&self) -> Result<Channel, DataError> {
         let refused = |problem: String| DataError::Server { address: self.other.clone(), problem };
-        let channel = connect(&self.other).map_err(refused)?;
+        let channel = connect(&self.other, &self.token).map_err(refused)?;
         let began = Instant::now();
         loop {
             match self.renew(&channel).await {
@@ -52,7 +62,7 @@ impl Membership {
     async fn renew(&self, channel: &Channel) -> Result<(), Status> {
         let description = Some(self.served.description.clone());
         let request = JoinRequest { description, address: self.own.clone() };
-        call(channel, &self.served.token, request, MOST_OTHER_BYTES).await.map(|_| ())
+        call(channel, request, MOST_OTHER_BYTES).await.map(|_| ())
     }
 
     /// Renews it for ever: the other server may come back.

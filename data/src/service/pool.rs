@@ -7,6 +7,7 @@ use tonic::transport::Channel;
 
 use super::call::connect;
 use super::message::Servers;
+use super::token::Token;
 
 /// The shortest and the longest pause of a server that failed; it doubles each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -14,8 +15,11 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 const BREATHERS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// The servers that a client knows.
-#[derive(Debug, Default)]
-pub(super) struct Pool(Mutex<State>);
+#[derive(Debug)]
+pub(super) struct Pool {
+    token: Token,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -67,10 +71,10 @@ pub(super) struct Lease {
 
 impl Pool {
     /// The servers that a user names. Called where a runtime is.
-    pub(super) fn new(addresses: &[String]) -> Result<Arc<Self>, (String, String)> {
-        let pool = Self::default();
+    pub(super) fn new(addresses: &[String], token: Token) -> Result<Arc<Self>, (String, String)> {
+        let pool = Self { token, state: Mutex::default() };
         for address in addresses {
-            pool.lock().add(address, true).map_err(|problem| (address.clone(), problem))?;
+            pool.lock().add(address, true, &pool.token).map_err(|problem| (address.clone(), problem))?;
         }
         Ok(Arc::new(pool))
     }
@@ -126,7 +130,7 @@ impl Pool {
             .retain(|server| server.is_given || server.failures == 0 || listed.contains(&server.address));
         for address in listed {
             if state.find(&address).is_none()
-                && let Err(problem) = state.add(&address, false)
+                && let Err(problem) = state.add(&address, false, &self.token)
             {
                 tracing::warn!("data server `{address}`: {problem}");
             }
@@ -150,7 +154,7 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -159,9 +163,9 @@ impl State {
         self.servers.iter_mut().find(|server| server.address == address)
     }
 
-    fn add(&mut self, address: &str, is_given: bool) -> Result<(), String> {
+    fn add(&mut self, address: &str, is_given: bool, token: &Token) -> Result<(), String> {
         if self.find(address).is_none() {
-            let channel = connect(address)?;
+            let channel = connect(address, token)?;
             self.servers.push(Known {
                 address: address.to_owned(),
                 channel,

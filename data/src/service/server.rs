@@ -9,16 +9,18 @@ use std::time::Duration;
 use rand::random;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Notify, Semaphore};
-use tonic::transport::server::TcpIncoming;
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
 
 use super::answers::Answers;
 use super::call::{TRIES_SILENCE, WINDOW};
+use super::listen::{admit, listen};
 use super::members::Members;
 use super::membership::{Membership, Notice};
 use super::message::{Description, VERSION};
 use super::methods::{Counters, Methods, Served};
 use super::token::Token;
+use super::waiting::Waiting;
 use crate::address::is_address;
 use crate::dataset::Dataset;
 use crate::error::DataError;
@@ -65,7 +67,7 @@ impl Server {
     /// # Errors
     ///
     /// If the data set has no fingerprint, the address cannot be listened on, or the server to be joined serves other data or does not
-    /// answer for a minute.
+    /// answer for a minute; [`DataError::Stopped`] on a request to stop that wait.
     pub fn start(
         dataset: Dataset,
         (source, options): (&Source, &Options),
@@ -88,7 +90,6 @@ impl Server {
             dataset,
             identity: description.identity(),
             description,
-            token: settings.token,
             answers: Answers::new(settings.cache_bytes),
             members: Members::default(),
             joined: settings.join.clone(),
@@ -98,12 +99,17 @@ impl Server {
             counters: Counters::default(),
         });
         let stopping = Arc::new(Notify::new());
-        let serving = runtime.spawn(serve(listener, Arc::clone(&served), Arc::clone(&stopping)));
+        let serving = runtime.spawn(serve(
+            listener,
+            settings.token.clone(),
+            Arc::clone(&served),
+            Arc::clone(&stopping),
+        ));
         let notice = Notice::default();
         if let Some(other) = settings.join {
             let own = settings.advertise.unwrap_or_else(|| address.to_string());
-            let membership = Membership::new(other, own, Arc::clone(&served));
-            let channel = runtime.block_on(membership.begin())?;
+            let membership = Membership::new(other, own, settings.token, Arc::clone(&served));
+            let channel = runtime.block_on(membership.begin(&Waiting::new(options)))?;
             runtime.spawn(membership.keep(channel, Arc::clone(&notice)));
         }
         Ok(Self { runtime: Some(runtime), served, address, stopping, serving, notice })
@@ -186,23 +192,14 @@ impl fmt::Display for Counts {
     }
 }
 
-async fn listen(address: &str) -> Result<(TcpListener, SocketAddr), DataError> {
-    let listener = TcpListener::bind(address).await;
-    let listening = listener.and_then(|listener| listener.local_addr().map(|address| (listener, address)));
-    listening.map_err(|error| DataError::Server {
-        address: address.to_owned(),
-        problem: format!("cannot listen there: {error}"),
-    })
-}
-
 fn describe(
     dataset: &Dataset,
     (source, options): (&Source, &Options),
     threads: usize,
 ) -> Result<Description, DataError> {
-    // Where a server keeps its data makes no difference to a batch.
-    let Options { cache, in_memory_bytes, .. } = Options::default();
-    let of_batches = Options { cache, in_memory_bytes, ..options.clone() };
+    // Where a server keeps its data, and who stops it, makes no difference to a batch.
+    let Options { cache, in_memory_bytes, stop, .. } = Options::default();
+    let of_batches = Options { cache, in_memory_bytes, stop, ..options.clone() };
     Ok(Description {
         version: VERSION.to_owned(),
         source: source.to_string(),
@@ -218,18 +215,20 @@ fn describe(
 
 async fn serve(
     listener: TcpListener,
+    token: Token,
     served: Arc<Served>,
     stopping: Arc<Notify>,
 ) -> Result<(), tonic::transport::Error> {
+    let (admitted, connections) = mpsc::channel(1);
+    let admitting = tokio::spawn(admit(listener, token, admitted));
     tonic::transport::Server::builder()
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .http2_keepalive_interval(Some(TRIES_SILENCE))
         .http2_keepalive_timeout(Some(TRIES_SILENCE))
-        .serve_with_incoming_shutdown(
-            Methods(served),
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
-            async move { stopping.notified().await },
-        )
+        .serve_with_incoming_shutdown(Methods(served), ReceiverStream::new(connections), async move {
+            stopping.notified().await;
+            admitting.abort();
+        })
         .await
 }

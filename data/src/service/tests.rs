@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use image::{GrayImage, Luma};
 
 use super::client::Client;
+use super::waiting::Waiting;
 use super::*;
 use crate::batch::Pass;
 use crate::testing::TestDirectory;
@@ -77,7 +78,8 @@ impl Fixture {
 
     /// The data set of these servers; a client waits for a second for one.
     fn connect(&self, servers: &[&Server]) -> Result<Dataset, DataError> {
-        Client::connect(&self.service(servers), Duration::from_secs(1)).map(Client::dataset)
+        Client::connect(&self.service(servers), Duration::from_secs(1), Waiting::default())
+            .map(Client::dataset)
     }
 }
 

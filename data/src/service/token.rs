@@ -5,17 +5,29 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use subtle::ConstantTimeEq;
-use tonic::metadata::{Ascii, MetadataValue};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 
 use crate::error::DataError;
 
 /// The shortest token, in bytes: none that is shorter is hard to guess.
 const SHORTEST: usize = 16;
 
-/// The secret that every call carries.
+/// A secret by which a server and its clients prove to each other that they may connect. It is never sent.
 #[derive(Clone)]
-pub struct Token(MetadataValue<Ascii>);
+pub struct Token(Hmac<Sha256>);
+
+/// A random number that is used once.
+pub(super) type Nonce = [u8; 32];
+/// A proof that a side knows the token.
+pub(super) type Proof = [u8; 32];
+
+/// A side of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
+}
 
 impl Token {
     /// Reads a token: one line of printable characters in a file that nobody else may read.
@@ -43,20 +55,28 @@ impl Token {
         if !token.iter().all(u8::is_ascii_graphic) {
             return Err(refused("expected one line of printable ASCII characters without spaces".to_owned()));
         }
-        let bearer = [b"Bearer ", token].concat();
-        let mut value = MetadataValue::try_from(bearer.as_slice()).expect("printable characters");
-        value.set_sensitive(true);
-        Ok(Self(value))
+        Ok(Self(Hmac::new_from_slice(token).expect("a key may have any length")))
     }
 
-    /// The value of the header `authorization`.
-    pub(super) fn header(&self) -> MetadataValue<Ascii> {
-        self.0.clone()
+    /// The proof of one side of a connection. It depends on random numbers of both, so nobody can use it again, and on the side, so nobody
+    /// can send it back.
+    pub(super) fn proof(&self, side: Side, nonces: [&Nonce; 2]) -> Proof {
+        self.keyed(side, nonces).finalize().into_bytes().into()
     }
 
-    /// Whether a header holds this token. Takes as long for a token that is nearly right as for any other.
-    pub(super) fn is(&self, header: Option<&[u8]>) -> bool {
-        header.is_some_and(|header| self.0.as_bytes().ct_eq(header).into())
+    /// Whether a proof is right. Takes as long for one that is nearly right as for any other.
+    pub(super) fn is_proven(&self, proof: &Proof, side: Side, nonces: [&Nonce; 2]) -> bool {
+        self.keyed(side, nonces).verify(proof.into()).is_ok()
+    }
+
+    fn keyed(&self, side: Side, nonces: [&Nonce; 2]) -> Hmac<Sha256> {
+        let mut keyed = self.0.clone();
+        keyed.update(match side {
+            Side::Client => b"client",
+            Side::Server => b"server",
+        });
+        nonces.iter().for_each(|nonce| keyed.update(*nonce));
+        keyed
     }
 }
 
@@ -85,12 +105,15 @@ mod tests {
     #[test]
     fn a_token_is_a_line_that_nobody_else_may_read() {
         let token = read(b"0123456789abcdef\n", 0o600).unwrap();
-        assert!(token.is(Some(b"Bearer 0123456789abcdef")));
-        for wrong in [&b"Bearer 0123456789abcdeg"[..], b"0123456789abcdef", b"Bearer 0123456789abcdef0", b""]
-        {
-            assert!(!token.is(Some(wrong)));
+        let (nonces, others) = ([&[1; 32], &[2; 32]], [&[2; 32], &[1; 32]]);
+        let proof = token.proof(Side::Client, nonces);
+        assert!(read(b"0123456789abcdef", 0o600).unwrap().is_proven(&proof, Side::Client, nonces));
+        assert!(
+            !token.is_proven(&proof, Side::Server, nonces) && !token.is_proven(&proof, Side::Client, others)
+        );
+        for wrong in [&b"0123456789abcdeg"[..], b"0123456789abcdef0"] {
+            assert!(!read(wrong, 0o600).unwrap().is_proven(&proof, Side::Client, nonces));
         }
-        assert!(!token.is(None));
         assert_eq!(format!("{token:?}"), "Token(…)");
         for (content, mode, why) in [
             (&b"0123456789abcdef"[..], 0o640, "others may read it (mode 640): run `chmod 600` on it"),

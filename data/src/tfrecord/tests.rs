@@ -1,6 +1,7 @@
 //! Valid and invalid records.
 
 use std::io::{Cursor, Write};
+use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
@@ -186,6 +187,41 @@ fn compressed_records_are_read_like_plain_ones() {
             assert!(message.contains("some.tfrecord`: cannot be unpacked"), "{message}");
         }
     }
+}
+
+/// A few megabytes that unpack to more than a gigabyte.
+#[test]
+fn a_record_is_verified_before_the_next_one_is_unpacked() {
+    let packed = |parts: &[&[u8]]| {
+        let mut gzip = GzEncoder::new(vec![], Compression::fast());
+        parts.iter().for_each(|part| gzip.write_all(part).unwrap());
+        gzip.finish().unwrap()
+    };
+    let header = |length: u64| {
+        [&length.to_le_bytes()[..], &framing::checksum(&length.to_le_bytes()).to_le_bytes()].concat()
+    };
+    let zeros = vec![0; 16 << 20];
+    let many = [&zeros[..]; 16];
+    let (good, large) = (twenty(), header(1 << 30));
+    let damaged = header(zeros.len() as u64);
+    for (start, record, problem) in [
+        (&[][..], 0, "its header's checksum is wrong"),
+        (&good[..], 20, "its header's checksum is wrong"),
+        (&large[..], 0, "it has 1073741824 bytes: expected at most 268435456"),
+        (&damaged[..], 0, "its checksum is wrong"),
+    ] {
+        let bomb = packed(&[&[start][..], &many[..]].concat());
+        let began = Instant::now();
+        let message = load(bomb, &Options::default()).unwrap_err().to_string();
+        assert!(message.contains(&format!("record {record}: {problem}")), "{message}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+    // A damaged record may be skipped, whether its file is compressed or not.
+    let mut one_bad = twenty();
+    one_bad[HEADER_BYTES + 1] ^= 1;
+    let options = Options { on_bad_sample: OnBadSample::Skip { most: None }, ..Options::default() };
+    let data = load(packed(&[&one_bad]), &options).unwrap();
+    assert_eq!(data.train.batch(&[0, 1], Pass::Evaluation).unwrap().samples, 1);
 }
 
 #[test]

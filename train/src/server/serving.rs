@@ -1,5 +1,6 @@
 //! What servers do: each on one thread for each client, and the coordinator leads the run on another.
 
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,9 +10,9 @@ use unisono::{Error, Rank, Unisono};
 use super::attend::attend;
 use super::coordinator::Coordinator;
 use super::dispatcher::Dispatcher;
-use super::door::Door;
 use super::holdings::Holdings;
-use super::message::Link;
+use super::join::{JoinListener, link};
+use super::message::{Link, SERVER};
 use super::shard::Shard;
 use super::{Part, ServerSettings};
 use crate::checkpoint::PassedOver;
@@ -22,26 +23,27 @@ use crate::replica::Replica;
 use crate::report::{Event, Summary};
 use crate::resume::{Progress, Resumed};
 
-/// How often a server looks whether a worker wants to join.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+/// How often a server polls for workers that join.
+const POLL: Duration = Duration::from_millis(20);
 
 impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
     /// Serves until all clients have left. A worker may be lost; without the coordinator the run is over.
     pub(super) fn serve(self) -> Result<(), TrainError> {
-        let (shard, door) = (&self.shard()?, self.door()?);
+        let (shard, joins) = (&self.shard()?, self.join_listener()?);
         let mut coordinator = self.between_servers;
         let coordinator = coordinator.pop().expect("a server has a link to the coordinator");
         let is_over = &AtomicBool::new(false);
         thread::scope(|scope| {
             // The coordinator reports a worker that is lost.
-            let attend_worker = |link| scope.spawn(move || attend(link, shard, None));
             for link in self.links {
-                attend_worker(link);
+                scope.spawn(move || attend(link, shard, None));
             }
-            if let Some(door) = door {
-                scope.spawn(move || {
-                    admit(&door, || is_over.load(Ordering::Relaxed), |_, link| drop(attend_worker(link)));
-                });
+            if let Some(joins) = joins {
+                // On a thread of its own, so that a worker that stalls delays no other.
+                let admitted = move |_, stream| {
+                    scope.spawn(move || link(SERVER, stream).and_then(|link| attend(link, shard, None)));
+                };
+                scope.spawn(move || admit(joins, || is_over.load(Ordering::Relaxed), admitted));
             }
             let ended = attend(coordinator, shard, None);
             is_over.store(true, Ordering::Relaxed);
@@ -49,39 +51,39 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
         })
     }
 
-    /// The door of this server, if workers may join.
-    fn door(&self) -> Result<Option<Door>, TrainError> {
+    /// The port at which workers join this server, if they may.
+    fn join_listener(&self) -> Result<Option<JoinListener>, TrainError> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let cannot =
             |error| TrainError::Setting(format!("workers cannot join by `{}`: {error}", folder.display()));
-        Door::open(folder, self.rank).map(Some).map_err(cannot)
+        JoinListener::open(folder, self.rank, self.servers.servers..self.ranks).map(Some).map_err(cannot)
     }
 
     /// Serves as the first server, and leads the run.
     pub(super) fn coordinate(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
-        let (shard, door) = (&self.shard()?, self.door()?);
+        let (shard, joins) = (&self.shard()?, self.join_listener()?);
         let ServerSettings { servers: first, staleness, .. } = self.servers;
         let dispatcher = &Dispatcher::new(first..self.ranks, staleness, self.settings.rate);
         let links = std::mem::take(&mut self.links);
-        let coordinator = self.coordinator(shard, dispatcher, door.is_some(), tell)?;
+        let coordinator = self.coordinator(shard, dispatcher, joins.is_some(), tell)?;
         thread::scope(|scope| {
-            let attend_worker = |worker: Rank, link: Link| {
-                scope.spawn(move || {
-                    if let Err(error) = attend(link, shard, Some((dispatcher, worker))) {
-                        dispatcher.lost(worker, cause(&error));
-                    }
-                });
+            let attend_worker = move |worker: Rank, link: Link| {
+                if let Err(error) = attend(link, shard, Some((dispatcher, worker))) {
+                    dispatcher.lost(worker, cause(&error));
+                }
             };
             for (worker, link) in (first..).zip(links) {
-                attend_worker(worker, link);
+                scope.spawn(move || attend_worker(worker, link));
             }
-            if let Some(door) = door {
-                let admitted = move |worker, link| {
-                    if dispatcher.joined(worker) {
-                        attend_worker(worker, link);
-                    }
+            if let Some(joins) = joins {
+                // On a thread of its own, so that a worker that stalls delays no other.
+                let admitted = move |worker, stream| {
+                    scope.spawn(move || match link(SERVER, stream) {
+                        Ok(link) if dispatcher.joined(worker) => attend_worker(worker, link),
+                        _ => {}
+                    });
                 };
-                scope.spawn(move || admit(&door, || dispatcher.is_over(), admitted));
+                scope.spawn(move || admit(joins, || dispatcher.is_over(), admitted));
             }
             let ended = coordinator.run(tell);
             // Also if it fails: the workers that are left are told.
@@ -151,11 +153,9 @@ fn cause(error: &Error) -> String {
 }
 
 /// Admits workers that join, until the run is over.
-fn admit(door: &Door, is_over: impl Fn() -> bool, mut admitted: impl FnMut(Rank, Link)) {
+fn admit(mut joins: JoinListener, is_over: impl Fn() -> bool, admitted: impl Fn(Rank, TcpStream)) {
     while !is_over() {
-        match door.admit() {
-            Some((rank, link)) => admitted(rank, link),
-            None => thread::sleep(BETWEEN_LOOKS),
-        }
+        joins.poll(Instant::now()).into_iter().for_each(|(worker, stream)| admitted(worker, stream));
+        thread::sleep(POLL);
     }
 }

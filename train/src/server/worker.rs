@@ -9,7 +9,7 @@ use crate::buckets::Pass;
 use crate::error::TrainError;
 use crate::feed::AnyShare;
 use crate::replica::{Replica, Tally};
-use crate::stop::Stop;
+use unisono_data::Stop;
 
 /// One worker of a run.
 pub(super) struct Worker<R: Replica, F> {

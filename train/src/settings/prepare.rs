@@ -21,7 +21,7 @@ use crate::strategy::Strategy;
 use crate::trainer::Trainer;
 use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
-use unisono_data::{Batch, Dataset, SnapshotReport};
+use unisono_data::{Batch, Cache, Dataset, SnapshotReport, Source};
 
 /// A run that has not begun.
 pub(super) struct Prepared<R> {
@@ -234,7 +234,14 @@ impl Settings {
         agree(comm, self.check_world(ranks))?;
         self.needs_of_data().check(comm)?;
         // A snapshot may have to be written.
-        let loaded = comm.quiet("loading the data set", |_| self.kept_dataset());
+        let loaded = match self.source {
+            // All ranks wait for the same servers, and one tells it.
+            Source::Service(_) if comm.rank() > 0 => {
+                let cache = Cache { tell: None, ..self.cache.clone() };
+                comm.quiet("loading the data set", |_| Self { cache, ..self.clone() }.kept_dataset())
+            }
+            _ => comm.quiet("loading the data set", |_| self.kept_dataset()),
+        };
         let checked = loaded
             .and_then(|(dataset, kept)| Ok((Arc::new(self.check_data(dataset, global_batch, ranks)?), kept)));
         agree(comm, checked)

@@ -1,8 +1,13 @@
 //! What goes wrong, and whom it concerns.
 
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::thread::{self, JoinHandle};
 
 use super::*;
+use crate::Cache;
 
 /// Why a data set is not served.
 fn refusal(connected: Result<Dataset, DataError>) -> String {
@@ -18,7 +23,8 @@ fn every_call_needs_the_token() {
         token_file: Some(fixture.token("other", "0123456789abcdef0123456789abcdeF")),
         ..right.clone()
     };
-    let refused = Client::connect(&wrong, Duration::from_secs(1)).unwrap_err().to_string();
+    let refused =
+        Client::connect(&wrong, Duration::from_secs(1), Waiting::default()).unwrap_err().to_string();
     assert_eq!(refused, format!("data server `{}`: the token is not that of the server", server.address()));
     let none = Service { token_file: None, ..right };
     let refused = load(&Source::Service(none), &Options::default()).unwrap_err().to_string();
@@ -26,6 +32,76 @@ fn every_call_needs_the_token() {
         refused.contains("ask for a token: name the file that holds it (--data-token-file)"),
         "{refused}"
     );
+}
+
+/// Passes one connection on to an address, and returns what the client sent once it has ended.
+fn recorded(to: SocketAddr) -> (SocketAddr, JoinHandle<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let recording = thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(to).unwrap();
+        let (mut answers, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        thread::spawn(move || io::copy(&mut answers, &mut to_client));
+        let (mut sent, mut block) = (vec![], [0; 4096]);
+        while let Ok(count @ 1..) = client.read(&mut block) {
+            sent.extend_from_slice(&block[..count]);
+            server.write_all(&block[..count]).unwrap();
+        }
+        sent
+    });
+    (address, recording)
+}
+
+#[test]
+fn a_recorded_connection_does_not_open_another() {
+    let fixture = Fixture::new();
+    let server = fixture.serve(&Source::Digits);
+    let (proxy, recording) = recorded(server.address());
+    let service = Service { servers: vec![proxy.to_string()], ..fixture.service(&[&server]) };
+    let client = Client::connect(&service, Duration::from_secs(10), Waiting::default()).unwrap();
+    drop(client);
+    let sent = recording.join().unwrap();
+    let mut again = TcpStream::connect(server.address()).unwrap();
+    again.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    again.write_all(&sent).unwrap();
+    let mut answer = vec![];
+    // The server may reset the connection, since it does not read all of it.
+    let _ = again.read_to_end(&mut answer);
+    // A greeting, a random number, and the refusal.
+    assert!(answer.len() <= 49, "{} bytes", answer.len());
+}
+
+#[test]
+fn silent_connections_delay_no_client_and_are_closed() {
+    let fixture = Fixture::new();
+    let server = fixture.serve(&Source::Digits);
+    let silent: Vec<_> = (0..300).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    fixture.connect(&[&server]).unwrap();
+    for mut stream in silent {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut greeting = vec![];
+        assert!(stream.read_to_end(&mut greeting).is_ok(), "it is still open");
+    }
+}
+
+#[test]
+fn a_wait_for_servers_is_told_and_ends_on_request() {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(vec![]);
+    let fixture = Fixture::new();
+    let tell = Some((|text| TOLD.lock().unwrap().push(text.to_owned())) as fn(&str));
+    let options = Options { cache: Cache { folder: None, tell }, ..Options::default() };
+    let (stop, nobody) = (options.stop.clone(), "127.0.0.1:1".to_owned());
+    let service = Source::Service(Service { servers: vec![nobody.clone()], ..fixture.service(&[]) });
+    let load = thread::spawn(move || load(&service, &options));
+    wait_until("somebody is told", || !TOLD.lock().unwrap().is_empty());
+    assert!(!load.is_finished());
+    stop.ask();
+    wait_until("the wait ends", || load.is_finished());
+    assert!(matches!(load.join().unwrap(), Err(DataError::Stopped)));
+    let told = TOLD.lock().unwrap().concat();
+    let expected = format!("waiting for a data server, up to 60 s; `{nobody}`: ");
+    assert!(told.starts_with(&expected) && told.contains("refused"), "{told}");
 }
 
 #[test]
@@ -136,7 +212,8 @@ fn an_address_that_is_taken_or_nobody_s_is_named() {
     let refused = start(&Source::Digits, &varied(), settings).unwrap_err().to_string();
     assert!(refused.starts_with(&format!("data server `{listen}`: cannot listen there: ")), "{refused}");
     let service = Service { servers: vec!["127.0.0.1:1".to_owned()], ..fixture.service(&[]) };
-    let refused = Client::connect(&service, Duration::from_millis(300)).unwrap_err().to_string();
+    let refused =
+        Client::connect(&service, Duration::from_millis(300), Waiting::default()).unwrap_err().to_string();
     assert!(refused.starts_with("no data server has answered for 0 s; `127.0.0.1:1`: "), "{refused}");
     assert!(refused.contains("refused"), "{refused}");
     let settings = ServerSettings { join: Some("host".to_owned()), ..fixture.settings() };
