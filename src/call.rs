@@ -24,12 +24,37 @@ pub struct Call {
     pub dtype: DType,
     /// The number of elements in the buffer.
     pub count: usize,
+    /// The number of values of `dtype` in an element: 1, unless [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes)
+    /// sets another.
+    pub(crate) width: u16,
 }
 
 impl Call {
+    /// A call on `count` elements, with a reduction if the operation reduces.
+    pub fn new(operation: Operation, op: Option<ReduceOp>, dtype: DType, count: usize) -> Self {
+        Self { operation, op, dtype, count, width: 1 }
+    }
+
+    /// The same call on elements of `width` values.
+    ///
+    /// # Panics
+    /// If elements of several values would be reduced, if the values are not bytes, or if they are not whole elements.
+    #[inline]
+    pub(crate) fn in_elements_of(self, width: u16) -> Self {
+        // A division would take a considerable part of the time of a short call.
+        if width == 1 {
+            return self;
+        }
+        let Self { op, dtype, count, .. } = self;
+        assert!(op.is_none(), "elements of {width} bytes are moved, not reduced");
+        assert!(dtype == DType::U8, "elements of {width} bytes are moved as u8, not as {dtype}");
+        assert!(count.is_multiple_of(width.into()), "{count} bytes are not whole elements of {width} bytes");
+        Self { count: count / usize::from(width), width, ..self }
+    }
+
     /// An all-reduce of `count` elements.
     pub fn all_reduce(dtype: DType, op: ReduceOp, count: usize) -> Self {
-        Self { operation: Operation::AllReduce, op: Some(op), dtype, count }
+        Self::new(Operation::AllReduce, Some(op), dtype, count)
     }
 
     /// An all-reduce of no elements: completes once all ranks have called it.
@@ -54,12 +79,17 @@ impl Call {
 
     /// The byte range of a range of elements.
     pub(crate) fn bytes_of(&self, elements: Range<usize>) -> Range<usize> {
-        scaled(elements, self.dtype.size_bytes())
+        scaled(elements, self.element_bytes())
+    }
+
+    /// The size of an element in bytes.
+    pub(crate) fn element_bytes(&self) -> usize {
+        usize::from(self.width) * self.dtype.size_bytes()
     }
 
     /// The size of the buffer in bytes.
     pub fn size_bytes(&self) -> usize {
-        self.count * self.dtype.size_bytes()
+        self.count * self.element_bytes()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Numeric encoding of a call, for messages and flight recorders.
 
+use std::borrow::Cow;
+
 use bytemuck::{Pod, Zeroable};
 use unisono_collectives::{Algorithm, Operation, Rank};
 
@@ -10,7 +12,8 @@ use crate::method::Method;
 use crate::record::{BARRIER_NAME, MESSAGE_NAME};
 
 /// All of a call except its count, and its method: from the lowest bits, the root in 32 bits, and the operation, reduction, type
-/// and method in 8 each. All ones mean none.
+/// and method in 8 each. All ones mean none. A call on wide elements, which has no reduction and whose type is `u8`, has their
+/// width in place of both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Codes(u64);
@@ -21,7 +24,13 @@ impl Codes {
         let op = call.op.map_or(u8::MAX, |op| op as u8);
         let is_barrier = *call == Call::barrier() && method == Method::Algorithm(OF_BARRIER);
         let operation = if is_barrier { BARRIER } else { operation_code(call.operation) };
-        let bytes = [operation, op, call.dtype as u8, method.code()];
+        let bytes = match call.width {
+            1 => [operation, op, call.dtype as u8, method.code()],
+            width => {
+                let [low, high] = width.to_le_bytes();
+                [operation | WIDE, low, high, method.code()]
+            }
+        };
         Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root))
     }
 
@@ -46,7 +55,7 @@ impl Codes {
 
     /// The name of the operation, `barrier`, or `message`; `?` for an unknown code.
     pub(crate) fn operation(self) -> &'static str {
-        match self.byte(0) {
+        match if self.is_wide() { self.byte(0) & !WIDE } else { self.byte(0) } {
             BARRIER => BARRIER_NAME,
             MESSAGE => MESSAGE_NAME,
             code => name(&Operation::all(0).map(Operation::name), code),
@@ -63,8 +72,17 @@ impl Codes {
         self.byte(0) == MESSAGE
     }
 
-    pub(crate) fn dtype(self) -> &'static str {
-        name(&DType::ALL.map(DType::name), self.byte(2))
+    /// Whether the elements are wide: 0xff is the operation of no call.
+    fn is_wide(self) -> bool {
+        self.byte(0) & WIDE != 0 && self.byte(0) != u8::MAX
+    }
+
+    /// The name of the element type; `[u8; 3]` for elements of 3 bytes without one.
+    pub(crate) fn dtype(self) -> Cow<'static, str> {
+        if self.is_wide() {
+            return format!("[u8; {}]", u16::from_le_bytes([self.byte(1), self.byte(2)])).into();
+        }
+        name(&DType::ALL.map(DType::name), self.byte(2)).into()
     }
 
     /// The name of the method.
@@ -73,7 +91,8 @@ impl Codes {
     }
 
     pub(crate) fn op(self) -> Option<&'static str> {
-        (self.byte(1) != u8::MAX).then(|| name(&ReduceOp::ALL.map(ReduceOp::name), self.byte(1)))
+        (self.byte(1) != u8::MAX && !self.is_wide())
+            .then(|| name(&ReduceOp::ALL.map(ReduceOp::name), self.byte(1)))
     }
 
     pub(crate) fn root(self) -> Option<Rank> {
@@ -82,6 +101,8 @@ impl Codes {
     }
 }
 
+/// Set in the code of an operation on wide elements.
+const WIDE: u8 = 0x80;
 /// The code of [`BARRIER_NAME`].
 const BARRIER: u8 = 8;
 /// The code of [`MESSAGE_NAME`].
@@ -125,15 +146,26 @@ mod tests {
         let codes = Codes::of_message(DType::BF16);
         assert!(codes.is_message() && !codes.is_barrier());
         assert_eq!(
-            (codes.operation(), codes.dtype(), codes.op(), codes.root()),
+            (codes.operation(), &*codes.dtype(), codes.op(), codes.root()),
             ("message", "bf16", None, None)
         );
     }
 
     #[test]
+    fn wide_elements_have_their_width_as_type() {
+        for width in [2, 3, 255, 256, u16::MAX] {
+            let gather = Call::new(Operation::Gather { root: 3 }, None, DType::U8, 7);
+            let codes = Codes::new(&Call { width, ..gather }, Method::Algorithm(Algorithm::Ring));
+            assert_eq!((codes.operation(), codes.op(), codes.root()), ("gather", None, Some(3)));
+            assert_eq!((codes.dtype().into_owned(), codes.method()), (format!("[u8; {width}]"), "ring"));
+            assert!(!codes.is_barrier() && !codes.is_message());
+        }
+    }
+
+    #[test]
     fn codes_of_nothing_have_no_names() {
         let codes = Codes::of_bits(u64::MAX);
-        assert_eq!((codes.operation(), codes.dtype(), codes.method()), ("?", "?", "?"));
+        assert_eq!((codes.operation(), &*codes.dtype(), codes.method()), ("?", "?", "?"));
         assert_eq!((codes.op(), codes.root()), (None, None));
     }
 }

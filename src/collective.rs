@@ -140,7 +140,7 @@ impl Engine {
             return None;
         }
         let (machine, size_bytes) = (self.selector.machine(memory as usize), call.size_bytes());
-        clock::predict(algorithm, call.operation, topology, machine, size_bytes, call.dtype.size_bytes())
+        clock::predict(algorithm, call.operation, topology, machine, size_bytes, call.element_bytes())
             .map(|predicted| predicted.time_us)
             .ok()
     }
@@ -158,7 +158,7 @@ impl Engine {
         call: &Call,
         buffer: &mut [u8],
     ) -> Result<Ran> {
-        self.check_alive()?;
+        self.begin()?;
         let planned = match choice.method() {
             Some(Method::Vendor(Vendor::Mpi)) if self.transport.has_mpi() => {
                 let ran = self.run_by_vendor(options, call, buffer);
@@ -212,7 +212,7 @@ impl Engine {
         let (rank, ranks) = (self.transport.rank(), self.topology.ranks());
         let mut all = vec![T::zeroed(); own.len() * ranks];
         all[rank * own.len()..][..own.len()].copy_from_slice(own);
-        let call = Call { operation: Operation::AllGather, op: None, dtype: T::DTYPE, count: all.len() };
+        let call = Call::new(Operation::AllGather, None, T::DTYPE, all.len());
         let bytes = bytemuck::cast_slice_mut(&mut all);
         self.run_planned(&Algorithm::Butterfly.into(), &Options::default(), &call, bytes)?;
         Ok(all)
@@ -268,8 +268,7 @@ impl Engine {
             return (Selection { algorithm, why }, plan);
         }
         let Self { selector, topology, .. } = self;
-        let element_size_bytes = call.dtype.size_bytes();
-        let selection = selector.select(call.operation, topology, call.size_bytes(), element_size_bytes);
+        let selection = selector.select(call.operation, topology, call.size_bytes(), call.element_bytes());
         let plan = self.plan(selection.algorithm, call.operation);
         (selection, plan.expect("what is selected offers the operation"))
     }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use unisono_collectives::model::Machine;
 use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
 
-use crate::call::{Call, Memory, Ran, Why};
+use crate::call::{Call, Memory, Ran, Why, scaled};
 use crate::codes::OF_BARRIER;
 use crate::collective::{Collective, Engine, Options};
 use crate::config::Config;
@@ -297,7 +297,8 @@ impl Communicator {
     /// If `root` is not a rank of this world.
     pub fn scatter<'a, T: Element>(&mut self, buffer: &'a mut [T], root: Rank) -> Result<&'a mut [T]> {
         self.run(Operation::Scatter { root }, None, buffer)?;
-        let own = self.own_part(buffer.len());
+        let width = usize::from(self.per_call.width());
+        let own = scaled(self.own_part(buffer.len() / width), width);
         Ok(&mut buffer[own])
     }
 
@@ -357,17 +358,20 @@ impl Communicator {
     /// The call on a buffer of `count` elements, its arguments checked.
     ///
     /// # Panics
-    /// If `root` is not a rank of this world, or if the buffer of an all-to-all does not divide into equal blocks.
+    /// If `root` is not a rank of this world, if the buffer of an all-to-all does not divide into equal blocks, or if the call
+    /// cannot have [the elements set for it](CallBuilder::element_bytes).
     #[inline]
     fn checked<T: Element>(&self, operation: Operation, op: Option<ReduceOp>, count: usize) -> Call {
         let ranks = self.ranks();
+        let call = Call::new(operation, op, T::DTYPE, count).in_elements_of(self.per_call.width());
         if let Some(root) = operation.root() {
             assert!(root < ranks, "root {root} is not in a world of {ranks} ranks");
         }
         if operation == Operation::AllToAll {
+            let Call { count, .. } = call;
             assert!(count.is_multiple_of(ranks), "{count} elements are not {ranks} blocks of equal size");
         }
-        Call { operation, op, dtype: T::DTYPE, count }
+        call
     }
 }
 

@@ -11,9 +11,7 @@ use unisono_collectives::execution::{CompiledPlan, Execution};
 use unisono_collectives::{Chunks, Phase, Rank, Receive, Schedule, Send, Source, Step, Topology, partition};
 
 use crate::call::{Call, scaled};
-use crate::dtype::DType;
 use crate::error::{Error, Place, Result};
-use crate::kernels::ReduceOp;
 use crate::memory::{Registry, Scratch};
 use crate::method::Method;
 use crate::transport::{Deadlines, Failure, Header, Incoming, Outgoing, Transport};
@@ -109,10 +107,10 @@ impl Executor {
         buffer: &mut [u8],
         transport: &mut Transport,
     ) -> Result<()> {
-        let Call { op, dtype, count, .. } = *task.call;
+        let Call { op, count, .. } = *task.call;
         // What a vendor's collectives add, they do not round.
         let by_vendor = matches!(task.execution, Execution::Messages { by_vendor: true, .. });
-        let format = self.format(dtype, op, by_vendor || task.compiled.accumulates());
+        let format = self.format(task.call, by_vendor || task.compiled.accumulates());
         let Self { widened, original, outgoing, .. } = self;
         match task.execution {
             Execution::SinglePass { direct, blocks } => {
@@ -146,10 +144,10 @@ impl Executor {
         }
     }
 
-    fn format(&mut self, dtype: DType, op: Option<ReduceOp>, accumulates: bool) -> Format {
+    fn format(&mut self, call: &Call, accumulates: bool) -> Format {
         match self.format {
-            Some(format) if format.is_of(dtype, op, accumulates) => format,
-            _ => *self.format.insert(Format::of(dtype, op, accumulates)),
+            Some(format) if format.is_of(call, accumulates) => format,
+            _ => *self.format.insert(Format::of(call, accumulates)),
         }
     }
 }

@@ -143,8 +143,12 @@ fn progress(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
 fn communicators(installed: &Installed, mpi: &'static str) -> Result<(), Failed> {
     let program = installed.c(mpi, "communicators.c");
     for ranks in [2, 3] {
-        is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+        is_right(launch::run(installed.accelerate(mpi, ranks, &program, &["no-memory"]), DEADLINE), ranks);
     }
+    // Calls that are not valid are MPI's, also if all are.
+    let mut command = installed.accelerate(mpi, 2, &program, &["off"]);
+    command.env("UNISONO_ACCELERATE", "off");
+    is_right(launch::run(command, DEADLINE), 2);
     Ok(())
 }
 

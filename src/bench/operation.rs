@@ -70,7 +70,7 @@ impl Operation {
         let count = (size_bytes / dtype.size_bytes()).max(1);
         let parts = if self == Self::AllToAll { ranks } else { 1 };
         let count = count.next_multiple_of(parts);
-        Call { operation, op: operation.reduces().then_some(op), dtype, count }
+        Call::new(operation, operation.reduces().then_some(op), dtype, count)
     }
 
     /// The ratio of bus bandwidth to array bandwidth, by the definitions of nccl-tests.

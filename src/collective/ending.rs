@@ -32,8 +32,25 @@ impl Engine {
         Error::Aborted { rank, by: rank, cause }
     }
 
+    /// Checks, at the start of a call, that neither this rank nor another one has failed: what a failed rank sent before might
+    /// otherwise complete the call here, although it has ended with an error there.
+    ///
     /// # Errors
     /// [`Error::Aborted`] after a failure.
+    #[inline]
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        self.check_alive()?;
+        match self.status.failed() {
+            None => Ok(()),
+            Some((by, cause)) => {
+                let rank = self.transport.rank();
+                self.settle(Err(Error::Aborted { rank, by, cause }))
+            }
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Aborted`] after a failure of this rank.
     #[inline]
     pub(crate) fn check_alive(&self) -> Result<()> {
         match &self.failure {

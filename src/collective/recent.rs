@@ -35,7 +35,7 @@ impl Recent {
         ranks: usize,
     ) -> Self {
         let capabilities = capabilities(transport, ranks, call, method);
-        let execution = compiled.execution(call.count, call.dtype.size_bytes(), &capabilities);
+        let execution = compiled.execution(call.count, call.element_bytes(), &capabilities);
         let in_bytes =
             |steps: &Vec<_>| EagerSteps::new(steps, compiled.plan(), call, method, (transport.rank(), ranks));
         let eager = match &execution {

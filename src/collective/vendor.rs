@@ -5,7 +5,7 @@ use super::{Engine, check_size};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::{Accumulator, ReduceOp};
 use crate::method::{Method, Vendor};
 
@@ -29,8 +29,14 @@ impl Engine {
     }
 
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the vendor would not give the same reduction as our algorithms.
+    /// [`Error::Unsupported`] if the vendor would not give the same reduction as our algorithms, or cannot move the elements.
     pub(super) fn check_vendor(&mut self, method: Method, call: &Call) -> Result<()> {
+        if call.width != 1 && method == Method::Vendor(Vendor::Mpi) {
+            return Err(Error::Unsupported(format!(
+                "MPI's own collectives move no elements of `{}` bytes; choose another algorithm",
+                call.width
+            )));
+        }
         let accumulates = |op| match method {
             // Sums of half-precision elements are accumulated as `f32`.
             Method::InNodes(_, Vendor::Mpi) => Some(Accumulator::of(call.dtype, op).is_some()),

@@ -1,5 +1,6 @@
-//! Options of a single call: algorithm, label and deadline.
+//! Options of a single call: algorithm, label, deadline and element size.
 
+use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::select::Choice;
 #[derive(Debug, Clone, Default)]
 pub(super) struct PerCall {
     choice: Option<Choice>,
+    element_bytes: Option<NonZero<u16>>,
     pub(super) options: Options,
 }
 
@@ -20,6 +22,12 @@ impl PerCall {
     #[inline]
     pub(super) fn choice_or<'a>(&'a self, usual: &'a Choice) -> &'a Choice {
         self.choice.as_ref().unwrap_or(usual)
+    }
+
+    /// The number of values of the buffer in an element.
+    #[inline]
+    pub(super) fn width(&self) -> u16 {
+        self.element_bytes.map_or(1, NonZero::get)
     }
 }
 
@@ -116,6 +124,30 @@ impl CallBuilder<'_> {
     /// and a number.
     pub fn label(self, label: &str) -> Self {
         self.comm.per_call.options.label = self.comm.status.know(label);
+        self
+    }
+
+    /// Makes every `size` bytes of a buffer of `u8` one element, for types that only the program knows: the parts of ranks
+    /// ([`Communicator::own_part`]) and the blocks of an all-to-all consist of whole elements. All ranks set the same. Messages
+    /// have no parts, and ignore it.
+    ///
+    /// ```
+    /// use std::num::NonZero;
+    ///
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<[u8; 6]> {
+    ///     // Three elements of two bytes: two belong to rank 0, and one to rank 1.
+    ///     let mut bytes = [0; 6];
+    ///     let own = comm.own_part(3);
+    ///     bytes[2 * own.start..2 * own.end].fill(1 + comm.rank() as u8);
+    ///     comm.call().element_bytes(NonZero::new(2).unwrap()).all_gather(&mut bytes)?;
+    ///     Ok(bytes)
+    /// });
+    /// assert!(ended.into_iter().all(|bytes| bytes.unwrap() == [1, 1, 1, 1, 2, 2]));
+    /// ```
+    ///
+    /// The call panics if it reduces, if its buffer is not of `u8`, or if that does not consist of whole elements.
+    pub fn element_bytes(self, size: NonZero<u16>) -> Self {
+        self.comm.per_call.element_bytes = Some(size);
         self
     }
 

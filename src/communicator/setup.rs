@@ -161,12 +161,7 @@ impl Communicator {
         use unisono_collectives::{Algorithm, Operation};
 
         // By a fixed algorithm: the constants are not agreed on yet.
-        let call = crate::Call {
-            operation: Operation::Broadcast { root: 0 },
-            op: None,
-            dtype: T::DTYPE,
-            count: buffer.len(),
-        };
+        let call = crate::Call::new(Operation::Broadcast { root: 0 }, None, T::DTYPE, buffer.len());
         let bytes = bytemuck::cast_slice_mut(buffer);
         self.collective(Algorithm::Tree)?.run(&call, bytes).map(drop)
     }

@@ -47,7 +47,7 @@ impl EagerSteps {
         method: Method,
         (rank, ranks): (Rank, usize),
     ) -> Self {
-        let format = Format::of(call.dtype, call.op, false);
+        let format = Format::of(call, false);
         let sums = (call.op == Some(ReduceOp::Mean))
             .then(|| (call.dtype, call.bytes_of(call.result_on(rank, ranks))));
         let bytes = |chunks| call.bytes_of(partition::elements(call.count, plan.chunk_count(), chunks));

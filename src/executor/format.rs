@@ -5,6 +5,7 @@ use std::ops::Range;
 use unisono_collectives::{Chunks, Combine};
 
 use super::{Run, scaled};
+use crate::call::Call;
 use crate::dtype::DType;
 use crate::kernels::{self, Accumulator, Kernel, ReduceOp};
 use crate::transport::Target;
@@ -12,8 +13,8 @@ use crate::transport::Target;
 /// The formats of elements: held during a collective, and on the wire.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Format {
-    /// The element type and the operation, and whether the plan accumulates.
-    of: (DType, Option<ReduceOp>, bool),
+    /// The type and the width of the elements, the operation, and whether the plan accumulates.
+    of: (DType, u16, Option<ReduceOp>, bool),
     pub(super) held_size_bytes: usize,
     pub(super) wire_size_bytes: usize,
     /// The reduction, if the operation reduces.
@@ -23,13 +24,14 @@ pub(super) struct Format {
 }
 
 impl Format {
-    /// The formats for a type and an operation, by a plan that `accumulates` or does not.
-    pub(super) fn of(dtype: DType, op: Option<ReduceOp>, accumulates: bool) -> Self {
+    /// The formats for the elements and the operation of a call, by a plan that `accumulates` or does not.
+    pub(super) fn of(call: &Call, accumulates: bool) -> Self {
+        let Call { dtype, op, width, .. } = *call;
         let accumulator = op.filter(|_| accumulates).and_then(|op| Accumulator::of(dtype, op));
-        let wire_size_bytes = dtype.size_bytes();
+        let wire_size_bytes = call.element_bytes();
         let kernel = op.map(|op| kernels::kernel(dtype, op));
         Self {
-            of: (dtype, op, accumulates),
+            of: (dtype, width, op, accumulates),
             held_size_bytes: accumulator.map_or(wire_size_bytes, |_| size_of::<f32>()),
             wire_size_bytes,
             reduce: accumulator.map(|accumulator| accumulator.reduce).or(kernel),
@@ -37,8 +39,8 @@ impl Format {
         }
     }
 
-    pub(super) fn is_of(&self, dtype: DType, op: Option<ReduceOp>, accumulates: bool) -> bool {
-        self.of == (dtype, op, accumulates)
+    pub(super) fn is_of(&self, call: &Call, accumulates: bool) -> bool {
+        self.of == (call.dtype, call.width, call.op, accumulates)
     }
 
     /// Where and how incoming elements are stored.

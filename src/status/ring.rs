@@ -100,7 +100,7 @@ impl Noted {
         Record {
             sequence,
             operation: codes.operation().to_owned(),
-            dtype: codes.dtype().to_owned(),
+            dtype: codes.dtype().into_owned(),
             count,
             op: codes.op().map(str::to_owned),
             root: codes.root(),

@@ -68,7 +68,8 @@ pub(crate) unsafe fn call<R>(
     let Some(options) = (unsafe { options.as_ref() }) else { return Ok(make(comm)?) };
     // SAFETY: as the caller promises.
     let (algorithm, label) = unsafe { (algorithm(options.algorithm)?, text(options.label, "the label")?) };
-    let options = unisono_bindings::Options { algorithm, label, timeout: timeout(options.timeout_s)? };
+    let timeout = timeout(options.timeout_s)?;
+    let options = unisono_bindings::Options { algorithm, label, timeout, ..Default::default() };
     Ok(options.call(comm, make)?)
 }
 

@@ -1,5 +1,6 @@
 //! Settings of a world, and options of a call, as far as programs set them.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,13 +43,15 @@ pub struct Options<'a> {
     pub label: Option<&'a str>,
     /// [`unisono::CallBuilder::timeout`].
     pub timeout: Option<Duration>,
+    /// [`unisono::CallBuilder::element_bytes`].
+    pub element_bytes: Option<NonZero<u16>>,
 }
 
 impl Options<'_> {
     /// Makes a call with these options.
     pub fn call<R>(self, comm: &mut Communicator, make: impl FnOnce(&mut Communicator) -> R) -> R {
-        let Self { algorithm, label, timeout } = self;
-        if algorithm.is_none() && label.is_none() && timeout.is_none() {
+        let Self { algorithm, label, timeout, element_bytes } = self;
+        if algorithm.is_none() && label.is_none() && timeout.is_none() && element_bytes.is_none() {
             return make(comm);
         }
         let mut call = comm.call();
@@ -60,6 +63,9 @@ impl Options<'_> {
         }
         if let Some(timeout) = timeout {
             call = call.timeout(timeout);
+        }
+        if let Some(size) = element_bytes {
+            call = call.element_bytes(size);
         }
         make(&mut call)
     }

@@ -70,6 +70,8 @@ struct call {
     /* The size of an element, and of the array of one rank. */
     size_t element_bytes, bytes;
     int root;
+    /* The class of the error if the call is not valid, as far as that shows here; otherwise MPI_SUCCESS. */
+    int error;
     /* When it began, if there is a report. */
     double began;
 };
@@ -125,6 +127,12 @@ extern struct settings settings;
 void worlds_begin(void);
 /* The world of a communicator. If it has none, it starts: all ranks call it. NULL before MPI_Init and in MPI_Finalize. */
 struct world *world_of(MPI_Comm comm);
+/* The rank and the number of ranks of a communicator, without a world: a rank whose call is not valid may be the only one that asks. An
+ * intercommunicator counts as one rank; 0 ranks if there is no such communicator. */
+struct place {
+    int rank, ranks;
+};
+struct place place_in(MPI_Comm comm);
 /* A piece of registered memory, of STAGE_BYTES. NULL, with unisono_last_error(), if the system does not provide it. */
 char *stage_of(struct world *world);
 
@@ -140,18 +148,28 @@ void progress_begin(void);
 void progress_of_this_thread(void);
 void progress_end(void);
 
+/* A buffer of one block for each rank, or of one block. */
+struct buffer {
+    void *address;
+    MPI_Count count;
+    MPI_Datatype type;
+};
+
 /* decide.c: whether Unisono carries out a call. Fills in the call, and says so. */
 
-bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, MPI_Count count, MPI_Datatype type, MPI_Op op,
+/* The count of a reduce-scatter whose ranks have different counts. */
+#define UNEQUAL INT64_MIN
+
+/* Whether MPI_<function> is for Unisono at all. */
+bool is_accelerated(enum function function);
+/* A reduction of `from` to `to`, which has a count and a type for both. */
+bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, struct buffer to, MPI_Op op,
                        int root);
-/* A call that moves `count` elements of a type from or to each rank. */
-bool decides_move(struct call *call, enum function function, MPI_Comm comm, MPI_Count count, MPI_Datatype type, int root);
-/* A call that moves `bytes` from or to each rank. */
-bool decides_bytes(struct call *call, enum function function, MPI_Comm comm, size_t bytes, int root);
-/* An all-gather of blocks, in elements of this type. */
-bool decides_blocks(struct call *call, MPI_Comm comm, const struct block *blocks, MPI_Datatype type);
-/* A call that MPI carries out, because of its communicator or else for this reason. */
-bool decides_for_mpi(struct call *call, enum function function, MPI_Comm comm, enum why why);
+/* A call that moves `from`, which is NULL if a rank has only one buffer, to `to`, one block for each rank. */
+bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, struct buffer to, int root);
+/* An all-gather of blocks, one for each rank, in elements of the type of `to`, whose count is that of the ranks. NULL if MPI gave none. */
+bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks);
+bool decides_barrier(struct call *call, MPI_Comm comm);
 
 /* carry.c: Unisono carries out a call. They return codes of unisono.h. */
 
@@ -163,13 +181,6 @@ int carry_all_gather(const struct call *call, const void *from, void *to, const 
 int carry_all_to_all(const struct call *call, const void *from, void *to);
 
 /* moves.c: calls that move values of any type. They return what the function of MPI returns. */
-
-/* A buffer of one block for each rank, or of one block. */
-struct buffer {
-    void *address;
-    MPI_Count count;
-    MPI_Datatype type;
-};
 
 int move_broadcast(struct call *call, struct buffer buffer);
 int move_all_gather(struct call *call, struct buffer from, struct buffer to);
@@ -197,6 +208,8 @@ void discard(struct packed *packed);
 
 /* Memory; the program ends if there is none. */
 void *allocated(size_t bytes);
+/* What MPI's function returns for a call that is not valid, after the error handler of the communicator. */
+int refused(const struct call *call);
 /* What MPI's function returns for a code of unisono.h, after the error handler of the communicator if that is an error. */
 int result_of(const struct call *call, int code);
 

@@ -47,78 +47,6 @@ static bool gains(const struct call *call)
     return is_named || (call->bytes >= GAINS[call->function].from && call->bytes <= GAINS[call->function].to);
 }
 
-/* What a call has to be besides its type: the last question, since the answer may start a world. */
-static bool decides(struct call *call)
-{
-    if (call->comm == MPI_COMM_NULL)
-        return leave(call, INVALID);
-    if (!gains(call))
-        return leave(call, GAINS_LITTLE);
-    struct world *world = call->world = world_of(call->comm);
-    if (world == NULL)
-        return leave(call, INVALID);
-    if (world->unisono == NULL)
-        return leave(call, world->why);
-    if (call->root < 0 || call->root >= world->ranks)
-        return leave(call, INVALID);
-    call->why = BY_UNISONO;
-    return true;
-}
-
-static void begin(struct call *call, enum function function, MPI_Comm comm, int root)
-{
-    call->function = function;
-    call->comm = comm;
-    call->root = root;
-    call->world = NULL;
-    call->bytes = 0;
-    call->began = report_is_wanted ? report_now() : 0;
-}
-
-static bool is_set(const struct call *call)
-{
-    return settings.functions >> call->function & 1;
-}
-
-bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, MPI_Count count, MPI_Datatype handle, MPI_Op op,
-                       int root)
-{
-    begin(call, function, comm, root);
-    call->op = reduction_of(op);
-    if (!is_set(call) || (call->op != NONE && !(settings.reductions >> call->op & 1)))
-        return leave(call, LEFT_BY_SETTING);
-    if (call->op == NONE)
-        return leave(call, OTHER_OPERATION);
-    const struct type *type = type_of(handle);
-    if (type == NULL || type->dtype == NONE)
-        return leave(call, OTHER_TYPE);
-    if (type->is_float && !(settings.reductions & FLOATS))
-        return leave(call, LEFT_BY_SETTING);
-    if (count <= 0)
-        return leave(call, count == 0 ? OF_NO_BYTES : INVALID);
-    call->dtype = type->dtype;
-    call->element_bytes = (size_t)type->size_bytes;
-    call->bytes = (size_t)count * call->element_bytes;
-    return decides(call);
-}
-
-bool decides_bytes(struct call *call, enum function function, MPI_Comm comm, size_t bytes, int root)
-{
-    begin(call, function, comm, root);
-    call->bytes = bytes;
-    call->element_bytes = 1;
-    call->dtype = UNISONO_U8;
-    if (!is_set(call))
-        return leave(call, LEFT_BY_SETTING);
-    if (bytes == 0 && function != BARRIER)
-        return leave(call, OF_NO_BYTES);
-    if (!decides(call))
-        return false;
-    /* MPI packs and unpacks no more at once. */
-    size_t all = function == BCAST ? bytes : bytes * (size_t)call->world->ranks;
-    return all <= INT_MAX || leave(call, TOO_LARGE);
-}
-
 /* The size of an element of any type, or -1 if it is not valid. */
 static MPI_Count size_of(MPI_Datatype handle)
 {
@@ -131,33 +59,156 @@ static MPI_Count size_of(MPI_Datatype handle)
     return bytes;
 }
 
-bool decides_move(struct call *call, enum function function, MPI_Comm comm, MPI_Count count, MPI_Datatype type, int root)
+/* The class of the error in a buffer, or MPI_SUCCESS. NULL is MPI_BOTTOM too, for a type of the program's that has addresses of its own. */
+static int error_in(struct buffer buffer)
 {
-    MPI_Count size_bytes = size_of(type);
-    if (count < 0 || size_bytes < 0)
-        return decides_for_mpi(call, function, comm, INVALID);
-    return decides_bytes(call, function, comm, (size_t)count * (size_t)size_bytes, root);
+    if (buffer.count < 0)
+        return MPI_ERR_COUNT;
+    if (size_of(buffer.type) < 0)
+        return MPI_ERR_TYPE;
+    bool is_there = buffer.address != MPI_IN_PLACE && (buffer.address != NULL || type_of(buffer.type) == NULL);
+    return buffer.count == 0 || is_there ? MPI_SUCCESS : MPI_ERR_BUFFER;
+}
+
+/* The same for both buffers of a call that may be in place. */
+static int error_in_both(struct buffer from, struct buffer to)
+{
+    int error = error_in(to);
+    return error != MPI_SUCCESS || from.address == MPI_IN_PLACE ? error : error_in(from);
+}
+
+/* The same for a reduction to a root, which alone gets something, and alone may be in place. */
+static int error_at_root(struct buffer from, struct buffer to, MPI_Comm comm, int root)
+{
+    int error = error_in(from);
+    if (error == MPI_SUCCESS && error_in(to) == MPI_SUCCESS)
+        return MPI_SUCCESS;
+    return place_in(comm).rank == root ? error_in_both(from, to) : error;
+}
+
+/* Refuses a call that is not valid. That MPI would do it is not certain: some access buffers that are not there. */
+static bool refuse(struct call *call, int error)
+{
+    call->error = error;
+    return leave(call, INVALID);
+}
+
+/* What a call has to be besides its type: the last question, since the answer may start a world. A call that is not valid never gets
+ * there: the other ranks may make none. */
+static bool decides(struct call *call)
+{
+    if (call->comm == MPI_COMM_NULL)
+        return leave(call, INVALID);
+    if (!gains(call))
+        return leave(call, GAINS_LITTLE);
+    if (call->root != 0) {
+        int ranks = place_in(call->comm).ranks;
+        if (call->root < 0 || call->root >= ranks)
+            return refuse(call, MPI_ERR_ROOT);
+    }
+    struct world *world = call->world = world_of(call->comm);
+    if (world == NULL)
+        return leave(call, INVALID);
+    if (world->unisono == NULL)
+        return leave(call, world->why);
+    call->why = BY_UNISONO;
+    return true;
+}
+
+static void begin(struct call *call, enum function function, MPI_Comm comm, int root)
+{
+    call->function = function;
+    call->comm = comm;
+    call->root = root;
+    call->world = NULL;
+    call->bytes = 0;
+    call->error = MPI_SUCCESS;
+    call->began = report_is_wanted ? report_now() : 0;
+}
+
+bool is_accelerated(enum function function)
+{
+    return settings.functions >> function & 1;
+}
+
+bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, struct buffer to, MPI_Op op,
+                       int root)
+{
+    begin(call, function, comm, root);
+    call->op = reduction_of(op);
+    if (!is_accelerated(function) || (call->op != NONE && !(settings.reductions >> call->op & 1)))
+        return leave(call, LEFT_BY_SETTING);
+    if (call->op == NONE)
+        return leave(call, OTHER_OPERATION);
+    const struct type *type = type_of(to.type);
+    if (type == NULL || type->dtype == NONE)
+        return leave(call, OTHER_TYPE);
+    if (type->is_float && !(settings.reductions & FLOATS))
+        return leave(call, LEFT_BY_SETTING);
+    if (to.count == 0 || to.count == UNEQUAL)
+        return leave(call, to.count == 0 ? OF_NO_BYTES : UNEVEN);
+    struct buffer given = { (void *)from, to.count, to.type };
+    int error = function == REDUCE ? error_at_root(given, to, comm, root) : error_in_both(given, to);
+    if (error != MPI_SUCCESS)
+        return refuse(call, error);
+    call->dtype = type->dtype;
+    call->element_bytes = (size_t)type->size_bytes;
+    call->bytes = (size_t)to.count * call->element_bytes;
+    return decides(call);
+}
+
+/* A call that moves `bytes` from or to each rank. */
+static bool decides_bytes(struct call *call, size_t bytes)
+{
+    call->bytes = bytes;
+    call->element_bytes = 1;
+    call->dtype = UNISONO_U8;
+    if (bytes == 0 && call->function != BARRIER)
+        return leave(call, OF_NO_BYTES);
+    if (!decides(call))
+        return false;
+    /* MPI packs and unpacks no more at once. */
+    size_t all = call->function == BCAST ? bytes : bytes * (size_t)call->world->ranks;
+    return all <= INT_MAX || leave(call, TOO_LARGE);
+}
+
+bool decides_barrier(struct call *call, MPI_Comm comm)
+{
+    begin(call, BARRIER, comm, 0);
+    return is_accelerated(BARRIER) ? decides_bytes(call, 0) : leave(call, LEFT_BY_SETTING);
+}
+
+bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, struct buffer to, int root)
+{
+    begin(call, function, comm, root);
+    if (!is_accelerated(function))
+        return leave(call, LEFT_BY_SETTING);
+    int error = from == NULL ? error_in(to) : error_in_both(*from, to);
+    if (error != MPI_SUCCESS)
+        return refuse(call, error);
+    return decides_bytes(call, (size_t)to.count * (size_t)size_of(to.type));
 }
 
 /* Unisono's blocks are equal, so the shorter ones are filled up: not if that makes much of nothing. */
-bool decides_blocks(struct call *call, MPI_Comm comm, const struct block *blocks, MPI_Datatype type)
+bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks)
 {
-    MPI_Count size_bytes = size_of(type), ranks = world_of(comm)->ranks, most = 0, all = 0;
-    for (int rank = 0; rank < ranks; rank++) {
-        if (blocks[rank].count < 0 || size_bytes < 0)
-            return decides_for_mpi(call, ALLGATHERV, comm, INVALID);
+    begin(call, ALLGATHERV, comm, 0);
+    if (!is_accelerated(ALLGATHERV))
+        return leave(call, LEFT_BY_SETTING);
+    if (blocks == NULL)
+        return leave(call, INVALID);
+    int error = error_in_both(from, to);
+    if (error != MPI_SUCCESS)
+        return refuse(call, error);
+    MPI_Count size_bytes = size_of(to.type), most = 0, all = 0;
+    for (MPI_Count rank = 0; rank < to.count; rank++) {
+        if (blocks[rank].count < 0)
+            return refuse(call, MPI_ERR_COUNT);
         all += blocks[rank].count * size_bytes;
         if (most < blocks[rank].count * size_bytes)
             most = blocks[rank].count * size_bytes;
     }
-    if (most * ranks > 2 * all)
-        return decides_for_mpi(call, ALLGATHERV, comm, UNEVEN);
-    return decides_bytes(call, ALLGATHERV, comm, (size_t)most, 0);
-}
-
-bool decides_for_mpi(struct call *call, enum function function, MPI_Comm comm, enum why why)
-{
-    begin(call, function, comm, 0);
-    struct world *world = call->world = comm == MPI_COMM_NULL ? NULL : world_of(comm);
-    return leave(call, world != NULL && world->unisono == NULL ? world->why : why);
+    if (most * to.count > 2 * all)
+        return leave(call, UNEVEN);
+    return decides_bytes(call, (size_t)most);
 }

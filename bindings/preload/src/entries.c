@@ -20,7 +20,9 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
     return code;
 }
 
-/* The result of a call that MPI has carried out. */
+/* The result of a call that is not for Unisono: MPI carries it out, if it is valid. */
+#define BY_MPI(call, code) ((call).error == MPI_SUCCESS ? by_mpi(&(call), code) : refused(&(call)))
+
 static int by_mpi(const struct call *call, int code)
 {
     if (report_is_wanted)
@@ -31,9 +33,9 @@ static int by_mpi(const struct call *call, int code)
 int MPI_Barrier(MPI_Comm comm)
 {
     struct call call;
-    if (decides_bytes(&call, BARRIER, comm, 0, 0))
+    if (decides_barrier(&call, comm))
         return result_of(&call, carry_barrier(&call));
-    return by_mpi(&call, PMPI_Barrier(comm));
+    return BY_MPI(call, PMPI_Barrier(comm));
 }
 
 /* The others, with counts of either kind. */

@@ -2,6 +2,7 @@
 
 #include "accelerate.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,13 +19,25 @@ void *allocated(size_t bytes)
 /* An error class with this text, which the program gets by MPI_Error_string: one for all errors of Unisono, with the last one's. */
 static int class_of(const char *text)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static int class = MPI_SUCCESS;
-    if (class == MPI_SUCCESS && PMPI_Add_error_class(&class) != MPI_SUCCESS)
-        return MPI_ERR_OTHER;
     char cut[MPI_MAX_ERROR_STRING];
     snprintf(cut, sizeof(cut), "unisono: %s", text);
-    PMPI_Add_error_string(class, cut);
-    return class;
+    /* Calls of several threads may fail at once. */
+    pthread_mutex_lock(&lock);
+    bool is_there = class != MPI_SUCCESS || PMPI_Add_error_class(&class) == MPI_SUCCESS;
+    if (is_there)
+        PMPI_Add_error_string(class, cut);
+    pthread_mutex_unlock(&lock);
+    return is_there ? class : MPI_ERR_OTHER;
+}
+
+int refused(const struct call *call)
+{
+    if (report_is_wanted)
+        report_call(call);
+    PMPI_Comm_call_errhandler(call->comm, call->error);
+    return call->error;
 }
 
 int result_of(const struct call *call, int code)

@@ -5,10 +5,16 @@
 
 #include <stdlib.h>
 
-/* Ends a call for which this rank has not even its own values: the other ranks must not wait for it. */
+/* Ends a call for which this rank has not even its own values: the other ranks must not wait for it. MPI has called the error handler for
+ * its own errors, and not for memory that the system does not provide. */
 static int cannot(const struct call *call, int error)
 {
-    unisono_fail(call->world->unisono, "a rank cannot pack the values that it sends");
+    bool is_memory = error == MPI_ERR_NO_MEM;
+    unisono_fail(call->world->unisono, is_memory ? "a rank has no memory to pack values" : "a rank cannot pack the values that it sends");
+    if (report_is_wanted)
+        report_call(call);
+    if (is_memory)
+        PMPI_Comm_call_errhandler(call->comm, error);
     return error;
 }
 

@@ -175,13 +175,35 @@ static struct world *looked_up(MPI_Comm comm)
     return world;
 }
 
+/* Whether a communicator is the last one of this thread. */
+static bool is_last(MPI_Comm comm)
+{
+    return last.world != NULL && last.comm == comm && last.freed == atomic_load_explicit(&freed, memory_order_relaxed);
+}
+
 struct world *world_of(MPI_Comm comm)
 {
     if (!atomic_load_explicit(&is_ready, memory_order_relaxed))
         return NULL;
-    if (last.world != NULL && last.comm == comm && last.freed == atomic_load_explicit(&freed, memory_order_relaxed))
-        return last.world;
-    return looked_up(comm);
+    return is_last(comm) ? last.world : looked_up(comm);
+}
+
+struct place place_in(MPI_Comm comm)
+{
+    const struct place none = { 0, 0 }, of_groups = { 0, 1 };
+    struct place place = none;
+    int is_inter;
+    if (comm == MPI_COMM_NULL || !atomic_load_explicit(&is_ready, memory_order_relaxed))
+        return none;
+    if (is_last(comm) && last.world->unisono != NULL)
+        return (struct place){ last.world->rank, last.world->ranks };
+    if (PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS)
+        return none;
+    if (is_inter)
+        return of_groups;
+    PMPI_Comm_rank(comm, &place.rank);
+    PMPI_Comm_size(comm, &place.ranks);
+    return place;
 }
 
 char *stage_of(struct world *world)

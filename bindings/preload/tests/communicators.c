@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 
 static int rank, ranks;
 
@@ -116,6 +118,118 @@ static void errors(void)
     MPI_Comm_free(&comm);
 }
 
+enum { INVALID_CALLS = 14 };
+
+/* A call that is not valid, and the class of its error. */
+static int invalid_call(int number, MPI_Comm comm, int *class)
+{
+    double from[16] = { 0 }, to[64] = { 0 };
+    int counts[ranks], starts[ranks];
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = i == ranks - 1 ? -1 : 1;
+        starts[i] = i;
+    }
+    const int classes[INVALID_CALLS] = {
+        MPI_ERR_OP,   MPI_ERR_ROOT,  MPI_ERR_COUNT, MPI_ERR_TYPE,   MPI_ERR_ROOT,   MPI_ERR_COUNT, MPI_ERR_TYPE,
+        MPI_ERR_TYPE, MPI_ERR_COUNT, MPI_ERR_COUNT, MPI_ERR_BUFFER, MPI_ERR_BUFFER, MPI_ERR_COUNT, MPI_ERR_COUNT,
+    };
+    *class = classes[number];
+    switch (number) {
+    case 0:
+        return MPI_Allreduce(from, to, 1, MPI_DATATYPE_NULL, MPI_SUM, comm);
+    case 1:
+        return MPI_Reduce(from, to, 1, MPI_DOUBLE, MPI_SUM, ranks, comm);
+    case 2:
+        return MPI_Bcast(from, -1, MPI_DOUBLE, 0, comm);
+    case 3:
+        return MPI_Bcast(from, 1, MPI_DATATYPE_NULL, 0, comm);
+    case 4:
+        return MPI_Bcast(from, 1, MPI_DOUBLE, ranks, comm);
+    case 5:
+        return MPI_Allgather(from, 1, MPI_DOUBLE, to, -1, MPI_DOUBLE, comm);
+    case 6:
+        return MPI_Allgather(from, 1, MPI_DOUBLE, to, 1, MPI_DATATYPE_NULL, comm);
+    case 7:
+        return MPI_Alltoall(from, 1, MPI_DOUBLE, to, 1, MPI_DATATYPE_NULL, comm);
+    case 8:
+        return MPI_Reduce_scatter(from, to, counts, MPI_DOUBLE, MPI_SUM, comm);
+    /* MPIs alone do not refuse all of these. */
+    case 9:
+        return MPI_Allreduce(from, to, -1, MPI_DOUBLE, MPI_SUM, comm);
+    case 10:
+        return MPI_Allreduce(NULL, to, 1, MPI_DOUBLE, MPI_SUM, comm);
+    case 11:
+        return MPI_Reduce(NULL, to, 1, MPI_DOUBLE, MPI_SUM, 0, comm);
+    case 12:
+        return MPI_Allgatherv(from, 1, MPI_DOUBLE, to, counts, starts, MPI_DOUBLE, comm);
+    default:
+        return MPI_Reduce_scatter_block(from, to, -1, MPI_DOUBLE, MPI_SUM, comm);
+    }
+}
+
+/* A call of rank 0 alone that is not valid returns an error, although it is the first one on its communicator. */
+static void invalid_first_calls(int calls)
+{
+    for (int number = 0; number < calls; number++) {
+        MPI_Comm comm;
+        int expected, class = -1;
+        MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+        MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+        if (rank == 0) {
+            MPI_Error_class(invalid_call(number, comm, &expected), &class);
+            if (class != expected)
+                fprintf(stderr, "call %d: class %d, and not %d\n", number, class, expected);
+            check(class == expected, "a call that is not valid is not refused");
+        }
+        /* By a message: the others make no call of their own meanwhile. */
+        for (int other = 1; other < ranks; other++)
+            if (rank == 0)
+                MPI_Send(&class, 1, MPI_INT, other, 0, comm);
+            else if (rank == other)
+                MPI_Recv(&class, 1, MPI_INT, 0, 0, comm, MPI_STATUS_IGNORE);
+        check(sum_of(1, comm) == ranks, "the sum after a call that is not valid is wrong");
+        MPI_Comm_free(&comm);
+    }
+}
+
+/* Without memory to pack values, every rank's error handler is called. */
+static int errors_handled;
+
+static void count_error(MPI_Comm *comm, int *code, ...)
+{
+    (void)comm, (void)code;
+    errors_handled++;
+}
+
+static void no_memory(void)
+{
+    enum { COUNT = 1 << 26 };
+    MPI_Comm comm;
+    MPI_Errhandler handler;
+    MPI_Datatype pair;
+    char *nothing = malloc(1);
+    int class;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_create_errhandler(count_error, &handler);
+    MPI_Comm_set_errhandler(comm, handler);
+    MPI_Type_contiguous(2, MPI_DOUBLE, &pair);
+    MPI_Type_commit(&pair);
+    check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
+    struct rlimit limit, small;
+    getrlimit(RLIMIT_AS, &limit);
+    small = limit;
+    small.rlim_cur = 1;
+    setrlimit(RLIMIT_AS, &small);
+    int code = MPI_Bcast(nothing, COUNT, pair, 0, comm);
+    setrlimit(RLIMIT_AS, &limit);
+    MPI_Error_class(code, &class);
+    check(class == MPI_ERR_NO_MEM && errors_handled == 1, "a lack of memory is not for the error handler");
+    MPI_Type_free(&pair);
+    MPI_Errhandler_free(&handler);
+    MPI_Comm_free(&comm);
+    free(nothing);
+}
+
 /* Ranks that differ get an error of MPI's, with a text that names both. */
 static void mismatch(int is_fatal)
 {
@@ -140,9 +254,12 @@ int main(int argc, char **argv)
     come_and_go();
     two_groups();
     errors();
+    invalid_first_calls(argc > 1 && strcmp(argv[1], "off") == 0 ? 9 : INVALID_CALLS);
+    if (argc > 1 && strcmp(argv[1], "no-memory") == 0)
+        no_memory();
     if (provided == MPI_THREAD_MULTIPLE)
         threads();
-    if (argc > 1)
+    if (argc > 1 && strcmp(argv[1], "mismatch") == 0)
         mismatch(argc > 2);
     if (rank == 0)
         printf("%d ranks: all right\n", ranks);

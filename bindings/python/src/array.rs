@@ -1,6 +1,7 @@
 //! Arrays: objects with a buffer, such as numpy's.
 
 use std::ffi::{CStr, c_void};
+use std::num::NonZero;
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
@@ -15,6 +16,8 @@ pub(crate) struct Array {
     data: *mut c_void,
     pub(crate) count: usize,
     pub(crate) dtype: DType,
+    /// The number of values of `dtype` in an element: more than one for types that the library only moves, as bytes.
+    width: usize,
     /// Holds the memory, unless the caller does.
     _buffer: Option<PyUntypedBuffer>,
 }
@@ -23,7 +26,7 @@ pub(crate) struct Array {
 unsafe impl Send for Array {}
 
 impl Array {
-    /// The array of an object. `moves` is whether the call only moves elements, so that it may treat those of unknown types as bytes.
+    /// The array of an object. `moves` is whether the call only moves elements, so that they may be of any type.
     pub(crate) fn new(object: &Bound<'_, PyAny>, moves: bool, writes: bool) -> PyResult<Self> {
         let buffer = PyUntypedBuffer::get(object).map_err(|_| {
             let kind = object.get_type();
@@ -38,29 +41,46 @@ impl Array {
             return Err(argument("the array is read-only, and the call writes to it"));
         }
         let (data, format) = (buffer.buf_ptr(), buffer.format());
-        let (dtype, count) = match element(format, buffer.item_size()) {
-            Some(dtype) => (dtype, buffer.item_count()),
-            None if moves => (DType::U8, buffer.len_bytes()),
-            None => {
+        let (dtype, count, width) = match (element(format, buffer.item_size()), buffer.item_size()) {
+            (Some(dtype), _) => (dtype, buffer.item_count(), 1),
+            // Empty strings.
+            (None, 0) if moves => (DType::U8, 0, 1),
+            (None, size_bytes) if moves => (DType::U8, buffer.item_count(), size_bytes),
+            (None, _) => {
                 return Err(argument(format!(
                     "no reduction of elements of format {:?}: those of float16, 32 and 64, int32 and 64, and uint8, 32 and 64 are",
                     format.to_string_lossy()
                 )));
             }
         };
-        Ok(Self { data, count, dtype, _buffer: Some(buffer) })
+        Ok(Self { data, count, dtype, width, _buffer: Some(buffer) })
     }
 
-    /// The elements, lent to one call.
+    /// The size of an element for the options of a call, if the library does not know the type.
+    pub(crate) fn element_bytes(&self) -> PyResult<Option<NonZero<u16>>> {
+        if self.width == 1 {
+            return Ok(None);
+        }
+        let size = u16::try_from(self.width).ok().and_then(NonZero::new);
+        size.map(Some).ok_or_else(|| {
+            argument(format!(
+                "elements of {} bytes: a collective moves those of up to {}",
+                self.width,
+                u16::MAX
+            ))
+        })
+    }
+
+    /// The values of the elements, lent to one call.
     pub(crate) fn lent<T: Element>(&self) -> PyResult<Lent<T>> {
         // SAFETY: the array or the caller holds the memory, and the program leaves it alone until the call is done, as the
         // documentation asks.
-        unsafe { Lent::new(self.data, self.count) }.map_err(argument)
+        unsafe { Lent::new(self.data, self.count * self.width) }.map_err(argument)
     }
 
     /// The array at an address, which the caller holds.
     pub(crate) fn at(address: usize, count: usize, dtype: DType) -> Self {
-        Self { data: address as *mut c_void, count, dtype, _buffer: None }
+        Self { data: address as *mut c_void, count, dtype, width: 1, _buffer: None }
     }
 }
 

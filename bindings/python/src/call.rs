@@ -14,7 +14,7 @@ pub(crate) fn options<'a>(
 ) -> PyResult<Options<'a>> {
     let algorithm = algorithm.map(arguments::choice).transpose().map_err(argument)?;
     let timeout = timeout.map(arguments::timeout).transpose().map_err(argument)?;
-    Ok(Options { algorithm, label, timeout })
+    Ok(Options { algorithm, label, timeout, ..Options::default() })
 }
 
 /// The operation with this name. It takes a reduction if it reduces, and a root if it has one.

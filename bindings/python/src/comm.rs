@@ -11,7 +11,7 @@ use unisono_bindings::{Operation, Options, Owner, arguments, with_type};
 
 use super::array::{Array, dtype, reduction};
 use super::call::{operation, options};
-use super::error::argument;
+use super::error::{UnisonoError, argument};
 use super::interrupt::{Ended, interruptible};
 use super::memory::Memory;
 use super::request::{Kept, Request};
@@ -58,21 +58,29 @@ impl Comm {
         })
     }
 
-    /// Uses the communicator, without the interpreter's lock. A panic loses it.
+    /// Uses the communicator, without the interpreter's lock. A panic loses it, and so does what a signal handler raises.
     pub(crate) fn on<R: Send>(
         &self,
         py: Python<'_>,
         body: impl FnOnce(&mut Communicator) -> unisono::Result<R> + Send,
     ) -> PyResult<R> {
         self.owner.check().map_err(argument)?;
-        interruptible(py, &self.ended, || {
+        let done = interruptible(py, &self.ended, || {
             let mut inner = self.lock();
             let comm = inner.as_mut().ok_or_else(closed)?;
             catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
                 comm.fail("a defect of unisono");
                 resume_unwind(panic)
             })
-        })
+        });
+        // What a signal handler has raised. The program cannot know how far the call got, so nothing may follow it.
+        if let Err(raised) = &done
+            && !raised.is_instance_of::<UnisonoError>(py)
+        {
+            let cause = raised.to_string();
+            py.detach(|| self.lock().as_mut().map(|comm| comm.fail(&cause)));
+        }
+        done
     }
 
     /// The number of another rank.
@@ -96,6 +104,7 @@ impl Comm {
         options: Options<'_>,
     ) -> PyResult<()> {
         operation.check(array.count, self.size).map_err(argument)?;
+        let options = Options { element_bytes: array.element_bytes()?, ..options };
         with_type!(array.dtype, T => {
             let mut values = array.lent::<T>()?;
             self.on(py, move |comm| options.call(comm, |comm| operation.blocking(comm, &mut values)))
@@ -110,6 +119,7 @@ impl Comm {
         options: Options<'_>,
     ) -> PyResult<Request> {
         operation.check(array.count, self.size).map_err(argument)?;
+        let options = Options { element_bytes: array.element_bytes()?, ..options };
         with_type!(array.dtype, T => {
             let values = Kept::<T>::new(array)?;
             let started = self.on(py, move |comm| options.call(comm, |comm| operation.non_blocking(comm, values)))?;

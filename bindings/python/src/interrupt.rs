@@ -37,15 +37,15 @@ pub(crate) fn learn_main_thread(py: Python<'_>) -> PyResult<()> {
 }
 
 /// Makes calls without the interpreter's lock, during which Python's signal handlers run. What one of them raises, such as
-/// KeyboardInterrupt, ends the call, and with it the communicator. So does `ended`.
+/// KeyboardInterrupt, ends the call; so does `ended`. The calls may be done all the same: who made them then ends the communicator.
 pub(crate) fn interruptible<R: Send>(
     py: Python<'_>,
     ended: &Ended,
     calls: impl FnOnce() -> unisono::Result<R> + Send,
 ) -> PyResult<R> {
     let done = py.detach(|| endable(ended, calls));
-    match RAISED.take() {
-        // The call may have succeeded all the same: the program hears of the signal either way.
+    // A signal after the last look, or after a call that never waited, was during the call too.
+    match RAISED.take().or_else(|| py.check_signals().err()) {
         Some(raised) => Err(raised),
         None => done.map_err(|error| raised(&error)),
     }

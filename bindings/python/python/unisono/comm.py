@@ -33,7 +33,8 @@ class Comm:
 
     All ranks make the same calls in the same order, on arrays of the same size and type; ranks that differ get a MismatchError, which
     names both. Collectives work in place, and return the array: a contiguous one of numpy, or any object with a buffer, or one that
-    numpy.from_dlpack takes. No other thread changes it during a call.
+    numpy.from_dlpack takes. No other thread changes it during a call. Calls that only move elements take those of any type of up to 65535
+    bytes: complex numbers, strings, records.
 
     Options of a call: `algorithm`, such as "ring"; `label`, a name of the call in errors; `timeout`, how long this rank waits for
     another, in seconds. The first two are the same on all ranks.
@@ -42,7 +43,8 @@ class Comm:
     forms, and run one after the other, in the order in which they were started.
 
     One thread at a time uses a communicator. A forked child cannot use its parent's. Ctrl-C during a call raises KeyboardInterrupt, and
-    ends the communicator.
+    ends the communicator: other ranks get an AbortedError from the calls that they start after that. Ctrl-C while a request waits raises
+    KeyboardInterrupt too, but the call in flight goes on.
     """
 
     def __init__(self, handle: _unisono.Comm) -> None:
