@@ -77,6 +77,15 @@ static int error_in_both(struct buffer from, struct buffer to)
     return error != MPI_SUCCESS || from.address == MPI_IN_PLACE ? error : error_in(from);
 }
 
+/* The same where a rank gives as many bytes as it gets of one rank, itself: of fewer, what lies behind them would be read. */
+static int error_in_equal(struct buffer from, struct buffer to)
+{
+    int error = error_in_both(from, to);
+    if (error != MPI_SUCCESS || from.address == MPI_IN_PLACE || from.count * size_of(from.type) == to.count * size_of(to.type))
+        return error;
+    return MPI_ERR_COUNT;
+}
+
 /* The same for a reduction to a root, which alone gets something, and alone may be in place. */
 static int error_at_root(struct buffer from, struct buffer to, MPI_Comm comm, int root)
 {
@@ -89,6 +98,12 @@ static int error_at_root(struct buffer from, struct buffer to, MPI_Comm comm, in
 /* Refuses a call that is not valid. That MPI would do it is not certain: some access buffers that are not there. */
 static bool refuse(struct call *call, int error)
 {
+    int is_inter;
+    if (call->comm == MPI_COMM_NULL || PMPI_Comm_test_inter(call->comm, &is_inter) != MPI_SUCCESS)
+        return leave(call, INVALID);
+    /* Between two groups there are other roots, and counts and buffers that do not matter. */
+    if (is_inter)
+        return leave(call, INTERCOMMUNICATOR);
     call->error = error;
     return leave(call, INVALID);
 }
@@ -183,7 +198,7 @@ bool decides_move(struct call *call, enum function function, MPI_Comm comm, cons
     begin(call, function, comm, root);
     if (!is_accelerated(function))
         return leave(call, LEFT_BY_SETTING);
-    int error = from == NULL ? error_in(to) : error_in_both(*from, to);
+    int error = from == NULL ? error_in(to) : error_in_equal(*from, to);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
     return decides_bytes(call, (size_t)to.count * (size_t)size_of(to.type));
@@ -197,7 +212,11 @@ bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct
         return leave(call, LEFT_BY_SETTING);
     if (blocks == NULL)
         return leave(call, INVALID);
+    /* All blocks are in one buffer, and of the rank's own one the start does not matter. */
+    struct buffer own = { to.address, blocks[place_in(comm).rank].count, to.type };
     int error = error_in_both(from, to);
+    if (error == MPI_SUCCESS)
+        error = error_in_equal(from, own);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
     MPI_Count size_bytes = size_of(to.type), most = 0, all = 0;

@@ -63,6 +63,20 @@ static void come_and_go(void)
     check(sum_of(7, MPI_COMM_SELF) == 7, "the sum of one rank is wrong");
 }
 
+/* A broadcast from rank 0 to the other group, in which the others of its group have no buffer; and an all-gather in which the groups give
+ * different counts. */
+static void moves_between(MPI_Comm both)
+{
+    int value = rank == 0 ? 7 : 0, own[2] = { rank, rank }, gotten[2 * ranks];
+    if (rank % 2 == 0)
+        MPI_Bcast(rank == 0 ? &value : NULL, 1, MPI_INT, rank == 0 ? MPI_ROOT : MPI_PROC_NULL, both);
+    else
+        MPI_Bcast(&value, 1, MPI_INT, 0, both);
+    check(value == (rank == 0 || rank % 2 == 1 ? 7 : 0), "the broadcast to the other group is wrong");
+    MPI_Allgather(own, 1 + rank % 2, MPI_INT, gotten, 2 - rank % 2, MPI_INT, both);
+    check(gotten[0] == 1 - rank % 2, "what the other group gives is wrong");
+}
+
 /* Two groups: each gets the sum of the other. */
 static void two_groups(void)
 {
@@ -72,6 +86,7 @@ static void two_groups(void)
     int others;
     MPI_Comm_remote_size(both, &others);
     check(sum_of(1, both) == others, "the sum of the other group is wrong");
+    moves_between(both);
     MPI_Comm all;
     MPI_Intercomm_merge(both, rank % 2, &all);
     check(sum_of(1, all) == ranks, "the sum of merged groups is wrong");
@@ -118,7 +133,7 @@ static void errors(void)
     MPI_Comm_free(&comm);
 }
 
-enum { INVALID_CALLS = 14 };
+enum { INVALID_CALLS = 16 };
 
 /* A call that is not valid, and the class of its error. */
 static int invalid_call(int number, MPI_Comm comm, int *class)
@@ -132,6 +147,7 @@ static int invalid_call(int number, MPI_Comm comm, int *class)
     const int classes[INVALID_CALLS] = {
         MPI_ERR_OP,   MPI_ERR_ROOT,  MPI_ERR_COUNT, MPI_ERR_TYPE,   MPI_ERR_ROOT,   MPI_ERR_COUNT, MPI_ERR_TYPE,
         MPI_ERR_TYPE, MPI_ERR_COUNT, MPI_ERR_COUNT, MPI_ERR_BUFFER, MPI_ERR_BUFFER, MPI_ERR_COUNT, MPI_ERR_COUNT,
+        MPI_ERR_COUNT, MPI_ERR_COUNT,
     };
     *class = classes[number];
     switch (number) {
@@ -162,6 +178,11 @@ static int invalid_call(int number, MPI_Comm comm, int *class)
         return MPI_Reduce(NULL, to, 1, MPI_DOUBLE, MPI_SUM, 0, comm);
     case 12:
         return MPI_Allgatherv(from, 1, MPI_DOUBLE, to, counts, starts, MPI_DOUBLE, comm);
+    case 13:
+        return MPI_Allgather(from, 1, MPI_DOUBLE, to, 2, MPI_DOUBLE, comm);
+    case 14:
+        counts[ranks - 1] = 1;
+        return MPI_Allgatherv(from, 2, MPI_DOUBLE, to, counts, starts, MPI_DOUBLE, comm);
     default:
         return MPI_Reduce_scatter_block(from, to, -1, MPI_DOUBLE, MPI_SUM, comm);
     }
