@@ -18,10 +18,10 @@ const RANKS: usize = 4;
 fn variable(pid: u32, name: &str) -> Option<String> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let variables = environment.split(|&byte| byte == 0);
-    let value = variables.filter_map(|variable| {
+    let mut values = variables.filter_map(|variable| {
         std::str::from_utf8(variable).ok()?.strip_prefix(name)?.strip_prefix('=').map(str::to_owned)
     });
-    value.last()
+    values.next_back()
 }
 
 /// The rank that a process is, by the variable of its launcher.

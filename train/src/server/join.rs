@@ -85,7 +85,7 @@ impl JoinListener {
                     }
                 }
                 Ok(None) if now.duration_since(pending.since) < HANDSHAKE_TIMEOUT => {
-                    self.pending.push(pending)
+                    self.pending.push(pending);
                 }
                 _ => {}
             }
