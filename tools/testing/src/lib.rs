@@ -4,3 +4,4 @@ pub mod launch;
 pub mod left;
 pub mod random;
 pub mod soak;
+pub mod suite;
