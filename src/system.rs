@@ -28,6 +28,12 @@ const FILES_FOR_A_RANK: u64 = 2;
 /// The largest limit to request: some programs loop over all possible file descriptors.
 const ENOUGH_FILES: u64 = 65_536;
 
+/// The number of GPUs that NVIDIA's driver reports on this node.
+#[cfg(not(feature = "nccl"))]
+pub(crate) fn gpus() -> usize {
+    std::fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, |gpus| gpus.count())
+}
+
 /// The limit of open files of this process; `None` if there is none.
 pub(crate) fn open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current

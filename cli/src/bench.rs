@@ -252,7 +252,7 @@ fn device_route(comm: &mut Communicator) -> Result<String, Failure> {
 
 #[cfg(not(feature = "nccl"))]
 fn device_route(_: &mut Communicator) -> Result<String, Failure> {
-    Err(Failure::BadInput("--memory device: this unisono was built without the feature `nccl`".to_owned()))
+    Err(Failure::BadInput(format!("--memory device {}", super::features::needs(&["nccl"]))))
 }
 
 #[cfg(test)]

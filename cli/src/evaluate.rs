@@ -10,6 +10,7 @@ use unisono_data::Source;
 use unisono_train::metrics::{Measured, Named};
 use unisono_train::{Part, Saved, Test, TrainError};
 
+use super::features::source;
 use super::world::World;
 use super::{Failure, Figures, train};
 
@@ -20,7 +21,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     checkpoint: PathBuf,
     /// Data set, as for train [default: the one that the model was trained on]
-    #[arg(long)]
+    #[arg(long, value_parser = source)]
     data: Option<Source>,
     #[command(flatten)]
     cache: train::CacheArgs,

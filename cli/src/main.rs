@@ -24,10 +24,12 @@ mod doctor;
 mod evaluate;
 mod explain;
 mod family;
+mod features;
 mod hang_report;
 #[cfg(feature = "candle")]
 mod inspect_input;
 mod launch;
+#[cfg(feature = "plot")]
 mod plot;
 #[cfg(feature = "candle")]
 mod predict;
@@ -107,6 +109,7 @@ enum Command {
     /// Start N ranks of a command on this machine, without MPI
     Launch(launch::Args),
     /// Plot benchmark results as SVG
+    #[cfg(feature = "plot")]
     Plot(plot::Args),
     /// Prove algorithms correct for every rank of many world sizes
     Verify(verify::Args),
@@ -187,6 +190,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Explain(args) => explain::run(&args)?,
         Command::HangReport(args) => hang_report::run(&args)?,
         Command::Launch(args) => return launch::run(&args),
+        #[cfg(feature = "plot")]
         Command::Plot(args) => plot::run(&args)?,
         Command::Verify(args) => return Ok(verify::run(&args)),
         Command::Tune(args) => tune::run(&args)?,

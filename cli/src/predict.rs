@@ -12,6 +12,7 @@ use unisono_train::{Guess, Part, Predictor, Sampling, Saved, TrainError, agree};
 
 use super::Failure;
 use super::evaluate::warn;
+use super::features::source;
 use super::train::{CacheArgs, failure};
 use super::world::World;
 
@@ -51,7 +52,7 @@ pub(super) struct Args {
 #[group(required = true, multiple = false)]
 struct Asked {
     /// Data set to classify, as for train (image and table models)
-    #[arg(long)]
+    #[arg(long, value_parser = source)]
     data: Option<Source>,
     /// PNG or JPEG files to classify (image models)
     #[arg(long, value_name = "FILE", num_args = 1..)]

@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory as _, Error, FromArgMatches as _};
 
-use super::Cli;
+use super::{Cli, features};
 
 /// Why there is no command to run.
 pub(super) enum Unrun {
@@ -24,8 +24,15 @@ pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Un
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Unrun::Help(error),
+        ErrorKind::InvalidSubcommand if let Some(said) = missing(&error) => Unrun::Nonsense(said),
         _ => Unrun::Nonsense(joined(line(&error), &format!("see unisono {}--help", asked(&command, &words)))),
     })
+}
+
+/// The error if the command exists and is not compiled in.
+fn missing(error: &Error) -> Option<String> {
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    features::missing_command(name)
 }
 
 /// The command line parser. It takes a negative number for a value and not for an unknown option, so that the error
@@ -113,6 +120,39 @@ mod tests {
             ),
         ] {
             assert_eq!(refused(typed), said);
+        }
+    }
+
+    #[test]
+    fn commands_and_data_sets_that_are_not_compiled_in_name_their_features() {
+        let build = "build with `cargo build --release -p unisono-cli --features";
+        if cfg!(not(feature = "plot")) {
+            for typed in ["plot a.json --out a.svg", "plot --help", "help plot"] {
+                assert_eq!(
+                    refused(typed),
+                    format!("`plot` needs the feature `plot`; {build} plot`"),
+                    "{typed}"
+                );
+            }
+        }
+        if cfg!(not(feature = "service")) {
+            let said = refused("serve-data --listen 127.0.0.1:0");
+            assert_eq!(said, format!("`serve-data` needs the feature `service`; {build} service`"));
+        }
+        if cfg!(not(feature = "candle")) {
+            assert_eq!(refused("train"), format!("`train` needs the feature `candle`; {build} candle`"));
+        } else if cfg!(not(any(feature = "parquet", feature = "remote"))) {
+            for typed in [
+                "train --data parquet:s3://b/a",
+                "inspect-input --data parquet:s3://b/a",
+                "evaluate --checkpoint a --data parquet:s3://b/a",
+                "predict --checkpoint a --data parquet:s3://b/a",
+            ] {
+                let said = refused(typed);
+                let expected =
+                    format!("': needs the features `parquet` and `remote`; {build} parquet,remote`");
+                assert!(said.contains("'--data <") && said.contains(&expected), "{typed}: {said}");
+            }
         }
     }
 

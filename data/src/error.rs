@@ -273,9 +273,14 @@ pub enum DataError {
         /// The address as given.
         address: String,
     },
-    /// This program cannot ask servers for batches.
-    #[error("this program was built without data servers: build it with the feature `service`")]
-    NoService,
+    /// The source needs features of this crate that are not compiled in.
+    #[error("`{name}` cannot be read: this program was built without `--features {}`", features.join(","))]
+    MissingFeatures {
+        /// The source as given.
+        name: String,
+        /// The features.
+        features: Vec<&'static str>,
+    },
     /// Servers ask for a token, and none was given.
     #[error("the data servers `{servers}` ask for a token: name the file that holds it (--data-token-file)")]
     NoToken {

@@ -13,14 +13,16 @@ use crate::{cifar, digits, folder, idx, npy, table, text, tfrecord, webdataset};
 /// # Errors
 ///
 /// If a file is missing, unreadable or invalid, or if the options leave a split
-/// without samples; if a server or the cache fails.
+/// without samples; if a server or the cache fails; if the source needs a feature that is not compiled in.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     match &*local(source, &options.cache)? {
         Source::Digits => digits::draw(options),
         Source::Idx(directory) => idx::read(directory, options),
         Source::Text(files) => text::read(files, options),
         Source::Csv(files) => table::read(Format::Csv, files, options),
+        #[cfg(feature = "parquet")]
         Source::Parquet(files) => table::read(Format::Parquet, files, options),
+        #[cfg(feature = "arrow")]
         Source::Arrow(files) => table::read(Format::Arrow, files, options),
         Source::TfRecord(path) => tfrecord::read(path, options),
         Source::WebDataset(path) => webdataset::read(path, options),
@@ -29,8 +31,10 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Cifar(directory) => cifar::read(directory, options),
         #[cfg(feature = "service")]
         Source::Service(service) => crate::service::read(service, options),
-        #[cfg(not(feature = "service"))]
-        Source::Service(_) => Err(DataError::NoService),
+        #[cfg(not(all(feature = "parquet", feature = "arrow", feature = "service")))]
+        Source::Parquet(_) | Source::Arrow(_) | Source::Service(_) => {
+            unreachable!("`local` refuses sources whose features are missing")
+        }
     }
 }
 
@@ -51,9 +55,11 @@ pub fn load_as(
         (Source::Csv(files), &Kind::Table { classes, .. }) => {
             table::read_as(Format::Csv, files, options, schema, classes)
         }
+        #[cfg(feature = "parquet")]
         (Source::Parquet(files), &Kind::Table { classes, .. }) => {
             table::read_as(Format::Parquet, files, options, schema, classes)
         }
+        #[cfg(feature = "arrow")]
         (Source::Arrow(files), &Kind::Table { classes, .. }) => {
             table::read_as(Format::Arrow, files, options, schema, classes)
         }

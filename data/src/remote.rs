@@ -18,6 +18,7 @@ mod mirror;
 mod server;
 
 /// What a reader can read.
+#[cfg(feature = "remote")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     File,
@@ -25,8 +26,20 @@ enum Wanted {
     Either,
 }
 
-/// The source that is to be read: this one, or if it is on a server its mirror in the cache, which is brought up to date.
+/// The source to read: this one, or if it is on a server its mirror in the cache, which is brought up to date.
+///
+/// # Errors
+/// [`DataError::MissingFeatures`] if the source needs a feature that is not compiled in; if a server or the cache fails.
 pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, DataError> {
+    let features = source.missing_features();
+    if !features.is_empty() {
+        return Err(DataError::MissingFeatures { name: source.to_string(), features });
+    }
+    mirrored(source, cache)
+}
+
+#[cfg(feature = "remote")]
+fn mirrored<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, DataError> {
     let Some(url) = source.path().filter(|_| source.is_remote()) else { return Ok(Cow::Borrowed(source)) };
     let url = url.display().to_string();
     let wanted = match source {
@@ -34,29 +47,11 @@ pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Sou
         Source::Idx(_) | Source::Images(_) | Source::Cifar(_) => Wanted::Folder,
         _ => Wanted::Either,
     };
-    let path = mirrored(&url, wanted, cache).map_err(|problem| DataError::Remote { url, problem })?;
+    let path = mirror::mirrored(&url, wanted, cache).map_err(|problem| DataError::Remote { url, problem })?;
     Ok(Cow::Owned(source.moved_to(path)))
 }
 
-#[cfg(feature = "remote")]
-use mirror::mirrored;
-
 #[cfg(not(feature = "remote"))]
-fn mirrored(_: &str, _: Wanted, _: &Cache) -> Result<std::path::PathBuf, String> {
-    Err("this program was built without remote sources: build it with the feature `remote`, or fetch the files and name their \
-         folder"
-        .into())
-}
-
-#[cfg(all(test, not(feature = "remote")))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_the_feature_a_url_is_refused_with_what_to_do() {
-        let source = Source::Csv("s3://bucket/a.csv".into());
-        let message = local(&source, &Cache::default()).unwrap_err().to_string();
-        assert!(message.starts_with("`s3://bucket/a.csv`: this program was built without"), "{message}");
-        assert!(message.contains("build it with the feature `remote`"), "{message}");
-    }
+fn mirrored<'a>(source: &'a Source, _: &Cache) -> Result<Cow<'a, Source>, DataError> {
+    Ok(Cow::Borrowed(source))
 }

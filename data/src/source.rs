@@ -89,12 +89,25 @@ impl Source {
         })
     }
 
+    /// The features of this crate that the source needs and that are not compiled in.
+    pub fn missing_features(&self) -> Vec<&'static str> {
+        let needs = [
+            ("parquet", matches!(self, Self::Parquet(_)), cfg!(feature = "parquet")),
+            ("arrow", matches!(self, Self::Arrow(_)), cfg!(feature = "arrow")),
+            ("service", matches!(self, Self::Service(_)), cfg!(feature = "service")),
+            ("remote", self.is_remote(), cfg!(feature = "remote")),
+        ];
+        let missing = needs.into_iter().filter(|&(_, is_needed, is_built_in)| is_needed && !is_built_in);
+        missing.map(|(feature, ..)| feature).collect()
+    }
+
     /// Its path, or its URL.
     pub(super) fn path(&self) -> Option<&Path> {
         self.parts().1
     }
 
     /// The same format at another path.
+    #[cfg(feature = "remote")]
     pub(super) fn moved_to(&self, path: PathBuf) -> Self {
         Self::of(self.parts().0, path).unwrap_or_else(|| self.clone())
     }
@@ -280,6 +293,39 @@ mod tests {
             {
                 assert!(message.contains(&format!("`{word}:")), "{message}");
             }
+        }
+    }
+
+    #[test]
+    fn a_source_names_the_features_that_it_lacks() {
+        let built_in = [
+            ("parquet", cfg!(feature = "parquet")),
+            ("arrow", cfg!(feature = "arrow")),
+            ("service", cfg!(feature = "service")),
+            ("remote", cfg!(feature = "remote")),
+        ];
+        for (name, needed) in [
+            ("digits", &[][..]),
+            ("csv:a", &[]),
+            ("parquet:a", &["parquet"]),
+            ("arrow:a", &["arrow"]),
+            ("service:a:1", &["service"]),
+            ("csv:https://host/a", &["remote"]),
+            ("parquet:s3://bucket/a", &["parquet", "remote"]),
+        ] {
+            let missing: Vec<_> =
+                needed.iter().copied().filter(|feature| !built_in.contains(&(*feature, true))).collect();
+            let source: Source = name.parse().unwrap();
+            assert_eq!(source.missing_features(), missing, "{name}");
+            if missing.is_empty() {
+                continue;
+            }
+            let message = crate::load(&source, &Options::default()).unwrap_err().to_string();
+            let expected = format!(
+                "`{name}` cannot be read: this program was built without `--features {}`",
+                missing.join(",")
+            );
+            assert_eq!(message, expected);
         }
     }
 

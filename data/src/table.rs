@@ -32,9 +32,10 @@ use self::labels::Names;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Csv,
-    /// Needs the feature `parquet`.
+    #[cfg(feature = "parquet")]
     Parquet,
-    /// Arrow's file format or its stream format. Needs the feature `arrow`.
+    /// Arrow's file format or its stream format.
+    #[cfg(feature = "arrow")]
     Arrow,
 }
 
@@ -46,8 +47,7 @@ pub(super) enum Format {
 /// # Errors
 ///
 /// If a file is unreadable, has another header, no column besides the label's, or too few rows; if a row and the header differ
-/// in length, a value is missing, or a feature is not a finite number; if the header is missing, or the label is not a class; if
-/// this is built without the format.
+/// in length, a value is missing, or a feature is not a finite number; if the header is missing, or the label is not a class.
 pub(super) fn read(format: Format, path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let files = files::named(path)?;
     let table = table(format, path, &files, options, Layout::of)?;
@@ -65,7 +65,7 @@ pub(super) fn read(format: Format, path: &Path, options: &Options) -> Result<Dat
 ///
 /// # Errors
 ///
-/// If a file is unreadable, lacks a column, or has no row or an unknown label; if this is built without the format.
+/// If a file is unreadable, lacks a column, or has no row or an unknown label.
 pub(super) fn read_as(
     format: Format,
     path: &Path,
@@ -89,19 +89,9 @@ fn table(
         Format::Csv => parts::read::<csv::Part>(path, files, options, layout),
         #[cfg(feature = "parquet")]
         Format::Parquet => parts::read::<parquet::Part>(path, files, options, layout),
-        #[cfg(not(feature = "parquet"))]
-        Format::Parquet => Err(built_without("parquet", path)),
         #[cfg(feature = "arrow")]
         Format::Arrow => parts::read::<arrow::Part>(path, files, options, layout),
-        #[cfg(not(feature = "arrow"))]
-        Format::Arrow => Err(built_without("arrow", path)),
     }
-}
-
-#[cfg(not(all(feature = "parquet", feature = "arrow")))]
-fn built_without(feature: &str, path: &Path) -> DataError {
-    let problem = format!("cannot be read: this program is built without the feature `{feature}`");
-    DataError::File { path: path.into(), problem }
 }
 
 fn names(names: &[String]) -> impl Iterator<Item = &str> {

@@ -175,10 +175,35 @@ fn gpus(comm: &mut Communicator) -> Result<Vec<Finding>> {
 
 #[cfg(not(feature = "nccl"))]
 fn gpus(_: &mut Communicator) -> Result<Vec<Finding>> {
-    Ok(vec![Finding::note("GPU", "this program was built without the feature `nccl`")])
+    Ok(vec![Finding::note("GPU", without_nccl(system::gpus()))])
+}
+
+/// Returns what a program without NCCL reports on a node with this many GPUs.
+#[cfg(any(test, not(feature = "nccl")))]
+fn without_nccl(gpus: usize) -> String {
+    let without = "this program was built without the feature `nccl`";
+    match gpus {
+        0 => without.to_owned(),
+        gpus => format!("{without}, which collectives on the {gpus} GPU(s) of this node need"),
+    }
 }
 
 fn settings() -> Option<Finding> {
     let settings: Vec<_> = config::settings().map(|(name, value)| format!("{name}={value}")).collect();
     (!settings.is_empty()).then(|| Finding::note("settings", settings.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_gpus_names_the_feature_that_they_need() {
+        assert_eq!(without_nccl(0), "this program was built without the feature `nccl`");
+        let said = without_nccl(8);
+        assert!(
+            said.ends_with("feature `nccl`, which collectives on the 8 GPU(s) of this node need"),
+            "{said}"
+        );
+    }
 }

@@ -1,5 +1,5 @@
 ! Unisono for Fortran, the functions of unisono.h.
-! UPDATE_EXPECT=1 cargo test -p unisono-c --test fortran writes it from there.
+! UPDATE_EXPECT=1 cargo test -p unisono-c --test suite fortran writes it from there.
 !
 ! Compile it with the program, since what a compiler makes of a module is its own:
 !   mpif90 $(pkg-config --variable=prefix unisono)/share/unisono/unisono.f90 program.f90 $(pkg-config --libs unisono)

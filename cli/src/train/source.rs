@@ -7,6 +7,7 @@ use unisono_data::{Cache, Compression, Depth, OnBadSample, Service, SnapshotOpti
 use unisono_train::Settings;
 use unisono_train::model::ModelKind;
 
+use crate::features::source;
 use crate::values::{size, whole};
 
 /// The data set.
@@ -17,7 +18,7 @@ pub(crate) struct DatasetArgs {
     /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy's arrays), csv:FILES, parquet:FILES, arrow:FILES,
     /// text:FILES or service:HOST:PORT,… (servers started by serve-data). FILES are separated by commas, or patterns such as train-*.tar and
     /// train-{000..119}.tar; instead of a file or directory also s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
-    #[arg(long, default_value = "digits")]
+    #[arg(long, default_value = "digits", value_parser = source)]
     data: Source,
     #[command(flatten)]
     cache: CacheArgs,

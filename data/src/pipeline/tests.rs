@@ -286,11 +286,16 @@ fn no_more_is_made_than_there_is_room_for() {
     let (sender, made) = mpsc::channel();
     let mut elements = Pipeline::of((0_u64..).inspect(move |&number| sender.send(number).unwrap_or(())))
         .prefetch(Depth::Fixed(5));
-    assert!(matches!(elements.next(), Some(Ok(0))));
-    // The one taken, and five that are prefetched.
-    assert!(made.iter().take(6).eq(0..6));
-    thread::sleep(Duration::from_millis(20));
-    assert!(made.try_recv().is_err(), "the thread went on without room");
+    let mut made_until = 0;
+    for taken in 0..500 {
+        assert!(matches!(elements.next(), Some(Ok(number)) if number == taken));
+        // Those taken, and five that are prefetched. One that was made too early is found here, at the latest in the next round.
+        while made_until < taken + 6 {
+            assert_eq!(made.recv(), Ok(made_until));
+            made_until += 1;
+        }
+        assert!(made.try_recv().is_err(), "the thread went on without room");
+    }
 }
 
 #[test]

@@ -236,18 +236,3 @@ fn a_table_larger_than_memory_gives_the_same_batches() {
         }
     }
 }
-
-#[cfg(not(all(feature = "parquet", feature = "arrow")))]
-#[test]
-fn a_format_that_is_not_built_in_is_named() {
-    let directory = TestDirectory::new();
-    let file = directory.file("table", "");
-    for (format, feature, is_built_in) in [
-        (Format::Parquet, "parquet", cfg!(feature = "parquet")),
-        (Format::Arrow, "arrow", cfg!(feature = "arrow")),
-    ] {
-        let message = super::read(format, &file, &Options::default()).unwrap_err().to_string();
-        let said = format!("table`: cannot be read: this program is built without the feature `{feature}`");
-        assert_eq!(message.contains(&said), !is_built_in, "{message}");
-    }
-}

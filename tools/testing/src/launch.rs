@@ -22,14 +22,29 @@ pub struct Ended {
 impl Ended {
     /// Returns itself if the program succeeded, and panics otherwise.
     pub fn expect_success(self) -> Self {
-        assert!(self.status.success(), "{}\n{}\n{}", self.status, self.stdout, self.stderr);
+        assert!(self.status.success(), "{self}");
         self
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}\n{}\n{}", self.status, self.stdout, self.stderr)
     }
 }
 
 /// The launcher: `mpirun`, or the command in `UNISONO_TEST_MPIRUN`, for a build with another MPI than the default one.
 pub fn launcher() -> String {
     std::env::var("UNISONO_TEST_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
+}
+
+/// The path of this program.
+///
+/// # Panics
+/// If it is not UTF-8.
+pub fn this_program() -> String {
+    let program = std::env::current_exe().expect("a program knows its path");
+    program.into_os_string().into_string().expect("a path in UTF-8")
 }
 
 /// The folder of builds, and the profile that this test is built with: so a script that a test starts builds nothing twice.

@@ -3,4 +3,6 @@
 pub mod launch;
 pub mod left;
 pub mod random;
+pub mod shared;
 pub mod soak;
+pub mod suite;

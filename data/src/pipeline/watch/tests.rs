@@ -30,32 +30,37 @@ fn stages(slow: &str, compute: Duration) -> (Vec<StageReport>, f64) {
     (watch.stages(), waited.as_secs_f64() / began.elapsed().as_secs_f64())
 }
 
-#[test]
-fn the_slow_stage_is_named_every_time() {
-    for round in 0..20 {
-        let slow = ["source", "decode", "augment"][round % 3];
-        let (stages, waited) = stages(slow, Duration::ZERO);
-        assert_eq!(bottleneck(&stages).expect("they worked").name, slow, "{stages:?}");
-        assert!(waited > 0.5, "{waited}");
-    }
-}
+/// What measures time runs alone.
+mod timed {
+    use super::*;
 
-#[test]
-fn shares_add_up_and_parts_are_of_their_stage() {
-    let (stages, waited) = stages("", Duration::from_millis(12));
-    assert_eq!(
-        stages.iter().map(|stage| stage.name).collect::<Vec<_>>(),
-        ["source", "decode", "augment", "prefetch"]
-    );
-    for stage in &stages {
-        assert!((stage.busy + stage.starved + stage.full - 1.0).abs() < 1e-9, "{stage:?}");
-        assert_eq!(stage.elements, 20);
+    #[test]
+    fn the_slow_stage_is_named_every_time() {
+        for round in 0..20 {
+            let slow = ["source", "decode", "augment"][round % 3];
+            let (stages, waited) = stages(slow, Duration::ZERO);
+            assert_eq!(bottleneck(&stages).expect("they worked").name, slow, "{stages:?}");
+            assert!(waited > 0.5, "{waited}");
+        }
     }
-    assert!(matches!(stages[1].parts[..], [("pixels", share)] if share > 0.9), "{stages:?}");
-    assert!(stages[3].ready > 0.0 && stages[2].full > 0.3, "{stages:?}");
-    assert!(waited < 0.3, "{waited}");
-    // They sleep.
-    assert!(stages[1..3].iter().all(|stage| stage.processor < 0.5), "{stages:?}");
+
+    #[test]
+    fn shares_add_up_and_parts_are_of_their_stage() {
+        let (stages, waited) = stages("", Duration::from_millis(12));
+        assert_eq!(
+            stages.iter().map(|stage| stage.name).collect::<Vec<_>>(),
+            ["source", "decode", "augment", "prefetch"]
+        );
+        for stage in &stages {
+            assert!((stage.busy + stage.starved + stage.full - 1.0).abs() < 1e-9, "{stage:?}");
+            assert_eq!(stage.elements, 20);
+        }
+        assert!(matches!(stages[1].parts[..], [("pixels", share)] if share > 0.9), "{stages:?}");
+        assert!(stages[3].ready > 0.0 && stages[2].full > 0.3, "{stages:?}");
+        assert!(waited < 0.3, "{waited}");
+        // They sleep.
+        assert!(stages[1..3].iter().all(|stage| stage.processor < 0.5), "{stages:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! What this program was built without, and the features that bring it.
+
+/// The commands that not every build has: the feature that brings each, and whether it is compiled in.
+const COMMANDS: [(&str, &str, bool); 7] = [
+    ("train", "candle", cfg!(feature = "candle")),
+    ("inspect-input", "candle", cfg!(feature = "candle")),
+    ("serve-data", "service", cfg!(feature = "service")),
+    ("evaluate", "candle", cfg!(feature = "candle")),
+    ("predict", "candle", cfg!(feature = "candle")),
+    ("bench-step", "candle", cfg!(feature = "candle")),
+    ("plot", "plot", cfg!(feature = "plot")),
+];
+
+/// The error for a command that is not compiled in.
+pub(super) fn missing_command(name: &str) -> Option<String> {
+    let &(_, feature, _) =
+        COMMANDS.iter().find(|&&(command, _, is_built_in)| command == name && !is_built_in)?;
+    Some(format!("`{name}` {}", needs(&[feature])))
+}
+
+/// Says which features something needs, and how to build with them.
+pub(super) fn needs(features: &[&str]) -> String {
+    let nouns = if features.len() == 1 { "feature" } else { "features" };
+    let names = features.join("` and `");
+    let listed = features.join(",");
+    format!(
+        "needs the {nouns} `{names}`; build with `cargo build --release -p unisono-cli --features {listed}`"
+    )
+}
+
+#[cfg(feature = "candle")]
+pub(super) use data::source;
+
+#[cfg(feature = "candle")]
+mod data {
+    use unisono_data::Source;
+
+    /// Parses a data set that this program can read.
+    pub(crate) fn source(text: &str) -> Result<Source, String> {
+        let source: Source = text.parse().map_err(|error: unisono_data::DataError| error.to_string())?;
+        let missing = source.missing_features();
+        if missing.is_empty() { Ok(source) } else { Err(super::needs(&missing)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_missing_commands_are_refused() {
+        for (name, feature, is_built_in) in COMMANDS {
+            let said = missing_command(name);
+            assert_eq!(said.is_none(), is_built_in, "{name}");
+            let said = said.unwrap_or_default();
+            assert!(is_built_in || said.ends_with(&format!("--features {feature}`")), "{said}");
+        }
+        assert_eq!(missing_command("trian"), None);
+    }
+
+    #[test]
+    fn features_are_listed_as_cargo_takes_them() {
+        let command = "build with `cargo build --release -p unisono-cli --features";
+        assert_eq!(needs(&["plot"]), format!("needs the feature `plot`; {command} plot`"));
+        let both = format!("needs the features `parquet` and `remote`; {command} parquet,remote`");
+        assert_eq!(needs(&["parquet", "remote"]), both);
+    }
+
+    #[cfg(feature = "candle")]
+    #[test]
+    fn a_scheme_that_is_not_compiled_in_is_refused() {
+        for (name, feature, is_built_in) in [
+            ("parquet:a", "parquet", cfg!(feature = "parquet")),
+            ("arrow:a", "arrow", cfg!(feature = "arrow")),
+            ("service:a:1", "service", cfg!(feature = "service")),
+            ("csv:s3://bucket/a", "remote", cfg!(feature = "remote")),
+        ] {
+            let expected = if is_built_in { Ok(name.parse().unwrap()) } else { Err(needs(&[feature])) };
+            assert_eq!(source(name), expected);
+        }
+    }
+}

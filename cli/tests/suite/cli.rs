@@ -1,0 +1,291 @@
+//! The command `unisono`, as a person or a program uses it.
+
+use std::time::{Duration, Instant};
+
+pub(crate) mod bench;
+
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+use crate::{UNISONO, count, unisono};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+fn launched(ranks: usize, arguments: &[&str]) -> Ended {
+    launched_with(ranks, arguments, &[])
+}
+
+fn launched_with(ranks: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
+    let mut command = launch::mpirun(ranks, UNISONO);
+    command.args(arguments).envs(variables.iter().copied());
+    launch::run(command, DEADLINE)
+}
+
+/// Rows of `bench --format json`.
+fn rows(stdout: &str) -> Vec<serde_json::Value> {
+    stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
+fn verify_says_what_is_right() {
+    let stdout = unisono(&["verify", "--algorithm", "ring,rail", "--ranks", "1:9"]).expect_success().stdout;
+    assert_eq!(count(&stdout, "right"), 2);
+}
+
+fn explain_draws_once_under_mpirun() {
+    let stdout = launched(2, &["explain", "tree", "--ranks", "5"]).expect_success().stdout;
+    assert_eq!(count(&stdout, "tree: all-reduce over 5 ranks"), 1);
+    let how = ["explain", "rail", "--ranks", "4", "--nodes", "2", "--execution", "--bytes", "16M"];
+    let stdout = unisono(&how).expect_success().stdout;
+    assert_eq!(count(&stdout, "lanes, in 32 blocks"), 1, "{stdout}");
+    let ended = unisono(&["explain", "ring", "--ranks", "4", "--operation", "broadcast"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.stderr.contains("ring does not offer broadcast"), "{}", ended.stderr);
+}
+
+fn explain_draws_pipelines() {
+    let explain = |more: &[&str]| unisono(&[&["explain", "pipeline"], more].concat());
+    let stdout = explain(&["--stages", "4", "--micro-batches", "8"]).expect_success().stdout;
+    assert_eq!(count(&stdout, "27.3 % of the time ranks wait"), 1, "{stdout}");
+    // No multiple of the ranks, which leaves gaps.
+    let stdout = explain(&["--stages", "4", "--micro-batches", "6", "--schedule", "interleaved:2"])
+        .expect_success()
+        .stdout;
+    assert_eq!(count(&stdout, "% of the time ranks wait"), 1, "{stdout}");
+    let ended = explain(&["--stages", "4", "--micro-batches", "6", "--schedule", "outwards"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.stderr.contains("there are gpipe, 1f1b and interleaved:STAGES"), "{}", ended.stderr);
+    let ended = unisono(&["explain", "--ranks", "4"]);
+    assert!(!ended.status.success() && ended.stderr.contains("<ALGORITHM>"), "{}", ended.stderr);
+}
+
+fn doctor_says_what_it_finds_once() {
+    let stdout = launched(2, &["doctor"]).expect_success().stdout;
+    assert_eq!(count(&stdout, "ok    world        ranks: 2, on 1 node(s): 2\n"), 1, "{stdout}");
+    for subject in ["MPI", "cores", "memory", "GPU", "/dev/shm", "files", "network"] {
+        let told = stdout.lines().any(|line| line.get(6..).is_some_and(|line| line.starts_with(subject)));
+        assert!(told || (subject == "GPU" && cfg!(not(feature = "nccl"))), "{subject} in {stdout}");
+    }
+    let stdout = launched_with(2, &["doctor"], &[("UNISONO_TRANSPORT", "mpi")]).expect_success().stdout;
+    assert_eq!(
+        count(
+            &stdout,
+            "note  memory       ranks of a node communicate by messages, because of UNISONO_TRANSPORT=mpi"
+        ),
+        1
+    );
+}
+
+/// Whichever rank cannot understand what it is to do, it is told once, and no rank waits for it.
+fn what_one_rank_cannot_understand_ends_all() {
+    let program = UNISONO;
+    for (typed, by) in [(["--bytes", "--byts"], 1), (["--byts", "--bytes"], 0)] {
+        let mut command = launch::mpirun(1, program);
+        command.args(["bench", typed[0], "8", ":", "-n", "1", program, "bench", typed[1], "16"]);
+        let started = Instant::now();
+        let ended = launch::run(command, DEADLINE);
+        let line = format!(
+            "unisono: on rank {by} ({}): unexpected argument '--byts' found; did you mean '--bytes'? see unisono bench --help\n",
+            host()
+        );
+        assert_eq!(count(&ended.stderr, &line), 1, "{line:?} once in\n{}", ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+        assert!(started.elapsed() < Duration::from_secs(30), "after {:?}", started.elapsed());
+    }
+}
+
+fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").expect("Linux says it").trim().to_owned()
+}
+
+fn a_variable_that_nobody_reads_is_named_once() {
+    let bench = ["bench", "--algorithm", "ring", "--bytes", "8", "--iterations", "2"];
+    let stderr = launched_with(2, &bench, &[("UNISONO_TIMEOUT", "5")]).expect_success().stderr;
+    let line = "unisono: the environment variable UNISONO_TIMEOUT is set, and nothing reads it; did you mean UNISONO_TIMEOUT_S?";
+    assert_eq!(count(&stderr, line), 1, "{stderr}");
+    let quiet = [("UNISONO_TIMEOUT", "5"), ("UNISONO_WARNINGS", "off")];
+    assert_eq!(count(&launched_with(2, &bench, &quiet).expect_success().stderr, "nothing reads it"), 0);
+}
+
+/// Bad input: one clear line, exit code 2, said by one rank, and no rank left behind.
+fn refused(ranks: usize, arguments: &[&str], said: &str) {
+    refused_with(ranks, arguments, &[], said);
+}
+
+fn refused_with(ranks: usize, arguments: &[&str], variables: &[(&str, &str)], said: &str) {
+    let ended = launched_with(ranks, arguments, variables);
+    assert_eq!(count(&ended.stderr, said), 1, "{said:?} once in\n{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+}
+
+fn nonsense_is_refused_once() {
+    refused(3, &["bench", "--algorithm", "buterfly"], "did you mean \"butterfly\"?");
+    refused(2, &["bench", "--bytes", "8:4"], "expected MIN:MAX[:FACTOR]");
+    refused(
+        2,
+        &["bench", "--algorithm", "ring,rail+nccl"],
+        "rail+nccl works on GPU memory, not on --memory slice",
+    );
+    refused(
+        2,
+        &["bench", "--threads", "2"],
+        "--threads 2 would start a separate world in each of the 2 launched processes",
+    );
+    refused(2, &["bench", "--wire", "int8"], "all ranks share a node: start them on several");
+    refused(
+        2,
+        &["bench", "--wire", "int9"],
+        "there are int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION",
+    );
+    refused(2, &["bench", "--wire", "int8", "--op", "max"], "cannot be used with");
+    refused(2, &["bench", "--operation", "brodcast"], "did you mean \"broadcast\"?");
+    refused(
+        2,
+        &["bench", "--operation", "gather", "--memory", "device"],
+        "supports all-reduce only, not gather",
+    );
+    refused(2, &["bench", "--dtype", "bf16", "--against", "mpi"], "MPI has no bf16");
+    refused(2, &["verify", "--ranks", "0:3"], "expected A:B");
+    let ended = unisono(&["bench", "--threads", "2", "--against", "mpi"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert_eq!(count(&ended.stderr, "need ranks under mpirun"), 1, "{}", ended.stderr);
+}
+
+#[cfg(feature = "candle")]
+fn bad_training_is_refused_once() {
+    refused(3, &["train", "--data", "idx:no/such/place"], "no directory `no/such/place`");
+    refused(2, &["train", "--data", "text:no-such.txt"], "cannot read `no-such.txt`");
+    refused(2, &["train", "--data", "cifar"], "unknown data set `cifar`");
+    refused(2, &["train", "--epochs", "0"], "the number of epochs is 0");
+    refused(2, &["train", "--batch-size", "0"], "the batch size is 0");
+    refused(2, &["train", "--batch-size", "10001"], "a global batch of 20002 samples on 2 ranks");
+    refused(2, &["train", "--model", "transformer"], "use the mlp, the cnn or the resnet");
+    refused(2, &["train", "--algorithm", "rimg"], "did you mean \"ring\"?");
+    refused(2, &["train", "--hidden", "1000000,1000000"], "the 2 rank(s) on ");
+    refused(2, &["train", "--trace", "no/such/trace.json"], "cannot write a trace to `no/such/trace.json`");
+    refused(2, &["train", "--shards", "4"], "--shards has no effect without --order world-invariant");
+    let ended = unisono(&["train", "--threads", "2", "--batch-size", "0"]);
+    assert_eq!((ended.status.code(), count(&ended.stderr, "the batch size is 0")), (Some(2), 1));
+}
+
+#[cfg(feature = "candle")]
+fn a_run_where_another_has_saved_is_refused_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let run = ["train", "--epochs", "1", "--hidden", "8", "--batch-size", "500", "--checkpoint-dir", place];
+    launched(2, &run).expect_success();
+    refused(2, &run, "holds the checkpoints of another run (mlp on digits, after 20 steps)");
+    launched(2, &[&run[..], &["--overwrite"]].concat()).expect_success();
+}
+
+#[cfg(feature = "candle")]
+fn files_that_are_not_what_they_should_be_are_refused_once() {
+    let directory = std::env::temp_dir().join(format!("unisono-refused-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let source = format!("idx:{}", directory.display());
+    for (bytes, said) in [(8, "is truncated: 8 bytes, expected 16"), (16, "its magic number is 0x00000000")] {
+        for name in ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"] {
+            std::fs::write(directory.join(name), vec![0; bytes]).unwrap();
+        }
+        refused(2, &["train", "--data", &source], said);
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// A path that no other test uses.
+fn temporary(name: &str) -> String {
+    std::env::temp_dir().join(format!("unisono-{}-{name}", std::process::id())).display().to_string()
+}
+
+fn rules_decide_by_size() {
+    let rules = "tree:0-1K; butterfly:1K-64K";
+    let sizes = ["--bytes", "8:512K:256", "--format", "json", "--iterations", "2"];
+    let stdout =
+        launched(3, &[&["bench", "--algorithm", rules], &sizes[..]].concat()).expect_success().stdout;
+    let ran: Vec<_> = rows(&stdout).iter().map(|row| row["ran"].clone()).collect();
+    assert_eq!((&ran[0], &ran[1]), (&"tree".into(), &"butterfly".into()));
+    assert_eq!(ran.len(), 3, "a size without a rule is measured too");
+    assert_eq!(rows(&stdout)[0]["algorithm"], "tree:0-1K;butterfly:1K-64K");
+
+    refused(
+        2,
+        &["bench", "--algorithm", "tree:0-8K;ring:4K-"],
+        "tree:0-8K and ring:4K- are both for arrays of 4K",
+    );
+    refused(2, &["bench", "--algorithm", "ring:9"], "expected ALGORITHM:FROM-TO");
+    refused_with(
+        2,
+        &["bench"],
+        &[("UNISONO_ALGORITHM", "rimg:0-")],
+        "UNISONO_ALGORITHM: no algorithm is called",
+    );
+}
+
+fn what_tune_writes_is_used() {
+    let file = temporary("tuned.toml");
+    let said = launched(2, &["tune", "--out", &file]).expect_success().stdout;
+    assert!(said.contains("[shm.slice] 2 ranks") && said.contains(&file), "{said}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("[shm.registered]") && text.contains("\"any\""), "{text}");
+
+    let bench =
+        ["bench", "--algorithm", "auto,ring", "--bytes", "64K", "--iterations", "3", "--format", "json"];
+    let predicted = |variables: &[(&str, &str)]| {
+        let stdout = launched_with(2, &bench, variables).expect_success().stdout;
+        let rows = rows(&stdout);
+        (rows[0]["ran"].clone(), rows[1]["predicted_us"].as_f64().unwrap())
+    };
+    let variables = [("UNISONO_TUNING", file.as_str())];
+    assert_ne!(predicted(&variables), predicted(&[]), "measured constants are not the defaults");
+
+    // One pass that takes a second is what nobody chooses.
+    let slow = |line: &str| match line.split_once(", gb_per_s") {
+        Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
+        None => format!("{line}\n"),
+    };
+    std::fs::write(&file, text.lines().map(slow).collect::<String>()).unwrap();
+    let by_messages = ["all-to-all", "master-worker", "tree", "recursive-doubling"];
+    let ran = predicted(&variables).0;
+    assert!(by_messages.iter().any(|name| ran == *name), "{ran}: which of these is fastest was measured");
+
+    // Threads are added to it, and what is there stays.
+    unisono(&["tune", "--threads", "2", "--out", &file]).expect_success();
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("[shm.slice]") && text.contains("[threads]"), "{text}");
+    std::fs::remove_file(&file).unwrap();
+}
+
+fn bad_tuning_files_are_refused_once() {
+    let file = temporary("broken.toml");
+    let variables = [("UNISONO_TUNING", file.as_str())];
+    refused_with(3, &["bench", "--bytes", "8"], &variables, "UNISONO_TUNING: cannot read");
+    std::fs::write(&file, "[mpi]\nmessages = []\nmesages = []\n").unwrap();
+    refused_with(3, &["bench", "--bytes", "8"], &variables, "line 3: unknown field `mesages`");
+    refused(2, &["tune", "--out", &file], "is not a tuning file, and stays unchanged");
+    std::fs::remove_file(&file).unwrap();
+    refused(2, &["tune", "--out", "no/such/place.toml"], "cannot write `no/such/place.toml`");
+    refused(1, &["tune", "--out", &file], "one rank reaches no other");
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    #[allow(unused_mut, reason = "some tests need a feature")]
+    let mut tests = tests![
+        verify_says_what_is_right,
+        explain_draws_once_under_mpirun,
+        explain_draws_pipelines,
+        doctor_says_what_it_finds_once,
+        what_one_rank_cannot_understand_ends_all,
+        a_variable_that_nobody_reads_is_named_once,
+        nonsense_is_refused_once,
+        rules_decide_by_size,
+        what_tune_writes_is_used,
+        bad_tuning_files_are_refused_once,
+    ];
+    #[cfg(feature = "candle")]
+    tests.extend(tests![bad_training_is_refused_once]);
+    #[cfg(feature = "candle")]
+    tests.extend(tests![a_run_where_another_has_saved_is_refused_once]);
+    #[cfg(feature = "candle")]
+    tests.extend(tests![files_that_are_not_what_they_should_be_are_refused_once]);
+    tests
+}

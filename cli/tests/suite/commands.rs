@@ -1,0 +1,369 @@
+//! The commands that need no ranks, as a person or a program uses them.
+
+use std::process::{Command, Output, Stdio};
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+use crate::UNISONO;
+
+fn run(arguments: &str) -> Output {
+    let mut command = Command::new(UNISONO);
+    command.args(arguments.split_whitespace());
+    command.output().expect("the command starts")
+}
+
+fn simulate(arguments: &str) -> Output {
+    run(&format!("simulate {arguments}"))
+}
+
+fn stdout(arguments: &str) -> String {
+    let output = simulate(arguments);
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn simulate_names_the_fastest() {
+    let table = stdout("all --nodes 16 --ranks-per-node 8 --bytes 1K");
+    assert!(table.contains("all-reduce of 1024 bytes over 128 ranks, 8 on each of 16 node(s)"), "{table}");
+    let rows: Vec<Vec<_>> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows.len(), 10, "{table}");
+    assert!(rows.is_sorted_by_key(|row| row[4].parse::<f64>().expect("a time")), "{table}");
+    assert!(table.ends_with(&format!("# {} is fastest\n", rows[0][0])), "{table}");
+}
+
+fn simulate_uses_the_links_that_it_is_given() {
+    let time_us = |links: &str| {
+        let json = stdout(&format!("ring --nodes 2 --ranks-per-node 2 --bytes 4K --format json {links}"));
+        let row: serde_json::Value = serde_json::from_str(&json).expect("one object");
+        assert_eq!((row["algorithm"].as_str(), row["ranks"].as_u64()), (Some("ring"), Some(4)));
+        assert_eq!((row["steps"].as_u64(), row["sent_bytes"].as_u64()), (Some(6), Some(6 << 10)));
+        row["predicted_us"].as_f64().expect("a time")
+    };
+    // Six steps, each of 1 KiB between nodes, and 0.05 us for the rank.
+    let expected = 6.0 * (10.0 + 1.024 + 0.05);
+    assert!((time_us("--intra 1,1 --inter 10,1") - expected).abs() < 1e-6);
+    assert!(time_us("--intra 1,1 --inter 100,1") > 600.0);
+}
+
+fn what_is_too_large_to_simulate_is_not_left_out_in_silence() {
+    let table = stdout("ring,all-to-all --nodes 512 --ranks-per-node 8 --bytes 1M");
+    assert!(table.contains(" all-to-all         more than 4194304 messages"), "{table}");
+    assert!(table.contains("# ring is fastest"), "{table}");
+}
+
+/// The rows of `simulate step` for these layers, over links without latency, of 1 byte a nanosecond between nodes.
+fn steps(layers: &str, arguments: &str) -> Vec<serde_json::Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layers");
+    std::fs::write(&file, layers).unwrap();
+    let links = "--intra 0,100 --inter 0,1 --update-ms 0 --backward-ms 10 --format json";
+    let json = stdout(&format!("step --layers {} {links} {arguments}", file.display()));
+    json.lines().map(|line| serde_json::from_str(line).expect("an object")).collect()
+}
+
+fn is_about(found: &serde_json::Value, expected: f64) {
+    let off = found.as_f64().expect("a number") / expected - 1.0;
+    assert!(off.abs() < 0.01, "{found}, not {expected}");
+}
+
+fn a_step_waits_for_the_bucket_that_is_full_last() {
+    // 4 MB go there and back, half of them each time.
+    let rows = steps("1000x1000 # one layer\n", "--nodes 2 --ranks-per-node 1 --batch-size 7");
+    let [alone, two] = &rows[..] else { panic!("{rows:?}") };
+    is_about(&alone["step_ms"], 10.0);
+    is_about(&alone["samples_per_s"], 700.0);
+    is_about(&two["step_ms"], 14.0);
+    is_about(&two["samples_per_s"], 1000.0);
+    is_about(&two["efficiency"], 10.0 / 14.0);
+    assert_eq!((&two["hidden_percent"], &two["ranks"], &two["buckets"]), (&0.0.into(), &2.into(), &1.into()));
+    // Of two buckets, the first is on its way during the second half of the pass.
+    let rows = steps("1000x500\n\n500x1000\n", "--nodes 2 --ranks-per-node 1 --bucket-bytes 1M");
+    is_about(&rows[1]["step_ms"], 12.0);
+    is_about(&rows[1]["hidden_percent"], 50.0);
+    let in_turn = "--nodes 2 --ranks-per-node 1 --bucket-bytes 1M --overlap in-turn";
+    is_about(&steps("1000x500\n500x1000\n", in_turn)[1]["step_ms"], 14.0);
+    // Four buckets, each of which takes half of a pass: the last overtakes, and the next forward pass goes on until it needs the others.
+    let four = "500x500\n500x500\n500x500\n500x500\n";
+    let of = |overlap| {
+        let more =
+            format!("--nodes 2 --ranks-per-node 1 --bucket-bytes 1M --forward-ms 8 --overlap {overlap}");
+        steps(four, &more)[1]["step_ms"].as_f64().unwrap()
+    };
+    assert!(of("across") < of("beside") && of("beside") < of("in-turn"));
+}
+
+fn parameter_servers_are_predicted_beside_mirrored_training() {
+    // 4 MB for each of two workers, there and back, through one port.
+    let rows = steps("1000x1000\n", "--nodes 3 --ranks-per-node 1 --servers 1 --batch-size 10");
+    let [.., mirrored, synchronous, asynchronous] = &rows[..] else { panic!("{rows:?}") };
+    let strategies = [mirrored, synchronous, asynchronous].map(|row| row["strategy"].as_str().unwrap());
+    assert_eq!(strategies, ["mirrored", "parameter-server, staleness 0", "parameter-server, unbounded"]);
+    // The pull, which has no forward pass beside it, then the push beside the backward pass.
+    is_about(&synchronous["step_ms"], 8.0 + 10.0);
+    is_about(&synchronous["samples_per_s"], 20.0 / 0.018);
+    // Each alone pulls for 4 ms, and its push is hidden; the port is busy for 8 of 14 ms.
+    is_about(&asynchronous["step_ms"], 14.0);
+}
+
+fn fewer_bytes_between_nodes_take_less_of_a_step() {
+    let wires = "f32,bf16,int8,int4,onebit,topk:0.01,powersgd:4";
+    let rows =
+        steps("4000x4000\n", &format!("--nodes 2 --ranks-per-node 2 --bucket-bytes auto --wire {wires}"));
+    let worlds: Vec<_> = rows.iter().map(|row| row["ranks"].as_u64().unwrap()).collect();
+    assert_eq!(worlds, [vec![1], [2].repeat(7), [4].repeat(7)].concat());
+    let exposed: Vec<_> =
+        rows[8..].iter().map(|row| row["exposed_communication_ms"].as_f64().unwrap()).collect();
+    let [f32, bf16, int8, int4, onebit, top_k, power_sgd] = exposed[..] else { panic!("{rows:?}") };
+    assert!(f32 > bf16 && f32 > int8 && int8 > int4 && int4 > onebit, "{exposed:?}");
+    assert!(top_k < f32 && power_sgd < f32, "{exposed:?}");
+    let csv = stdout("step --model mlp:8 --backward-ms 1 --nodes 2 --ranks-per-node 1 --format csv");
+    assert!(csv.starts_with("ranks,nodes,wire,") && csv.lines().count() == 3, "{csv}");
+    let table = stdout("step --parameters 25.6M --backward-ms 100 --nodes 2 --ranks-per-node 8");
+    assert!(table.contains("# 25600000 parameters, 128 samples a rank"), "{table}");
+    assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 3, "{table}");
+}
+
+fn hang_report_says_what_happened_and_names_a_bad_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = || run(&format!("hang-report {}", folder.path().display()));
+    let refused = |named: &str| {
+        let output = report();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true), "{said}");
+        assert!(said.starts_with("unisono: ") && said.contains(named), "{said}");
+    };
+    refused("no flight recorders");
+    let dump = |rank: usize, sequence: u64, stage: &str| {
+        let call = format!(
+            r#"{{"sequence":{sequence},"operation":"all-reduce","dtype":"f32","count":8,"op":"sum","root":null,"algorithm":"ring",
+                "label":null,"phase":0,"step":1,"stage":"{stage}","waits_for":null,"began_s_ago":61.0,"ended_s_ago":null}}"#
+        );
+        let json = format!(
+            r#"{{"rank":{rank},"ranks":2,"why":"asked for","at_unix_s":1.0,"failed":null,"records":[{call}],"doing":{{"rank":{rank},
+                "host":"node1","process_id":7,"state":"inside","since_s":61.0,"quiet":null,"last":{call}}}}}"#
+        );
+        std::fs::write(folder.path().join(format!("rank-{rank}.json")), json).unwrap();
+    };
+    dump(0, 17, "running");
+    dump(1, 16, "done");
+    let output = report();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        said.starts_with("rank 1 (process 7 on node1) never came to all-reduce #17, which rank 0 waits in"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 5, "{said}");
+    std::fs::write(folder.path().join("rank-1.json"), "{").unwrap();
+    refused("rank-1.json");
+}
+
+/// What is wrong is told with what to do, and is seen by a script.
+fn doctor_fails_if_something_is_wrong() {
+    let doctor = |limit: &str| {
+        let line = format!("ulimit -n {limit} && exec \"$0\" doctor --threads 2");
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", &line, UNISONO]).output().expect("a shell");
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (code, found) = doctor("99");
+    assert_eq!(code, Some(1), "{found}");
+    let wrong = "WRONG files        a process may open 99, but needs 100 and one for each registered array (ulimit -n)";
+    assert!(found.lines().any(|line| line == wrong), "{found}");
+    let (code, found) = doctor("256");
+    assert!(code == Some(0) && !found.contains("WRONG"), "{found}");
+}
+
+/// Commands that write to standard output.
+const TALKING: [&str; 8] = [
+    "--help",
+    "explain ring --ranks 4",
+    "explain pipeline --stages 2 --micro-batches 4",
+    "verify --ranks 1:4",
+    "simulate all --nodes 2 --ranks-per-node 2 --bytes 1K",
+    "simulate step --parameters 1M --backward-ms 9 --nodes 2 --ranks-per-node 2",
+    "doctor --threads 2",
+    "bench --threads 2 --bytes 8:1K --iterations 3",
+];
+
+fn run_into(stdout: impl Into<Stdio>, arguments: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(UNISONO);
+    let output =
+        command.args(arguments.split_whitespace()).stdout(stdout).output().expect("the command starts");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+fn nobody_who_reads_is_no_error() {
+    for arguments in TALKING {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        assert_eq!(run_into(writer, arguments), (Some(0), String::new()), "{arguments}");
+    }
+}
+
+fn a_full_disk_is_one_line() {
+    let line = "unisono: cannot write to standard output: No space left on device (os error 28)\n";
+    for arguments in TALKING {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        assert_eq!(run_into(full, arguments), (Some(1), line.to_owned()), "{arguments}");
+    }
+}
+
+/// What a node has no room for is refused before it is asked for, in one line.
+fn more_than_there_is_is_refused() {
+    let refused = |line: &str| {
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", line, UNISONO]).output().expect("a shell");
+        let stderr = String::from_utf8(output.stderr).expect("text");
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{line}: {stderr}");
+        stderr
+    };
+    let said = refused("exec \"$0\" bench --threads 64 --bytes 16G --algorithm all-to-all");
+    let expected =
+        "unisono: arrays of 16 GiB on 64 ranks of a node need 2048 GiB, copies included, but only ";
+    assert!(said.starts_with(expected) && said.contains("of memory is available"), "{said}");
+    let said = refused("ulimit -v 4000000 && exec \"$0\" bench --threads 1024 --bytes 8");
+    assert!(said.contains("raise `ulimit -v`"), "{said}");
+    let said = refused("exec \"$0\" bench --threads 1025 --bytes 8");
+    assert!(said.contains("expected a whole number from 1 to 1024"), "{said}");
+}
+
+/// Bad input: one clear line, and exit code 2.
+fn nonsense_is_refused() {
+    let world = "--nodes 2 --ranks-per-node 2";
+    for (arguments, said) in [
+        (format!("rimg {world} --bytes 1K"), "did you mean \"ring\"?"),
+        (format!("ring {world} --bytes 1T"), "expected 1 to 1024G bytes"),
+        (format!("ring {world} --bytes 0"), "expected 1 to 1024G bytes"),
+        (format!("ring {world} --bytes 1K --intra 5"), "expected ALPHA_US,GB_PER_S"),
+        (format!("ring {world} --bytes 1K --inter 5,0"), "a rate of 0 GB/s"),
+        (
+            "ring --nodes 0 --ranks-per-node 2 --bytes 1K".to_owned(),
+            "expected a whole number from 1 to 32768",
+        ),
+        ("ring --nodes 9999 --ranks-per-node 9999 --bytes 1K".to_owned(), "are more than 32768 ranks"),
+        ("all-to-all --nodes 512 --ranks-per-node 8 --bytes 1K".to_owned(), "all-to-all: more than"),
+        (String::new(), "were not provided: --bytes <S>"),
+        (format!("step {world} --backward-ms 1"), "were not provided: <--model"),
+        (format!("step {world} --backward-ms 1 --model cnn"), "such as mlp:1024,1024"),
+        (format!("step {world} --backward-ms 1 --parameters 0"), "such as 25.6M"),
+        (format!("step {world} --backward-ms 1 --layers /nowhere"), "cannot read `/nowhere`"),
+        (format!("step {world} --backward-ms 0 --parameters 1M"), "must be above 0"),
+        (format!("step {world} --backward-ms 1 --parameters 1M --wire int9"), "there are int8, int4"),
+        (
+            format!("step {world} --backward-ms 1 --parameters 1M --wire threshold:1"),
+            "simulate topk:FRACTION",
+        ),
+        (format!("step {world} --backward-ms 1 --parameters 1M --bucket-bytes 0"), "such as 25M"),
+        (format!("step {world} --backward-ms 1 --parameters 1M --tuning /nowhere"), "--tuning: `/nowhere`"),
+    ] {
+        let output = simulate(&arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        assert!(stderr.contains(said), "{arguments}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{arguments}: {stderr}");
+    }
+}
+
+/// A small training run on two ranks, on the device that is requested.
+#[cfg(feature = "candle")]
+fn train(device: &str) -> Output {
+    run(&format!("train --threads 2 --epochs 1 --hidden 8 --batch-size 500 {device}"))
+}
+
+#[cfg(feature = "candle")]
+fn a_run_says_where_it_computes() {
+    // What a GPU does not do is left to the CPU, whether there is one or not.
+    let auto = "on the CPU: on a GPU gradients are sent as f32, not as bf16\n";
+    for (device, said) in [("--device cpu", "on the CPU: requested\n"), ("--wire bf16", auto)] {
+        let output = train(device);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(stdout.contains(said), "{stdout}");
+    }
+}
+
+#[cfg(all(feature = "candle", not(feature = "cuda")))]
+fn a_build_without_gpus_says_so() {
+    let stdout = String::from_utf8(train("--device auto").stdout).unwrap();
+    assert!(stdout.contains("on the CPU: this program was built without the feature `cuda`\n"), "{stdout}");
+}
+
+/// One line, and exit code 2.
+#[cfg(feature = "candle")]
+fn gpus_that_cannot_be_had_are_refused_by_name() {
+    let wire = ("--device cuda --wire f16", "gradients are sent as f32, not as f16; leave it out");
+    let name = ("--device gpu", "no device is called \"gpu\"");
+    let mut refused = vec![wire, name];
+    if cfg!(not(feature = "cuda")) {
+        refused.push((
+            "--device cuda",
+            "cannot train on GPUs: this program was built without the feature `cuda`",
+        ));
+    }
+    for (arguments, said) in refused {
+        let output = train(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        assert!(stderr.contains(said), "{arguments}: {stderr}");
+    }
+}
+
+#[cfg(feature = "candle")]
+fn inspect_input_names_the_stage_that_limits_training() {
+    let table = run("inspect-input --data digits --epochs 1 --input-threads 1 --batch-size 100");
+    let text = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.status.success(), "{}", String::from_utf8_lossy(&table.stderr));
+    let lines: Vec<_> = text.lines().collect();
+    assert!(
+        lines[0].starts_with("epoch 1: 20000 samples in batches of 100; training has at most "),
+        "{text}"
+    );
+    let names = lines[2..5].iter().map(|line| line.split_whitespace().next().unwrap_or_default());
+    assert!(names.eq(["source", "batches", "prefetch"]), "{text}");
+    assert!(lines[5].starts_with("batches (1 thread) is busy "), "{text}");
+
+    let json = run("inspect-input --data digits --format json --prefetch 3");
+    let lines: Vec<serde_json::Value> = String::from_utf8_lossy(&json.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an object"))
+        .collect();
+    assert_eq!(lines.iter().map(|line| line["epoch"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
+    assert_eq!(lines[1]["stages"][2]["elements"], 313, "{lines:?}");
+
+    let refused = run("inspect-input --data digits --augment");
+    assert_eq!(refused.status.code(), Some(2));
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(why.contains("--augment has no effect without --data images:DIR"), "{why}");
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    #[allow(unused_mut, reason = "some tests need a feature")]
+    let mut tests = tests![
+        simulate_names_the_fastest,
+        simulate_uses_the_links_that_it_is_given,
+        what_is_too_large_to_simulate_is_not_left_out_in_silence,
+        a_step_waits_for_the_bucket_that_is_full_last,
+        parameter_servers_are_predicted_beside_mirrored_training,
+        fewer_bytes_between_nodes_take_less_of_a_step,
+        hang_report_says_what_happened_and_names_a_bad_file,
+        doctor_fails_if_something_is_wrong,
+        nobody_who_reads_is_no_error,
+        a_full_disk_is_one_line,
+        more_than_there_is_is_refused,
+        nonsense_is_refused,
+    ];
+    #[cfg(feature = "candle")]
+    tests.extend(tests![a_run_says_where_it_computes]);
+    #[cfg(all(feature = "candle", not(feature = "cuda")))]
+    tests.extend(tests![a_build_without_gpus_says_so]);
+    #[cfg(feature = "candle")]
+    tests.extend(tests![gpus_that_cannot_be_had_are_refused_by_name]);
+    #[cfg(feature = "candle")]
+    tests.extend(tests![inspect_input_names_the_stage_that_limits_training]);
+    tests
+}

@@ -1,0 +1,138 @@
+//! Limits of the system that are too small, and what it forbids.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use unisono_testing::launch::{Ended, this_program};
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+use super::{launch, our_lines, play, ranks, run};
+use crate::count;
+
+/// A small job in a shell that has changed something first.
+fn in_shell(before: &str, count: usize, role: &str) -> Ended {
+    let mpirun = launch::mpirun(count, &this_program());
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("{before} && exec \"$0\" \"$@\"")).arg(mpirun.get_program());
+    play(command.args(mpirun.get_args()), role);
+    command.envs(mpirun.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    run(command)
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = tests![
+        too_few_open_files_are_an_error_that_names_the_limit,
+        the_limit_of_open_files_is_raised_as_far_as_it_may_be,
+        too_few_addresses_are_an_error_that_names_the_limit,
+    ];
+    let filtered = tests![
+        copies_that_the_kernel_forbids_are_not_needed_and_their_cause_is_said_once,
+        memory_that_the_kernel_does_not_let_ranks_share_is_not_needed
+    ];
+    tests.extend(filtered.into_iter().map(|test| test.unless(no_filters)));
+    let mounted = tests![a_tiny_shared_folder_is_said_once];
+    tests.extend(mounted.into_iter().map(|test| test.unless(no_mount)));
+    let grouped = tests![a_memory_limit_that_is_too_small_is_an_error_that_names_it_and_no_kill];
+    tests.extend(grouped.into_iter().map(|test| test.unless(no_group)));
+    tests
+}
+
+fn no_filters() -> Option<String> {
+    let is_there = Path::new("/proc/sys/kernel/seccomp/actions_avail").exists();
+    (!is_there).then(|| "the kernel takes no seccomp filters".to_owned())
+}
+
+fn no_mount() -> Option<String> {
+    let can = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/dev/shm"]).output();
+    let can = can.is_ok_and(|output| output.status.success());
+    (!can).then(|| "only root may mount another /dev/shm (unshare -m)".to_owned())
+}
+
+fn no_group() -> Option<String> {
+    Group::new(1 << 30).err()
+}
+
+/// Two ranks to whom the kernel refuses a call; the line that they say.
+fn forbidden(role: &str, transport: &str) -> String {
+    let ended = run(ranks(2, role)).expect_success();
+    assert_eq!(count(&ended.stdout, &format!("has begun over {transport}\n")), 2, "{ended:?}");
+    let lines = our_lines(&ended);
+    assert_eq!(lines.len(), 1, "{ended:?}");
+    lines[0].to_owned()
+}
+
+fn copies_that_the_kernel_forbids_are_not_needed_and_their_cause_is_said_once() {
+    let line = forbidden("no copies", "shm");
+    assert!(line.contains("process_vm_readv") && line.contains("a seccomp filter is set"), "{line}");
+}
+
+fn memory_that_the_kernel_does_not_let_ranks_share_is_not_needed() {
+    let line = forbidden("no memory", "mpi");
+    assert!(line.contains("cannot share memory (") && line.contains("Operation not permitted"), "{line}");
+}
+
+fn a_tiny_shared_folder_is_said_once() {
+    let mpirun = launch::mpirun(2, &this_program());
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs -o size=64k none /dev/shm && exec \"$0\" \"$@\"";
+    command.args(["-m", "sh", "-c", script]).arg(mpirun.get_program()).args(mpirun.get_args());
+    command.envs(mpirun.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    play(&mut command, "sum");
+    let ended = run(command);
+    // Open MPI goes another way, MPICH does not begin; neither waits.
+    assert_eq!(ended.status.success(), launch::is_open_mpi(), "{ended:?}");
+    let said = our_lines(&ended).into_iter().filter(|line| line.contains("/dev/shm")).collect::<Vec<_>>();
+    assert!(said.len() == 1 && said[0].contains("has 64 KiB free"), "{ended:?}");
+}
+
+fn too_few_open_files_are_an_error_that_names_the_limit() {
+    let ended = in_shell("ulimit -n 64", 4, "arrays");
+    assert!(!ended.status.success());
+    assert!(count(&ended.stdout, "this process may have 64 files open") >= 1, "{ended:?}");
+    assert!(ended.stdout.contains("raise `ulimit -n`"), "{ended:?}");
+    let said = our_lines(&ended).into_iter().filter(|line| line.contains("ulimit -n")).count();
+    assert_eq!(said, 1, "before it fails, one rank says it: {ended:?}");
+}
+
+fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+    let ended = in_shell("ulimit -Sn 64", 2, "arrays").expect_success();
+    assert!(our_lines(&ended).is_empty(), "{ended:?}");
+}
+
+fn too_few_addresses_are_an_error_that_names_the_limit() {
+    let ended = in_shell("ulimit -v 2500000", 2, "much");
+    assert!(!ended.status.success());
+    assert!(ended.stdout.contains("of address space: raise `ulimit -v`"), "{ended:?}");
+}
+
+/// A control group of ours that is removed at the end.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(limit_bytes: u64) -> Result<Self, String> {
+        let name = format!("unisono-launch-{}", std::process::id());
+        let versions = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        let make = |(root, file): (&str, &str)| {
+            let group = Self(Path::new(root).join(&name));
+            std::fs::create_dir(&group.0).ok()?;
+            std::fs::write(group.0.join(file), limit_bytes.to_string()).ok().map(|()| group)
+        };
+        let made = versions.into_iter().find_map(make);
+        made.ok_or_else(|| "only root may make a control group with a limit of memory".to_owned())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn a_memory_limit_that_is_too_small_is_an_error_that_names_it_and_no_kill() {
+    let group = Group::new(1 << 30).expect("it was possible before");
+    let before = format!("echo $$ > {}/cgroup.procs", group.0.display());
+    let ended = in_shell(&before, 2, "much");
+    assert!(!ended.status.success());
+    assert!(ended.stdout.contains("this container or job is limited to 1024 MiB of memory"), "{ended:?}");
+}

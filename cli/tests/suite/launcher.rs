@@ -1,0 +1,278 @@
+//! `unisono launch`: what ranks are told, and how they end; any command, so a shell will do.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+use crate::watch::{self, Guarded, kill, names, until};
+use crate::{UNISONO, free_port};
+
+/// For what should take no time at all, on a machine that others use too.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Half of what a rank sleeps that nobody ends.
+const SOON: Duration = Duration::from_secs(50);
+
+/// `unisono launch` with these arguments, of a shell's script, whose `$0` is a directory.
+fn launcher(arguments: &str, script: &str, directory: &Path) -> Command {
+    let mut command = Command::new(UNISONO);
+    command.arg("launch").args(arguments.split_whitespace());
+    command.args(["--", "sh", "-c", script]).arg(directory);
+    // What ranks share is made where it can be seen.
+    command.env("TMPDIR", directory);
+    command
+}
+
+fn launched(arguments: &str, script: &str) -> Ended {
+    let directory = tempfile::tempdir().unwrap();
+    launch::run(launcher(arguments, script, directory.path()), DEADLINE)
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// The one line that says which rank failed, without the number of its process.
+fn failure(ended: &Ended) -> String {
+    let failures: Vec<_> = ended.stderr.lines().filter(|line| line.contains("(process ")).collect();
+    let [failure] = failures[..] else { panic!("{}", ended.stderr) };
+    let (before, after) = failure.split_once(" (process ").unwrap();
+    let (pid, after) = after.split_once(") ").unwrap();
+    assert!(pid.parse::<u32>().is_ok(), "{failure}");
+    format!("{before} {after}")
+}
+
+fn ranks_are_told_who_they_are() {
+    let script = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE";
+    let ended = launched("-n 3", script).expect_success();
+    assert_eq!(sorted(&ended.stdout), ["0 of 3, 0 of 3", "1 of 3, 1 of 3", "2 of 3, 2 of 3"]);
+    assert_eq!(ended.stderr, "");
+    let ended = launched("--ranks 1", script).expect_success();
+    assert_eq!(ended.stdout, "0 of 1, 0 of 1\n");
+}
+
+fn ranks_of_several_machines_are_numbered_over_all_and_meet_on_the_first() {
+    let port = free_port();
+    let machine = |node: usize| {
+        let arguments =
+            format!("-n 2 --nnodes 2 --node-rank {node} --master-addr 127.0.0.1 --master-port {port}");
+        let mut command = Command::new(UNISONO);
+        command.arg("launch").args(arguments.split_whitespace()).args(["--", UNISONO]);
+        command.args("bench --bytes 8:8 --iterations 1 --format json".split_whitespace());
+        command.envs([("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2"), ("UNISONO_WARNINGS", "off")]);
+        launch::run(command, DEADLINE).expect_success().stdout
+    };
+    let stdout = std::thread::scope(|scope| {
+        [0, 1].map(|node| scope.spawn(move || machine(node))).map(|machine| machine.join().unwrap())
+    });
+    assert!(stdout[0].contains(r#""ranks":4"#) && stdout[0].contains("shm+tcp"), "{}", stdout[0]);
+    assert_eq!(stdout[1], "", "rank 0 prints");
+    let script = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR:$MASTER_PORT";
+    let ended = launched("-n 2 --nnodes 3 --node-rank 2 --master-addr node1", script).expect_success();
+    assert_eq!(sorted(&ended.stdout), ["4 of 6, 0 of 2, node1:29500", "5 of 6, 1 of 2, node1:29500"]);
+    for wrong in ["--nnodes 2", "--nnodes 2 --node-rank 2 --master-addr node1", "--nnodes 2 --node-rank 1"] {
+        let ended = launched(&format!("-n 2 {wrong}"), script);
+        assert_eq!(ended.status.code(), Some(2));
+        assert!(ended.stderr.contains("--nnodes 2 needs --node-rank"), "{}", ended.stderr);
+    }
+}
+
+fn ranks_meet_in_a_private_place_that_is_gone_afterwards() {
+    let script = "d=$UNISONO_BOOTSTRAP_DIR; mkdir $d/$RANK; echo x > $d/$RANK/file; echo $d $(stat -c %a $d)";
+    for (last, code) in [("", 0), ("; exit 3", 3), ("; kill -KILL $$", 137)] {
+        let directory = tempfile::tempdir().unwrap();
+        let command = launcher("-n 2 --grace-s 600", &format!("{script}{last}"), directory.path());
+        let ended = launch::run(command, DEADLINE);
+        assert_eq!(ended.status.code(), Some(code), "{}", ended.stderr);
+        let lines = sorted(&ended.stdout);
+        assert_eq!((lines.len(), lines[0]), (2, lines[1]), "{}", ended.stdout);
+        let (meeting, mode) = lines[0].split_once(' ').unwrap();
+        assert_eq!((Path::new(meeting).parent(), mode), (Some(directory.path()), "700"));
+        assert_eq!(names(directory.path()), [""; 0]);
+    }
+}
+
+fn only_rank_0_reads() {
+    let line = "echo hello | exec \"$0\" launch -n 3 -- sh -c 'echo $RANK:$(cat)'";
+    let mut command = Command::new("sh");
+    command.args(["-c", line, UNISONO]);
+    // The test's way to run gives the shell nothing to read; the launcher reads the pipe.
+    let ended = launch::run(command, DEADLINE).expect_success();
+    assert_eq!(sorted(&ended.stdout), ["0:hello", "1:", "2:"]);
+}
+
+fn the_first_that_fails_ends_the_others() {
+    for (end, code, said) in [
+        ("exit 3", 3, "launch: rank 1 failed with exit code 3"),
+        ("exit 2", 2, "launch: rank 1 failed with exit code 2"),
+        ("kill -KILL $$", 137, "launch: rank 1 was killed by SIGKILL"),
+    ] {
+        let began = Instant::now();
+        let ended = launched("-n 3 --grace-s 0", &format!("[ $RANK = 1 ] && {end}; exec sleep 100"));
+        assert_eq!(ended.status.code(), Some(code), "{}", ended.stderr);
+        assert_eq!(failure(&ended), said);
+        assert!(
+            ended.stderr.contains("launch: 2 of 3 ranks are still running: terminating them\n"),
+            "{}",
+            ended.stderr
+        );
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    }
+}
+
+/// Who learns of a failure by itself has the time to say so.
+fn the_others_have_a_grace() {
+    let script =
+        "if [ $RANK = 1 ]; then exit 3; fi; until [ -e $0/go ]; do sleep 0.05; done; echo bye; exit 4";
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = launcher("-n 2 --grace-s 600", script, directory.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = Guarded(command.spawn().unwrap());
+    let mut said = std::io::BufReader::new(run.0.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    assert!(line.starts_with("launch: rank 1 (process "), "{line}");
+    fs::write(directory.path().join("go"), "").unwrap();
+    assert_eq!(run.ended(DEADLINE).code(), Some(3), "the first that failed");
+    let mut rest = [String::new(), String::new()];
+    std::io::Read::read_to_string(&mut said, &mut rest[0]).unwrap();
+    std::io::Read::read_to_string(&mut run.0.stdout.take().unwrap(), &mut rest[1]).unwrap();
+    assert_eq!(rest, ["", "bye\n"]);
+}
+
+fn who_does_not_end_is_killed() {
+    let began = Instant::now();
+    let script = "trap '' TERM; touch $0/$RANK; until [ -e $0/0 ]; do sleep 0.05; done; \
+                  [ $RANK = 1 ] && exit 3; exec sleep 100";
+    let ended = launched("-n 2 --grace-s 0", script);
+    assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
+    assert_eq!(failure(&ended), "launch: rank 1 failed with exit code 3");
+    assert!(
+        ended.stderr.ends_with("launch: 1 of 2 ranks are still running: killing them\n"),
+        "{}",
+        ended.stderr
+    );
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
+fn ranks_that_have_stopped_have_not_failed() {
+    for script in ["exit 75", "[ $RANK = 1 ] || exit 75"] {
+        let ended = launched("-n 2", script);
+        assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(75), ""), "{script}");
+    }
+    let ended = launched("-n 2 --grace-s 600", "[ $RANK = 1 ] && exit 4; exit 75");
+    assert_eq!(ended.status.code(), Some(4));
+    assert_eq!(failure(&ended), "launch: rank 1 failed with exit code 4");
+}
+
+/// A process that has left the group and the session of its rank.
+fn nothing_is_left_running() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "exec >/dev/null 2>&1; setsid sleep 100 & echo $! > $0/$RANK";
+    let ended = launch::run(launcher("-n 2", script, directory.path()), DEADLINE).expect_success();
+    assert_eq!(ended.stderr, "launch: killed 2 processes that the ranks left behind\n");
+    for rank in ["0", "1"] {
+        let pid = fs::read_to_string(directory.path().join(rank)).unwrap().trim().parse().unwrap();
+        let lives = watch::words(pid).contains(&"100".to_owned());
+        if lives {
+            kill("KILL", pid);
+        }
+        assert!(!lives, "process {pid} of rank {rank} is still there");
+    }
+}
+
+/// Ranks write down what they are told.
+fn signals_are_passed_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "for s in USR1 INT TERM HUP; do trap \"echo $s >> $0/$RANK\" $s; done; echo up >> $0/$RANK; \
+                  while :; do sleep 0.05; done";
+    let heard = |expected: &str| {
+        let here = |rank: &str| fs::read_to_string(directory.path().join(rank)).unwrap_or_default();
+        until(expected, DEADLINE, || ["0", "1"].iter().all(|rank| here(rank) == expected).then_some(()));
+    };
+    let mut command = launcher("-n 2", script, directory.path());
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut run = Guarded(command.spawn().unwrap());
+    let pid = run.0.id();
+    heard("up\n");
+    kill("USR1", pid);
+    heard("up\nUSR1\n");
+    kill("INT", pid);
+    heard("up\nUSR1\nINT\n");
+    kill("USR1", pid);
+    heard("up\nUSR1\nINT\nUSR1\n");
+    // Whoever tells it once more to end does not want to wait.
+    kill("TERM", pid);
+    assert_eq!(run.ended(DEADLINE).code(), Some(137));
+    heard("up\nUSR1\nINT\nUSR1\n");
+    assert_eq!(watch::with_argument(directory.path().to_str().unwrap()), [0; 0]);
+}
+
+/// A terminal that goes away ends the ranks too; `nohup` leaves them alone.
+fn a_hangup_is_passed_on_unless_it_is_ignored() {
+    // Whoever runs the tests may ignore it, and what it starts would too.
+    for (start, code) in [("exec env --default-signal=HUP", Some(129)), ("trap '' HUP; exec", Some(0))] {
+        let directory = tempfile::tempdir().unwrap();
+        let inner = "touch $0/$RANK; until [ -e $0/go ]; do sleep 0.05; done";
+        let line = format!("{start} \"$0\" launch -n 2 -- sh -c '{inner}' \"$1\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &line, UNISONO]).arg(directory.path()).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut run = Guarded(command.spawn().unwrap());
+        let is_up = || ["0", "1"].iter().all(|rank| directory.path().join(rank).exists()).then_some(());
+        until("the ranks are up", DEADLINE, is_up);
+        kill("HUP", run.0.id());
+        if code == Some(0) {
+            fs::write(directory.path().join("go"), "").unwrap();
+        }
+        assert_eq!(run.ended(DEADLINE).code(), code, "{start}");
+    }
+}
+
+/// One clear line, exit code 2, and nothing was begun.
+fn nonsense_is_refused() {
+    let refused = |arguments: &str, variables: &[(&str, &str)]| {
+        let mut command = Command::new(UNISONO);
+        command.arg("launch").args(arguments.split_whitespace()).envs(variables.iter().copied());
+        let ended = launch::run(command, DEADLINE);
+        assert_eq!(ended.stdout, "", "{arguments}");
+        (ended.status.code(), ended.stderr)
+    };
+    for (arguments, said) in [
+        ("-n 2 -- /there/is/no/such/command", "launch: cannot start /there/is/no/such/command: No such file"),
+        ("-n 0 -- true", "expected a whole number from 1 to 1024"),
+        ("-n 1025 -- true", "expected a whole number from 1 to 1024"),
+        ("-n 2", "required arguments were not provided: <COMMAND>"),
+        ("-- true", "required arguments were not provided: --ranks <N>"),
+    ] {
+        let (code, stderr) = refused(arguments, &[]);
+        assert_eq!((code, stderr.lines().count()), (Some(2), 1), "{arguments}: {stderr}");
+        assert!(stderr.contains(said), "{arguments}: {stderr}");
+    }
+    let world = |rank| [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", rank)];
+    let line = "unisono: launch starts the ranks itself, and cannot run as one of 2 ranks: start it without a launcher\n";
+    assert_eq!(refused("-n 2 -- echo x", &world("0")), (Some(2), line.to_owned()));
+    assert_eq!(refused("-n 2 -- echo x", &world("1")), (Some(0), String::new()));
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        ranks_are_told_who_they_are,
+        ranks_of_several_machines_are_numbered_over_all_and_meet_on_the_first,
+        ranks_meet_in_a_private_place_that_is_gone_afterwards,
+        only_rank_0_reads,
+        the_first_that_fails_ends_the_others,
+        the_others_have_a_grace,
+        who_does_not_end_is_killed,
+        ranks_that_have_stopped_have_not_failed,
+        nothing_is_left_running,
+        signals_are_passed_on,
+        a_hangup_is_passed_on_unless_it_is_ignored,
+        nonsense_is_refused,
+    ]
+}

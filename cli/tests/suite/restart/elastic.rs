@@ -1,0 +1,164 @@
+//! Workers of a parameter server that are killed, and join again.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::killed::{Draws, kills};
+use crate::UNISONO;
+use crate::watch::{Guarded, descendants, kill, last_event, ranks, until};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// One serves.
+const RANKS: usize = 4;
+
+/// A variable in the environment of a process.
+fn variable(pid: u32, name: &str) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let variables = environment.split(|&byte| byte == 0);
+    let mut values = variables.filter_map(|variable| {
+        std::str::from_utf8(variable).ok()?.strip_prefix(name)?.strip_prefix('=').map(str::to_owned)
+    });
+    values.next_back()
+}
+
+/// The rank that a process is, by the variable of its launcher.
+fn rank_of(pid: u32) -> Option<usize> {
+    variable(pid, "RANK")?.parse().ok()
+}
+
+/// Connections to the port at which workers join server 0, which send nothing.
+fn silent_connections(server: u32) -> Vec<TcpStream> {
+    let folder = variable(server, "UNISONO_BOOTSTRAP_DIR").unwrap();
+    let named = fs::read_to_string(Path::new(&folder).join("server-0")).unwrap();
+    let port = named.split(' ').next().unwrap().parse().unwrap();
+    (0..3).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()).collect()
+}
+
+fn count(file: &Path, what: &str) -> usize {
+    fs::read_to_string(file).unwrap().matches(what).count()
+}
+
+/// Kills workers while the others go on, and waits each time for the one that joins.
+pub(crate) fn workers_that_are_killed_join_again() {
+    let kills = kills();
+    let (epochs, restarts) = ((4 + 3 * kills).to_string(), kills.to_string());
+    let directory = tempfile::tempdir().unwrap();
+    let (output, said) = (directory.path().join("output"), directory.path().join("said"));
+    let mut command = Command::new(UNISONO);
+    command.args([
+        "launch",
+        "--elastic",
+        "--max-restarts",
+        &restarts,
+        "-n",
+        &RANKS.to_string(),
+        "--",
+        UNISONO,
+    ]);
+    command.args([
+        "train",
+        "--strategy",
+        "parameter-server",
+        "--staleness",
+        "8",
+        "--elastic",
+        "--format",
+        "json",
+    ]);
+    command.args(["--epochs", &epochs, "--global-batch", "192", "--hidden", "64"]);
+    command.stdin(Stdio::null());
+    command.stdout(File::create(&output).unwrap()).stderr(File::create(&said).unwrap());
+    let mut run = Guarded(command.spawn().unwrap());
+    let root = run.0.id();
+    until("an epoch", MINUTE, || (count(&output, "\"event\":\"epoch\"") > 0).then_some(()));
+    // They would each delay a worker that joins, which ends the run after 20 s.
+    let server = ranks(root).into_iter().find(|&pid| rank_of(pid) == Some(0)).unwrap();
+    let _silent = silent_connections(server);
+    let mut draws = Draws(5);
+    for round in 0..kills {
+        std::thread::sleep(Duration::from_micros(draws.below(200_000)));
+        assert!(run.0.try_wait().unwrap().is_none(), "the run ended before kill {round}");
+        let workers: Vec<_> = ranks(root).into_iter().filter(|&pid| rank_of(pid) > Some(0)).collect();
+        assert_eq!(workers.len(), RANKS - 1, "{:?}", descendants(root));
+        kill("KILL", workers[draws.below(workers.len() as u64) as usize]);
+        until("a worker joins", MINUTE, || (count(&said, "has joined on rank") > round).then_some(()));
+    }
+    let status = run.ended(10 * MINUTE);
+    let (output, said) = (fs::read_to_string(output).unwrap(), fs::read_to_string(said).unwrap());
+    assert!(status.success(), "{status}\n{output}\n{said}");
+    assert_eq!(said.matches("it is started again").count(), kills, "{said}");
+    assert_eq!(said.matches("others do its share").count(), kills, "{said}");
+    let end = last_event(&output, "done");
+    assert!(end["test_accuracy"].as_f64().unwrap() > 0.95, "{end}");
+    println!(
+        "counted: elastic: {kills} workers killed; {:.2} % in the end",
+        100.0 * end["test_accuracy"].as_f64().unwrap()
+    );
+}
+
+/// Without a restart left, the others go on; without any worker, the run ends with an error.
+pub(crate) fn workers_that_are_killed_are_not_waited_for() {
+    let train =
+        ["--strategy", "parameter-server", "--staleness", "unbounded", "--elastic", "--format", "json"];
+    let directory = tempfile::tempdir().unwrap();
+    let said = directory.path().join("said");
+    let output = directory.path().join("output");
+    let mut command = Command::new(UNISONO);
+    command.args([
+        "launch",
+        "--elastic",
+        "--max-restarts",
+        "0",
+        "-n",
+        "3",
+        "--",
+        UNISONO,
+        "train",
+        "--epochs",
+        "6",
+    ]);
+    command.args(train).stdin(Stdio::null());
+    command.stdout(File::create(&output).unwrap()).stderr(File::create(&said).unwrap());
+    let mut run = Guarded(command.spawn().unwrap());
+    until("an epoch", MINUTE, || (count(&output, "\"event\":\"epoch\"") > 0).then_some(()));
+    let worker = ranks(run.0.id()).into_iter().find(|&pid| rank_of(pid) == Some(2)).unwrap();
+    kill("KILL", worker);
+    let status = run.ended(5 * MINUTE);
+    let said = fs::read_to_string(said).unwrap();
+    assert!(status.success() && said.contains("1 of 2 workers are left"), "{status}\n{said}");
+    assert!(said.contains("the others go on without it"), "{said}");
+}
+
+/// A server that is killed ends the run, whatever the launcher may start again.
+pub(crate) fn a_parameter_server_that_is_killed_ends_the_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("output");
+    let mut command = Command::new(UNISONO);
+    command.args([
+        "launch",
+        "--elastic",
+        "-n",
+        "4",
+        "--",
+        UNISONO,
+        "train",
+        "--epochs",
+        "60",
+        "--format",
+        "json",
+    ]);
+    command.args(["--strategy", "parameter-server", "--servers", "2", "--elastic"]).stdin(Stdio::null());
+    let said = directory.path().join("said");
+    command.stdout(File::create(&output).unwrap()).stderr(File::create(&said).unwrap());
+    let mut run = Guarded(command.spawn().unwrap());
+    until("an epoch", MINUTE, || (count(&output, "\"event\":\"epoch\"") > 0).then_some(()));
+    let server = ranks(run.0.id()).into_iter().find(|&pid| rank_of(pid) == Some(1)).unwrap();
+    kill("KILL", server);
+    let status = run.ended(MINUTE);
+    let said = fs::read_to_string(said).unwrap();
+    assert!(!status.success(), "{said}");
+    assert!(said.contains("the parameter server on rank 1 is lost"), "{said}");
+}

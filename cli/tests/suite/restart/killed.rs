@@ -1,0 +1,149 @@
+//! `kill -9` of any rank or of the launcher, at random moments and in the middle of writing a checkpoint.
+
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use crate::UNISONO;
+use crate::watch::{
+    Guarded, descendants, is_writing, kill, last_event, newest, ranks, supervise, until, with_argument,
+};
+use unisono_testing::launch::{self, mpirun};
+use unisono_testing::suite;
+
+const RANKS: usize = 2;
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn train(epochs: usize, more: &[&str]) -> Command {
+    let mut command = mpirun(RANKS, UNISONO);
+    let epochs = epochs.to_string();
+    command.args([
+        "train",
+        "--data",
+        "digits",
+        "--model",
+        "mlp",
+        "--format",
+        "json",
+        "--global-batch",
+        "128",
+    ]);
+    command.args(["--epochs", &epochs]).args(more);
+    command
+}
+
+/// Draws numbers, the same each time.
+pub(crate) struct Draws(pub(crate) u64);
+
+impl Draws {
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// How often runs are killed.
+pub(crate) fn kills() -> usize {
+    match env::var("UNISONO_TEST_KILLS") {
+        Ok(text) => text.parse().expect("UNISONO_TEST_KILLS is a number of kills"),
+        Err(_) if suite::is_deep() => 20,
+        Err(_) => 3,
+    }
+}
+
+pub(crate) fn killed_at_random_moments_the_result_is_that_of_the_undisturbed_run() {
+    ends_as_undisturbed(kills(), train);
+}
+
+/// One rank serves the other.
+pub(crate) fn killed_with_a_parameter_server() {
+    ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
+        let mut command = train(epochs, more);
+        command.args(["--strategy", "parameter-server"]);
+        command
+    });
+}
+
+/// What was not sent yet comes back too.
+pub(crate) fn killed_with_compressed_gradients() {
+    ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
+        let mut command = train(epochs, more);
+        // Each rank is a node of its own: gradients are compressed between nodes alone.
+        command.args(["--wire", "int8", "--uncompressed-steps", "30"]).env("UNISONO_NODES", "1,1");
+        command
+    });
+}
+
+/// A checkpoint has all updates, though buckets were on their way when the step was over.
+pub(crate) fn killed_while_the_next_forward_pass_goes_on() {
+    ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
+        let mut command = train(epochs, more);
+        command.args(["--overlap", "across", "--bucket-bytes", "16K"]);
+        command.env("UNISONO_NODES", "1,1").env("UNISONO_NETWORK", "tcp");
+        command
+    });
+}
+
+/// Kills a run so many times, at random moments, and compares its end with that of a run that nobody kills. `train` is the command
+/// for a number of epochs, with more arguments.
+fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) {
+    let started = Instant::now();
+    // Between two kills it makes about one epoch.
+    let epochs = kills + kills / 2 + 2;
+    let undisturbed = launch::run(train(epochs, &[]), 10 * MINUTE).expect_success();
+    let expected = last_event(&undisturbed.stdout, "done");
+
+    let directory = tempfile::tempdir().unwrap();
+    let (place, output) = (directory.path().join("checkpoints"), directory.path().join("output"));
+    let saving = ["--checkpoint-dir", place.to_str().unwrap(), "--checkpoint-every", "10", "--keep", "2"];
+    let mut command = supervise(&["--max-restarts", "3", "--wait-s", "0"], &train(epochs, &saving));
+    command.stdin(Stdio::null()).stdout(File::create(&output).unwrap());
+    let said = directory.path().join("said");
+    command.stderr(File::create(&said).unwrap());
+    let mut run = Guarded(command.spawn().unwrap());
+    let root = run.0.id();
+    let mut draws = Draws(11);
+    let mut in_the_middle = 0;
+    for round in 0..kills {
+        // Until there is something new: a run that is killed before it has saved anything new makes no progress.
+        let before = newest(&place);
+        until("a new checkpoint", MINUTE, || {
+            assert!(run.0.try_wait().unwrap().is_none(), "the run ended before kill {round}");
+            (newest(&place) != before).then_some(())
+        });
+        if round % 3 == 1 {
+            until("a checkpoint is being written", MINUTE, || is_writing(&place).then_some(()));
+        } else {
+            thread::sleep(Duration::from_micros(draws.below(300_000)));
+        }
+        let ranks = ranks(root);
+        // The launcher is the child of the supervisor.
+        let launcher = descendants(root).first().copied();
+        let victims: Vec<u32> = ranks.iter().copied().chain(launcher).collect();
+        assert_eq!(victims.len(), RANKS + 1, "two ranks and a launcher: {victims:?}");
+        let victim = victims[draws.below(victims.len() as u64) as usize];
+        kill("KILL", victim);
+        in_the_middle += usize::from(is_writing(&place));
+        until("the ranks end", Duration::from_secs(20), || {
+            let still = ranks.iter().any(|rank| crate::watch::words(*rank).len() > 1);
+            (!still).then_some(())
+        });
+    }
+    let status = run.ended(10 * MINUTE);
+    let (output, said) = (fs::read_to_string(output).unwrap(), fs::read_to_string(said).unwrap());
+    assert!(status.success(), "{status}\n{output}\n{said}");
+    let found = last_event(&output, "done");
+    for figure in ["parameters_hash", "loss", "test_loss", "test_accuracy"] {
+        assert_eq!(found[figure], expected[figure], "{figure}\n{said}");
+    }
+    let restarts =
+        said.lines().filter(|line| line.starts_with("supervise:") && line.contains("restarting in")).count();
+    assert_eq!(restarts, kills, "{said}");
+    assert!(!is_writing(&place), "nothing is half-written in the end");
+    assert_eq!(with_argument(place.to_str().unwrap()), [0_u32; 0], "no process is left");
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "counted: restart: killed {kills} times, {in_the_middle} of them while a checkpoint was being written; {seconds:.0} s"
+    );
+}

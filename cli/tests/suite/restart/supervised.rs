@@ -1,0 +1,107 @@
+//! What `unisono supervise` makes of a command that fails; any command, so a shell will do.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::watch::{Guarded, kill, supervise, until, words};
+use unisono_testing::launch::{self, Ended};
+
+fn shell(script: &str, directory: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(directory);
+    command
+}
+
+fn supervised(arguments: &[&str], script: &str, directory: &Path) -> Ended {
+    let command = supervise(&[arguments, &["--wait-s", "0"]].concat(), &shell(script, directory));
+    launch::run(command, Duration::from_secs(60))
+}
+
+fn lines(directory: &Path) -> usize {
+    fs::read_to_string(directory.join("runs")).map_or(0, |text| text.lines().count())
+}
+
+pub(crate) fn supervise_gives_up_or_does_not_begin() {
+    for (script, restarts, code, said) in [
+        ("echo x >> $1/runs; exit 3", "2", 3, "giving up after 2 restarts"),
+        ("echo x >> $1/runs; kill -9 $$", "2", 137, "giving up after 2 restarts"),
+        ("echo x >> $1/runs; exit 3", "0", 3, "giving up after 0 restarts"),
+        ("echo x >> $1/runs; exit 2", "5", 2, "the command is invalid"),
+        ("echo x >> $1/runs; exit 75", "5", 75, "stopped on request"),
+        ("echo x >> $1/runs; exit 0", "5", 0, ""),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let ended = supervised(&["--max-restarts", restarts], script, directory.path());
+        assert_eq!(ended.status.code(), Some(code), "{script}: {}", ended.stderr);
+        assert!(ended.stderr.contains(said), "{script}: {}", ended.stderr);
+        assert!(ended.stderr.lines().all(|line| line.starts_with("supervise: ")), "{}", ended.stderr);
+        let expected = if code == 3 || code == 137 { 1 + restarts.parse::<usize>().unwrap() } else { 1 };
+        assert_eq!(lines(directory.path()), expected, "{script}");
+    }
+    let missing = supervise(&[], &Command::new("/there/is/no/such/command"));
+    let ended = launch::run(missing, Duration::from_secs(60));
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.stderr.contains("cannot start /there/is/no/such/command"), "{}", ended.stderr);
+}
+
+/// Four runs that each save something new and fail, then three that do not.
+pub(crate) fn supervise_counts_from_the_last_new_checkpoint() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "echo \"$@\" >> $1/runs; n=$(wc -l < $1/runs); \
+                  if [ $n -le 4 ]; then mkdir $1/step-000000000$n; fi; exit 1";
+    let mut command = shell(script, directory.path());
+    command.arg("--checkpoint-dir").arg(directory.path());
+    let ended =
+        launch::run(supervise(&["--max-restarts", "2", "--wait-s", "0"], &command), Duration::from_secs(60));
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    // The fourth is the last with something new; two more are restarts without.
+    assert_eq!(lines(directory.path()), 6, "{}", ended.stderr);
+    let runs = fs::read_to_string(directory.path().join("runs")).unwrap();
+    let resumed: Vec<_> = runs.lines().map(|line| line.ends_with("--resume")).collect();
+    assert_eq!(resumed, [false, true, true, true, true, true], "{runs}");
+    assert!(ended.stderr.contains("from step-0000000004: restart 2 of 2"), "{}", ended.stderr);
+    // They are now those of an earlier run, and a restart must not go on from them.
+    let ended = launch::run(supervise(&[], &command), Duration::from_secs(60));
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.stderr.contains("contains step-0000000004"), "{}", ended.stderr);
+}
+
+/// A process that has left the group and the session of its command, as ranks of a launcher do.
+pub(crate) fn nothing_outlives_a_supervised_run() {
+    let directory = tempfile::tempdir().unwrap();
+    // What they write goes nowhere: if they stay, they keep no pipe open for which this test would wait.
+    let script = "exec >/dev/null 2>&1; setsid sleep 100 & echo $! >> $1/runs; \
+                  setsid sh -c 'sleep 101 & wait' & sleep 0.1; exit 1";
+    let ended = supervised(&["--max-restarts", "1"], script, directory.path());
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    let pids = fs::read_to_string(directory.path().join("runs")).unwrap();
+    assert_eq!(pids.lines().count(), 2, "{pids}");
+    let started = pids.lines().map(|pid| pid.parse::<u32>().unwrap());
+    let left: Vec<u32> = started.filter(|&pid| words(pid).contains(&"100".to_owned())).collect();
+    for &pid in &left {
+        kill("KILL", pid);
+    }
+    assert!(left.is_empty(), "{left:?} are still there");
+    assert!(ended.stderr.contains("processes that the command left behind"), "{}", ended.stderr);
+}
+
+pub(crate) fn supervise_kills_what_does_not_stop() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "trap 'echo usr1 >> $1/runs' USR1; trap 'echo term >> $1/runs' TERM; echo up >> $1/runs; \
+                  while :; do sleep 0.05; done";
+    let mut command = supervise(&["--grace-s", "1"], &shell(script, directory.path()));
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut run = Guarded(command.spawn().unwrap());
+    let pid = run.0.id();
+    let deadline = Duration::from_secs(30);
+    until("the command is up", deadline, || (lines(directory.path()) == 1).then_some(()));
+    kill("TERM", pid);
+    until("it is asked to save", deadline, || (lines(directory.path()) == 2).then_some(()));
+    until("it is told to end", deadline, || (lines(directory.path()) == 3).then_some(()));
+    // Whoever tells it once more does not want to wait.
+    kill("INT", pid);
+    assert_eq!(run.ended(Duration::from_secs(5)).code(), Some(75));
+    assert_eq!(fs::read_to_string(directory.path().join("runs")).unwrap(), "up\nusr1\nterm\n");
+}

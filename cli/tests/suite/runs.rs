@@ -1,0 +1,84 @@
+//! Runs of the command `train`, begun in ways that are wrong, or that must be seen to be right: what they refuse, what they
+//! leave alone, and what their checkpoints are good for.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+pub(crate) mod across;
+pub(crate) mod buckets;
+pub(crate) mod compressed;
+pub(crate) mod evaluated;
+pub(crate) mod input;
+pub(crate) mod interrupted;
+pub(crate) mod local;
+pub(crate) mod names;
+pub(crate) mod places;
+pub(crate) mod refused;
+pub(crate) mod resumed;
+pub(crate) mod sharded;
+
+use unisono_testing::launch;
+
+use crate::{UNISONO, unisono};
+
+/// What it says to programs, a line each.
+fn objects(words: &[&str]) -> Vec<Value> {
+    let ended = unisono(&[words, &["--format", "json"]].concat()).expect_success();
+    ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
+/// Bad input: one line that says all of this, once, whatever the number of ranks, and exit code 2.
+fn refused(words: &[&str], said: &[&str]) {
+    let ended = unisono(words);
+    assert_eq!(ended.status.code(), Some(2), "{words:?}: {}\n{}", ended.stdout, ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1, "{words:?}: {}", ended.stderr);
+    for said in said {
+        assert!(ended.stderr.contains(said), "{words:?}: no {said} in {}", ended.stderr);
+    }
+}
+
+/// A short run on this table, on two ranks, that saves its end.
+fn train(table: &Path, checkpoints: &Path, more: &[&str]) -> Vec<Value> {
+    objects(&[&words(&source(table), checkpoints)[..], more].concat())
+}
+
+/// Two epochs of a small model, on two ranks.
+fn words<'a>(source: &'a str, checkpoints: &'a Path) -> Vec<&'a str> {
+    [&words_for(source, checkpoints)[..], &["--epochs", "2"]].concat()
+}
+
+fn words_for<'a>(source: &'a str, checkpoints: &'a Path) -> Vec<&'a str> {
+    let checkpoints = checkpoints.to_str().unwrap();
+    let model = ["--hidden", "8", "--batch-size", "8"];
+    [&["train", "--threads", "2", "--data", source, "--checkpoint-dir", checkpoints][..], &model].concat()
+}
+
+fn source(table: &Path) -> String {
+    format!("csv:{}", table.display())
+}
+
+/// Two features that tell three kinds apart, one of them on another scale than the other.
+fn row(at: usize) -> (String, String, &'static str) {
+    let kind = at % 3;
+    let (near, far) =
+        (kind as f64 + (at % 7) as f64 / 20.0, 1e4 * (2 - kind) as f64 + (at % 11) as f64 * 300.0);
+    (format!("{near:.2}"), format!("{far:.1}"), ["ant", "bee", "cow"][kind])
+}
+
+fn table(path: &Path, rows: usize) {
+    let rows = (0..rows).map(row).map(|(near, far, kind)| format!("{near},{far},{kind}\n"));
+    fs::write(path, format!("near,far,kind\n{}", rows.collect::<String>())).unwrap();
+}
+
+/// The names in a directory, in order, but for the lock.
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name != ".lock").collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,91 @@
+//! Runs whose next forward pass goes on while buckets are on their way: they end with the bits of others.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// The hash at the end of a run of words, each rank a node of its own.
+fn hash(ranks: usize, launched: &[&str], words: &[&str]) -> String {
+    let nodes = vec!["1"; ranks].join(",");
+    let mut command = Command::new(UNISONO);
+    command.env("UNISONO_NODES", nodes).env("UNISONO_NETWORK", "tcp").args(launched).args(words);
+    let said = launch::run(command, Duration::from_secs(120)).expect_success().stdout;
+    said.trim_end().rsplit_once(' ').expect("the last line ends with it").1.to_owned()
+}
+
+/// On threads, and on processes that are connected by TCP.
+fn ended(ranks: usize, words: &[&str]) -> [String; 2] {
+    let count = ranks.to_string();
+    let train = [&["train"][..], words].concat();
+    let threads = hash(ranks, &[], &[&train[..], &["--threads", &count]].concat());
+    [threads, hash(ranks, &["launch", "-n", &count, "--", UNISONO], &train)]
+}
+
+fn the_bits_are_those_of_a_run_that_waits_for_all_buckets() {
+    let run = ["--global-batch", "192", "--epochs", "1", "--hidden", "64,48,32", "--bucket-bytes", "4K"];
+    for ranks in [1, 2, 3] {
+        for more in [
+            &["--checkpoint-every", "7", "--verify-replicas-every", "5"][..],
+            &["--nesterov", "--wire", "bf16"],
+            &["--optimizer", "adamw", "--shard-optimizer", "--algorithm", "ring"],
+            &["--optimizer", "adamw", "--wire", "int8"],
+            &["--clip-norm", "0.5"],
+        ]
+        .into_iter()
+        .take(if ranks == 1 { 1 } else { 5 })
+        {
+            let hashes = |overlap| {
+                let directory = tempfile::tempdir().unwrap();
+                let place = ["--checkpoint-dir", directory.path().to_str().unwrap()];
+                let place: &[&str] = if more.contains(&"--checkpoint-every") { &place } else { &[] };
+                let words = [&run[..], more, &["--overlap", overlap]].concat();
+                // Each has a directory of its own: the second overwrites the first.
+                ended(
+                    ranks,
+                    &[&words[..], place, if place.is_empty() { &[] } else { &["--overwrite"] }].concat(),
+                )
+            };
+            let [expected, beside] = hashes("beside");
+            assert_eq!(beside, expected, "{ranks} ranks, {more:?}");
+            assert_eq!(hashes("across"), [expected.clone(), expected], "{ranks} ranks, {more:?}");
+        }
+    }
+}
+
+fn every_model_has_the_same_bits() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = directory.path().join("text");
+    fs::write(&text, "to be, or not to be, that is the question. ".repeat(60)).unwrap();
+    let text = format!("text:{}", text.display());
+    for run in [
+        &["--model", "cnn", "--global-batch", "300"][..],
+        &["--data", &text, "--model", "transformer", "--global-batch", "16", "--context", "16"],
+    ] {
+        let with = |overlap| {
+            ended(2, &[run, &["--epochs", "1", "--bucket-bytes", "1K", "--overlap", overlap]].concat())
+        };
+        assert_eq!(with("across"), with("beside"), "{run:?}");
+    }
+}
+
+fn bench_step_times_steps_that_begin_before_the_last_is_over_and_rounds_of_local_steps() {
+    let step = ["bench-step", "--hidden", "8", "--batch-size", "4", "--steps", "5", "--threads", "2"];
+    for more in [
+        &["--overlap", "across"][..],
+        &["--local-steps", "4"],
+        &["--local-steps", "3", "--overlap", "across"],
+    ] {
+        let row = objects(&[&step[..], more].concat()).pop().unwrap();
+        assert!(row["ms_per_step"].as_f64() > Some(0.0), "{more:?}: {row}");
+    }
+    let conflict = [&step[..], &["--local-steps", "4", "--wire", "bf16"]].concat();
+    refused(&conflict, &["with --local-steps no gradient is sent", "--wire bf16"]);
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        the_bits_are_those_of_a_run_that_waits_for_all_buckets,
+        every_model_has_the_same_bits,
+        bench_step_times_steps_that_begin_before_the_last_is_over_and_rounds_of_local_steps,
+    ]
+}

@@ -1,0 +1,66 @@
+//! The size of buckets, which is derived where they travel between nodes, as these threads are declared to do.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+fn on_nodes(nodes: &str, words: &[&str]) -> String {
+    let threads = nodes.split(',').map(|size| size.parse::<usize>().unwrap()).sum::<usize>().to_string();
+    let mut command = Command::new(UNISONO);
+    command.env("UNISONO_NODES", nodes).args(words).args(["--threads", &threads]);
+    launch::run(command, Duration::from_secs(120)).expect_success().stdout
+}
+
+fn what_was_chosen_is_said_between_nodes() {
+    let train = ["train", "--epochs", "1", "--hidden", "8"];
+    let said = on_nodes("1,1", &train);
+    assert!(said.contains("\nbuckets of 1M: predicted to cost at most 5 % more a byte than 64M\n"), "{said}");
+    let said = on_nodes("1,1", &[&train[..], &["--bucket-bytes", "3M"]].concat());
+    assert!(said.contains("\nbuckets of 3M: it was asked for\n"), "{said}");
+    assert!(!on_nodes("2", &train).contains("buckets of"), "on one node there is nothing to overlap");
+}
+
+fn bench_step_takes_and_says_it() {
+    let step = ["bench-step", "--hidden", "8", "--batch-size", "4", "--steps", "1", "--format", "json"];
+    let size = |nodes: &str, more: &[&str]| {
+        let row: Value = serde_json::from_str(on_nodes(nodes, &[&step[..], more].concat()).trim()).unwrap();
+        (row["bucket_bytes"].as_u64().unwrap(), row["buckets_because"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(size("2", &[]), (25 << 20, "all ranks share a node".to_owned()));
+    assert_eq!(size("1,1", &[]).0, 1 << 20);
+    assert_eq!(size("1,1", &["--overlap", "in-turn"]).0, 25 << 20);
+    assert_eq!(size("1,1", &["--bucket-bytes", "64K"]), (64 << 10, "it was asked for".to_owned()));
+}
+
+fn simulated_buckets_are_those_of_the_trainer() {
+    let cluster = ["--nodes", "2", "--ranks-per-node", "1", "--wire", "f32,bf16,int8", "--format", "json"];
+    let model = ["simulate", "step", "--model", "mlp:8", "--backward-ms", "1"];
+    let simulated = unisono(&[&model[..], &cluster].concat()).expect_success().stdout;
+    let rows = simulated.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let between: Vec<_> = rows.filter(|row| row["ranks"] == 2).collect();
+    assert_eq!(between.len(), 3, "{simulated}");
+    for row in between {
+        let wire = row["wire"].as_str().unwrap();
+        let step = ["bench-step", "--hidden", "8", "--batch-size", "4", "--steps", "1", "--format", "json"];
+        let measured: Value =
+            serde_json::from_str(on_nodes("1,1", &[&step[..], &["--wire", wire]].concat()).trim()).unwrap();
+        assert_eq!(row["bucket_bytes"], measured["bucket_bytes"], "{wire}");
+    }
+}
+
+fn what_is_no_size_is_refused() {
+    refused(&["train", "--bucket-bytes", "0"], &["the bytes of a bucket is 0: it must be at least 1"]);
+    refused(&["bench-step", "--bucket-bytes", "0"], &["the bytes of a bucket must be at least 1"]);
+    let ended = unisono(&["bench-step", "--bucket-bytes", "large"]);
+    assert!(ended.stderr.contains("such as 65536, 64K or 25M, or auto"), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(2));
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        what_was_chosen_is_said_between_nodes,
+        bench_step_takes_and_says_it,
+        simulated_buckets_are_those_of_the_trainer,
+        what_is_no_size_is_refused,
+    ]
+}

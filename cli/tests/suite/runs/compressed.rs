@@ -1,0 +1,112 @@
+//! Runs whose gradients are compressed between nodes, which these threads are declared to be: what was not sent yet is saved, too.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+const FORMATS: [&str; 8] = [
+    "int8",
+    "int4",
+    "int8:stochastic",
+    "int4:stochastic",
+    "onebit",
+    "topk:0.05",
+    "threshold:0.001",
+    "powersgd:2",
+];
+
+/// What a run of handwritten digits says at its end.
+fn digits(nodes: &str, checkpoints: &Path, more: &[&str]) -> Value {
+    let threads = nodes.split(',').map(|size| size.parse::<usize>().unwrap()).sum::<usize>().to_string();
+    let mut command = Command::new(UNISONO);
+    command.env("UNISONO_NODES", nodes).args(["train", "--threads", &threads, "--global-batch", "48"]);
+    command.args(["--epochs", "3", "--hidden", "64", "--checkpoint-every", "20", "--keep", "100"]);
+    command.args(["--format", "json", "--checkpoint-dir"]).arg(checkpoints).args(more);
+    let ended = launch::run(command, Duration::from_secs(120)).expect_success();
+    serde_json::from_str(ended.stdout.lines().last().expect("it says something")).unwrap()
+}
+
+/// Leaves the checkpoint of step 40, and older ones.
+fn forget_the_end(checkpoints: &Path) {
+    for name in names_in(checkpoints).iter().filter(|name| name.as_str() > "step-0000000040") {
+        fs::remove_dir_all(checkpoints.join(name)).unwrap();
+    }
+}
+
+fn a_resumed_run_gives_the_same_as_an_undisturbed_one() {
+    for wire in FORMATS {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = directory.path();
+        let undisturbed = digits("1,1", kept, &["--wire", wire]);
+        forget_the_end(kept);
+        let resumed = digits("1,1", kept, &["--wire", wire, "--resume"]);
+        assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"], "{wire}");
+        assert!(resumed["test_accuracy"].as_f64() > Some(0.85), "{wire}: {resumed}");
+    }
+}
+
+fn a_run_takes_the_format_that_is_predicted_to_be_the_fastest() {
+    let directory = tempfile::tempdir().unwrap();
+    let formats = ["--wire", "auto:f32,bf16,int8"];
+    let undisturbed = digits("1,1", directory.path(), &formats);
+    forget_the_end(directory.path());
+    let resumed = digits("1,1", directory.path(), &[&formats[..], &["--resume"]].concat());
+    assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"]);
+
+    let said = |nodes: &str, threads: &str| {
+        let mut command = Command::new(UNISONO);
+        command
+            .env("UNISONO_NODES", nodes)
+            .args(["train", "--threads", threads, "--epochs", "1", "--hidden", "64"])
+            .args(formats);
+        launch::run(command, Duration::from_secs(120)).expect_success().stdout
+    };
+    let said_of_two = said("1,1", "2");
+    let line = said_of_two.lines().find_map(|line| line.strip_prefix("gradients are sent as "));
+    let (format, why) = line.expect("it says what it chose").split_once(": ").unwrap();
+    assert!(why.contains(" ms a step, against "), "{said_of_two}");
+    let named = tempfile::tempdir().unwrap();
+    let alone = digits("1,1", named.path(), &["--wire", format]);
+    assert_eq!(alone["parameters_hash"], undisturbed["parameters_hash"], "{format} was chosen");
+    assert!(said("2", "2").contains("gradients are sent as f32: all ranks share a node\n"));
+}
+
+fn a_run_goes_on_with_another_number_of_nodes() {
+    let directory = tempfile::tempdir().unwrap();
+    let kept = directory.path();
+    digits("1,1", kept, &["--wire", "powersgd:2"]);
+    for nodes in ["1,1,1", "2,1", "2"] {
+        forget_the_end(kept);
+        let resumed = digits(nodes, kept, &["--wire", "powersgd:2", "--resume"]);
+        assert!(resumed["test_accuracy"].as_f64() > Some(0.85), "{nodes}: {resumed}");
+    }
+}
+
+fn where_gradients_are_compressed_is_said() {
+    for (nodes, said) in [
+        ("1,2", "all-reduce in each of 2 nodes, and between them as int8\n"),
+        ("3", "all ranks share a node: gradients are not sent as int8, but as f32\n"),
+    ] {
+        let mut command = Command::new(UNISONO);
+        command.env("UNISONO_NODES", nodes).args([
+            "train",
+            "--threads",
+            "3",
+            "--epochs",
+            "1",
+            "--wire",
+            "int8",
+        ]);
+        let ended = launch::run(command, Duration::from_secs(120)).expect_success();
+        assert!(ended.stdout.contains(said), "{nodes}: {}", ended.stdout);
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_resumed_run_gives_the_same_as_an_undisturbed_one,
+        a_run_takes_the_format_that_is_predicted_to_be_the_fastest,
+        a_run_goes_on_with_another_number_of_nodes,
+        where_gradients_are_compressed_is_said,
+    ]
+}

@@ -1,0 +1,92 @@
+//! Evaluations during a run, and runs that they end early.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// Rows of this event.
+fn of<'a>(rows: &'a [Value], event: &str) -> Vec<&'a Value> {
+    rows.iter().filter(|row| row["event"] == event).collect()
+}
+
+fn digits(more: &[&str]) -> Vec<Value> {
+    let run = ["train", "--threads", "2", "--global-batch", "64", "--hidden", "32", "--epochs", "2"];
+    objects(&[&run[..], more].concat())
+}
+
+fn a_run_is_evaluated_as_often_as_asked_and_stays_the_same() {
+    let plain = digits(&[]);
+    let evaluated = digits(&["--evaluate-every", "100"]);
+    // 313 steps an epoch.
+    let steps: Vec<_> =
+        of(&evaluated, "evaluation").iter().map(|row| row["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [100, 200, 300, 400, 500, 600]);
+    let losses: Vec<_> =
+        of(&evaluated, "evaluation").iter().map(|row| row["test_loss"].as_f64().unwrap()).collect();
+    assert!(losses[5] < losses[0], "{losses:?}");
+    let end = |rows: &[Value]| {
+        (rows.last().unwrap()["parameters_hash"].clone(), of(rows, "epoch")[1]["test_loss"].clone())
+    };
+    assert_eq!(end(&evaluated), end(&plain));
+    assert!(of(&plain, "evaluation").is_empty() && evaluated.last().unwrap()["ended_early"].is_null());
+}
+
+fn a_run_that_gets_no_better_ends_early_and_a_resumed_one_goes_on_counting() {
+    // No evaluation is better by as much as this: the first is the best, and the third after it is the last.
+    let patience = ["--evaluate-every", "100", "--patience", "3", "--min-delta", "1000"];
+    let early = digits(&patience);
+    let done = early.last().unwrap();
+    assert_eq!(done["ended_early"]["step"], 313, "after 200, 300, and the epoch's end: {done}");
+    assert_eq!((&done["ended_early"]["best"]["step"], &done["epoch"]), (&100.into(), &1.into()));
+
+    let kept = tempfile::tempdir().unwrap();
+    let place =
+        ["--checkpoint-every", "50", "--keep", "100", "--checkpoint-dir", kept.path().to_str().unwrap()];
+    digits(&[&place[..], &patience].concat());
+    for name in names_in(kept.path()).iter().filter(|name| name.as_str() > "step-0000000250") {
+        fs::remove_dir_all(kept.path().join(name)).unwrap();
+    }
+    let resumed = digits(&[&place[..], &patience, &["--resume"]].concat());
+    let again = resumed.last().unwrap();
+    assert_eq!(
+        (&again["ended_early"], &again["parameters_hash"]),
+        (&done["ended_early"], &done["parameters_hash"])
+    );
+    // What has ended stays so.
+    let ended = digits(&[&place[..], &patience, &["--resume"]].concat());
+    assert_eq!(ended.last().unwrap()["parameters_hash"], done["parameters_hash"]);
+    assert!(of(&ended, "evaluation").is_empty(), "{ended:?}");
+    // With more patience it goes on, with the next epoch.
+    let more = [&place[..], &["--resume", "--evaluate-every", "100", "--patience", "50"]].concat();
+    assert_eq!(digits(&more).last().unwrap()["epoch"], 2);
+}
+
+fn a_run_says_why_it_ends_early() {
+    let run = [
+        "train",
+        "--threads",
+        "1",
+        "--hidden",
+        "8",
+        "--epochs",
+        "9",
+        "--patience",
+        "1",
+        "--min-delta",
+        "1000",
+    ];
+    let said = unisono(&run).expect_success().stdout;
+    assert!(said.contains("ended early after step 626: the least test loss is "), "{said}");
+    assert!(said.contains(", after step 313 (evaluations since: 1)\n"), "{said}");
+    refused(&["train", "--patience", "1", "--min-delta", "-1"], &["least fall of the loss is -1"]);
+    let alone = unisono(&["train", "--min-delta", "1"]);
+    assert!(alone.stderr.contains("--patience"), "{}", alone.stderr);
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_run_is_evaluated_as_often_as_asked_and_stays_the_same,
+        a_run_that_gets_no_better_ends_early_and_a_resumed_one_goes_on_counting,
+        a_run_says_why_it_ends_early,
+    ]
+}

@@ -1,0 +1,72 @@
+//! Ctrl-C.
+
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// A run that is killed, with its ranks, if the test ends before it does.
+struct Guarded(Child);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // A launcher kills its ranks on a second signal; they are in process groups of their own.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while let Ok(None) = self.0.try_wait() {
+            if Instant::now() > deadline {
+                let _ = self.0.kill();
+            }
+            let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn ctrl_c_saves_a_run_of_threads_and_exits_with_75() {
+    interrupted(&["train", "--threads", "2"]);
+}
+
+fn ctrl_c_under_launch_saves_the_run_and_exits_with_75() {
+    interrupted(&["launch", "-n", "2", "--", UNISONO, "train"]);
+}
+
+/// Interrupts a run once it has saved: it saves its last step and exits with 75.
+fn interrupted(train: &[&str]) {
+    let directory = tempfile::tempdir().unwrap();
+    let (kept, said) = (directory.path().join("kept"), directory.path().join("said"));
+    let mut command = Command::new(UNISONO);
+    command.args(train).args(["--epochs", "1000", "--checkpoint-every", "5", "--format", "json"]);
+    command.arg("--checkpoint-dir").arg(&kept).stdin(Stdio::null());
+    command.stdout(fs::File::create(&said).unwrap()).stderr(Stdio::null());
+    let mut run = Guarded(command.spawn().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let wait = || {
+        assert!(Instant::now() < deadline, "it takes more than a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    while !names_in(&kept).iter().any(|name| name.starts_with("step-")) {
+        wait();
+    }
+    assert!(Command::new("kill").args(["-INT", &run.0.id().to_string()]).status().unwrap().success());
+    let status = loop {
+        match run.0.try_wait().unwrap() {
+            Some(status) => break status,
+            None => wait(),
+        }
+    };
+    let said = fs::read_to_string(said).unwrap();
+    assert_eq!(status.code(), Some(75), "{said}");
+    let last: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["event"], &last["stopped"]["is_saved"]), (&"stopped".into(), &true.into()), "{last}");
+    let newest = format!("step-{:010}", last["stopped"]["step"].as_u64().unwrap());
+    assert_eq!(names_in(&kept).last(), Some(&newest));
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        ctrl_c_saves_a_run_of_threads_and_exits_with_75,
+        ctrl_c_under_launch_saves_the_run_and_exits_with_75
+    ]
+}

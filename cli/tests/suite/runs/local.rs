@@ -1,0 +1,78 @@
+//! Runs whose ranks step alone, and average their parameters.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// What a run of handwritten digits says at its end. It compares the replicas of all ranks.
+fn digits(ranks: &str, more: &[&str]) -> Value {
+    let run = ["train", "--threads", ranks, "--global-batch", "48", "--epochs", "3", "--hidden", "64"];
+    objects(&[&run, more].concat()).pop().unwrap()
+}
+
+fn it_converges() {
+    for more in [
+        &["--local-steps", "8"][..],
+        &["--local-steps", "32", "--verify-replicas-every", "50"],
+        &["--local-steps", "16", "--outer", "nesterov:0.7,0.6"],
+        &["--local-steps", "8", "--optimizer", "adamw", "--learning-rate", "0.01", "--clip-norm", "1"],
+    ] {
+        let done = digits("3", more);
+        assert_eq!(done["event"], "done");
+        assert!(done["test_accuracy"].as_f64() > Some(0.93), "{more:?}: {done}");
+    }
+}
+
+fn a_checkpoint_waits_for_the_end_of_a_round_and_a_run_goes_on_with_the_same_bits() {
+    for outer in ["average", "nesterov:0.7,0.6"] {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = directory.path().to_str().unwrap();
+        let run = ["--local-steps", "8", "--outer", outer, "--checkpoint-every", "50", "--keep", "100"];
+        let run = [&run[..], &["--checkpoint-dir", kept]].concat();
+        let undisturbed = digits("2", &run);
+        let names = names_in(directory.path());
+        assert_eq!(names[0], "step-0000000056", "50 is in the midst of a round");
+        for name in &names[1..] {
+            fs::remove_dir_all(directory.path().join(name)).unwrap();
+        }
+        let resumed = digits("2", &[&run[..], &["--resume"]].concat());
+        assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"], "{outer}");
+        for name in &names_in(directory.path())[1..] {
+            fs::remove_dir_all(directory.path().join(name)).unwrap();
+        }
+        let others = digits("3", &[&run[..], &["--resume"]].concat());
+        assert!(others["test_accuracy"].as_f64() > Some(0.93), "{others}");
+        refused(
+            &[
+                &["train", "--threads", "2", "--hidden", "64", "--global-batch", "48", "--epochs", "3"][..],
+                &run[2..],
+                &["--resume"],
+            ]
+            .concat(),
+            &["--outer has no effect without --local-steps"],
+        );
+    }
+}
+
+fn what_contradicts_it_is_refused_and_what_it_does_is_said() {
+    let with = |more: &[&'static str]| [&["train", "--threads", "2", "--local-steps", "4"], more].concat();
+    refused(&with(&["--wire", "int8"]), &["--local-steps", "--wire int8"]);
+    refused(&with(&["--shard-optimizer"]), &["--local-steps", "--shard-optimizer"]);
+    refused(&with(&["--order", "world-invariant"]), &["--local-steps", "--order world-invariant"]);
+    refused(&["train", "--outer", "average"], &["--outer has no effect without --local-steps N"]);
+    let ended = unisono(&with(&["--outer", "adam"]));
+    assert!(ended.stderr.contains("nesterov:RATE,MOMENTUM"), "{}", ended.stderr);
+    let said = unisono(&with(&["--epochs", "1", "--hidden", "8"])).expect_success().stdout;
+    assert!(
+        said.contains("each rank steps alone, and parameters are averaged: 4 steps, then average\n"),
+        "{said}"
+    );
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        it_converges,
+        a_checkpoint_waits_for_the_end_of_a_round_and_a_run_goes_on_with_the_same_bits,
+        what_contradicts_it_is_refused_and_what_it_does_is_said,
+    ]
+}

@@ -1,0 +1,61 @@
+//! Where runs write: not over another run, and not only at the end.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+fn another_runs_checkpoints_are_left_alone_unless_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let (first, second) = (directory.path().join("first.csv"), directory.path().join("second.csv"));
+    table(&first, 150);
+    table(&second, 90);
+    let kept = directory.path().join("kept");
+    let evaluated = || objects(&["evaluate", "--checkpoint", kept.to_str().unwrap()]).pop().unwrap();
+    train(&first, &kept, &["--checkpoint-every", "4"]);
+    let (names, before) = (names_in(&kept), evaluated());
+    assert_eq!(names, ["step-0000000012", "step-0000000016", "step-0000000018"]);
+
+    let source = source(&second);
+    let again = words(&source, &kept);
+    let run = format!("(mlp on csv:{}, after 18 steps)", first.display());
+    refused(&again, &["holds the checkpoints of another run", &run, "--resume", "--overwrite"]);
+    assert_eq!((names_in(&kept), evaluated()), (names, before));
+
+    let newest = kept.join("step-0000000018");
+    refused(&words(&source, &newest), &["is itself a checkpoint"]);
+    let both = [&again[..], &["--overwrite", "--resume"]].concat();
+    assert_eq!(unisono(&both).status.code(), Some(2));
+
+    let done = train(&second, &kept, &["--overwrite"]).pop().unwrap();
+    assert_eq!(names_in(&kept), ["step-0000000012"]);
+    assert_eq!(evaluated()["parameters_hash"], done["parameters_hash"]);
+}
+
+fn what_cannot_be_written_is_refused_before_anything_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("table.csv");
+    table(&file, 90);
+    let (source, kept) = (source(&file), directory.path().join("kept"));
+    let below = file.join("below");
+    for (option, place, said) in [
+        ("--trace", directory.path().join("no/such/trace.json"), "cannot write a trace to"),
+        ("--trace", directory.path().to_path_buf(), "it is not a file"),
+        ("--trace", "/dev/null".into(), "it is not a file"),
+        ("--log-dir", below, "cannot write curves to"),
+        ("--log-dir", "/proc/curves".into(), "cannot write curves to"),
+    ] {
+        let logs = directory.path().join("curves");
+        let other = ["--log-dir", logs.to_str().unwrap()];
+        let others: &[&str] = if option == "--trace" { &other } else { &[] };
+        let words = [&words(&source, &kept)[..], &[option, place.to_str().unwrap()], others].concat();
+        refused(&words, &[said, place.to_str().unwrap(), "expected"]);
+        assert_eq!(names_in(directory.path()), ["table.csv"], "{option} {}", place.display());
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        another_runs_checkpoints_are_left_alone_unless_told,
+        what_cannot_be_written_is_refused_before_anything_is_made,
+    ]
+}

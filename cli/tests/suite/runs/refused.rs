@@ -1,0 +1,112 @@
+//! What makes no sense, has no effect, or is too large.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+fn options_without_effect_are_refused() {
+    for (words, said) in [
+        (&["--nesterov", "--optimizer", "adamw"][..], "--nesterov has no effect without --optimizer sgd"),
+        (&["--momentum", "0.5", "--optimizer", "adamw"], "--momentum has no effect without --optimizer sgd"),
+        (&["--hidden", "8", "--model", "cnn"], "--hidden has no effect without --model mlp"),
+        (&["--shards", "4"], "--shards has no effect without --order world-invariant"),
+        (&["--step-factor", "0.5"], "--step-factor has no effect without --schedule step"),
+        (&["--step-epochs", "5"], "--step-epochs has no effect without --schedule step"),
+        (&["--context", "5"], "--context has no effect without --data text:FILE"),
+        (&["--augment"], "--augment has no effect without --data images:DIR"),
+        (&["--order", "world-invariant", "--algorithm", "ring"], "the algorithm ring would not be used"),
+        (&["--algorithm", "nccl", "--device", "cpu"], "the algorithm nccl works on GPU memory"),
+    ] {
+        refused(&[&["train", "--threads", "2"], words].concat(), &[said]);
+    }
+    refused(&["bench-step", "--threads", "2", "--algorithm", "nccl"], &["nccl works on GPU memory"]);
+}
+
+/// What the header says is what happens.
+fn a_world_invariant_run_says_what_adds_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("table.csv");
+    table(&file, 90);
+    let (source, kept) = (source(&file), directory.path().join("kept"));
+    let said = unisono(&[&words(&source, &kept)[..], &["--order", "world-invariant"]].concat())
+        .expect_success()
+        .stdout;
+    assert!(said.contains("all-reduce by recursive-doubling: the order of additions"), "{said}");
+}
+
+fn numbers_are_refused_as_people_write_them() {
+    for (words, said) in [
+        (&["--learning-rate", "0"][..], "the learning rate is 0: it must be above 0, and at most 1e6"),
+        (&["--learning-rate", "-1"], "the learning rate is -1: it must be above 0"),
+        (&["--learning-rate", "nan"], "the learning rate is NaN"),
+        (
+            &["--schedule", "step", "--step-factor", "nan"],
+            "factor of the step schedule is NaN: it must be from 0 to 1",
+        ),
+        (&["--weight-decay", "-1"], "the weight decay is -1: it must be from 0 to 1e6"),
+        (&["--clip-norm", "-1"], "the norm to clip to is -1: it must be above 0, and at most 1e30"),
+    ] {
+        refused(&[&["train", "--threads", "2"], words].concat(), &[said]);
+    }
+    refused(
+        &["train", "--epochs", "-1"],
+        &["invalid value '-1' for '--epochs <N>': expected a whole number from 0"],
+    );
+}
+
+/// Before any of it is asked for: no machine has so much.
+fn what_nobody_has_room_for_is_refused() {
+    let most = usize::MAX.to_string();
+    let train = |words: &[&str], said: &[&str]| {
+        let said = [&["of memory is available: choose a smaller model or batch"], said].concat();
+        refused(&[&["train", "--threads", "2"], words].concat(), &said);
+    };
+    train(
+        &["--hidden", "1000000,1000000"],
+        &["the 2 rank(s) on ", "parameters 3728 GiB", "gradients 3728 GiB", "optimizer 3728 GiB"],
+    );
+    train(&["--hidden", &most], &["parameters "]);
+    train(&["--hidden", &format!("{most},{most}"), "--optimizer", "adamw"], &["parameters "]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("text");
+    fs::write(&file, "abcdefghij".repeat(70_000)).unwrap();
+    let text = format!("text:{}", file.display());
+    train(&["--data", &text, "--context", "30000"], &["batches "]);
+    let step = |words: &[&str]| {
+        refused(&[&["bench-step", "--threads", "2"], words].concat(), &["of memory is available"]);
+    };
+    step(&["--hidden", "1000000,1000000"]);
+    step(&["--batch-size", "1000000000000"]);
+    for huge in ["--batch-size", "--global-batch"] {
+        refused(&["train", "--threads", "2", huge, &most], &["a global batch of 18446744073709551615"]);
+    }
+}
+
+fn several_workers_by_tensorflow_are_told_how_to_start() {
+    let train = |config: &str, more: &[&str]| {
+        let mut command = Command::new(UNISONO);
+        command.env("TF_CONFIG", config).args(["train", "--epochs", "1", "--hidden", "8"]).args(more);
+        launch::run(command, Duration::from_secs(60))
+    };
+    let three = r#"{"cluster": {"worker": ["one:2222", "two:2222", "three:2222"]}, "task": {"type": "worker", "index": 1}}"#;
+    let alone = train(three, &[]);
+    assert_eq!(alone.status.code(), Some(2), "{}", alone.stderr);
+    let meant = "`mpirun -np 3 --host one,two,three unisono train --epochs 1 --hidden 8`";
+    assert!(alone.stderr.contains(meant), "{}", alone.stderr);
+    let broken = train("{", &[]);
+    assert_eq!(broken.status.code(), Some(2), "{}", broken.stderr);
+    assert!(broken.stderr.contains("TF_CONFIG is \"{\""), "{}", broken.stderr);
+    // Here the ranks are known, and one worker is what is found.
+    train(three, &["--threads", "2"]).expect_success();
+    train(r#"{"cluster": {"worker": ["one:2222"]}}"#, &[]).expect_success();
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        options_without_effect_are_refused,
+        a_world_invariant_run_says_what_adds_up,
+        numbers_are_refused_as_people_write_them,
+        what_nobody_has_room_for_is_refused,
+        several_workers_by_tensorflow_are_told_how_to_start,
+    ]
+}

@@ -1,0 +1,91 @@
+//! What a run goes on from, and what not.
+
+use unisono_train::Progress;
+use unisono_train::checkpoint::{self, Store};
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+fn data_that_have_changed_are_seen() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, kept) = (directory.path().join("table.csv"), directory.path().join("kept"));
+    table(&file, 90);
+    train(&file, &kept, &[]);
+    let source = source(&file);
+    let resume = [&words(&source, &kept)[..], &["--resume"]].concat();
+    let text = fs::read_to_string(&file).unwrap();
+    for (from, to, said) in [
+        ("near,far", "far,near", "the columns are `far`, `near`, but were `near`, `far`"),
+        ("cow", "dog", "class 2 is `dog`, but was `cow`"),
+        ("0.00,", "0.01,", "the samples are not those that it was trained on"),
+    ] {
+        assert!(text.contains(from));
+        fs::write(&file, text.replace(from, to)).unwrap();
+        refused(
+            &resume,
+            &["cannot resume from the checkpoint of step 12", "has changed since", said, "--resume"],
+        );
+    }
+    fs::write(&file, &text).unwrap();
+    let done = objects(&resume).pop().unwrap();
+    assert_eq!(done["event"], "done");
+}
+
+fn one_place_has_many_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().join("digits");
+    fs::create_dir(&folder).unwrap();
+    for (name, magic, shape, size) in [
+        ("train-images-idx3-ubyte", 0x803_u32, &[40_u32, 5, 5][..], 25),
+        ("train-labels-idx1-ubyte", 0x801, &[40], 1),
+    ] {
+        let header = [&[magic], shape].concat();
+        let mut bytes: Vec<u8> = header.into_iter().flat_map(u32::to_be_bytes).collect();
+        bytes.extend((0..40 * size).map(|at| (at % 10) as u8));
+        fs::write(folder.join(name), bytes).unwrap();
+    }
+    let kept = directory.path().join("kept");
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&folder, &link).unwrap();
+    let run = |place: &str, more: &[&str]| {
+        let source = format!("idx:{place}");
+        objects(&[&words(&source, &kept)[..], more].concat()).pop().unwrap()
+    };
+    let place = folder.to_str().unwrap();
+    let first = run(&format!("{place}/"), &[]);
+    for same in [place, &format!("{place}/."), link.to_str().unwrap()] {
+        assert_eq!(run(same, &["--resume"])["parameters_hash"], first["parameters_hash"], "{same}");
+    }
+}
+
+/// As they were saved before names and a fingerprint were kept.
+fn older_checkpoints_still_serve() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, kept, old) =
+        (directory.path().join("table.csv"), directory.path().join("kept"), directory.path().join("old"));
+    table(&file, 90);
+    let done = train(&file, &kept, &[]).pop().unwrap();
+    let mut saved = checkpoint::load::<Progress>(&kept.join("step-0000000012")).unwrap();
+    let description = saved.state.description.as_object_mut().unwrap();
+    for name in ["schema", "fingerprint"] {
+        assert!(description.remove(name).is_some_and(|value| !value.is_null()), "{name} is kept");
+    }
+    Store::open(&old, 1).unwrap().save(saved).unwrap();
+
+    let source = source(&file);
+    let ended =
+        unisono(&["evaluate", "--checkpoint", old.to_str().unwrap(), "--format", "json"]).expect_success();
+    assert!(ended.stderr.contains("saved before names were kept"), "{}", ended.stderr);
+    let evaluated: Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+    assert_eq!(evaluated["accuracy"], done["test_accuracy"]);
+    let resumed = objects(&[&words(&source, &old)[..], &["--resume"]].concat()).pop().unwrap();
+    assert_eq!(resumed["parameters_hash"], done["parameters_hash"]);
+    // Saved again, it says all.
+    let again = checkpoint::load::<Progress>(&old.join("step-0000000012")).unwrap();
+    assert_eq!(again.state.description["schema"]["label"], "kind");
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![data_that_have_changed_are_seen, one_place_has_many_names, older_checkpoints_still_serve,]
+}

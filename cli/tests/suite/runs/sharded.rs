@@ -1,0 +1,86 @@
+//! Runs whose optimizer is sharded: they end with the bits of others, and go on from each other's checkpoints.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// What a run on a small table says, to a person. Of the layers, the middle one has a bucket of its own.
+fn trained(launched: &[&str], more: &[&str]) -> String {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sharded.csv");
+    if !file.exists() {
+        // Several tests may write it at once, all the same.
+        let written = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        table(written.path(), 90);
+        written.persist(&file).unwrap();
+    }
+    let source = source(&file);
+    let run = ["train", "--data", &source, "--global-batch", "16", "--epochs", "3", "--hidden", "600,600"];
+    unisono(&[launched, &run, more].concat()).expect_success().stdout
+}
+
+/// The hash at its end.
+fn hash(said: &str) -> &str {
+    said.trim_end().rsplit_once(' ').expect("the last line ends with it").1
+}
+
+fn threads(ranks: &str, more: &[&str]) -> String {
+    trained(&[], &[&["--threads", ranks], more].concat())
+}
+
+fn the_bits_are_those_of_an_unsharded_run() {
+    for ranks in ["1", "2", "3", "4"] {
+        for more in [
+            &[][..],
+            &["--optimizer", "adamw", "--algorithm", "ring"],
+            &["--clip-norm", "0.2", "--nesterov", "--algorithm", "round-robin"],
+            &["--wire", "bf16", "--algorithm", "ring"],
+        ] {
+            let (one, other) =
+                (threads(ranks, more), threads(ranks, &[more, &["--shard-optimizer"]].concat()));
+            assert_eq!(hash(&other), hash(&one), "{ranks} ranks, {more:?}");
+            assert!(other.contains("each rank updates its part") && !one.contains("each rank updates"));
+        }
+    }
+    let ring = threads("3", &["--algorithm", "ring", "--shard-optimizer"]);
+    assert!(ring.contains("1 of 2 buckets are reduce-scattered"), "{ring}");
+    let tree = threads("2", &["--order", "world-invariant", "--shard-optimizer"]);
+    assert!(tree.contains("0 of 2 buckets are reduce-scattered"), "{tree}");
+    assert_eq!(hash(&tree), hash(&threads("4", &["--order", "world-invariant"])));
+}
+
+fn processes_and_threads_have_the_same_bits() {
+    for ranks in ["2", "3", "4"] {
+        let more = ["--algorithm", "ring", "--shard-optimizer"];
+        let processes = trained(&["launch", "-n", ranks, "--", UNISONO], &more);
+        assert_eq!(hash(&processes), hash(&threads(ranks, &more[..2])), "{ranks} ranks");
+    }
+}
+
+fn checkpoints_do_not_know_whether_the_optimizer_was_sharded() {
+    let optimizer = ["--optimizer", "adamw", "--order", "world-invariant", "--checkpoint-every", "5"];
+    let whole = threads("2", &optimizer[..4]);
+    for (before, after) in
+        [(("4", true), ("2", false)), (("1", false), ("4", true)), (("2", true), ("4", true))]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = directory.path();
+        let run = |(ranks, is_sharded): (&str, bool)| {
+            let sharded: &[&str] = if is_sharded { &["--shard-optimizer"] } else { &[] };
+            let place = ["--checkpoint-dir", kept.to_str().unwrap(), "--resume", "--keep", "100"];
+            threads(ranks, &[&optimizer[..], &place, sharded].concat())
+        };
+        assert_eq!(hash(&run(before)), hash(&whole));
+        for name in names_in(kept).iter().filter(|name| name.as_str() > "step-0000000005") {
+            fs::remove_dir_all(kept.join(name)).unwrap();
+        }
+        assert_eq!(hash(&run(after)), hash(&whole), "{before:?}, then {after:?}");
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        the_bits_are_those_of_an_unsharded_run,
+        processes_and_threads_have_the_same_bits,
+        checkpoints_do_not_know_whether_the_optimizer_was_sharded,
+    ]
+}

@@ -1,0 +1,335 @@
+//! A saved model, measured and asked by the command, as a person or a program uses it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use unisono_data::Source;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+use unisono_train::checkpoint::When;
+use unisono_train::model::ModelKind;
+use unisono_train::{Checkpoints, Part, Sampling, Saved, Settings, Summary};
+
+use crate::UNISONO;
+
+pub(crate) mod predicted;
+
+/// Trains for an epoch on four ranks, and saves the end.
+fn trained(directory: &Path, settings: &Settings) -> Summary {
+    let checkpoints =
+        Checkpoints { directory: directory.into(), keep: 2, overwrites: false, when: When::default() };
+    let settings = Settings { epochs: 1, checkpoints: Some(checkpoints), ..settings.clone() };
+    let summaries = unisono::threads(4, |mut comm| settings.trainer(&mut comm).unwrap().run(|_| ()).unwrap());
+    summaries.into_iter().next().unwrap()
+}
+
+/// A run that several tests ask.
+struct Run {
+    directory: TempDir,
+    summary: Summary,
+}
+
+static DIGITS: LazyLock<Run> = LazyLock::new(|| {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        hidden: Some(vec![16]),
+        batch_size: 250,
+        // Twenty steps: enough to learn something, not everything.
+        learning_rate: 0.02,
+        seed: 3,
+        ..Settings::new(Source::Digits, ModelKind::Mlp)
+    };
+    let summary = trained(directory.path(), &settings);
+    Run { directory, summary }
+});
+
+/// Ten letters in a row that is always the same: a model can learn it at once.
+static TEXT: LazyLock<TempDir> = LazyLock::new(|| {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("text");
+    fs::write(&file, "abcdefghi\n".repeat(400)).unwrap();
+    let settings =
+        Settings { context: 10, batch_size: 4, ..Settings::new(Source::Text(file), ModelKind::Transformer) };
+    trained(directory.path(), &settings);
+    directory
+});
+
+fn unisono(command: &str, checkpoint: &Path, arguments: &[&str]) -> Output {
+    let mut process = Command::new(UNISONO);
+    process.arg(command).arg("--checkpoint").arg(checkpoint).args(arguments);
+    process.output().expect("the command starts")
+}
+
+fn stdout(command: &str, checkpoint: &Path, arguments: &[&str]) -> String {
+    let output = unisono(command, checkpoint, arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command} {arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn objects(command: &str, checkpoint: &Path, arguments: &[&str]) -> Vec<Value> {
+    let arguments = [arguments, &["--format", "json"]].concat();
+    let text = stdout(command, checkpoint, &arguments);
+    text.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
+/// Bad input: exit code 2, and a message that says all of this.
+fn refused(command: &str, checkpoint: &Path, arguments: &[&str], said: &[&str]) {
+    let output = unisono(command, checkpoint, arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{command} {arguments:?}: {stderr}");
+    for said in said {
+        assert!(stderr.contains(said), "{command} {arguments:?}: no {said} in {stderr}");
+    }
+    assert_eq!(stderr.matches("unisono: ").count(), 1, "one rank says it: {stderr}");
+}
+
+fn metrics_are_measured_on_any_number_of_ranks() {
+    let measured = |threads: &str| {
+        let arguments = ["--metrics", "top-1,top-3,f1", "--threads", threads];
+        objects("evaluate", DIGITS.directory.path(), &arguments).pop().unwrap()
+    };
+    let alone = measured("1");
+    assert_eq!(alone["metrics"]["top-1"], alone["accuracy"]);
+    assert!(alone["metrics"]["top-3"].as_f64() > alone["accuracy"].as_f64(), "{alone}");
+    assert!(alone["metrics"]["f1"].as_f64().is_some_and(|f1| (0.0..1.0).contains(&f1)), "{alone}");
+    assert_eq!(measured("3"), alone);
+    let refused = unisono("evaluate", DIGITS.directory.path(), &["--metrics", "recall"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(2) && said.contains("expected top-K, such as top-5, or f1"),
+        "{said}"
+    );
+}
+
+fn figures_are_those_of_the_run_at_any_number_of_ranks() {
+    let Run { directory, summary } = &*DIGITS;
+    let mut alone = None;
+    for threads in ["1", "2", "3", ""] {
+        let threads: &[&str] = if threads.is_empty() { &[] } else { &["--threads", threads] };
+        let [line] = &objects("evaluate", directory.path(), threads)[..] else { panic!("not one line") };
+        assert_eq!(line["event"], "evaluated");
+        assert_eq!(line["accuracy"].as_f64(), Some(summary.last.test_accuracy), "{threads:?}");
+        assert_eq!(line["loss"].as_f64(), Some(summary.last.test_loss), "{threads:?}");
+        assert_eq!(line["parameters_hash"], *summary.parameters_hash);
+        assert_eq!(line["step"], 20);
+        // 64 does not divide it.
+        assert_eq!(line["targets"], 2000);
+        assert_eq!(alone.get_or_insert_with(|| line.clone()), line);
+    }
+    assert!(summary.last.test_accuracy > 0.2, "it has learnt something: {summary:?}");
+}
+
+fn the_samples_to_train_on_are_measured_too() {
+    let line = |threads| {
+        let arguments = ["--split", "train", "--threads", threads];
+        objects("evaluate", DIGITS.directory.path(), &arguments).pop().unwrap()
+    };
+    assert_eq!(line("1")["targets"], 20_000);
+    assert_eq!(line("1"), line("3"));
+}
+
+fn a_text_goes_on() {
+    let checkpoint = TEXT.path();
+    let continued = |arguments: &[&str]| {
+        let arguments = [&["--prompt", "cde", "--length", "25"], arguments].concat();
+        let row = objects("predict", checkpoint, &arguments).pop().unwrap();
+        assert_eq!(row["prompt"], "cde");
+        let text = row["continuation"].as_str().unwrap().to_owned();
+        assert_eq!(text.chars().count(), 25);
+        text
+    };
+    // Beyond the context of ten characters, too.
+    assert_eq!(continued(&["--temperature", "0"]), "fghi\nabcdefghi\nabcdefghi\n");
+    let hot = |seed| continued(&["--temperature", "50", "--seed", seed]);
+    assert_eq!(hot("1"), hot("1"));
+    assert_ne!(hot("1"), hot("2"));
+
+    let text = stdout("predict", checkpoint, &["--prompt", "ab", "--length", "3", "--temperature", "0"]);
+    assert_eq!(text, "abcde\n");
+    for (arguments, said) in [
+        (&["--prompt", "aXbXé"][..], &["\"Xé\" is none of the 10 characters", "\"\\nabcdefghi\""][..]),
+        (&["--prompt", ""], &["the prompt is empty"]),
+        (&["--prompt", "a", "--temperature", "-1"], &["temperature is -1"]),
+        (&["--prompt", "a", "--temperature", "NaN"], &["temperature is NaN"]),
+        (&["--data", "digits"], &["text of 10 distinct characters", "images of"]),
+        (&["--image", "a.png"], &["trained on text of 10 distinct characters, not on images"]),
+    ] {
+        refused("predict", checkpoint, arguments, said);
+    }
+    let source = format!("text:{}", checkpoint.join("text").display());
+    refused(
+        "predict",
+        checkpoint,
+        &["--data", &source],
+        &["the transformer of text", "it continues a prompt"],
+    );
+}
+
+fn another_text_is_read_by_the_saved_vocabulary() {
+    let checkpoint = TEXT.path();
+    let directory = tempfile::tempdir().unwrap();
+    let source = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        format!("text:{}", path.display())
+    };
+    let evaluated = |data: &str, threads| {
+        objects("evaluate", checkpoint, &["--data", data, "--threads", threads]).pop().unwrap()
+    };
+    // The same order of letters, but not all of them: by a vocabulary of its own every token would be another.
+    let fewer = source("fewer", &"efghi".repeat(200));
+    let own = objects("evaluate", checkpoint, &[]).pop().unwrap();
+    let (same, other) = (own["accuracy"].as_f64().unwrap(), evaluated(&fewer, "1"));
+    assert!(same > 0.99, "{own}");
+    assert!(
+        (0.6..0.9).contains(&other["accuracy"].as_f64().unwrap()),
+        "four of five letters go on so: {other}"
+    );
+    assert_eq!(other, evaluated(&fewer, "3"));
+
+    let more = source("more", &"abcXYZ".repeat(200));
+    let said = ["6 distinct characters, and \"XYZ\" is none of the 10", "\"\\nabcdefghi\"", "more"];
+    refused("evaluate", checkpoint, &["--data", &more, "--threads", "2"], &said);
+}
+
+fn data_that_do_not_fit_are_refused() {
+    let checkpoint = DIGITS.directory.path();
+    let directory = tempfile::tempdir().unwrap();
+    let folders = |name: &str, side: u32, classes: u32| {
+        for class in 0..classes {
+            let folder = directory.path().join(format!("{name}/{class:02}"));
+            fs::create_dir_all(&folder).unwrap();
+            for index in 0..10 {
+                image::GrayImage::new(side, side).save(folder.join(format!("{index}.png"))).unwrap();
+            }
+        }
+        format!("images:{}", directory.path().join(name).display())
+    };
+    let table = directory.path().join("table.csv");
+    fs::write(&table, format!("a,b,label\n{}", "1,2,x\n2,1,y\n".repeat(10))).unwrap();
+    let said = ["more/10`: is not a class", "the numbers from 0 to 9"];
+    refused("evaluate", checkpoint, &["--data", &folders("more", 28, 11)], &said);
+    let known = "images of 28x28 pixels in 10 classes: expected data like these";
+    for (data, found) in [
+        (folders("small", 9, 10), "has images of 9x9 pixels in 10 classes"),
+        (format!("csv:{}", table.display()), "has rows of 2 numbers in 2 classes"),
+    ] {
+        for (command, more) in [("predict", &[][..]), ("evaluate", &["--threads", "3"])] {
+            refused(command, checkpoint, &[&["--data", &data], more].concat(), &[&data, found, known]);
+        }
+    }
+    refused("evaluate", checkpoint, &["--data", "text:missing"], &["cannot read `missing`"]);
+    refused("predict", checkpoint, &["--prompt", "a"], &["the mlp of images", "continues no prompt"]);
+}
+
+fn a_table_is_measured_and_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let rows = |rows: usize| -> String {
+        let row = |at: usize| format!("{},{},{}\n", at * 7 % 11, at * 5 % 13, ["no", "yes"][at % 2]);
+        std::iter::once("a,b,label\n".to_owned()).chain((0..rows).map(row)).collect()
+    };
+    let (file, other) = (directory.path().join("a.csv"), directory.path().join("b.csv"));
+    fs::write(&file, rows(150)).unwrap();
+    fs::write(&other, rows(90)).unwrap();
+    let settings = Settings { batch_size: 8, ..Settings::new(Source::Csv(file), ModelKind::Mlp) };
+    let summary = trained(directory.path(), &settings);
+    let line = objects("evaluate", directory.path(), &["--threads", "2"]).pop().unwrap();
+    assert_eq!(line["accuracy"].as_f64(), Some(summary.last.test_accuracy));
+    assert_eq!(line["targets"], 15);
+
+    let output = unisono("predict", directory.path(), &["--data", &format!("csv:{}", other.display())]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    refused(
+        "predict",
+        directory.path(),
+        &["--image", "a.png"],
+        &["rows of 2 numbers in 2 classes, not on images"],
+    );
+}
+
+fn what_is_no_whole_checkpoint_is_refused() {
+    let empty = tempfile::tempdir().unwrap();
+    for command in ["evaluate", "predict"] {
+        let arguments: &[&str] =
+            if command == "predict" { &["--data", "digits"] } else { &["--threads", "3"] };
+        refused(
+            command,
+            Path::new("missing/directory"),
+            arguments,
+            &["no checkpoint in `missing/directory`"],
+        );
+        refused(command, empty.path(), arguments, &["no checkpoint in", "--checkpoint-dir"]);
+        let broken = tempfile::tempdir().unwrap();
+        let saved = Saved::open(DIGITS.directory.path()).unwrap().path;
+        let checkpoint = broken.path().join(saved.file_name().unwrap());
+        fs::create_dir(&checkpoint).unwrap();
+        for entry in fs::read_dir(&saved).unwrap() {
+            let entry = entry.unwrap();
+            let mut bytes = fs::read(entry.path()).unwrap();
+            if entry.file_name() == "parameters.safetensors" {
+                *bytes.last_mut().unwrap() ^= 1;
+            }
+            fs::write(checkpoint.join(entry.file_name()), bytes).unwrap();
+        }
+        refused(command, broken.path(), arguments, &["no checkpoint in", "parameters.safetensors"]);
+        refused(command, &checkpoint, arguments, &["parameters.safetensors` is not a complete checkpoint"]);
+    }
+}
+
+fn what_is_asked_makes_sense_or_is_refused() {
+    for (arguments, said) in [
+        (&[][..], "required arguments were not provided"),
+        (&["--data", "digits", "--prompt", "a"], "cannot be used with"),
+        (&["--prompt", "a", "--limit", "3"], "cannot be used with '--limit <N>'"),
+        (&["--image", "a.png", "--split", "all"], "cannot be used with '--split <SPLIT>'"),
+        (&["--data", "digits", "--length", "3"], "cannot be used with '--length <N>'"),
+    ] {
+        let output = unisono("predict", DIGITS.directory.path(), arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+    }
+}
+
+fn the_library_does_what_the_command_does() {
+    let saved = Saved::open(DIGITS.directory.path()).unwrap();
+    assert_eq!((saved.model, saved.hidden.as_deref(), saved.seed), (ModelKind::Mlp, Some(&[16][..]), 3));
+    let tallies = unisono::threads(2, |mut comm| {
+        let own = Saved::open_on_all(&mut comm, DIGITS.directory.path()).unwrap();
+        let tally = own.evaluate(&mut comm, None, Part::Test).unwrap();
+        (own.parameters_hash().unwrap(), tally)
+    });
+    assert_eq!(tallies[0], tallies[1]);
+    assert_eq!(tallies[0].0, DIGITS.summary.parameters_hash);
+    assert_eq!(tallies[0].1.accuracy(), DIGITS.summary.last.test_accuracy);
+
+    // Values of another model under the same description.
+    let mut other = saved.clone();
+    other.hidden = Some(vec![17]);
+    let message = other.replica().err().unwrap().to_string();
+    assert!(message.contains("does not hold the mlp") && message.contains("[784, 16] there"), "{message}");
+    let sampling = Sampling { temperature: 1.0, seed: 0 };
+    let message = saved.predictor().unwrap().continued("a", 1, sampling).unwrap_err().to_string();
+    assert!(message.contains("continues no prompt"), "{message}");
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        metrics_are_measured_on_any_number_of_ranks,
+        figures_are_those_of_the_run_at_any_number_of_ranks,
+        the_samples_to_train_on_are_measured_too,
+        a_text_goes_on,
+        another_text_is_read_by_the_saved_vocabulary,
+        data_that_do_not_fit_are_refused,
+        a_table_is_measured_and_asked,
+        what_is_no_whole_checkpoint_is_refused,
+        what_is_asked_makes_sense_or_is_refused,
+        the_library_does_what_the_command_does,
+    ]
+}

@@ -1,0 +1,137 @@
+//! Classes of samples and image files.
+
+use std::fs;
+use std::path::Path;
+
+use unisono_data::{Source, Split};
+
+use super::{DIGITS, Run, objects, refused, stdout, unisono};
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+fn predictions_are_what_was_measured() {
+    let Run { directory, summary } = &*DIGITS;
+    let rows = objects("predict", directory.path(), &["--data", "digits"]);
+    assert_eq!(rows.len(), 2000);
+    let right = rows.iter().filter(|row| row["class"] == row["label"]).count();
+    assert_eq!(right as f64 / 2000.0, summary.last.test_accuracy);
+    for (index, row) in rows.iter().enumerate() {
+        assert_eq!((row["split"].as_str(), row["index"].as_u64()), (Some("test"), Some(index as u64)));
+        let probability = row["probability"].as_f64().unwrap();
+        assert!((0.1..=1.0).contains(&probability), "the highest of ten: {row}");
+    }
+
+    let all = stdout(
+        "predict",
+        directory.path(),
+        &["--data", "digits", "--split", "all", "--limit", "2003", "--format", "csv"],
+    );
+    let lines: Vec<_> = all.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (2004, "split,index,class,probability,label,class_name,label_name"));
+    for (line, row) in lines[1..].iter().zip(&rows) {
+        let field = |name| row[name].to_string();
+        let expected = ["index", "class", "probability", "label", "class", "label"].map(field).join(",");
+        assert_eq!(*line, format!("test,{expected}"));
+    }
+    assert!(
+        lines[2001].starts_with("train,0,") && lines[2003].starts_with("train,2,"),
+        "{:?}",
+        &lines[2000..]
+    );
+}
+
+fn ranks_share_predictions_and_rank_0_writes_them() {
+    let directory = DIGITS.directory.path();
+    for format in ["csv", "human"] {
+        let predicted = |more: &[&str]| {
+            let arguments = ["--data", "digits", "--split", "all", "--limit", "2900", "--format", format];
+            stdout("predict", directory, &[&arguments[..], more].concat())
+        };
+        let alone = predicted(&[]);
+        for threads in ["2", "3"] {
+            assert!(predicted(&["--threads", threads]) == alone, "{format}, {threads} ranks");
+        }
+    }
+}
+
+/// Writes digits as PNG files, in a folder for each class.
+fn png_folders(directory: &Path) {
+    let dataset = unisono_data::load(
+        &Source::Digits,
+        &unisono_data::Options { seed: 3, ..unisono_data::Options::default() },
+    )
+    .unwrap();
+    let Split::Images { pixels, labels } = dataset.test else { panic!("digits are images") };
+    let size = pixels.len() / labels.len();
+    let side = size.isqrt() as u32;
+    for part in ["train", "test"] {
+        for (index, (pixels, label)) in pixels.chunks_exact(size).zip(&labels).take(100).enumerate() {
+            let folder = directory.join(part).join(label.to_string());
+            fs::create_dir_all(&folder).unwrap();
+            let image = image::GrayImage::from_raw(side, side, pixels.to_vec()).unwrap();
+            image.save(folder.join(format!("{index:03}.png"))).unwrap();
+        }
+    }
+}
+
+fn an_image_file_is_taken_for_what_it_is_in_a_data_set() {
+    let directory = tempfile::tempdir().unwrap();
+    png_folders(directory.path());
+    let source = format!("images:{}", directory.path().display());
+    let checkpoint = DIGITS.directory.path();
+    let samples = objects("predict", checkpoint, &["--data", &source]);
+    assert_eq!(samples.len(), 100);
+
+    let mut files = Vec::new();
+    for class in 0..10 {
+        let folder = fs::read_dir(directory.path().join(format!("test/{class}"))).unwrap();
+        let mut own: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+        own.sort();
+        files.extend(own.into_iter().map(|path| path.display().to_string()));
+    }
+    let mut arguments = vec!["--image"];
+    arguments.extend(files.iter().map(String::as_str));
+    let images = objects("predict", checkpoint, &arguments);
+    assert_eq!(images.len(), 100);
+    for ((image, sample), file) in images.iter().zip(&samples).zip(&files) {
+        assert_eq!((&image["class"], &image["probability"]), (&sample["class"], &sample["probability"]));
+        assert_eq!(image["image"], **file);
+    }
+    assert!(images.iter().any(|image| image["class"] != images[0]["class"]), "not all are the same");
+    let shared = objects("predict", checkpoint, &[&arguments[..], &["--threads", "2"]].concat());
+    assert_eq!(images, shared);
+
+    // Another size is no obstacle for a file.
+    let large = directory.path().join("large.png");
+    image::RgbImage::from_pixel(90, 50, image::Rgb([0, 40, 90])).save(&large).unwrap();
+    assert_eq!(objects("predict", checkpoint, &["--image", large.to_str().unwrap()]).len(), 1);
+
+    let broken = directory.path().join("broken.png");
+    fs::write(&broken, "no image").unwrap();
+    refused(
+        "predict",
+        checkpoint,
+        &["--image", broken.to_str().unwrap()],
+        &["broken.png", "neither PNG nor JPEG"],
+    );
+    refused("predict", checkpoint, &["--image", "missing.png"], &["cannot read `missing.png`"]);
+    // The second rank's first file, after 256 of the first.
+    let mut late = vec![files[0].as_str(); 256];
+    late.extend(["missing.png", &files[1]]);
+    let (many, said) = ([&["--threads", "2", "--image"], &late[..]].concat(), ["cannot read `missing.png`"]);
+    refused("predict", checkpoint, &many, &said);
+    let output = unisono("predict", checkpoint, &many);
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap().lines().count(),
+        256,
+        "what came before it is written"
+    );
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        predictions_are_what_was_measured,
+        ranks_share_predictions_and_rank_0_writes_them,
+        an_image_file_is_taken_for_what_it_is_in_a_data_set,
+    ]
+}

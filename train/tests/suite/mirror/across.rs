@@ -1,0 +1,353 @@
+//! Updates that are made as buckets arrive, beside the backward passes of other ranks and the next forward pass.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use unisono::{Algorithm, Topology, Unisono};
+use unisono_train::optimizer::OptimizerSettings;
+use unisono_train::{
+    BucketBytes, BucketSettings, Gradients, Mirror, OptimizerKind, Order, Overlap, Parameter, Replica,
+    ReplicaError, Share, Tally, TrainError,
+};
+
+use super::line::sgd;
+use super::sharded::Many;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// A bucket for each array.
+fn buckets(overlap: Overlap) -> BucketSettings {
+    BucketSettings {
+        overlap,
+        first_bucket_bytes: 1,
+        bucket_bytes: BucketBytes::Fixed(1),
+        ..BucketSettings::default()
+    }
+}
+
+/// Four arrays of one number, whose pass may wait for what another rank does.
+struct Steps {
+    parameters: Vec<Parameter>,
+    values: Vec<Vec<f32>>,
+    step: usize,
+    /// The order in which gradients are put.
+    puts: [usize; 4],
+    /// Before it puts this gradient in this step, it waits.
+    waits: Option<((usize, usize), Receiver<()>)>,
+    /// Told what is done with the parameters: the step, and the index.
+    sees: Box<dyn FnMut(usize, usize) + Send>,
+}
+
+impl Steps {
+    fn new(puts: [usize; 4]) -> Self {
+        let parameters = (0..4).map(|number| Parameter::new(format!("array.{number}"), [1])).collect();
+        Self { parameters, values: vec![vec![1.0]; 4], step: 0, puts, waits: None, sees: Box::new(|_, _| ()) }
+    }
+}
+
+impl Replica for Steps {
+    type Batch = ();
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn pass(&mut self, (): &(), gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        self.step += 1;
+        for (index, values) in self.values.iter_mut().enumerate() {
+            gradients.bring(index, values)?;
+            (self.sees)(self.step, index);
+        }
+        gradients.weigh(Tally { targets: 1.0, loss: 1.0, correct: 0.0 });
+        for index in self.puts {
+            if let Some((until, told)) = &self.waits
+                && *until == (self.step, index)
+            {
+                told.recv_timeout(Duration::from_secs(20))
+                    .map_err(|_| "the other rank waits for all buckets")?;
+            }
+            let slope = self.values[index][0];
+            gradients.put(index, &mut |gradient, fill| fill.write(gradient, &[slope]));
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, (): &()) -> Result<Tally, ReplicaError> {
+        Ok(Tally::default())
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        see(&mut self.values[index]);
+        (self.sees)(self.step, index);
+        Ok(())
+    }
+
+    fn brings_values(&self) -> bool {
+        true
+    }
+}
+
+/// Makes five steps on two ranks. Rank 1 does not put the gradient with this step and index before rank 0 has seen this
+/// parameter in this step.
+fn five_steps(overlap: Overlap, puts: [usize; 4], until: (usize, usize), seen: (usize, usize)) {
+    let (tells, told) = channel();
+    let ends: [Mutex<Option<End>>; 2] = [End::Tells(tells), End::Told(told)].map(|end| Mutex::new(Some(end)));
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+    let ended = world.on_threads(2, |mut comm| -> Result<_, TrainError> {
+        let mut replica = Steps::new(puts);
+        match ends[comm.rank()].lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(End::Tells(tells)) => {
+                replica.sees = Box::new(move |step, index| {
+                    if (step, index) == seen {
+                        // The other rank listens once.
+                        let _ = tells.send(());
+                    }
+                });
+            }
+            Some(End::Told(told)) => replica.waits = Some((until, told)),
+            None => unreachable!("each rank has an end"),
+        }
+        let mut mirror = Mirror::new(&mut comm, replica, sgd(), &buckets(overlap), None)?;
+        let made =
+            (0..5).try_for_each(|_| mirror.step(&mut comm, Share::of(&[Some(())]), 0.1, |_| true).map(drop));
+        if let Err(error) = &made {
+            comm.fail(&error.to_string());
+        }
+        made?;
+        mirror.hash()
+    });
+    let ended: Vec<u64> = ended.unwrap().into_iter().map(Result::unwrap).collect();
+    assert_eq!(ended[0], ended[1]);
+}
+
+enum End {
+    Tells(Sender<()>),
+    Told(Receiver<()>),
+}
+
+fn a_bucket_is_updated_while_others_are_on_their_way() {
+    // The last array is in the first bucket, and the first array in the last.
+    for overlap in [Overlap::Beside, Overlap::Across] {
+        five_steps(overlap, [3, 2, 1, 0], (1, 0), (1, 3));
+    }
+}
+
+fn a_forward_pass_begins_while_buckets_that_it_needs_later_are_on_their_way() {
+    // From the third step on, buckets leave in the order in which these gradients are known.
+    let puts = [3, 0, 1, 2];
+    five_steps(Overlap::Across, puts, (3, 2), (4, 0));
+    five_steps(Overlap::Across, puts, (3, 2), (4, 1));
+    five_steps(Overlap::Across, puts, (3, 1), (4, 0));
+}
+
+/// The hash after nine steps.
+fn ended(
+    nodes: &[usize],
+    optimizer: OptimizerSettings,
+    settings: &BucketSettings,
+    clip_norm: Option<f64>,
+) -> u64 {
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+    let ended = world.on_threads(nodes.iter().sum(), |mut comm| -> Result<_, TrainError> {
+        comm.set_choice(Algorithm::Ring)?;
+        let mut mirror = Mirror::new(&mut comm, Many::new(), optimizer, settings, clip_norm)?;
+        for step in 0..9 {
+            let batch = |pass| Some(2 * (8 * comm.rank() + step) + pass);
+            let passes = match step {
+                // No data, on one rank.
+                3 | 4 if comm.rank() == 0 => vec![],
+                5 => vec![batch(0)],
+                _ => vec![batch(0), batch(1)],
+            };
+            // A step that is not made leaves what the step before left.
+            mirror.step(&mut comm, Share::of(&passes), 0.1, |_| step != 6)?;
+            if step == 7 {
+                mirror.settle()?;
+                assert_eq!(mirror.replica().values.len(), 6);
+            }
+        }
+        let steps = mirror.optimizer()?.steps();
+        Ok((mirror.hash()?, steps))
+    });
+    let ended: Vec<(u64, u64)> = ended.unwrap().into_iter().map(Result::unwrap).collect();
+    assert!(ended.iter().all(|other| *other == ended[0]), "all ranks hold the same: {ended:?}");
+    ended[0].0
+}
+
+fn the_bits_are_those_of_steps_that_wait_for_all() {
+    let of =
+        |kind, nesterov| OptimizerSettings { nesterov, weight_decay: 0.1, ..OptimizerSettings::new(kind) };
+    let optimizers = [(OptimizerKind::Sgd, false), (OptimizerKind::Sgd, true), (OptimizerKind::AdamW, false)];
+    for nodes in [&[1][..], &[2], &[3], &[1, 1], &[1, 1, 1], &[2, 1]] {
+        for (optimizer, shard_optimizer) in optimizers
+            .into_iter()
+            .flat_map(|(kind, nesterov)| [false, true].map(|is| (of(kind, nesterov), is)))
+        {
+            for wire in ["f32", "bf16", "int8", "powersgd:1"] {
+                let with = |overlap| BucketSettings {
+                    wire: wire.parse().unwrap(),
+                    shard_optimizer,
+                    ..buckets(overlap)
+                };
+                let late = ended(nodes, optimizer, &with(Overlap::Beside), None);
+                let early = ended(nodes, optimizer, &with(Overlap::Across), None);
+                assert_eq!(early, late, "{nodes:?}, {optimizer:?}, {wire}, {shard_optimizer}");
+            }
+        }
+    }
+    let tree = |overlap| BucketSettings { order: Order::Tree, ..buckets(overlap) };
+    let clip = Some(0.5);
+    for (nodes, settings, clip_norm) in
+        [(&[1, 1][..], &tree as &dyn Fn(Overlap) -> BucketSettings, None), (&[1, 1, 1], &buckets, clip)]
+    {
+        let late = ended(nodes, sgd(), &settings(Overlap::Beside), clip_norm);
+        assert_eq!(ended(nodes, sgd(), &settings(Overlap::Across), clip_norm), late, "{nodes:?}");
+    }
+}
+
+/// What a rank's run ends with: it tells the others of its error, as the trainer does.
+fn failed(
+    nodes: &[usize],
+    settings: &BucketSettings,
+    fails: impl Fn(usize, usize) -> f32 + Sync,
+) -> Vec<TrainError> {
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+    let ended = world.on_threads(nodes.iter().sum(), |mut comm| {
+        comm.set_timeout(Duration::from_secs(20));
+        let rank = comm.rank();
+        let replica = Fails { many: Many::new(), step: 0, slope: Box::new(|step| fails(rank, step)) };
+        let mut mirror = Mirror::new(&mut comm, replica, sgd(), settings, None)?;
+        let made = (0..9).try_for_each(|step| {
+            mirror.step(&mut comm, Share::of(&[Some(9 * rank + step)]), 0.1, |_| true).map(drop)
+        });
+        let made = made.and_then(|()| mirror.settle());
+        if let Err(error) = &made
+            && !matches!(error, TrainError::NotFinite { .. })
+        {
+            comm.fail(&error.to_string());
+        }
+        made
+    });
+    ended.unwrap().into_iter().map(Result::unwrap_err).collect()
+}
+
+/// Spoils the gradient of its fourth array, or fails if that would be zero.
+struct Fails<'a> {
+    many: Many,
+    step: usize,
+    slope: Box<dyn Fn(usize) -> f32 + Send + 'a>,
+}
+
+impl Replica for Fails<'_> {
+    type Batch = usize;
+
+    fn parameters(&self) -> &[Parameter] {
+        self.many.parameters()
+    }
+
+    fn pass(&mut self, seed: &usize, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        self.step += 1;
+        let slope = (self.slope)(self.step);
+        self.many.pass(seed, &mut Spoiled { gradients, slope })?;
+        if slope == 0.0 { Err("the machine fails".into()) } else { Ok(()) }
+    }
+
+    fn evaluate(&mut self, seed: &usize) -> Result<Tally, ReplicaError> {
+        self.many.evaluate(seed)
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.many.with_values(index, see)
+    }
+
+    fn brings_values(&self) -> bool {
+        true
+    }
+}
+
+struct Spoiled<'a> {
+    gradients: &'a mut dyn Gradients,
+    slope: f32,
+}
+
+impl Gradients for Spoiled<'_> {
+    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+        self.gradients.bring(index, values)
+    }
+
+    fn weigh(&mut self, tally: Tally) {
+        self.gradients.weigh(tally);
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], unisono_train::Fill)) {
+        let slope = self.slope;
+        match index {
+            // A rank that fails does so before its last bucket leaves.
+            0 if slope == 0.0 => {}
+            3 => self.gradients.put(index, &mut |gradient, fill| {
+                write(gradient, fill);
+                gradient[7] *= slope;
+            }),
+            _ => self.gradients.put(index, write),
+        }
+    }
+}
+
+fn a_rank_that_fails_is_named_on_all_ranks() {
+    for nodes in [&[1, 1, 1][..], &[2, 1], &[3]] {
+        for shard_optimizer in [false, true] {
+            let settings = BucketSettings { shard_optimizer, ..buckets(Overlap::Across) };
+            let fails = |rank, step| if (rank, step) == (2, 6) { 0.0 } else { 1.0 };
+            let ended = failed(nodes, &settings, fails);
+            for (rank, error) in ended.iter().enumerate() {
+                let said = error.to_string();
+                assert!(said.contains("the machine fails"), "{nodes:?}, rank {rank}: {said}");
+                assert!(rank == 2 || said.contains("rank 2 failed"), "{nodes:?}, rank {rank}: {said}");
+            }
+        }
+    }
+}
+
+fn a_gradient_that_is_not_finite_is_named_on_all_ranks_though_it_arrives_late() {
+    for format in ["int8", "topk:0.1", "powersgd:1"] {
+        for shard_optimizer in [false, true] {
+            let settings =
+                BucketSettings { wire: format.parse().unwrap(), shard_optimizer, ..buckets(Overlap::Across) };
+            let fails = |rank, step| if (rank, step) == (1, 6) { f32::INFINITY } else { 1.0 };
+            for error in failed(&[1, 1, 1], &settings, fails) {
+                assert!(
+                    matches!(&error, TrainError::NotFinite { parameter } if parameter == "array.3"),
+                    "{format}: {error}"
+                );
+            }
+        }
+    }
+}
+
+fn a_replica_is_not_shown_before_it_is_updated() {
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+    let said = world.on_threads(2, |mut comm| {
+        let mut mirror =
+            Mirror::new(&mut comm, Steps::new([3, 0, 1, 2]), sgd(), &buckets(Overlap::Across), None).unwrap();
+        let mut step = |mirror: &mut Mirror<Steps>| {
+            mirror.step(&mut comm, Share::of(&[Some(())]), 0.1, |_| true).unwrap();
+        };
+        (0..3).for_each(|_| step(&mut mirror));
+        let shown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| mirror.replica().step));
+        mirror.settle().unwrap();
+        (shown.is_err(), mirror.replica().step)
+    });
+    assert_eq!(said.unwrap(), [(true, 3), (true, 3)]);
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_bucket_is_updated_while_others_are_on_their_way,
+        a_forward_pass_begins_while_buckets_that_it_needs_later_are_on_their_way,
+        the_bits_are_those_of_steps_that_wait_for_all,
+        a_rank_that_fails_is_named_on_all_ranks,
+        a_gradient_that_is_not_finite_is_named_on_all_ranks_though_it_arrives_late,
+        a_replica_is_not_shown_before_it_is_updated,
+    ]
+}

@@ -1,0 +1,181 @@
+//! Gradients that are compressed between nodes, which these threads are declared to be.
+
+use unisono::compress::Compression;
+use unisono::{Topology, Unisono};
+use unisono_train::{
+    BucketSettings, Gradients, Mirror, Parameter, Replica, ReplicaError, Share, Tally, TrainError, Wire,
+};
+
+use super::line::sgd;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+const ROWS: usize = 24;
+const COLUMNS: usize = 32;
+
+/// Learns a matrix, by least squares, from products of it with vectors.
+struct Products {
+    parameters: [Parameter; 2],
+    values: [Vec<f32>; 2],
+}
+
+/// The matrix to learn: of full rank.
+fn wanted(row: usize, column: usize) -> f32 {
+    ((row * 31 + column * 17) % 23) as f32 / 23.0 - 0.5
+}
+
+/// A vector, different in each sample.
+type Sample = Vec<f32>;
+
+fn samples(rank: usize, step: usize) -> Vec<Sample> {
+    let number = |at: usize| ((at * 7919 + rank * 104_729 + step * 1299) % 1000) as f32 / 1000.0 - 0.5;
+    (0..16).map(|sample| (0..COLUMNS).map(|at| number(sample * COLUMNS + at)).collect()).collect()
+}
+
+impl Products {
+    fn new() -> Self {
+        let parameters = [Parameter::new("bias", [ROWS]), Parameter::new("weight", [ROWS, COLUMNS])];
+        Self { parameters, values: [vec![0.0; ROWS], vec![0.0; ROWS * COLUMNS]] }
+    }
+
+    fn errors(&self, sample: &Sample) -> Vec<f32> {
+        let error = |row: usize| {
+            let products = (0..COLUMNS).map(|column| {
+                (self.values[1][row * COLUMNS + column] - wanted(row, column)) * sample[column]
+            });
+            products.sum::<f32>() + self.values[0][row]
+        };
+        (0..ROWS).map(error).collect()
+    }
+}
+
+impl Replica for Products {
+    type Batch = Vec<Sample>;
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn pass(&mut self, samples: &Vec<Sample>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        gradients.weigh(self.evaluate(samples)?);
+        let (mut weight, mut bias) = (vec![0.0; ROWS * COLUMNS], vec![0.0; ROWS]);
+        for sample in samples {
+            for (row, error) in self.errors(sample).into_iter().enumerate() {
+                bias[row] += error;
+                let row = &mut weight[row * COLUMNS..][..COLUMNS];
+                row.iter_mut().zip(sample).for_each(|(sum, value)| *sum += error * value);
+            }
+        }
+        gradients.put(1, &mut |gradient, fill| fill.write(gradient, &weight));
+        gradients.put(0, &mut |gradient, fill| fill.write(gradient, &bias));
+        Ok(())
+    }
+
+    fn evaluate(&mut self, samples: &Vec<Sample>) -> Result<Tally, ReplicaError> {
+        let squares = samples.iter().flat_map(|sample| self.errors(sample));
+        let loss = squares.map(|error| f64::from(error).powi(2)).sum();
+        Ok(Tally { targets: samples.len() as f64, loss, correct: 0.0 })
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        see(&mut self.values[index]);
+        Ok(())
+    }
+}
+
+const FORMATS: [&str; 7] =
+    ["int8", "int4", "int4:stochastic", "onebit", "topk:0.1", "threshold:0.01", "powersgd:2"];
+
+fn wire(name: &str) -> BucketSettings {
+    BucketSettings { wire: name.parse().unwrap(), ..BucketSettings::default() }
+}
+
+/// The mean loss of the last of these steps.
+fn loss_after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> f64 {
+    after(steps, nodes, settings).0
+}
+
+/// The mean loss of the last of these steps, and the hash of what was learned.
+fn after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> (f64, u64) {
+    // At 0.05, what one bit sends comes too late.
+    let rate = 0.02;
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+    let ended = world.on_threads(nodes.iter().sum(), |mut comm| -> Result<_, TrainError> {
+        let mut mirror = Mirror::new(&mut comm, Products::new(), sgd(), settings, None)?;
+        let mut loss = f64::NAN;
+        for step in 0..steps {
+            let batch = [Some(samples(comm.rank(), step))];
+            loss = mirror.step(&mut comm, Share::of(&batch), rate, |_| true)?.sums.tally.mean_loss();
+        }
+        Ok((loss, mirror.hash()?))
+    });
+    let ended: Vec<_> = ended.unwrap().into_iter().map(Result::unwrap).collect();
+    assert!(ended.windows(2).all(|pair| pair[0] == pair[1]), "all ranks hold the same: {ended:?}");
+    ended[0]
+}
+
+fn what_is_sent_late_is_learned_all_the_same() {
+    for nodes in [&[1, 1][..], &[2, 1]] {
+        let begins = loss_after(1, nodes, &BucketSettings::default());
+        let exact = loss_after(1000, nodes, &BucketSettings::default());
+        assert!(exact < begins / 20.0, "{begins} became {exact}");
+        for format in FORMATS {
+            let compressed = loss_after(1000, nodes, &wire(format));
+            assert!(compressed < begins / 15.0, "{format} over {nodes:?}: {begins} became {compressed}");
+        }
+    }
+}
+
+fn on_one_node_the_bits_are_those_of_f32() {
+    for format in FORMATS {
+        assert_eq!(loss_after(20, &[2], &wire(format)), loss_after(20, &[2], &wire("f32")));
+    }
+}
+
+fn the_first_steps_may_be_uncompressed() {
+    let hash_after = |steps, settings: &BucketSettings| after(steps, &[1, 1], settings).1;
+    let late = BucketSettings { uncompressed_steps: 3, ..wire("int4") };
+    assert_eq!(hash_after(3, &late), hash_after(3, &wire("f32")));
+    assert_ne!(hash_after(4, &late), hash_after(4, &wire("f32")));
+}
+
+fn a_gradient_that_is_not_finite_is_named_on_all_ranks() {
+    for format in FORMATS {
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
+        let ended = world.on_threads(3, |mut comm| {
+            let mut mirror = Mirror::new(&mut comm, Products::new(), sgd(), &wire(format), None)?;
+            let mut batch = samples(comm.rank(), 0);
+            if comm.rank() == 2 {
+                batch[3][4] = f32::INFINITY;
+            }
+            mirror.step(&mut comm, Share::of(&[Some(batch)]), 0.3, |_| true).map(drop)
+        });
+        for ended in ended.unwrap() {
+            assert!(
+                matches!(&ended, Err(TrainError::NotFinite { parameter }) if parameter == "weight"),
+                "{ended:?}"
+            );
+        }
+    }
+}
+
+fn formats_are_read_as_they_are_written() {
+    let compressed = Wire::Compressed(Compression::PowerSgd { rank: 4 });
+    for (wire, name) in
+        [(Wire::F32, "f32"), (Wire::Bf16, "bf16"), (Wire::F16, "f16"), (compressed, "powersgd:4")]
+    {
+        assert_eq!((wire.to_string().as_str(), name.parse()), (name, Ok(wire)));
+    }
+    let error = "f8".parse::<Wire>().unwrap_err().to_string();
+    assert!(error.contains("\"f8\"") && error.contains("powersgd:RANK"), "{error}");
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        what_is_sent_late_is_learned_all_the_same,
+        on_one_node_the_bits_are_those_of_f32,
+        the_first_steps_may_be_uncompressed,
+        a_gradient_that_is_not_finite_is_named_on_all_ranks,
+        formats_are_read_as_they_are_written,
+    ]
+}

@@ -1,0 +1,193 @@
+//! Ranks that are not as the others: each is named, on every rank.
+
+use std::time::Duration;
+
+use unisono_train::{
+    BucketSettings, Event, Gradients, Mirror, OutOfData, Parameter, Replica, ReplicaError, RunSettings,
+    StragglerReport, Tally, Trainer,
+};
+
+use super::line::{BIAS, Line, Point, UNUSED, WEIGHT, sgd};
+use super::trainer::{run_settings, stream};
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// What `Mirror::new` says on each of three ranks, where some models are changed.
+fn refused(change: impl Fn(usize, &mut Line) + Sync) -> Vec<String> {
+    unisono::threads(3, |mut comm| {
+        let mut line = Line::new();
+        change(comm.rank(), &mut line);
+        Mirror::new(&mut comm, line, sgd(), &BucketSettings::default(), None).unwrap_err().to_string()
+    })
+}
+
+fn assert_all(messages: &[String], parts: &[&str]) {
+    for message in messages {
+        for part in parts {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+    }
+}
+
+fn models_that_differ_are_told_apart_by_name() {
+    let shape = refused(|rank, line| {
+        if rank == 2 {
+            line.parameters[UNUSED].shape = vec![4, 10];
+        }
+    });
+    assert_all(&shape, &["rank 2's differs", "unused is [40] f32 on rank 0, and [4, 10] f32 on rank 2"]);
+
+    let missing = refused(|rank, line| {
+        if rank > 0 {
+            line.parameters.remove(BIAS);
+            line.values.remove(BIAS);
+            line.parameters[0].is_trained = rank != 1;
+        }
+    });
+    assert_all(
+        &missing,
+        &[
+            "those of ranks [1, 2] differ from rank 0's",
+            "rank 1 lacks bias [1] f32, which rank 0 has",
+            "weight is [1, 3] f32 on rank 0, and [1, 3] f32, not trained on rank 1",
+        ],
+    );
+
+    let more = refused(|rank, line| {
+        if rank == 1 {
+            for number in 0..20 {
+                line.parameters.push(Parameter::new(format!("extra.{number}"), [2]));
+                line.values.push(vec![0.0; 2]);
+            }
+        }
+    });
+    assert_all(&more, &["rank 1 has extra.0 [2] f32, which rank 0 lacks", "; and 12 more"]);
+
+    let order = refused(|rank, line| {
+        if rank == 1 {
+            line.parameters.swap(WEIGHT, BIAS);
+        }
+    });
+    assert_all(&order, &["where rank 0 has weight, rank 1 has bias: the same parameters, in another order"]);
+}
+
+/// A line on which one rank does something of its own in its passes, which are counted from 1.
+struct Odd<D> {
+    line: Line,
+    passes: usize,
+    does: D,
+}
+
+impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
+    type Batch = Vec<Point>;
+
+    fn parameters(&self) -> &[Parameter] {
+        self.line.parameters()
+    }
+
+    fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        self.passes += 1;
+        (self.does)(self.passes, &mut self.line);
+        self.line.pass(points, gradients)
+    }
+
+    fn evaluate(&mut self, points: &Vec<Point>) -> Result<Tally, ReplicaError> {
+        self.line.evaluate(points)
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.line.with_values(index, see)
+    }
+}
+
+/// What a run of one epoch of ten steps says on each of three ranks, with the straggler reports that it told.
+fn run(
+    settings: &RunSettings,
+    does: impl Fn(usize, usize, &mut Line) + Sync,
+) -> Vec<(Result<String, String>, Vec<StragglerReport>)> {
+    unisono::threads(3, |mut comm| {
+        let rank = comm.rank();
+        let odd = Odd { line: Line::new(), passes: 0, does: |pass, line: &mut Line| does(rank, pass, line) };
+        let feed = stream(rank, &[10, 10, 10]);
+        let mut told = Vec::new();
+        let ended = Trainer::new(&mut comm, odd, feed, settings.clone(), None).unwrap().run(|event| {
+            if let Event::Stragglers(report) = event {
+                told.push(report);
+            }
+        });
+        (ended.map(|summary| summary.parameters_hash).map_err(|error| error.to_string()), told)
+    })
+}
+
+fn errors(settings: &RunSettings, does: impl Fn(usize, usize, &mut Line) + Sync) -> Vec<String> {
+    run(settings, does).into_iter().map(|(ended, _)| ended.unwrap_err()).collect()
+}
+
+fn replicas_that_drift_apart_are_named_and_where() {
+    let settings = run_settings(1, OutOfData::Error);
+    let drifts = |odd: &'static [usize]| {
+        errors(&settings, move |rank, pass, line| {
+            if odd.contains(&rank) && pass == 2 {
+                line.values[BIAS][0] += 1e-4;
+            }
+        })
+    };
+    let said = ["after step 2", "ranks [1] differ from those of the others; on rank 1 from bias on"];
+    assert_all(&drifts(&[1]), &said);
+    // Rank 0 is not always right.
+    assert_all(&drifts(&[0]), &["ranks [0] differ from those of the others; on rank 0 from bias on"]);
+}
+
+fn ranks_whose_loss_is_not_finite_are_named() {
+    let settings = RunSettings { verify_replicas_every: None, ..run_settings(1, OutOfData::Error) };
+    let spoilt = |value: f32, odd: &'static [usize]| {
+        errors(&settings, move |rank, pass, line| {
+            if odd.contains(&rank) && pass == 4 {
+                line.values[WEIGHT][0] = value;
+            }
+        })
+    };
+    let one = ["the loss of rank 2 of 3 is not finite (NaN) in epoch 1, step 4: look at the samples there"];
+    assert_all(&spoilt(f32::NAN, &[2]), &one);
+    assert_all(&spoilt(f32::INFINITY, &[0, 1]), &["the loss of ranks [0, 1] of 3 is not finite (inf)"]);
+    assert_all(
+        &spoilt(f32::NAN, &[0, 1, 2]),
+        &["the loss of all 3 ranks is not finite", "lower learning rate"],
+    );
+}
+
+fn a_rank_that_is_slow_is_named() {
+    let settings = RunSettings {
+        straggler_every: Some(4),
+        verify_replicas_every: None,
+        ..run_settings(1, OutOfData::Error)
+    };
+    let told = run(&settings, |rank, _, _| {
+        std::thread::sleep(Duration::from_millis(if rank == 1 { 150 } else { 20 }));
+    });
+    let steps: Vec<_> = told[0].1.iter().map(|report| (report.step, report.steps)).collect();
+    assert_eq!(steps, [(4, 4), (8, 4)]);
+    for (ended, reports) in &told {
+        assert!(ended.is_ok(), "{ended:?}");
+        assert_eq!(*reports, told[0].1, "all ranks know the same");
+    }
+    for report in &told[0].1 {
+        let slowest = report.slowest.as_ref().expect("rank 1 stands out");
+        assert_eq!(slowest.rank, 1);
+        assert!(!slowest.host.is_empty());
+        assert!(slowest.busy_s >= 4.0 * 0.15 && slowest.others_busy_s >= 4.0 * 0.02, "{report:?}");
+        // The others waited for it 130 ms a step, and less if they were late themselves on a busy machine.
+        assert!(slowest.lateness_s > 0.04 && slowest.lateness_s <= slowest.busy_s, "{report:?}");
+        assert_eq!(report.ranks[1].lateness_s, slowest.lateness_s);
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = tests![
+        models_that_differ_are_told_apart_by_name,
+        replicas_that_drift_apart_are_named_and_where,
+        ranks_whose_loss_is_not_finite_are_named,
+    ];
+    tests.push(Test::new("a_rank_that_is_slow_is_named", a_rank_that_is_slow_is_named).timed());
+    tests
+}

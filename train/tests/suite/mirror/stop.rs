@@ -1,0 +1,72 @@
+//! A run that one rank is asked to stop: all save at the same step, and what goes on from there ends with the same bits.
+
+use unisono_train::{Stop, Stopped};
+
+use super::trainer::stoppable_run;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// Asks on one rank, within the step with this number.
+fn asks(at: usize, is_asked: bool) -> impl Fn(usize, &Stop) {
+    move |made, stop| {
+        if is_asked && made + 1 == at {
+            stop.ask();
+        }
+    }
+}
+
+fn all_ranks_save_at_the_same_step_and_the_rest_gives_the_same_bits() {
+    let whole = tempfile::tempdir().unwrap();
+    let undisturbed = unisono::threads(2, |mut comm| {
+        stoppable_run(&mut comm, Some(whole.path()), false, usize::MAX, |_, _| ()).unwrap()
+    });
+    assert_eq!(undisturbed[0].0.stopped, None);
+    // In the midst of an epoch of 9 steps, in its last step, in the next epoch.
+    for at in [2, 5, 9, 13] {
+        for (before, after) in [(4, 2), (2, 4), (1, 2)] {
+            let directory = tempfile::tempdir().unwrap();
+            let stopped = unisono::threads(before, |mut comm| {
+                let asked = comm.rank() == before - 1;
+                stoppable_run(&mut comm, Some(directory.path()), true, usize::MAX, asks(at, asked)).unwrap()
+            });
+            for (summary, _) in &stopped {
+                assert_eq!(
+                    summary.stopped,
+                    Some(Stopped { step: at as u64, is_saved: true }),
+                    "{before} ranks"
+                );
+                assert_eq!(summary.parameters_hash, stopped[0].0.parameters_hash);
+                assert!(summary.last.loss.is_finite() && summary.last.test_loss.is_nan());
+            }
+            let saved = directory.path().join(format!("step-{at:010}"));
+            assert!(saved.is_dir(), "{}", saved.display());
+            let resumed = unisono::threads(after, |mut comm| {
+                stoppable_run(&mut comm, Some(directory.path()), true, usize::MAX, |_, _| ()).unwrap()
+            });
+            for (summary, _) in resumed {
+                assert_eq!(
+                    summary.parameters_hash, undisturbed[0].0.parameters_hash,
+                    "{before}, {after}, {at}"
+                );
+                assert_eq!(summary.stopped, None);
+            }
+        }
+    }
+}
+
+fn without_a_place_for_checkpoints_it_stops_all_the_same() {
+    let stopped = unisono::threads(2, |mut comm| {
+        let asked = comm.rank() == 1;
+        stoppable_run(&mut comm, None, false, usize::MAX, asks(4, asked)).unwrap()
+    });
+    for (summary, _) in stopped {
+        assert_eq!(summary.stopped, Some(Stopped { step: 4, is_saved: false }));
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        all_ranks_save_at_the_same_step_and_the_rest_gives_the_same_bits,
+        without_a_place_for_checkpoints_it_stops_all_the_same,
+    ]
+}

@@ -1,0 +1,219 @@
+//! The loop: ranks that run out of data, replicas that drift apart, runs that fail and go on.
+
+use std::path::Path;
+use std::time::Duration;
+
+use unisono::Communicator;
+use unisono_data::{DataError, Pipeline};
+use unisono_train::checkpoint::When;
+use unisono_train::rate::{Rate, Schedule};
+use unisono_train::{
+    Batches, BucketSettings, Checkpoints, EpochReport, Event, Feed, Order, OutOfData, Resumed, RunSettings,
+    Shares, Steps, Stop, Stream, Summary, Trainer,
+};
+
+use super::line::{BIAS, Line, Point, points, sgd};
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// Where a stream of points comes from: so many batches on each rank.
+pub(crate) fn stream(rank: usize, batches: &[usize]) -> Stream<Vec<Point>> {
+    let count = batches[rank];
+    Stream::new(1, move |_| Ok(Pipeline::of((0..count).map(move |at| points(40 + at)[at..].to_vec()))))
+}
+
+pub(crate) fn run_settings(epochs: usize, out_of_data: OutOfData) -> RunSettings {
+    let rate = Rate::new(Schedule::Cosine, 0.1, 0.1, 40);
+    RunSettings { out_of_data, verify_replicas_every: Some(1), ..RunSettings::new(epochs, 12, sgd(), rate) }
+}
+
+fn ranks_that_run_out_of_data_follow_the_policy() {
+    let run = |policy: OutOfData, batches: &'static [usize]| {
+        let results = unisono::threads(batches.len(), |mut comm| {
+            let feed = stream(comm.rank(), batches);
+            let trainer = Trainer::new(&mut comm, Line::new(), feed, run_settings(2, policy), None).unwrap();
+            let (mut steps, mut notices) = (0, Vec::new());
+            let ended = trainer.run(|event| match event {
+                Event::Step(_) => steps += 1,
+                Event::Notice(notice) if notice.contains("more data") => notices.push(notice),
+                _ => {}
+            });
+            (ended.map(|summary| summary.parameters_hash).map_err(|error| error.to_string()), steps, notices)
+        });
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{results:?}");
+        results.into_iter().next().unwrap()
+    };
+    let (ended, steps, notices) = run(OutOfData::Stop, &[5, 3, 4]);
+    assert!(ended.is_ok());
+    assert_eq!(steps, 2 * 3);
+    assert_eq!(notices[0], "epoch 1 ends after step 3: 1 of 3 ranks have no more data");
+
+    let (ended, steps, _) = run(OutOfData::JoinWithZeros, &[5, 3, 4]);
+    assert!(ended.is_ok());
+    assert_eq!(steps, 2 * 5);
+
+    let (ended, steps, _) = run(OutOfData::Error, &[5, 3, 4]);
+    assert!(ended.unwrap_err().starts_with("1 of 3 ranks have no more data for step 4 of epoch 1"));
+    assert_eq!(steps, 3);
+
+    let (ended, steps, notices) = run(OutOfData::Error, &[4, 4, 4]);
+    assert!(ended.is_ok() && notices.is_empty());
+    assert_eq!(steps, 2 * 4);
+}
+
+/// Points that are shared out by their index; the same batches for any number of ranks.
+#[derive(Debug, Clone)]
+struct Shared {
+    shares: Shares,
+    /// After so many steps of the run, the machine fails.
+    steps_left: usize,
+}
+
+const SAMPLES: usize = 100;
+
+impl Feed for Shared {
+    type Batch = Vec<Point>;
+
+    fn steps(&self) -> Option<usize> {
+        Some(self.shares.steps(SAMPLES))
+    }
+
+    fn samples(&self, steps: usize) -> Option<usize> {
+        Some(SAMPLES.min(steps * self.shares.global_batch))
+    }
+
+    fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Vec<Point>>, DataError> {
+        let (shares, steps, left) = (self.shares, self.shares.steps(SAMPLES), self.steps_left);
+        self.steps_left = left.saturating_sub(steps - skipped);
+        Ok(Box::new((skipped..steps).zip(0..).map(move |(step, made)| {
+            if made == left {
+                return Err(DataError::other("the machine fails"));
+            }
+            let start = step * shares.global_batch;
+            let mut all = points(SAMPLES);
+            all.rotate_left(epoch);
+            let batch = &all[start..SAMPLES.min(start + shares.global_batch)];
+            let batches = shares.passes(batch.len()).into_iter();
+            Ok(batches.map(|pass| (!pass.is_empty()).then(|| batch[pass].to_vec())).collect())
+        })))
+    }
+
+    fn held_out(&self) -> usize {
+        5
+    }
+
+    fn evaluation(&mut self, range: std::ops::Range<usize>) -> Result<Batches<Vec<Point>>, DataError> {
+        Ok(Box::new(range.map(|batch| Ok(points(7 * (batch + 1))))))
+    }
+}
+
+/// A run of three epochs of nine steps, which fails after so many steps; or why it ended.
+fn saved_run(
+    comm: &mut Communicator,
+    directory: &Path,
+    resumes: bool,
+    fails_after: usize,
+) -> Result<(Summary, Vec<EpochReport>), String> {
+    stoppable_run(comm, Some(directory), resumes, fails_after, |_, _| ())
+}
+
+/// The same; after every step, `after_step` is given how many were made and what asks the run to stop.
+pub(crate) fn stoppable_run(
+    comm: &mut Communicator,
+    directory: Option<&Path>,
+    resumes: bool,
+    fails_after: usize,
+    after_step: impl Fn(usize, &Stop),
+) -> Result<(Summary, Vec<EpochReport>), String> {
+    let buckets = BucketSettings { order: Order::Tree, ..BucketSettings::default() };
+    run_with(comm, buckets, directory, resumes, fails_after, after_step)
+}
+
+/// The same, with these buckets.
+pub(crate) fn run_with(
+    comm: &mut Communicator,
+    buckets: BucketSettings,
+    directory: Option<&Path>,
+    resumes: bool,
+    fails_after: usize,
+    after_step: impl Fn(usize, &Stop),
+) -> Result<(Summary, Vec<EpochReport>), String> {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let resumed = directory.filter(|_| resumes).and_then(|place| Resumed::find(comm, place).unwrap());
+    let shares = Shares { rank, ranks, global_batch: 12, micro_batch: 3, fixed_passes: Some(4) };
+    let checkpoints = directory.map(|directory| Checkpoints {
+        directory: directory.to_path_buf(),
+        keep: 2,
+        overwrites: false,
+        when: When { every_steps: Some(4), every: None },
+    });
+    let stop = Stop::default();
+    let settings =
+        RunSettings { checkpoints, stop: stop.clone(), buckets, ..run_settings(3, OutOfData::Error) };
+    let mut reports = Vec::new();
+    let feed = Shared { shares, steps_left: fails_after };
+    let trainer =
+        Trainer::new(comm, Line::new(), feed, settings, resumed).map_err(|error| error.to_string())?;
+    let mut steps = 0;
+    let summary = trainer.run(|event| match event {
+        Event::Epoch(report) => reports.push(report),
+        Event::Step(_) => {
+            steps += 1;
+            after_step(steps, &stop);
+        }
+        _ => {}
+    });
+    summary.map(|summary| (summary, reports)).map_err(|error| error.to_string())
+}
+
+fn a_run_that_failed_goes_on_bit_for_bit_even_on_other_ranks() {
+    let undisturbed = tempfile::tempdir().unwrap();
+    let whole =
+        unisono::threads(2, |mut comm| saved_run(&mut comm, undisturbed.path(), false, usize::MAX).unwrap());
+    let (expected, reports) = &whole[0];
+    for fails_after in [1, 4, 11, 18, 26] {
+        for ranks in [1, 2, 4] {
+            let directory = tempfile::tempdir().unwrap();
+            let failed = unisono::threads(2, |mut comm| {
+                comm.set_timeout(Duration::from_secs(20));
+                saved_run(&mut comm, directory.path(), true, fails_after).unwrap_err()
+            });
+            assert!(failed.iter().any(|why| why.contains("the machine fails")), "{failed:?}");
+            let resumed = unisono::threads(ranks, |mut comm| {
+                saved_run(&mut comm, directory.path(), true, usize::MAX).unwrap()
+            });
+            for (summary, later) in resumed {
+                assert_eq!(
+                    summary.parameters_hash, expected.parameters_hash,
+                    "after {fails_after}, on {ranks} ranks"
+                );
+                let figures = |report: &EpochReport| (report.epoch, report.loss, report.test_loss);
+                let expected = &reports[reports.len() - later.len()..];
+                assert!(later.iter().map(figures).eq(expected.iter().map(figures)), "{later:?} {expected:?}");
+            }
+        }
+    }
+}
+
+fn a_checkpoint_of_another_model_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    unisono::threads(1, |mut comm| saved_run(&mut comm, directory.path(), false, usize::MAX).unwrap());
+    let messages = unisono::threads(2, |mut comm| {
+        let resumed = Resumed::find(&mut comm, directory.path()).unwrap();
+        let mut line = Line::new();
+        line.parameters[BIAS].name = "offset".into();
+        let feed = stream(comm.rank(), &[1, 1]);
+        let settings = run_settings(1, OutOfData::Error);
+        Trainer::new(&mut comm, line, feed, settings, resumed).unwrap_err().to_string()
+    });
+    assert!(messages[0].contains("there is nothing called offset"), "{messages:?}");
+    assert!(messages[1].contains("rank 0 reports an error"), "{messages:?}");
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        ranks_that_run_out_of_data_follow_the_policy,
+        a_run_that_failed_goes_on_bit_for_bit_even_on_other_ranks,
+        a_checkpoint_of_another_model_is_refused,
+    ]
+}
