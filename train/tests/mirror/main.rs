@@ -8,6 +8,7 @@ use unisono_train::{
 
 mod across;
 mod compressed;
+mod diverges;
 mod line;
 mod local;
 mod ranks;
