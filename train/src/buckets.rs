@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use super::replica::{Parameter, Tally};
 use unisono::compress::Compressor;
-use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ran, ReduceOp, Why};
+use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ran, Rank, ReduceOp, Why};
 
 mod compressed;
 mod elsewhere;
 mod filling;
+mod finite;
 mod half_bytes;
 mod ledger;
 mod parcel;
@@ -93,8 +94,9 @@ pub struct Buckets {
     waited: Duration,
     /// The number of updates after which compressors are used.
     uncompressed_steps: u64,
-    /// The parameter with the first gradient of this step that is not finite, if a compressor found one.
-    not_finite: Option<usize>,
+    /// The parameter with the first gradient of this step that is not finite, if a compressor found one, and its largest magnitude.
+    not_finite: Option<(usize, f32)>,
+    rank: Rank,
 }
 
 /// A bucket: consecutive gradients.
@@ -163,6 +165,7 @@ impl Buckets {
             flights: Vec::new(),
             uncompressed_steps: settings.uncompressed_steps,
             not_finite: None,
+            rank: comm.rank(),
             ledger,
         };
         if settings.shard_optimizer {
@@ -267,12 +270,6 @@ impl Buckets {
         self.late_gradient(index)
     }
 
-    /// The parameter with the first gradient of this step that is not finite, among the buckets that have landed. Only compressors
-    /// find it.
-    pub(super) fn not_finite(&self) -> Option<&Parameter> {
-        self.not_finite.map(|index| &self.ledger.parameters[index])
-    }
-
     /// When each bucket of the last step was in flight, in order of completion, and how long this thread
     /// waited for it.
     pub fn flights(&self) -> &[Flight] {
@@ -322,15 +319,7 @@ impl Buckets {
         self.flights.extend(flight);
         bucket.is_back = true;
         if bucket.compressor.as_ref().is_some_and(|compressor| !compressor.was_finite()) {
-            let values = bucket.gradients.values();
-            let is_wrong = |&index: &usize| {
-                let range = self.ledger.place(index).range.clone();
-                !values[range].iter().all(|value| value.is_finite())
-            };
-            let members = &self.ledger.plan.members[number];
-            // A residual may be spoiled though the result is not.
-            let first = members.iter().copied().find(is_wrong).or(members.first().copied());
-            self.not_finite = self.not_finite.or(first);
+            self.find_not_finite(number);
         }
         Ok(())
     }

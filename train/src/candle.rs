@@ -20,6 +20,7 @@ mod parameters;
 mod passes;
 #[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
+mod relu;
 #[allow(unsafe_code, reason = "values lie in memory that ranks share")]
 mod shared;
 mod stage;
@@ -32,6 +33,7 @@ pub use loss::cross_entropy;
 pub(crate) use loss::cross_entropy_of;
 pub use norm::SyncBatchNorm;
 pub use parameters::Parameters;
+pub(crate) use relu::Relu;
 pub use stage::{Cut, StageNetwork};
 
 /// The result of a forward pass over a batch.

@@ -1,10 +1,12 @@
 //! Checks that all ranks hold the same values.
 
 use unisono_collectives::Rank;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::replica::{Parameter, Replica, ReplicaError};
 use crate::checkpoint::Tensor;
 use crate::error::TrainError;
+use crate::optimizer::Exploded;
 use unisono::{Choice, Communicator, ReduceOp};
 
 /// How many differences between two models are listed; further ones are counted.
@@ -62,46 +64,74 @@ fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
     told.join("; ") + &more
 }
 
-/// The hash of each parameter's values.
+/// The hash of each trained parameter's values; 0 for buffers.
 fn hash_each(replica: &mut impl Replica) -> Result<Vec<u64>, ReplicaError> {
     let mut hashes = vec![0; replica.parameters().len()];
     for (index, hash) in hashes.iter_mut().enumerate() {
-        replica.with_values(index, &mut |values| {
-            *hash = xxhash_rust::xxh3::xxh3_64(bytemuck::cast_slice(values));
-        })?;
+        if replica.parameters()[index].is_trained {
+            replica.with_values(index, &mut |values| {
+                *hash = xxh3_64(bytemuck::cast_slice(values));
+            })?;
+        }
     }
     Ok(hashes)
 }
 
-/// The hash of all values of a replica.
+/// The hash of all trained values of a replica: the same on all ranks.
 ///
 /// # Errors
 /// An error of the framework.
 pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
-    let mut hasher = xxhash_rust::xxh3::Xxh3::new();
-    for index in 0..replica.parameters().len() {
-        replica.with_values(index, &mut |values| hasher.update(bytemuck::cast_slice(values)))?;
-    }
-    Ok(hasher.digest())
+    Ok(Values::of(replica)?.trained)
 }
 
-/// The same, of all its arrays.
+/// The findings of one pass over the values of a replica.
+struct Values {
+    /// The hash of all trained values.
+    trained: u64,
+    /// The hash of all values, buffers included, which may differ between ranks.
+    all: u64,
+    /// The first trained parameter that is not finite, or too large.
+    exploded: Option<(usize, Exploded)>,
+}
+
+impl Values {
+    fn of(replica: &mut impl Replica) -> Result<Self, ReplicaError> {
+        let (mut trained, mut all) = (Xxh3::new(), Xxh3::new());
+        let mut exploded = None;
+        for index in 0..replica.parameters().len() {
+            let is_trained = replica.parameters()[index].is_trained;
+            replica.with_values(index, &mut |values| {
+                all.update(bytemuck::cast_slice(values));
+                if is_trained {
+                    trained.update(bytemuck::cast_slice(values));
+                    exploded = exploded.or(Exploded::check(values).err().map(|error| (index, error)));
+                }
+            })?;
+        }
+        Ok(Self { trained: trained.digest(), all: all.digest(), exploded })
+    }
+}
+
+/// The hash of all values of these arrays.
 pub(super) fn hash_of(arrays: &[Tensor]) -> u64 {
-    let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+    let mut hasher = Xxh3::new();
     arrays.iter().for_each(|array| hasher.update(bytemuck::cast_slice(&array.values)));
     hasher.digest()
 }
 
-/// Compares the values of all ranks' replicas; returns their hash. Called by all ranks, after so many steps.
+/// Compares the trained values of all ranks' replicas; returns the hash of all values of this rank's, buffers included. Called by all
+/// ranks, after so many steps.
 ///
 /// # Errors
-/// [`TrainError::ReplicasDiffer`] on every rank, which names the ranks in the minority, and the first parameter that differs.
+/// [`TrainError::ReplicasDiffer`] on every rank, which names the ranks in the minority, and the first parameter that differs;
+/// [`TrainError::NotFinite`] on every rank if a trained value is not finite, or too large.
 pub(super) fn replicas(
     comm: &mut Communicator,
     replica: &mut impl Replica,
     step: u64,
 ) -> Result<u64, TrainError> {
-    let own = hash(replica)?;
+    let Values { trained: own, all, exploded } = Values::of(replica)?;
     let mut hashes = vec![0; comm.ranks()];
     hashes[comm.rank()] = own;
     comm.call().algorithm(Choice::Auto).all_reduce(&mut hashes, ReduceOp::Max)?;
@@ -109,7 +139,9 @@ pub(super) fn replicas(
     let usual = hashes.iter().copied().max_by_key(|&hash| (count(hash), hash == hashes[0])).unwrap_or(own);
     let ranks: Vec<Rank> = (0..hashes.len()).filter(|&rank| hashes[rank] != usual).collect();
     if ranks.is_empty() {
-        return Ok(own);
+        let Some((index, Exploded { largest: found })) = exploded else { return Ok(all) };
+        let (parameter, rank) = (replica.parameters()[index].name.clone(), comm.rank());
+        return Err(TrainError::NotFinite { of: "largest value", parameter, found, rank, step });
     }
     // The hashes of one rank of the majority, parameter by parameter.
     let root = hashes.iter().position(|&hash| hash == usual).unwrap_or(0);

@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use crate::checkpoint::CheckpointError;
 #[cfg(feature = "candle")]
 use crate::model::ModelError;
-use crate::optimizer::StateError;
+use crate::optimizer::{LARGEST_VALUE, StateError};
 use crate::replica::ReplicaError;
 use unisono_data::DataError;
 
@@ -103,14 +103,23 @@ pub enum TrainError {
         /// The mean loss of all ranks.
         loss: f64,
     },
-    /// A gradient is infinite or NaN. Only compressed wire formats look, since they would keep it.
+    /// A gradient is infinite or NaN, or has made its parameter so, or [larger](crate::optimizer::LARGEST_VALUE) than training can use.
+    /// Nothing of that step is saved.
     #[error(
-        "the gradient of {parameter} is not finite: a lower learning rate, more --warm-up or --clip-norm may help; resume from the \
-         last checkpoint"
+        "the {of} of {parameter} is {found:e} on rank {rank} in step {step}: expected at most {LARGEST_VALUE:e}; a lower learning \
+         rate, more --warm-up or --clip-norm may help; resume from a checkpoint before"
     )]
     NotFinite {
+        /// The array of the parameter: "gradient", or "largest value" if the parameter or its optimizer state is spoiled.
+        of: &'static str,
         /// The name of the parameter.
         parameter: String,
+        /// The largest magnitude.
+        found: f32,
+        /// A rank on which it is.
+        rank: Rank,
+        /// The step in which it was found, from 1.
+        step: u64,
     },
     /// Some ranks have no more data, others have.
     #[error(
@@ -215,6 +224,16 @@ impl From<StateError> for TrainError {
 }
 
 impl TrainError {
+    /// The same error, found in this step of the run.
+    pub(super) fn in_step(self, step: u64) -> Self {
+        match self {
+            Self::NotFinite { of, parameter, found, rank, .. } => {
+                Self::NotFinite { of, parameter, found, rank, step }
+            }
+            error => error,
+        }
+    }
+
     /// Whether all ranks found the same error at the same time, so that none waits for another.
     pub(super) fn is_common(&self) -> bool {
         matches!(

@@ -12,9 +12,9 @@
 //! let mut values = [1.0, 2.0];
 //! optimizer.begin_step();
 //! // The gradient is a sum over four samples.
-//! optimizer.update(0, &mut values, &[4.0, -8.0], 0.25, 0.5);
+//! optimizer.update(0, &mut values, &[4.0, -8.0], 0.25, 0.5)?;
 //! assert_eq!(values, [0.5, 3.0]);
-//! # Ok::<(), unisono::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod passes;
@@ -30,7 +30,7 @@ use unisono_collectives::named;
 use unisono::Registered;
 use unisono::internals::Level;
 
-use passes::{Adam, AdamStep, AdamW, LANES, Sgd, SgdStep, SquareSum};
+use passes::{Adam, AdamStep, AdamW, LANES, Largest, Sgd, SgdStep, SquareSum};
 pub use state::StateError;
 
 /// The kind of optimizer.
@@ -86,6 +86,35 @@ impl OptimizerSettings {
     /// The customary constants, without weight decay.
     pub fn new(kind: OptimizerKind) -> Self {
         Self { kind, momentum: 0.9, nesterov: false, weight_decay: 0.0, betas: (0.9, 0.999), epsilon: 1e-8 }
+    }
+}
+
+/// The largest magnitude that a parameter may have: training that exceeds it has diverged, since the square of such a value exceeds the
+/// range of `f32`.
+pub const LARGEST_VALUE: f32 = 18_446_744_073_709_551_616.0;
+
+/// A parameter is not finite or exceeds [`LARGEST_VALUE`], or its optimizer state is not finite.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error("a parameter has become {largest:e}: expected a finite value of at most {LARGEST_VALUE:e}")]
+pub struct Exploded {
+    /// The largest magnitude of its values; NaN if a value is, or if the optimizer state is not finite.
+    pub largest: f32,
+}
+
+impl Exploded {
+    /// Checks these values.
+    ///
+    /// # Errors
+    /// [`Exploded`] if one is not finite, or too large.
+    pub(crate) fn check(values: &[f32]) -> Result<(), Self> {
+        let mut largest = [0_u32];
+        Level::best().compiled::<Largest>()(bytemuck::cast_slice_mut(&mut largest), values);
+        Self::check_largest(f32::from_bits(largest[0]))
+    }
+
+    fn check_largest(largest: f32) -> Result<(), Self> {
+        // False for a NaN.
+        if largest <= LARGEST_VALUE { Ok(()) } else { Err(Self { largest }) }
     }
 }
 
@@ -159,10 +188,20 @@ impl Optimizer {
     /// Updates parameter `index` with `scale` times `gradient`, at the learning rate `rate`. `scale` is one
     /// over the number of samples in the sum, times [`clip_factor`].
     ///
+    /// # Errors
+    /// [`Exploded`] if the parameter is not finite afterwards, or too large. It is updated all the same.
+    ///
     /// # Panics
     /// If there is no such parameter, if its values or its gradient have another number of elements, or if
     /// no step has begun.
-    pub fn update(&mut self, index: usize, values: &mut [f32], gradient: &[f32], scale: f32, rate: f32) {
+    pub fn update(
+        &mut self,
+        index: usize,
+        values: &mut [f32],
+        gradient: &[f32],
+        scale: f32,
+        rate: f32,
+    ) -> Result<(), Exploded> {
         let count = self.parameters.len();
         assert!(index < count, "parameter {index} is updated, but there are only {count}");
         let Parameter { range, is_vector } = &self.parameters[index];
@@ -178,23 +217,26 @@ impl Optimizer {
         let OptimizerSettings { momentum, nesterov, weight_decay, .. } = self.settings;
         let decay = if *is_vector { 0.0 } else { weight_decay };
         let (level, values) = (Level::best(), bytemuck::cast_slice_mut(values));
+        let mut bits = 0;
+        let largest = &mut bits;
         match &mut self.moments[..] {
             [velocity] => {
                 let velocity = &mut velocity[range.clone()];
                 let pass =
                     if nesterov { level.compiled::<Sgd<true>>() } else { level.compiled::<Sgd<false>>() };
-                pass(values, SgdStep { gradient, velocity, scale, momentum, decay, rate });
+                pass(values, SgdStep { gradient, velocity, scale, momentum, decay, rate, largest });
             }
             [mean, square] => {
                 let (mean, square) = (&mut mean[range.clone()], &mut square[range.clone()]);
                 let adam = Adam::new(&self.settings, self.steps);
                 level.compiled::<AdamW>()(
                     values,
-                    AdamStep { gradient, mean, square, adam, scale, decay, rate },
+                    AdamStep { gradient, mean, square, adam, scale, decay, rate, largest },
                 );
             }
             moments => unreachable!("no optimizer remembers {} numbers of an element", moments.len()),
         }
+        Exploded::check_largest(f32::from_bits(bits))
     }
 }
 

@@ -234,8 +234,10 @@ pub struct Tally {
     /// The number of targets: the weight of a gradient in the mean.
     pub targets: f64,
     /// The sum of their losses, in nats.
+    #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub loss: f64,
     /// How many of them the model predicts correctly; a training pass may leave it 0.
+    #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub correct: f64,
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Deserializer};
+
 use crate::metrics::Measured;
 use crate::share::Times;
 use crate::straggler::StragglerReport;
@@ -62,6 +64,11 @@ pub struct Evaluation {
     /// The values of the run's [metrics](crate::metrics).
     #[serde(skip_serializing_if = "Measured::is_empty")]
     pub metrics: Measured,
+}
+
+/// Reads a number, or the null that JSON has in place of a NaN or an infinity.
+pub(crate) fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -162,7 +169,8 @@ pub struct Summary {
 /// The best evaluation of a run.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Best {
-    /// Its mean loss on the held-out samples.
+    /// Its mean loss on the held-out samples; NaN if that of every evaluation was.
+    #[serde(deserialize_with = "null_is_nan")]
     pub test_loss: f64,
     /// The number of steps made before it.
     pub step: u64,
@@ -174,7 +182,10 @@ impl Best {
     /// The best one after another evaluation, which counts as better if its loss is less by more than `min_delta`.
     pub(crate) fn after(best: Option<Self>, test_loss: f64, step: u64, min_delta: f64) -> Self {
         match best {
-            Some(best) if test_loss < best.test_loss - min_delta => {
+            Some(best)
+                if test_loss < best.test_loss - min_delta
+                    || best.test_loss.is_nan() && !test_loss.is_nan() =>
+            {
                 Self { test_loss, step, evaluations_since: 0 }
             }
             Some(best) => Self { evaluations_since: best.evaluations_since + 1, ..best },
@@ -199,4 +210,21 @@ pub struct Stopped {
     pub step: u64,
     /// Whether this step was saved, completely on disk: it is, if there is a checkpoint directory.
     pub is_saved: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evaluation_that_is_nan_is_saved_and_any_number_is_better() {
+        let best = Best::after(None, f64::NAN, 3, 0.0);
+        let read: Best = serde_json::from_str(&serde_json::to_string(&best).unwrap()).unwrap();
+        assert!(read.test_loss.is_nan() && read.step == 3);
+        let again = Best::after(Some(read), f64::NAN, 6, 0.0);
+        assert_eq!((again.step, again.evaluations_since), (3, 1));
+        let better = Best::after(Some(again), 7.0, 9, 0.5);
+        assert_eq!(better, Best { test_loss: 7.0, step: 9, evaluations_since: 0 });
+        assert_eq!(Best::after(Some(better), f64::NAN, 12, 0.5).evaluations_since, 1);
+    }
 }

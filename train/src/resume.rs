@@ -1,6 +1,5 @@
 //! Converts a run's state to a checkpoint and back.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -12,10 +11,14 @@ use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::local::Rounds;
-use crate::report::{Best, EndedEarly};
+use crate::report::{Best, EndedEarly, null_is_nan};
 use crate::run::{EarlyStopping, RunSettings};
 use crate::step::{Mirror, OUTER_VELOCITY};
 use unisono::{Communicator, Rank};
+
+mod residuals;
+
+use residuals::{tensors_of, unsent};
 
 /// The position of a run, and its description.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,7 +39,8 @@ pub struct Progress {
     pub global_batch: usize,
     /// The number of updates that the optimizer has made.
     pub updates: u64,
-    /// The mean loss of the previous epoch, 0 in the first.
+    /// The mean loss of the previous epoch, 0 in the first; NaN if it had no target.
+    #[serde(deserialize_with = "null_is_nan")]
     pub last_loss: f64,
     /// The best evaluation so far. Checkpoints from before there was any have none.
     #[serde(default)]
@@ -80,9 +84,11 @@ impl Progress {
         self.tally = Tally::default();
     }
 
-    /// Counts an evaluation after the steps made.
-    pub(super) fn evaluated(&mut self, test_loss: f64, min_delta: f64) {
-        self.best = Some(Best::after(self.best, test_loss, self.step, min_delta));
+    /// Counts an evaluation after the steps made, unless there is nothing to evaluate.
+    pub(super) fn evaluated(&mut self, test: Tally, min_delta: f64) {
+        if test.targets > 0.0 {
+            self.best = Some(Best::after(self.best, test.mean_loss(), self.step, min_delta));
+        }
     }
 
     /// Where the run ended early, if it did.
@@ -130,6 +136,21 @@ impl Resumed {
             (loaded.passed_over, Some((loaded.checkpoint.parameters, loaded.checkpoint.optimizer)))
         });
         Ok(Some(Self { progress, passed_over, arrays, path }))
+    }
+
+    /// Checks that the run can go on with this global batch: positions in an epoch are counted in steps.
+    ///
+    /// # Errors
+    /// [`TrainError::OtherRun`] if the checkpoint is of the midst of an epoch with another one, of which samples would be lost or repeated.
+    pub(super) fn check_batch(&self, global_batch: usize) -> Result<(), TrainError> {
+        let Progress { global_batch: before, step_in_epoch, .. } = self.progress;
+        if global_batch == before || step_in_epoch == 0 {
+            return Ok(());
+        }
+        Err(self.explain(TrainError::Setting(format!(
+            "it was saved after {step_in_epoch} steps of an epoch with a global batch of {before}, and {global_batch} is given: samples \
+             would be lost or repeated; resume with a global batch of {before}, or from the end of an epoch"
+        ))))
     }
 
     /// Restores a replica's values; does nothing on ranks other than 0, since rank 0's are broadcast.
@@ -300,45 +321,6 @@ fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> 
 /// The name under which an optimizer's state for a parameter is saved.
 pub(super) fn moment_name(parameter: &str, moment: &str) -> String {
     format!("{parameter}:{moment}")
-}
-
-/// What compressors had not sent, and the state of their encoders, by the names under which they are saved.
-fn unsent(saved: Vec<Tensor>, names: &[String]) -> Unsent {
-    let mut unsent = Unsent::default();
-    for Tensor { name, values, .. } in saved {
-        let Some((parameter, what)) = name.rsplit_once(':') else { continue };
-        let Some(index) = names.iter().position(|name| name == parameter) else { continue };
-        if what == ENCODER_STATE {
-            unsent.states.insert(index, values);
-        } else if let Some(node) = what.strip_prefix(RESIDUAL).and_then(|node| node.parse::<usize>().ok()) {
-            let nodes = unsent.residuals.len().max(node + 1);
-            unsent.residuals.resize_with(nodes, HashMap::new);
-            unsent.residuals[node].insert(index, values);
-        }
-    }
-    unsent
-}
-
-/// The name of what a node has not sent of a parameter's gradient, before the node's number.
-const RESIDUAL: &str = "residual of node ";
-/// The name of the state of the encoder of a parameter's gradient.
-const ENCODER_STATE: &str = "encoding";
-
-/// What compressors have not sent, and the state of their encoders, to be saved.
-fn tensors_of(unsent: Unsent, names: &[String]) -> Vec<Tensor> {
-    let of_node = |(node, values): (usize, HashMap<usize, Vec<f32>>)| {
-        values.into_iter().map(move |(index, values)| (index, format!("{RESIDUAL}{node}"), values))
-    };
-    let residuals = unsent.residuals.into_iter().enumerate().flat_map(of_node);
-    let states = unsent.states.into_iter().map(|(index, values)| (index, ENCODER_STATE.to_owned(), values));
-    let mut all: Vec<_> = residuals.chain(states).filter(|(_, _, values)| !values.is_empty()).collect();
-    all.sort_unstable_by(|(one, what, _), (other, other_what, _)| (one, what).cmp(&(other, other_what)));
-    let tensor = |(index, what, values): (usize, String, Vec<f32>)| Tensor {
-        name: moment_name(&names[index], &what),
-        shape: vec![values.len()],
-        values,
-    };
-    all.into_iter().map(tensor).collect()
 }
 
 /// What rank 0 saves of the state of all ranks; empty on the others.

@@ -114,7 +114,7 @@ pub struct Checkpoints {
 impl Checkpoints {
     /// Opens the directory of a run, and empties it if requested.
     pub(crate) fn open(&self, resumes: bool) -> Result<Store, CheckpointError> {
-        let store = Store::open(&self.directory, self.keep)?;
+        let mut store = Store::open(&self.directory, self.keep)?;
         if self.overwrites && !resumes {
             store.clear()?;
         }

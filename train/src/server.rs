@@ -163,6 +163,7 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
             trace: None,
         };
         places.check(comm)?;
+        resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
         compare::parameters(comm, replica.parameters())?;
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.max(1));
         let (rank, ranks) = (comm.rank(), comm.ranks());

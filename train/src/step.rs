@@ -88,7 +88,9 @@ impl<R: Replica> Mirror<R> {
     /// same on all ranks.
     ///
     /// # Errors
-    /// Errors of the collectives; [`TrainError::Replica`].
+    /// Errors of the collectives; [`TrainError::Replica`]; [`TrainError::NotFinite`] if a gradient to clip is not finite, or a parameter
+    /// is not after its update. With a [sharded optimizer](BucketSettings::shard_optimizer) or [local
+    /// steps](BucketSettings::local_steps), only some ranks may find it.
     pub fn step(
         &mut self,
         comm: &mut Communicator,
@@ -151,8 +153,14 @@ impl<R: Replica> Mirror<R> {
         let mut squares = 0.0;
         // The trained ones, in the order in which buckets arrive.
         for index in self.backend.ledger().plan.members.concat() {
-            self.land(comm, index)?;
-            squares += self.backend.square_sum(index)?;
+            self.backend.land(comm, index)?;
+            let square_sum = self.backend.square_sum(index)?;
+            if !square_sum.is_finite() {
+                let (parameter, rank) = (self.replica.parameters()[index].name.clone(), comm.rank());
+                let (found, step) = (square_sum as f32, self.steps + 1);
+                return Err(TrainError::NotFinite { of: "gradient", parameter, found, rank, step });
+            }
+            squares += square_sum;
         }
         if let Some(mut parts) = self.replica.parts() {
             squares = parts.sum(squares)?;
@@ -203,7 +211,7 @@ impl<R: Replica> Mirror<R> {
         rate: f32,
     ) -> Result<(), TrainError> {
         for index in self.backend.ledger().plan.members[bucket].clone() {
-            self.land(comm, index)?;
+            self.backend.land(comm, index)?;
             let began = Instant::now();
             self.backend.update(&mut self.replica, index, scale, rate)?;
             let name = |replica: &R| replica.parameters()[index].name.clone();
@@ -242,15 +250,6 @@ impl<R: Replica> Mirror<R> {
     /// The rounds of a rank that steps alone.
     pub(super) fn rounds(&mut self) -> Option<&mut Rounds> {
         self.rounds.as_mut()
-    }
-
-    /// Waits for the gradient of a parameter.
-    fn land(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError> {
-        self.backend.land(comm, index)?;
-        match self.backend.buckets().not_finite() {
-            None => Ok(()),
-            Some(parameter) => Err(TrainError::NotFinite { parameter: parameter.name.clone() }),
-        }
     }
 
     /// Records what the host did. What a GPU does, it does later than the host knows.
@@ -356,7 +355,7 @@ impl<R: Replica> Mirror<R> {
         self.recorder.as_mut()
     }
 
-    /// The hash of all values, the same on all ranks.
+    /// The hash of all trained values, the same on all ranks.
     ///
     /// # Errors
     /// [`TrainError::Replica`].

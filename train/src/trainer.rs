@@ -86,6 +86,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 "early stopping needs held-out samples, and there are none".to_owned(),
             ));
         }
+        resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
         let mut world = World::of(comm, &mut replica)?;
         let loaded =
             resumed.as_mut().map_or(Ok(()), |resumed| resumed.load_parts(world.replicas(), &mut replica));
@@ -111,7 +112,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let store = agree(comm, store.map_err(TrainError::from))?;
         let progress = resumed.as_ref().map(|resumed| resumed.progress.clone());
         let mut progress = progress.unwrap_or_else(|| Progress::beginning(&settings));
-        progress.ranks = comm.ranks();
+        (progress.ranks, progress.global_batch) = (comm.ranks(), settings.global_batch);
         let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
         log.record(comm, &mut mirror)?;
         let verified = progress.step;
@@ -164,11 +165,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     /// [`TrainError`] of a failed rank, model, file or data; also if the loss is not finite, or the replicas
     /// differ at the end.
     pub fn run(mut self, mut tell: impl FnMut(Event)) -> Result<Summary, TrainError> {
-        let has_parts = self.world.has_parts();
         let ended = self.epochs(&mut tell).and_then(|last| self.finish(last));
-        // Those that hold another part of the model do not see this one's gradients.
+        // Other ranks do not check what only this one holds or updates.
+        let is_alone =
+            self.world.has_parts() || self.mirror.buckets().is_divided() || self.mirror.rounds().is_some();
         let is_common = |error: &TrainError| {
-            error.is_common() && !(has_parts && matches!(error, TrainError::NotFinite { .. }))
+            error.is_common() && !(is_alone && matches!(error, TrainError::NotFinite { .. }))
         };
         if let Some(error) = ended.as_ref().err().filter(|error| !is_common(error)) {
             self.world.all.fail(&error.to_string());
@@ -301,11 +303,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             asks_to_stop,
             asks_to_save,
         };
-        let mut report = self.mirror.step(self.world.replicas(), share, rate, |sums| match policy {
+        let made = self.mirror.step(self.world.replicas(), share, rate, |sums| match policy {
             _ if !sums.tally.loss.is_finite() => false,
             OutOfData::JoinWithZeros => sums.ranks_out_of_data < ranks as f64,
             OutOfData::Stop | OutOfData::Error => sums.ranks_out_of_data == 0.0,
-        })?;
+        });
+        let mut report = made.map_err(|error| error.in_step(self.progress.step + 1))?;
         report.times.input = input;
         let (tally, out) = (report.sums.tally, report.sums.ranks_out_of_data as usize);
         for name in &report.without_gradient {
@@ -332,6 +335,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let found = compare::all_where(self.world.all, !(report.own.loss as f32).is_finite())?;
             let (step, loss, of) = (step_in_epoch + 1, tally.mean_loss(), self.world.all.ranks());
             return Err(TrainError::Diverged { ranks: found, of, epoch, step, loss });
+        }
+        if let Some(store) = &mut self.store {
+            // The loss is of the parameters before this step.
+            store.record_loss(self.progress.step, tally.mean_loss());
         }
         self.progress.count_step(tally, |steps| self.feed.samples(steps));
         Ok(Some(report))

@@ -192,7 +192,7 @@ struct StateArgs {
     /// Save a checkpoint when SECONDS have passed since the last
     #[arg(long, value_name = "SECONDS", requires = "checkpoint_dir", default_value_t = 600)]
     checkpoint_every_s: u64,
-    /// Number of checkpoints to keep
+    /// Number of newest checkpoints to keep; the one with the lowest training loss is kept besides
     #[arg(long, value_name = "N", requires = "checkpoint_dir", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     keep: u16,
     /// Resume from the newest checkpoint, or start afresh if there is none: one command for the first start and every restart

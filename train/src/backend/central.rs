@@ -123,12 +123,14 @@ impl<R: Replica> Backend<R> for Central {
     fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError> {
         let place = self.place(index);
         let own = self.buckets.own(index).expect("all ranks have parts");
-        let Self { gradients, optimizer, .. } = self;
+        let Self { buckets, gradients, optimizer, .. } = self;
         let gradient = &gradients.sum(&place)[own.clone()];
+        let mut made = Ok(());
         let update = &mut |values: &mut [f32]| {
-            optimizer.update(index, &mut values[own.clone()], gradient, scale, rate);
+            made = optimizer.update(index, &mut values[own.clone()], gradient, scale, rate);
         };
-        Ok(replica.with_values(index, update)?)
+        replica.with_values(index, update)?;
+        made.map_err(|error| buckets.exploded(index, error, optimizer.steps()))
     }
 
     fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {

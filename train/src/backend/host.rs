@@ -40,7 +40,7 @@ impl<R: Replica> Backend<R> for Host {
 
     fn land(&mut self, _: &mut Communicator, index: usize) -> Result<(), TrainError> {
         self.buckets.gradient(index)?;
-        Ok(())
+        self.buckets.check_finite(self.optimizer.steps())
     }
 
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError> {
@@ -55,17 +55,21 @@ impl<R: Replica> Backend<R> for Host {
         let Self { buckets, optimizer, .. } = self;
         let own = buckets.own(index);
         let gradient = buckets.gradient(index)?;
-        let Some(own) = own else {
-            let update = &mut |values: &mut [f32]| optimizer.update(index, values, gradient, scale, rate);
-            return Ok(replica.with_values(index, update)?);
-        };
-        let updated = &mut buckets.updated(index)[own.clone()];
-        let update = &mut |values: &mut [f32]| {
-            let values = &mut values[own.clone()];
-            optimizer.update(index, values, updated, scale, rate);
-            updated.copy_from_slice(values);
-        };
-        Ok(replica.with_values(index, update)?)
+        let mut made = Ok(());
+        if let Some(own) = own {
+            let updated = &mut buckets.updated(index)[own.clone()];
+            replica.with_values(index, &mut |values| {
+                let values = &mut values[own.clone()];
+                made = optimizer.update(index, values, updated, scale, rate);
+                updated.copy_from_slice(values);
+            })?;
+        } else {
+            let update = &mut |values: &mut [f32]| {
+                made = optimizer.update(index, values, gradient, scale, rate);
+            };
+            replica.with_values(index, update)?;
+        }
+        made.map_err(|error| buckets.exploded(index, error, optimizer.steps()))
     }
 
     fn give(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), TrainError> {

@@ -60,11 +60,10 @@ impl Late {
             buckets.copy_others(index, values);
         } else {
             buckets.late_gradient(index)?;
-            if let Some(parameter) = buckets.not_finite() {
-                return Err(TrainError::NotFinite { parameter: parameter.name.clone() });
-            }
-            let gradient = buckets.late_gradient(index)?;
-            optimizer.update(index, values, gradient, self.scale, self.rate);
+            buckets.check_finite(optimizer.steps())?;
+            let updated =
+                optimizer.update(index, values, buckets.late_gradient(index)?, self.scale, self.rate);
+            updated.map_err(|error| buckets.exploded(index, error, optimizer.steps()))?;
         }
         self.is_left[index] = false;
         Ok(())

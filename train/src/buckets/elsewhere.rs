@@ -34,6 +34,7 @@ impl Buckets {
             flights: Vec::new(),
             uncompressed_steps: 0,
             not_finite: None,
+            rank: comm.rank(),
             ledger,
         })
     }

@@ -3,9 +3,10 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::fused::{values, with_values};
+use super::fused::{Function, values, with_values};
 use super::parameters::{Parameters, bring, report};
 use super::product::{Matrix, product, product_transposed, transposed_product};
+use super::relu::Relu;
 use crate::replica::Fill;
 
 /// `x -> x weight + bias`, or `x -> max(x weight + bias, 0)`.
@@ -101,7 +102,7 @@ impl Linear {
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
         let y = x.matmul(&self.weight.tensor)?;
         let y = self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(&bias.tensor))?;
-        if self.has_relu { y.relu() } else { Ok(y) }
+        if self.has_relu { Relu.composed(&y) } else { Ok(y) }
     }
 }
 
@@ -146,7 +147,7 @@ impl CustomOp2 for Operation {
             product(&mut y, fill, Matrix::new(x, rows, self.inputs), weight);
         })?;
         if self.has_relu {
-            y.iter_mut().for_each(|y| *y = y.max(0.0));
+            y.iter_mut().for_each(|y| *y = Relu::of(*y));
         }
         Ok((CpuStorage::F32(y), Shape::from((rows, self.outputs))))
     }
@@ -164,7 +165,7 @@ impl CustomOp2 for Operation {
         let dx = with_values(&dy, |dy| -> Result<_> {
             let dy = if self.has_relu {
                 with_values(y, |y| {
-                    masked.extend(dy.iter().zip(y).map(|(&dy, &y)| if y > 0.0 { dy } else { 0.0 }));
+                    masked.extend(dy.iter().zip(y).map(|(&dy, &y)| if y == 0.0 { 0.0 } else { dy }));
                 })?;
                 &masked
             } else {

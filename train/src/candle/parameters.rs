@@ -142,7 +142,7 @@ impl Parameters {
     /// The tensor that `make` makes of these values, where those of parameters lie.
     fn placed(&self, values: Vec<f32>, make: impl FnOnce(Vec<f32>) -> Result<Tensor>) -> Result<Tensor> {
         match &self.sharing {
-            Some(sharing) => sharing.tensor(&values, make),
+            Some(sharing) => sharing.tensor(values, make),
             None => make(values),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Error, Result, Tensor};
+use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Tensor};
 use unisono::Communicator;
 
 /// The ranks that share the values of a model's parameters.
@@ -16,36 +16,52 @@ impl Sharing {
         Ok(Self(Arc::new(Mutex::new(own))))
     }
 
-    /// A tensor that `make` makes of rank 0's values, and keeps in place; they exist once for all ranks. Called by all ranks in the
-    /// same order. The others see the values once rank 0 has met them in a collective. Their memory is given back when the process
-    /// ends.
+    /// The tensor that `make` makes of rank 0's values, moved to memory that all ranks share. Called by all ranks in the same order. The
+    /// others read the values once rank 0 has met them in a collective. Their memory is freed when the process ends.
     ///
     /// # Panics
-    /// If `make` has put the values elsewhere.
+    /// If `make` has not put all the values, and nothing else, into the storage of the tensor.
     pub(super) fn tensor(
         &self,
-        own: &[f32],
+        own: Vec<f32>,
         make: impl FnOnce(Vec<f32>) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let mut comm = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = comm.alloc_shared::<f32>(own.len()).map_err(Error::wrap)?;
         if comm.rank() == 0 {
             // SAFETY: no other rank looks before a collective.
-            unsafe { shared.slice_mut(0..own.len()) }.copy_from_slice(own);
+            unsafe { shared.slice_mut(0..own.len()) }.copy_from_slice(&own);
         }
-        let place = shared.as_ptr();
-        // SAFETY: the memory is aligned, holds as many values, and is mapped as long as the process lives, since the mapping is never
-        // dropped. It is not from the allocator, which matters to those who would give it back: `make` puts it into a tensor, which
-        // neither grows nor is dropped, since a clone of it is kept. Every rank has a mapping of its own, threads too. In an update each
-        // writes its part of the values, and reads no other; collectives separate that from the passes, in which all read
-        // (`backend::central`).
-        let values = unsafe { Vec::from_raw_parts(place, own.len(), own.len()) };
-        std::mem::forget(shared);
-        let tensor = make(values)?;
+        let tensor = make(own)?;
+        // The storage of the tensor is never dropped, so the values are never given back to the allocator, from which they are not.
         std::mem::forget(tensor.clone());
-        let mut found = place;
-        super::see(&tensor, &mut |values| found = values.as_mut_ptr())?;
-        assert_eq!(found, place, "the values of a parameter are not where ranks share them");
+        tensor.inplace_op1(&MoveTo { place: shared.as_ptr(), count: shared.len() })?;
+        std::mem::forget(shared);
         Ok(tensor)
+    }
+}
+
+/// Replaces the values of a tensor by memory that outlives it.
+struct MoveTo {
+    place: *mut f32,
+    count: usize,
+}
+
+impl InplaceOp1 for MoveTo {
+    fn name(&self) -> &'static str {
+        "move-to-shared-memory"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
+        let &Self { place, count } = self;
+        let CpuStorage::F32(values) = storage else { candle_core::bail!("expected a parameter of type f32") };
+        assert_eq!(values.len(), count, "the values of a parameter are not all of its storage");
+        // SAFETY: the memory is aligned, holds as many values, and is mapped as long as the process lives, since the mapping is never
+        // dropped. It is not from the allocator, which matters only when a vector grows or is dropped: candle never grows a storage, and
+        // this one is never dropped, since its only caller has leaked a tensor that holds it. Every rank has a mapping of its own, threads
+        // too. In an update each writes its part of the values, and reads no other; collectives separate that from the passes, in which
+        // all read (`backend::central`).
+        *values = unsafe { Vec::from_raw_parts(place, count, count) };
+        Ok(())
     }
 }

@@ -36,6 +36,18 @@ pub enum CheckpointError {
         /// The system's error.
         error: io::Error,
     },
+    /// A value is infinite or NaN: no checkpoint of a run that has diverged replaces one of before. Older ones are untouched.
+    #[error(
+        "`{tensor}` holds {found} after step {step}, which is not saved: expected finite values; older checkpoints are untouched"
+    )]
+    NotFinite {
+        /// The name of the array.
+        tensor: String,
+        /// The value.
+        found: f32,
+        /// The step.
+        step: u64,
+    },
     /// The checkpoint is in place, but an older one could not be deleted.
     #[error("cannot remove the old checkpoint `{}`: {error}; remove it by hand", path.display())]
     Remove {

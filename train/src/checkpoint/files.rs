@@ -62,8 +62,8 @@ impl Summing<File> {
     }
 }
 
-/// Writes tensors to a new file, and syncs it to disk.
-pub(super) fn write_tensors(path: &Path, tensors: &[Tensor]) -> Result<Sum, CheckpointError> {
+/// Writes tensors of this step to a new file, and syncs it to disk.
+pub(super) fn write_tensors(path: &Path, tensors: &[Tensor], step: u64) -> Result<Sum, CheckpointError> {
     let mut end = 0;
     let describe = |tensor: &Tensor| {
         let start = end;
@@ -81,15 +81,26 @@ pub(super) fn write_tensors(path: &Path, tensors: &[Tensor]) -> Result<Sum, Chec
         file.put(&(header.len() as u64).to_le_bytes())?;
         file.put(&header)?;
         let mut bytes = vec![[0; size_of::<f32>()]; PIECE];
-        for piece in tensors.iter().flat_map(|tensor| tensor.values.chunks(PIECE)) {
-            let bytes = &mut bytes[..piece.len()];
-            bytes.iter_mut().zip(piece).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
+        let pieces =
+            tensors.iter().flat_map(|tensor| tensor.values.chunks(PIECE).map(move |piece| (tensor, piece)));
+        for (tensor, piece) in pieces {
+            let (bytes, mut is_finite) = (&mut bytes[..piece.len()], true);
+            for (bytes, value) in bytes.iter_mut().zip(piece) {
+                *bytes = value.to_le_bytes();
+                is_finite &= value.is_finite();
+            }
+            if !is_finite {
+                return Ok(Err(tensor));
+            }
             file.put(bytes.as_flattened())?;
         }
         file.file.sync_all()?;
-        Ok(file.sum())
+        Ok(Ok(file.sum()))
     };
-    write().map_err(CheckpointError::write(path))
+    write().map_err(CheckpointError::write(path))?.map_err(|Tensor { name, values, .. }| {
+        let found = values.iter().find(|value| !value.is_finite()).copied().unwrap_or(f32::NAN);
+        CheckpointError::NotFinite { tensor: name.clone(), found, step }
+    })
 }
 
 /// Reads what [`write_tensors`] wrote, in file order, and verifies its sum.

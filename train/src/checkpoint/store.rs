@@ -1,5 +1,6 @@
 //! Saves checkpoints.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,11 +25,16 @@ const PARTIAL: &str = ".partial";
 pub struct Store {
     writer: Writer,
     writing: Option<JoinHandle<Result<PathBuf, CheckpointError>>>,
+    /// The steps of which there is, or was, a checkpoint.
+    saved: BTreeSet<u64>,
+    /// The lowest loss of those that are recorded.
+    least: Option<f64>,
     _lock: File,
 }
 
 impl Store {
-    /// Opens a directory, creating it if missing, and keeps the newest `keep` checkpoints in it. Deletes partial
+    /// Opens a directory, creating it if missing, and keeps the newest `keep` checkpoints in it, and the one with the lowest
+    /// [recorded loss](Store::record_loss). Deletes partial
     /// checkpoints of killed processes.
     ///
     /// # Errors
@@ -45,7 +51,7 @@ impl Store {
         // A later change of the working directory must not move the checkpoints.
         let directory = fs::canonicalize(directory).map_err(unusable(directory))?;
         let lock = lock(&directory)?;
-        let writer = Writer { directory, keep };
+        let writer = Writer { directory, keep, best: None };
         writer.remove_partial()?;
         // The lock file may have existed already; this checks that new files can be created.
         let trial = writer.partial(0);
@@ -53,15 +59,25 @@ impl Store {
         if let Some(parent) = writer.directory.parent().filter(|_| is_new) {
             sync(parent).map_err(unusable(parent))?;
         }
-        Ok(Self { writer, writing: None, _lock: lock })
+        let saved = checkpoints(&writer.directory)?.into_iter().map(|(step, _)| step).collect();
+        Ok(Self { writer, writing: None, saved, least: None, _lock: lock })
     }
 
     /// Deletes all checkpoints in the directory, of any run.
     ///
     /// # Errors
     /// [`CheckpointError::Remove`] names the one that cannot be deleted.
-    pub fn clear(&self) -> Result<(), CheckpointError> {
+    pub fn clear(&mut self) -> Result<(), CheckpointError> {
+        self.saved.clear();
         self.writer.remove_all(checkpoints(&self.writer.directory)?)
+    }
+
+    /// Records the loss of a model with the parameters of this step. Of the checkpoints for which it is called, that with the lowest loss
+    /// is kept, however old: a run that diverges to values that are still finite does not replace it by what is useless.
+    pub fn record_loss(&mut self, step: u64, loss: f64) {
+        if self.saved.contains(&step) && self.least.is_none_or(|least| loss < least) && !loss.is_nan() {
+            (self.least, self.writer.best) = (Some(loss), Some(step));
+        }
     }
 
     /// Saves a checkpoint and returns its directory. It replaces one of the same step.
@@ -81,6 +97,7 @@ impl Store {
     {
         checkpoint.check();
         self.wait()?;
+        self.saved.insert(checkpoint.step);
         self.writer.save(&checkpoint)
     }
 
@@ -99,6 +116,7 @@ impl Store {
     {
         checkpoint.check();
         self.wait()?;
+        self.saved.insert(checkpoint.step);
         let writer = self.writer.clone();
         let thread = thread::Builder::new().name("checkpoint".into());
         let spawned = thread.spawn(move || writer.save(&checkpoint));
@@ -161,6 +179,8 @@ fn lock(directory: &Path) -> Result<File, CheckpointError> {
 struct Writer {
     directory: PathBuf,
     keep: usize,
+    /// The step of a checkpoint that is kept besides.
+    best: Option<u64>,
 }
 
 impl Writer {
@@ -182,7 +202,7 @@ impl Writer {
         self.remove_partial()?;
         let older = checkpoints(&self.directory)?;
         let older = older.into_iter().filter(|(step, _)| *step < checkpoint.step).rev().skip(self.keep - 1);
-        self.remove_all(older)?;
+        self.remove_all(older.filter(|(step, _)| Some(*step) != self.best))?;
         Ok(path)
     }
 
@@ -224,8 +244,8 @@ where
 {
     let Checkpoint { step, ref state, ref parameters, ref optimizer } = *checkpoint;
     fs::create_dir(directory).map_err(CheckpointError::write(directory))?;
-    let parameters = files::write_tensors(&directory.join(PARAMETERS), parameters)?;
-    let optimizer = files::write_tensors(&directory.join(OPTIMIZER), optimizer)?;
+    let parameters = files::write_tensors(&directory.join(PARAMETERS), parameters, step)?;
+    let optimizer = files::write_tensors(&directory.join(OPTIMIZER), optimizer, step)?;
     let content = Content { format: FORMAT, step, parameters, optimizer, state };
     let wrong = |error| CheckpointError::State { step, error };
     let content = serde_json::to_string_pretty(&content).map_err(wrong)?;

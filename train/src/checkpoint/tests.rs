@@ -16,7 +16,7 @@ fn tensor(name: &str, shape: &[usize], values: &[f32]) -> Tensor {
 }
 
 fn checkpoint(step: u64) -> Checkpoint<State> {
-    let special = [f32::NAN, -f32::NAN, -0.0, 1e-40, f32::INFINITY, f32::MIN];
+    let special = [f32::MAX, f32::EPSILON, -0.0, 1e-40, f32::MIN_POSITIVE, f32::MIN];
     let ramp: Vec<f32> = (0..20_000).map(|index| (index as f32 + step as f32).sin()).collect();
     Checkpoint {
         step,
@@ -24,13 +24,13 @@ fn checkpoint(step: u64) -> Checkpoint<State> {
         parameters: vec![
             tensor("z", &[2, 3], &special),
             tensor("a.weight", &[100, 200], &ramp),
-            tensor("scalar", &[], &[f32::from_bits(0x7fa0_0001)]),
+            tensor("scalar", &[], &[f32::from_bits(0x8000_0001)]),
         ],
         optimizer: vec![tensor("velocity.none", &[0, 3], &[]), tensor("velocity.one", &[1], &[1.5])],
     }
 }
 
-/// Compares names, shapes and bits, since NaN is not equal to itself.
+/// Compares names, shapes and bits, since -0.0 equals 0.0.
 fn bits(tensors: &[Tensor]) -> Vec<(&str, &[usize], Vec<u32>)> {
     let bits = |tensor: &Tensor| tensor.values.iter().map(|value| value.to_bits()).collect();
     tensors.iter().map(|tensor| (&tensor.name[..], &tensor.shape[..], bits(tensor))).collect()
@@ -198,6 +198,38 @@ fn the_newest_are_kept_and_what_was_half_written_goes() {
     }
     store.finish().unwrap();
     assert_eq!(names(directory.path()), [".lock", "step-0000000020", "step-0000000100", "step-notes"]);
+}
+
+#[test]
+fn what_is_not_finite_is_refused_and_replaces_nothing() {
+    for (value, is_of_optimizer) in [(f32::NAN, false), (f32::INFINITY, true), (f32::NEG_INFINITY, false)] {
+        let (directory, _) = saved(&[1]);
+        let mut spoiled = checkpoint(2);
+        let (tensors, name) = match is_of_optimizer {
+            true => (&mut spoiled.optimizer, "velocity.one"),
+            false => (&mut spoiled.parameters, "a.weight"),
+        };
+        *tensors[1].values.last_mut().unwrap() = value;
+        let mut store = Store::open(directory.path(), 1).unwrap();
+        let error = store.save(spoiled).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("`{name}` holds {value} after step 2")), "{error}");
+        assert_eq!(names(directory.path()), [".lock", "step-0000000001"]);
+    }
+}
+
+#[test]
+fn the_checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::open(directory.path(), 2).unwrap();
+    // Of steps that are not saved too; that of a step is known after it is saved.
+    for (step, loss) in [(5, 3.0), (6, 0.1), (10, 1.0), (15, 2.0), (20, 1e30), (25, f64::NAN), (30, 1e30)] {
+        if step != 6 {
+            store.save(checkpoint(step)).unwrap();
+        }
+        store.record_loss(step, loss);
+    }
+    let [best, older, newest] = [10, 25, 30].map(|step| format!("step-{step:010}"));
+    assert_eq!(names(directory.path()), [".lock", &best, &older, &newest]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::Size;
 use super::layers::Layer;
 use super::patches::{MaxPool, Patches};
-use crate::candle::{Linear, Parameters, apply};
+use crate::candle::{Linear, Parameters, Relu, apply};
 
 /// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 5;
@@ -90,6 +90,6 @@ impl Convolution {
         let y = self.kernel.forward(&patches)?;
         let y = y.reshape((samples, height + 1 - KERNEL, width + 1 - KERNEL, ()))?;
         // Bias and ReLU are monotonic, so pooling may come first, which leaves them fewer values.
-        apply(MaxPool { side: POOL }, &y)?.broadcast_add(&self.bias)?.relu()
+        apply(Relu, &apply(MaxPool { side: POOL }, &y)?.broadcast_add(&self.bias)?)
     }
 }

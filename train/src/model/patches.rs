@@ -93,7 +93,7 @@ impl Function for Patches {
 }
 
 /// The maximum of each channel in every square of `side` pixels, without overlap; what is left over at the right and the
-/// bottom is dropped.
+/// bottom is dropped. The first maximum of a square, row by row, gets its gradient, as in PyTorch.
 pub(super) struct MaxPool {
     pub(super) side: usize,
 }
@@ -131,19 +131,23 @@ impl Function for MaxPool {
         y.fill(f32::NEG_INFINITY);
         self.for_each_pixel(dims, |pooled, image| {
             for (y, x) in y[pooled..][..channels].iter_mut().zip(&x[image..][..channels]) {
-                *y = y.max(*x);
+                // A NaN stays one, so that the loss shows it.
+                *y = if *x > *y || x.is_nan() { *x } else { *y };
             }
         });
     }
 
     fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
         let [.., channels] = image_dims(dims);
+        // The first maximum of a square takes the gradient and leaves zero to further ones.
+        let mut left = dy.to_vec();
         self.for_each_pixel(dims, |pooled, image| {
             let (x, dx) = (&x[image..][..channels], &mut dx[image..][..channels]);
-            let (y, dy) = (&y[pooled..][..channels], &dy[pooled..][..channels]);
-            for (((dx, x), y), dy) in dx.iter_mut().zip(x).zip(y).zip(dy) {
-                // Each of several equal maxima gets the whole gradient.
-                *dx = if x == y { *dy } else { 0.0 };
+            let (y, left) = (&y[pooled..][..channels], &mut left[pooled..][..channels]);
+            for (((dx, x), y), left) in dx.iter_mut().zip(x).zip(y).zip(left) {
+                let is_maximum = x == y;
+                *dx = if is_maximum { *left } else { 0.0 };
+                *left = if is_maximum { 0.0 } else { *left };
             }
         });
     }
@@ -152,7 +156,15 @@ impl Function for MaxPool {
         let [samples, height, width, channels] = image_dims(x.dims());
         let (side, rows, columns) = (self.side, height / self.side, width / self.side);
         let whole = x.narrow(1, 0, rows * side)?.narrow(2, 0, columns * side)?;
-        whole.reshape(&[samples, rows, side, columns, side, channels])?.max(4)?.max(2)
+        let squares = whole.reshape(&[samples, rows, side, columns, side, channels])?;
+        let pixel = |at: usize| squares.narrow(2, at / side, 1)?.narrow(4, at % side, 1)?.contiguous();
+        // From the last pixel to the first, so that the first of several maxima is selected last, and has the gradient.
+        let mut maximum = pixel(side * side - 1)?;
+        for at in (0..side * side - 1).rev() {
+            let pixel = pixel(at)?;
+            maximum = pixel.ge(&maximum)?.where_cond(&pixel, &maximum)?;
+        }
+        maximum.reshape(&[samples, rows, columns, channels])
     }
 }
 

@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor};
 use super::Size;
 use super::layers::Layer;
 use super::patches::Patches;
-use crate::candle::{Function, Linear, Parameters, SyncBatchNorm, apply};
+use crate::candle::{Function, Linear, Parameters, Relu, SyncBatchNorm, apply};
 
 /// The default width of each block: three stages of one block.
 pub(super) const HIDDEN: [usize; 3] = [16, 32, 64];
@@ -53,7 +53,9 @@ pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Opt
     let [height, width, channels] = image;
     let first = Layer::new("first", move |parameters| {
         let convolution = Convolution::new(parameters, "first", channels, first_width, 1)?;
-        Ok(move |x: &Tensor, _| convolution.forward(&x.reshape(((), height, width, channels))?)?.relu())
+        Ok(move |x: &Tensor, _| {
+            apply(Relu, &convolution.forward(&x.reshape(((), height, width, channels))?)?)
+        })
     });
     let block = |(number, (inputs, outputs, stride))| {
         let name = format!("block{number}");
@@ -97,9 +99,9 @@ impl Block {
     /// `x` and the result are `samples x height x width x channels`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let [first, second] = &self.convolutions;
-        let y = second.forward(&first.forward(x)?.relu()?)?;
+        let y = second.forward(&apply(Relu, &first.forward(x)?)?)?;
         let x = self.shortcut.map_or(Ok(x.clone()), |shortcut| apply(shortcut, x))?;
-        (x + y)?.relu()
+        apply(Relu, &(x + y)?)
     }
 }
 

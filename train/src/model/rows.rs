@@ -2,7 +2,7 @@
 
 use candle_core::{D, Result, Tensor};
 
-use crate::candle::Function;
+use crate::candle::{Function, Relu};
 
 /// Scales each row to a mean square of 1.
 ///
@@ -108,18 +108,18 @@ impl Function for SquaredRelu {
 
     fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) {
         for (y, x) in y.iter_mut().zip(x) {
-            *y = x.max(0.0).powi(2);
+            *y = Relu::of(*x).powi(2);
         }
     }
 
     fn backward(&self, _: &[usize], x: &[f32], _: &[f32], dy: &[f32], dx: &mut [f32]) {
         for ((dx, dy), x) in dx.iter_mut().zip(dy).zip(x) {
-            *dx = 2.0 * x.max(0.0) * dy;
+            *dx = 2.0 * Relu::of(*x) * dy;
         }
     }
 
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
-        x.relu()?.sqr()
+        Relu.composed(x)?.sqr()
     }
 }
 

@@ -4,8 +4,9 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::loss::cross_entropy;
 
 use super::*;
+use crate::candle::Relu;
 use crate::candle::tests::{
-    check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes,
+    check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes, gradients_of,
 };
 
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, channels: 1, classes: 10 };
@@ -156,6 +157,76 @@ fn network(model: Box<dyn Model>, parameters: &Parameters) -> impl Replica<Batch
     })
 }
 
+/// What `tests/reference/cnn_gradients.py` has written.
+#[derive(serde::Deserialize)]
+struct Reference {
+    loss: f64,
+    gradients: std::collections::BTreeMap<String, ReferenceGradient>,
+}
+
+#[derive(serde::Deserialize)]
+struct ReferenceGradient {
+    norm: f64,
+    /// One of so many values is among `values`.
+    every: usize,
+    values: Vec<f64>,
+}
+
+/// The integers of the same name in `tests/reference/cnn_gradients.py`.
+fn levels(count: usize, seed: usize, modulus: usize) -> impl Iterator<Item = f32> {
+    (0..count).map(move |i| ((i * i * 3 + i * 37 + seed * 11) % 101 % modulus) as f32)
+}
+
+/// One image is black and one has a black frame: all values of a square are then equal, and before the bias many are zero.
+#[test]
+fn gradients_of_the_cnn_are_those_of_pytorch() {
+    let reference = include_str!("../../tests/reference/cnn_gradients.json");
+    let reference: Reference = serde_json::from_str(reference).unwrap();
+    let (height, width, channels) = (20, 17, 2);
+    let data = Kind::Images { height, width, channels, classes: 10 };
+    let image = height * width * channels;
+    let mut pixels: Vec<f32> = levels(3 * image, 5, 5).map(|level| level / 4.0).collect();
+    pixels[image..2 * image].fill(0.0);
+    for (at, pixel) in pixels[2 * image..].iter_mut().enumerate() {
+        if at / channels / width < 6 || at / channels % width >= 9 {
+            *pixel = 0.0;
+        }
+    }
+    let inputs = Tensor::from_vec(pixels, (3, image), &Device::Cpu).unwrap();
+    let targets = Tensor::new(&[3_u32, 7, 1], &Device::Cpu).unwrap();
+    for parameters in [Parameters::new(0), Parameters::composed(0)] {
+        let layers = layers(ModelKind::Cnn, None, 0.0, &data).unwrap();
+        let model = Sequence::new(&layers, &parameters).unwrap();
+        let mut replica = network(Box::new(model), &parameters);
+        for index in 0..replica.parameters().len() {
+            let is_convolution = replica.parameters()[index].name.starts_with("convolution");
+            let scale = if is_convolution { 16.0 } else { 64.0 };
+            let fill = |values: &mut [f32]| {
+                let levels = levels(values.len(), index, 7);
+                values.iter_mut().zip(levels).for_each(|(value, level)| *value = (level - 3.0) / scale);
+            };
+            replica.with_values(index, &mut { fill }).unwrap();
+        }
+        let (tally, gradients) = gradients_of(&mut replica, &(inputs.clone(), targets.clone()));
+        assert!((tally.loss - reference.loss).abs() < 1e-4, "{} {}", tally.loss, reference.loss);
+        assert_eq!(gradients.len(), reference.gradients.len());
+        for (index, gradient) in gradients {
+            let name = &replica.parameters()[index].name;
+            let ReferenceGradient { norm, every, values } = &reference.gradients[name];
+            let found = crate::optimizer::square_sum(&gradient).sqrt();
+            assert!((found - norm).abs() < 1e-4 * norm, "the norm of {name}: {found} {norm}");
+            for (at, expected) in values.iter().enumerate() {
+                let found = f64::from(gradient[at * every]);
+                assert!(
+                    (found - expected).abs() < 1e-5 * norm,
+                    "{name} at {}: {found} {expected}",
+                    at * every
+                );
+            }
+        }
+    }
+}
+
 // The composition that runs on a GPU; the loops are compared function by function.
 #[test]
 fn models_are_composed_to_the_same() {
@@ -187,6 +258,11 @@ fn functions_are_composed_to_the_same() {
     }
     // A row and a column are left over.
     check_composed(|| patches::MaxPool { side: 2 }, &tensor(&[2, 5, 7, 3]));
+    // Most squares have several maxima, and most values are zero.
+    let zeros_and_ones = tensor(&[2, 6, 6, 3]).relu().unwrap().ceil().unwrap();
+    check_composed(|| patches::MaxPool { side: 3 }, &zeros_and_ones);
+    check_composed(|| Relu, &(zeros_and_ones - 1.0).unwrap());
+    check_composed(|| Relu, &tensor(&[4, 9]));
     check_composed(|| rows::RmsNorm, &tensor(&[4, 9]));
     check_composed(|| rows::CausalSoftmax { scale: 0.3 }, &tensor(&[2, 3, 5, 5]));
     check_composed(|| rows::SquaredRelu, &tensor(&[4, 9]));

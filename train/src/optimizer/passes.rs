@@ -3,11 +3,34 @@
 use super::OptimizerSettings;
 use unisono::internals::{Lanes, Pass};
 
+/// The magnitude of a number, as bits that are ordered like magnitudes: an infinity exceeds all finite ones, and a NaN exceeds it.
+#[inline(always)]
+fn magnitude(value: f32) -> u32 {
+    value.to_bits() & (u32::MAX >> 1)
+}
+
+/// Finds the largest [magnitude] of some values. The array of the pass is that one number.
+#[derive(Debug)]
+pub(super) struct Largest;
+
+impl Pass for Largest {
+    type Beside<'a> = &'a [f32];
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, largest: &mut [u8], values: &[f32]) {
+        let [largest] = bytemuck::cast_slice_mut(largest) else { unreachable!("it is one number") };
+        let mut most: u32 = *largest;
+        for value in values {
+            most = most.max(magnitude(*value));
+        }
+        *largest = most;
+    }
+}
+
 /// A step of SGD on the values, which are the array of the pass.
 ///
 /// v = momentum v + (scale g + decay w), then w −= rate v, or with Nesterov w −= rate (scale g + decay w + momentum v). As
 /// in PyTorch, the learning rate is not part of the velocity.
-/// momentum v); as PyTorch has it, the learning rate is not a part of the velocity.
 #[derive(Debug)]
 pub(super) struct Sgd<const NESTEROV: bool>;
 
@@ -20,6 +43,8 @@ pub(super) struct SgdStep<'a> {
     pub(super) momentum: f32,
     pub(super) decay: f32,
     pub(super) rate: f32,
+    /// The largest [magnitude] of the new values. A velocity that is not finite makes its value so.
+    pub(super) largest: &'a mut u32,
 }
 
 impl<const NESTEROV: bool> Pass for Sgd<NESTEROV> {
@@ -27,14 +52,17 @@ impl<const NESTEROV: bool> Pass for Sgd<NESTEROV> {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, values: &mut [u8], step: SgdStep<'_>) {
-        let SgdStep { gradient, velocity, scale, momentum, decay, rate } = step;
+        let SgdStep { gradient, velocity, scale, momentum, decay, rate, largest } = step;
+        let mut most = *largest;
         let values: &mut [f32] = bytemuck::cast_slice_mut(values);
         for ((value, gradient), velocity) in values.iter_mut().zip(gradient).zip(velocity) {
             let gradient = scale * gradient + decay * *value;
             *velocity = momentum * *velocity + gradient;
             let step = if NESTEROV { gradient + momentum * *velocity } else { *velocity };
             *value -= rate * step;
+            most = most.max(magnitude(*value));
         }
+        *largest = most;
     }
 }
 
@@ -52,6 +80,8 @@ pub(super) struct AdamStep<'a> {
     pub(super) scale: f32,
     pub(super) decay: f32,
     pub(super) rate: f32,
+    /// The largest [magnitude] of the new values; a NaN if a mean of squares is not finite, which would hide from its value.
+    pub(super) largest: &'a mut u32,
 }
 
 /// The constants of a step.
@@ -79,7 +109,8 @@ impl Pass for AdamW {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, values: &mut [u8], step: AdamStep<'_>) {
-        let AdamStep { gradient, mean, square, adam, scale, decay, rate } = step;
+        let AdamStep { gradient, mean, square, adam, scale, decay, rate, largest } = step;
+        let mut most = *largest;
         let Adam { betas: (beta1, beta2), epsilon, unbiased: (unbiased1, unbiased2) } = adam;
         let values: &mut [f32] = bytemuck::cast_slice_mut(values);
         for (((value, gradient), mean), square) in values.iter_mut().zip(gradient).zip(mean).zip(square) {
@@ -88,7 +119,10 @@ impl Pass for AdamW {
             *square = beta2 * *square + (1.0 - beta2) * gradient * gradient;
             let step = *mean * unbiased1 / ((*square * unbiased2).sqrt() + epsilon);
             *value -= rate * (step + decay * *value);
+            // Zero times an infinity is NaN.
+            most = most.max(magnitude(*value)).max(magnitude(0.0 * *square));
         }
+        *largest = most;
     }
 }
 

@@ -163,7 +163,7 @@ mod tests {
             by_tensors.begin_step();
             for (index, shape) in SHAPES.into_iter().enumerate() {
                 let gradient = values(counts[index], step);
-                host.update(index, &mut expected[index], &gradient, 0.25, 0.1);
+                host.update(index, &mut expected[index], &gradient, 0.25, 0.1).unwrap();
                 by_tensors.update(index, &found[index], &tensor(&gradient, shape), 0.25, 0.1).unwrap();
                 assert_close(&expected[index], &flat(&found[index]));
             }

@@ -72,7 +72,7 @@ fn several_steps_are_those_of_the_definition() {
             for step in 0..20 {
                 let (gradient, scale, rate) = (noise(count, 2 + step), 0.25, 0.01 * (1 + step) as f32);
                 optimizer.begin_step();
-                optimizer.update(1, &mut values, &gradient, scale, rate);
+                optimizer.update(1, &mut values, &gradient, scale, rate).unwrap();
                 reference.step(&gradient, scale, rate);
             }
             for (value, reference) in values.iter().zip(&reference.values) {
@@ -89,11 +89,11 @@ fn sgd_gathers_momentum_and_decays_weights_only() {
     let mut sgd = Optimizer::new(settings, [(1, true), (1, false)]).unwrap();
     let (mut bias, mut weight) = ([1.0], [1.0]);
     sgd.begin_step();
-    sgd.update(0, &mut bias, &[1.0], 1.0, 0.1);
-    sgd.update(1, &mut weight, &[1.0], 1.0, 0.1);
+    sgd.update(0, &mut bias, &[1.0], 1.0, 0.1).unwrap();
+    sgd.update(1, &mut weight, &[1.0], 1.0, 0.1).unwrap();
     assert_eq!((bias, weight), ([0.9], [1.0 - 0.1 * 1.5]));
     sgd.begin_step();
-    sgd.update(0, &mut bias, &[0.0], 1.0, 0.1);
+    sgd.update(0, &mut bias, &[0.0], 1.0, 0.1).unwrap();
     assert_eq!(bias, [0.9 - 0.1 * 0.9]);
 }
 
@@ -105,7 +105,7 @@ fn nesterov_looks_ahead() {
     // Velocities 1 and 0.5; steps 1 + 0.5 * 1 and 0 + 0.5 * 0.5.
     for (gradient, expected) in [(2.0, -1.5), (0.0, -1.75)] {
         sgd.begin_step();
-        sgd.update(0, &mut value, &[gradient], 0.5, 1.0);
+        sgd.update(0, &mut value, &[gradient], 0.5, 1.0).unwrap();
         assert_eq!(value, [expected]);
     }
 }
@@ -116,8 +116,8 @@ fn the_first_step_of_adamw_is_the_rate_whatever_the_gradient() {
     let mut adamw = Optimizer::new(settings, [(1, true), (1, false)]).unwrap();
     let (mut bias, mut weight) = ([1.0_f32], [1.0_f32]);
     adamw.begin_step();
-    adamw.update(0, &mut bias, &[1e-3], 1.0, 0.01);
-    adamw.update(1, &mut weight, &[-50.0], 1.0, 0.01);
+    adamw.update(0, &mut bias, &[1e-3], 1.0, 0.01).unwrap();
+    adamw.update(1, &mut weight, &[-50.0], 1.0, 0.01).unwrap();
     assert!((bias[0] - 0.99).abs() < 1e-5);
     assert!((weight[0] - (1.0 + 0.01 - 0.001)).abs() < 1e-5);
 }
@@ -129,7 +129,7 @@ fn the_means_of_adamw_are_unbiased_at_every_step() {
     for step in 1..=3000 {
         let mut value = [0.0_f32];
         adamw.begin_step();
-        adamw.update(0, &mut value, &[0.5], 1.0, 1.0);
+        adamw.update(0, &mut value, &[0.5], 1.0, 1.0).unwrap();
         assert!((value[0] + 1.0).abs() < 1e-4, "step {step}: {value:?}");
     }
 }
@@ -144,7 +144,7 @@ fn a_restored_optimizer_goes_on_bit_for_bit() {
             optimizer.begin_step();
             for (index, values) in values.iter_mut().enumerate() {
                 let gradient = noise(values.len(), optimizer.steps());
-                optimizer.update(index, values, &gradient, 0.3, 0.1);
+                optimizer.update(index, values, &gradient, 0.3, 0.1).unwrap();
             }
         };
         (0..3).for_each(|_| step(&mut one, &mut values));
@@ -195,6 +195,7 @@ fn passes_give_the_same_bits_at_every_level() {
             let arrays: [_; 3] = std::array::from_fn(|seed| noise(count, 2 + seed as u64));
             let [mut values, mut first, mut second] = arrays;
             second.iter_mut().for_each(|square| *square = square.abs());
+            let mut largest = 0;
             for pass in [level.compiled::<Sgd<false>>(), level.compiled::<Sgd<true>>()] {
                 let step = SgdStep {
                     gradient: &gradient,
@@ -203,6 +204,7 @@ fn passes_give_the_same_bits_at_every_level() {
                     momentum: 0.7,
                     decay: 0.1,
                     rate: 0.01,
+                    largest: &mut largest,
                 };
                 pass(bytemuck::cast_slice_mut(&mut values), step);
             }
@@ -214,12 +216,13 @@ fn passes_give_the_same_bits_at_every_level() {
                 scale: 0.3,
                 decay: 0.1,
                 rate: 0.01,
+                largest: &mut largest,
             };
             level.compiled::<AdamW>()(bytemuck::cast_slice_mut(&mut values), step);
             let bits = [values, first, second].map(|array| array.into_iter().map(f32::to_bits).collect());
-            (bits, square_sum_at(level, &gradient).to_bits())
+            (bits, square_sum_at(level, &gradient).to_bits(), largest)
         });
-        let results: Vec<([Vec<u32>; 3], u64)> = results.collect();
+        let results: Vec<([Vec<u32>; 3], u64, u32)> = results.collect();
         assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{count} elements");
     }
 }
@@ -245,16 +248,43 @@ fn only_what_is_too_long_is_clipped() {
 }
 
 #[test]
+fn an_update_reports_a_parameter_that_is_not_finite_or_too_large() {
+    let nesterov = OptimizerSettings { nesterov: true, ..settings(OptimizerKind::Sgd) };
+    for settings in [settings(OptimizerKind::Sgd), nesterov, settings(OptimizerKind::AdamW)] {
+        for at in [0, 31, 98] {
+            let after = |gradient: f32| {
+                let mut optimizer = Optimizer::new(settings, [(99, false)]).unwrap();
+                let mut gradients = noise(99, 1);
+                gradients[at] = gradient;
+                optimizer.begin_step();
+                optimizer.update(0, &mut noise(99, 2), &gradients, 1.0, 0.1)
+            };
+            assert_eq!(after(1e5), Ok(()), "{settings:?}");
+            for gradient in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let Err(Exploded { largest }) = after(gradient) else { panic!("{settings:?}: {gradient}") };
+                assert!(!largest.is_finite(), "{settings:?}: {largest}");
+            }
+            // The mean of squares overflows, and its parameter would never move again; or the value is out of range.
+            assert!(after(1e30).is_err(), "{settings:?}");
+        }
+    }
+    assert_eq!(Exploded::check(&[-1.0, LARGEST_VALUE, 0.0]), Ok(()));
+    assert_eq!(Exploded::check(&[-5e32, 3.0]), Err(Exploded { largest: 5e32 }));
+    assert!(Exploded::check(&[f32::INFINITY, f32::NAN, 1.0]).unwrap_err().largest.is_nan());
+    assert_eq!(Exploded::check(&[]), Ok(()));
+}
+
+#[test]
 #[should_panic(expected = "parameter 0 has 2 elements, but is given 2 values and 3 of a gradient")]
 fn a_gradient_of_another_parameter_is_refused() {
     let mut sgd = Optimizer::new(settings(OptimizerKind::Sgd), [(2, false)]).unwrap();
     sgd.begin_step();
-    sgd.update(0, &mut [0.0; 2], &[0.0; 3], 1.0, 0.1);
+    sgd.update(0, &mut [0.0; 2], &[0.0; 3], 1.0, 0.1).unwrap();
 }
 
 #[test]
 #[should_panic(expected = "before a step has begun")]
 fn an_update_belongs_to_a_step() {
     let mut adamw = Optimizer::new(settings(OptimizerKind::AdamW), [(1, false)]).unwrap();
-    adamw.update(0, &mut [0.0], &[0.0], 1.0, 0.1);
+    adamw.update(0, &mut [0.0], &[0.0], 1.0, 0.1).unwrap();
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::dispatcher::{Dispatcher, Work};
 use super::holdings::Holdings;
+use super::message::Message;
 use crate::checkpoint::{CheckpointError, Store};
 use crate::compare;
 use crate::error::TrainError;
@@ -133,6 +134,11 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
                 let (ranks, epoch) = (vec![rank], self.progress.epoch);
                 return Err(TrainError::Diverged { ranks, of: self.ranks, epoch, step: step + 1, loss });
             }
+            if let Some(Message { spoiled, largest, server, .. }) = state.spoiled {
+                let parameter = self.replica.parameters()[spoiled as usize - 1].name.clone();
+                let (found, rank, step) = (largest as f32, server as Rank, self.progress.step + 1);
+                return Err(TrainError::NotFinite { of: "largest value", parameter, found, rank, step });
+            }
             let made = std::mem::take(&mut state.made);
             self.is_stopping |= state.asks_to_stop || self.settings.stop.is_asked();
             if (self.is_stopping || self.is_save_due()) && !is_closed {
@@ -189,6 +195,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     /// Counts a step.
     fn made(&mut self, tally: Tally, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let rate = self.settings.rate.at(self.progress.step);
+        if let Some(store) = &mut self.store {
+            store.record_loss(self.progress.step, tally.mean_loss());
+        }
         self.progress.count_step(tally, |steps| self.feed.samples(steps));
         let mut report = StepReport::default();
         report.sums.tally = tally;
@@ -240,7 +249,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
         let test = self.evaluate(tell)?;
         let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
-        self.progress.evaluated(test.mean_loss(), min_delta);
+        self.progress.evaluated(test, min_delta);
         self.tested = Some((self.progress.step, test));
         Ok(test)
     }

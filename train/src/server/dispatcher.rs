@@ -55,6 +55,8 @@ pub(super) struct State {
     pub(super) joined: Vec<Rank>,
     /// A share whose loss is not finite: its worker, its step in the epoch, and its loss.
     pub(super) diverged: Option<(Rank, usize, f64)>,
+    /// The report of a share that has made a parameter infinite, NaN or too large.
+    pub(super) spoiled: Option<Message>,
     pub(super) asks_to_stop: bool,
     is_over: bool,
 }
@@ -88,6 +90,7 @@ impl Dispatcher {
             lost: Vec::new(),
             joined: Vec::new(),
             diverged: None,
+            spoiled: None,
             asks_to_stop: false,
             is_over: false,
         };
@@ -130,6 +133,9 @@ impl Dispatcher {
         let tally = report.tally();
         if !(tally.loss as f32).is_finite() {
             state.diverged = Some((worker, share.step, tally.mean_loss()));
+        }
+        if report.spoiled > 0 {
+            state.spoiled = Some(*report);
         }
         state.applied += 1;
         state.begun += tally;

@@ -19,6 +19,8 @@ pub(super) struct Holdings<'a> {
     pub(super) others: Vec<Link>,
     pub(super) layout: Layout,
     pub(super) optimizer: OptimizerKind,
+    /// The updates that servers make in place of one step. Checkpoints count steps, as those of any other strategy do.
+    pub(super) updates_per_step: u64,
 }
 
 impl Holdings<'_> {
@@ -40,7 +42,7 @@ impl Holdings<'_> {
                 target.values[place.range.clone()].copy_from_slice(values);
             })?;
             let Some(resumed) = resumed else { continue };
-            target.updates = resumed.progress.updates;
+            target.updates = resumed.progress.updates * self.updates_per_step;
             for (moment, name) in target.moments.iter_mut().zip(self.optimizer.moments()) {
                 let saved = resumed.moment(&parameters[index], name)?;
                 moment[place.range.clone()].copy_from_slice(saved);
@@ -80,7 +82,7 @@ impl Holdings<'_> {
                 optimizer.push(Tensor { name, shape, values });
             }
         }
-        let updates = held.iter().map(|held| held.updates).max().unwrap_or(0);
+        let updates = held.iter().map(|held| held.updates).max().unwrap_or(0).div_ceil(self.updates_per_step);
         let state = Progress { updates, ..progress.clone() };
         Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
     }

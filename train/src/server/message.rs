@@ -74,6 +74,11 @@ pub(super) struct Message {
     pub(super) targets: f64,
     pub(super) loss: f64,
     pub(super) correct: f64,
+    /// Of an answer to gradients, and of the report of its share: the parameter that they have spoiled, from 1, or 0; its largest
+    /// magnitude; and the server.
+    pub(super) spoiled: u64,
+    pub(super) largest: f64,
+    pub(super) server: u64,
     /// How long the worker waited for servers, and for data, in seconds.
     pub(super) waited: f64,
     pub(super) input: f64,

@@ -179,9 +179,9 @@ impl Pushing {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits until all servers have taken the gradients; returns the sums of the share.
-    pub(super) fn acknowledged(&mut self) -> Result<Tally, TrainError> {
-        let began = Instant::now();
+    /// Waits until all servers have taken the gradients; returns the report of the share: its sums, and what it has spoiled.
+    pub(super) fn acknowledged(&mut self) -> Result<Message, TrainError> {
+        let (began, mut report) = (Instant::now(), Message::new(Kind::Trained));
         if self.is_finite {
             for (number, bucket) in self.buckets.iter_mut().enumerate() {
                 let arrived = match &mut bucket.encoded {
@@ -191,11 +191,14 @@ impl Pushing {
                 arrived.map_err(lost(self.layout.owner(number)))?;
             }
             for (server, link) in self.links.iter_mut().enumerate() {
-                link.hear().map_err(lost(server))?;
+                let Message { spoiled, largest, .. } = link.hear().map_err(lost(server))?;
+                if spoiled > 0 {
+                    report = Message { spoiled, largest, server: server as u64, ..report };
+                }
             }
         }
         self.waited += began.elapsed();
-        Ok(self.ledger.own.tally)
+        Ok(report.with(self.ledger.own.tally))
     }
 
     /// Ends all links.

@@ -14,7 +14,7 @@ use super::holdings::Holdings;
 use super::join::{JoinListener, link};
 use super::message::{Link, SERVER};
 use super::shard::Shard;
-use super::{Part, ServerSettings};
+use super::{Part, ServerSettings, Staleness};
 use crate::checkpoint::PassedOver;
 use crate::error::TrainError;
 use crate::feed::AnyShare;
@@ -101,13 +101,14 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
         is_elastic: bool,
         tell: &mut dyn FnMut(Event),
     ) -> Result<Coordinator<'a, R, F>, TrainError> {
-        let workers = self.workers();
+        let (workers, staleness) = (self.workers(), self.servers.staleness);
         let Self { ref mut replica, settings, resumed, .. } = self;
         let mut holdings = Holdings {
             own: shard,
             others: self.between_servers,
             layout: self.layout,
             optimizer: settings.optimizer.kind,
+            updates_per_step: if staleness == Staleness::Steps(0) { 1 } else { workers as u64 },
         };
         holdings.restore(replica, resumed.as_ref())?;
         // What only rank 0 does needs no other rank.
@@ -122,7 +123,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
             tell(Event::Resumed { step: saved.step, epoch: saved.epoch });
             progress = saved;
         }
-        progress.ranks = self.ranks;
+        (progress.ranks, progress.global_batch) = (self.ranks, settings.global_batch);
         Ok(Coordinator {
             replica: self.replica,
             feed: self.feed,

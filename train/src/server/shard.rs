@@ -1,6 +1,6 @@
 //! What a server holds: the values of its buckets, and the optimizer's state of them.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +12,7 @@ use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
 use super::settings::{ServerSettings, Staleness};
 use crate::buckets::HalfBytes;
-use crate::optimizer::{Optimizer, OptimizerKind, OptimizerSettings};
+use crate::optimizer::{Exploded, Optimizer, OptimizerKind, OptimizerSettings};
 use crate::replica::Parameter;
 
 /// The buckets of one server, which several workers use at the same time.
@@ -55,6 +55,29 @@ fn per_share(settings: OptimizerSettings, shares: usize) -> (OptimizerSettings, 
     }
 }
 
+/// A set of shares: the runs of consecutive steps of each lane, by the lane and the end of the run. Workers take the shares of a lane one
+/// after the other, so it does not grow with the steps.
+#[derive(Debug, Default)]
+struct Arrived(BTreeMap<(usize, usize), usize>);
+
+impl Arrived {
+    /// Adds a share; returns whether it is new.
+    fn insert(&mut self, ShareId { step, number }: ShareId) -> bool {
+        let next = self.0.range((number, step + 1)..).next().filter(|((lane, _), _)| *lane == number);
+        let next = next.map(|(&key, &start)| (key, start));
+        if next.is_some_and(|(_, start)| start <= step) {
+            return false;
+        }
+        let start = self.0.remove(&(number, step)).unwrap_or(step);
+        // Joins the run that ends here, and the one that begins after.
+        match next.filter(|&(_, next)| next == step + 1) {
+            Some((key, _)) => self.0.insert(key, start),
+            None => self.0.insert((number, step + 1), start),
+        };
+        true
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Bucket {
     /// Its parameters, and where they are in the bucket.
@@ -65,15 +88,19 @@ pub(super) struct Bucket {
     updates: u64,
     epoch: u64,
     /// Shares of this epoch that arrived: one comes again if its worker was lost before it could say so.
-    arrived: HashSet<ShareId>,
+    arrived: Arrived,
     /// Gradients that wait for those of the other shares of their step, with their targets.
     waiting: Vec<Option<(f64, Vec<f32>)>>,
 }
 
+/// Whether all parameters are finite after an update; otherwise the index of the first that is not.
+type Updated = Result<(), (usize, Exploded)>;
+
 /// A client's side of a shard: where its gradients arrive, and what its last values lacked.
 #[derive(Debug)]
 pub(super) struct Visit {
-    buffers: Vec<Registered<f32>>,
+    /// The bucket that travels: room for the largest.
+    buffer: Registered<f32>,
     /// Where gradients arrive that were rounded: room for the largest bucket.
     encoded: Registered<u8>,
     /// The updates of each bucket when it was pulled.
@@ -107,7 +134,7 @@ impl Shard {
                 optimizer: Optimizer::new(optimizer, each)?,
                 updates: 0,
                 epoch: 0,
-                arrived: HashSet::new(),
+                arrived: Arrived::default(),
                 waiting: vec![None; shares],
                 members,
             }))
@@ -119,32 +146,33 @@ impl Shard {
 
     /// The place of a client, over its link.
     pub(super) fn visit(&self, link: &Link) -> unisono::Result<Visit> {
-        let buffer = |bucket: &Mutex<Bucket>| link.comm.alloc(lock(bucket).values.len());
-        let buffers: Vec<_> = self.buckets.iter().map(buffer).collect::<unisono::Result<_>>()?;
-        let largest = buffers.iter().map(|buffer| buffer.len()).max().unwrap_or(0);
+        let largest = self.buckets.iter().map(|bucket| lock(bucket).values.len()).max().unwrap_or(0);
         let bytes = self.half.as_ref().map_or(0, |_| HalfBytes::size_bytes(largest));
-        Ok(Visit { buffers, encoded: link.comm.alloc(bytes)?, pulled: vec![0; self.buckets.len()] })
+        let (buffer, encoded) = (link.comm.alloc(largest)?, link.comm.alloc(bytes)?);
+        Ok(Visit { buffer, encoded, pulled: vec![0; self.buckets.len()] })
     }
 
     /// Sends all values, in the order in which a forward pass needs them.
     pub(super) fn give(&self, link: &mut Link, visit: &mut Visit) -> unisono::Result<()> {
         for (number, bucket) in self.buckets.iter().enumerate().rev() {
-            {
+            let count = {
                 let bucket = lock(bucket);
-                visit.buffers[number].copy_from_slice(&bucket.values);
+                visit.buffer[..bucket.values.len()].copy_from_slice(&bucket.values);
                 visit.pulled[number] = bucket.updates;
-            }
-            link.comm.send(&visit.buffers[number], link.other())?;
+                bucket.values.len()
+            };
+            link.comm.send(&visit.buffer[..count], link.other())?;
         }
         Ok(())
     }
 
     /// Receives the gradients of a share, and updates the parameters with them, or with those of the whole step once it has all. Returns
-    /// how many updates the first bucket has had since this client pulled it.
+    /// how many updates the first bucket has had since this client pulled it. The answer names a parameter that is not finite afterwards.
     pub(super) fn take(&self, link: &mut Link, visit: &mut Visit, push: &Message) -> unisono::Result<u64> {
-        let mut missed = 0;
+        let (mut missed, mut done) = (0, Message::new(Kind::Done));
         for (number, bucket) in self.buckets.iter().enumerate() {
-            let (gradient, other) = (&mut visit.buffers[number], link.other());
+            let count = lock(bucket).values.len();
+            let (gradient, other) = (&mut visit.buffer[..count], link.other());
             match &self.half {
                 Some(half) => {
                     let encoded = &mut visit.encoded[..HalfBytes::size_bytes(gradient.len())];
@@ -158,9 +186,11 @@ impl Shard {
             if number == 0 {
                 missed = lacks;
             }
-            bucket.take(gradient, push, lacks, self.rules);
+            if let Err((index, Exploded { largest })) = bucket.take(gradient, push, lacks, self.rules) {
+                (done.spoiled, done.largest) = (index as u64 + 1, f64::from(largest));
+            }
         }
-        link.tell(Message::new(Kind::Done))?;
+        link.tell(done)?;
         Ok(missed)
     }
 
@@ -201,51 +231,53 @@ impl Bucket {
         self.optimizer.restore(held.updates, state).expect("it has the layout of this bucket");
     }
 
-    fn take(&mut self, gradient: &[f32], push: &Message, missed: u64, rules: Rules) {
+    fn take(&mut self, gradient: &[f32], push: &Message, missed: u64, rules: Rules) -> Updated {
         let share = ShareId { step: push.step as usize, number: push.number as usize };
         if self.epoch != push.epoch {
             self.epoch = push.epoch;
-            self.arrived.clear();
+            self.arrived = Arrived::default();
         }
         if !self.arrived.insert(share) {
-            return;
+            return Ok(());
         }
         if rules.staleness == Staleness::Steps(0) {
             self.waiting[share.number] = Some((push.targets, gradient.to_vec()));
             if self.waiting.iter().all(Option::is_some) {
-                self.update_by_step(push.rate);
+                return self.update_by_step(push.rate);
             }
         } else if push.targets > 0.0 {
             // All shares of a step together move parameters as far as one update with their mean.
             let steps_missed = (missed / rules.shares as u64) as f64;
             let damping = if rules.damps { 1.0 / (1.0 + steps_missed) } else { 1.0 };
             let rate = push.rate * damping / rules.shares as f64;
-            self.update(gradient, rules.scale / push.targets, rate);
+            return self.update(gradient, rules.scale / push.targets, rate);
         }
+        Ok(())
     }
 
     /// Updates with the mean of all shares, summed as `master-worker` does: to the first, the others from the last on.
-    fn update_by_step(&mut self, rate: f64) {
+    fn update_by_step(&mut self, rate: f64) -> Updated {
         let mut shares = self.waiting.iter_mut().map(|share| share.take().expect("all are here"));
         let (mut targets, mut sum) = shares.next().expect("a step has a share");
         for (of_share, gradient) in shares.rev() {
             targets += of_share;
             sum.iter_mut().zip(&gradient).for_each(|(sum, value)| *sum += value);
         }
-        if targets > 0.0 {
-            self.update(&sum, 1.0 / targets, rate);
-        }
+        if targets > 0.0 { self.update(&sum, 1.0 / targets, rate) } else { Ok(()) }
     }
 
     /// With `scale` times this gradient.
-    fn update(&mut self, gradient: &[f32], scale: f64, rate: f64) {
+    fn update(&mut self, gradient: &[f32], scale: f64, rate: f64) -> Updated {
         let Self { members, values, optimizer, .. } = self;
         optimizer.begin_step();
-        for (place, (_, range)) in members.iter().enumerate() {
+        let mut updated = Ok(());
+        for (place, (index, range)) in members.iter().enumerate() {
             let (values, gradient) = (&mut values[range.clone()], &gradient[range.clone()]);
-            optimizer.update(place, values, gradient, scale as f32, rate as f32);
+            let made = optimizer.update(place, values, gradient, scale as f32, rate as f32);
+            updated = updated.and(made.map_err(|error| (*index, error)));
         }
         self.updates += 1;
+        updated
     }
 }
 
@@ -266,10 +298,24 @@ mod tests {
         let mut value = [1.0];
         for _ in 0..steps * shares {
             optimizer.begin_step();
-            optimizer.update(0, &mut value, &[0.5], scale as f32, 0.001 / shares as f32);
+            optimizer.update(0, &mut value, &[0.5], scale as f32, 0.001 / shares as f32).unwrap();
         }
         let first = optimizer.state().next().unwrap().2[0];
         (value[0], first)
+    }
+
+    #[test]
+    fn a_share_that_comes_again_is_known_and_those_of_an_epoch_take_no_room() {
+        let (mut arrived, mut expected) = (Arrived::default(), std::collections::HashSet::new());
+        // Nearly in order, from step 7 on, and some again.
+        for turn in 0..6000 {
+            let share = ShareId { step: 7 + (turn / 3 ^ 5), number: turn * 7 % 3 };
+            assert_eq!(arrived.insert(share), expected.insert(share), "{share:?}");
+            if turn % 11 == 0 {
+                assert!(!arrived.insert(share), "{share:?}");
+            }
+        }
+        assert!(arrived.0.len() < 20, "{}", arrived.0.len());
     }
 
     #[test]

@@ -83,10 +83,9 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
             }
             pushing.end()?;
         }
-        let tally = pushing.acknowledged()?;
+        let report = pushing.acknowledged()?;
         let waited = std::mem::take(&mut pushing.waited);
         let seconds = |time: Duration| time.as_secs_f64();
-        let report = Message::new(Kind::Trained).with(tally);
         Ok(Message { waited: seconds(waited), input: seconds(input), ..report })
     }
 }

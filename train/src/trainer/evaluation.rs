@@ -38,7 +38,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         let test =
             measure(self.world.replicas(), self.mirror.replica(), &mut self.feed, &self.settings.metrics)?;
         let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
-        self.progress.evaluated(test.tally.mean_loss(), min_delta);
+        self.progress.evaluated(test.tally, min_delta);
         self.tested = Some((self.progress.step, test.clone()));
         Ok(test)
     }

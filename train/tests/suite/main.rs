@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Module::new("mirror", mirror::tests),
         Module::new("mirror::across", mirror::across::tests),
         Module::new("mirror::compressed", mirror::compressed::tests),
+        Module::new("mirror::diverges", mirror::diverges::tests),
         Module::new("mirror::local", mirror::local::tests),
         Module::new("mirror::ranks", mirror::ranks::tests),
         Module::new("mirror::sharded", mirror::sharded::tests),

@@ -8,6 +8,7 @@ use unisono_train::{
 
 pub(crate) mod across;
 pub(crate) mod compressed;
+pub(crate) mod diverges;
 pub(crate) mod line;
 pub(crate) mod local;
 pub(crate) mod ranks;

@@ -8,13 +8,14 @@ use unisono::{Algorithm, Communicator};
 use unisono_data::{DataError, Source};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::checkpoint::When;
+use unisono_train::checkpoint::{When, load_newest};
 use unisono_train::model::ModelKind;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
     AnyShare, Batches, Checkpoints, EarlyStopping, Event, Feed, Fill, Gradients, OptimizerKind,
-    OptimizerSettings, Parameter, ParameterServer, Replica, ReplicaError, RunSettings, ServerSettings,
-    Settings, Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, Wire, WorkersReport,
+    OptimizerSettings, Parameter, ParameterServer, Progress, Replica, ReplicaError, Resumed, RunSettings,
+    ServerSettings, Settings, Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, Wire,
+    WorkersReport,
 };
 
 const SYNCHRONOUS: ServerSettings =
@@ -228,11 +229,14 @@ struct Slow {
     value: f32,
     takes: Duration,
     diverges_at: Option<usize>,
+    /// The step with a gradient that is not finite.
+    spoils_at: Option<usize>,
 }
 
 impl Slow {
     fn new(takes: Duration) -> Self {
-        Self { parameters: vec![Parameter::new("value", [1])], value: 0.0, takes, diverges_at: None }
+        let parameters = vec![Parameter::new("value", [1])];
+        Self { parameters, value: 0.0, takes, diverges_at: None, spoils_at: None }
     }
 }
 
@@ -247,7 +251,8 @@ impl Replica for Slow {
         thread::sleep(self.takes);
         let loss = if self.diverges_at == Some(step) { f64::NAN } else { 1.0 };
         gradients.weigh(Tally { targets: 1.0, loss, correct: 0.0 });
-        gradients.put(0, &mut |gradient, _: Fill| gradient[0] = 1.0);
+        let slope = if self.spoils_at == Some(step) { f32::INFINITY } else { 1.0 };
+        gradients.put(0, &mut |gradient, _: Fill| gradient[0] = slope);
         Ok(())
     }
 
@@ -340,6 +345,39 @@ fn a_share_that_diverges_ends_the_run_and_is_named() {
     }
 }
 
+fn a_parameter_that_diverges_ends_the_run_and_is_named_with_its_server() {
+    for staleness in [Staleness::Steps(0), Staleness::Unbounded] {
+        let spoiling = |_| Slow { spoils_at: Some(7), ..Slow::new(Duration::ZERO) };
+        let error = numbers(20, staleness, spoiling).unwrap_err();
+        let TrainError::NotFinite { parameter, rank: 0, found, .. } = &error else { panic!("{error}") };
+        assert!(parameter == "value" && !found.is_finite(), "{error}");
+    }
+}
+
+/// With AdamW, whose steps depend on their number.
+fn checkpoints_of_servers_count_steps_and_not_shares() {
+    let directory = tempfile::tempdir().unwrap();
+    let when = When { every_steps: Some(10), every: None };
+    let checkpoints =
+        Checkpoints { directory: directory.path().to_owned(), keep: 1, overwrites: false, when };
+    let rate = Rate::new(Schedule::Constant, 0.01, 0.0, 1);
+    let servers = ServerSettings { servers: 1, staleness: Staleness::Unbounded, damps: false };
+    for epochs in [1, 2] {
+        let settings = RunSettings {
+            checkpoints: Some(checkpoints.clone()),
+            ..RunSettings::new(epochs, 3, OptimizerSettings::new(OptimizerKind::AdamW), rate)
+        };
+        on_rank_0(4, |comm| {
+            let resumed = Resumed::find(comm, directory.path())?;
+            let replica = Slow::new(Duration::ZERO);
+            ParameterServer::new(comm, replica, Numbers(20), settings.clone(), servers, resumed)?.run(|_| ())
+        })
+        .unwrap();
+        let saved = load_newest::<Progress>(directory.path()).unwrap().unwrap().checkpoint;
+        assert_eq!((saved.step, saved.state.updates), (20 * epochs as u64, 20 * epochs as u64));
+    }
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
         without_staleness_the_bits_are_those_of_master_worker,
@@ -349,6 +387,8 @@ pub(crate) fn tests() -> Vec<Test> {
         evaluations_in_an_epoch_change_nothing_and_end_a_run_early,
         what_does_not_go_together_is_refused_on_all_ranks,
         a_share_that_diverges_ends_the_run_and_is_named,
+        a_parameter_that_diverges_ends_the_run_and_is_named_with_its_server,
+        checkpoints_of_servers_count_steps_and_not_shares,
     ];
     tests.push(Test::new("nobody_waits_for_a_slow_worker", nobody_waits_for_a_slow_worker).timed());
     tests

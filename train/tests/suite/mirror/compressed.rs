@@ -152,7 +152,7 @@ fn a_gradient_that_is_not_finite_is_named_on_all_ranks() {
         });
         for ended in ended.unwrap() {
             assert!(
-                matches!(&ended, Err(TrainError::NotFinite { parameter }) if parameter == "weight"),
+                matches!(&ended, Err(TrainError::NotFinite { parameter, .. }) if parameter == "weight"),
                 "{ended:?}"
             );
         }

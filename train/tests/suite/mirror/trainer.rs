@@ -63,7 +63,7 @@ fn ranks_that_run_out_of_data_follow_the_policy() {
 
 /// Points that are shared out by their index; the same batches for any number of ranks.
 #[derive(Debug, Clone)]
-struct Shared {
+pub(crate) struct Shared {
     shares: Shares,
     /// After so many steps of the run, the machine fails.
     steps_left: usize,
@@ -107,8 +107,20 @@ impl Feed for Shared {
     }
 }
 
+/// The points of this rank, in batches of so many of all ranks.
+pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
+    let shares = Shares {
+        rank: comm.rank(),
+        ranks: comm.ranks(),
+        global_batch,
+        micro_batch: 3,
+        fixed_passes: Some(4),
+    };
+    Shared { shares, steps_left: usize::MAX }
+}
+
 /// A run of three epochs of nine steps, which fails after so many steps; or why it ended.
-fn saved_run(
+pub(crate) fn saved_run(
     comm: &mut Communicator,
     directory: &Path,
     resumes: bool,
@@ -138,9 +150,7 @@ pub(crate) fn run_with(
     fails_after: usize,
     after_step: impl Fn(usize, &Stop),
 ) -> Result<(Summary, Vec<EpochReport>), String> {
-    let (rank, ranks) = (comm.rank(), comm.ranks());
     let resumed = directory.filter(|_| resumes).and_then(|place| Resumed::find(comm, place).unwrap());
-    let shares = Shares { rank, ranks, global_batch: 12, micro_batch: 3, fixed_passes: Some(4) };
     let checkpoints = directory.map(|directory| Checkpoints {
         directory: directory.to_path_buf(),
         keep: 2,
@@ -151,7 +161,7 @@ pub(crate) fn run_with(
     let settings =
         RunSettings { checkpoints, stop: stop.clone(), buckets, ..run_settings(3, OutOfData::Error) };
     let mut reports = Vec::new();
-    let feed = Shared { shares, steps_left: fails_after };
+    let feed = Shared { steps_left: fails_after, ..shared(comm, 12) };
     let trainer =
         Trainer::new(comm, Line::new(), feed, settings, resumed).map_err(|error| error.to_string())?;
     let mut steps = 0;

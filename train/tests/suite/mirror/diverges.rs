@@ -1,0 +1,224 @@
+//! Runs that diverge, what they leave, and what a checkpoint says of a run.
+
+use std::path::Path;
+
+use unisono::Communicator;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+use unisono_train::checkpoint::{self, When, load_newest};
+use unisono_train::{
+    BucketSettings, Checkpoints, Event, Fill, Gradients, OptimizerKind, OptimizerSettings, OutOfData,
+    Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary, Tally, TrainError,
+    Trainer,
+};
+
+use super::line::{BIAS, COUNTER, Line, Point};
+use super::trainer::{run_settings, saved_run, shared, stream};
+
+/// A line on a rank. The gradient of its bias is multiplied in each pass (counted from 1), and each pass adds the rank to a buffer.
+struct Spoiled {
+    line: Line,
+    rank: usize,
+    passes: usize,
+    factor: fn(usize, usize) -> f32,
+}
+
+impl Spoiled {
+    fn new(rank: usize, factor: fn(usize, usize) -> f32) -> Self {
+        Self { line: Line::new(), rank, passes: 0, factor }
+    }
+}
+
+impl Replica for Spoiled {
+    type Batch = Vec<Point>;
+
+    fn parameters(&self) -> &[Parameter] {
+        self.line.parameters()
+    }
+
+    fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        self.passes += 1;
+        self.line.values[COUNTER][0] += self.rank as f32;
+        let factor = (self.factor)(self.rank, self.passes);
+        self.line.pass(points, &mut Multiplied { gradients, factor })
+    }
+
+    fn evaluate(&mut self, points: &Vec<Point>) -> Result<Tally, ReplicaError> {
+        self.line.evaluate(points)
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.line.with_values(index, see)
+    }
+}
+
+struct Multiplied<'a> {
+    gradients: &'a mut dyn Gradients,
+    factor: f32,
+}
+
+impl Gradients for Multiplied<'_> {
+    fn weigh(&mut self, tally: Tally) {
+        self.gradients.weigh(tally);
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        let factor = if index == BIAS { self.factor } else { 1.0 };
+        self.gradients.put(index, &mut |gradient, fill| {
+            write(gradient, fill);
+            gradient.iter_mut().for_each(|value| *value *= factor);
+        });
+    }
+}
+
+/// Settings that save every so many steps, and keep the newest.
+fn saving(directory: &Path, every: u64, epochs: usize) -> RunSettings {
+    let when = When { every_steps: Some(every), every: None };
+    let checkpoints = Checkpoints { directory: directory.to_owned(), keep: 1, overwrites: false, when };
+    RunSettings { checkpoints: Some(checkpoints), ..run_settings(epochs, OutOfData::Error) }
+}
+
+/// A run over streams of so many batches on each of two ranks, which goes on where the last one ended.
+fn run(
+    settings: &RunSettings,
+    batches: usize,
+    factor: fn(usize, usize) -> f32,
+    after_step: impl Fn(u64, &Stop) + Sync,
+) -> Vec<Result<Summary, TrainError>> {
+    let directory = &settings.checkpoints.as_ref().expect("the run saves").directory;
+    unisono::threads(2, |mut comm: Communicator| {
+        let resumed = Resumed::find(&mut comm, directory)?;
+        let (rank, feed) = (comm.rank(), stream(comm.rank(), &[batches; 2]));
+        let settings = RunSettings { stop: Stop::default(), ..settings.clone() };
+        let (mut step, stop) = (0, settings.stop.clone());
+        let trainer = Trainer::new(&mut comm, Spoiled::new(rank, factor), feed, settings, resumed)?;
+        trainer.run(|event| {
+            if let Event::Step(_) = event {
+                step += 1;
+                after_step(step, &stop);
+            }
+        })
+    })
+}
+
+fn a_run_that_diverges_names_the_parameter_and_keeps_its_checkpoints() {
+    fn nan(rank: usize, pass: usize) -> f32 {
+        if (rank, pass) == (1, 6) { f32::NAN } else { 1.0 }
+    }
+    fn infinite(rank: usize, pass: usize) -> f32 {
+        if (rank, pass) == (1, 6) { f32::INFINITY } else { 1.0 }
+    }
+    fn huge(rank: usize, pass: usize) -> f32 {
+        if (rank, pass) == (1, 6) { 1e36 } else { 1.0 }
+    }
+    let plain = |directory: &Path| saving(directory, 1, 1);
+    let adamw = |directory: &Path| RunSettings {
+        optimizer: OptimizerSettings::new(OptimizerKind::AdamW),
+        ..plain(directory)
+    };
+    let sharded = |directory: &Path| RunSettings {
+        buckets: BucketSettings { shard_optimizer: true, ..BucketSettings::default() },
+        ..plain(directory)
+    };
+    let clipped = |directory: &Path| RunSettings { clip_norm: Some(1.0), ..plain(directory) };
+    type Settings<'a> = &'a dyn Fn(&Path) -> RunSettings;
+    let all: [fn(usize, usize) -> f32; 3] = [nan, infinite, huge];
+    let cases = [(&plain as Settings<'_>, &all[..]), (&adamw, &all), (&sharded, &all), (&clipped, &all[..2])];
+    for (number, (settings, factors)) in cases.into_iter().enumerate() {
+        for factor in factors {
+            let directory = tempfile::tempdir().unwrap();
+            let ended = run(&settings(directory.path()), 9, *factor, |_, _| ());
+            let why: Vec<_> = ended.into_iter().map(|ended| ended.unwrap_err()).collect();
+            let is_named = |error: &&TrainError| matches!(error, TrainError::NotFinite { parameter, step: 6, .. } if parameter == "bias");
+            // The owner of a part alone knows it, and tells the others.
+            let expected = if number == 2 { 1 } else { 2 };
+            assert_eq!(why.iter().filter(is_named).count(), expected, "case {number}: {why:?}");
+            assert!(why.iter().all(|error| error.to_string().contains("bias")), "case {number}: {why:?}");
+            let newest = load_newest::<Progress>(directory.path()).unwrap().unwrap();
+            assert_eq!(newest.checkpoint.step, 5, "case {number}");
+        }
+    }
+}
+
+/// The steps of the checkpoints in a directory.
+fn saved_steps(directory: &Path) -> Vec<u64> {
+    let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut steps: Vec<_> =
+        names.filter_map(|name| name.to_str()?.strip_prefix("step-")?.parse().ok()).collect();
+    steps.sort_unstable();
+    steps
+}
+
+fn a_run_that_diverges_to_finite_values_does_not_replace_its_best_checkpoint() {
+    let factor = |_, pass| if pass == 6 { 1e12 } else { 1.0 };
+    let directory = tempfile::tempdir().unwrap();
+    let ended = run(&saving(directory.path(), 1, 1), 9, factor, |_, _| ());
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    let [best, 9] = saved_steps(directory.path())[..] else { panic!("{:?}", saved_steps(directory.path())) };
+    assert!(best <= 5, "step {best} is kept");
+    let path = directory.path().join(format!("step-{best:010}"));
+    let values = checkpoint::load::<Progress>(&path).unwrap().parameters.into_iter().flat_map(|it| it.values);
+    assert!(values.into_iter().all(|value| value.abs() < 100.0));
+}
+
+fn buffers_may_differ_between_ranks_and_those_of_rank_0_are_saved() {
+    let directory = tempfile::tempdir().unwrap();
+    let ended = run(&saving(directory.path(), 4, 1), 9, |_, _| 1.0, |_, _| ());
+    let ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
+    assert_eq!(ended[0].parameters_hash, ended[1].parameters_hash);
+    let saved = load_newest::<Progress>(directory.path()).unwrap().unwrap().checkpoint;
+    assert_eq!(saved.parameters[COUNTER].values, [7.0; 2]);
+}
+
+/// There is nothing to evaluate, so the results of its evaluations are NaN.
+fn a_stream_is_saved_and_resumed_after_its_first_epoch() {
+    let [undisturbed, stopped] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let ended = run(&saving(undisturbed.path(), 2, 3), 4, |_, _| 1.0, |_, _| ());
+    let expected = ended.into_iter().next().unwrap().unwrap().parameters_hash;
+    let settings = saving(stopped.path(), 2, 3);
+    let ended = run(
+        &settings,
+        4,
+        |_, _| 1.0,
+        |step, stop| {
+            if step == 6 {
+                stop.ask()
+            }
+        },
+    );
+    assert!(ended.iter().all(|ended| ended.as_ref().is_ok_and(|run| run.stopped.is_some())), "{ended:?}");
+    for ended in run(&settings, 4, |_, _| 1.0, |_, _| ()) {
+        assert_eq!(ended.unwrap().parameters_hash, expected);
+    }
+}
+
+fn another_global_batch_is_refused_within_an_epoch() {
+    // After 8 of 9 steps of an epoch, and at the end.
+    for (fails_after, is_refused) in [(11, true), (usize::MAX, false)] {
+        let directory = tempfile::tempdir().unwrap();
+        unisono::threads(2, |mut comm| saved_run(&mut comm, directory.path(), false, fails_after).is_ok());
+        let resumed = unisono::threads(2, |mut comm| {
+            let resumed = Resumed::find(&mut comm, directory.path()).unwrap();
+            let feed = shared(&comm, 24);
+            let settings = RunSettings { global_batch: 24, ..run_settings(3, OutOfData::Error) };
+            let trainer = Trainer::new(&mut comm, Line::new(), feed, settings, resumed);
+            trainer.map(|trainer| trainer.global_batch()).map_err(|error| error.to_string())
+        });
+        for resumed in resumed {
+            match resumed {
+                Ok(global_batch) => assert!(!is_refused && global_batch == 24),
+                Err(why) => assert!(is_refused && why.contains("with a global batch of 12"), "{why}"),
+            }
+        }
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_run_that_diverges_names_the_parameter_and_keeps_its_checkpoints,
+        a_run_that_diverges_to_finite_values_does_not_replace_its_best_checkpoint,
+        buffers_may_differ_between_ranks_and_those_of_rank_0_are_saved,
+        a_stream_is_saved_and_resumed_after_its_first_epoch,
+        another_global_batch_is_refused_within_an_epoch,
+    ]
+}
