@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::failure::Guard;
 use super::ring::{Ring, Slot};
 use super::sheet::{Row, Sheet, hash};
 use super::time::{now_us, seconds_between};
@@ -21,6 +20,10 @@ use crate::record::{Doing, Record, Stage, State};
 use crate::system;
 
 mod endings;
+mod guard;
+
+pub(crate) use endings::FirstFailure;
+pub(crate) use guard::{Guard, Guarded};
 
 /// The size from which a call takes so long that the cost of reading the clock does not matter.
 const LONG_BYTES: usize = 16 << 10;

@@ -58,8 +58,10 @@ impl<const MOST: usize> Text<MOST> {
 pub(super) struct Head {
     /// The number of the status board, which tells it from other memory.
     pub(super) number: AtomicU64,
-    /// The rank that failed first, plus one; 0 without a failure.
+    /// The rank that reported the first failure, plus one; 0 without a failure.
     pub(super) failed: AtomicU32,
+    /// The rank that this one failed because of, which may be itself. Written before the cause.
+    pub(super) first: AtomicU32,
     /// The number of processes of this status board that were told to end.
     pub(super) told_to_end: AtomicU32,
     /// The number of quiet sections that ranks of this status board are in.

@@ -1,6 +1,7 @@
 //! What is checked on a node: processes that have ended, long waits, and mismatched calls.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::card::Cards;
 use super::disagreement::disagreement;
@@ -19,29 +20,40 @@ pub(super) struct Checks {
     cards: Arc<Cards>,
     report: Arc<Report>,
     pub(super) processes: Processes,
-    /// For the ranks of rank 0's node.
-    warnings: Option<Warnings>,
+    warnings: Warnings,
+    /// Whether to warn of long waits: on rank 0's node.
+    warns: bool,
+    /// Whether to compare the calls of ranks.
+    compares: bool,
     /// Whether other processes of the node check the same calls. Then the first of their ranks that is in a call speaks for all.
     others_check: bool,
 }
 
 impl Checks {
     pub(super) fn new(watched: &Watched, report: &Arc<Report>, others_check: bool) -> Self {
-        let Watched { statuses, cards, warn_after, kind, .. } = watched;
+        let Watched { statuses, cards, controls, warn_after, kind, .. } = watched;
         let status = statuses[0].clone();
         let processes = match kind {
             Kind::Processes => Processes::on(&status, cards),
             Kind::Threads => Processes::default(),
         };
         let warns = status.rank() == 0 || others_check && status.members().contains(&0);
-        let warnings = warns.then(|| Warnings::new(*warn_after));
+        let (warnings, compares) = (Warnings::new(*warn_after), warns || !controls.is_empty());
+        let (cards, report) = (Arc::clone(cards), Arc::clone(report));
+        Self { status, cards, report, processes, warnings, warns, compares, others_check }
+    }
+
+    /// The checks of a group, whose processes and long waits are its world's to check.
+    pub(super) fn of_group(status: &StatusBoard, cards: &Arc<Cards>, report: &Arc<Report>) -> Self {
         Self {
-            status,
+            status: status.clone(),
             cards: Arc::clone(cards),
             report: Arc::clone(report),
-            processes,
-            warnings,
-            others_check,
+            processes: Processes::default(),
+            warnings: Warnings::new(Duration::MAX),
+            warns: false,
+            compares: true,
+            others_check: true,
         }
     }
 
@@ -56,8 +68,7 @@ impl Checks {
 
     /// Checks the calls of the ranks of this node, and those `elsewhere` as far as they are known, for long waits and mismatches.
     pub(super) fn look_at_calls(&mut self, elsewhere: impl Iterator<Item = (Doing, Option<f64>)>) {
-        let Some(warnings) = self.warnings.as_mut().filter(|_| !self.status.is_quiet()) else { return };
-        if !warnings.is_time() {
+        if !self.compares || self.status.is_quiet() || !self.warnings.is_time() {
             return;
         }
         let here = (0..self.status.members().len()).map(|position| (self.status.doing(position), None));
@@ -67,9 +78,9 @@ impl Checks {
             return;
         }
         if let Some(cause) = disagreement(&ranks) {
-            return self.report.seen(&cause);
+            return self.report.seen(self.status.rank(), &cause);
         }
-        if let Some(warning) = warnings.due(&ranks, &self.cards) {
+        if let Some(warning) = self.warnings.due(&ranks, &self.cards).filter(|_| self.warns) {
             say(&warning);
         }
     }
