@@ -21,4 +21,4 @@ pub(crate) use failure::{FailureReport, keep_panic, panicked};
 pub use report::{Flight, FlightError};
 pub(crate) use ring::RECORDS;
 
-pub use crate::record::{Doing, Record, Stage, State};
+pub use crate::record::{Doing, GroupWait, Record, Stage, State};

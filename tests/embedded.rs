@@ -16,8 +16,9 @@ const MACHINES: &str = "UNISONO_TEST_MACHINES";
 const DEADLINE: Duration = Duration::from_secs(60);
 /// How long ranks may take to see that another has ended: half a second, and what a busy machine adds.
 const SOON: Duration = Duration::from_secs(3);
-/// The same between machines, where different calls are compared after seconds.
-const SOON_ON_MACHINES: Duration = Duration::from_secs(8);
+/// The same between machines, and where calls of groups are compared, which takes longer than news of other machines counts.
+const SOON_ON_MACHINES: Duration = Duration::from_secs(5);
+const SOON_IN_GROUPS: Duration = Duration::from_secs(20);
 const RANKS: usize = 3;
 const COUNT: usize = 100_000;
 
@@ -59,6 +60,7 @@ fn trials() -> Vec<Trial> {
         ("killed, dropped", 6, 29_843),
         ("calls", 4, 29_845),
         ("in flight", 4, 29_847),
+        ("groups", 3, 29_849),
     ] {
         trials.push(Trial::test(format!("ranks of several machines: {role}"), move || {
             on_machines(role, ranks, port);
@@ -98,9 +100,12 @@ fn on_machines(role: &str, ranks: usize, port: u16) {
     command.env(MACHINES, role).env(ROLE, "on a machine").env("UNISONO_WARNINGS", "off");
     let Ended { status, stdout, stderr } = launch::run(command, DEADLINE);
     let told = format!("{status}\n{stdout}\n{stderr}");
-    let survivors = if role == "calls" { ranks } else { ranks - 1 };
+    let survivors = if matches!(role, "calls" | "groups") { ranks } else { ranks - 1 };
     let says = |line: &&str| match role {
         "calls" => line.contains("called all-reduce #") && line.contains("called broadcast #"),
+        "groups" => {
+            line.contains("called barrier #0, in a group of ranks [0, 1, 2], but rank 1 called all-reduce #")
+        }
         _ => line.starts_with("names Some(1) ") && line.contains(KILLED),
     };
     assert_eq!(stdout.lines().filter(says).count(), survivors, "{told}");
@@ -117,6 +122,10 @@ fn play_on_machines(role: &str) -> ExitCode {
     let began = Instant::now();
     let error = match role {
         "calls" if comm.rank() == 1 => comm.broadcast(&mut array, 3).map(drop),
+        "groups" if comm.rank() != 1 => comm.group(&[0, 1, 2]).and_then(|group| group.unwrap().barrier()),
+        "groups" => {
+            comm.group(&[0, 1, 2]).and_then(|_group| comm.all_reduce(&mut array, ReduceOp::Max).map(drop))
+        }
         "calls" => comm.all_reduce(&mut array, ReduceOp::Max).map(drop),
         _ if comm.rank() == 1 => {
             kill_this_process();
@@ -133,9 +142,10 @@ fn play_on_machines(role: &str) -> ExitCode {
     }
     .unwrap_err();
     let took = began.elapsed();
-    assert!(took < SOON_ON_MACHINES, "{took:?}: {error}");
+    let soon = if role == "groups" { SOON_IN_GROUPS } else { SOON_ON_MACHINES };
+    assert!(took < soon, "{took:?}: {error}");
     let later = comm.barrier().unwrap_err();
-    assert!(role == "calls" || later.failed_rank() == Some(1), "{later}");
+    assert!(matches!(role, "calls" | "groups") || later.failed_rank() == Some(1), "{later}");
     println!("names {:?} after {} ms: {error}", error.failed_rank(), took.as_millis());
     if role != "killed, dropped" {
         // So long do the others learn nothing from the end of this one's connections.

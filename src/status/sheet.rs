@@ -14,6 +14,8 @@ use xxhash_rust::xxh3::xxh3_64;
 const CAUSE: usize = 480;
 /// The bytes stored of a label.
 pub(super) const LABEL: usize = 52;
+/// The bytes stored of the description of a call in a group.
+const CALL: usize = 240;
 /// The number of labels stored per rank.
 const LABELS: usize = 64;
 
@@ -81,6 +83,17 @@ pub(super) struct Named {
     name: Text<LABEL>,
 }
 
+/// A wait of a rank in a call of a group.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct InGroup {
+    /// When the rank was still waiting, and since when; microseconds.
+    pub(super) at: AtomicU64,
+    pub(super) since: AtomicU64,
+    pub(super) waits_for: AtomicU32,
+    pub(super) call: Text<CALL>,
+}
+
 /// The row of a rank, which it writes and all read.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -94,6 +107,10 @@ pub(super) struct Row {
     pub(super) since: AtomicU64,
     /// How long it has waited for others, in microseconds.
     pub(super) waited: AtomicU64,
+    /// The thread of its last call.
+    pub(super) thread: AtomicU64,
+    /// Its wait in a group of these ranks.
+    pub(super) in_group: InGroup,
     labels: [Named; LABELS],
     pub(super) ring: Ring,
 }

@@ -20,6 +20,10 @@ use crate::system::say;
 /// The shortest and longest interval of state reports to the hub.
 const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
+/// How much longer than two intervals a report counts, and how long it does at most.
+const GRACE: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_FRESH: Duration = REPORT[1].saturating_mul(2).saturating_add(GRACE);
+
 /// The view of the other nodes of a leader, or of a rank that tells the ranks there itself.
 #[derive(Debug)]
 pub(super) struct Nodes {
@@ -96,7 +100,7 @@ impl Nodes {
     /// What the ranks of other nodes are doing, as far as known, and for how many seconds they have not been heard of, if that
     /// is long.
     pub(super) fn doings(&self) -> impl Iterator<Item = (Doing, Option<f64>)> {
-        let fresh = self.report_every * 2 + Duration::from_secs(1);
+        let fresh = self.report_every * 2 + GRACE;
         self.reports.values().map(move |(doing, at)| {
             let (doing, age) = (doing.clone(), at.elapsed());
             if age > fresh {

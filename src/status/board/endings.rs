@@ -110,8 +110,9 @@ impl StatusBoard {
         if let Some(guard) = self.guard.get().and_then(Weak::upgrade) {
             guard.look();
         }
-        if let Some(Parent { status, .. }) = self.parent.get() {
-            status.look();
+        if let Some(parent) = self.parent.get() {
+            self.publish_wait(parent);
+            parent.status.look();
         }
     }
 

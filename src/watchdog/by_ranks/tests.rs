@@ -148,3 +148,23 @@ fn a_quiet_section_is_known_on_all_nodes_until_it_ends() {
     ends[1].status.hurry();
     until(&ends, |status| !status.is_quiet());
 }
+
+#[test]
+fn a_call_of_a_group_against_a_call_of_its_world_is_named_on_every_rank() {
+    let errors = crate::threads(3, |mut comm| {
+        comm.set_timeout(2 * PATIENCE);
+        let mut group = comm.split(Some(0), 0).unwrap().unwrap();
+        let (began, mut array) = (Instant::now(), [1.0_f32; 8]);
+        let called = if comm.rank() == 1 { &mut comm } else { &mut group };
+        let error = called.all_reduce(&mut array, ReduceOp::Sum).unwrap_err().to_string();
+        assert!(began.elapsed() < PATIENCE, "{error}");
+        error
+    });
+    for error in errors {
+        let both = [
+            "called all-reduce #0 of 8 f32, sum, by",
+            ", in a group of ranks [0, 1, 2], but rank 1 called all-reduce #",
+        ];
+        assert!(both.iter().all(|call| error.contains(call)), "{error}");
+    }
+}
