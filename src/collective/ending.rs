@@ -4,7 +4,7 @@ use unisono_collectives::Rank;
 
 use super::Engine;
 use crate::error::{Error, Result};
-use crate::status::{dump_failed, panicked};
+use crate::status::{FirstFailure, dump_failed, panicked};
 
 impl Engine {
     /// Settles the result of a call: any error but a refusal is fatal to the communicator.
@@ -51,9 +51,9 @@ impl Engine {
     #[inline]
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.check_alive()?;
-        match self.status.failed() {
+        match self.status.failure() {
             None => Ok(()),
-            Some((by, cause)) => {
+            Some(FirstFailure { first: by, cause, .. }) => {
                 let rank = self.transport.rank();
                 self.settle(Err(Error::Aborted { rank, by, cause }))
             }

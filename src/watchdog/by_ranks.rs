@@ -43,14 +43,15 @@ impl ByRanks {
         let controls = std::mem::take(&mut watched.controls);
         let status = watched.statuses[0].clone();
         let watched = (status, &watched.cards, watched.warn_after);
-        Self::over(checks, (watched, None), controls, report)
+        Self::over(checks, watched, controls, report, None)
     }
 
     fn over(
         checks: Checks,
-        ((status, cards, warn_after), _world): ((StatusBoard, &Arc<Cards>, Duration), Option<Arc<dyn Guard>>),
+        (status, cards, warn_after): (StatusBoard, &Arc<Cards>, Duration),
         controls: Vec<(Rank, OwnedFd)>,
         report: &Arc<Report>,
+        _world: Option<Arc<dyn Guard>>,
     ) -> std::io::Result<Self> {
         let nodes = Nodes::of_controls(&status, cards, controls, warn_after)?;
         let rounds = Mutex::new(Rounds { checks, nodes, last: Instant::now() });
@@ -105,7 +106,7 @@ impl Guard for ByRanks {
         let report = Arc::new(Report::new(status.clone(), Arc::clone(&cards), false, None));
         let checks = Checks::of_group(status, &cards, &report);
         let watched = (status.clone(), &cards, self.warn_after);
-        let group = Self::over(checks, (watched, Some(self)), controls, &report)?;
+        let group = Self::over(checks, watched, controls, &report, Some(self))?;
         Ok(Some((Arc::new(group), report)))
     }
 }
