@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use unisono_collectives::execution::CompiledPlan;
 use unisono_collectives::model::Machine;
-use unisono_collectives::{Algorithm, Operation, Schedule, Topology, clock};
+use unisono_collectives::{Algorithm, Operation, Rank, Schedule, Topology, clock};
 
 use crate::call::{Call, Memory, Ran};
 use crate::dtype::Element;
@@ -75,8 +75,8 @@ pub(crate) struct Engine {
     selector: Selector,
     /// The calls made so far.
     pub(crate) calls: Calls,
-    /// The failure of this rank.
-    failure: Option<String>,
+    /// Why this communicator is lost: the rank that failed first, which may be this one, and its cause.
+    failure: Option<(Rank, String)>,
 }
 
 /// How long calls may wait for other ranks.

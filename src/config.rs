@@ -113,8 +113,8 @@ pub enum OnFailure {
     /// hook, opens no port, and starts no thread except for non-blocking calls. Standard error gets only warnings, and the location
     /// of flight recorder files.
     ///
-    /// Ranks watch over each other while they wait: a call that waits for a rank of this machine whose process is killed returns an
-    /// error within half a second.
+    /// Ranks watch over each other while they wait: a call that waits for a rank whose process is killed returns an error within
+    /// half a second, on this machine and over TCP.
     #[default]
     ReturnError,
     /// Ends the program: the failed rank, the place and the cause go to standard error, the other ranks learn of it at once,
@@ -250,6 +250,11 @@ impl Config {
         self.inside == Inside::Messages || self.network == Network::Mpi
     }
 
+    /// Whether ranks that wait watch over the ranks of other nodes, since no thread does.
+    pub(crate) fn watched_by_ranks(&self) -> bool {
+        self.watchdog && self.on_failure == OnFailure::ReturnError
+    }
+
     /// Settings that must be the same on all ranks: otherwise ranks would deadlock, or send what others do not expect.
     pub(crate) fn alike(&self) -> Vec<(&'static str, String)> {
         let inside = if self.inside == Inside::Messages { "mpi" } else { "auto" };
@@ -269,6 +274,8 @@ impl Config {
             (NODES, self.nodes.as_ref().map_or_else(String::new, nodes)),
             (SEGMENT_BYTES, self.segment_bytes.to_string()),
             (ALGORITHM, self.algorithm.clone().unwrap_or_default()),
+            ("OnFailure", format!("{:?}", self.on_failure)),
+            (WATCHDOG, self.watchdog.to_string()),
         ]
     }
 }

@@ -46,7 +46,7 @@ pub enum Error {
         at: Box<Place>,
         /// The rank that did not arrive.
         other: Rank,
-        /// How long this rank waited.
+        /// How long the other rank was silent.
         waited: Duration,
         /// What the other rank is doing, if it is on the same node.
         doing: Option<Box<Doing>>,
@@ -225,7 +225,8 @@ impl Error {
         }
     }
 
-    /// The rank that failed, as far as this one knows: the one that did not arrive, has left, or failed first. `None` for a
+    /// The rank that failed, as far as this one knows: the one that did not arrive, has left, or failed first, also if another rank
+    /// reported it, or in an earlier call. `None` for a
     /// mismatch, where either rank may be wrong.
     pub fn failed_rank(&self) -> Option<Rank> {
         match *self {

@@ -117,6 +117,17 @@ pub enum State {
     Left,
 }
 
+/// A wait of a rank in a call of a group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GroupWait {
+    /// The call, and the ranks of the group.
+    pub call: String,
+    /// The rank that it waits for.
+    pub waits_for: Rank,
+    /// The number of seconds since the call started.
+    pub since_s: f64,
+}
+
 /// What a rank is doing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Doing {
@@ -132,6 +143,9 @@ pub struct Doing {
     pub since_s: f64,
     /// The label of its quiet section.
     pub quiet: Option<String>,
+    /// Its wait in a call of a group of these ranks, if it uses the group on the thread of its last call here.
+    #[serde(default)]
+    pub group: Option<GroupWait>,
     /// The current or latest call.
     pub last: Option<Record>,
 }

@@ -14,11 +14,11 @@ mod ring;
 mod sheet;
 mod time;
 
-pub(crate) use board::{Recording, StatusBoard};
+pub(crate) use board::{FirstFailure, Guard, Guarded, Recording, StatusBoard};
 pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump, dump_all, dump_failed};
-pub(crate) use failure::{FailureReport, Guard, keep_panic, panicked};
+pub(crate) use failure::{FailureReport, keep_panic, panicked};
 pub use report::{Flight, FlightError};
 pub(crate) use ring::RECORDS;
 
-pub use crate::record::{Doing, Record, Stage, State};
+pub use crate::record::{Doing, GroupWait, Record, Stage, State};

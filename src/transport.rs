@@ -4,6 +4,7 @@
 //! schedules, and of elements only what [`Target`] does with them.
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -333,6 +334,18 @@ impl Transport {
             .single_pass(header, buffer, shares, deadlines, work)
     }
 
+    /// The connections of this rank with those of other nodes, over which whoever watches over it exchanges states and failures;
+    /// none where a thread does, which has its own.
+    pub(crate) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
+        match self {
+            Self::Shared(_) => Vec::new(),
+            Self::Nodes(nodes) => nodes.take_controls(),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.take_controls(),
+            Self::Faulty(faulty) => faulty.inner.take_controls(),
+        }
+    }
+
     /// Sets the failure report of this rank.
     pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
         match self {
@@ -344,14 +357,14 @@ impl Transport {
         }
     }
 
-    /// Marks this rank as failed and informs the other ranks.
-    pub(crate) fn fail(&mut self, cause: &str) {
+    /// Marks this rank as failed because of `first`, which may be itself, and informs the other ranks.
+    pub(crate) fn fail(&mut self, first: Rank, cause: &str) {
         match self {
-            Self::Shared(shared) => shared.fail(cause),
-            Self::Nodes(nodes) => nodes.fail(cause),
+            Self::Shared(shared) => shared.fail(first, cause),
+            Self::Nodes(nodes) => nodes.fail(first, cause),
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.fail(cause),
-            Self::Faulty(faulty) => faulty.inner.fail(cause),
+            Self::Mpi(mpi) => mpi.fail(first, cause),
+            Self::Faulty(faulty) => faulty.inner.fail(first, cause),
         }
     }
 

@@ -8,16 +8,17 @@
 //! A program that gets errors instead is not given a thread that it did not ask for: there, ranks that wait make the same
 //! [`Checks`] of their node themselves.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use unisono_collectives::Rank;
 
 use crate::config::OnFailure;
 use crate::error::{Error, Result};
-use crate::status::{FailureReport, Guard, StatusBoard, dump, dump_all};
+use crate::status::{FailureReport, Guard, Guarded, StatusBoard, dump, dump_all};
 use crate::system::{FAILED, say};
 
 mod bell;
@@ -62,6 +63,8 @@ pub(crate) struct Watched {
     pub(crate) cards: Arc<Cards>,
     /// The ports for the leaders of other nodes.
     pub(crate) hub: Option<Hub>,
+    /// The connections with ranks of other nodes of a rank that watches over itself.
+    pub(crate) controls: Vec<(Rank, OwnedFd)>,
     /// The length of a wait before the first warning.
     pub(crate) warn_after: Duration,
     pub(crate) kind: Kind,
@@ -96,7 +99,7 @@ pub(crate) fn watch(watched: Watched) -> Result<Watching> {
     let told = reports.iter().map(|report| Arc::clone(report) as Arc<dyn FailureReport>).collect();
     let guard: Arc<dyn Guard> = match bell {
         Some(bell) => Arc::new(Watchdog::start(watched, reports, bell).map_err(failed)?),
-        None => Arc::new(ByRanks::new(&watched, &reports[0])),
+        None => Arc::new(ByRanks::new(watched, &reports[0]).map_err(failed)?),
     };
     Ok((guard, told))
 }
@@ -135,8 +138,21 @@ impl Watchdog {
 }
 
 impl Guard for Watchdog {
-    /// Its thread looks.
+    /// Its thread does it.
     fn look(&self) {}
+
+    /// The failure report wakes its thread.
+    fn hurry(&self) {}
+
+    /// Failures of a group are failures of its world.
+    fn of_group(
+        self: Arc<Self>,
+        _: &StatusBoard,
+        _: &[Rank],
+        _: Vec<(Rank, OwnedFd)>,
+    ) -> std::io::Result<Option<Guarded>> {
+        Ok(None)
+    }
 }
 
 impl Drop for Watchdog {
@@ -177,7 +193,7 @@ impl Rounds {
             self.round();
             if ends {
                 if let Some(nodes) = &mut self.nodes {
-                    nodes.close();
+                    nodes.close(&self.reports[0]);
                 }
                 return;
             }
@@ -240,7 +256,8 @@ impl Rounds {
             if self.is_ended_from_outside() {
                 signals::end_by(signal);
             }
-            self.reports[0].fail(&format!("it was ended by {}", signals::name(signal)));
+            let cause = format!("it was ended by {}", signals::name(signal));
+            self.reports[0].fail(self.status.rank(), &cause);
         } else if passed > TERMINATION + 2 * LATER {
             // The others have reported: they may not outlive this process by much.
             self.reports.iter().for_each(|report| report.aborted());

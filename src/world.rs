@@ -57,7 +57,8 @@ fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Com
     let cards = Arc::new(Cards(vec![Card::of_this_process(0); statuses.len()]));
     let warn_after = config.warn;
     let (kind, on_failure) = (Kind::Threads, config.on_failure);
-    let (guard, reports) = watch(Watched { statuses, cards, hub: None, warn_after, kind, on_failure })?;
+    let (hub, controls) = (None, Vec::new());
+    let (guard, reports) = watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?;
     for (comm, report) in world.iter_mut().zip(reports) {
         comm.guard(Arc::clone(&guard), report);
     }
@@ -114,7 +115,8 @@ fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> 
 }
 
 /// The communicator of a rank that is a process, watched over. All ranks call it.
-fn over_processes(transport: Transport, config: &Config) -> Result<Communicator> {
+fn over_processes(mut transport: Transport, config: &Config) -> Result<Communicator> {
+    let controls = transport.take_controls();
     let mut comm = Communicator::agreed(transport, config)?;
     let status = comm.status().clone();
     let mut card = Card::of_this_process(status.members()[0]);
@@ -122,7 +124,7 @@ fn over_processes(transport: Transport, config: &Config) -> Result<Communicator>
     let cards = Arc::new(gathered(&mut comm, &card)?);
     let (statuses, warn_after) = (vec![status], config.warn);
     let (kind, on_failure) = (Kind::Processes, config.on_failure);
-    let (guard, reports) = watch(Watched { statuses, cards, hub, warn_after, kind, on_failure })?;
+    let (guard, reports) = watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?;
     reports.into_iter().for_each(|report| comm.guard(Arc::clone(&guard), report));
     comm.begin();
     Ok(comm)

@@ -11,14 +11,20 @@ use unisono_testing::launch::{self, Ended};
 
 /// Tells a process that it is a rank, and what it does.
 const ROLE: &str = "UNISONO_TEST_ROLE";
+/// What it does there, if each rank is on a machine of its own.
+const MACHINES: &str = "UNISONO_TEST_MACHINES";
 const DEADLINE: Duration = Duration::from_secs(60);
 /// How long ranks may take to see that another has ended: half a second, and what a busy machine adds.
 const SOON: Duration = Duration::from_secs(3);
+/// The same between machines, and where calls of groups are compared, which takes longer than news of other machines counts.
+const SOON_ON_MACHINES: Duration = Duration::from_secs(5);
+const SOON_IN_GROUPS: Duration = Duration::from_secs(20);
 const RANKS: usize = 3;
 const COUNT: usize = 100_000;
 
 fn main() -> ExitCode {
     match std::env::var(ROLE) {
+        Ok(_) if std::env::var(MACHINES).is_ok() => play_on_machines(&std::env::var(MACHINES).unwrap()),
         Ok(role) => play(&role),
         Err(_) => {
             // Each has more ranks than there are cores.
@@ -49,6 +55,18 @@ fn trials() -> Vec<Trial> {
             Ok(())
         }));
     }
+    for (role, ranks, port) in [
+        ("killed, kept", 4, 29_841),
+        ("killed, dropped", 6, 29_843),
+        ("calls", 4, 29_845),
+        ("in flight", 4, 29_847),
+        ("groups", 3, 29_849),
+    ] {
+        trials.push(Trial::test(format!("ranks of several machines: {role}"), move || {
+            on_machines(role, ranks, port);
+            Ok(())
+        }));
+    }
     for late in [0, 1] {
         trials.push(Trial::test(format!("rank {late} is late"), move || {
             is_late(late);
@@ -68,6 +86,72 @@ fn fails(role: &str, end: Option<i32>, cause: &str) {
     let go_on = stdout.lines().filter(|line| line.starts_with("goes on after ") && line.contains(cause));
     assert_eq!(go_on.count(), RANKS - 1, "{told}");
     assert!(!stderr.contains("unisono: rank"), "{told}");
+}
+
+/// Each rank on a machine of its own: every survivor names the rank that failed, and soon, whether the others keep their communicators or
+/// drop them.
+fn on_machines(role: &str, ranks: usize, port: u16) {
+    let program = std::env::current_exe().expect("a program knows its path");
+    let program = program.to_str().expect("a path in UTF-8");
+    let mut command = match launch::containers(ranks, program, port) {
+        Ok(command) => command,
+        Err(why) => return eprintln!("skipped, since there can be no containers here: {why}"),
+    };
+    command.env(MACHINES, role).env(ROLE, "on a machine").env("UNISONO_WARNINGS", "off");
+    let Ended { status, stdout, stderr } = launch::run(command, DEADLINE);
+    let told = format!("{status}\n{stdout}\n{stderr}");
+    let survivors = if matches!(role, "calls" | "groups") { ranks } else { ranks - 1 };
+    let says = |line: &&str| match role {
+        "calls" => line.contains("called all-reduce #") && line.contains("called broadcast #"),
+        "groups" => {
+            line.contains("called barrier #0, in a group of ranks [0, 1, 2], but rank 1 called all-reduce #")
+        }
+        _ => line.starts_with("names Some(1) ") && line.contains(KILLED),
+    };
+    assert_eq!(stdout.lines().filter(says).count(), survivors, "{told}");
+}
+
+/// A rank that is alone on its machine. What it makes is too large for the kernel to buffer.
+fn play_on_machines(role: &str) -> ExitCode {
+    let builder = Unisono::builder().on_failure(OnFailure::ReturnError).algorithm(Algorithm::Ring);
+    let mut comm = builder.timeout(DEADLINE).processes().unwrap();
+    assert_eq!(comm.transport(), "tcp");
+    let mut array = vec![1.0_f32; 40 * COUNT];
+    comm.all_reduce(&mut array, ReduceOp::Max).unwrap();
+    comm.barrier().unwrap();
+    let began = Instant::now();
+    let error = match role {
+        "calls" if comm.rank() == 1 => comm.broadcast(&mut array, 3).map(drop),
+        "groups" if comm.rank() != 1 => comm.group(&[0, 1, 2]).and_then(|group| group.unwrap().barrier()),
+        "groups" => {
+            comm.group(&[0, 1, 2]).and_then(|_group| comm.all_reduce(&mut array, ReduceOp::Max).map(drop))
+        }
+        "calls" => comm.all_reduce(&mut array, ReduceOp::Max).map(drop),
+        _ if comm.rank() == 1 => {
+            kill_this_process();
+            Ok(())
+        }
+        "in flight" => {
+            let mut start = || comm.all_reduce_async(vec![1.0_f32; 40 * COUNT], ReduceOp::Max);
+            let (first, second) = (start().unwrap(), start().unwrap());
+            let error = first.wait().unwrap_err();
+            assert_eq!(second.wait().unwrap_err().failed_rank(), error.failed_rank(), "{error}");
+            Err(error)
+        }
+        _ => comm.all_reduce(&mut array, ReduceOp::Max).map(drop),
+    }
+    .unwrap_err();
+    let took = began.elapsed();
+    let soon = if role == "groups" { SOON_IN_GROUPS } else { SOON_ON_MACHINES };
+    assert!(took < soon, "{took:?}: {error}");
+    let later = comm.barrier().unwrap_err();
+    assert!(matches!(role, "calls" | "groups") || later.failed_rank() == Some(1), "{later}");
+    println!("names {:?} after {} ms: {error}", error.failed_rank(), took.as_millis());
+    if role != "killed, dropped" {
+        // So long do the others learn nothing from the end of this one's connections.
+        std::thread::sleep(SOON_ON_MACHINES);
+    }
+    ExitCode::SUCCESS
 }
 
 fn start(role: &str, settings: &[(&str, &str)]) -> Ended {

@@ -1,8 +1,10 @@
 //! How a failed call ends: refused, or with the communicator lost.
 
+use unisono_collectives::Rank;
+
 use super::Engine;
 use crate::error::{Error, Result};
-use crate::status::{dump_failed, panicked};
+use crate::status::{FirstFailure, dump_failed, panicked};
 
 impl Engine {
     /// Settles the result of a call: any error but a refusal is fatal to the communicator.
@@ -16,20 +18,29 @@ impl Engine {
 
     #[cold]
     fn failed_of(&mut self, error: Error) -> Error {
-        drop(self.fail(&error.to_string()));
-        error.in_call(self.transport.rank())
+        let rank = self.transport.rank();
+        let (first, cause) = match &error {
+            Error::Aborted { by, cause, .. } => (*by, cause.clone()),
+            _ => (error.failed_rank().unwrap_or(rank), error.to_string()),
+        };
+        self.lose(first, cause);
+        error.in_call(rank)
     }
 
-    /// Marks this rank as failed; returns the error of later calls.
+    /// Marks this rank as failed by itself; returns the error of later calls.
     pub(crate) fn fail(&mut self, cause: &str) -> Error {
+        self.lose(self.transport.rank(), cause.to_owned());
+        self.check_alive().expect_err("this rank has failed")
+    }
+
+    /// Marks this communicator as lost, because of rank `first`, and informs the others.
+    fn lose(&mut self, first: Rank, cause: String) {
         if self.failure.is_none() {
-            self.failure = Some(cause.to_owned());
-            self.transport.fail(cause);
-            dump_failed(&self.status, cause);
+            self.transport.fail(first, &cause);
+            dump_failed(&self.status, &cause);
+            self.failure = Some((first, cause));
             self.transport.end_if_stranded();
         }
-        let (rank, cause) = (self.transport.rank(), self.failure.clone().unwrap_or_default());
-        Error::Aborted { rank, by: rank, cause }
     }
 
     /// Checks, at the start of a call, that neither this rank nor another one has failed: what a failed rank sent before might
@@ -40,9 +51,9 @@ impl Engine {
     #[inline]
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.check_alive()?;
-        match self.status.failed() {
+        match self.status.failure() {
             None => Ok(()),
-            Some((by, cause)) => {
+            Some(FirstFailure { first: by, cause, .. }) => {
                 let rank = self.transport.rank();
                 self.settle(Err(Error::Aborted { rank, by, cause }))
             }
@@ -55,9 +66,9 @@ impl Engine {
     pub(crate) fn check_alive(&self) -> Result<()> {
         match &self.failure {
             None => Ok(()),
-            Some(cause) => {
+            Some((first, cause)) => {
                 let rank = self.transport.rank();
-                Err(Error::Aborted { rank, by: rank, cause: cause.clone() })
+                Err(Error::Aborted { rank, by: *first, cause: cause.clone() })
             }
         }
     }
@@ -83,6 +94,7 @@ mod tests {
     use super::super::{Limits, Options};
     use super::*;
     use crate::call::Call;
+    use crate::error::Place;
     use crate::select::Choice;
     use crate::transport::{Deadlines, Transport};
 
@@ -121,6 +133,24 @@ mod tests {
         }
         let memory = Error::Memory { size_bytes: 8, cause: io::ErrorKind::OutOfMemory.into() };
         assert!(memory.source().unwrap().is::<io::Error>());
+    }
+
+    #[test]
+    fn later_calls_and_other_ranks_name_the_rank_that_failed_first() {
+        let (mut engine, _folder) = engine();
+        let at = Place {
+            rank: 0,
+            operation: "all-reduce",
+            sequence: 3,
+            algorithm: "ring",
+            phase: "ring",
+            step: 0,
+        };
+        let failed = engine.settle(Err::<(), _>(Error::Left { at: Box::new(at), other: 2 })).unwrap_err();
+        let later = call(&mut engine).unwrap_err();
+        assert_eq!((failed.failed_rank(), later.failed_rank()), (Some(2), Some(2)), "{later}");
+        let told = engine.status.failure().unwrap();
+        assert_eq!((told.by, told.first, told.cause), (0, 2, failed.to_string()));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use crate::status::{StatusBoard, panicked};
 const CAUSE: usize = 500;
 
 impl Communicator {
-    /// Sets how long a rank waits for another before the call fails: ten minutes by default (`UNISONO_TIMEOUT_S`). The first
-    /// call waits for half an hour (`UNISONO_FIRST_TIMEOUT_S`), unless this was called before.
+    /// Sets how long another rank may be silent while this one waits for it before the call fails: ten minutes by default
+    /// (`UNISONO_TIMEOUT_S`). Data that arrive renew the deadline. The first call waits for half an hour (`UNISONO_FIRST_TIMEOUT_S`), unless this was called before.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.seat.engine().limits.set_timeout(timeout);
     }
@@ -104,8 +104,8 @@ impl Drop for Communicator {
             // Before waiting for what is in flight: other ranks wait for this one. A rank of a group fails in its world first, or
             // others would take the failure of the group for one of their own.
             match &self.guard {
-                Some((_, report)) => report.fail(&panicked()),
-                None => drop(self.status.fail(self.rank, &panicked())),
+                Some((_, report)) => report.fail(self.rank, &panicked()),
+                None => drop(self.status.fail(self.rank, self.rank, &panicked())),
             }
         }
     }
@@ -119,6 +119,7 @@ struct Quiet<'a> {
 impl<'a> Quiet<'a> {
     fn begin(status: &'a StatusBoard, label: &str) -> Self {
         status.begin_quiet(label);
+        status.hurry();
         Self { status }
     }
 }
@@ -126,5 +127,6 @@ impl<'a> Quiet<'a> {
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         self.status.end_quiet();
+        self.status.hurry();
     }
 }

@@ -1,5 +1,6 @@
 //! Groups: communicators over a subset of the ranks.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use unisono_collectives::Rank;
@@ -81,15 +82,16 @@ impl Communicator {
     /// A communicator of this rank and those that pass the same members. All ranks call it.
     fn of_members(&mut self, members: Vec<Rank>) -> Result<Self> {
         let config = self.config_of_group(&members);
-        let (transport, config) = match self.seat.engine().transport.group(&members, &config) {
+        let (mut transport, config) = match self.seat.engine().transport.group(&members, &config) {
             Some(group) => (group?, config),
             None => Transport::processes(&mut Among { world: &mut *self, members: &members }, Ok(config))?,
         };
+        let controls = transport.take_controls();
         let mut group = Self::new(transport, &config)?;
         group.choice = self.choice.clone();
         group.set_constants(self.constants.clone());
         group.seat.engine().limits = self.seat.engine().limits;
-        group.watched_as_part_of(self, members.into());
+        group.watched_as_part_of(self, members.into(), controls)?;
         Ok(group)
     }
 
@@ -107,17 +109,28 @@ impl Communicator {
     }
 
     /// Puts the group under who watches over the world.
-    fn watched_as_part_of(&mut self, world: &Self, ranks: Box<[Rank]>) {
-        self.status.set_parent(world.status.clone(), ranks);
+    fn watched_as_part_of(
+        &mut self,
+        world: &Self,
+        ranks: Box<[Rank]>,
+        controls: Vec<(Rank, OwnedFd)>,
+    ) -> Result<()> {
+        self.status.set_parent(world.status.clone(), ranks.clone());
         #[cfg(feature = "nccl")]
         {
             (self.local_rank, self.device) = (world.local_rank, world.device.clone());
         }
-        if let Some((guard, of_world)) = &world.guard {
+        let Some((guard, of_world)) = &world.guard else { return Ok(()) };
+        let watched = Arc::clone(guard).of_group(&self.status, &ranks, controls);
+        let failed = |cause| Error::Launch(format!("cannot watch over a group: {cause}"));
+        let (guard, report) = watched.map_err(failed)?.unwrap_or_else(|| {
             let ends_job = world.config.on_failure == OnFailure::EndJob;
             let of_world = ends_job.then(|| Arc::clone(of_world));
-            self.guard(Arc::clone(guard), Arc::new(OfGroup { status: self.status.clone(), of_world }));
-        }
+            let report = OfGroup { status: self.status.clone(), ranks, of_world };
+            (Arc::clone(guard), Arc::new(report))
+        });
+        self.guard(guard, report);
+        Ok(())
     }
 }
 
@@ -125,18 +138,19 @@ impl Communicator {
 #[derive(Debug)]
 struct OfGroup {
     status: StatusBoard,
+    /// The rank in the world of each rank of the group.
+    ranks: Box<[Rank]>,
     of_world: Option<Arc<dyn FailureReport>>,
 }
 
 impl FailureReport for OfGroup {
-    fn fail(&self, cause: &str) {
+    fn fail(&self, first: Rank, cause: &str) {
         if let Some(of_world) = &self.of_world {
-            of_world.fail(cause);
+            of_world.fail(self.ranks[first], cause);
         }
-        self.status.fail(self.status.rank(), cause);
+        self.status.fail(self.status.rank(), first, cause);
     }
 
-    #[cfg(feature = "mpi")]
     fn hurry(&self) {
         if let Some(of_world) = &self.of_world {
             of_world.hurry();

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::failure::Guard;
 use super::ring::{Ring, Slot};
 use super::sheet::{Row, Sheet, hash};
 use super::time::{now_us, seconds_between};
@@ -21,6 +20,12 @@ use crate::record::{Doing, Record, Stage, State};
 use crate::system;
 
 mod endings;
+mod guard;
+mod waits;
+
+pub(crate) use endings::FirstFailure;
+pub(crate) use guard::{Guard, Guarded};
+use waits::this_thread;
 
 /// The size from which a call takes so long that the cost of reading the clock does not matter.
 const LONG_BYTES: usize = 16 << 10;
@@ -238,6 +243,7 @@ impl StatusBoard {
             state,
             since_s: seconds_between(since, now),
             quiet,
+            group: row.in_group.read(now),
             last: last.map(|last| last.record(now, |hash| self.label_of(row, hash))),
         }
     }
@@ -284,6 +290,7 @@ impl StatusBoard {
     ) -> Recording<'_> {
         let is_long = size_bytes >= LONG_BYTES;
         let now = if is_long { self.tick() } else { self.about_now() };
+        self.own().thread.store(this_thread(), Ordering::Relaxed);
         let slot = self.ring().begin(sequence, count, codes.bits(), label, (now, is_long));
         Recording { status: self, slot }
     }

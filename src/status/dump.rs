@@ -215,7 +215,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("new");
         let statuses = statuses(&folder);
-        statuses[0].fail(1, "it panicked");
+        statuses[0].fail(1, 1, "it panicked");
         let file = dump(&statuses[1], 0, "asked for").unwrap();
         assert_eq!(file, folder.join("rank-0.json"));
         let read = Dump::from_json(&std::fs::read(file).unwrap()).unwrap();
@@ -237,7 +237,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let statuses = statuses(folder.path());
         let file = |rank| folder.path().join(Dump::file_name(rank));
-        statuses[0].fail(0, "it is late");
+        statuses[0].fail(0, 0, "it is late");
         dump_failed(&statuses[1], "because of rank 0");
         assert!(file(1).exists() && !file(0).exists());
         dump_failed(&statuses[0], "it is late");

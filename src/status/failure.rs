@@ -1,22 +1,17 @@
-//! Hooks for failures: the text of a panic, the failure report of a rank, and who watches over it.
+//! Hooks for failures: the text of a panic, and the failure report of a rank.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
 
+use unisono_collectives::Rank;
+
 /// Reports that a rank cannot continue, before the other ranks are informed. A higher layer implements it.
 pub(crate) trait FailureReport: Debug + Send + Sync {
-    /// Reports why this rank fails, and records it on the status board.
-    fn fail(&self, cause: &str);
+    /// Reports why this rank fails, because of rank `first`, which may be itself, and records it on the status board.
+    fn fail(&self, first: Rank, cause: &str);
 
     /// Sends the state of the status board to the other nodes immediately.
-    #[cfg(feature = "mpi")]
     fn hurry(&self);
-}
-
-/// Watches over the ranks of this process while it is held.
-pub(crate) trait Guard: Debug + Send + Sync {
-    /// Looks for what these ranks cannot see of the others by messages, unless a thread does. Ranks call it while they wait.
-    fn look(&self);
 }
 
 thread_local! {

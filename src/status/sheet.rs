@@ -14,6 +14,8 @@ use xxhash_rust::xxh3::xxh3_64;
 const CAUSE: usize = 480;
 /// The bytes stored of a label.
 pub(super) const LABEL: usize = 52;
+/// The bytes stored of the description of a call in a group.
+const CALL: usize = 240;
 /// The number of labels stored per rank.
 const LABELS: usize = 64;
 
@@ -58,8 +60,10 @@ impl<const MOST: usize> Text<MOST> {
 pub(super) struct Head {
     /// The number of the status board, which tells it from other memory.
     pub(super) number: AtomicU64,
-    /// The rank that failed first, plus one; 0 without a failure.
+    /// The rank that reported the first failure, plus one; 0 without a failure.
     pub(super) failed: AtomicU32,
+    /// The rank that this one failed because of, which may be itself. Written before the cause.
+    pub(super) first: AtomicU32,
     /// The number of processes of this status board that were told to end.
     pub(super) told_to_end: AtomicU32,
     /// The number of quiet sections that ranks of this status board are in.
@@ -79,6 +83,17 @@ pub(super) struct Named {
     name: Text<LABEL>,
 }
 
+/// A wait of a rank in a call of a group.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct InGroup {
+    /// When the rank was still waiting, and since when; microseconds.
+    pub(super) at: AtomicU64,
+    pub(super) since: AtomicU64,
+    pub(super) waits_for: AtomicU32,
+    pub(super) call: Text<CALL>,
+}
+
 /// The row of a rank, which it writes and all read.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -92,6 +107,10 @@ pub(super) struct Row {
     pub(super) since: AtomicU64,
     /// How long it has waited for others, in microseconds.
     pub(super) waited: AtomicU64,
+    /// The thread of its last call.
+    pub(super) thread: AtomicU64,
+    /// Its wait in a group of these ranks.
+    pub(super) in_group: InGroup,
     labels: [Named; LABELS],
     pub(super) ring: Ring,
 }

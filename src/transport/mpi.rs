@@ -314,10 +314,10 @@ impl Mpi {
     }
 
     /// Reports and remembers why this rank cannot continue; dropping the communicator ends the job.
-    pub(crate) fn fail(&mut self, cause: &str) {
+    pub(crate) fn fail(&mut self, first: Rank, cause: &str) {
         if self.cause.is_none() {
             self.cause = Some(cause.to_owned());
-            report_failure(self.report.as_deref(), &self.status, cause);
+            report_failure(self.report.as_deref(), &self.status, (first, cause));
         }
     }
 
@@ -357,9 +357,9 @@ fn leaders(comm: Comm) -> Result<Vec<u64>> {
 impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fail(&panicked());
+            self.fail(self.rank, &panicked());
         } else if !self.messages.flights.are_none() || self.tcp.as_ref().is_some_and(|tcp| !tcp.is_idle()) {
-            self.fail("it left a collective before its end");
+            self.fail(self.rank, "it left a collective before its end");
         }
         // `MPI_Finalize` and `MPI_Comm_free` would wait for ranks that wait for this one.
         if self.cause.is_some() {

@@ -1,5 +1,6 @@
 //! Ranks that are processes of several nodes, without MPI: connections of our own between nodes, and shared memory inside them.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use unisono_collectives::{Rank, Topology};
@@ -10,7 +11,7 @@ use super::node::Sharing;
 use super::shared::Shared;
 use super::tcp::{self, Tcp};
 use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Target, Ticket};
-use crate::config::Interfaces;
+use crate::config::{Config, Interfaces};
 use crate::error::{Error, Result};
 use crate::status::{FailureReport, StatusBoard, panicked};
 use crate::system;
@@ -35,7 +36,12 @@ impl Nodes {
     ///
     /// # Errors
     /// [`Error::Launch`], on all ranks, if they cannot connect.
-    pub(super) fn connect(bootstrap: &mut dyn Bootstrap, topology: Topology, joined: Joined) -> Result<Self> {
+    pub(super) fn connect(
+        bootstrap: &mut dyn Bootstrap,
+        topology: Topology,
+        joined: Joined,
+        config: &Config,
+    ) -> Result<Self> {
         let Joined { node_cores, spins, status, sharing } = joined;
         let rank = bootstrap.rank();
         let node = match sharing {
@@ -49,8 +55,8 @@ impl Nodes {
             }
         };
         let is_near = |other| node.as_ref().is_some_and(|node| node.has(other));
-        let connected =
-            tcp::connect(bootstrap, |other| !is_near(other), &Interfaces::from_environment(), spins)?;
+        let (interfaces, has_controls) = (Interfaces::from_environment(), config.watched_by_ranks());
+        let connected = tcp::connect(bootstrap, |other| !is_near(other), &interfaces, (spins, has_controls))?;
         let tcp = connected.map_err(|why| {
             Error::Launch(format!(
                 "{why}; UNISONO_INTERFACE names the interface or network between the nodes"
@@ -152,15 +158,20 @@ impl Nodes {
         }
     }
 
+    /// As [`Tcp::take_controls`].
+    pub(crate) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
+        self.tcp.take_controls()
+    }
+
     pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
         self.report = Some(report);
     }
 
     /// Marks this rank as failed and informs the other ranks.
-    pub(crate) fn fail(&self, cause: &str) {
+    pub(crate) fn fail(&self, first: Rank, cause: &str) {
         match &self.report {
-            Some(report) => report.fail(cause),
-            None => drop(self.status.fail(self.rank, cause)),
+            Some(report) => report.fail(first, cause),
+            None => drop(self.status.fail(self.rank, first, cause)),
         }
     }
 }
@@ -168,10 +179,13 @@ impl Nodes {
 impl Drop for Nodes {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fail(&panicked());
+            self.fail(self.rank, &panicked());
         } else if !self.tcp.is_idle() {
-            self.fail("it left a collective before its end");
+            self.fail(self.rank, "it left a collective before its end");
         }
         self.status.leave(self.rank);
+        if let Some(report) = &self.report {
+            report.hurry();
+        }
     }
 }

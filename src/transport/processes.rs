@@ -31,7 +31,7 @@ pub(super) fn begin(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Re
     let declared = declared.filter(|declared| declared.ranks() == topology.ranks());
     let joined = join(bootstrap, (&topology, declared), &config, odd.into_iter().collect())?;
     if config.connects || declared.unwrap_or(&topology).nodes() > 1 {
-        let nodes = Nodes::connect(bootstrap, topology, joined)?;
+        let nodes = Nodes::connect(bootstrap, topology, joined, &config)?;
         return Ok((Transport::Nodes(Box::new(nodes)), config));
     }
     let Joined { node_cores, spins, status, sharing } = joined;

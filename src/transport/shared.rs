@@ -301,10 +301,10 @@ impl Shared {
     }
 
     /// Informs every rank that shares this memory that this one cannot continue.
-    pub(super) fn fail(&self, cause: &str) {
+    pub(super) fn fail(&self, first: Rank, cause: &str) {
         match &self.report {
-            Some(report) => report.fail(cause),
-            None => drop(self.status.fail(self.rank(), cause)),
+            Some(report) => report.fail(first, cause),
+            None => drop(self.status.fail(self.rank(), first, cause)),
         }
     }
 
@@ -356,7 +356,7 @@ impl Around<'_> {
 impl Drop for Shared {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fail(&panicked());
+            self.fail(self.rank(), &panicked());
         }
         self.status.leave(self.rank());
     }

@@ -4,6 +4,8 @@
 //! stored; only what is combined with held elements goes through a block that stays in the cache.
 
 use std::cell::{Cell, RefCell};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
@@ -48,11 +50,20 @@ pub(super) struct Tcp {
     block: RefCell<Scratch>,
     posts: RefCell<Posts>,
     spins: Cell<u32>,
+    /// Until whoever watches over this rank takes them.
+    controls: Vec<(Rank, OwnedFd)>,
 }
 
 impl Tcp {
-    fn new(streams: Vec<Option<Stream>>, spins: u32) -> Self {
-        Self { streams, block: RefCell::default(), posts: RefCell::default(), spins: Cell::new(spins) }
+    fn new(streams: Vec<Option<Stream>>, controls: Vec<(Rank, TcpStream)>, spins: u32) -> Self {
+        let controls = controls.into_iter().map(|(rank, socket)| (rank, socket.into())).collect();
+        let (block, posts) = Default::default();
+        Self { streams, block, posts, spins: Cell::new(spins), controls }
+    }
+
+    /// The connections over which whoever watches over this rank exchanges states and failures with other nodes.
+    pub(super) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
+        std::mem::take(&mut self.controls)
     }
 
     pub(super) fn set_spins(&self, spins: u32) {
@@ -210,7 +221,8 @@ impl Listening<'_> {
         let Some(failure) = hopeless.or_else(|| self.lost(other)) else { return Ok(Sight::Nothing) };
         // Who watches over the ranks may know more, and tells it meanwhile.
         let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
-        Ok(if gone_since.elapsed() > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
+        let silence = gone_since.elapsed().min(waiting.silence());
+        Ok(if silence > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
     }
 
     /// Checks the next messages of ranks that this one does not wait for: two ranks that make different calls would otherwise

@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 
 use super::Failure;
 use crate::error::Error;
-use crate::status::StatusBoard;
+use crate::status::{FirstFailure, StatusBoard};
 use crate::while_waiting;
 
 /// Polls between clock readings: reading the clock costs as much as polling.
@@ -28,7 +28,8 @@ pub(super) const STRAGGLING: Duration = Duration::from_secs(3);
 const SPINS: u32 = 2000;
 const EAGER_SPINS: u32 = 200;
 
-/// How long a rank waits for another.
+/// How long another rank may be silent while this one waits for it. Data that arrive, or that the other end accepts, renew the
+/// deadline, however long a message takes as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadlines {
     pub(crate) timeout: Duration,
@@ -57,7 +58,7 @@ pub(super) enum Sight {
 /// Why a wait ends without success.
 #[derive(Debug)]
 pub(crate) enum Hopeless {
-    /// The wait has exceeded its deadline; how long it took.
+    /// The other rank was silent until the deadline; for how long.
     Overdue(Duration),
     /// A rank has failed.
     Failed(Error),
@@ -80,6 +81,8 @@ pub(crate) struct Waiting<'a> {
     looks: u32,
     spins: u32,
     times: Option<Times>,
+    /// Whether there was progress since the clock was read.
+    moved: bool,
     patient: bool,
     /// The number of polls after which a rank sleeps between them.
     looks_awake: u32,
@@ -93,7 +96,9 @@ pub(crate) struct Waiting<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Times {
     started: Instant,
-    /// When a rank was last seen in a quiet section: the awaited event may have become possible only then.
+    /// When there was progress last.
+    moved: Instant,
+    /// The same, or when a rank was last seen in a quiet section: the awaited event may have become possible only then.
     resumed: Instant,
     /// The length of the wait at the last two checks.
     waited: Duration,
@@ -107,6 +112,7 @@ impl<'a> Waiting<'a> {
             looks: 0,
             spins,
             times: None,
+            moved: false,
             patient: false,
             looks_awake: u32::MAX,
             nap: None,
@@ -170,7 +176,10 @@ impl<'a> Waiting<'a> {
         loop {
             let other = match poll()? {
                 Poll::Done(result) => return Ok(result),
-                Poll::Progress => continue,
+                Poll::Progress => {
+                    self.moved = true;
+                    continue;
+                }
                 Poll::WaitsFor(other) => other,
             };
             let paused = self.pause_for(other);
@@ -180,7 +189,7 @@ impl<'a> Waiting<'a> {
             if let Some(failure) = self.check(other, paused, &mut look_around)? {
                 match poll()? {
                     Poll::Done(result) => return Ok(result),
-                    Poll::Progress => {}
+                    Poll::Progress => self.moved = true,
                     Poll::WaitsFor(_) => return Err(failure),
                 }
             }
@@ -208,9 +217,14 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether the wait is much longer than a message takes.
+    /// Whether the other rank has been silent for much longer than a message takes.
     pub(super) fn is_long(&self) -> bool {
         self.patient
+    }
+
+    /// How long the other rank has been silent, at the last look at the clock.
+    pub(super) fn silence(&self) -> Duration {
+        self.times.map_or(Duration::ZERO, |times| (times.started + times.waited).duration_since(times.moved))
     }
 
     #[cold]
@@ -224,14 +238,18 @@ impl<'a> Waiting<'a> {
         }
         let now = Instant::now();
         let nothing = Duration::ZERO;
-        let times =
-            self.times.get_or_insert(Times { started: now, resumed: now, waited: nothing, before: nothing });
+        let began = Times { started: now, moved: now, resumed: now, waited: nothing, before: nothing };
+        let times = self.times.get_or_insert(began);
         times.before = times.waited;
         times.waited = now - times.started;
+        if std::mem::take(&mut self.moved) {
+            (times.moved, times.resumed) = (now, now);
+        }
         if self.status.is_quiet() {
             times.resumed = now;
         }
-        self.patient = times.waited > AWAKE;
+        let silent = now - times.moved;
+        self.patient = silent > AWAKE;
         match &self.nap {
             Some(nap) if sleeps => nap.0(),
             None if sleeps => std::thread::sleep(NAP),
@@ -240,7 +258,7 @@ impl<'a> Waiting<'a> {
         if self.patient {
             self.status.look();
         }
-        if let Some((by, cause)) = self.status.failed() {
+        if let Some(FirstFailure { first: by, cause, .. }) = self.status.failure() {
             return Err(Hopeless::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }
         while_waiting::run().map_err(|cause| {
@@ -248,8 +266,8 @@ impl<'a> Waiting<'a> {
             Hopeless::Failed(Error::Aborted { rank, by: rank, cause })
         })?;
         let Deadlines { timeout, quiet } = *self.deadlines;
-        let is_over = now - times.resumed > timeout || times.waited > timeout.max(quiet);
-        if is_over { Err(Hopeless::Overdue(times.waited)) } else { Ok(true) }
+        let is_over = now - times.resumed > timeout || silent > timeout.max(quiet);
+        if is_over { Err(Hopeless::Overdue(silent)) } else { Ok(true) }
     }
 }
 
@@ -313,5 +331,26 @@ mod tests {
             }
         });
         assert!(waited > LONG + SHORT, "{waited:?}");
+    }
+
+    #[test]
+    fn progress_renews_the_deadline_and_silence_does_not() {
+        let (status, timeout) = (StatusBoard::of_one(), LONG);
+        let deadlines = Deadlines { timeout, quiet: timeout };
+        let (began, mut moved) = (Instant::now(), Instant::now());
+        let arrives_until = 4 * timeout;
+        let ended = Waiting::new(10, &deadlines, &status).until(
+            || {
+                if began.elapsed() < arrives_until && moved.elapsed() > SHORT {
+                    moved = Instant::now();
+                    return Ok(Poll::<()>::Progress);
+                }
+                Ok(Poll::WaitsFor(1))
+            },
+            |_, _| Ok(Sight::Nothing),
+        );
+        let Err(Failure::Timeout { other: 1, waited }) = ended else { panic!("{ended:?}") };
+        assert!(began.elapsed() > arrives_until, "it waits while data arrive: {:?}", began.elapsed());
+        assert!(waited > timeout && waited < arrives_until, "it reports the silence: {waited:?}");
     }
 }

@@ -1,43 +1,124 @@
 //! Checks that ranks make themselves while they wait, in a program in which the library starts no thread.
 
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::time::Instant;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
+use unisono_collectives::Rank;
+
+use super::card::Cards;
 use super::checks::Checks;
+use super::nodes::Nodes;
 use super::report::Report;
 use super::{Kind, TICK, Watched};
-use crate::status::{Guard, StatusBoard};
+use crate::status::{Guard, Guarded, StatusBoard};
 
 /// The checks of the ranks of this process, made by whichever of them waits.
 #[derive(Debug)]
 pub(super) struct ByRanks {
     status: StatusBoard,
-    checks: Mutex<(Checks, Instant)>,
+    cards: Arc<Cards>,
+    report: Arc<Report>,
+    warn_after: Duration,
+    /// The process whose ranks these are: a forked child has a copy, and speaks for none of them.
+    process_id: u32,
+    rounds: Mutex<Rounds>,
+    /// Who watches over the world of which these ranks are a group.
+    _world: Option<Arc<dyn Guard>>,
+}
+
+#[derive(Debug)]
+struct Rounds {
+    checks: Checks,
+    /// The ranks of other nodes.
+    nodes: Option<Nodes>,
+    last: Instant,
 }
 
 impl ByRanks {
-    pub(super) fn new(watched: &Watched, report: &Arc<Report>) -> Self {
-        let checks = Checks::new(watched, report, watched.kind == Kind::Processes);
-        Self { status: watched.statuses[0].clone(), checks: Mutex::new((checks, Instant::now())) }
+    /// # Errors
+    /// The system's error.
+    pub(super) fn new(mut watched: Watched, report: &Arc<Report>) -> std::io::Result<Self> {
+        let checks = Checks::new(&watched, report, watched.kind == Kind::Processes);
+        let controls = std::mem::take(&mut watched.controls);
+        let status = watched.statuses[0].clone();
+        let watched = (status, &watched.cards, watched.warn_after);
+        Self::over(checks, watched, controls, report, None)
+    }
+
+    fn over(
+        checks: Checks,
+        (status, cards, warn_after): (StatusBoard, &Arc<Cards>, Duration),
+        controls: Vec<(Rank, OwnedFd)>,
+        report: &Arc<Report>,
+        _world: Option<Arc<dyn Guard>>,
+    ) -> std::io::Result<Self> {
+        let nodes = Nodes::of_controls(&status, cards, controls, warn_after)?;
+        let rounds = Mutex::new(Rounds { checks, nodes, last: Instant::now() });
+        let (cards, report) = (Arc::clone(cards), Arc::clone(report));
+        let process_id = std::process::id();
+        Ok(Self { status, cards, report, warn_after, process_id, rounds, _world })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rounds> {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Guard for ByRanks {
     fn look(&self) {
-        let mut checks = match self.checks.try_lock() {
-            Ok(checks) => checks,
-            Err(TryLockError::Poisoned(checks)) => PoisonError::into_inner(checks),
+        let mut rounds = match self.rounds.try_lock() {
+            Ok(rounds) => rounds,
+            Err(TryLockError::Poisoned(rounds)) => PoisonError::into_inner(rounds),
             // Another rank looks.
             Err(TryLockError::WouldBlock) => return,
         };
-        let (checks, last) = &mut *checks;
+        let Rounds { checks, nodes, last } = &mut *rounds;
         if last.elapsed() < TICK {
             return;
         }
         *last = Instant::now();
         checks.look_at_processes(false);
+        if let Some(nodes) = nodes {
+            nodes.round(&self.report);
+        }
         if self.status.failed().is_none() {
-            checks.look_at_calls(std::iter::empty());
+            checks.look_at_calls(nodes.iter().flat_map(Nodes::doings));
+        }
+    }
+
+    fn hurry(&self) {
+        if let Some(nodes) = &mut self.lock().nodes {
+            nodes.round(&self.report);
+        }
+    }
+
+    fn of_group(
+        self: Arc<Self>,
+        status: &StatusBoard,
+        ranks: &[Rank],
+        controls: Vec<(Rank, OwnedFd)>,
+    ) -> std::io::Result<Option<Guarded>> {
+        if controls.is_empty() {
+            return Ok(None);
+        }
+        let cards = Arc::new(Cards(ranks.iter().map(|&rank| self.cards.0[rank].clone()).collect()));
+        let report = Arc::new(Report::new(status.clone(), Arc::clone(&cards), false, None));
+        let checks = Checks::of_group(status, &cards, &report);
+        let watched = (status.clone(), &cards, self.warn_after);
+        let group = Self::over(checks, watched, controls, &report, Some(self))?;
+        Ok(Some((Arc::new(group), report)))
+    }
+}
+
+impl Drop for ByRanks {
+    fn drop(&mut self) {
+        let rounds = self.rounds.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(nodes) = rounds.nodes.as_mut().filter(|_| std::process::id() == self.process_id) {
+            nodes.close(&self.report);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,13 @@
 //! What is checked on a node: processes that have ended, long waits, and mismatched calls.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use unisono_collectives::Rank;
 
 use super::card::Cards;
-use super::disagreement::disagreement;
+use super::disagreement::{deadlock, disagreement};
+use super::nodes::LONGEST_FRESH;
 use super::processes::Processes;
 use super::report::Report;
 use super::warning::Warnings;
@@ -12,6 +16,9 @@ use crate::record::{Doing, State};
 use crate::status::StatusBoard;
 use crate::system::say;
 
+/// How long ranks must seem to be in a deadlock: every report of another node has been replaced since.
+const LASTING: Duration = LONGEST_FRESH.saturating_add(Duration::from_secs(1));
+
 /// The checks of one process.
 #[derive(Debug)]
 pub(super) struct Checks {
@@ -19,29 +26,44 @@ pub(super) struct Checks {
     cards: Arc<Cards>,
     report: Arc<Report>,
     pub(super) processes: Processes,
-    /// For the ranks of rank 0's node.
-    warnings: Option<Warnings>,
+    warnings: Warnings,
+    /// Whether to warn of long waits: on rank 0's node.
+    warns: bool,
+    /// Whether to compare the calls of ranks.
+    compares: bool,
+    /// What seems to be a deadlock, and since when.
+    deadlock: Option<(String, Instant)>,
     /// Whether other processes of the node check the same calls. Then the first of their ranks that is in a call speaks for all.
     others_check: bool,
 }
 
 impl Checks {
     pub(super) fn new(watched: &Watched, report: &Arc<Report>, others_check: bool) -> Self {
-        let Watched { statuses, cards, warn_after, kind, .. } = watched;
+        let Watched { statuses, cards, controls, warn_after, kind, .. } = watched;
         let status = statuses[0].clone();
         let processes = match kind {
             Kind::Processes => Processes::on(&status, cards),
             Kind::Threads => Processes::default(),
         };
         let warns = status.rank() == 0 || others_check && status.members().contains(&0);
-        let warnings = warns.then(|| Warnings::new(*warn_after));
+        let (warnings, compares) = (Warnings::new(*warn_after), warns || !controls.is_empty());
+        let (cards, report) = (Arc::clone(cards), Arc::clone(report));
+        let deadlock = None;
+        Self { status, cards, report, processes, warnings, warns, compares, deadlock, others_check }
+    }
+
+    /// The checks of a group, whose processes and long waits are its world's to check.
+    pub(super) fn of_group(status: &StatusBoard, cards: &Arc<Cards>, report: &Arc<Report>) -> Self {
         Self {
-            status,
+            status: status.clone(),
             cards: Arc::clone(cards),
             report: Arc::clone(report),
-            processes,
-            warnings,
-            others_check,
+            processes: Processes::default(),
+            warnings: Warnings::new(Duration::MAX),
+            warns: false,
+            compares: true,
+            deadlock: None,
+            others_check: true,
         }
     }
 
@@ -54,22 +76,38 @@ impl Checks {
         }
     }
 
+    /// A deadlock that has been there for longer than any report of another node lasts.
+    fn lasting(&mut self, found: Option<(Rank, String)>) -> Option<(Rank, String)> {
+        let Some((_, cause)) = &found else {
+            self.deadlock = None;
+            return None;
+        };
+        if self.deadlock.as_ref().is_none_or(|(before, _)| before != cause) {
+            self.deadlock = Some((cause.clone(), Instant::now()));
+        }
+        let since = self.deadlock.as_ref().map(|(_, since)| *since)?;
+        found.filter(|_| since.elapsed() > LASTING)
+    }
+
     /// Checks the calls of the ranks of this node, and those `elsewhere` as far as they are known, for long waits and mismatches.
     pub(super) fn look_at_calls(&mut self, elsewhere: impl Iterator<Item = (Doing, Option<f64>)>) {
-        let Some(warnings) = self.warnings.as_mut().filter(|_| !self.status.is_quiet()) else { return };
-        if !warnings.is_time() {
+        if !self.compares || self.status.is_quiet() || !self.warnings.is_time() {
             return;
         }
         let here = (0..self.status.members().len()).map(|position| (self.status.doing(position), None));
         let ranks: Vec<_> = here.chain(elsewhere).collect();
-        let first = || ranks.iter().map(|(doing, _)| doing).find(|doing| doing.state == State::Inside);
+        let waits = |doing: &&Doing| doing.state == State::Inside || doing.group.is_some();
+        let first = || ranks.iter().map(|(doing, _)| doing).find(waits);
         if self.others_check && first().is_none_or(|first| first.rank != self.status.rank()) {
             return;
         }
         if let Some(cause) = disagreement(&ranks) {
-            return self.report.seen(&cause);
+            return self.report.seen(self.status.rank(), &cause);
         }
-        if let Some(warning) = warnings.due(&ranks, &self.cards) {
+        if let Some((rank, cause)) = self.lasting(deadlock(&ranks)) {
+            return self.report.seen(rank, &cause);
+        }
+        if let Some(warning) = self.warnings.due(&ranks, &self.cards).filter(|_| self.warns) {
             say(&warning);
         }
     }

@@ -1,7 +1,9 @@
-//! Detects ranks in different calls with the same sequence number. If they share no memory and neither sends to the other, no
-//! message would show it, and both would wait until their deadlines.
+//! Detects ranks in different calls with the same sequence number, and ranks that wait for each other in a group and in its world.
+//! If they share no memory and neither sends to the other, no message would show it, and both would wait until their deadlines.
 
 use std::collections::HashMap;
+
+use unisono_collectives::Rank;
 
 use crate::record::{Doing, State};
 
@@ -29,10 +31,72 @@ pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
     ))
 }
 
+/// Ranks that wait for each other in different calls, at least one of them in a group: a rank in such a call of a group, and the
+/// calls of two of them. Given what ranks are doing, as above.
+///
+/// What is known of other nodes is of different moments, so that only what stays so is a deadlock.
+pub(super) fn deadlock(ranks: &[(Doing, Option<f64>)]) -> Option<(Rank, String)> {
+    let known: HashMap<_, _> =
+        ranks.iter().filter(|(_, heard)| heard.is_none()).map(|(doing, _)| (doing.rank, doing)).collect();
+    // The call in which a rank waits, and the rank that it waits for.
+    let wait = |rank: Rank| {
+        let doing = known.get(&rank)?;
+        if doing.state == State::Inside {
+            let last = doing.last.as_ref().filter(|_| doing.since_s > SETTLED_S)?;
+            return Some((last.to_string(), last.waits_for?));
+        }
+        let group = doing.group.as_ref().filter(|group| group.since_s > SETTLED_S)?;
+        Some((group.call.clone(), group.waits_for))
+    };
+    let in_groups = ranks.iter().map(|(doing, _)| doing).filter(|doing| doing.group.is_some());
+    in_groups.filter(|doing| doing.state != State::Inside).find_map(|&Doing { rank, .. }| {
+        let (call, mut next) = wait(rank)?;
+        let mut different = None;
+        for _ in 0..known.len() {
+            if next == rank {
+                let (other, called) = different?;
+                let cause = format!("rank {rank} called {call}, but rank {other} called {called}");
+                return Some((rank, cause));
+            }
+            let (called, after) = wait(next)?;
+            different = different.or_else(|| (called != call).then_some((next, called)));
+            next = after;
+        }
+        None
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::warning::tests::doing;
     use super::*;
+    use crate::record::GroupWait;
+
+    /// A rank that waits for another, in a group or in the world.
+    fn waits(rank: Rank, other: Rank, group: Option<&str>) -> (Doing, Option<f64>) {
+        let state = if group.is_some() { State::Outside } else { State::Inside };
+        let (mut doing, heard) = doing(rank, state, 17, 3.0);
+        doing.last.as_mut().unwrap().waits_for = Some(other);
+        doing.group = group.map(|call| GroupWait { call: call.to_owned(), waits_for: other, since_s: 3.0 });
+        (doing, heard)
+    }
+
+    #[test]
+    fn ranks_that_wait_for_each_other_in_a_group_and_in_its_world_are_in_a_deadlock() {
+        let (world, group) = (None, Some("barrier #3, in a group of ranks [0, 2]"));
+        let said = "rank 0 called barrier #3, in a group of ranks [0, 2], but rank 2 called all-reduce #17 of 8 f32, by ring";
+        let ring = [waits(0, 2, group), waits(1, 0, world), waits(2, 1, world)];
+        assert_eq!(deadlock(&ring), Some((0, said.to_owned())));
+        let comes_later = [waits(0, 2, group), waits(2, 1, world)];
+        assert_eq!(deadlock(&comes_later), None, "rank 1 may compute");
+        let among_themselves = [waits(0, 2, group), waits(1, 2, world), waits(2, 1, world)];
+        assert_eq!(deadlock(&among_themselves), None, "they can go on without rank 0");
+        let in_one_call = [waits(0, 2, group), waits(2, 0, group)];
+        assert_eq!(deadlock(&in_one_call), None);
+        let mut lately = ring.clone();
+        lately[2].0.since_s = 0.5;
+        assert_eq!(deadlock(&lately), None);
+    }
 
     #[test]
     fn ranks_in_different_calls_of_one_number_disagree() {

@@ -17,6 +17,10 @@ use super::message::{LENGTH, LONGEST, LONGEST_HELLO, Message, NoMessage};
 pub(super) const CUT_AFTER: Duration = Duration::from_secs(5);
 /// The interval of messages, so that there is something to acknowledge.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// The same for a link to a rank that reads only while it waits, on which heartbeats would pile up: the kernel sends such probes
+/// when the link has been idle, and counts it as cut if this many are not answered.
+const PROBE: Duration = Duration::from_secs(1);
+const PROBES: u32 = CUT_AFTER.as_secs() as u32;
 /// The limit of unsent data, for a process that does not read.
 const MOST_UNSENT: usize = 4 << 20;
 
@@ -53,6 +57,7 @@ pub(super) struct Link {
     arrived: Vec<u8>,
     unsent: VecDeque<u8>,
     heartbeat_at: Instant,
+    has_heartbeat: bool,
     said_goodbye: bool,
     /// Why it has ended, once detected.
     lost: Option<Lost>,
@@ -77,6 +82,15 @@ impl Link {
         Self::new(stream, hub, true)
     }
 
+    /// A connection with this rank, which reads only while it waits.
+    pub(super) fn of_control(rank: Rank, stream: TcpStream) -> std::io::Result<Self> {
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, PROBE)?;
+        sockopt::set_tcp_keepintvl(&stream, PROBE)?;
+        sockopt::set_tcp_keepcnt(&stream, PROBES)?;
+        Ok(Self { to: Some(rank), has_heartbeat: false, ..Self::accepted(stream)? })
+    }
+
     fn new(stream: TcpStream, hub: IpAddr, is_connected: bool) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
         sockopt::set_tcp_user_timeout(&stream, CUT_AFTER.as_millis() as u32)?;
@@ -91,6 +105,7 @@ impl Link {
             arrived: Vec::new(),
             unsent: VecDeque::new(),
             heartbeat_at: now,
+            has_heartbeat: true,
             said_goodbye: false,
             lost: None,
         })
@@ -178,7 +193,7 @@ impl Link {
     /// Passes queued data to the kernel, as far as there is buffer space.
     pub(super) fn flush(&mut self) {
         // Until the other end is known, there is nothing to keep alive.
-        if self.to.is_some() && Instant::now() >= self.heartbeat_at {
+        if self.has_heartbeat && self.to.is_some() && Instant::now() >= self.heartbeat_at {
             self.heartbeat_at = Instant::now() + HEARTBEAT;
             self.send(&Message::Heartbeat);
         }

@@ -21,8 +21,8 @@ pub(super) enum Message {
     Welcome,
     /// Sent for the acknowledgement of the kernel at the other end, without which the link counts as cut.
     Heartbeat,
-    /// A rank has failed.
-    Failed { by: Rank, cause: String },
+    /// A rank has failed, because of rank `first` as far as it knows, which may be itself.
+    Failed { by: Rank, first: Rank, cause: String },
     /// A rank has left the world.
     Left { rank: Rank },
     /// The label of a quiet section on some other node.
@@ -71,7 +71,7 @@ mod tests {
             Message::Hello { token: u64::MAX, rank: 3 },
             Message::Welcome,
             Message::Heartbeat,
-            Message::Failed { by: 1, cause: "it said \"größer\"\n".into() },
+            Message::Failed { by: 1, first: 0, cause: "it said \"größer\"\n".into() },
             Message::Left { rank: 2 },
             Message::Quiet { label: None },
             Message::Quiet { label: Some("validation".into()) },

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
@@ -14,13 +14,17 @@ use super::message::Message;
 use super::report::Report;
 use super::star::{Event, Star};
 use crate::record::{Doing, State};
-use crate::status::StatusBoard;
+use crate::status::{FirstFailure, StatusBoard};
 use crate::system::say;
 
 /// The shortest and longest interval of state reports to the hub.
 const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// A leader's view of the other nodes.
+/// How much longer than two intervals a report counts, and how long it does at most.
+const GRACE: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_FRESH: Duration = REPORT[1].saturating_mul(2).saturating_add(GRACE);
+
+/// The view of the other nodes of a leader, or of a rank that tells the ranks there itself.
 #[derive(Debug)]
 pub(super) struct Nodes {
     status: StatusBoard,
@@ -37,6 +41,8 @@ pub(super) struct Nodes {
     reported_at: Instant,
     report_every: Duration,
     met_stranger: bool,
+    /// Whether every rank tells all ranks of other nodes, so that none speaks for others.
+    tells_all: bool,
 }
 
 impl Nodes {
@@ -48,8 +54,29 @@ impl Nodes {
         warn_after: Duration,
     ) -> Option<Self> {
         let star = Star::new(status.rank(), cards, hub)?;
+        Some(Self::over(star, status, cards, warn_after, false))
+    }
+
+    /// For a rank with a connection with every rank of the other nodes; `None` if there are none.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn of_controls(
+        status: &StatusBoard,
+        cards: &Cards,
+        controls: Vec<(Rank, OwnedFd)>,
+        warn_after: Duration,
+    ) -> std::io::Result<Option<Self>> {
+        if controls.is_empty() {
+            return Ok(None);
+        }
+        let star = Star::of_controls(status.rank(), controls)?;
+        Ok(Some(Self::over(star, status, cards, warn_after, true)))
+    }
+
+    fn over(star: Star, status: &StatusBoard, cards: &Cards, warn_after: Duration, tells_all: bool) -> Self {
         let (told, told_quiet, quiet, reports) = Default::default();
-        Some(Self {
+        Self {
             status: status.clone(),
             cards: cards.clone(),
             star,
@@ -62,7 +89,8 @@ impl Nodes {
             reported_at: Instant::now(),
             report_every: (warn_after / 4).clamp(REPORT[0], REPORT[1]),
             met_stranger: false,
-        })
+            tells_all,
+        }
     }
 
     pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
@@ -72,7 +100,7 @@ impl Nodes {
     /// What the ranks of other nodes are doing, as far as known, and for how many seconds they have not been heard of, if that
     /// is long.
     pub(super) fn doings(&self) -> impl Iterator<Item = (Doing, Option<f64>)> {
-        let fresh = self.report_every * 2 + Duration::from_secs(1);
+        let fresh = self.report_every * 2 + GRACE;
         self.reports.values().map(move |(doing, at)| {
             let (doing, age) = (doing.clone(), at.elapsed());
             if age > fresh {
@@ -100,7 +128,9 @@ impl Nodes {
     fn told(&mut self, from: Rank, message: Message) {
         let is_rank = |rank: Rank| rank < self.cards.ranks();
         match message {
-            Message::Failed { by, cause } if is_rank(by) => drop(self.status.fail(by, &cause)),
+            Message::Failed { by, first, cause } if is_rank(by) && is_rank(first) => {
+                self.status.fail(by, first, &cause);
+            }
             Message::Left { rank } if is_rank(rank) => self.status.leave(rank),
             Message::Quiet { label } => {
                 self.quiet.insert(from, label);
@@ -127,12 +157,13 @@ impl Nodes {
         if self.told.is_empty() {
             return;
         }
-        if let Some((by, cause)) = self.status.failed().filter(|_| !self.told_failed) {
+        if let Some(FirstFailure { by, first, cause }) = self.status.failure().filter(|_| !self.told_failed) {
             self.told_failed = true;
-            self.star.send(&Message::Failed { by, cause });
+            self.star.send(&Message::Failed { by, first, cause });
         }
         for rank in 0..self.told_left.len() {
-            if !self.told_left[rank] && self.status.has_left(rank) {
+            let is_told_by_itself = self.tells_all && rank != self.status.rank();
+            if !self.told_left[rank] && self.status.has_left(rank) && !is_told_by_itself {
                 self.told_left[rank] = true;
                 self.star.send(&Message::Left { rank });
             }
@@ -145,7 +176,11 @@ impl Nodes {
     }
 
     fn here(&self) -> impl Iterator<Item = Doing> {
-        (0..self.status.members().len()).map(|position| self.status.doing(position))
+        let positions = match (self.tells_all, self.status.position()) {
+            (true, own) => own..own + 1,
+            (false, _) => 0..self.status.members().len(),
+        };
+        positions.map(|position| self.status.doing(position))
     }
 
     /// Informs each leader of quiet sections on other nodes than its own.
@@ -156,8 +191,8 @@ impl Nodes {
         let is_quiet = |doing: &Doing| doing.state == State::Quiet || doing.quiet.is_some();
         let here = self.here().find(is_quiet).map(|doing| doing.quiet.unwrap_or_default());
         for &to in &self.told {
-            let elsewhere =
-                self.quiet.iter().filter(|(from, _)| **from != to).find_map(|(_, label)| label.clone());
+            let mut others = self.quiet.iter().filter(|(from, _)| **from != to && !self.tells_all);
+            let elsewhere = others.find_map(|(_, label)| label.clone());
             let label = here.clone().or(elsewhere);
             let before = self.told_quiet.insert(to, label.clone()).flatten();
             if before != label {
@@ -178,9 +213,10 @@ impl Nodes {
             }
             Lost::Cut => {
                 let seconds = CUT_AFTER.as_secs();
-                report.seen(&format!(
+                let cause = format!(
                     "the link between {own} and {other} over {over} is cut: nothing acknowledged for {seconds} s"
-                ));
+                );
+                report.seen(rank, &cause);
             }
             Lost::NoMessage => say(&format!(
                 "unisono: what comes from {other} makes no sense, and the connection is closed: failures there are seen by \
@@ -213,9 +249,10 @@ impl Nodes {
         }
     }
 
-    /// Sends what is still unsent, and says goodbye.
-    pub(super) fn close(&mut self) {
-        self.tell();
+    /// Reads what is here, so that the kernel does not reset connections with unread data, sends what is still unsent, and says
+    /// goodbye.
+    pub(super) fn close(&mut self, report: &Report) {
+        self.round(report);
         self.star.close();
     }
 }

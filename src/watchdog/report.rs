@@ -47,7 +47,7 @@ impl Report {
     /// Another rank's process has ended. The first to notice reports it and writes that rank's dump. For a rank of another node,
     /// `known` is what it was last known to be doing.
     pub(super) fn died(&self, rank: Rank, cause: &str, known: Option<&Doing>) {
-        if self.status.fail(rank, cause) {
+        if self.status.fail(rank, rank, cause) {
             let position = self.status.position_of(rank);
             let doing = position.map(|position| self.status.doing(position));
             if self.speaks {
@@ -60,10 +60,10 @@ impl Report {
         self.status.die(rank);
     }
 
-    /// The watchdog of this rank has detected that the world cannot continue: a link is cut, or calls mismatch.
-    pub(super) fn seen(&self, cause: &str) {
+    /// The watchdog of this rank has detected that the world cannot continue: the link with rank `first` is cut, or calls mismatch.
+    pub(super) fn seen(&self, first: Rank, cause: &str) {
         let rank = self.status.rank();
-        if self.status.fail(rank, cause) && self.may_speak() {
+        if self.status.fail(rank, first, cause) && self.may_speak() {
             say(&format!("unisono: {}: {cause}\n", self.cards.whole_name(rank)));
         }
     }
@@ -82,26 +82,26 @@ impl Report {
 impl FailureReport for Report {
     /// Reports why this rank cannot continue, and then informs the others. If another failed before, it reports that instead, a
     /// little later.
-    fn fail(&self, cause: &str) {
+    fn fail(&self, first: Rank, cause: &str) {
         let rank = self.status.rank();
         if self.status.failed().is_some_and(|(by, _)| by != rank) {
             if self.speaks {
                 std::thread::sleep(LATER);
                 self.aborted();
             }
-            return;
+            return self.status.hurry();
         }
         if self.may_speak() {
             let doing = self.status.doing(self.status.position());
             say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
         }
-        self.status.fail(rank, cause);
-        self.ring();
+        self.status.fail(rank, first, cause);
+        self.hurry();
     }
 
-    #[cfg(feature = "mpi")]
     fn hurry(&self) {
         self.ring();
+        self.status.hurry();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The connections between nodes: from the leader of each to rank 0, the hub.
 
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
@@ -66,6 +66,15 @@ impl Star {
         let awaited = if own == first { others.to_vec() } else { vec![first] };
         let (is_hub, ways) = (hub.is_some(), addresses.len());
         Some(Self { token: *token, is_hub, hub, ways, links, awaited, began: Instant::now(), leaders })
+    }
+
+    /// The connections of a rank with those of all other nodes, which exist already. Each tells all others what it knows itself.
+    pub(super) fn of_controls(own: Rank, controls: Vec<(Rank, OwnedFd)>) -> std::io::Result<Self> {
+        let leaders = std::iter::once(own).chain(controls.iter().map(|(rank, _)| *rank)).collect();
+        let links = controls.into_iter().map(|(rank, socket)| Link::of_control(rank, socket.into()));
+        let links = links.collect::<Result<_, _>>()?;
+        let (is_hub, ways, awaited, token) = (false, 1, Vec::new(), 0);
+        Ok(Self { token, is_hub, hub: None, ways, links, awaited, began: Instant::now(), leaders })
     }
 
     pub(super) fn is_hub(&self) -> bool {
@@ -263,7 +272,7 @@ mod tests {
         let claims = [
             Message::Hello { token: token ^ 1, rank: 1 },
             Message::Hello { token, rank: 0x7000_0000 },
-            Message::Failed { by: 1, cause: "it would end the job".to_owned() },
+            Message::Failed { by: 1, first: 1, cause: "it would end the job".to_owned() },
             Message::Welcome,
         ];
         for claim in claims {

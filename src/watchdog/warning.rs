@@ -155,7 +155,19 @@ pub(super) mod tests {
             ended_s_ago: None,
         };
         let last = (state != State::NotYet).then_some(last);
-        (Doing { rank, host: String::new(), process_id: 1, state, since_s, quiet: None, last }, None)
+        (
+            Doing {
+                rank,
+                host: String::new(),
+                process_id: 1,
+                state,
+                since_s,
+                quiet: None,
+                group: None,
+                last,
+            },
+            None,
+        )
     }
 
     #[test]

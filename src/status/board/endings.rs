@@ -5,36 +5,62 @@ use std::sync::{Arc, Weak};
 
 use unisono_collectives::Rank;
 
-use super::super::failure::Guard;
+use super::guard::Guard;
 use super::{Parent, StatusBoard};
 
 /// How a rank of the world has ended; 0 while it has not.
 const LEFT: u8 = 1;
 const DIED: u8 = 2;
 
+/// The first failure of a rank of the world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FirstFailure {
+    /// The rank that reported it.
+    pub(crate) by: Rank,
+    /// The rank that failed first, as far as that one knows.
+    pub(crate) first: Rank,
+    pub(crate) cause: String,
+}
+
 impl StatusBoard {
-    /// Records that a rank of the world has failed, and why. Only the first failure is kept; returns whether this was the first.
-    pub(crate) fn fail(&self, by: Rank, cause: &str) -> bool {
+    /// Records that a rank of the world reports a failure, which rank failed `first` (possibly itself), and the cause. Only the
+    /// first report is kept; returns whether this was it.
+    pub(crate) fn fail(&self, by: Rank, first: Rank, cause: &str) -> bool {
         let head = self.sheet.head();
-        let first =
+        let is_first_report =
             head.failed.compare_exchange(0, by as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if first {
+        if is_first_report {
+            head.first.store(first as u32, Ordering::Relaxed);
             head.cause.set(cause);
         }
-        first
+        is_first_report
     }
 
-    /// The rank that failed first and its cause, if one did, here or in the world of which these ranks are a group.
-    pub(crate) fn failed(&self) -> Option<(Rank, String)> {
+    /// The first failure here, or in the world of which these ranks are a group.
+    pub(crate) fn failure(&self) -> Option<FirstFailure> {
         let head = self.sheet.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
-            Some(by) => Some((by as Rank, head.cause.get()?)),
+            Some(by) => {
+                let cause = head.cause.get()?;
+                Some(FirstFailure {
+                    by: by as Rank,
+                    first: head.first.load(Ordering::Relaxed) as Rank,
+                    cause,
+                })
+            }
             None => {
                 let Parent { status, ranks } = self.parent.get()?;
-                let (by, cause) = status.failed()?;
-                ranks.iter().position(|&rank| rank == by).map(|by| (by, cause))
+                let FirstFailure { by, first, cause } = status.failure()?;
+                let member = |of_world| ranks.iter().position(|&rank| rank == of_world);
+                let (by, first) = (member(by), member(first));
+                Some(FirstFailure { by: by.or(first)?, first: first.or(by)?, cause })
             }
         }
+    }
+
+    /// The rank that reported the first failure and its cause, if there was one, as [`Self::failure`].
+    pub(crate) fn failed(&self) -> Option<(Rank, String)> {
+        self.failure().map(|failed| (failed.by, failed.cause))
     }
 
     /// Records that this process was told to end.
@@ -77,11 +103,23 @@ impl StatusBoard {
         let _ = self.guard.set(Arc::downgrade(guard));
     }
 
-    /// A rank that waits calls it now and then, so that whoever watches over it can look at the others.
+    /// A rank that waits calls it now and then, so that whoever watches over it, here and in the world of which these ranks are a
+    /// group, can look at the others.
     #[cold]
     pub(crate) fn look(&self) {
         if let Some(guard) = self.guard.get().and_then(Weak::upgrade) {
             guard.look();
+        }
+        if let Some(parent) = self.parent.get() {
+            self.publish_wait(parent);
+            parent.status.look();
+        }
+    }
+
+    /// Lets whoever watches over this rank tell the other nodes what has changed.
+    pub(crate) fn hurry(&self) {
+        if let Some(guard) = self.guard.get().and_then(Weak::upgrade) {
+            guard.hurry();
         }
     }
 }

@@ -6,8 +6,8 @@ use super::*;
 fn the_first_cause_stays() {
     let statuses = StatusBoard::of_threads(3).unwrap();
     assert_eq!(statuses[0].failed(), None);
-    assert!(statuses[2].fail(7, "the disk is full"));
-    assert!(!statuses[1].fail(1, "because of rank 7"));
+    assert!(statuses[2].fail(7, 7, "the disk is full"));
+    assert!(!statuses[1].fail(1, 1, "because of rank 7"));
     assert_eq!(statuses[0].failed(), Some((7, "the disk is full".to_owned())));
 }
 
@@ -51,14 +51,14 @@ fn a_group_ends_with_its_members_and_with_nobody_else() {
     assert!(!first.is_quiet() && first.failed().is_none());
     world[2].begin_quiet("validation");
     assert!(second.is_quiet());
-    world[0].fail(2, "it is none of the group's");
+    world[0].fail(2, 2, "it is none of the group's");
     assert_eq!(first.failed(), None);
 
     let world = StatusBoard::of_threads(4).unwrap();
     let group = of(0, &world);
-    world[0].fail(3, "its process was killed");
+    world[0].fail(3, 3, "its process was killed");
     world[0].die(3);
     assert!(group.has_died(1) && !group.has_died(0));
     assert_eq!(group.failed(), Some((1, "its process was killed".to_owned())));
-    assert!(group.fail(0, "of its own") && group.failed().unwrap().0 == 0, "its own cause comes first");
+    assert!(group.fail(0, 0, "of its own") && group.failed().unwrap().0 == 0, "its own cause comes first");
 }

@@ -36,6 +36,7 @@ fn dump(rank: Rank, last: Record) -> Dump {
             state,
             since_s: 61.0,
             quiet: None,
+            group: None,
             last: Some(last.clone()),
         },
         records: if last.sequence == 17 { vec![record(16, Stage::Done), last] } else { vec![last] },

@@ -3,6 +3,10 @@
 //! Both buffers belong to the communicator, so MPI never holds the caller's memory, and the caller can work on the rest of the
 //! array meanwhile. The copies are cheap compared to the network.
 
+use std::os::fd::OwnedFd;
+
+use unisono_collectives::Rank;
+
 use super::Mpi;
 use super::exchange::Messages;
 use super::flight::Flight;
@@ -10,9 +14,15 @@ use super::overheard::Listening;
 use super::sys::Comm;
 use crate::status::StatusBoard;
 use crate::transport::half::{Beside, Half as _, complete};
+use crate::transport::tcp::Tcp;
 use crate::transport::{Deadlines, Failure, Header, Incoming, Outgoing, Target, Ticket, Waiting};
 
 impl Mpi {
+    /// As [`Tcp::take_controls`], if messages between nodes do not go through MPI.
+    pub(crate) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
+        self.tcp.as_mut().map(Tcp::take_controls).unwrap_or_default()
+    }
+
     /// An exchange in this node while others are posted between nodes.
     pub(super) fn exchange_beside(
         &mut self,

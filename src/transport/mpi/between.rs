@@ -31,7 +31,8 @@ pub(super) fn connect(
         return Ok(None);
     }
     let is_far = |rank| !node.is_some_and(|node| node.has(rank));
-    let connected = tcp::connect(bootstrap, is_far, &Interfaces::from_environment(), spins)?;
+    let connected =
+        tcp::connect(bootstrap, is_far, &Interfaces::from_environment(), (spins, config.watched_by_ranks()))?;
     match connected {
         Ok(tcp) => Ok(Some(tcp)),
         Err(why) if is_asked_for => Err(Error::Launch(format!("UNISONO_NETWORK is tcp, but {why}"))),

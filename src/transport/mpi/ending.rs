@@ -25,13 +25,17 @@ const NAP: Duration = Duration::from_millis(1);
 /// A tag that no message uses.
 const NO_TAG: c_int = 7;
 
-/// Reports why a rank cannot continue, and informs the others.
-pub(super) fn report_failure(report: Option<&dyn FailureReport>, status: &StatusBoard, cause: &str) {
+/// Reports why a rank cannot continue and which rank failed first, and informs the others.
+pub(super) fn report_failure(
+    report: Option<&dyn FailureReport>,
+    status: &StatusBoard,
+    (first, cause): (Rank, &str),
+) {
     if let Some(report) = report {
-        return report.fail(cause);
+        return report.fail(first, cause);
     }
     say(&format!("unisono: rank {} ends the job: {cause}\n", status.rank()));
-    status.fail(status.rank(), cause);
+    status.fail(status.rank(), first, cause);
 }
 
 /// Ends all processes of the job. The rank that failed first calls `MPI_Abort`, and the others wait for that: if several do so
@@ -57,6 +61,9 @@ impl Mpi {
     pub(super) fn leave_behind(&mut self) {
         std::mem::forget(std::mem::take(&mut self.messages.flights));
         self.status.leave(self.rank);
+        if let Some(report) = &self.report {
+            report.hurry();
+        }
     }
 
     /// Waits until all ranks have left: `MPI_Finalize` has no deadline, and Open MPI 4's mpirun may deadlock if a rank that has

@@ -158,7 +158,7 @@ struct AbortOnPanic<'a> {
 
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
-        report_failure(self.report, self.status, &panicked());
+        report_failure(self.report, self.status, (self.status.rank(), &panicked()));
         end_job(self.status);
     }
 }

@@ -67,7 +67,8 @@ impl Listening<'_> {
         let hopeless = self.header.hopeless(other, self.status, waiting.is_long());
         let Some(failure) = hopeless else { return Ok(Sight::Nothing) };
         let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
-        Ok(if gone_since.elapsed() > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
+        let silence = gone_since.elapsed().min(waiting.silence());
+        Ok(if silence > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
     }
 
     /// Receives one more message, if there is one, and checks that its sender is in the same collective.

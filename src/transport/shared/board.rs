@@ -222,7 +222,7 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Code that catches the panic may keep the communicator; no rank should wait for the memory.
-            self.status.fail(self.status.rank(), &panicked());
+            self.status.fail(self.status.rank(), self.status.rank(), &panicked());
         }
         self.board.withdraw(self.rank, self.status);
     }

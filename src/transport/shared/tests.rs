@@ -85,7 +85,7 @@ fn a_deadline_waits_for_those_inside() {
                 Ok(())
             });
             assert!(gone.load(Ordering::Acquire));
-            end.fail("late");
+            end.fail(end.rank(), "late");
             passed
         },
     );
@@ -98,7 +98,7 @@ fn who_comes_after_a_deadline_gets_no_memory() {
     let (timed_out, late) = two(
         |end| {
             let passed = pass(end, Duration::from_millis(50), |_| unreachable!("the other is late"));
-            end.fail("late");
+            end.fail(end.rank(), "late");
             failed.wait();
             passed
         },

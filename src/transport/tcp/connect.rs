@@ -59,14 +59,41 @@ impl Hello {
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
 /// reason, the same on all ranks.
 ///
+/// A second connection between every pair of these ranks is for [control](Tcp::take_controls) if `has_controls`, which is
+/// identical on all ranks. It never carries a payload, so that a failure is not queued behind one.
+///
 /// # Errors
 /// Those of the bootstrap.
 pub(in crate::transport) fn connect(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
     interfaces: &Interfaces,
-    spins: u32,
+    (spins, has_controls): (u32, bool),
 ) -> Result<std::result::Result<Tcp, String>> {
+    let sockets = match sockets(bootstrap, &far, interfaces)? {
+        Ok(sockets) => sockets,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let mut controls = Vec::new();
+    if has_controls {
+        match self::sockets(bootstrap, &far, interfaces)? {
+            Ok(sockets) => controls = sockets,
+            Err(problem) => return Ok(Err(problem)),
+        }
+    }
+    let mut streams: Vec<_> = (0..bootstrap.ranks()).map(|_| None).collect();
+    for (rank, socket) in sockets {
+        streams[rank] = Some(Stream::new(socket));
+    }
+    Ok(Ok(Tcp::new(streams, controls, spins)))
+}
+
+/// A connection with every rank that is `far`. All ranks of the world call it.
+fn sockets(
+    bootstrap: &mut dyn Bootstrap,
+    far: impl Fn(Rank) -> bool,
+    interfaces: &Interfaces,
+) -> Result<std::result::Result<Vec<(Rank, TcpStream)>, String>> {
     let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
     let (listeners, door) = open(interfaces);
     let doors =
@@ -88,11 +115,11 @@ pub(in crate::transport) fn connect(
             before.iter().map(|&to| (to, reach(&doors[to].addresses, &hello(own, to)))).collect();
         (accepted.join().expect("who accepts does not panic"), reached)
     });
-    let mut streams: Vec<_> = (0..ranks).map(|_| None).collect();
+    let mut sockets = Vec::new();
     let mut problem = String::new();
     for (rank, connected) in accepted.into_iter().chain(reached) {
         match connected.and_then(|socket| ready(socket).map_err(|error| error.to_string())) {
-            Ok(stream) => streams[rank] = Some(stream),
+            Ok(socket) => sockets.push((rank, socket)),
             Err(error) => problem = format!("rank {own} and rank {rank} cannot connect: {error}"),
         }
     }
@@ -100,7 +127,7 @@ pub(in crate::transport) fn connect(
     let first = problems.iter().find(|problem| !problem.is_empty());
     Ok(match first {
         Some(problem) => Err(String::from_utf8_lossy(problem).into_owned()),
-        None => Ok(Tcp::new(streams, spins)),
+        None => Ok(sockets),
     })
 }
 
@@ -122,12 +149,12 @@ fn open(interfaces: &Interfaces) -> (Vec<TcpListener>, Door) {
 }
 
 /// A connection for messages.
-fn ready(socket: TcpStream) -> std::io::Result<Stream> {
+fn ready(socket: TcpStream) -> std::io::Result<TcpStream> {
     socket.set_nonblocking(true)?;
     // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. Who
     // watches over the ranks sees a cut link.
     socket.set_nodelay(true)?;
-    Ok(Stream::new(socket))
+    Ok(socket)
 }
 
 /// Connects to a rank, at the first of its addresses where it answers.

@@ -45,8 +45,9 @@ fn both(rank: impl Fn(Rank, Tcp, StatusBoard) + Sync) {
             let rank = &rank;
             scope.spawn(move || {
                 let (mut pair, own) = (pair, status.rank());
-                let tcp =
-                    connect(&mut pair, |other| other != own, &Interfaces::default(), 0).unwrap().unwrap();
+                let tcp = connect(&mut pair, |other| other != own, &Interfaces::default(), (0, false))
+                    .unwrap()
+                    .unwrap();
                 rank(own, tcp, status);
             });
         }
@@ -122,6 +123,35 @@ fn a_connection_that_is_lost_names_the_rank() {
         let Err(Failure::Error(error)) = exchange(&tcp, &status, 0, 1000) else { panic!("rank 1 is gone") };
         let said = error.to_string();
         assert!(said.contains("rank 1 failed: the connection with it is lost"), "{said}");
+    });
+}
+
+#[test]
+fn data_that_arrive_renew_the_deadline_even_of_a_rank_that_has_left() {
+    const PIECES: usize = 45;
+    const PIECE_BYTES: usize = 100;
+    let deadlines = Deadlines { timeout: Duration::from_secs(2), quiet: Duration::from_secs(2) };
+    assert!(Duration::from_millis(100) * PIECES as u32 > deadlines.timeout.max(STRAGGLING));
+    both(|own, tcp, status| {
+        let sent = bytes(1, 0, PIECES * PIECE_BYTES);
+        if own == 1 {
+            // As it looks where the notice that a rank has left overtakes its last message.
+            status.leave(1);
+            let header = header(0).of_size(sent.len());
+            let mut taken = 0;
+            for piece in 1..=PIECES {
+                std::thread::sleep(Duration::from_millis(100));
+                let here = &sent[..piece * PIECE_BYTES];
+                while taken < size_of::<Header>() + here.len() {
+                    taken += tcp.stream(0).send(bytemuck::bytes_of(&header), here, taken);
+                }
+            }
+            return;
+        }
+        let mut received = vec![0; sent.len()];
+        let incoming = Incoming { from: 1, target: Target::Place(&mut received) };
+        tcp.exchange((None, &status), &header(0), None, Some(incoming), &deadlines).unwrap();
+        assert!(received == sent);
     });
 }
 

@@ -1,0 +1,60 @@
+//! Waits of ranks in groups, as their world sees them.
+
+use std::sync::atomic::Ordering;
+
+use unisono_collectives::Rank;
+
+use super::super::sheet::InGroup;
+use super::super::time::{now_us, seconds_between};
+use super::{Parent, StatusBoard};
+use crate::record::{GroupWait, Stage};
+
+/// The interval at which a rank that waits publishes that it still does, and the age from which it does no more.
+const PUBLISH_US: u64 = 50_000;
+const OVER_US: u64 = 500_000;
+
+impl InGroup {
+    /// The wait, unless it is over.
+    pub(super) fn read(&self, now: u64) -> Option<GroupWait> {
+        if now.saturating_sub(self.at.load(Ordering::Acquire)) > OVER_US {
+            return None;
+        }
+        Some(GroupWait {
+            call: self.call.get()?,
+            waits_for: self.waits_for.load(Ordering::Relaxed) as Rank,
+            since_s: seconds_between(self.since.load(Ordering::Relaxed), now),
+        })
+    }
+}
+
+impl StatusBoard {
+    /// Publishes on the board of the world that this rank waits in a call of this group, if it uses both on one thread: then it makes
+    /// no call in the world before this one ends.
+    pub(super) fn publish_wait(&self, Parent { status: world, ranks }: &Parent) {
+        let (own, of_world, now) = (self.own(), world.own(), now_us());
+        let (wait, thread) = (&of_world.in_group, own.thread.load(Ordering::Relaxed));
+        if now.saturating_sub(wait.at.load(Ordering::Relaxed)) < PUBLISH_US
+            || thread != of_world.thread.load(Ordering::Relaxed)
+        {
+            return;
+        }
+        let Some(last) = own.ring.last().filter(|last| last.progress.stage() == Stage::Running) else {
+            return;
+        };
+        let Some(other) = last.progress.waits_for.checked_sub(1) else { return };
+        let record = last.record(now, |hash| self.label(hash));
+        let call = format!("{record}, in a group of ranks {ranks:?}");
+        if wait.call.get().is_none_or(|before| !call.starts_with(&before)) {
+            wait.call.set(&call);
+        }
+        wait.waits_for.store(ranks[other as usize] as u32, Ordering::Relaxed);
+        wait.since.store(last.began, Ordering::Relaxed);
+        wait.at.store(now, Ordering::Release);
+    }
+}
+
+/// A number that no other living thread of this process has.
+pub(super) fn this_thread() -> u64 {
+    thread_local!(static PLACE: u8 = const { 0 });
+    PLACE.with(|place| std::ptr::from_ref(place) as u64)
+}

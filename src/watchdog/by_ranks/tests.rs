@@ -1,0 +1,170 @@
+//! Ranks that are alone on their nodes, and connected over loopback.
+
+use std::net::{TcpListener, TcpStream};
+
+use unisono_collectives::Algorithm;
+
+use super::*;
+use crate::call::Call;
+use crate::codes::Codes;
+use crate::config::OnFailure;
+use crate::dtype::DType;
+use crate::kernels::ReduceOp;
+use crate::method::Method;
+use crate::status::FailureReport as _;
+use crate::watchdog::Card;
+
+const RANKS: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The two ends of a connection.
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (one, listener.accept().unwrap().0)
+}
+
+struct End {
+    status: StatusBoard,
+    report: Arc<Report>,
+    _guard: Arc<dyn Guard>,
+}
+
+/// The connections of each rank with all others.
+fn controls() -> Vec<Vec<(Rank, OwnedFd)>> {
+    let mut controls: Vec<Vec<(Rank, OwnedFd)>> = (0..RANKS).map(|_| Vec::new()).collect();
+    for (one, other) in (0..RANKS).flat_map(|one| (0..one).map(move |other| (one, other))) {
+        let (of_one, of_other) = connection();
+        controls[one].push((other, of_one.into()));
+        controls[other].push((one, of_other.into()));
+    }
+    controls
+}
+
+/// A rank that is alone on its node.
+fn end((rank, controls): (Rank, Vec<(Rank, OwnedFd)>)) -> End {
+    let cards = Arc::new(Cards((0..RANKS).map(Card::of_this_process).collect()));
+    let status = StatusBoard::alone(rank, RANKS).unwrap();
+    let report = Arc::new(Report::new(status.clone(), Arc::clone(&cards), false, None));
+    let watched = Watched {
+        statuses: vec![status.clone()],
+        cards,
+        hub: None,
+        controls,
+        warn_after: Duration::from_millis(400),
+        kind: Kind::Processes,
+        on_failure: OnFailure::ReturnError,
+    };
+    let guard: Arc<dyn Guard> = Arc::new(ByRanks::new(watched, &report).unwrap());
+    status.set_guard(&guard);
+    End { status, report, _guard: guard }
+}
+
+fn world() -> Vec<End> {
+    controls().into_iter().enumerate().map(end).collect()
+}
+
+/// What ranks do that wait, until all of them see something.
+fn until(ends: &[End], sees: impl Fn(&StatusBoard) -> bool) {
+    let began = Instant::now();
+    while !ends.iter().all(|end| sees(&end.status)) {
+        assert!(began.elapsed() < PATIENCE);
+        ends.iter().for_each(|end| end.status.look());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn call(status: &StatusBoard, count: usize) {
+    let call = Call::all_reduce(DType::F32, ReduceOp::Sum, count);
+    let codes = Codes::new(&call, Method::Algorithm(Algorithm::Ring));
+    let _ = status.begin(0, count as u64, codes, 0, 0);
+    status.waits_for(0, Duration::ZERO);
+}
+
+#[test]
+fn every_rank_names_the_rank_whose_process_has_died() {
+    let mut all: Vec<_> = controls().into_iter().enumerate().collect();
+    // A process that is killed says nothing.
+    drop(all.remove(2));
+    let ends: Vec<_> = all.into_iter().map(end).collect();
+    until(&ends, |status| status.failure().is_some());
+    for end in &ends {
+        let failure = end.status.failure().unwrap();
+        assert_eq!((failure.by, failure.first), (2, 2), "{failure:?}");
+        assert!(failure.cause.contains("was killed") && end.status.has_died(2), "{failure:?}");
+    }
+}
+
+#[test]
+fn a_failure_reaches_every_rank_at_once_with_the_rank_that_failed_first() {
+    let mut ends = world();
+    let reporter = ends.remove(1);
+    reporter.report.fail(3, "waited 3 s for rank 3");
+    reporter.status.leave(1);
+    // It drops its communicator, as the others do once they know.
+    drop(reporter);
+    until(&ends, |status| status.failure().is_some());
+    for end in &ends {
+        let failure = end.status.failure().unwrap();
+        assert_eq!((failure.by, failure.first, &*failure.cause), (1, 3, "waited 3 s for rank 3"));
+        assert!(!end.status.has_died(1));
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_has_not_failed() {
+    let mut ends = world();
+    let leaves = ends.remove(3);
+    leaves.status.leave(3);
+    drop(leaves);
+    until(&ends, |status| status.has_left(3));
+    // What comes after the goodbye is the end of the connection.
+    let began = Instant::now();
+    until(&ends, |_| began.elapsed() > 4 * TICK);
+    assert!(ends.iter().all(|end| end.status.failure().is_none()));
+}
+
+#[test]
+fn ranks_of_several_nodes_that_make_different_calls_are_named() {
+    let ends = world();
+    // Not rank 0, which is in no call.
+    call(&ends[1].status, 10);
+    call(&ends[3].status, 11);
+    until(&ends, |status| status.failure().is_some());
+    for end in &ends {
+        let cause = end.status.failure().unwrap().cause;
+        let both = ["called all-reduce #0 of 10 f32", "called all-reduce #0 of 11 f32"];
+        assert!(both.iter().all(|call| cause.contains(call)), "{cause}");
+    }
+}
+
+#[test]
+fn a_quiet_section_is_known_on_all_nodes_until_it_ends() {
+    let ends = world();
+    ends[1].status.begin_quiet("validation");
+    ends[1].status.hurry();
+    until(&ends, StatusBoard::is_quiet);
+    ends[1].status.end_quiet();
+    ends[1].status.hurry();
+    until(&ends, |status| !status.is_quiet());
+}
+
+#[test]
+fn a_call_of_a_group_against_a_call_of_its_world_is_named_on_every_rank() {
+    let errors = crate::threads(3, |mut comm| {
+        comm.set_timeout(2 * PATIENCE);
+        let mut group = comm.split(Some(0), 0).unwrap().unwrap();
+        let (began, mut array) = (Instant::now(), [1.0_f32; 8]);
+        let called = if comm.rank() == 1 { &mut comm } else { &mut group };
+        let error = called.all_reduce(&mut array, ReduceOp::Sum).unwrap_err().to_string();
+        assert!(began.elapsed() < PATIENCE, "{error}");
+        error
+    });
+    for error in errors {
+        let both = [
+            "called all-reduce #0 of 8 f32, sum, by",
+            ", in a group of ranks [0, 1, 2], but rank 1 called all-reduce #",
+        ];
+        assert!(both.iter().all(|call| error.contains(call)), "{error}");
+    }
+}
