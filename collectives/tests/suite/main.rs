@@ -1,0 +1,6 @@
+//! The integration tests of the pure crate.
+
+mod drawings;
+mod every_small_world;
+mod executions;
+mod mutants;
