@@ -28,13 +28,20 @@ impl StatusBoard {
     pub(crate) fn failed(&self) -> Option<(Rank, String)> {
         let head = self.sheet.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
-            Some(by) => Some((by as Rank, head.cause.get()?)),
+            Some(by) => Some((by as Rank, head.cause.get().or_else(|| self.lost_cause())?)),
             None => {
                 let Parent { status, ranks } = self.parent.get()?;
                 let (by, cause) = status.failed()?;
                 ranks.iter().position(|&rank| rank == by).map(|by| (by, cause))
             }
         }
+    }
+
+    /// The cause of a failure whose reporter has not written one: it writes it now, unless it was killed before it could.
+    fn lost_cause(&self) -> Option<String> {
+        let may_be_dead = self.members.iter().any(|&rank| self.has_died(rank));
+        may_be_dead
+            .then(|| "the process that reported it was killed before it could report the cause".to_owned())
     }
 
     /// Records that this process was told to end.
