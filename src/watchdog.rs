@@ -8,7 +8,6 @@
 //! A program that gets errors instead is not given a thread that it did not ask for: there, ranks that wait make the same
 //! [`Checks`] of their node themselves.
 
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,6 +24,7 @@ mod by_ranks;
 mod card;
 mod checks;
 mod disagreement;
+mod file;
 mod hub;
 mod link;
 mod message;
@@ -186,11 +186,11 @@ impl Rounds {
 
     /// Sleeps until something happens, or the next check is due.
     fn wait(&self) {
-        let bell = (self.bell.as_fd(), false);
+        let bell = self.bell.file().map(|bell| (bell, false));
         let processes = self.checks.processes.waits_on().map(|process| (process, false));
         let nodes = self.nodes.iter().flat_map(Nodes::waits_on);
         let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let all = std::iter::once(bell).chain(processes).chain(nodes);
+        let all = bell.into_iter().chain(processes).chain(nodes);
         let mut all: Vec<_> =
             all.map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
         let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
