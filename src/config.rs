@@ -19,7 +19,7 @@ mod preload;
 mod variables;
 
 pub use bootstrap::{bootstrap_folder, joins};
-pub(crate) use bootstrap::{job, rendezvous};
+pub(crate) use bootstrap::{job, rendezvous, secret};
 pub use cores::share_cores;
 pub(crate) use interfaces::Interfaces;
 pub use launcher::{Launcher, Starter, tf_config};
@@ -59,6 +59,8 @@ const CHAOS: &str = "UNISONO_CHAOS";
 pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
 /// Set to 1 by a launcher for a rank that it starts again, in a world that goes on without the process before it.
 pub const JOIN: &str = "UNISONO_JOIN";
+/// A secret that all ranks of several machines share, without which none is admitted where they meet.
+const SECRET: &str = "UNISONO_SECRET";
 /// The file of constants written by `unisono tune`.
 const TUNING: &str = "UNISONO_TUNING";
 
@@ -331,11 +333,12 @@ impl NcclPlaces {
     }
 }
 
-/// All `UNISONO_…` variables in the environment.
+/// All `UNISONO_…` variables in the environment, to be printed: without the value of the secret.
 pub(crate) fn settings() -> impl Iterator<Item = (String, String)> {
     let mut settings: Vec<_> = std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
         .filter(|(name, _)| name.starts_with(variables::PREFIX))
+        .map(|(name, value)| if name == SECRET { (name, "…".to_owned()) } else { (name, value) })
         .collect();
     settings.sort();
     settings.into_iter()

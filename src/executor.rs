@@ -131,9 +131,9 @@ impl Executor {
             }
             Execution::Messages { .. } | Execution::Lanes(_) => {
                 let original =
-                    if task.compiled.sends_original() { original.copy_of(buffer) } else { &mut [] };
+                    if task.compiled.sends_original() { original.copy_of(buffer)? } else { &mut [] };
                 let (held, narrow) = match format.accumulator {
-                    Some(_) => (widened.take(count * format.held_size_bytes), buffer),
+                    Some(_) => (widened.reserve(count * format.held_size_bytes)?, buffer),
                     None => (buffer, &mut [][..]),
                 };
                 let result = task.call.result_on(transport.rank(), task.topology.ranks());
@@ -224,7 +224,7 @@ impl Run<'_> {
             send = None;
         }
         let (bytes, held) = match &send {
-            Some(send) => self.compile(send, held, receives),
+            Some(send) => self.compile(send, held, receives).map_err(Failure::Error)?,
             None => (&[][..], receives.map_or(&mut [][..], |range| &mut held[range])),
         };
         let outgoing = send.map(|send| Outgoing { to: phase.group.member(send.to), bytes });
@@ -261,20 +261,20 @@ impl Run<'_> {
         send: &Send,
         held: &'b mut [u8],
         receives: Option<Range<usize>>,
-    ) -> (&'b [u8], &'b mut [u8]) {
+    ) -> Result<(&'b [u8], &'b mut [u8])> {
         let sends = self.held_range(send.chunks);
         let received = receives.unwrap_or(0..0);
         if send.source == Source::Original {
             let bytes = scaled(self.elements(send.chunks), self.format.wire_size_bytes);
-            return (&self.original[bytes], &mut held[received]);
+            return Ok((&self.original[bytes], &mut held[received]));
         }
         if let Some(accumulator) = self.format.accumulator {
             let size_bytes = sends.len() / self.format.held_size_bytes * self.format.wire_size_bytes;
-            let rounded = self.outgoing.take(size_bytes);
+            let rounded = self.outgoing.reserve(size_bytes)?;
             (accumulator.round)(&mut held[sends], rounded);
-            return (rounded, &mut held[received]);
+            return Ok((rounded, &mut held[received]));
         }
-        if sends.end <= received.start {
+        Ok(if sends.end <= received.start {
             let (before, after) = held.split_at_mut(received.start);
             (&before[sends], &mut after[..received.len()])
         } else if received.end <= sends.start {
@@ -282,8 +282,8 @@ impl Run<'_> {
             (&after[..sends.len()], &mut before[received])
         } else {
             // The incoming data is reduced into the data being sent.
-            (self.outgoing.copy_of(&held[sends]), &mut held[received])
-        }
+            (self.outgoing.copy_of(&held[sends])?, &mut held[received])
+        })
     }
 
     /// The byte range of a range of chunks in the held format, limited to this block.

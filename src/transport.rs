@@ -39,7 +39,7 @@ pub(crate) use beside::Ticket;
 #[cfg(not(feature = "mpi"))]
 pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
-pub(crate) use bootstrap::{Directory, Rendezvous};
+pub(crate) use bootstrap::{Directory, Joining, Rendezvous};
 use faulty::Faulty;
 pub(crate) use header::{Calls, Header, Messages};
 pub(crate) use message::{FAR_SEGMENT, Headers, Incoming, Outgoing, Target};

@@ -26,6 +26,7 @@ mod by_ranks;
 mod card;
 mod checks;
 mod disagreement;
+mod file;
 mod hub;
 mod link;
 mod message;
@@ -202,11 +203,11 @@ impl Rounds {
 
     /// Sleeps until something happens, or the next check is due.
     fn wait(&self) {
-        let bell = (self.bell.as_fd(), false);
+        let bell = self.bell.file().map(|bell| (bell, false));
         let processes = self.checks.processes.waits_on().map(|process| (process, false));
         let nodes = self.nodes.iter().flat_map(Nodes::waits_on);
         let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let all = std::iter::once(bell).chain(processes).chain(nodes);
+        let all = bell.into_iter().chain(processes).chain(nodes);
         let mut all: Vec<_> =
             all.map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
         let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };

@@ -69,10 +69,26 @@ fn play(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
         ("leaves", 1) => return Ok(()),
         ("cut", 0) => cut_the_link(),
         ("late", 1) => std::thread::sleep(Duration::from_millis(1500)),
+        ("out of memory", rank) => {
+            array = vec![1.0; 32 << 20];
+            if rank == 1 {
+                limit_memory();
+            }
+        }
+        ("out of memory in groups", rank) => {
+            if rank == 1 {
+                limit_memory();
+            }
+            let mut groups = Vec::new();
+            loop {
+                groups.push(comm.group(&[0, 1, 2])?);
+            }
+        }
+        ("closes its files", 1) => close_files(),
         _ => {}
     }
     match role {
-        "late" | "asked" => drop(comm.all_reduce(&mut array, ReduceOp::Max)?),
+        "late" | "asked" | "closes its files" => drop(comm.all_reduce(&mut array, ReduceOp::Max)?),
         _ => loop {
             comm.all_reduce(&mut array, ReduceOp::Max)?;
         },
@@ -90,6 +106,23 @@ fn cut_the_link() {
 fn kill(signal: &str) {
     signal_this_process(signal);
     std::thread::sleep(DEADLINE);
+}
+
+/// Leaves this process little more memory than it has.
+fn limit_memory() {
+    let sizes = std::fs::read_to_string("/proc/self/statm").expect("a process has sizes");
+    let pages: u64 = sizes.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number of pages");
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::As);
+    limit.current = Some(pages * rustix::param::page_size() as u64 + (16 << 20));
+    rustix::process::setrlimit(rustix::process::Resource::As, limit).expect("a limit is set");
+}
+
+/// Closes all files from 3 up, as daemons do.
+fn close_files() {
+    // SAFETY: what the library has open it checks before it uses it.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) }, 0);
+    // Many ticks of its watchdog.
+    std::thread::sleep(Duration::from_millis(500));
 }
 
 /// Asks this process for its records, and waits until they are there.
@@ -224,6 +257,16 @@ fn trials() -> Vec<Trial> {
     ] {
         trial(format!("{role}, over {:?}", World::Group), Box::new(move || fails(World::Group, role, cause)));
     }
+    for world in [World::Processes, World::Group, World::Connections] {
+        for role in ["out of memory", "out of memory in groups"] {
+            let test = move || fails(world, role, "cannot allocate or share");
+            trial(format!("{role}, over {world:?}"), Box::new(test));
+        }
+    }
+    for world in [World::Processes, World::Group] {
+        let test = move || drop(start(world, "closes its files", &[]).0.expect_success());
+        trial(format!("a rank that closes its files, over {world:?}"), Box::new(test));
+    }
     for (name, test) in [
         ("a link that is cut", cut as fn()),
         ("killed, on another node", killed_elsewhere),
@@ -247,7 +290,10 @@ fn trials() -> Vec<Trial> {
 /// All ranks end, the first line that we say is the cause, the others say that they end because of it, and nothing is left.
 fn fails(world: World, role: &str, cause: &str) {
     let files = left::shared_files();
-    let (Ended { status, stdout, stderr }, took) = start(world, role, &[]);
+    // Copies that need memory.
+    let settings = [("UNISONO_KERNEL_COPIES", "off")];
+    let settings = if role == "out of memory" { &settings[..] } else { &[] };
+    let (Ended { status, stdout, stderr }, took) = start(world, role, settings);
     let told = format!("{status} after {took:?}\n{stdout}\n{stderr}");
     assert!(!status.success(), "{told}");
     assert!(took < END, "{told}");

@@ -1,4 +1,5 @@
-//! `unisono bench-step`: times a data-parallel training step and breaks down its time.
+//! `unisono bench-step`: times a data-parallel training step, breaks down its time, and compares it with ranks that step at the same
+//! time without communicating.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -82,6 +83,10 @@ struct Row {
     hidden_communication_ms: f64,
     exposed_communication_ms: f64,
     update_ms: f64,
+    /// A step of ranks that step at the same time and do not communicate; `None` for one rank.
+    independent_ms_per_step: Option<f64>,
+    /// The share of the independent ranks' throughput that this step reaches.
+    scaling_percent: Option<f64>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -120,9 +125,18 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     if args.shard_optimizer {
         needs.optimizer /= comm.ranks() as f64;
     }
+    if comm.ranks() > 1 {
+        // Two models: one of them steps alone.
+        needs.parameters *= 2.0;
+        needs.gradients *= 2.0;
+        needs.optimizer *= 2.0;
+    }
     needs.check(comm)?;
-    let own = Parameters::new(0);
-    let replica = model::classifier(ModelKind::Mlp, Some(&args.hidden), 0.0, &kind, &own)?;
+    let classifier = || {
+        let own = Parameters::new(0);
+        model::classifier(ModelKind::Mlp, Some(&args.hidden), 0.0, &kind, &own)
+    };
+    let replica = classifier()?;
     let parameters = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
     let optimizer = OptimizerSettings::new(args.optimizer);
     let buckets = BucketSettings {
@@ -133,8 +147,17 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         local_steps: args.local_steps.map(|steps| LocalSteps { steps: steps.get(), outer: Outer::Average }),
         ..BucketSettings::default()
     };
-    let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
     let batches = [Some(batch(args.batch_size))];
+    let mut independent = match comm.ranks() {
+        1 => None,
+        _ => Some(Independent::new(classifier()?, optimizer)?),
+    };
+    let mut independent_ms = Vec::new();
+    // Half of the steps before and half after the mirrored ones: the speed of a shared machine drifts.
+    if let Some(independent) = &mut independent {
+        independent.steps(comm, &batches, args.steps.div_ceil(2), &mut independent_ms)?;
+    }
+    let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
     let times = match (args.local_steps, args.overlap) {
         (None, Overlap::Auto | Overlap::Beside | Overlap::InTurn) => {
             medians(comm, &mut mirror, &batches, args.steps)?
@@ -147,6 +170,13 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         (None, Overlap::Across) => means(comm, &mut mirror, &batches, args.steps)?,
     };
     let [ms_per_step, compute_ms, hidden_communication_ms, exposed_communication_ms, update_ms] = times;
+    let mut independent_ms_per_step = None;
+    if let Some(independent) = &mut independent {
+        independent.steps(comm, &batches, args.steps.div_ceil(2), &mut independent_ms)?;
+        let mut slowest_ms = [median(&mut independent_ms)];
+        slowest(comm, &mut slowest_ms)?;
+        independent_ms_per_step = Some(slowest_ms[0]);
+    }
     let (ranks, transport, size) = (comm.ranks(), comm.transport(), mirror.buckets().size());
     Ok(Row {
         framework: "unisono",
@@ -160,7 +190,48 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         hidden_communication_ms,
         exposed_communication_ms,
         update_ms,
+        independent_ms_per_step,
+        scaling_percent: independent_ms_per_step.map(|independent_ms| 100.0 * independent_ms / ms_per_step),
     })
+}
+
+/// A replica that steps without the other ranks.
+struct Independent<R> {
+    comm: Communicator,
+    mirror: Mirror<R>,
+}
+
+impl<R: Replica> Independent<R> {
+    fn new(replica: R, optimizer: OptimizerSettings) -> Result<Self, TrainError> {
+        let mut comm = Communicator::threads(1)?.remove(0);
+        let mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
+        Ok(Self { comm, mirror })
+    }
+
+    /// Appends the milliseconds of each step. All ranks of `all` call it, so that they step at the same time.
+    fn steps(
+        &mut self,
+        all: &mut Communicator,
+        batches: &[Option<R::Batch>],
+        steps: usize,
+        step_ms: &mut Vec<f64>,
+    ) -> Result<(), TrainError> {
+        all.barrier()?;
+        for step in 0..WARM_UP + steps {
+            let began = Instant::now();
+            self.mirror.step(&mut self.comm, Share::of(batches), RATE, |_| true)?;
+            if step >= WARM_UP {
+                step_ms.push(1e3 * began.elapsed().as_secs_f64());
+            }
+        }
+        all.barrier()?;
+        Ok(())
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// The parts of a step of the slowest rank of each, in milliseconds: medians over so many steps.
@@ -181,10 +252,7 @@ fn medians<R: Replica>(
             columns.iter_mut().zip(times).for_each(|(column, time)| column.push(time));
         }
     }
-    Ok(columns.map(|mut column| {
-        column.sort_by(f64::total_cmp);
-        column[column.len() / 2]
-    }))
+    Ok(columns.map(|mut column| median(&mut column)))
 }
 
 /// The same of the slowest rank of all, as means over so many steps that no rank waits between.
@@ -233,19 +301,27 @@ fn batch(samples: usize) -> Batch {
 fn tell(row: &Row, format: Figures) {
     match format {
         Figures::Json => println!("{}", serde_json::to_string(row).expect("figures are plain")),
-        Figures::Human => println!(
-            "{} parameters, {} ranks over {}, in buckets of {} ({}): {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
-             update {:.2}",
-            row.parameters,
-            row.ranks,
-            row.transport,
-            size::text(row.bucket_bytes),
-            row.buckets_because,
-            row.ms_per_step,
-            row.compute_ms,
-            row.hidden_communication_ms,
-            row.exposed_communication_ms,
-            row.update_ms
-        ),
+        Figures::Human => {
+            println!(
+                "{} parameters, {} ranks over {}, in buckets of {} ({}): {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
+                 update {:.2}",
+                row.parameters,
+                row.ranks,
+                row.transport,
+                size::text(row.bucket_bytes),
+                row.buckets_because,
+                row.ms_per_step,
+                row.compute_ms,
+                row.hidden_communication_ms,
+                row.exposed_communication_ms,
+                row.update_ms
+            );
+            if let (Some(independent_ms), Some(percent)) = (row.independent_ms_per_step, row.scaling_percent)
+            {
+                println!(
+                    "independent processes at the same time: {independent_ms:.2} ms per step; scaling {percent:.0} %"
+                );
+            }
+        }
     }
 }

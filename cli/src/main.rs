@@ -151,12 +151,14 @@ const BAD_INPUT: u8 = 2;
 /// Stopped on request, with a checkpoint to resume from: BSD's `EX_TEMPFAIL`, which invites a retry.
 const STOPPED: u8 = 75;
 
-/// A launcher ends the whole job when a rank fails, perhaps before the reporting rank has reported. The
-/// others therefore exit with success, and the job's exit code is that of the rank that reports.
-const LEFT_TO_ANOTHER: ExitCode = ExitCode::SUCCESS;
+/// A launcher ends the whole job when a rank fails, perhaps before the reporting rank has reported. The others fail this much later.
+const TO_REPORT: Duration = Duration::from_secs(1);
 
-/// How long a rank with an invalid command line tries to inform the others.
+/// How long a rank that does not join the others tries to inform them.
 const TO_REFUSE: Duration = Duration::from_secs(10);
+
+/// Why a rank that shows help does not join the others.
+const SHOWS_HELP: &str = "it was started with --help or --version, or without a command";
 
 /// Runs the command. Exit code: 0 on success, 1 on failure, 2 if the command is invalid, 75 if it stopped on request.
 fn main() -> ExitCode {
@@ -207,7 +209,7 @@ fn failed(failure: &Failure) -> ExitCode {
             eprintln!("unisono: {message}");
             ExitCode::from(BAD_INPUT)
         }
-        Failure::SaidElsewhere => LEFT_TO_ANOTHER,
+        Failure::SaidElsewhere => left_to_another(BAD_INPUT),
         #[cfg(feature = "candle")]
         Failure::Stopped => ExitCode::from(STOPPED),
         Failure::Said => ExitCode::FAILURE,
@@ -218,31 +220,63 @@ fn failed(failure: &Failure) -> ExitCode {
     }
 }
 
+/// The exit code of a rank that fails, and leaves the report to another.
+fn left_to_another(code: u8) -> ExitCode {
+    thread::sleep(TO_REPORT);
+    ExitCode::from(code)
+}
+
 /// Shows help: on request, or because the command line is empty.
 fn told(help: &clap::Error) -> ExitCode {
-    if !speaks() {
-        return LEFT_TO_ANOTHER;
+    let code = u8::try_from(help.exit_code()).unwrap_or(BAD_INPUT);
+    if speaks()
+        && let Err(error) = help.print()
+        && !help.use_stderr()
+    {
+        return output::end(&error);
     }
-    match help.print() {
-        Err(error) if !help.use_stderr() => output::end(&error),
-        _ => ExitCode::from(u8::try_from(help.exit_code()).unwrap_or(BAD_INPUT)),
+    if !is_launched() {
+        return ExitCode::from(code);
+    }
+    // The other ranks may have another command, and would wait for this one.
+    exit_after_refusal(code, None);
+    match told_to_all(SHOWS_HELP) {
+        Some(why) if why != SHOWS_HELP => failed(&reported_once(why)),
+        _ if speaks() || code == 0 => ExitCode::from(code),
+        _ => left_to_another(code),
     }
 }
 
 /// An error that this rank finds before it has connected to the others. They would wait for it, so it informs them, and
 /// all fail with the error of the first rank that has one.
 fn refused(why: String) -> Failure {
-    let Some(2..) = Launcher::detect().ranks else { return Failure::BadInput(why) };
-    let said = why.clone();
-    // The other ranks may be busy with local work.
+    if !is_launched() {
+        return Failure::BadInput(why);
+    }
+    exit_after_refusal(BAD_INPUT, Some(why.clone()));
+    reported_once(told_to_all(&why).unwrap_or(why))
+}
+
+/// A failure that all ranks know.
+fn reported_once(why: String) -> Failure {
+    if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere }
+}
+
+/// Whether a launcher has started more than this rank.
+fn is_launched() -> bool {
+    matches!(Launcher::detect().ranks, Some(2..))
+}
+
+/// Ends this process, with this message, if it cannot inform the others in time: they may be busy with local work.
+fn exit_after_refusal(code: u8, message: Option<String>) {
     let alone = move || {
         thread::sleep(TO_REFUSE);
-        eprintln!("unisono: {said}");
-        signal_hook::low_level::exit(BAD_INPUT.into())
+        if let Some(message) = message {
+            eprintln!("unisono: {message}");
+        }
+        signal_hook::low_level::exit(code.into())
     };
     let _ = thread::Builder::new().name("deadline".into()).spawn(alone);
-    let why = told_to_all(&why).unwrap_or(why);
-    if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere }
 }
 
 /// Informs all ranks. Returns the message that each of them then prints, if they could be reached.

@@ -20,7 +20,7 @@
 //! which draws
 //!
 //! ```text
-#![doc = include_str!("../tests/golden/ring-4.txt")]
+#![doc = include_str!("../tests/suite/golden/ring-4.txt")]
 //! ```
 //!
 //! # Overview

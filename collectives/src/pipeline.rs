@@ -19,7 +19,7 @@
 //! which draws
 //!
 //! ```text
-#![doc = include_str!("../tests/golden/pipeline-1f1b-4-8.txt")]
+#![doc = include_str!("../tests/suite/golden/pipeline-1f1b-4-8.txt")]
 //! ```
 
 use std::fmt;

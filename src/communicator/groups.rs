@@ -62,19 +62,30 @@ impl Communicator {
             assert!(!ranks[..place].contains(&rank), "rank {rank} appears twice in {ranks:?}");
         }
         let place = ranks.iter().position(|&rank| rank == self.rank());
-        self.check_alike(ranks)?;
+        let all = self.gather_bytes(format!("{ranks:?}").as_bytes())?;
+        let called = |ranks: &[u8]| format!("group of {}", String::from_utf8_lossy(ranks));
+        self.check_same("group", &all, |ranks| ranks, called)?;
         self.split(place.map(|_| 0), place.unwrap_or(0) as i64)
     }
 
+    /// Checks that all ranks have passed the same to an operation, of which they have gathered `all`.
+    ///
     /// # Errors
-    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks pass different lists.
-    fn check_alike(&mut self, ranks: &[Rank]) -> Result<()> {
-        let all = self.gather_bytes(format!("{ranks:?}").as_bytes())?;
-        let Some(other) = (0..all.len()).find(|&other| all[other] != all[self.rank()]) else { return Ok(()) };
-        let called = |rank: Rank| format!("group of {}", String::from_utf8_lossy(&all[rank]));
-        let (rank, operation, algorithm) = (self.rank(), "group", "comparison");
-        let at = Place { rank, operation, sequence: self.groups, algorithm, phase: algorithm, step: 0 };
-        let error = Error::Mismatch { at: Box::new(at), ours: called(rank), other, theirs: called(other) };
+    /// [`Error::Mismatch`](crate::Error::Mismatch), after which this communicator is lost.
+    pub(super) fn check_same<T: PartialEq>(
+        &mut self,
+        operation: &'static str,
+        all: &[Vec<T>],
+        passed: impl Fn(&[T]) -> &[T],
+        called: impl Fn(&[T]) -> String,
+    ) -> Result<()> {
+        let rank = self.rank();
+        let differs = |&other: &Rank| passed(&all[other]) != passed(&all[rank]);
+        let Some(other) = (0..all.len()).find(differs) else { return Ok(()) };
+        let (sequence, algorithm) = (self.groups, "comparison");
+        let at = Place { rank, operation, sequence, algorithm, phase: algorithm, step: 0 };
+        let (ours, theirs) = (called(&all[rank]), called(&all[other]));
+        let error = Error::Mismatch { at: Box::new(at), ours, other, theirs };
         self.fail(&error.to_string());
         Err(error)
     }

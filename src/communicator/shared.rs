@@ -29,7 +29,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the ranks are on several nodes; [`Error::Memory`] if a rank does not get the memory, on all ranks; as
+    /// [`Error::Unsupported`] if the ranks are on several nodes; [`Error::Mismatch`] if ranks pass different counts; [`Error::Memory`] if a rank does not get the memory, on all ranks; as
     /// [`Communicator::all_reduce`].
     ///
     /// # Panics
@@ -50,7 +50,10 @@ impl Communicator {
             None => (None, None),
         };
         let number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
-        let place = self.gather_words(&[u64::from(std::process::id()), number])?.swap_remove(0);
+        let all = self.gather_words(&[u64::from(std::process::id()), number, size_bytes as u64])?;
+        let called = |words: &[u64]| format!("alloc_shared of {} bytes", words[2]);
+        self.check_same("alloc_shared", &all, |words| &words[2..], called)?;
+        let place = &all[0];
         let pages = match own {
             Some(own) => own,
             None => Pages::of_process(place[0] as i32, place[1]),
@@ -99,5 +102,20 @@ impl Communicator {
     /// [`Error::Timeout`], [`Error::Left`] and [`Error::Aborted`] if that rank does not; the communicator is then lost.
     pub fn wait_until(&mut self, other: Rank, counter: &AtomicU64, value: u64) -> Result<()> {
         self.seat.engine().wait_until(other, &self.per_call.options, counter, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::error::Error;
+
+    #[test]
+    fn different_counts_are_a_mismatch_on_every_rank() {
+        let ended = crate::threads(2, |mut comm| comm.alloc_shared::<f32>(2 + comm.rank()).map(drop));
+        for (rank, ended) in ended.into_iter().enumerate() {
+            let error = ended.unwrap_err();
+            assert!(matches!(&error, Error::Mismatch { other, .. } if *other == 1 - rank), "{error}");
+            assert!(error.to_string().contains("called alloc_shared of 8 bytes"), "{error}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The folder in which processes launched without MPI find each other.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::launcher::Starter;
@@ -26,6 +27,11 @@ pub fn joins() -> bool {
 /// own.
 pub(crate) fn rendezvous() -> Option<String> {
     address(|name| std::env::var(name).ok())
+}
+
+/// The secret that admits ranks to the place where those of several machines meet; empty if there is none.
+pub(crate) fn secret() -> Vec<u8> {
+    std::env::var_os(super::SECRET).map_or_else(Vec::new, OsString::into_encoded_bytes)
 }
 
 fn address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {

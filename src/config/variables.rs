@@ -10,7 +10,7 @@ pub(super) const PREFIX: &str = "UNISONO_";
 const OF_TESTS: &str = "UNISONO_TEST_";
 
 /// The variables that the library and its tests read.
-const KNOWN: [&str; 24] = [
+const KNOWN: [&str; 25] = [
     super::ALGORITHM,
     super::BOOTSTRAP_DIR,
     super::CHAOS,
@@ -24,6 +24,7 @@ const KNOWN: [&str; 24] = [
     super::NETWORK,
     super::NODES,
     super::QUIET_TIMEOUT,
+    super::SECRET,
     super::SEGMENT_BYTES,
     super::TIMEOUT,
     super::TRANSPORT,

@@ -71,7 +71,7 @@ impl Run<'_> {
             for (out, into) in each(send.chunks).zip(each(receive.chunks)) {
                 let size_bytes = scaled(self.elements(into), self.format.wire_size_bytes).len();
                 let (header, deadlines) = (self.header, self.task.deadlines);
-                let (bytes, _) = self.compile(&Send { chunks: out, ..send }, held, None);
+                let (bytes, _) = self.compile(&Send { chunks: out, ..send }, held, None)?;
                 let outgoing = Outgoing { to: phase.group.member(send.to), bytes };
                 let ticket = transport
                     .post(&header, &outgoing, size_bytes, deadlines)

@@ -92,7 +92,7 @@ impl OnePass<'_> {
         block: &Range<usize>,
         widened: &mut Scratch,
     ) -> Result<()> {
-        let held = widened.take(block.len() / self.task.call.dtype.size_bytes() * size_of::<f32>());
+        let held = widened.reserve(block.len() / self.task.call.dtype.size_bytes() * size_of::<f32>())?;
         (accumulator.codec.decode)(held, &open.own()[block.clone()]);
         for &other in &self.direct.from {
             let (_, theirs) = open.both(other, block.clone())?;

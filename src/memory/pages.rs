@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::system::MemoryLimit;
 
@@ -107,6 +107,32 @@ impl Pages {
     /// The size: whole pages.
     pub(crate) fn size_bytes(&self) -> usize {
         self.size_bytes
+    }
+
+    /// Frees the pages of a shared file that nobody uses any more, although others may have mapped it. They read zeros there.
+    pub(crate) fn free(&self) {
+        // SAFETY: the pages are a mapping of this process. Any bytes are elements.
+        let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxRemove) };
+    }
+
+    /// Replaces mapped pages by a private copy of them, in one step: processes that have mapped the file keep its pages, and no longer
+    /// share these.
+    ///
+    /// # Safety
+    /// The pages are a mapping made by [`Pages::shared`] or [`Pages::of_file`], as a whole. No thread of this process writes to them
+    /// meanwhile.
+    pub(crate) unsafe fn make_private(start: *mut u8, size_bytes: usize) -> Result<()> {
+        let copy = Self::untouched(size_bytes)?;
+        // SAFETY: two mappings of this size, by the caller's promise. Another process may still write to the first: then the bytes are
+        // undefined, but any bytes are elements.
+        unsafe { copy.as_ptr().copy_from_nonoverlapping(start, size_bytes) };
+        let (from, flags) = (copy.as_ptr().cast(), MremapFlags::MAYMOVE);
+        // SAFETY: moves the copy over the first mapping. The addresses stay mapped throughout, with the same bytes, for every thread
+        // that reads them.
+        unsafe { rustix::mm::mremap_fixed(from, size_bytes, size_bytes, flags, start.cast())? };
+        // It is mapped elsewhere now, and belongs to the owner of that mapping.
+        std::mem::forget(copy);
+        Ok(())
     }
 
     fn prefer_huge(&self) {

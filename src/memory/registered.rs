@@ -105,15 +105,25 @@ impl Location {
     /// The share of one rank, in memory that holds shares of this size; `None` if it holds no shares.
     pub(crate) fn share_of(self, position: usize, share_bytes: impl FnOnce() -> usize) -> Option<Self> {
         let is_dealt = self.segment & Self::DEALT != 0;
-        is_dealt.then(|| Self {
-            segment: self.segment & !Self::DEALT,
-            offset: self.offset + (position * share_bytes()) as u64,
-        })
+        is_dealt
+            .then(|| Self { segment: self.number(), offset: self.offset + (position * share_bytes()) as u64 })
     }
 
     /// A location this many bytes further.
     pub(crate) fn after(self, bytes: usize) -> Self {
         Self { offset: self.offset + bytes as u64, ..self }
+    }
+
+    /// The segment that is made after `made` others, with this file. Numbers are not reused before 2³¹ others, though file
+    /// descriptors are.
+    fn segment(made: u32, file: i32) -> u64 {
+        let most = (Self::DEALT >> 32) - Self::SEGMENTS;
+        (Self::SEGMENTS + u64::from(made) % most) << 32 | u64::from(file as u32)
+    }
+
+    /// The number of the segment itself.
+    fn number(self) -> u64 {
+        self.segment & !Self::DEALT
     }
 
     /// The file descriptor of a segment, in the process that made it.
@@ -149,6 +159,11 @@ impl Registry {
         Arc::new(Self::new(true))
     }
 
+    /// Whether others that access this rank's memory are processes.
+    pub(crate) fn is_of_processes(&self) -> bool {
+        self.processes
+    }
+
     fn new(processes: bool) -> Self {
         Self { processes, segments: RwLock::default(), made: AtomicU32::new(0) }
     }
@@ -156,18 +171,17 @@ impl Registry {
     /// Allocates memory, touched.
     pub(crate) fn allocate(self: &Arc<Self>, size_bytes: usize) -> Result<Block> {
         let failed = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
-        let registry = Arc::clone(self);
+        let (registry, process_id) = (Arc::clone(self), std::process::id());
         if !self.processes {
-            return Ok(Block { pages: Pages::private(size_bytes).map_err(failed)?, file: None, registry });
+            let pages = Pages::private(size_bytes).map_err(failed)?;
+            return Ok(Block { pages, file: None, process_id, registry });
         }
         let (file, pages) = Pages::shared(size_bytes).map_err(failed)?;
         pages.touch().map_err(failed)?;
-        // Numbers are never reused, though file descriptors are.
-        let made = Location::SEGMENTS as u32 + self.made.fetch_add(1, Ordering::Relaxed);
-        let number = u64::from(made) << 32 | file.as_raw_fd() as u64;
+        let number = Location::segment(self.made.fetch_add(1, Ordering::Relaxed), file.as_raw_fd());
         let segment = Segment { number, start: pages.as_ptr() as usize, size_bytes: pages.size_bytes() };
         self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment);
-        Ok(Block { pages, file: Some(file), registry })
+        Ok(Block { pages, file: Some(file), process_id, registry })
     }
 
     /// The location of these bytes for another rank, if they lie in one block of registered memory. (A pointer, since memory
@@ -185,6 +199,23 @@ impl Registry {
         Some(Location { segment: *number, offset: (address - start) as u64 })
     }
 
+    /// Takes lent memory back from processes that still access it: this process gets a private copy at the same addresses, and they
+    /// keep the pages of the file. Returns whether the location is in a segment.
+    ///
+    /// # Errors
+    /// If the system does not provide the memory for the copy. The segment is then still shared.
+    pub(crate) fn detach(&self, location: Location) -> rustix::io::Result<bool> {
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        let found = segments.iter().position(|segment| segment.number == location.number());
+        let Some(found) = found else { return Ok(false) };
+        let Segment { start, size_bytes, .. } = segments[found];
+        // SAFETY: the segment is a whole mapping of a shared file, whose block is alive, since it is lent. The call that has lent it
+        // borrows it, and writes nothing to it now.
+        unsafe { Pages::make_private(start as *mut u8, size_bytes)? };
+        segments.remove(found);
+        Ok(true)
+    }
+
     fn segments(&self) -> RwLockReadGuard<'_, Vec<Segment>> {
         self.segments.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,6 +226,8 @@ impl Registry {
 pub(crate) struct Block {
     pages: Pages,
     file: Option<OwnedFd>,
+    /// The process that made it.
+    process_id: u32,
     registry: Arc<Registry>,
 }
 
@@ -216,12 +249,17 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Some(file) = &self.file else { return };
+        // A forked child has a copy of what its parent still uses.
+        let Some(file) = self.file.take().filter(|_| std::process::id() == self.process_id) else { return };
         let start = self.as_ptr() as usize;
         let mut segments = self.registry.segments.write().unwrap_or_else(PoisonError::into_inner);
-        segments.retain(|segment| segment.start != start);
-        // Ranks that have mapped the file keep the mapping until they need room for others, but this frees the memory now.
-        let _ = rustix::fs::ftruncate(file, 0);
+        if segments.extract_if(.., |segment| segment.start == start).next().is_none() {
+            // It was detached: a rank that still accesses it would find another file under a descriptor that is reused.
+            return std::mem::forget(file);
+        }
+        // Ranks that have mapped the file keep the mapping until they need room for others. The file keeps its size: where it is
+        // still mapped, by a forked child for example, an access must not raise SIGBUS.
+        self.pages.free();
     }
 }
 
@@ -260,8 +298,61 @@ mod tests {
     }
 
     #[test]
+    fn no_segment_number_says_that_it_is_dealt() {
+        for made in [0, 1, (1 << 31) - 4, (1 << 31) - 3, 1 << 31, u32::MAX] {
+            let location = Location { segment: Location::segment(made, i32::MAX), offset: 0 };
+            assert!(location.segment > Location::STAGING && location.file() == i32::MAX as u64);
+            assert!(location.share_of(1, || 8).is_none(), "{made}");
+        }
+    }
+
+    #[test]
     fn an_array_of_nothing_is_an_array() {
         let mut array = Registered::<u8>::new(&Registry::of_threads(), 0).unwrap();
         assert!(array.is_empty() && array.as_mut().is_empty());
+    }
+
+    #[test]
+    fn a_forked_child_that_drops_an_array_leaves_it_to_its_parent() {
+        let mut array = Registered::<u8>::new(&Registry::of_processes(), 1 << 20).unwrap();
+        array.fill(7);
+        // SAFETY: the child runs only what follows, and ends without unwinding or exit handlers.
+        match unsafe { libc::fork() } {
+            0 => {
+                drop(array);
+                // SAFETY: it ends this process.
+                unsafe { libc::_exit(0) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: the status is this function's.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0);
+            }
+        }
+        assert!(array.iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn detached_memory_keeps_its_bytes_and_is_no_longer_shared() {
+        let registry = Registry::of_processes();
+        let mut array = Registered::<u8>::new(&registry, 10_000).unwrap();
+        array.fill(7);
+        let location = registry.locate(&raw const array[..]).unwrap();
+        // Another process that accesses it.
+        let other = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
+        assert!(registry.detach(location.dealt().after(5)).unwrap());
+        assert!(array.iter().all(|&byte| byte == 7), "a rank that sends it goes on");
+        // SAFETY: the byte is in the mapping, which nobody else uses now.
+        unsafe { *other.as_ptr() = 1 };
+        assert_eq!(array[0], 7);
+        array.fill(8);
+        // SAFETY: as before.
+        assert_eq!(unsafe { *other.as_ptr().add(1) }, 7);
+        assert!(registry.locate(&raw const array[..]).is_none() && !registry.detach(location).unwrap());
+        drop(array);
+        let reopened = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
+        // SAFETY: as before.
+        assert_eq!(unsafe { *reopened.as_ptr() }, 1, "the descriptor is not reused");
     }
 }

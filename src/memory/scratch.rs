@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::registered::{Block, Registry};
+use crate::error::Result;
 
 /// A page-aligned buffer, which grows to the largest size requested and is kept.
 ///
@@ -28,23 +29,34 @@ impl Scratch {
 
     /// The first `size_bytes` bytes, with undefined contents.
     ///
-    /// # Panics
-    /// If the system is out of memory.
-    pub(crate) fn take(&mut self, size_bytes: usize) -> &mut [u8] {
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory) if the system does not provide the memory.
+    pub(crate) fn reserve(&mut self, size_bytes: usize) -> Result<&mut [u8]> {
         if self.block.as_ref().is_none_or(|block| block.size_bytes() < size_bytes) {
             // Freed first, so that both are not needed at once.
             self.block = None;
-            self.block = Some(self.registry.allocate(size_bytes).unwrap_or_else(|error| panic!("{error}")));
+            self.block = Some(self.registry.allocate(size_bytes)?);
         }
         let block = self.block.as_mut().expect("there is a block now");
-        &mut block.as_mut_slice()[..size_bytes]
+        Ok(&mut block.as_mut_slice()[..size_bytes])
+    }
+
+    /// The same for a few pages, or for memory that is [reserved](Self::reserve) already.
+    ///
+    /// # Panics
+    /// If the system is out of memory.
+    pub(crate) fn take(&mut self, size_bytes: usize) -> &mut [u8] {
+        self.reserve(size_bytes).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// A copy of these bytes.
-    pub(crate) fn copy_of(&mut self, bytes: &[u8]) -> &mut [u8] {
-        let copy = self.take(bytes.len());
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub(crate) fn copy_of(&mut self, bytes: &[u8]) -> Result<&mut [u8]> {
+        let copy = self.reserve(bytes.len())?;
         copy.copy_from_slice(bytes);
-        copy
+        Ok(copy)
     }
 }
 
@@ -55,10 +67,19 @@ mod tests {
     #[test]
     fn scratch_is_aligned_and_kept() {
         let mut scratch = Scratch::default();
-        let first = scratch.copy_of(&[7; 100]).as_ptr();
+        let first = scratch.copy_of(&[7; 100]).unwrap().as_ptr();
         assert_eq!(first.align_offset(64), 0);
         assert_eq!(scratch.take(64).as_ptr(), first, "a smaller size is served from the same memory");
         assert!(scratch.take(0).is_empty());
         scratch.take(1 << 20)[(1 << 20) - 1] = 1;
+    }
+
+    #[test]
+    fn memory_that_cannot_be_had_is_an_error() {
+        let mut scratch = Scratch::default();
+        assert!(
+            matches!(scratch.reserve(1 << 60), Err(crate::Error::Memory { size_bytes, .. }) if size_bytes == 1 << 60)
+        );
+        assert_eq!(scratch.reserve(100).unwrap().len(), 100, "the scratch is still usable");
     }
 }

@@ -8,7 +8,7 @@ mod directory;
 mod rendezvous;
 
 pub(crate) use directory::Directory;
-pub(crate) use rendezvous::Rendezvous;
+pub(crate) use rendezvous::{Joining, Rendezvous};
 
 /// An all-gather of bytes, which is all that ranks need before they have links. MPI, key-value stores and trainers that start
 /// their own processes can provide one.
@@ -83,6 +83,17 @@ impl Bootstrap for Alone {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         Ok(vec![own.to_vec()])
     }
+}
+
+/// The ranks of a message, of which it lists the first.
+fn named(ranks: &[Rank]) -> String {
+    const MOST_NAMED: usize = 8;
+    let first = ranks.iter().take(MOST_NAMED).map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let more = match ranks.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("rank{} {first}{more}", if ranks.len() == 1 { "" } else { "s" })
 }
 
 /// All-gathers a few numbers. All ranks call it.

@@ -287,7 +287,7 @@ impl Shared {
         let to = outgoing.as_ref().map(|outgoing| self.position_of(outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.position_of(incoming.from));
         let Self { position, members, board, status, reach, registry, outbox, received, passes, .. } = self;
-        let (board, status) = (&*board, &*status);
+        let (board, status, registry) = (&*board, &*status, &**registry);
         let sending = outgoing.zip(to).map(|(outgoing, to)| {
             let can_ask_kernel = reach.can_ask_kernel();
             Sending::new((board, status), (*position, to), sent, outgoing, outbox, registry, can_ask_kernel)

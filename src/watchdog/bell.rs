@@ -1,26 +1,30 @@
 //! The event that wakes a watchdog.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::file::OwnFile;
+
 /// Wakes a watchdog, and tells it to end.
 #[derive(Debug)]
 pub(super) struct Bell {
-    event: OwnedFd,
+    event: OwnFile,
     ends: AtomicBool,
 }
 
 impl Bell {
     pub(super) fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { event, ends: AtomicBool::new(false) })
+        Ok(Self { event: OwnFile::new(event), ends: AtomicBool::new(false) })
     }
 
     pub(super) fn ring(&self) {
-        // It fails only if its counter overflows.
-        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        if let Some(event) = self.event.get() {
+            // It fails only if its counter overflows.
+            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+        }
     }
 
     pub(super) fn ring_to_end(&self) {
@@ -34,12 +38,13 @@ impl Bell {
 
     /// Resets the event.
     pub(super) fn still(&self) {
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        if let Some(event) = self.event.get() {
+            let _ = rustix::io::read(event, &mut [0; 8]);
+        }
     }
-}
 
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+    /// What to wait for; `None` if the program has closed it, so that the watchdog sees events at its next tick.
+    pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.event.get()
     }
 }

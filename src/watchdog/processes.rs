@@ -1,6 +1,6 @@
 //! Detects when processes of other ranks of a node end.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -8,15 +8,35 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use unisono_collectives::Rank;
 
 use super::card::Cards;
+use super::file::OwnFile;
 use crate::status::StatusBoard;
-use crate::system::say;
+use crate::system::{Process, say};
 
-/// The processes that are alive, as far as known, by pidfd (readable when the process ends).
+/// The processes that are alive, as far as known.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
-    living: Vec<(Rank, OwnedFd)>,
+    living: Vec<Living>,
     /// Those that had ended before they could be watched.
     ended: Vec<Rank>,
+}
+
+#[derive(Debug)]
+struct Living {
+    rank: Rank,
+    process: Process,
+    /// The pidfd, which is readable when the process ends.
+    file: OwnFile,
+}
+
+impl Living {
+    /// Whether the process has ended. A descriptor alone proves nothing: the program may have closed it.
+    fn has_ended(&self) -> bool {
+        let may_have_ended = self.file.get().is_none_or(|file| {
+            let mut look = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
+            poll(&mut look, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        });
+        may_have_ended && !self.process.lives()
+    }
 }
 
 impl Processes {
@@ -26,7 +46,10 @@ impl Processes {
         for &rank in status.members().iter().filter(|&&rank| rank != status.rank()) {
             let Some(process) = Pid::from_raw(cards.0[rank].process_id as i32) else { continue };
             match pidfd_open(process, PidfdFlags::empty()) {
-                Ok(file) => processes.living.push((rank, file)),
+                Ok(file) => {
+                    let process = Process::of(cards.0[rank].process_id);
+                    processes.living.push(Living { rank, process, file: OwnFile::new(file) });
+                }
                 Err(Errno::SRCH) => processes.ended.push(rank),
                 Err(error) => {
                     say(&format!(
@@ -42,17 +65,32 @@ impl Processes {
     }
 
     pub(super) fn waits_on(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.living.iter().map(|(_, file)| file.as_fd())
+        self.living.iter().filter_map(|living| living.file.get())
     }
 
     /// Those that have ended since the last call.
     pub(super) fn ended(&mut self) -> Vec<Rank> {
         let mut ended = std::mem::take(&mut self.ended);
-        let is_over = |(_, file): &mut (Rank, OwnedFd)| {
-            let mut look = [PollFd::new(&*file, PollFlags::IN)];
-            poll(&mut look, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-        };
-        ended.extend(self.living.extract_if(.., is_over).map(|(rank, _)| rank));
+        ended.extend(self.living.extract_if(.., |living| living.has_ended()).map(|living| living.rank));
         ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_ends_when_it_ends_and_not_when_its_descriptor_is_closed() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(child.id());
+        let pidfd = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        let watched = Living { rank: 1, process: process.clone(), file: OwnFile::new(pidfd()) };
+        let closed = Living { rank: 2, process, file: OwnFile::replaced(pidfd()) };
+        let mut processes = Processes { living: vec![watched, closed], ended: Vec::new() };
+        assert_eq!(processes.waits_on().count(), 1);
+        assert!(processes.ended().is_empty(), "the process is alive");
+        child.kill().and_then(|()| child.wait()).unwrap();
+        assert_eq!(processes.ended(), [1, 2]);
     }
 }

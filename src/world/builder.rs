@@ -8,14 +8,14 @@ use unisono_collectives::Topology;
 
 use super::{on_threads, over_processes, over_threads};
 use crate::communicator::Communicator;
-use crate::config::{Config, Launcher, OnFailure, Starter, bootstrap_folder, job, rendezvous};
+use crate::config::{Config, Launcher, OnFailure, Starter, bootstrap_folder, job, rendezvous, secret};
 use crate::error::{Error, Result};
 use crate::select::Choice;
 #[cfg(not(feature = "mpi"))]
 use crate::transport::Alone;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi::Mpi;
-use crate::transport::{Bootstrap, Directory, Rendezvous, Transport};
+use crate::transport::{Bootstrap, Directory, Joining, Rendezvous, Transport};
 
 /// The least time for ranks to start, however short the deadline of a collective: loading programs takes time.
 const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
@@ -193,7 +193,8 @@ impl Builder {
     /// Ranks find each other by a [bootstrap](Self::bootstrap). The default one takes `RANK` and `WORLD_SIZE` from the launcher
     /// and uses the folder `UNISONO_BOOTSTRAP_DIR`. Without that, ranks of one machine use a folder shared by all processes that
     /// `torchrun` or a session started with the same `MASTER_PORT`; those of several (`LOCAL_WORLD_SIZE` is less than
-    /// `WORLD_SIZE`) meet at the port after `MASTER_PORT` of `MASTER_ADDR`, which is rank 0's machine.
+    /// `WORLD_SIZE`) meet at the port after `MASTER_PORT` of `MASTER_ADDR`, which is rank 0's machine, where only ranks with its
+    /// `UNISONO_SECRET` are admitted.
     ///
     /// # Errors
     /// [`Error::Launch`] if there is no launcher, or if ranks do not arrive, are different programs, or cannot share memory or
@@ -283,7 +284,10 @@ fn launched(config: &Result<Config>) -> Result<Box<dyn Bootstrap>> {
                      a folder that all of them share"
                 ))
             })?;
-            Ok(Box::new(Rendezvous::new(&address, world, timeout)?))
+            // One rank of each machine reports that it waits.
+            let reports = launcher.local_rank.is_none_or(|rank| rank == 0);
+            let joining = Joining { world, timeout, secret: &secret(), reports };
+            Ok(Box::new(Rendezvous::new(&address, joining)?))
         }
     }
 }

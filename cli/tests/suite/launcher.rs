@@ -257,7 +257,23 @@ fn nonsense_is_refused() {
     let world = |rank| [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", rank)];
     let line = "unisono: launch starts the ranks itself, and cannot run as one of 2 ranks: start it without a launcher\n";
     assert_eq!(refused("-n 2 -- echo x", &world("0")), (Some(2), line.to_owned()));
-    assert_eq!(refused("-n 2 -- echo x", &world("1")), (Some(0), String::new()));
+    assert_eq!(refused("-n 2 -- echo x", &world("1")), (Some(2), String::new()));
+}
+
+fn every_rank_fails_whose_failure_another_reports() {
+    let script = format!("{UNISONO} bench --byts 8; echo rank $RANK ended with $?");
+    let ended = launched("-n 2", &script);
+    assert_eq!(sorted(&ended.stdout), ["rank 0 ended with 2", "rank 1 ended with 2"], "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("--byts").count(), 1, "{}", ended.stderr);
+}
+
+fn help_on_one_rank_ends_the_others() {
+    let script = format!("if [ $RANK = 1 ]; then {UNISONO} bench --help; else {UNISONO} bench --bytes 8; fi");
+    let ended = launched("-n 2", &script);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("on rank 1 (") && ended.stderr.contains("with --help"), "{}", ended.stderr);
+    let ended = launched("-n 2", &format!("{UNISONO} bench --help")).expect_success();
+    assert_eq!(ended.stdout.matches("Usage: ").count(), 1, "rank 0 alone shows help");
 }
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -274,5 +290,7 @@ pub(crate) fn tests() -> Vec<Test> {
         signals_are_passed_on,
         a_hangup_is_passed_on_unless_it_is_ignored,
         nonsense_is_refused,
+        every_rank_fails_whose_failure_another_reports,
+        help_on_one_rank_ends_the_others,
     ]
 }

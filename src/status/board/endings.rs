@@ -41,7 +41,7 @@ impl StatusBoard {
         let head = self.sheet.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
             Some(by) => {
-                let cause = head.cause.get()?;
+                let cause = head.cause.get().or_else(|| self.lost_cause())?;
                 Some(FirstFailure {
                     by: by as Rank,
                     first: head.first.load(Ordering::Relaxed) as Rank,
@@ -61,6 +61,13 @@ impl StatusBoard {
     /// The rank that reported the first failure and its cause, if there was one, as [`Self::failure`].
     pub(crate) fn failed(&self) -> Option<(Rank, String)> {
         self.failure().map(|failed| (failed.by, failed.cause))
+    }
+
+    /// The cause of a failure whose reporter has not written one: it writes it now, unless it was killed before it could.
+    fn lost_cause(&self) -> Option<String> {
+        let may_be_dead = self.members.iter().any(|&rank| self.has_died(rank));
+        may_be_dead
+            .then(|| "the process that reported it was killed before it could report the cause".to_owned())
     }
 
     /// Records that this process was told to end.

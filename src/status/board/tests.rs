@@ -12,6 +12,17 @@ fn the_first_cause_stays() {
 }
 
 #[test]
+fn a_failure_is_known_although_its_reporter_was_killed_meanwhile() {
+    let statuses = StatusBoard::of_threads(3).unwrap();
+    // As far as rank 1 came.
+    statuses[1].sheet.head().failed.store(2, Ordering::Release);
+    assert_eq!(statuses[0].failed(), None, "it may be about to write the cause");
+    statuses[2].die(1);
+    let (by, cause) = statuses[0].failed().unwrap();
+    assert!(by == 1 && cause.contains("was killed before it could report the cause"), "{cause}");
+}
+
+#[test]
 fn who_has_left_is_known_to_all() {
     let statuses = StatusBoard::of_threads(2).unwrap();
     assert!(!statuses[0].has_left(1));

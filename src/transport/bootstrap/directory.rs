@@ -3,7 +3,6 @@
 //! For each all-gather, each rank writes a file and reads those of the others. When all ranks are done, rank 0 removes the last
 //! ones. Files of processes that have ended are ignored: a job that was killed leaves some behind.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::Bootstrap;
+use super::{Bootstrap, named};
 use crate::error::{Error, Result};
 use crate::system::{self, Process, say};
 
@@ -23,8 +22,6 @@ const WARN_AFTER: Duration = Duration::from_secs(30);
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
 /// How long rank 0, and a rank that refuses the others, waits for them to finish. The next job removes what is left then.
 const TO_END: Duration = Duration::from_secs(10);
-/// The number of ranks that a message lists.
-const MOST_NAMED: usize = 8;
 
 /// A rank's handle to a bootstrap through a directory.
 #[derive(Debug)]
@@ -169,17 +166,13 @@ impl Directory {
 
     /// The message about missing ranks, with possible causes.
     fn missing(&self, missing: &[Rank], waited: Duration) -> String {
-        let mut named = missing.iter().take(MOST_NAMED).map(usize::to_string).collect::<Vec<_>>().join(", ");
-        if let more @ 1.. = missing.len().saturating_sub(MOST_NAMED) {
-            let _ = write!(named, " and {more} more");
-        }
         format!(
-            "rank {} of {} has waited {} s for rank{} {named} to begin in {}: was each of the {} processes started, with a RANK of its \
+            "rank {} of {} has waited {} s for {} to begin in {}: was each of the {} processes started, with a RANK of its \
              own, in the same session or with the same UNISONO_BOOTSTRAP_DIR?",
             self.rank,
             self.ranks,
             waited.as_secs_f64().round(),
-            if missing.len() == 1 { "" } else { "s" },
+            named(missing),
             self.folder.display(),
             self.ranks
         )

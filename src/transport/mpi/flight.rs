@@ -63,7 +63,7 @@ impl Flight {
         overheard: Option<Scratch>,
     ) -> Result<(), Failure> {
         if let Some(mut message) = overheard {
-            self.first_received.copy_of(message.take(FIRST));
+            self.first_received.copy_of(message.take(FIRST)).map_err(Failure::Error)?;
             self.check()?;
         } else {
             let first = self.first_received.take(FIRST).as_mut_ptr();
@@ -72,7 +72,8 @@ impl Flight {
             let request = unsafe { comm.begin_receive(first, FIRST as c_int, self.with, FIRST_TAG) };
             self.receives.push_back(request.map_err(Failure::Error)?);
         }
-        for segment in self.received.take(self.received_bytes).chunks_mut(segment) {
+        let received = self.received.reserve(self.received_bytes).map_err(Failure::Error)?;
+        for segment in received.chunks_mut(segment) {
             // SAFETY: as above; segments do not overlap.
             let request = unsafe {
                 comm.begin_receive(segment.as_mut_ptr(), segment.len() as c_int, self.with, SEGMENT_TAG)
@@ -84,8 +85,8 @@ impl Flight {
 
     /// Posts the sends of a copy of these bytes.
     pub(super) fn give(&mut self, comm: Comm, segment: usize, header: &Header, bytes: &[u8]) -> Result<()> {
-        let first = self.first_sent.copy_of(bytemuck::bytes_of(&header.of_size(bytes.len())));
-        let parts = self.sent.copy_of(bytes).chunks(segment).map(|part| (part, SEGMENT_TAG));
+        let first = self.first_sent.copy_of(bytemuck::bytes_of(&header.of_size(bytes.len())))?;
+        let parts = self.sent.copy_of(bytes)?.chunks(segment).map(|part| (part, SEGMENT_TAG));
         for (part, tag) in std::iter::once((&*first, FIRST_TAG)).chain(parts) {
             // SAFETY: as in `ask`; what is sent is not changed before all requests are done.
             let request = unsafe { comm.begin_send(part.as_ptr(), part.len() as c_int, self.with, tag) }?;

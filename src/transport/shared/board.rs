@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::channel::{Channel, Post};
-use crate::memory::Pages;
+use crate::memory::{Location, Pages, Registry};
 use crate::status::{StatusBoard, panicked};
-use crate::sync::{AtomicBool, AtomicU64, Ordering, one_order, yield_now};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence, one_order, yield_now};
+use crate::system::say;
 
 /// The size of the staging pieces for long messages, and their number per rank.
 pub(super) const PIECE: usize = 16 << 10;
 pub(super) const PIECES: usize = 4;
 
-/// Longer than any copy or reduction takes.
-const LONGEST_VISIT: Duration = Duration::from_secs(20);
+/// Longer than most copies and reductions take: after it, memory is taken back from a rank that is still inside.
+const LONGEST_VISIT: Duration = Duration::from_secs(2);
 
 /// The board of a node. Clones refer to the same one.
 ///
@@ -146,19 +147,34 @@ impl Board {
         self.condition(rank).enter(others.map(|other| self.condition(other)))
     }
 
-    /// Withdraws a rank's memory, and waits until no other rank accesses it. What has died accesses nothing.
-    fn withdraw(&self, rank: usize, status: &StatusBoard) {
+    /// Whether none of these ranks has withdrawn its memory. Reads before it were of memory that was lent.
+    pub(super) fn is_lent(&self, mut others: impl Iterator<Item = usize>) -> bool {
+        fence(Ordering::Acquire);
+        others.all(|other| !self.condition(other).withdrawn.load(Ordering::SeqCst))
+    }
+
+    /// Withdraws a rank's memory, and waits until no other rank accesses it, or cannot any more. What has died accesses nothing.
+    fn withdraw(&self, rank: usize, status: &StatusBoard, take_back: impl Fn() -> bool) {
         let others = (0..self.ranks).filter(|&other| other != rank);
         let began = Instant::now();
+        let mut warned = false;
         let has_died = |other: usize| status.members().get(other).is_some_and(|&rank| status.has_died(rank));
         let conditions = others.map(|other| (self.condition(other), move || has_died(other)));
         self.condition(rank).withdraw(conditions, || {
             status.look();
-            if began.elapsed() > LONGEST_VISIT {
-                // Returning would let the memory be freed or changed while another rank accesses it.
-                eprintln!("unisono: a rank of the node still accesses memory of rank {rank}; aborting");
-                std::process::abort();
+            if began.elapsed() <= LONGEST_VISIT {
+                return true;
             }
+            if take_back() {
+                return false;
+            }
+            if !std::mem::replace(&mut warned, true) {
+                say(&format!(
+                    "unisono: rank {} waits for a process that still accesses its memory: it is stopped, or very slow\n",
+                    status.rank()
+                ));
+            }
+            true
         });
     }
 }
@@ -174,13 +190,19 @@ impl Condition {
         others.all(|other| !other.withdrawn.load(Ordering::SeqCst)).then_some(inside)
     }
 
-    /// Withdraws this rank's memory, and waits until the others have left it, or died; calls `waits` meanwhile.
-    fn withdraw<'a>(&self, others: impl Iterator<Item = (&'a Self, impl Fn() -> bool)>, waits: impl Fn()) {
+    /// Withdraws this rank's memory, and waits until the others have left it, or died, as long as `waits` returns true.
+    fn withdraw<'a>(
+        &self,
+        others: impl Iterator<Item = (&'a Self, impl Fn() -> bool)>,
+        mut waits: impl FnMut() -> bool,
+    ) {
         self.withdrawn.store(true, Ordering::SeqCst);
         one_order();
         for (other, has_died) in others {
             while other.inside.load(Ordering::SeqCst) && !has_died() {
-                waits();
+                if !waits() {
+                    return;
+                }
                 yield_now();
             }
         }
@@ -205,16 +227,34 @@ pub(super) struct Lent<'a> {
     board: &'a Board,
     status: &'a StatusBoard,
     rank: usize,
+    registry: &'a Registry,
+    location: Location,
+    written: bool,
 }
 
 impl<'a> Lent<'a> {
-    pub(super) fn by(board: &'a Board, status: &'a StatusBoard, rank: usize) -> Self {
-        Self { board, status, rank }
+    /// Memory of the rank at this position, which others also write to if it is `written`.
+    pub(super) fn by(
+        (board, status): (&'a Board, &'a StatusBoard),
+        rank: usize,
+        registry: &'a Registry,
+        location: Location,
+        written: bool,
+    ) -> Self {
+        Self { board, status, rank, registry, location, written }
     }
 
     /// All others have released it.
     pub(super) fn take_back(self) {
         std::mem::forget(self);
+    }
+
+    /// Takes the memory back from a process that is inside of it. Returns whether that is possible.
+    fn take_back_by_force(&self) -> bool {
+        // The kernel refuses to read what is not there, and a rank checks what it has read; but nothing can keep it from writing.
+        let is_only_read = self.location.segment == Location::ADDRESS && !self.written;
+        self.registry.detach(self.location).unwrap_or(false)
+            || is_only_read && self.registry.is_of_processes()
     }
 }
 
@@ -224,7 +264,7 @@ impl Drop for Lent<'_> {
             // Code that catches the panic may keep the communicator; no rank should wait for the memory.
             self.status.fail(self.status.rank(), self.status.rank(), &panicked());
         }
-        self.board.withdraw(self.rank, self.status);
+        self.board.withdraw(self.rank, self.status, || self.take_back_by_force());
     }
 }
 
@@ -234,6 +274,7 @@ mod orders;
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::memory::Registered;
 
     #[test]
     fn nobody_waits_for_a_dead_rank_that_was_inside() {
@@ -243,7 +284,30 @@ mod tests {
         std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
         status.die(1);
         let began = Instant::now();
-        board.withdraw(0, &status);
+        board.withdraw(0, &status, || false);
         assert!(began.elapsed() < LONGEST_VISIT);
+    }
+
+    #[test]
+    fn memory_is_taken_back_from_a_process_that_is_stopped_inside_of_it() {
+        let status = StatusBoard::of_threads(2).unwrap().remove(0);
+        let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
+        let registry = Registry::of_processes();
+        let mut array = Registered::<u8>::new(&registry, 4096).unwrap();
+        array.fill(7);
+        let location = registry.locate(&raw const array[..]).unwrap();
+        let lent = Lent::by((&board, &status), 0, &registry, location, true);
+        // The other rank is stopped here.
+        let inside = board.enter(1, std::iter::once(0)).unwrap();
+        let theirs = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
+        let began = Instant::now();
+        drop(lent);
+        assert!(began.elapsed() < LONGEST_VISIT * 5, "{:?}", began.elapsed());
+        // It continues, and writes.
+        // SAFETY: the byte is in the mapping, which nobody else uses now.
+        unsafe { *theirs.as_ptr() = 1 };
+        drop(inside);
+        assert_eq!(array[0], 7, "the write changes nothing that this rank has");
+        assert!(!board.is_lent(std::iter::once(0)), "the other rank learns of it");
     }
 }

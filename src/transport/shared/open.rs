@@ -92,7 +92,7 @@ impl<'a> Open<'a> {
             }
             Start::Elsewhere(address) => {
                 let (own, reach, copy) = self.own_part(part.clone());
-                let copy = copy.take(part.len());
+                let copy = copy.reserve(part.len())?;
                 reach.fetch(other, address + part.start as u64, copy)?;
                 Ok((own, copy))
             }
@@ -171,7 +171,7 @@ impl<'a> Open<'a> {
             Start::Elsewhere(address) => {
                 let mut address = address + part.start as u64;
                 for own in own.chunks_mut(KERNEL_BLOCK_BYTES) {
-                    let copy = self.copy.take(own.len());
+                    let copy = self.copy.reserve(own.len())?;
                     self.reach.fetch(other, address, copy)?;
                     self.reach.store(other, address, own)?;
                     own.copy_from_slice(copy);

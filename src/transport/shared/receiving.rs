@@ -79,7 +79,10 @@ impl<'a> Receiving<'a> {
             return Ok(());
         };
         self.reach.accept(self.from, location, self.size_bytes, &mut self.target).map_err(Failure::Error)?;
-        self.taken = self.size_bytes;
+        // Otherwise the sender has failed meanwhile, and may have changed or freed the memory.
+        if self.board.is_lent(std::iter::once(self.from)) {
+            self.taken = self.size_bytes;
+        }
         Ok(())
     }
 

@@ -37,6 +37,7 @@ pub(in crate::transport) struct Sending<'a> {
     bytes: &'a [u8],
     way: Way<'a>,
     outbox: &'a mut Outbox,
+    registry: &'a Registry,
     /// How much of the payload has been sent.
     given: usize,
     done: bool,
@@ -50,7 +51,7 @@ impl<'a> Sending<'a> {
         header: &Header,
         outgoing: Outgoing<'a>,
         outbox: &'a mut Outbox,
-        registry: &Registry,
+        registry: &'a Registry,
         can_ask_kernel: bool,
     ) -> Self {
         let Outgoing { to: other, bytes } = outgoing;
@@ -60,7 +61,21 @@ impl<'a> Sending<'a> {
         let way =
             if bytes.len() <= SHORT { Way::Short } else { Self::long_way(bytes, registry, can_ask_kernel) };
         let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
-        Self { board, status, channel, from, to, other, header, bytes, way, outbox, given: 0, done: false }
+        Self {
+            board,
+            status,
+            channel,
+            from,
+            to,
+            other,
+            header,
+            bytes,
+            way,
+            outbox,
+            registry,
+            given: 0,
+            done: false,
+        }
     }
 
     fn long_way(bytes: &[u8], registry: &Registry, can_ask_kernel: bool) -> Way<'a> {
@@ -76,7 +91,8 @@ impl<'a> Sending<'a> {
     fn progress_whole(&mut self, location: Location) -> bool {
         if self.given == 0 {
             let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
-            self.way = Way::Whole(location, Some(Lent::by(self.board, self.status, self.from)));
+            let lent = Lent::by((self.board, self.status), self.from, self.registry, location, false);
+            self.way = Way::Whole(location, Some(lent));
             self.channel.send_long(stamp, &self.header, location);
             self.outbox.sent[self.to] = stamp.number;
             self.given = self.bytes.len();

@@ -61,14 +61,14 @@ impl Shared {
                 (Location::of_address(lent_buffer), false)
             }
             None => {
-                let copy = dealt.take(members.len() * share_bytes());
+                let copy = dealt.reserve(members.len() * share_bytes()).map_err(Failure::Error)?;
                 if read {
                     deal(copy, buffer, others.clone(), &ranges, share_bytes());
                 }
                 (registry.locate(copy).expect("scratch is registered").dealt(), true)
             }
         };
-        let lent = Lent::by(board, status, own);
+        let lent = Lent::by((board, status), own, registry, location, written);
         // SAFETY: only this rank posts here, and all have read the post before, since they have closed that
         // pass.
         unsafe { board.condition(own).opened.post(number, Content { header, location }) };
@@ -95,6 +95,9 @@ impl Shared {
             took_copies = open.took_copies;
         }
         drop(inside);
+        // A rank that failed meanwhile may have changed its memory. This one waits here for the failure report too.
+        let is_lent = || board.is_lent(others.clone()).then_some(());
+        wait(around, own, Waiting::new(*spins, deadlines, status), is_lent)?;
         board.condition(own).closed.store(number, Ordering::Release);
         for other in others.clone() {
             let closed = || (board.condition(other).closed.load(Ordering::Acquire) >= number).then_some(());

@@ -108,10 +108,8 @@ impl Post {
     fn progress(&mut self, tcp: &Tcp) -> Result<bool, Failure> {
         let stream = tcp.stream(self.with);
         let end = self.size_bytes.min(self.arrived + PIECE);
-        let Some(arrived) = stream.receive(&mut self.received.take(self.size_bytes)[self.arrived..end])
-        else {
-            return Ok(false);
-        };
+        let received = self.received.reserve(self.size_bytes).map_err(Failure::Error)?;
+        let Some(arrived) = stream.receive(&mut received[self.arrived..end]) else { return Ok(false) };
         if !self.is_checked {
             let Some(theirs) = stream.header() else { return Ok(true) };
             self.expected.check(&theirs, self.with, &self.status)?;

@@ -120,7 +120,7 @@ impl Processes {
         }
         let mut copied = std::mem::take(&mut self.copied);
         for offset in (0..size_bytes).step_by(KERNEL_BLOCK_BYTES) {
-            let block = copied.take(KERNEL_BLOCK_BYTES.min(size_bytes - offset));
+            let block = copied.reserve(KERNEL_BLOCK_BYTES.min(size_bytes - offset))?;
             self.fetch(from, address + offset as u64, block)?;
             target.accept(offset, block);
         }

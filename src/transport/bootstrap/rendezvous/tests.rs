@@ -1,0 +1,186 @@
+//! The rendezvous among honest, silent, slow and hostile peers.
+
+use std::io::{Read as _, Write as _};
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Less than the time after which a silent connection is closed.
+const SOON: Duration = Duration::from_secs(4);
+
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+fn joining(world: (Rank, usize), timeout: Duration) -> Joining<'static> {
+    Joining { world, timeout, secret: b"", reports: false }
+}
+
+/// Every rank of a world that meets, on a thread of its own.
+fn meet_at<R: Send>(
+    address: &str,
+    ranks: &[Joining<'static>],
+    then: impl Fn(Rendezvous) -> R + Sync,
+) -> Vec<Result<R>> {
+    std::thread::scope(|scope| {
+        let rank = |&joining| {
+            let then = &then;
+            scope.spawn(move || Rendezvous::new(address, joining).map(then))
+        };
+        let ranks: Vec<_> = ranks.iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn meet<R: Send>(
+    worlds: &[(Rank, usize)],
+    timeout: Duration,
+    then: impl Fn(Rendezvous) -> R + Sync,
+) -> Vec<Result<R>> {
+    let ranks: Vec<_> = worlds.iter().map(|&world| joining(world, timeout)).collect();
+    meet_at(&free_address(), &ranks, then)
+}
+
+/// Connects as soon as rank 0 listens.
+fn connect(address: &str) -> TcpStream {
+    let began = Instant::now();
+    loop {
+        match TcpStream::connect(address) {
+            Ok(socket) => return socket,
+            Err(error) => assert!(began.elapsed() < TIMEOUT, "{error}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn first_error<R>(all: Vec<Result<R>>) -> String {
+    all.into_iter().next().unwrap().err().unwrap().to_string()
+}
+
+#[test]
+fn every_rank_gathers_the_bytes_of_all() {
+    let gathered = meet(&[(2, 3), (0, 3), (1, 3)], TIMEOUT, |mut rendezvous| {
+        let own = |round: usize| vec![rendezvous.rank as u8; round * 1000 * (rendezvous.rank + 1)];
+        let [first, second] = [own(0), own(1)];
+        [rendezvous.all_gather(&first).unwrap(), rendezvous.all_gather(&second).unwrap()]
+    });
+    for gathered in gathered {
+        let [first, second] = gathered.unwrap();
+        assert!(first.iter().all(Vec::is_empty) && first.len() == 3);
+        assert!((0..3).all(|rank| second[rank] == vec![rank as u8; 1000 * (rank + 1)]));
+    }
+}
+
+#[test]
+fn a_rank_that_ends_is_named_to_all() {
+    let ended = meet(&[(0, 3), (1, 3), (2, 3)], TIMEOUT, |mut rendezvous| {
+        if rendezvous.rank == 1 { Ok(Vec::new()) } else { rendezvous.all_gather(b"here") }
+    });
+    let said = |rank: usize| ended[rank].as_ref().unwrap_or_else(|error| panic!("{error}"));
+    let said = |rank: usize| said(rank).as_ref().unwrap_err().to_string();
+    assert_eq!([said(0), said(2)], ["rank 1 has ended before the world began"; 2]);
+}
+
+#[test]
+fn a_rank_that_ends_before_all_are_there_is_named_at_once() {
+    let address = free_address();
+    let alone = |address| drop(Rendezvous::new(address, joining((1, 3), TIMEOUT)));
+    let (began, error) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 3), TIMEOUT)).map(drop));
+        alone(&address);
+        (Instant::now(), first.join().unwrap().unwrap_err().to_string())
+    });
+    assert_eq!(error, "rank 1 has ended before the world began");
+    assert!(began.elapsed() < SOON);
+}
+
+#[test]
+fn contradicting_ranks_and_missing_ranks_are_errors() {
+    let short = Duration::from_millis(300);
+    let other = first_error(meet(&[(0, 2), (1, 3)], TIMEOUT, drop));
+    assert!(other.contains("a world of 2 ranks, but rank 1 in one of 3"), "{other}");
+    // The first of them stays.
+    let stay = |mut rendezvous: Rendezvous| rendezvous.all_gather(b"").map(drop);
+    let twice = first_error(meet(&[(0, 4), (1, 4), (1, 4)], TIMEOUT, stay));
+    assert!(twice.contains("there are two ranks 1"), "{twice}");
+    let missing = meet(&[(0, 4), (2, 4)], short, |mut rendezvous| rendezvous.all_gather(b"").unwrap_err());
+    assert!(missing[0].as_ref().unwrap_err().to_string().contains("for ranks 1, 3: was each"), "{missing:?}");
+    let told = missing[1].as_ref().unwrap().to_string();
+    assert!(told.contains("for ranks 1, 3: was each"), "{told}");
+    let alone = first_error(meet(&[(1, 2)], short, drop));
+    assert!(alone.contains("for rank 0 at 127.0.0.1:"), "{alone}");
+}
+
+#[test]
+fn silent_and_slow_connections_delay_no_rank() {
+    let address = free_address();
+    std::thread::scope(|scope| {
+        let began = Instant::now();
+        let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 2), TIMEOUT)).map(drop));
+        let silent: Vec<_> = (0..8).map(|_| connect(&address)).collect();
+        let mut slow = connect(&address);
+        slow.write_all(b"u").unwrap();
+        Rendezvous::new(&address, joining((1, 2), TIMEOUT)).unwrap();
+        first.join().unwrap().unwrap();
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        drop((silent, slow));
+    });
+}
+
+#[test]
+fn messages_of_strangers_end_nothing() {
+    let address = free_address();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 2), TIMEOUT)).map(drop));
+        let magic = u64::from_be_bytes(*b"unisono1");
+        // A message without a proof, as if from a rank of another world; the same with a length and a wrong proof; and garbage.
+        let unproved: Vec<u8> = [magic, 1, 3].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let wrong = Peer::framed(&[0x55; 40]);
+        for said in [&unproved[..], &wrong, b"GET / HTTP/1.1\r\n\r\n", &Peer::framed(b"")] {
+            let mut stranger = connect(&address);
+            stranger.set_read_timeout(Some(TIMEOUT)).unwrap();
+            stranger.write_all(said).unwrap();
+            // It closes the connection.
+            let closed = stranger.read_to_end(&mut Vec::new());
+            assert!(closed.is_ok_and(|read| read > 0) || said.len() != wrong.len());
+        }
+        Rendezvous::new(&address, joining((1, 2), TIMEOUT)).unwrap();
+        first.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn only_ranks_with_the_secret_are_admitted() {
+    let short = Duration::from_secs(1);
+    let rank = |rank, secret, timeout| Joining { secret, ..joining((rank, 2), timeout) };
+    let same = [rank(0, b"secret", TIMEOUT), rank(1, b"secret", TIMEOUT)];
+    assert!(meet_at(&free_address(), &same, drop).iter().all(Result::is_ok));
+    let other = [rank(0, b"secret", short), rank(1, b"guess", TIMEOUT)];
+    let refused: Vec<_> =
+        meet_at(&free_address(), &other, drop).into_iter().map(|one| one.unwrap_err().to_string()).collect();
+    assert!(refused[0].contains("for rank 1: was each") && refused[0].contains("it refused 127.0.0.1:"));
+    assert_eq!(refused[1], "UNISONO_SECRET differs from that of rank 0: set the same on all ranks");
+}
+
+#[test]
+fn a_rank_that_does_not_read_is_named_and_the_others_get_their_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other_side = || {
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Peer::new(listener.accept().unwrap().0).unwrap(), socket)
+    };
+    let ((silent, _kept), (reading, mut socket)) = (other_side(), other_side());
+    // More than the buffers of a connection hold.
+    let long = vec![7; 64 << 20];
+    let mut peers = [silent, reading];
+    let error = std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let mut all = vec![0; 64 << 20];
+            socket.read_exact(&mut all).map(|()| all)
+        });
+        let error = answer(&mut peers, &long, Duration::from_secs(2)).unwrap_err();
+        assert!(read.join().unwrap().unwrap() == long);
+        error
+    });
+    assert_eq!(error, "rank 1 did not read for 2 s while the world began");
+}

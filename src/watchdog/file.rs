@@ -1,0 +1,67 @@
+//! File descriptors that the program may close: daemons, and children before `exec`, close all from 3 up.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+/// A file that this process has opened for itself.
+#[derive(Debug)]
+pub(super) struct OwnFile {
+    file: Option<OwnedFd>,
+    identity: Option<(u64, u64)>,
+}
+
+impl OwnFile {
+    pub(super) fn new(file: OwnedFd) -> Self {
+        let identity = identity(file.as_fd());
+        Self { file: Some(file), identity }
+    }
+
+    /// The file, unless the program has closed it; another may have its descriptor then.
+    pub(super) fn get(&self) -> Option<BorrowedFd<'_>> {
+        let file = self.file.as_ref()?.as_fd();
+        (self.identity.is_some() && identity(file) == self.identity).then_some(file)
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        if self.get().is_none() {
+            // The descriptor belongs to nobody, or to the program.
+            self.file.take().into_iter().for_each(std::mem::forget);
+        }
+    }
+}
+
+/// What tells an open file from most others: on kernels before 6.9, not one pidfd from another.
+fn identity(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
+    let status = rustix::fs::fstat(file).ok()?;
+    Some((status.st_dev, status.st_ino))
+}
+
+#[cfg(test)]
+impl OwnFile {
+    /// A file whose descriptor the program has closed and opened again for its own.
+    pub(super) fn replaced(file: OwnedFd) -> Self {
+        Self { file: Some(file), identity: Some((0, 0)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_that_the_program_has_replaced_is_neither_used_nor_closed() {
+        let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        assert!(OwnFile::new(event()).get().is_some());
+        let event = event();
+        let link = format!("/proc/self/fd/{}", event.as_raw_fd());
+        let replaced = OwnFile::replaced(event);
+        assert!(replaced.get().is_none());
+        drop(replaced);
+        assert!(std::fs::symlink_metadata(link).is_ok(), "it is still open");
+    }
+}
