@@ -63,13 +63,12 @@ static void come_and_go(void)
     check(sum_of(7, MPI_COMM_SELF) == 7, "the sum of one rank is wrong");
 }
 
-/* A broadcast from rank 0 to the other group, in which the others of its group have no buffer; and an all-gather in which the groups give
- * different counts. */
+/* A broadcast from rank 0 to the other group, and an all-gather in which the groups give different counts. */
 static void moves_between(MPI_Comm both)
 {
     int value = rank == 0 ? 7 : 0, own[2] = { rank, rank }, gotten[2 * ranks];
     if (rank % 2 == 0)
-        MPI_Bcast(rank == 0 ? &value : NULL, 1, MPI_INT, rank == 0 ? MPI_ROOT : MPI_PROC_NULL, both);
+        MPI_Bcast(&value, 1, MPI_INT, rank == 0 ? MPI_ROOT : MPI_PROC_NULL, both);
     else
         MPI_Bcast(&value, 1, MPI_INT, 0, both);
     check(value == (rank == 0 || rank % 2 == 1 ? 7 : 0), "the broadcast to the other group is wrong");
