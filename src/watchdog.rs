@@ -8,7 +8,7 @@
 //! A program that gets errors instead is not given a thread that it did not ask for: there, ranks that wait make the same
 //! [`Checks`] of their node themselves.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

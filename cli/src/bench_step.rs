@@ -104,7 +104,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
+/// Refuses what cannot be measured, and applies the choice of an algorithm.
+fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), TrainError> {
     let is_none = args.batch_size == 0 || args.steps == 0 || args.hidden.contains(&0);
     if is_none || args.bucket_bytes == BucketBytes::Fixed(0) {
         return Err(TrainError::Setting(
@@ -119,8 +120,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     if let Some(choice) = args.algorithm.clone() {
         comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
     }
-    let kind = Kind::Images { height: 28, width: 28, channels: 1, classes: 10 };
-    let size = model::size(ModelKind::Mlp, Some(&args.hidden), &kind).expect("it learns from images");
+    let size = model::size(ModelKind::Mlp, Some(&args.hidden), kind).expect("it learns from images");
     let mut needs = Needs::of(&size, args.batch_size, args.optimizer, args.wire);
     if args.shard_optimizer {
         needs.optimizer /= comm.ranks() as f64;
@@ -131,7 +131,12 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         needs.gradients *= 2.0;
         needs.optimizer *= 2.0;
     }
-    needs.check(comm)?;
+    needs.check(comm)
+}
+
+fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
+    let kind = Kind::Images { height: 28, width: 28, channels: 1, classes: 10 };
+    prepare(comm, args, &kind)?;
     let classifier = || {
         let own = Parameters::new(0);
         model::classifier(ModelKind::Mlp, Some(&args.hidden), 0.0, &kind, &own)
@@ -152,28 +157,17 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         1 => None,
         _ => Some(Independent::new(classifier()?, optimizer)?),
     };
-    let mut independent_ms = Vec::new();
     // Half of the steps before and half after the mirrored ones: the speed of a shared machine drifts.
     if let Some(independent) = &mut independent {
-        independent.steps(comm, &batches, args.steps.div_ceil(2), &mut independent_ms)?;
+        independent.steps(comm, &batches, args.steps.div_ceil(2))?;
     }
     let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
-    let times = match (args.local_steps, args.overlap) {
-        (None, Overlap::Auto | Overlap::Beside | Overlap::InTurn) => {
-            medians(comm, &mut mirror, &batches, args.steps)?
-        }
-        // Whole rounds, of which only one step in so many communicates.
-        (Some(round), _) => {
-            let steps = args.steps.next_multiple_of(round.get() as usize);
-            means(comm, &mut mirror, &batches, steps)?
-        }
-        (None, Overlap::Across) => means(comm, &mut mirror, &batches, args.steps)?,
-    };
+    let times = times(comm, &mut mirror, &batches, args)?;
     let [ms_per_step, compute_ms, hidden_communication_ms, exposed_communication_ms, update_ms] = times;
     let mut independent_ms_per_step = None;
-    if let Some(independent) = &mut independent {
-        independent.steps(comm, &batches, args.steps.div_ceil(2), &mut independent_ms)?;
-        let mut slowest_ms = [median(&mut independent_ms)];
+    if let Some(mut independent) = independent {
+        independent.steps(comm, &batches, args.steps.div_ceil(2))?;
+        let mut slowest_ms = [median(&mut independent.step_ms)];
         slowest(comm, &mut slowest_ms)?;
         independent_ms_per_step = Some(slowest_ms[0]);
     }
@@ -195,33 +189,53 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     })
 }
 
+/// The parts of a mirrored step, in milliseconds.
+fn times<R: Replica>(
+    comm: &mut Communicator,
+    mirror: &mut Mirror<R>,
+    batches: &[Option<R::Batch>],
+    args: &Args,
+) -> Result<[f64; 5], TrainError> {
+    match (args.local_steps, args.overlap) {
+        (None, Overlap::Auto | Overlap::Beside | Overlap::InTurn) => {
+            medians(comm, mirror, batches, args.steps)
+        }
+        // Whole rounds, of which only one step in so many communicates.
+        (Some(round), _) => {
+            let steps = args.steps.next_multiple_of(round.get() as usize);
+            means(comm, mirror, batches, steps)
+        }
+        (None, Overlap::Across) => means(comm, mirror, batches, args.steps),
+    }
+}
+
 /// A replica that steps without the other ranks.
 struct Independent<R> {
     comm: Communicator,
     mirror: Mirror<R>,
+    step_ms: Vec<f64>,
 }
 
 impl<R: Replica> Independent<R> {
     fn new(replica: R, optimizer: OptimizerSettings) -> Result<Self, TrainError> {
         let mut comm = Communicator::threads(1)?.remove(0);
         let mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
-        Ok(Self { comm, mirror })
+        Ok(Self { comm, mirror, step_ms: Vec::new() })
     }
 
-    /// Appends the milliseconds of each step. All ranks of `all` call it, so that they step at the same time.
+    /// Times steps. All ranks of `all` call it, so that they step at the same time.
     fn steps(
         &mut self,
         all: &mut Communicator,
         batches: &[Option<R::Batch>],
         steps: usize,
-        step_ms: &mut Vec<f64>,
     ) -> Result<(), TrainError> {
         all.barrier()?;
         for step in 0..WARM_UP + steps {
             let began = Instant::now();
             self.mirror.step(&mut self.comm, Share::of(batches), RATE, |_| true)?;
             if step >= WARM_UP {
-                step_ms.push(1e3 * began.elapsed().as_secs_f64());
+                self.step_ms.push(1e3 * began.elapsed().as_secs_f64());
             }
         }
         all.barrier()?;

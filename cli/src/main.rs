@@ -233,7 +233,7 @@ fn told(help: &clap::Error) -> ExitCode {
         && let Err(error) = help.print()
         && !help.use_stderr()
     {
-        return output::end(&error);
+        output::end(&error);
     }
     if !is_launched() {
         return ExitCode::from(code);

@@ -41,11 +41,13 @@ impl StatusBoard {
         let head = self.sheet.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
             Some(by) => {
-                let cause = head.cause.get().or_else(|| self.lost_cause())?;
-                Some(FirstFailure {
-                    by: by as Rank,
-                    first: head.first.load(Ordering::Relaxed) as Rank,
-                    cause,
+                let by = by as Rank;
+                Some(match head.cause.get() {
+                    Some(cause) => {
+                        FirstFailure { by, first: head.first.load(Ordering::Relaxed) as Rank, cause }
+                    }
+                    // Then the first may be missing too.
+                    None => FirstFailure { by, first: by, cause: self.lost_cause()? },
                 })
             }
             None => {

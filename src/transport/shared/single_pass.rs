@@ -72,15 +72,14 @@ impl Shared {
         // SAFETY: only this rank posts here, and all have read the post before, since they have closed that
         // pass.
         unsafe { board.condition(own).opened.post(number, Content { header, location }) };
+        let waiting = || Waiting::new(*spins, deadlines, status);
         for other in others.clone() {
-            let opened = || board.condition(other).opened.read(number);
-            let theirs = wait(around, other, Waiting::new(*spins, deadlines, status), opened)?;
+            let theirs = wait(around, other, waiting(), || board.condition(other).opened.read(number))?;
             header.check(&theirs.header, members[other], status)?;
         }
         // A rank that finds a failed rank waits here for its failure report. Locations are valid only inside: a failed rank may
         // have freed its memory, and its descriptor may refer to another file.
-        let enter = || board.enter(own, others.clone());
-        let inside = wait(around, own, Waiting::new(*spins, deadlines, status), enter)?;
+        let inside = wait(around, own, waiting(), || board.enter(own, others.clone()))?;
         let mut took_copies = false;
         // A rank without work accesses nothing: the location of an empty range does not identify memory.
         if !range.is_empty() {
@@ -96,12 +95,11 @@ impl Shared {
         }
         drop(inside);
         // A rank that failed meanwhile may have changed its memory. This one waits here for the failure report too.
-        let is_lent = || board.is_lent(others.clone()).then_some(());
-        wait(around, own, Waiting::new(*spins, deadlines, status), is_lent)?;
+        wait(around, own, waiting(), || board.is_lent(others.clone()).then_some(()))?;
         board.condition(own).closed.store(number, Ordering::Release);
         for other in others.clone() {
             let closed = || (board.condition(other).closed.load(Ordering::Acquire) >= number).then_some(());
-            wait(around, other, Waiting::new(*spins, deadlines, status), closed)?;
+            wait(around, other, waiting(), closed)?;
         }
         lent.take_back();
         if is_copy && written {
