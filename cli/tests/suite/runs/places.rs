@@ -13,7 +13,9 @@ fn another_runs_checkpoints_are_left_alone_unless_told() {
     let evaluated = || objects(&["evaluate", "--checkpoint", kept.to_str().unwrap()]).pop().unwrap();
     train(&first, &kept, &["--checkpoint-every", "4"]);
     let (names, before) = (names_in(&kept), evaluated());
-    assert_eq!(names, ["step-0000000012", "step-0000000016", "step-0000000018"]);
+    // One of before is kept besides if its loss is the lowest.
+    let expected = [12, 16, 18].map(|step| format!("step-{step:010}"));
+    assert!(names.ends_with(&expected) && names.len() <= 4, "{names:?}");
 
     let source = source(&second);
     let again = words(&source, &kept);
