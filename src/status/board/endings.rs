@@ -30,7 +30,7 @@ impl StatusBoard {
         let is_first_report =
             head.failed.compare_exchange(0, by as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if is_first_report {
-            head.first.store(first as u32, Ordering::Relaxed);
+            head.first.store(first as u32 + 1, Ordering::Relaxed);
             head.cause.set(cause);
         }
         is_first_report
@@ -42,11 +42,8 @@ impl StatusBoard {
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
             Some(by) => {
                 let cause = head.cause.get().or_else(|| self.lost_cause())?;
-                Some(FirstFailure {
-                    by: by as Rank,
-                    first: head.first.load(Ordering::Relaxed) as Rank,
-                    cause,
-                })
+                let first = head.first.load(Ordering::Relaxed).checked_sub(1).unwrap_or(by);
+                Some(FirstFailure { by: by as Rank, first: first as Rank, cause })
             }
             None => {
                 let Parent { status, ranks } = self.parent.get()?;
