@@ -247,11 +247,6 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether these settings ask for MPI's messages.
-    pub(crate) fn needs_mpi(&self) -> bool {
-        self.inside == Inside::Messages || self.network == Network::Mpi
-    }
-
     /// Whether ranks that wait watch over the ranks of other nodes, since no thread does.
     pub(crate) fn watched_by_ranks(&self) -> bool {
         self.watchdog && self.on_failure == OnFailure::ReturnError
@@ -260,11 +255,6 @@ impl Config {
     /// Settings that must be the same on all ranks: otherwise ranks would deadlock, or send what others do not expect.
     pub(crate) fn alike(&self) -> Vec<(&'static str, String)> {
         let inside = if self.inside == Inside::Messages { "mpi" } else { "auto" };
-        let copies = match self.kernel_copies {
-            KernelCopies::Auto => "auto",
-            KernelCopies::On => "on",
-            KernelCopies::Off => "off",
-        };
         let nodes = |nodes: &Topology| {
             let sizes = (0..nodes.nodes()).map(|node| nodes.node(node).ranks().to_string());
             sizes.collect::<Vec<_>>().join(",")
@@ -272,7 +262,7 @@ impl Config {
         vec![
             (TRANSPORT, inside.to_owned()),
             (NETWORK, self.network.name().to_owned()),
-            (KERNEL_COPIES, copies.to_owned()),
+            (KERNEL_COPIES, self.kernel_copies.name().to_owned()),
             (NODES, self.nodes.as_ref().map_or_else(String::new, nodes)),
             (SEGMENT_BYTES, self.segment_bytes.to_string()),
             (ALGORITHM, self.algorithm.clone().unwrap_or_default()),

@@ -1,5 +1,7 @@
 //! What carries messages inside a node, and between nodes.
 
+use super::Config;
+
 /// How ranks of a node exchange messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Inside {
@@ -21,6 +23,16 @@ pub(crate) enum KernelCopies {
     Off,
 }
 
+impl KernelCopies {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// What carries messages between nodes, as `UNISONO_NETWORK` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Network {
@@ -40,5 +52,12 @@ impl Network {
             Self::Mpi => "mpi",
             Self::Tcp => "tcp",
         }
+    }
+}
+
+impl Config {
+    /// Whether these settings ask for MPI's messages.
+    pub(crate) fn needs_mpi(&self) -> bool {
+        self.inside == Inside::Messages || self.network == Network::Mpi
     }
 }

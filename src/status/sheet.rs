@@ -62,7 +62,8 @@ pub(super) struct Head {
     pub(super) number: AtomicU64,
     /// The rank that reported the first failure, plus one; 0 without a failure.
     pub(super) failed: AtomicU32,
-    /// The rank that this one failed because of, which may be itself. Written before the cause.
+    /// The rank that this one failed because of, which may be itself, plus one. Written before the cause; 0 if the reporter was killed
+    /// before.
     pub(super) first: AtomicU32,
     /// The number of processes of this status board that were told to end.
     pub(super) told_to_end: AtomicU32,

@@ -30,7 +30,7 @@ impl StatusBoard {
         let is_first_report =
             head.failed.compare_exchange(0, by as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if is_first_report {
-            head.first.store(first as u32, Ordering::Relaxed);
+            head.first.store(first as u32 + 1, Ordering::Relaxed);
             head.cause.set(cause);
         }
         is_first_report
@@ -41,14 +41,9 @@ impl StatusBoard {
         let head = self.sheet.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
             Some(by) => {
-                let by = by as Rank;
-                Some(match head.cause.get() {
-                    Some(cause) => {
-                        FirstFailure { by, first: head.first.load(Ordering::Relaxed) as Rank, cause }
-                    }
-                    // Then the first may be missing too.
-                    None => FirstFailure { by, first: by, cause: self.lost_cause()? },
-                })
+                let cause = head.cause.get().or_else(|| self.lost_cause())?;
+                let first = head.first.load(Ordering::Relaxed).checked_sub(1).unwrap_or(by);
+                Some(FirstFailure { by: by as Rank, first: first as Rank, cause })
             }
             None => {
                 let Parent { status, ranks } = self.parent.get()?;
