@@ -8,16 +8,16 @@ use std::cell::Cell;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
 use unisono::{Algorithm, Choice, Communicator, ReduceOp};
-
-mod common;
-
-use common::memory::Memory;
 use unisono_testing::launch;
+use unisono_testing::suite::{self, Module, Test};
 
-/// Tells a process that it is a rank.
-const ROLE: &str = "UNISONO_TEST_ROLE";
+#[path = "suite/common/memory.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the other tests use all of it")]
+mod memory;
+
+use memory::Memory;
+
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The system's allocator, which counts what this thread asks of it.
@@ -45,37 +45,48 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
-    if std::env::var_os(ROLE).is_some() {
-        steady(&mut unisono::init().unwrap());
-        return ExitCode::SUCCESS;
-    }
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    let trial = |name: &str, test: fn()| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    };
-    let trials = vec![
-        trial("steady over threads", over_threads),
-        trial("steady over shared memory", over_shared_memory),
-    ];
-    libtest_mimic::run(&arguments, trials).exit_code()
+    suite::main(&[Module::with_roles("steady", tests, play)])
 }
 
-fn over_threads() {
-    unisono::threads(2, |mut comm| steady(&mut comm));
+fn tests() -> Vec<Test> {
+    let over_threads = |what: &'static str| Test::new(format!("{what} over threads"), move || threads(what));
+    let over_memory =
+        |what: &'static str| Test::new(format!("{what} over shared memory"), move || ranks(what));
+    vec![
+        over_threads(NO_ALLOCATIONS),
+        over_memory(NO_ALLOCATIONS),
+        over_threads(NO_FAULTS).unless(faults_are_noise),
+        over_memory(NO_FAULTS).unless(faults_are_noise),
+    ]
 }
 
-fn over_shared_memory() {
-    let program = std::env::current_exe().unwrap();
-    let mut command = launch::mpirun(2, program.to_str().unwrap());
-    command.env(ROLE, "steady");
-    launch::run(command, DEADLINE).expect_success();
+const NO_ALLOCATIONS: &str = "no allocations";
+const NO_FAULTS: &str = "no page faults";
+
+fn play(what: &str) -> ExitCode {
+    steady(&mut unisono::init().unwrap(), what);
+    ExitCode::SUCCESS
+}
+
+fn threads(what: &str) {
+    unisono::threads(2, |mut comm| steady(&mut comm, what));
+}
+
+fn ranks(what: &str) {
+    let mut command = launch::mpirun(2, &launch::this_program());
+    launch::run(suite::play(&mut command, "steady", what), DEADLINE).expect_success();
 }
 
 /// After two calls, ten more of the same take nothing from the system.
-fn steady(comm: &mut Communicator) {
+fn steady(comm: &mut Communicator, what: &str) {
+    let taken = || match what {
+        NO_ALLOCATIONS => ALLOCATIONS.get() as i64,
+        NO_FAULTS => page_faults(),
+        _ => panic!("no such role: {what}"),
+    };
+    let before = taken();
+    std::hint::black_box(vec![1_u8; 64 << 20]);
+    assert!(taken() > before, "a new array is counted");
     let named = [Algorithm::RecursiveDoubling, Algorithm::Ring, Algorithm::RoundRobin].map(Choice::from);
     for choice in named.into_iter().chain([Choice::Auto]) {
         comm.set_choice(choice.clone()).unwrap();
@@ -88,16 +99,11 @@ fn steady(comm: &mut Communicator) {
                     }
                 };
                 calls(2);
-                let before = (ALLOCATIONS.get(), page_faults());
+                let before = taken();
                 calls(10);
-                let after = (ALLOCATIONS.get(), page_faults());
-                let what = format!("{choice}, {memory:?}, {bytes} bytes, over {}", comm.transport());
-                assert_eq!(after.0, before.0, "allocations: {what}");
-                assert!(
-                    faults_are_noise() || after.1 == before.1,
-                    "{} page faults: {what}",
-                    after.1 - before.1
-                );
+                let more = taken() - before;
+                let over = comm.transport();
+                assert_eq!(more, 0, "{what}: {choice}, {memory:?}, {bytes} bytes, over {over}");
             }
         }
     }
@@ -112,7 +118,9 @@ fn page_faults() -> i64 {
     usage.ru_minflt + usage.ru_majflt
 }
 
-/// Whether the kernel takes pages away by itself now and then, to see who uses them.
-fn faults_are_noise() -> bool {
-    std::fs::read_to_string("/proc/sys/kernel/numa_balancing").is_ok_and(|setting| setting.trim() != "0")
+/// Why page faults prove nothing here: the kernel takes pages away by itself now and then, to see who uses them.
+fn faults_are_noise() -> Option<String> {
+    let setting = std::fs::read_to_string("/proc/sys/kernel/numa_balancing");
+    let is_on = setting.is_ok_and(|setting| setting.trim() != "0");
+    is_on.then(|| "`kernel.numa_balancing` is on, and causes page faults".to_owned())
 }

@@ -1,6 +1,8 @@
 //! Starts programs under mpirun, with a deadline: nothing that a test starts outlives it.
 
+use std::borrow::BorrowMut;
 use std::io::Read;
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -47,6 +49,15 @@ pub fn this_program() -> String {
     program.into_os_string().into_string().expect("a path in UTF-8")
 }
 
+/// Ends this process as a crash does: by SIGKILL, after which nothing of it runs.
+pub fn kill_this_process() -> ! {
+    let process = std::process::id().to_string();
+    Command::new("kill").args(["-KILL", &process]).status().expect("kill starts");
+    loop {
+        std::thread::park();
+    }
+}
+
 /// The folder of builds, and the profile that this test is built with: so a script that a test starts builds nothing twice.
 pub fn target_and_profile() -> (PathBuf, String) {
     let test = std::env::current_exe().expect("a program knows its path");
@@ -85,25 +96,40 @@ pub fn processes(ranks: usize, program: &str) -> Command {
         "for rank in {numbers}; do RANK=$rank WORLD_SIZE={ranks} \"$0\" \"$@\" & started=\"$started $!\"; done; \
          for process in $started; do wait \"$process\" || failed=$?; done; exit \"${{failed:-0}}\""
     );
-    command.args(["-c", &script, program]);
+    // Jobs that start at the same time in one session are told apart by it.
+    command.args(["-c", &script, program]).env("MASTER_PORT", free_port().to_string());
     command
 }
 
-/// The same with each rank in a process table of its own, as in a container: to it, the others are on other machines. They meet at the
-/// port after this one. Where the kernel does not allow it, there is none, and why.
-pub fn containers(ranks: usize, program: &str, port: u16) -> Result<Command, String> {
-    let unshare = ["--pid", "--fork", "--kill-child", "--mount-proc"];
-    let check =
-        Command::new("unshare").args(unshare).arg("true").output().map_err(|error| error.to_string())?;
-    if !check.status.success() {
-        return Err(String::from_utf8_lossy(&check.stderr).trim().to_owned());
+/// How ranks enter a process table of their own.
+const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+
+/// Why the kernel does not allow [`containers`], if it does not.
+pub fn no_containers() -> Option<String> {
+    match Command::new("unshare").args(UNSHARE).arg("true").output() {
+        Ok(check) if check.status.success() => None,
+        Ok(check) => Some(String::from_utf8_lossy(&check.stderr).trim().to_owned()),
+        Err(error) => Some(format!("`unshare` does not start: {error}")),
     }
+}
+
+/// The same as [`processes`] with each rank in a process table of its own, as in a container: to it, the others are on other machines.
+pub fn containers(ranks: usize, program: &str) -> Command {
     // The first process of a table cannot kill itself.
-    let script = format!("unshare {} sh -c '\"$0\" & wait $!' \"$0\"", unshare.join(" "));
+    let script = format!("unshare {} sh -c '\"$0\" & wait $!' \"$0\"", UNSHARE.join(" "));
     let mut command = processes(ranks, "sh");
     command.args(["-c", &script, program]).env("LOCAL_WORLD_SIZE", "1");
-    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-    Ok(command)
+    command.env("MASTER_ADDR", "127.0.0.1");
+    command
+}
+
+/// A `MASTER_PORT`, after which the next port is free: ranks meet there. The kernel hands out other ports to other tests.
+///
+/// # Panics
+/// If no port is free.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("it is bound").port() - 1
 }
 
 /// The output of a crate's example under mpirun.
@@ -124,20 +150,24 @@ pub fn example(name: &str, ranks: usize) -> String {
 }
 
 /// Runs a command to its end; kills it, with everything it started, after the deadline.
-pub fn run(command: Command, deadline: Duration) -> Ended {
-    run_and(command, deadline, |_, _| ())
+pub fn run(mut command: impl BorrowMut<Command>, deadline: Duration) -> Ended {
+    run_and(command.borrow_mut(), deadline, |_, _| ())
 }
 
 /// The same, but interrupts the command and what it started, like Ctrl-C, once it has written to standard output.
-pub fn run_and_interrupt(command: Command, deadline: Duration) -> Ended {
-    run_and(command, deadline, |child, has_spoken| {
+pub fn run_and_interrupt(mut command: Command, deadline: Duration) -> Ended {
+    run_and(&mut command, deadline, |child, has_spoken| {
         if has_spoken.recv_timeout(deadline).is_ok() {
             signal_all(child, "-INT");
         }
     })
 }
 
-fn run_and(mut command: Command, deadline: Duration, meanwhile: impl FnOnce(&Child, &Receiver<()>)) -> Ended {
+fn run_and(
+    command: &mut Command,
+    deadline: Duration,
+    meanwhile: impl FnOnce(&Child, &Receiver<()>),
+) -> Ended {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (speaks, has_spoken) = channel();

@@ -1,0 +1,263 @@
+//! Messages that are late or lost, ranks that are stopped: right results, or an error on every rank, and no hang.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use unisono::{Algorithm, Choice, Communicator, DType, Operation, ReduceOp};
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::random::Random;
+use unisono_testing::soak::Soak;
+use unisono_testing::suite::{self, Test, is_deep};
+
+use crate::common::calls::{Made, Own, Ranks};
+use crate::common::memory::Memory;
+use crate::common::small;
+
+/// Where ranks that are to be stopped leave their process numbers.
+const PROCESSES: &str = "UNISONO_TEST_PROCESSES";
+/// A job that takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// What ranks wait for a message.
+const TIMEOUT_S: &str = "1.5";
+/// How many calls a world makes.
+const CALLS: usize = 25;
+
+/// Plays a case as a rank, or as a world of threads: `threads 7`, `faulty 7`, `stopped 7`.
+pub(crate) fn play(role: &str) -> ExitCode {
+    let (role, case) = role.split_once(' ').expect("a role and a number");
+    let case = case.parse().expect("a number");
+    match role {
+        "threads" => {
+            unisono::threads(ranks(case), |mut comm| tell(comm.rank(), &calls(&mut comm, case)));
+        }
+        "faulty" => {
+            let mut comm = unisono::init().unwrap_or_else(|error| {
+                // The settings themselves are sent over links that may be cut.
+                tell(usize::MAX, &Err(error));
+                std::process::exit(1)
+            });
+            tell(comm.rank(), &calls(&mut comm, case));
+        }
+        "stopped" => stopped(case),
+        _ => panic!("no such role: {role}"),
+    }
+    ExitCode::SUCCESS
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    const MESSAGES: &[(&str, &str)] = &[("UNISONO_TRANSPORT", "mpi")];
+    const EVEN: &[(&str, &str)] = &[("UNISONO_NODES", "2,2")];
+    const CONNECTED: &[(&str, &str)] = &[("UNISONO_NODES", "2,2"), ("UNISONO_NETWORK", "tcp")];
+    let mut tests = Vec::new();
+    for (name, over, short) in [
+        ("faults over threads", Over::Threads, 16),
+        ("faults over processes without MPI", Over::Processes, 4),
+        ("faults over shared memory", Over::Mpi(&[]), 4),
+        ("faults over mpi", Over::Mpi(MESSAGES), 4),
+        ("faults over shm+mpi", Over::Mpi(EVEN), 4),
+        ("faults over shm+tcp", Over::Mpi(CONNECTED), 4),
+    ] {
+        let cases = if is_deep() { 4 * short } else { short };
+        tests.push(Test::new(name, move || faults(name, over, cases)));
+    }
+    for (name, settings) in
+        [("stopped ranks over shared memory", &[][..]), ("stopped ranks over mpi", MESSAGES)]
+    {
+        tests.push(Test::new(name, move || stops(name, settings)));
+    }
+    tests
+}
+
+/// How the ranks of a world are launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Threads,
+    /// Without MPI.
+    Processes,
+    Mpi(&'static [(&'static str, &'static str)]),
+}
+
+fn ranks(case: u64) -> usize {
+    2 + (case % 3) as usize
+}
+
+/// A job as this program, in a role.
+fn job(over: Over, ranks: usize, role: &str) -> Command {
+    let program = launch::this_program();
+    let mut command = match over {
+        Over::Threads => Command::new(&program),
+        Over::Processes => launch::processes(ranks, &program),
+        Over::Mpi(_) => launch::mpirun(ranks, &program),
+    };
+    if let Over::Mpi(settings) = over {
+        command.envs(settings.iter().copied());
+    }
+    suite::play(&mut command, "chaos", role);
+    command
+}
+
+/// The results of worlds whose messages are late, and lost now and then. Every loss rate is in any four cases in a row.
+fn faults(name: &str, over: Over, short: u64) {
+    const LOSSES: [&str; 4] = ["0", "0.0005", "0.01", "0.1"];
+    let soak = Soak::from_environment();
+    let (cases, right, failed) = (soak.cases(short), AtomicU64::new(0), AtomicU64::new(0));
+    cases.make(if over == Over::Threads { 8 } else { 2 }, |case| {
+        let mut random = Random::of(soak.seed, case);
+        let (delay_us, lose) = (random.one_of(&[0, 50, 500]), LOSSES[case as usize % LOSSES.len()]);
+        let chaos = format!("seed={},delay_us={delay_us},lose={lose}", random.bits());
+        let is_two_and_two = matches!(over, Over::Mpi([("UNISONO_NODES", _), ..]));
+        let ranks = if is_two_and_two { 4 } else { ranks(case) };
+        let role = if over == Over::Threads { "threads" } else { "faulty" };
+        let mut command = job(over, ranks, &format!("{role} {case}"));
+        command
+            .env("UNISONO_CHAOS", &chaos)
+            .envs(["UNISONO_TIMEOUT_S", "UNISONO_FIRST_TIMEOUT_S"].map(|name| (name, TIMEOUT_S)));
+        let ended = launch::run(command, DEADLINE);
+        let all_right = judge(&ended, ranks, &format!("{chaos} at {ranks} ranks"), over);
+        assert!(all_right || lose != "0", "what is only late fails: {ended:?}");
+        if all_right { &right } else { &failed }.fetch_add(1, Ordering::Relaxed);
+    });
+    let (right, failed) = (right.into_inner(), failed.into_inner());
+    // A world that sends no faulty message proves nothing: where one message in ten is lost, some world must fail.
+    let has_faults = soak.case.is_some() || failed > 0;
+    assert!(has_faults, "no world of {right} met a fault: UNISONO_CHAOS injects none over {over:?}");
+    cases.tell(
+        name,
+        &[(right, "worlds all of whose results were right"), (failed, "whose ranks all had an error")],
+    );
+}
+
+/// How far a rank came.
+fn tell(rank: usize, came: &unisono::Result<bool>) {
+    match came {
+        Ok(true) => println!("rank {rank} is through"),
+        Ok(false) => println!("rank {rank} was right, and cannot know of the others"),
+        Err(error) => println!("rank {rank} has an error: {error}"),
+    }
+}
+
+/// Whether all results were right. Otherwise every rank has an error, and no rank may believe that all was well.
+fn judge(ended: &Ended, ranks: usize, chaos: &str, over: Over) -> bool {
+    let said = format!("{chaos}\n{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
+    assert!(!ended.stderr.contains("panicked"), "{said}");
+    let count = |what: &str| ended.stdout.matches(what).count();
+    let (through, right, errors) = (count("is through"), count("was right"), count("has an error"));
+    // A job that is ended while its world begins says nothing here.
+    if errors == 0 && right == 0 && ended.status.success() {
+        assert_eq!(through, ranks, "{said}");
+        return true;
+    }
+    assert!(
+        through < ranks && (errors == 0 || through == 0),
+        "a rank is through, and another is not: {said}"
+    );
+    match over {
+        Over::Threads => assert_eq!(through + right + errors, ranks, "{said}"),
+        Over::Processes | Over::Mpi(_) => assert!(!ended.status.success(), "{said}"),
+    }
+    false
+}
+
+/// Calls that all ranks agree on, each held against what must come of it. Then a barrier, and whether this rank came through it: it
+/// knows then that all ranks were through with the calls.
+fn calls(comm: &mut Communicator, case: u64) -> unisono::Result<bool> {
+    let mut common = Random::of(case, 0);
+    let mut own = Random::of(case, 1 + comm.rank() as u64);
+    for number in 0..CALLS {
+        let algorithm = common.one_of(&Algorithm::ALL);
+        let longest = common.one_of(&[10, 1000, 10_000, 100_000]);
+        let call = Made {
+            operation: Operation::AllReduce,
+            choice: Choice::from(algorithm),
+            dtype: common.one_of(&DType::ALL),
+            op: common.one_of(&ReduceOp::ALL),
+            count: common.below(longest),
+            label: "",
+        };
+        let own = Own { memory: own.one_of(&Memory::ALL), in_flight: own.once_in(3) };
+        call.make(comm, own, number, Ranks::Agree)?;
+    }
+    Ok(comm.barrier().is_ok())
+}
+
+/// Ranks that are stopped at random and go on.
+fn stops(name: &str, settings: &'static [(&'static str, &'static str)]) {
+    let soak = Soak::from_environment();
+    let (cases, stops, calls) =
+        (soak.cases(if is_deep() { 2 } else { 1 }), AtomicU64::new(0), AtomicU64::new(0));
+    cases.make(1, |case| {
+        let folder = tempfile::tempdir().unwrap();
+        let ranks = ranks(case + 1);
+        let mut command = job(Over::Mpi(settings), ranks, &format!("stopped {case}"));
+        command.env(PROCESSES, folder.path());
+        let ended = AtomicBool::new(false);
+        let job = std::thread::scope(|scope| {
+            let job = scope.spawn(|| {
+                let job = launch::run(command, DEADLINE);
+                ended.store(true, Ordering::Relaxed);
+                job
+            });
+            let stopped = stop_and_go(folder.path(), ranks, &ended, Random::of(soak.seed, case));
+            stops.fetch_add(stopped, Ordering::Relaxed);
+            job.join().unwrap()
+        });
+        let job = job.expect_success();
+        let made = job.stdout.lines().filter_map(|line| line.strip_prefix("calls: "));
+        calls.fetch_add(made.map(|calls| calls.parse::<u64>().unwrap()).sum::<u64>(), Ordering::Relaxed);
+    });
+    let (stops, calls) = (stops.into_inner(), calls.into_inner());
+    assert!(stops > 0 && calls > 0, "{stops} stops, {calls} calls");
+    cases.tell(name, &[(stops, "stops"), (calls, "calls, all right")]);
+}
+
+/// Stops one rank or several for a moment, again and again, until the job has ended; how often.
+fn stop_and_go(folder: &Path, ranks: usize, ended: &AtomicBool, mut random: Random) -> u64 {
+    let mut stopped = 0;
+    let program = std::env::current_exe().unwrap();
+    while !ended.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(random.below(60) as u64));
+        let names = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name());
+        let processes: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        if processes.len() < ranks {
+            continue;
+        }
+        let is_ours = |process: &&String| {
+            std::fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|path| path == program)
+        };
+        let some: Vec<_> = processes.iter().filter(is_ours).filter(|_| random.once_in(2)).collect();
+        let send = |signal: &str| {
+            some.iter().for_each(|process| {
+                // It may have ended meanwhile.
+                let _ = Command::new("kill").args([signal, process]).output();
+            });
+        };
+        send("-STOP");
+        std::thread::sleep(Duration::from_millis(random.below(300) as u64));
+        send("-CONT");
+        stopped += some.len() as u64;
+    }
+    stopped
+}
+
+/// All-reduces for a few seconds, while this rank and the others are stopped at random.
+fn stopped(case: u64) {
+    let (universe, _) =
+        unisono::mpi::initialize_with_threading(unisono::mpi::Threading::Serialized).expect("MPI is not up");
+    let folder = std::env::var_os(PROCESSES).expect("a folder for process numbers");
+    std::fs::write(Path::new(&folder).join(std::process::id().to_string()), "").unwrap();
+    let began = Instant::now();
+    let (mut world, mut calls) = (0, 0);
+    loop {
+        let mut comm = Communicator::attach(&universe.world()).unwrap();
+        let mut goes_on = [u8::from(began.elapsed() < Duration::from_secs(4))];
+        comm.broadcast(&mut goes_on, 0).unwrap();
+        if goes_on == [0] {
+            break;
+        }
+        small::all_reduces(comm, case, world, 200);
+        (world, calls) = (world + 1, calls + 200);
+    }
+    println!("calls: {calls}");
+}

@@ -1,0 +1,85 @@
+//! Roles that worlds of every kind play. One job plays several, one after the other, because a job takes a second to start.
+
+use std::process::ExitCode;
+
+use unisono::{Choice, Communicator};
+use unisono_testing::launch::Ended;
+use unisono_testing::suite::is_deep;
+
+use super::memory::Memory;
+use super::{bits, errors, groups, in_flight, point_to_point, stress, thresholds, vendors};
+
+const SEPARATOR: &str = " + ";
+
+/// The role of a job that plays all of these.
+pub fn job(roles: &[&str]) -> String {
+    roles.join(SEPARATOR)
+}
+
+/// Joins the world, and plays the roles of a job. A module's `own` roles are those that it knows.
+pub fn play(job: &str, own: impl Fn(&str, &mut Communicator) -> bool) -> ExitCode {
+    let mut comm = unisono::init().unwrap_or_else(|error| {
+        eprintln!("{error}");
+        std::process::exit(3)
+    });
+    println!("rank {} of {} over {}", comm.rank(), comm.ranks(), comm.transport());
+    for role in job.split(SEPARATOR) {
+        comm.set_choice(Choice::Auto).unwrap();
+        if comm.rank() == 0 {
+            println!("begins: {role}");
+        }
+        if !own(role, &mut comm) {
+            play_one(role, &mut comm);
+        }
+        if comm.rank() == 0 {
+            println!("ends: {role}");
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn play_one(role: &str, comm: &mut Communicator) {
+    // The quick suite has one kind of memory of each role; in random calls it has all.
+    let memories = |quick: &[Memory], all: &[Memory]| if is_deep() { all.to_vec() } else { quick.to_vec() };
+    match role {
+        "conformance" => super::conformance(comm, Memory::Slices),
+        "registered" => {
+            let all = [Memory::Parts, Memory::Mixed, Memory::Registered];
+            memories(&all[..1], &all).into_iter().for_each(|memory| super::conformance(comm, memory));
+        }
+        "thresholds" => {
+            let quick = [Memory::Mixed, Memory::Parts];
+            memories(&quick, &Memory::ALL).into_iter().for_each(|memory| thresholds::cross(comm, memory));
+        }
+        "bits" => [Memory::Slices, Memory::Mixed].into_iter().for_each(|memory| bits::agree(comm, memory)),
+        "blocks" => {
+            let all = [Memory::Mixed, Memory::Slices];
+            memories(&all[..1], &all).into_iter().for_each(|memory| bits::agree_in_blocks(comm, memory));
+        }
+        "groups" => groups::conformance(comm),
+        "groups conform" => groups::inside(comm),
+        "stress" => stress::calls(comm, if is_deep() { 300 } else { 100 }),
+        "vendors" => vendors::agree(comm),
+        "in flight" => in_flight::conformance(comm),
+        "point to point" => point_to_point::conformance(comm),
+        "refused" => errors::refused(comm),
+        "joins" => {}
+        _ => panic!("no such role: {role}"),
+    }
+}
+
+/// Checks that all ranks joined a world over this transport, and that the job has played all roles.
+///
+/// # Panics
+/// If it has not, with the name of the role that failed.
+pub fn expect(ended: &Ended, ranks: usize, roles: &[&str], transport: &str) {
+    let begun = ended.stdout.lines().filter_map(|line| line.strip_prefix("begins: ")).next_back();
+    assert!(ended.status.success(), "role `{}` failed: {ended}", begun.unwrap_or("none begun"));
+    for role in roles {
+        assert!(ended.stdout.contains(&format!("ends: {role}\n")), "role `{role}` was not played: {ended}");
+    }
+    for rank in 0..ranks {
+        let joined = format!("rank {rank} of {ranks} over {transport}\n");
+        assert!(ended.stdout.contains(&joined), "expected `{}` in {ended}", joined.trim_end());
+    }
+}

@@ -1,0 +1,242 @@
+//! How long ranks wait for each other, what they are told of whom they wait for, and what they may call their calls.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use unisono::status::State;
+use unisono::{Algorithm, Communicator, Error, ReduceOp};
+use unisono_testing::{suite::Test, tests};
+
+const SHORT: Duration = Duration::from_millis(300);
+/// Longer than [`SHORT`], also where cores are few.
+const LONG: Duration = Duration::from_millis(1200);
+
+pub(crate) fn tests() -> Vec<Test> {
+    let timed = tests![
+        a_timeout_says_what_the_other_rank_does,
+        a_timeout_is_for_some_calls,
+        a_timeout_is_for_one_call_of_any_kind,
+        the_first_call_may_wait_for_longer,
+        nobody_gives_up_while_a_rank_is_in_a_quiet_section,
+        the_slow_rank_is_named,
+        rank_0_works_while_the_others_wait,
+    ];
+    let others = tests![
+        another_label_is_an_error_that_names_both,
+        a_label_is_for_one_call,
+        a_quiet_section_ends_with_a_panic,
+        what_goes_wrong_on_rank_0_is_an_error_on_all_and_harms_nothing,
+    ];
+    timed.into_iter().map(Test::timed).chain(others).collect()
+}
+
+fn sum(comm: &mut Communicator) -> unisono::Result<()> {
+    comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).map(drop)
+}
+
+/// Ranks wait for each other no longer than so, once all of them have begun: a thread may begin late.
+fn begin_with(timeout: Duration, comm: &mut Communicator) {
+    comm.barrier().unwrap();
+    comm.set_timeout(timeout);
+}
+
+fn another_label_is_an_error_that_names_both() {
+    for algorithm in Algorithm::ALL {
+        for ranks in [2, 3, 4] {
+            let started = Instant::now();
+            let errors = unisono::threads(ranks, |mut comm| {
+                comm.set_timeout(Duration::from_secs(30));
+                comm.set_choice(algorithm).unwrap();
+                // A rank that the others are ahead of may hear of their failure while still in this one.
+                let first = comm.call().label("both").all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum);
+                let label = if comm.rank() == 1 { "bucket 2" } else { "bucket 1" };
+                let second = first
+                    .and_then(|_| comm.call().label(label).all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum));
+                // Some algorithms let a rank go that has met only those of its own mind.
+                second.and_then(|_| comm.barrier()).unwrap_err().to_string()
+            });
+            let (one, other) =
+                ("all-reduce #1 \"bucket 1\" of 100 f32", "all-reduce #1 \"bucket 2\" of 100 f32");
+            let named = errors.iter().any(|error| error.contains(one) && error.contains(other));
+            assert!(named, "{algorithm}: {errors:#?}");
+            assert!(started.elapsed() < Duration::from_secs(20), "found by looking, not by a deadline");
+        }
+    }
+}
+
+fn a_label_is_for_one_call() {
+    let errors = unisono::threads(2, |mut comm| {
+        comm.set_timeout(Duration::from_secs(30));
+        sum(&mut comm.call().label("first")).unwrap();
+        let request = comm.call().label("second").all_reduce_async(vec![1.0_f32; 8], ReduceOp::Sum).unwrap();
+        request.wait().unwrap();
+        match comm.rank() {
+            0 => sum(&mut comm.call().label("third")),
+            _ => sum(&mut comm),
+        }
+        .unwrap_err()
+        .to_string()
+    });
+    let named = |error: &String| error.contains("#2 \"third\" of 10") && error.contains("#2 of 10");
+    assert!(errors.iter().any(named), "{errors:?}");
+}
+
+fn a_timeout_says_what_the_other_rank_does() {
+    let errors = unisono::threads(2, |mut comm| {
+        begin_with(SHORT, &mut comm);
+        sum(&mut comm.call().label("bucket 7")).unwrap();
+        if comm.rank() == 1 {
+            sleep(LONG);
+        }
+        sum(&mut comm).err()
+    });
+    let Some(Error::Timeout { other: 1, doing: Some(doing), .. }) = &errors[0] else { panic!("{errors:?}") };
+    assert_eq!((doing.state, doing.process_id), (State::Outside, std::process::id()));
+    let said = errors[0].as_ref().unwrap().to_string();
+    assert!(said.contains("rank 0, all-reduce #2 by"), "{said}");
+    let (_, does) =
+        said.split_once("which is outside of collectives since ").unwrap_or_else(|| panic!("{said}"));
+    assert!(does.contains(" s; its last was all-reduce #1 \"bucket 7\""), "{said}");
+}
+
+fn a_timeout_is_for_some_calls() {
+    let waits_for = |timeout: Duration| {
+        let errors = unisono::threads(2, |mut comm| {
+            begin_with(Duration::from_secs(30), &mut comm);
+            comm.with_timeout(SHORT, sum).unwrap();
+            if comm.rank() == 1 {
+                sleep(LONG);
+            }
+            if timeout == SHORT { comm.with_timeout(SHORT, sum).err() } else { sum(&mut comm).err() }
+        });
+        errors.into_iter().map(|error| error.map(|error| error.to_string())).collect::<Vec<_>>()
+    };
+    assert_eq!(waits_for(Duration::from_secs(30)), [None, None]);
+    let errors = waits_for(SHORT);
+    assert!(errors[0].as_ref().is_some_and(|error| error.contains("for rank 1")), "{errors:?}");
+}
+
+fn a_timeout_is_for_one_call_of_any_kind() {
+    type Waits = fn(&mut Communicator) -> unisono::Result<()>;
+    let kinds: [Waits; 4] = [
+        |comm| comm.call().timeout(SHORT).broadcast(&mut [1_u8; 3], 1).map(drop),
+        |comm| comm.call().timeout(SHORT).all_reduce_async(vec![1_u8; 3], ReduceOp::Max)?.wait().map(drop),
+        |comm| comm.call().timeout(SHORT).receive(&mut [0_u8; 3], 1),
+        |comm| comm.call().timeout(SHORT).receive_async(vec![0_u8; 3], 1)?.wait().map(drop),
+    ];
+    for waits in kinds {
+        let errors = unisono::threads(2, |mut comm| {
+            begin_with(Duration::from_secs(30), &mut comm);
+            if comm.rank() == 1 {
+                sleep(LONG);
+                return None;
+            }
+            // What is said for a call that was not made is for no other.
+            drop(comm.call().timeout(Duration::ZERO));
+            waits(&mut comm).err()
+        });
+        assert!(matches!(errors[0], Some(Error::Timeout { other: 1, .. })), "{errors:?}");
+    }
+}
+
+fn the_first_call_may_wait_for_longer() {
+    // Under the limits of the environment, where nothing is set: half an hour.
+    unisono::threads(2, |mut comm| {
+        if comm.rank() == 1 {
+            sleep(LONG);
+        }
+        sum(&mut comm).unwrap();
+    });
+}
+
+fn nobody_gives_up_while_a_rank_is_in_a_quiet_section() {
+    unisono::threads(3, |mut comm| {
+        begin_with(SHORT, &mut comm);
+        sum(&mut comm).unwrap();
+        if comm.rank() == 2 {
+            comm.quiet("validation", |_| sleep(LONG));
+        } else if comm.rank() == 1 {
+            // It waits for rank 2, and rank 0 for it.
+            sleep(SHORT / 4);
+        }
+        sum(&mut comm).unwrap();
+        comm.quiet("with calls inside", sum).unwrap();
+    });
+    let errors = unisono::threads(2, |mut comm| {
+        begin_with(SHORT, &mut comm);
+        if comm.rank() == 1 {
+            comm.quiet("over", |_| ());
+            sleep(LONG);
+        }
+        sum(&mut comm).err()
+    });
+    assert!(matches!(errors[0], Some(Error::Timeout { .. })), "{errors:?}");
+}
+
+fn a_quiet_section_ends_with_a_panic() {
+    let began = AtomicBool::new(false);
+    let mut world = Communicator::threads(2).unwrap();
+    let (mut one, mut zero) = (world.pop().unwrap(), world.pop().unwrap());
+    std::thread::scope(|scope| {
+        let panics = scope.spawn(|| {
+            one.quiet("validation", |_| {
+                began.store(true, Ordering::Release);
+                panic!("on purpose")
+            });
+            drop(one);
+        });
+        let error = sum(&mut zero).unwrap_err();
+        assert!(matches!(error, Error::Aborted { by: 1, .. }), "{error}");
+        assert!(panics.join().is_err() && began.load(Ordering::Acquire));
+    });
+}
+
+fn the_slow_rank_is_named() {
+    let lateness = unisono::threads(3, |mut comm| {
+        comm.barrier().unwrap();
+        comm.lateness().unwrap();
+        for _ in 0..3 {
+            if comm.rank() == 1 {
+                sleep(LONG / 3);
+            }
+            sum(&mut comm).unwrap();
+        }
+        comm.lateness().unwrap()
+    });
+    let [zero, one, two] = lateness[0].ranks[..] else { panic!("{lateness:?}") };
+    assert_eq!(lateness[0].slowest(), 1);
+    // Those that wait for it may be late themselves, on a busy machine.
+    assert!(one.busy >= LONG && one.waited < zero.waited.min(two.waited), "{lateness:?}");
+    assert!(zero.waited > LONG / 2 && two.waited > LONG / 2, "{zero:?}, {two:?}");
+    assert!(lateness[0].to_string().starts_with("rank 1 is slowest: busy for "), "{}", lateness[0]);
+    assert!(lateness.iter().all(|told| *told == lateness[0]), "all are told the same");
+}
+
+fn rank_0_works_while_the_others_wait() {
+    let values = unisono::threads(3, |mut comm| {
+        begin_with(SHORT, &mut comm);
+        sum(&mut comm).unwrap();
+        let done = comm.on_rank0("reading", || {
+            sleep(LONG);
+            Ok::<_, String>(17)
+        });
+        done.unwrap()
+    });
+    assert_eq!(values, [Some(17), None, None]);
+}
+
+fn what_goes_wrong_on_rank_0_is_an_error_on_all_and_harms_nothing() {
+    let errors = unisono::threads(3, |mut comm| {
+        let done = comm.on_rank0("writing", || Err::<(), _>("the disk is full"));
+        sum(&mut comm).unwrap();
+        done.unwrap_err().to_string()
+    });
+    for error in errors {
+        assert_eq!(error, "rank 0 failed while the others waited: writing: the disk is full");
+    }
+    let long = "é".repeat(1000);
+    let errors =
+        unisono::threads(2, |mut comm| comm.on_rank0("writing", || Err::<(), _>(&long)).unwrap_err());
+    assert!(errors.iter().all(|error| error.to_string().ends_with(&"é".repeat(250))), "{errors:?}");
+}

@@ -1,0 +1,66 @@
+//! The examples run, at two and at three ranks.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use unisono_testing::launch::{self, example};
+use unisono_testing::{suite::Test, tests};
+
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = tests![all_reduce, attach, custom_loop, ndarray, overlap];
+    tests.push(Test::new("burn", burn).deep());
+    tests
+}
+
+fn all_reduce() {
+    assert!(example("all_reduce", 2).contains("2 ranks, mean 0.5, by "));
+    assert!(example("all_reduce", 3).contains("3 ranks, mean 1, by "));
+}
+
+fn attach() {
+    assert!(example("attach", 2).contains("parity 1 are 1, and their numbers add up to 1"));
+    assert!(example("attach", 3).contains("parity 0 are 2, and their numbers add up to 2"));
+}
+
+fn custom_loop() {
+    for ranks in [1, 2, 3] {
+        assert!(example("custom_loop", ranks).contains("y = 2.000 x + -1.000"));
+    }
+}
+
+fn ndarray() {
+    let loss = |ranks| {
+        let said = example("ndarray", ranks);
+        let last = said.lines().last().expect("it says the loss");
+        let same = format!("; all {ranks} ranks have the same parameters");
+        let loss = last.strip_prefix("loss ").and_then(|last| last.strip_suffix(&same));
+        loss.unwrap_or_else(|| panic!("{said}")).parse::<f64>().unwrap()
+    };
+    let alone = loss(1);
+    assert!(alone < 0.01, "{alone}");
+    for ranks in [2, 3] {
+        assert!((loss(ranks) / alone - 1.0).abs() < 0.01, "{alone}");
+    }
+}
+
+/// A workspace of its own, since burn brings some 200 crates and takes minutes to build.
+fn burn() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/burn");
+    let mut build = Command::new(env!("CARGO"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("burn");
+    build.args(["build", "--release", "--locked", "--target-dir"]).arg(&target).current_dir(folder);
+    launch::run(build, Duration::from_secs(1800)).expect_success();
+    let program = target.join("release/unisono-burn-example");
+    for ranks in [1, 2, 3] {
+        let command = launch::processes(ranks, program.to_str().expect("a path in UTF-8"));
+        let said = launch::run(command, Duration::from_secs(120)).expect_success().stdout;
+        assert!(said.contains(&format!("{ranks} ranks have the same parameters; loss 0.")), "{said}");
+    }
+}
+
+fn overlap() {
+    for ranks in [1, 2, 3] {
+        assert!(example("overlap", ranks).contains("all means right"));
+    }
+}

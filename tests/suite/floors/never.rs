@@ -1,0 +1,140 @@
+//! What must never be in a room, where that is a word: the last column of ARCHITECTURE.md's table.
+
+use std::path::Path;
+
+use unisono_testing::{suite::Test, tests};
+
+use super::files::files;
+use super::reader::read_all;
+
+/// The menu, but for what is an operation too.
+const ALGORITHMS: [&str; 9] = [
+    "MasterWorker",
+    "RoundRobin",
+    "Tree",
+    "DoubleTree",
+    "Butterfly",
+    "RecursiveDoubling",
+    "Ring",
+    "HierarchicalCopy",
+    "Rail",
+];
+
+/// Rooms, by the beginnings of their files' paths, and the words that their code never says.
+const NEVER: [(&str, &[&str], &[&str]); 28] = [
+    ("collectives/src/", &["model"], &["Algorithm"]),
+    ("collectives/src/", &["clock"], &ALGORITHMS),
+    ("collectives/src/", &["execution"], &ALGORITHMS),
+    // Those with levels are known by their descriptors.
+    ("src/", &[""], &["HierarchicalCopy", "Rail"]),
+    ("src/", &["select", "method"], &ALGORITHMS),
+    ("cli/src/", &[""], &ALGORITHMS),
+    ("src/", &["kernels"], &["Rank", "rank", "Step"]),
+    ("src/", &["memory"], &["Rank", "rank", "ranks"]),
+    // It returns facts, and ends nothing.
+    ("src/", &["status"], &["exit", "abort", "spawn", "set_hook", "signal_hook", "TcpStream", "TcpListener"]),
+    ("src/", &["transport"], &["Schedule", "Plan", "Step"]),
+    ("src/", &["transport/bootstrap"], &["Shared", "Mpi", "Transport"]),
+    (
+        "src/",
+        &[
+            "transport/processes",
+            "transport/join",
+            "transport/node",
+            "transport/tcp",
+            "transport/agreement",
+            "transport/warnings",
+        ],
+        &["mpi", "Mpi"],
+    ),
+    ("src/", &["transport/shared"], &["mpi", "Mpi"]),
+    ("src/", &["executor", "collective", "communicator"], &["mpi", "between_nodes"]),
+    ("src/", &["compress"], &["mpi", "Mpi", "Bucket", "bucket"]),
+    // What decides how a plan is carried out is in its execution.
+    (
+        "src/",
+        &[
+            "executor.rs",
+            "executor/copies",
+            "executor/eager",
+            "executor/format",
+            "executor/lanes",
+            "executor/one_pass",
+        ],
+        &["Algorithm", "is_shared_by", "has_lanes"],
+    ),
+    ("src/", &["nccl"], &["Plan", "Schedule", "Step"]),
+    ("src/", &["gpu", "device"], &["Step", "candle_core"]),
+    ("src/", &["bench"], &["print", "println", "eprint", "eprintln"]),
+    ("data/src/", &["pipeline"], &["Split", "Batch", "Inputs", "Schema"]),
+    ("train/src/", &["checkpoint"], &["Communicator"]),
+    ("train/src/", &["model"], &["Buckets", "buckets"]),
+    ("train/src/", &["candle"], &["model"]),
+    ("cli/src/", &["family", "supervise"], &["mpi", "unisono"]),
+    ("cli/src/", &["launch"], &["mpi", "Communicator"]),
+    (
+        "bindings/c/src/",
+        &[""],
+        &["mpi", "Mpi", "internals", "exit", "abort", "spawn", "set_hook", "println", "eprintln"],
+    ),
+    (
+        "bindings/python/src/",
+        &[""],
+        &["mpi", "Mpi", "torch", "internals", "exit", "abort", "set_hook", "println", "eprintln"],
+    ),
+    ("benches/", &["duel"], &["internals"]),
+];
+
+pub(super) fn tests() -> Vec<Test> {
+    tests![rooms_do_not_say_what_is_not_theirs, a_word_is_heard_where_it_is_code,]
+}
+
+fn rooms_do_not_say_what_is_not_theirs() {
+    for root in [
+        "src/",
+        "collectives/src/",
+        "data/src/",
+        "train/src/",
+        "cli/src/",
+        "bindings/c/src/",
+        "bindings/python/src/",
+        "benches/",
+    ] {
+        let sources = files(root);
+        let files = read_all(sources.iter().map(|(path, text)| (path.as_path(), text.as_str())));
+        for (_, rooms, never) in NEVER.iter().filter(|(of, _, _)| *of == root) {
+            for room in *rooms {
+                let here: Vec<_> = files.iter().filter(|file| file.path.starts_with(room)).collect();
+                assert!(!here.is_empty(), "there is no {root}{room} any more");
+                for file in here {
+                    for (word, line) in &file.source.words {
+                        assert!(!never.contains(&&**word), "{root}{}:{line} says {word}", file.path);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn a_word_is_heard_where_it_is_code() {
+    let said = |text: &str| {
+        let files = read_all([(Path::new("one.rs"), text)]);
+        files[0].source.words.iter().any(|(word, _)| word == "exit")
+    };
+    for code in [
+        "use std::process::{self, exit};",
+        "fn f() { std::process::exit(1) }",
+        "fn f() { g!(x.exit()) }",
+        "mod exit {}",
+    ] {
+        assert!(said(code), "{code}");
+    }
+    for other in [
+        "// exit",
+        "const S: &str = \"exit\";",
+        "#[cfg(test)] mod tests { fn f() { exit() } }",
+        "fn exits() {}",
+    ] {
+        assert!(!said(other), "{other}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Collectives that go on beside computation, over threads.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
+use std::time::Duration;
+
+use unisono::{Communicator, Error, Operation, ReduceOp, Request};
+use unisono_testing::{suite::Test, tests};
+
+use crate::common::in_flight::every_operation;
+use crate::common::{self, calls::Made};
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        results_are_those_of_blocking_calls,
+        a_disagreement_is_told_by_the_wait_and_by_all_later_calls,
+        ranks_in_different_calls_are_told_by_the_wait,
+        what_cannot_be_called_panics_like_the_blocking_call,
+        computation_goes_on_meanwhile,
+        a_barrier_in_flight_waits_for_all,
+        a_panic_beside_a_call_in_flight_reaches_the_other_rank,
+    ]
+}
+
+fn results_are_those_of_blocking_calls() {
+    for ranks in 1..=4 {
+        unisono::threads(ranks, |mut comm| common::in_flight::conformance(&mut comm));
+    }
+}
+
+fn a_disagreement_is_told_by_the_wait_and_by_all_later_calls() {
+    for operation in Operation::all(0) {
+        let errors = unisono::threads(2, |mut comm| common::in_flight::mismatch(&mut comm, operation));
+        let says = |error: &Error, count: usize| error.to_string().contains(&format!("{count} f64"));
+        let named = |error: &Error| says(error, 9998) && says(error, 10_000);
+        let by_wait = |[first, ..]: &[Option<Error>; 3]| first.as_ref().is_some_and(named);
+        assert!(errors.iter().any(by_wait), "{operation:?}: {errors:?}");
+        for [first, second, blocking] in errors {
+            let (second, blocking) = (second.unwrap(), blocking.unwrap());
+            assert!(first.is_none() || matches!(second, Error::Aborted { .. }), "{operation:?}: {second}");
+            assert!(matches!(blocking, Error::Aborted { .. }), "{operation:?}: {blocking}");
+        }
+    }
+}
+
+fn ranks_in_different_calls_are_told_by_the_wait() {
+    let differ = |call: fn(&mut Communicator) -> Result<(), Error>| {
+        let errors = unisono::threads(2, |mut comm| {
+            comm.set_timeout(Duration::from_secs(30));
+            call(&mut comm).and_then(|()| comm.barrier()).unwrap_err()
+        });
+        assert!(errors.iter().any(|error| matches!(error, Error::Mismatch { .. })), "{errors:?}");
+    };
+    // An operation and a barrier, roots, reductions, and a blocking call with one in flight.
+    differ(|comm| match comm.rank() {
+        0 => comm.barrier_async()?.wait(),
+        _ => comm.all_gather_async(vec![1_u8; 10])?.wait().map(drop),
+    });
+    differ(|comm| comm.reduce_async(vec![1_u8; 10], ReduceOp::Sum, comm.rank())?.wait().map(drop));
+    differ(|comm| {
+        let op = [ReduceOp::Sum, ReduceOp::Max][comm.rank()];
+        comm.reduce_scatter_async(vec![1_u8; 10], op)?.wait().map(drop)
+    });
+    differ(|comm| match comm.rank() {
+        0 => comm.all_to_all(&mut [1_u8; 10]).map(drop),
+        _ => comm.all_to_all_async(vec![1_u8; 12])?.wait().map(drop),
+    });
+    differ(|comm| match comm.rank() {
+        0 => comm.call().label("one").barrier(),
+        _ => comm.call().label("another").barrier_async()?.wait(),
+    });
+}
+
+fn what_cannot_be_called_panics_like_the_blocking_call() {
+    let said = |panic: Box<dyn Any + Send>| *panic.downcast::<String>().unwrap();
+    let mut world = Communicator::threads(2).unwrap();
+    let comm = &mut world[0];
+    // There is no rank 2, and five elements are not two blocks.
+    let is_wrong = |call: &Made| call.operation.root().is_some() || call.operation == Operation::AllToAll;
+    for call in every_operation(2, 2, 0).iter().filter(|call| is_wrong(call)) {
+        let blocking = catch_unwind(AssertUnwindSafe(|| call.block(comm, &mut [0.0_f64; 5]).is_ok()));
+        let in_flight = catch_unwind(AssertUnwindSafe(|| call.begin(comm, vec![0.0_f64; 5]).is_ok()));
+        let (blocking, in_flight) = (said(blocking.unwrap_err()), said(in_flight.unwrap_err()));
+        assert_eq!(in_flight, blocking, "{call:?}");
+        assert!(blocking.contains("root 2") || blocking.contains("5 elements"), "{blocking}");
+    }
+}
+
+/// Begins a call on two ranks, on rank 1 after rank 0 has seen that the call is not done.
+fn awaited<B: Send>(begin: impl Fn(&mut Communicator) -> Result<Request<B>, Error> + Sync) -> Vec<B> {
+    let looked = Barrier::new(2);
+    unisono::threads(2, |mut comm| {
+        if comm.rank() == 1 {
+            looked.wait();
+        }
+        let request = begin(&mut comm).unwrap();
+        if comm.rank() == 0 {
+            let is_early = (0..1000).any(|_| {
+                std::thread::yield_now();
+                request.is_done()
+            });
+            looked.wait();
+            assert!(!is_early, "rank 1 is not here yet");
+        }
+        request.wait().unwrap()
+    })
+}
+
+fn computation_goes_on_meanwhile() {
+    assert_eq!(awaited(|comm| comm.all_reduce_async(vec![1_i32; 10], ReduceOp::Sum)), [[2; 10]; 2]);
+}
+
+fn a_barrier_in_flight_waits_for_all() {
+    awaited(Communicator::barrier_async);
+}
+
+fn a_panic_beside_a_call_in_flight_reaches_the_other_rank() {
+    let world = Communicator::threads(2).unwrap();
+    let threads = world.into_iter().map(|mut comm| {
+        std::thread::spawn(move || {
+            let request = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum).unwrap();
+            assert_ne!(comm.rank(), 1, "on purpose");
+            // The call in flight may come to its end, or not.
+            request.wait().and_then(|_| comm.barrier()).map_err(|error| error.to_string())
+        })
+    });
+    let results: Vec<_> =
+        threads.collect::<Vec<_>>().into_iter().map(std::thread::JoinHandle::join).collect();
+    assert!(results[1].is_err());
+    let error = results[0].as_ref().unwrap().as_ref().unwrap_err();
+    assert!(error.contains("rank 1"), "{error}");
+}

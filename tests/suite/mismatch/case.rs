@@ -1,0 +1,267 @@
+//! What ranks disagree on, drawn at random, and what a rank must see of it.
+
+use std::time::{Duration, Instant};
+
+use unisono::{Algorithm, Choice, Communicator, DType, Error, Method, Operation, ReduceOp, Topology, Vendor};
+
+use crate::common::calls::{Made, Own, Ranks};
+use crate::common::memory::Memory;
+use crate::common::vendors;
+use unisono_testing::random::Random;
+
+/// A rank that has no error after so long hangs.
+pub(super) const DEADLINE: Duration = Duration::from_secs(40);
+/// What ranks wait for each other: what is found only then was not found.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+const KINDS: [Kind; 10] = [
+    Kind::Count,
+    Kind::DType,
+    Kind::Reduction,
+    Kind::Operation,
+    Kind::Root,
+    Kind::Algorithm,
+    Kind::Label,
+    Kind::Swapped,
+    Kind::Missing,
+    Kind::Doubled,
+];
+
+const LABELS: [&str; 4] = ["", "", "loss", "bucket 2"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Count,
+    DType,
+    Reduction,
+    Operation,
+    Root,
+    Algorithm,
+    Label,
+    /// Two calls in another order.
+    Swapped,
+    /// A call that is not made.
+    Missing,
+    /// A call that is made twice.
+    Doubled,
+}
+
+/// Two orders of calls, and who makes which.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) ranks: usize,
+    #[expect(dead_code, reason = "for messages")]
+    kind: Kind,
+    most: Vec<Made>,
+    few: Vec<Made>,
+    /// Whether each rank is one of the few.
+    is_of_few: Vec<bool>,
+    /// Whether all ranks know what each has called before.
+    share_memory: bool,
+    own: Random,
+}
+
+/// What ranks saw.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Whether the rank saw the mismatch itself, or was told of it.
+    pub(super) own: u64,
+    pub(super) told: u64,
+    /// Calls that it was done with before.
+    pub(super) early: u64,
+}
+
+impl Found {
+    /// A rank that was told.
+    pub(super) fn told() -> Self {
+        Self { told: 1, ..Self::default() }
+    }
+
+    pub(super) fn tell(self) {
+        let Self { own, told, early } = self;
+        println!("found {own} {told} {early}");
+    }
+
+    pub(super) fn read(line: &str) -> Option<Self> {
+        let mut numbers = line.strip_prefix("found ")?.split(' ').map(|number| number.parse().unwrap());
+        Some(Self { own: numbers.next()?, told: numbers.next()?, early: numbers.next()? })
+    }
+}
+
+/// The ranks of a world, two to five.
+fn ranks(case: u64) -> usize {
+    2 + (case % 4) as usize
+}
+
+/// Ten cases in a row are one of each kind, and forty each kind in worlds of each size.
+fn kind(case: u64) -> Kind {
+    KINDS[((case + case / 20) % KINDS.len() as u64) as usize]
+}
+
+impl Case {
+    pub(super) fn new(seed: u64, number: u64, world: &str) -> Self {
+        let has_nodes = matches!(world, "shm+mpi" | "shm+tcp");
+        let ranks = if has_nodes { 4 } else { ranks(number) };
+        let mut random = Random::of(seed, number);
+        let topology = if has_nodes { Topology::uniform(2, 2) } else { Topology::single_node(ranks) };
+        let draw = Draw { topology, has_mpi: matches!(world, "shm" | "mpi" | "shm+mpi") };
+        let kind = kind(number);
+        let (most, few) = draw.orders(kind, &mut random);
+        let before: Vec<_> = (0..random.below(3)).map(|_| draw.call(&mut random)).collect();
+        // A rank may be done with the first barrier when another finds in it what both are not agreed on.
+        let barriers = [Made::barrier(), Made::barrier()];
+        let whole = |calls: Vec<Made>| before.iter().cloned().chain(calls).chain(barriers.clone()).collect();
+        let mut is_of_few = vec![false; ranks];
+        let few_ranks = 1 + random.below(ranks / 2);
+        (0..few_ranks).for_each(|_| is_of_few[random.below(ranks)] = true);
+        let (most, few) = (whole(most), whole(few));
+        let share_memory = matches!(world, "threads" | "processes" | "shm");
+        Self { ranks, kind, most, few, is_of_few, share_memory, own: random }
+    }
+
+    fn calls(&self, rank: usize) -> &[Made] {
+        if self.is_of_few[rank] { &self.few } else { &self.most }
+    }
+
+    /// Makes this rank's calls until one fails.
+    ///
+    /// # Panics
+    /// If there is a result that there cannot be, or no error that says who called what.
+    pub(super) fn play(&self, comm: &mut Communicator) -> Found {
+        comm.set_timeout(TIMEOUT);
+        let rank = comm.rank();
+        let mut own = Random::of(self.own.clone().bits(), rank as u64);
+        let mut early = 0;
+        for (sequence, call) in self.calls(rank).iter().enumerate() {
+            own.delay();
+            let agree = if self.most.get(sequence) == self.few.get(sequence) {
+                Ranks::Agree
+            } else {
+                Ranks::Disagree
+            };
+            let of_rank = Own { memory: own.one_of(&Memory::ALL), in_flight: own.once_in(3) };
+            let started = Instant::now();
+            let Err(error) = call.make(comm, of_rank, sequence, agree) else {
+                early += u64::from(agree == Ranks::Disagree);
+                continue;
+            };
+            let said = format!("rank {rank} after {:?}: {error}\n{self:?}", started.elapsed());
+            assert!(self.names_both(&error.to_string()), "{said}");
+            assert!(matches!(comm.barrier(), Err(Error::Aborted { .. })), "it goes on: {said}");
+            return match error {
+                Error::Mismatch { .. } => Found { own: 1, early, ..Found::default() },
+                Error::Aborted { .. } => Found { early, ..Found::told() },
+                _ => panic!("{said}"),
+            };
+        }
+        panic!("rank {rank} saw nothing: {self:?}");
+    }
+
+    /// Whether a message names two ranks, and what each of them called. Of ranks that do not share memory and were done with that,
+    /// what one of them called is enough.
+    pub(super) fn names_both(&self, message: &str) -> bool {
+        let calls = |rank: usize| {
+            self.calls(rank).iter().enumerate().map(move |(sequence, call)| (rank, call.describe(sequence)))
+        };
+        // What stands for a label in messages is known by name only where ranks share memory.
+        let unnamed = |called: &str| match called.split('"').collect::<Vec<_>>()[..] {
+            [before, _, after] => format!("{before}with another label{after}"),
+            _ => called.to_owned(),
+        };
+        let says = |rank: usize, called: &str| message.contains(&format!("rank {rank} called {called}"));
+        let said = |rank: usize, called: &str| says(rank, called) || says(rank, &unnamed(called));
+        let after = |called: &str| message.contains(&format!("(after {called})"));
+        if !self.share_memory && message.contains(" after other calls") {
+            return (0..self.ranks)
+                .flat_map(calls)
+                .any(|(_, called)| after(&called) || after(&unnamed(&called)));
+        }
+        let all: Vec<_> =
+            (0..self.ranks).flat_map(calls).filter(|(rank, called)| said(*rank, called)).collect();
+        all.iter().any(|(rank, called)| all.iter().any(|(other, theirs)| other != rank && theirs != called))
+    }
+}
+
+/// Draws calls for a world.
+struct Draw {
+    topology: Topology,
+    has_mpi: bool,
+}
+
+impl Draw {
+    fn call(&self, random: &mut Random) -> Made {
+        let ranks = self.topology.ranks();
+        let mut operation = random.one_of(&Operation::all(random.clone().below(ranks)));
+        if random.once_in(2) {
+            operation = Operation::AllReduce;
+        }
+        let longest = random.one_of(&[1, 8, 2_000, 20_000, 150_000]);
+        let mut call = Made {
+            operation,
+            choice: Choice::Auto,
+            dtype: random.one_of(&DType::ALL),
+            op: random.one_of(&ReduceOp::ALL),
+            count: random.below(longest) + random.below(2),
+            label: random.one_of(&LABELS),
+        };
+        self.choose(&mut call, random);
+        call
+    }
+
+    /// Gives a call a choice that carries it out, and a count that it can have.
+    fn choose(&self, call: &mut Made, random: &mut Random) {
+        let choices = self.choices(call);
+        if !choices.contains(&call.choice) {
+            call.choice = random.one_of(&choices);
+        }
+        if call.operation == Operation::AllToAll {
+            call.count -= call.count % self.topology.ranks();
+        }
+    }
+
+    fn choices(&self, call: &Made) -> Vec<Choice> {
+        let offers = |algorithm: &Algorithm| algorithm.plan(call.operation, &self.topology, 0).is_some();
+        let mut choices: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::from).collect();
+        if self.has_mpi && call.operation == Operation::AllReduce {
+            let in_nodes = [Algorithm::HierarchicalCopy, Algorithm::Rail];
+            let in_nodes = in_nodes.map(|algorithm| Choice::from(Method::InNodes(algorithm, Vendor::Mpi)));
+            choices.extend(
+                in_nodes.into_iter().filter(|choice| !vendors::may_refuse(choice, call.dtype, call.op)),
+            );
+        }
+        choices
+    }
+
+    /// What most ranks call, and what the few do, in their orders.
+    fn orders(&self, kind: Kind, random: &mut Random) -> (Vec<Made>, Vec<Made>) {
+        loop {
+            let one = self.call(random);
+            let mut other = self.call(random);
+            match kind {
+                Kind::Swapped if one != other => return (vec![one.clone(), other.clone()], vec![other, one]),
+                Kind::Missing => return (vec![one, other.clone()], vec![other]),
+                Kind::Doubled => return (vec![one.clone(), other.clone()], vec![one.clone(), one, other]),
+                _ => {}
+            }
+            let drawn = std::mem::replace(&mut other, one.clone());
+            match kind {
+                Kind::Label => other.label = drawn.label,
+                Kind::Count => other.count = drawn.count,
+                Kind::DType => other.dtype = drawn.dtype,
+                Kind::Reduction if one.reduces() => other.op = drawn.op,
+                Kind::Operation => other.operation = drawn.operation,
+                Kind::Root => {
+                    let root = random.below(self.topology.ranks());
+                    let same = |operation: &Operation| operation.name() == one.operation.name();
+                    other.operation = Operation::all(root).into_iter().find(same).expect("it is one of all");
+                }
+                Kind::Algorithm => other.choice = random.one_of(&self.choices(&one)),
+                Kind::Reduction | Kind::Swapped | Kind::Missing | Kind::Doubled => continue,
+            }
+            self.choose(&mut other, random);
+            if one != other && one.describe(0) != other.describe(0) {
+                return (vec![one], vec![other]);
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Worlds of processes without MPI: whatever sets RANK and WORLD_SIZE starts them.
+
+use std::fs;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use unisono::compress::{Compressor, Levels};
+use unisono::{Communicator, ReduceOp};
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::left;
+use unisono_testing::suite::{self, Test};
+
+use crate::common::roles;
+
+const DEADLINE: Duration = Duration::from_secs(240);
+/// How long ranks may take to see that another has ended.
+const SOON: Duration = Duration::from_secs(10);
+
+pub(crate) fn play(role: &str) -> ExitCode {
+    if role == "killed" {
+        return unisono::run(killed);
+    }
+    if role == "is quiet for too long" {
+        return unisono::run(is_quiet_for_too_long);
+    }
+    roles::play(role, |role, comm| {
+        let is_own = role == "compressed";
+        if is_own {
+            compressed(comm);
+        }
+        is_own
+    })
+}
+
+/// As if ranks were on two machines.
+const CONNECTED: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,1")];
+const EIGHT_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1,1,1,1,1,1")];
+
+type World = (usize, &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
+
+const WORLDS: [World; 6] = [
+    (1, &[], "threads", &["conformance", "refused", "groups"]),
+    (
+        2,
+        &[],
+        "shm",
+        &["conformance", "registered", "bits", "in flight", "point to point", "refused", "groups"],
+    ),
+    (3, &[], "shm", &["conformance", "bits", "in flight", "point to point", "stress", "refused", "groups"]),
+    (4, &[], "shm", &["conformance", "point to point", "groups", "groups conform"]),
+    (
+        3,
+        CONNECTED,
+        "shm+tcp",
+        &["conformance", "registered", "bits", "in flight", "point to point", "stress", "groups"],
+    ),
+    // From eight leaders on, compressed arrays are merged by recursive doubling.
+    (8, EIGHT_NODES, "tcp", &["compressed"]),
+];
+
+pub(crate) fn tests() -> Vec<Test> {
+    let world = |(ranks, settings, transport, roles): World| {
+        let job =
+            move || roles::expect(&launch(ranks, &roles::job(roles), settings), ranks, roles, transport);
+        Test::new(format!("{} at {ranks} ranks over {transport}", roles.join(", ")), job)
+    };
+    let worlds = WORLDS.into_iter().map(world);
+    let others = [
+        Test::new("ranks of a session find each other, again and again", again),
+        Test::new("ranks that name a folder find each other there", in_folder),
+        Test::new("settings that differ are refused with both", settings),
+        Test::new("worlds of different sizes are refused with both", sizes),
+        Test::new("numbers that are none are refused", numbers),
+        Test::new("ranks of several machines need a place to meet", no_place),
+        Test::new("ranks in containers of their own connect", containers).unless(launch::no_containers),
+        Test::new("ranks of several machines meet where rank 0 is", meet),
+        Test::new("an interface that is not there is refused on all ranks", no_interface),
+        Test::new("a rank that is killed ends the job, and leaves nothing", killed_ends_all),
+        Test::new("a quiet section has the deadline of the environment", quiet_deadline),
+    ];
+    worlds.chain(others).collect()
+}
+
+/// From eight leaders on, so many elements are merged by recursive doubling; half of them are sent as all.
+fn compressed(comm: &mut Communicator) {
+    let levels = Levels::of(comm).unwrap();
+    let count = 1000;
+    for format in ["topk:0.12", "topk:0.5", "threshold:500", "int8:stochastic", "int4:stochastic"] {
+        let compressor = Compressor::new(&levels, format.parse().unwrap(), &[&[count]]);
+        for step in 0..3 {
+            let mut values: Vec<f32> =
+                (0..count).map(|at| ((at * 37 + comm.rank() * 101 + step) % 509) as f32 + 1.0).collect();
+            compressor.all_reduce(comm, &mut values).unwrap();
+            assert!(values.iter().any(|&value| value > 0.0), "{format}: something arrived");
+            let mut of_first = values.clone();
+            comm.broadcast(&mut of_first, 0).unwrap();
+            let same = values.iter().zip(&of_first).all(|(own, first)| own.to_bits() == first.to_bits());
+            assert!(same, "{format}: all ranks hold the same bits");
+        }
+    }
+}
+
+fn launch(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {
+    let mut command = launch::processes(ranks, &launch::this_program());
+    suite::play(&mut command, "processes", role).env("UNISONO_WARNINGS", "off");
+    launch::run(command.envs(settings.iter().copied()), DEADLINE)
+}
+
+/// This program as a rank that joins a world.
+fn joins() -> Command {
+    let mut command = Command::new(launch::this_program());
+    suite::play(&mut command, "processes", "joins");
+    command
+}
+
+/// A process for each of these environments, all at once.
+fn each(all: &[&[(&str, &str)]]) -> Vec<Ended> {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |variables: &[(&str, &str)]| {
+        let mut command = joins();
+        command.env("UNISONO_BOOTSTRAP_DIR", folder.path()).envs(variables.iter().copied());
+        launch::run(command, DEADLINE)
+    };
+    std::thread::scope(|scope| {
+        let started: Vec<_> = all.iter().map(|variables| scope.spawn(|| start(variables))).collect();
+        started.into_iter().map(|ended| ended.join().unwrap()).collect()
+    })
+}
+
+fn expect_world(ended: &Ended) {
+    roles::expect(ended, 3, &["joins"], "shm");
+    assert_eq!(ended.stderr, "");
+}
+
+fn again() {
+    for _ in 0..3 {
+        expect_world(&launch(3, "joins", &[]));
+    }
+}
+
+fn in_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let meeting = folder.path().join("new/one");
+    for _ in 0..2 {
+        expect_world(&launch(3, "joins", &[("UNISONO_BOOTSTRAP_DIR", meeting.to_str().unwrap())]));
+        assert_eq!(fs::read_dir(&meeting).unwrap().count(), 0, "nothing stays there");
+    }
+}
+
+/// All ranks say the same, and fail.
+fn expect_refusals(all: &[Ended], said: &[&str]) {
+    for Ended { status, stderr, stdout } in all {
+        assert_eq!(status.code(), Some(3), "{stdout}{stderr}");
+        assert!(said.iter().any(|said| stderr.contains(said)), "{stderr}");
+    }
+}
+
+fn settings() {
+    let of = |rank, size| [("RANK", rank), ("WORLD_SIZE", "2"), ("UNISONO_SEGMENT_BYTES", size)];
+    let all = each(&[&of("0", "64"), &of("1", "128")]);
+    expect_refusals(&all, &["UNISONO_SEGMENT_BYTES is 64 on rank 0 ("]);
+    assert!(all.iter().all(|ended| ended.stderr.contains("and 128 on rank 1 (")));
+    // A rank whose settings make no sense does not let the others wait.
+    let all = each(&[&of("0", "64"), &of("1", "65")]);
+    expect_refusals(&all, &["on rank 1 ("]);
+}
+
+fn sizes() {
+    let all = each(&[
+        &[("RANK", "0"), ("WORLD_SIZE", "2")],
+        &[("RANK", "1"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")],
+    ]);
+    let said = [
+        "rank 0 is in a world of 2 ranks, but rank 1 in one of 3",
+        "rank 1 is in a world of 3 ranks, but rank 0 in one of 2",
+    ];
+    // Whoever sees it first ends, and the other may see that.
+    expect_refusals(&all, &[said[0], said[1], "has ended before the world began"]);
+    assert!(all.iter().any(|ended| said.iter().any(|said| ended.stderr.contains(said))));
+}
+
+fn numbers() {
+    for (rank, ranks) in [("2", "2"), ("first", "2"), ("0", "0")] {
+        let all = each(&[&[("RANK", rank), ("WORLD_SIZE", ranks)]]);
+        expect_refusals(&all, &["RANK and WORLD_SIZE say nothing of a world"]);
+    }
+}
+
+fn no_place() {
+    let mut command = joins();
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2")]);
+    command.env_remove("MASTER_ADDR");
+    let ended = launch::run(command, DEADLINE);
+    expect_refusals(&[ended], &["rank 0 is one of 4, of which 2 are on this machine: for ranks of several"]);
+}
+
+fn containers() {
+    let mut command = launch::containers(3, &launch::this_program());
+    suite::play(&mut command, "processes", "joins");
+    roles::expect(&launch::run(command, DEADLINE), 3, &["joins"], "tcp");
+}
+
+fn meet() {
+    let port = launch::free_port();
+    let start = |rank: usize| {
+        let mut command = joins();
+        command.envs([("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "1")]);
+        command.env("RANK", rank.to_string()).env("UNISONO_WARNINGS", "off");
+        command.env("MASTER_ADDR", "localhost").env("MASTER_PORT", port.to_string());
+        command.envs([("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1")]);
+        launch::run(command, DEADLINE).expect_success()
+    };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || start(rank))).collect();
+        for (rank, ended) in ranks.into_iter().enumerate() {
+            let Ended { stdout, .. } = ended.join().unwrap();
+            assert!(stdout.starts_with(&format!("rank {rank} of 3 over tcp\n")), "{stdout}");
+        }
+    });
+}
+
+fn no_interface() {
+    let settings = [("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1"), ("UNISONO_INTERFACE", "nothing9")];
+    let ended = launch(2, "joins", &settings);
+    assert!(!ended.status.success());
+    let said =
+        "rank 0 cannot listen for others: UNISONO_INTERFACE is \"nothing9\", and this machine has no such";
+    assert_eq!(ended.stderr.matches(said).count(), 2, "{}", ended.stderr);
+}
+
+/// Works without end, until rank 1 is killed.
+fn killed(comm: &mut Communicator) -> unisono::Result<()> {
+    println!("process {}", std::process::id());
+    let mut array = comm.alloc::<f32>(1 << 20)?;
+    for call in 0.. {
+        comm.all_reduce(&mut array, ReduceOp::Max)?;
+        if comm.rank() == 1 && call == 10 {
+            launch::kill_this_process();
+        }
+    }
+    Ok(())
+}
+
+fn killed_ends_all() {
+    let before = left::shared_files();
+    let began = Instant::now();
+    let ended = launch(3, "killed", &[]);
+    let told = format!("{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
+    assert!(!ended.status.success() && began.elapsed() < SOON, "{told}");
+    assert!(ended.stderr.contains("unisono: rank 1 (host ") && ended.stderr.contains("has died"), "{told}");
+    assert_eq!(
+        ended.stderr.matches("aborted because rank 1 failed: its process was killed").count(),
+        2,
+        "{told}"
+    );
+    left::nothing(ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")), 3, &before);
+}
+
+/// Rank 1 does not come out of a quiet section.
+fn is_quiet_for_too_long(comm: &mut Communicator) -> unisono::Result<()> {
+    comm.barrier()?;
+    if comm.rank() == 1 {
+        comm.quiet("validation", |_| std::thread::sleep(DEADLINE));
+    }
+    comm.barrier()
+}
+
+/// By default it is a day. It is waited for longer than the deadline of other waits.
+fn quiet_deadline() {
+    let settings = [("UNISONO_TIMEOUT_S", "0.2"), ("UNISONO_QUIET_TIMEOUT_S", "1")];
+    let began = Instant::now();
+    let ended = launch(2, "is quiet for too long", &settings);
+    let took = began.elapsed();
+    assert!(!ended.status.success(), "{ended}");
+    assert!(took > Duration::from_secs(1) && took < SOON, "after {took:?}: {ended}");
+    assert!(ended.stderr.contains("for rank 1"), "{ended}");
+}

@@ -1,0 +1,363 @@
+//! Worlds of threads: every algorithm, every operation, every type; and what happens when ranks disagree.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use unisono::{
+    Algorithm, Call, Choice, Communicator, DType, Error, ErrorCode, Method, ReduceOp, Topology, Unisono,
+    Vendor,
+};
+use unisono_testing::suite::{Test, is_deep};
+use unisono_testing::tests;
+
+use crate::common::{self, memory::Memory};
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        conformance_of_small_worlds,
+        conformance_of_larger_worlds,
+        conformance_in_registered_memory,
+        sizes_around_which_another_way_is_taken,
+        same_bits,
+        calls_at_random,
+        groups,
+        a_group_that_fails_is_no_end_of_its_world,
+        ranks_that_name_other_groups_are_told,
+        a_large_world_begins_and_ends,
+        direct_algorithms_round_halves_once,
+        another_count_is_an_error_that_names_both,
+        another_type_operation_or_algorithm_is_an_error_that_names_both,
+        another_order_is_an_error_that_names_both,
+        a_counter_that_no_rank_will_raise_ends_the_wait,
+        ranks_of_several_nodes_share_no_memory,
+        a_rank_that_leaves_or_never_comes_is_named,
+        a_panic_reaches_every_rank,
+        after_a_failure_nothing_works_and_the_cause_is_told,
+        what_a_transport_cannot_do_is_said_and_harms_nothing,
+        what_is_said_for_one_call_is_for_no_other,
+        a_call_in_flight_keeps_what_it_was_begun_with,
+        after_a_refused_call_all_ranks_go_on,
+        after_a_failed_call_none_goes_on,
+    ]
+}
+
+fn conformance_of_small_worlds() {
+    for ranks in 1..=5 {
+        unisono::threads(ranks, |mut comm| common::conformance(&mut comm, Memory::Slices));
+    }
+}
+
+fn conformance_of_larger_worlds() {
+    for ranks in if is_deep() { 6..=9 } else { 7..=8 } {
+        unisono::threads(ranks, |mut comm| common::conformance(&mut comm, Memory::Slices));
+    }
+}
+
+fn conformance_in_registered_memory() {
+    for ranks in [2, 3] {
+        unisono::threads(ranks, |mut comm| common::conformance(&mut comm, Memory::Parts));
+    }
+}
+
+fn sizes_around_which_another_way_is_taken() {
+    for ranks in if is_deep() { 2..=4 } else { 3..=3 } {
+        unisono::threads(ranks, |mut comm| common::thresholds::cross(&mut comm, Memory::Mixed));
+    }
+}
+
+fn same_bits() {
+    for ranks in 1..=9 {
+        unisono::threads(ranks, |mut comm| common::bits::agree(&mut comm, Memory::Slices));
+    }
+    unisono::threads(3, |mut comm| common::bits::agree_in_blocks(&mut comm, Memory::Mixed));
+}
+
+fn calls_at_random() {
+    for ranks in 2..=5 {
+        unisono::threads(ranks, |mut comm| common::stress::calls(&mut comm, 400));
+    }
+}
+
+fn groups() {
+    for ranks in 1..=5 {
+        unisono::threads(ranks, |mut comm| common::groups::members(&mut comm));
+    }
+    unisono::threads(4, |mut comm| common::groups::inside(&mut comm));
+    unisono::threads(3, |mut comm| common::groups::conformance(&mut comm));
+}
+
+fn a_group_that_fails_is_no_end_of_its_world() {
+    let errors = unisono::threads(3, |mut comm| {
+        let error = common::groups::disagree(&mut comm).to_string();
+        comm.barrier().unwrap();
+        error
+    });
+    let names = |error: &String| error.contains("of 10 f32") && error.contains("of 11 f32");
+    assert!(errors.iter().any(names), "{errors:?}");
+}
+
+fn ranks_that_name_other_groups_are_told() {
+    let errors = unisono::threads(3, |mut comm| {
+        let list = if comm.rank() == 1 { [0, 2] } else { [0, 1] };
+        comm.group(&list).unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("group of [0, 1]") && error.contains("group of [0, 2]"), "{error}");
+    }
+}
+
+fn a_large_world_begins_and_ends() {
+    let sums = unisono::threads(1024, |mut comm| {
+        let mut one = [1_u32];
+        comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
+        one[0]
+    });
+    assert!(sums.into_iter().all(|sum| sum == 1024));
+}
+
+fn direct_algorithms_round_halves_once() {
+    use half::bf16;
+    // 1 and seven times 1/256: each addition in bf16 would lose the small one.
+    for algorithm in [Algorithm::AllToAll, Algorithm::MasterWorker, Algorithm::RoundRobin] {
+        let sums = unisono::threads(8, |mut comm| {
+            let value = if comm.rank() == 0 { 1.0 } else { 1.0 / 256.0 };
+            let mut buffer = [bf16::from_f32(value); 16];
+            comm.set_choice(algorithm).unwrap();
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            buffer
+        });
+        let once = bf16::from_f32(1.0 + 7.0 / 256.0);
+        assert!(sums.iter().flatten().all(|&sum| sum == once), "{algorithm}: {sums:?}");
+    }
+}
+
+/// What all ranks get when each does its own thing. None may get a result, and one at least must name both
+/// sides.
+fn disagree(ranks: usize, call: impl Fn(&mut Communicator) -> unisono::Result<()> + Sync) -> Vec<String> {
+    let started = Instant::now();
+    let errors = unisono::threads(ranks, |mut comm| {
+        comm.set_timeout(Duration::from_secs(20));
+        let result = call(&mut comm);
+        if let Err(Error::Aborted { by, .. } | Error::Left { other: by, .. }) = result {
+            assert_ne!(by, comm.rank());
+        }
+        result.err().map(|error| error.to_string())
+    });
+    assert!(started.elapsed() < Duration::from_secs(10), "found by looking, not by a deadline");
+    errors.into_iter().flatten().collect()
+}
+
+fn assert_named(errors: &[String], one: &str, other: &str) {
+    let named = errors.iter().any(|error| error.contains(one) && error.contains(other));
+    assert!(named, "{one:?} and {other:?} in {errors:#?}");
+}
+
+fn another_count_is_an_error_that_names_both() {
+    for algorithm in Algorithm::ALL {
+        for ranks in [2, 3, 4] {
+            let errors = disagree(ranks, |comm| {
+                comm.set_choice(algorithm).unwrap();
+                let mut buffer = vec![1.0_f32; if comm.rank() == 1 { 999 } else { 1000 }];
+                comm.all_reduce(&mut buffer, ReduceOp::Sum).map(drop)
+            });
+            assert_named(&errors, "of 1000 f32", "of 999 f32");
+        }
+    }
+}
+
+fn another_type_operation_or_algorithm_is_an_error_that_names_both() {
+    let errors = disagree(3, |comm| match comm.rank() {
+        2 => comm.all_reduce(&mut [1_i32; 64], ReduceOp::Sum).map(drop),
+        _ => comm.all_reduce(&mut [1.0_f32; 64], ReduceOp::Sum).map(drop),
+    });
+    assert_named(&errors, "64 f32, sum", "64 i32, sum");
+
+    let errors = disagree(4, |comm| {
+        let op = if comm.rank() == 0 { ReduceOp::Max } else { ReduceOp::Sum };
+        comm.all_reduce(&mut [1.0_f32; 64], op).map(drop)
+    });
+    assert_named(&errors, "f32, sum", "f32, max");
+
+    let errors = disagree(4, |comm| {
+        let algorithm = if comm.rank() == 3 { Algorithm::Ring } else { Algorithm::Butterfly };
+        comm.set_choice(algorithm).unwrap();
+        comm.all_reduce(&mut [1.0_f32; 64], ReduceOp::Sum).map(drop)
+    });
+    assert_named(&errors, "by ring", "by butterfly");
+}
+
+fn another_order_is_an_error_that_names_both() {
+    let errors = disagree(2, |comm| {
+        let mut buffer = [1.0_f32; 10];
+        if comm.rank() == 0 {
+            comm.broadcast(&mut buffer, 0)?;
+            comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        } else {
+            comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            comm.broadcast(&mut buffer, 0)?;
+        }
+        Ok(())
+    });
+    assert_named(&errors, "broadcast #0 of 10 f32, root 0", "all-reduce #0 of 10 f32, sum");
+}
+
+fn a_counter_that_no_rank_will_raise_ends_the_wait() {
+    let errors = disagree(2, |comm| {
+        let turns = comm.alloc_counters(1)?;
+        match comm.rank() {
+            0 => comm.wait_until(1, turns.get(0), 1),
+            _ => Ok(()),
+        }
+    });
+    assert!(errors.len() == 1 && errors[0].contains("wait-until"), "{errors:?}");
+    assert!(errors[0].contains("rank 1 has left the world"), "{errors:?}");
+}
+
+fn ranks_of_several_nodes_share_no_memory() {
+    let nodes = Topology::uniform(2, 1);
+    let world = Unisono::builder().ignore_environment().nodes(nodes).threads(2).unwrap();
+    std::thread::scope(|scope| {
+        for mut comm in world {
+            scope.spawn(move || {
+                let error = comm.alloc_shared::<f32>(8).unwrap_err().to_string();
+                assert!(error.contains("ranks on 2 nodes cannot share memory"), "{error}");
+                let mut node = comm.split(Some(comm.rank()), 0).unwrap().unwrap();
+                assert_eq!(node.alloc_shared::<f32>(8).unwrap().len(), 8);
+            });
+        }
+    });
+}
+
+fn a_rank_that_leaves_or_never_comes_is_named() {
+    let errors = disagree(2, |comm| match comm.rank() {
+        0 => comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).map(drop),
+        _ => Ok(()),
+    });
+    let said = "rank 0, all-reduce #0 by recursive-doubling, step 0: rank 1 has left the world: it dropped its communicator";
+    assert!(errors.len() == 1 && errors[0].starts_with(said), "{errors:?}");
+
+    let given_up = Barrier::new(2);
+    let errors = unisono::threads(2, |mut comm| {
+        if comm.rank() == 1 {
+            given_up.wait();
+            return None;
+        }
+        comm.set_timeout(Duration::from_millis(300));
+        let error = comm.barrier().err().map(|error| error.to_string());
+        given_up.wait();
+        error
+    });
+    assert!(errors[0].as_ref().unwrap().contains("for rank 1"), "{errors:?}");
+}
+
+fn a_panic_reaches_every_rank() {
+    let world = Communicator::threads(3).unwrap();
+    let threads: Vec<_> = world
+        .into_iter()
+        .map(|mut comm| {
+            std::thread::spawn(move || {
+                assert_ne!(comm.rank(), 1, "on purpose");
+                comm.all_reduce(&mut [0_u8; 5], ReduceOp::Max).map(drop)
+            })
+        })
+        .collect();
+    let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
+    assert!(results[1].is_err());
+    for rank in [0, 2] {
+        let error = results[rank].as_ref().unwrap().as_ref().unwrap_err().to_string();
+        assert!(error.contains("rank 1"), "{error}");
+    }
+}
+
+fn after_a_failure_nothing_works_and_the_cause_is_told() {
+    unisono::threads(1, |mut comm| {
+        comm.fail("the disk is full");
+        let error = comm.barrier().unwrap_err().to_string();
+        assert_eq!(error, "rank 0 cannot go on: the disk is full");
+    });
+}
+
+fn what_a_transport_cannot_do_is_said_and_harms_nothing() {
+    unisono::threads(2, |mut comm| {
+        assert!(matches!(comm.collective(Vendor::Mpi).err(), Some(Error::Unsupported(_))));
+        let mut one = [1_u64];
+        comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
+        assert_eq!(one, [2]);
+    });
+}
+
+fn what_is_said_for_one_call_is_for_no_other() {
+    unisono::threads(3, |mut comm| {
+        fn by(comm: &mut Communicator) -> Method {
+            comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).unwrap().method
+        }
+        let (ring, tree) = (Method::Algorithm(Algorithm::Ring), Method::Algorithm(Algorithm::Tree));
+        let usual = by(&mut comm);
+        assert!(usual != ring && usual != tree, "{usual}");
+        assert_eq!(by(&mut comm.call().algorithm(Algorithm::Ring)), ring);
+        assert_eq!(by(&mut comm), usual);
+        // One for several calls, and another inside of it.
+        let mut calls = comm.call().algorithm("tree".parse::<Choice>().unwrap()).label("calls");
+        assert_eq!(by(&mut calls.call().algorithm(ring)), ring);
+        assert_eq!(by(&mut calls), tree);
+        drop(calls);
+        // Nothing is left of one that no call was made of, on one rank.
+        if comm.rank() == 1 {
+            drop(comm.call().algorithm(ring).label("nobody's").timeout(Duration::ZERO));
+        }
+        assert_eq!(by(&mut comm), usual);
+        let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 10);
+        assert_eq!(
+            [comm.selection(&call).method, comm.call().algorithm(ring).selection(&call).method],
+            [usual, ring]
+        );
+    });
+}
+
+fn a_call_in_flight_keeps_what_it_was_begun_with() {
+    unisono::threads(2, |mut comm| {
+        let named = comm
+            .call()
+            .label("one")
+            .algorithm(Algorithm::Ring)
+            .all_reduce_async(vec![1_u64; 9], ReduceOp::Sum);
+        let plain = comm.all_reduce_async(vec![1_u64; 9], ReduceOp::Sum);
+        assert_eq!(named.unwrap().wait().unwrap(), [2; 9]);
+        assert_eq!(plain.unwrap().wait().unwrap(), [2; 9]);
+    });
+}
+
+fn after_a_refused_call_all_ranks_go_on() {
+    for ranks in 1..=3 {
+        unisono::threads(ranks, |mut comm| common::errors::refused(&mut comm));
+    }
+}
+
+fn after_a_failed_call_none_goes_on() {
+    use crate::common::errors::failed;
+    let code = |error: &Option<Error>| error.as_ref().map(Error::code);
+    let late = failed(|comm| match comm.rank() {
+        0 => comm.barrier(),
+        _ => {
+            std::thread::sleep(Duration::from_millis(1200));
+            Ok(())
+        }
+    });
+    assert_eq!((code(&late[0]), code(&late[1])), (Some(ErrorCode::Timeout), None));
+    let left = failed(|comm| if comm.rank() == 1 { Ok(()) } else { comm.barrier() });
+    assert_eq!((code(&left[0]), left[0].as_ref().unwrap().failed_rank()), (Some(ErrorCode::Left), Some(1)));
+    let told = failed(|comm| {
+        if comm.rank() == 1 {
+            comm.fail("the disk is full");
+        }
+        comm.barrier()
+    });
+    for error in told.map(Option::unwrap) {
+        assert_eq!((error.code(), error.failed_rank()), (ErrorCode::Aborted, Some(1)), "{error}");
+    }
+    let apart = failed(|comm| comm.all_reduce(&mut vec![1_u8; 5 + comm.rank()], ReduceOp::Sum).map(drop));
+    assert!(apart.iter().any(|error| code(error) == Some(ErrorCode::Mismatch)), "{apart:?}");
+    assert!(apart.iter().all(Option::is_some), "{apart:?}");
+    let groups = failed(|comm| comm.group(&[comm.rank()]).map(drop));
+    assert_eq!(groups.each_ref().map(code), [Some(ErrorCode::Mismatch); 2]);
+}
