@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::registered::{Block, Registry};
+use crate::kernels;
 
 /// A page-aligned buffer, which grows to the largest size requested and is kept.
 ///
@@ -43,7 +44,7 @@ impl Scratch {
     /// A copy of these bytes.
     pub(crate) fn copy_of(&mut self, bytes: &[u8]) -> &mut [u8] {
         let copy = self.take(bytes.len());
-        copy.copy_from_slice(bytes);
+        kernels::copy(copy, bytes);
         copy
     }
 }

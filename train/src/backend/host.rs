@@ -10,7 +10,7 @@ use crate::local::Rounds;
 use crate::optimizer::{Optimizer, square_sum};
 use crate::replica::Replica;
 use crate::share::Times;
-use unisono::Communicator;
+use unisono::{Communicator, copy};
 
 #[derive(Debug)]
 pub(super) struct Host {
@@ -63,7 +63,7 @@ impl<R: Replica> Backend<R> for Host {
         let update = &mut |values: &mut [f32]| {
             let values = &mut values[own.clone()];
             optimizer.update(index, values, updated, scale, rate);
-            updated.copy_from_slice(values);
+            copy(updated, values);
         };
         Ok(replica.with_values(index, update)?)
     }
@@ -115,7 +115,7 @@ impl<R: Replica> Backend<R> for Host {
         for (bucket, members) in all.into_iter().enumerate() {
             for &index in &members {
                 let target = self.buckets.updated(index);
-                replica.with_values(index, &mut |values| target.copy_from_slice(values))?;
+                replica.with_values(index, &mut |values| copy(target, values))?;
             }
             self.buckets.sum_parameters(comm, bucket)?;
             for index in members {
