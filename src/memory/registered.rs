@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::fd::{AsRawFd as _, OwnedFd};
 
@@ -127,6 +127,7 @@ impl Location {
 pub(crate) struct Registry {
     /// Whether ranks are processes, so that memory needs a file to be shared.
     processes: bool,
+    /// In the order of their addresses.
     segments: RwLock<Vec<Segment>>,
     made: AtomicU32,
 }
@@ -144,9 +145,11 @@ impl Registry {
         Arc::new(Self::new(false))
     }
 
-    /// For a rank that shares memory with processes of the same node.
+    /// For a rank that shares memory with processes of the same node. There is one for each process: what one communicator
+    /// allocates, the others know too.
     pub(crate) fn of_processes() -> Arc<Self> {
-        Arc::new(Self::new(true))
+        static OF_PROCESS: LazyLock<Arc<Registry>> = LazyLock::new(|| Arc::new(Registry::new(true)));
+        Arc::clone(&OF_PROCESS)
     }
 
     fn new(processes: bool) -> Self {
@@ -166,7 +169,10 @@ impl Registry {
         let made = Location::SEGMENTS as u32 + self.made.fetch_add(1, Ordering::Relaxed);
         let number = u64::from(made) << 32 | file.as_raw_fd() as u64;
         let segment = Segment { number, start: pages.as_ptr() as usize, size_bytes: pages.size_bytes() };
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        let place = segments.partition_point(|other| other.start < segment.start);
+        segments.insert(place, segment);
+        drop(segments);
         Ok(Block { pages, file: Some(file), registry })
     }
 
@@ -177,12 +183,11 @@ impl Registry {
         if !self.processes {
             return Some(Location::of_address(bytes));
         }
-        let contains = |segment: &&Segment| {
-            address >= segment.start && address + bytes.len() <= segment.start + segment.size_bytes
-        };
         let segments = self.segments();
-        let Segment { number, start, .. } = segments.iter().find(contains)?;
-        Some(Location { segment: *number, offset: (address - start) as u64 })
+        let before = segments.partition_point(|segment| segment.start <= address);
+        let Segment { number, start, size_bytes } = segments[..before].last()?;
+        let offset = address - start;
+        (offset + bytes.len() <= *size_bytes).then_some(Location { segment: *number, offset: offset as u64 })
     }
 
     fn segments(&self) -> RwLockReadGuard<'_, Vec<Segment>> {
@@ -257,6 +262,30 @@ mod tests {
         let ((first, file), (second, _)) = (locate(), locate());
         assert_eq!(first.file(), file as u64);
         assert_ne!(first.segment, second.segment);
+    }
+
+    #[test]
+    fn memory_of_one_communicator_is_registered_for_the_others() {
+        let mut block = Registry::of_processes().allocate(100).unwrap();
+        assert!(Registry::of_processes().locate(block.as_mut_slice()).is_some());
+    }
+
+    #[test]
+    fn each_of_many_arrays_is_located_in_its_own_segment() {
+        let registry = Arc::new(Registry::new(true));
+        let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
+        // Those in between are gone.
+        let mut kept: Vec<_> = blocks.drain(..).step_by(3).collect();
+        let numbers: std::collections::HashSet<_> = kept
+            .iter_mut()
+            .map(|block| {
+                let bytes = block.as_mut_slice();
+                let (whole, end) = (registry.locate(bytes).unwrap(), registry.locate(&bytes[90..]).unwrap());
+                assert_eq!((whole.offset, end.offset, whole.segment), (0, 90, end.segment));
+                whole.segment
+            })
+            .collect();
+        assert_eq!(numbers.len(), kept.len());
     }
 
     #[test]
