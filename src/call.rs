@@ -14,7 +14,7 @@ mod why;
 pub use why::Why;
 
 /// A collective call, the same on all ranks of a world.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The operation.
     pub operation: Operation,

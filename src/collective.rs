@@ -30,7 +30,7 @@ mod vendor;
 #[cfg(feature = "nccl")]
 pub(crate) use device::DeviceCall;
 pub(crate) use options::Options;
-use recent::Recent;
+use recent::{Recent, RecentCalls};
 
 /// Carries out collective calls for one rank.
 ///
@@ -66,12 +66,8 @@ pub(crate) struct Engine {
     pub(crate) agreement: Schedule,
     /// Compiled plans by call; `None` if the algorithm does not offer the operation. Programs repeat few different calls.
     plans: HashMap<(Algorithm, Operation), Option<Arc<CompiledPlan>>>,
-    /// Recent calls and their plans; most calls repeat one of them.
-    recent: Vec<Recent>,
-    /// The index of the latest call in `recent`.
-    latest: usize,
-    /// The index that is replaced next.
-    oldest: usize,
+    /// Recent kinds of call and their plans; most calls repeat one of them.
+    recent: RecentCalls,
     selector: Selector,
     /// The calls made so far.
     pub(crate) calls: Calls,
@@ -99,9 +95,6 @@ impl Limits {
     }
 }
 
-/// The number of recent calls kept: scanning them takes less time than hashing one.
-const MOST_RECENT: usize = 16;
-
 impl Engine {
     pub(crate) fn new(transport: Transport, topology: Topology, limits: Limits) -> Self {
         let executor = Executor::new(&transport.registry());
@@ -115,9 +108,7 @@ impl Engine {
             executor,
             agreement,
             plans: HashMap::new(),
-            recent: Vec::new(),
-            latest: 0,
-            oldest: 0,
+            recent: RecentCalls::default(),
             selector,
             calls: Calls::default(),
             failure: None,
@@ -130,7 +121,7 @@ impl Engine {
     /// calls.
     pub(crate) fn set_tuning(&mut self, tuning: &Tuning, cores: usize) {
         self.selector = Selector::new(machines(&self.transport, tuning, cores));
-        self.recent.clear();
+        self.recent = RecentCalls::default();
     }
 
     /// The predicted time of an algorithm for a call; `None` with declared nodes, to which the constants do not apply.
@@ -235,15 +226,15 @@ impl Engine {
     /// Returns the index of the call in `recent`.
     #[inline]
     fn choose(&mut self, choice: &Choice, call: &Call) -> usize {
-        if !self.recent.get(self.latest).is_some_and(|recent| recent.is_of(choice, call)) {
-            self.latest = self.choose_another(choice, call);
+        match self.recent.latest(choice, call) {
+            Some(place) => place,
+            None => self.choose_another(choice, call),
         }
-        self.latest
     }
 
     #[inline(never)]
     fn choose_another(&mut self, choice: &Choice, call: &Call) -> usize {
-        if let Some(place) = self.recent.iter().position(|recent| recent.is_of(choice, call)) {
+        if let Some(place) = self.recent.find(choice, call) {
             return place;
         }
         let (selection, compiled) = self.look_up(choice, call);
@@ -251,14 +242,7 @@ impl Engine {
         let method = choice.method().filter(is_of).unwrap_or(Method::Algorithm(selection.algorithm));
         let ranks = self.topology.ranks();
         let recent = Recent::new(choice, call, (method, selection.why), compiled, &self.transport, ranks);
-        if self.recent.len() < MOST_RECENT {
-            self.recent.push(recent);
-            return self.recent.len() - 1;
-        }
-        let place = self.oldest % MOST_RECENT;
-        self.recent[place] = recent;
-        self.oldest = place + 1;
-        place
+        self.recent.insert(recent)
     }
 
     fn look_up(&mut self, choice: &Choice, call: &Call) -> (Selection, Arc<CompiledPlan>) {

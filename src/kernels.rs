@@ -1,4 +1,4 @@
-//! Reduction kernels: every operation on every element type, over bytes.
+//! Kernels over bytes: copies, and every reduction of every element type.
 //!
 //! All of them are bitwise commutative, so `a + b` on one rank equals `b + a` on another; [`ReduceOp`] defines this for zeros of
 //! different sign. (Which of two NaN payloads a sum or product keeps depends on the processor and the compiler.)
@@ -10,6 +10,7 @@ use crate::dtype::DType;
 
 mod accumulator;
 mod codec;
+mod copy;
 mod fused;
 mod halves;
 #[allow(unsafe_code, reason = "instructions that not every processor has")]
@@ -24,6 +25,7 @@ pub mod sparse;
 
 pub use accumulator::Accumulator;
 pub use codec::Codec;
+pub use copy::copy;
 pub use lanes::Lanes;
 pub use level::{Level, Pass};
 use number::{Larger, Number, Product, Smaller, Sum};

@@ -27,7 +27,7 @@ const MANY_RANKS: usize = 64;
 const SMALL_BYTES: usize = 32 * 1024;
 
 /// The algorithm selection of a communicator.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Choice {
     /// The algorithm predicted to be fastest, for each call.
     #[default]

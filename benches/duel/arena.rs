@@ -37,8 +37,10 @@ pub(crate) struct Arena<'a> {
     vendor: Vendor,
     /// The root of the next broadcast. Roots rotate: a fixed root could run ahead of the others.
     root: usize,
-    /// The result is in one of the next two, or in the floor's memory.
-    registered: Registered<f32>,
+    /// The result is in one of the next two, or in the floor's memory. Registered arrays are used alternately.
+    registered: Vec<Registered<f32>>,
+    /// The registered array of the latest call.
+    current: usize,
     slice: Vec<f32>,
     /// The input, if the call is out of place.
     input: Vec<f32>,
@@ -46,15 +48,21 @@ pub(crate) struct Arena<'a> {
 }
 
 impl<'a> Arena<'a> {
-    /// Sets up a case; `None` if the machine lacks memory for the arrays of all ranks and MPI's buffers. All ranks call it.
-    pub(crate) fn new(world: &SimpleCommunicator, comm: &'a mut Communicator, case: Case) -> Option<Self> {
+    /// Sets up a case, whose calls are on the group, if there is one; `None` if the machine lacks memory for the arrays of all ranks and MPI's
+    /// buffers. All ranks call it.
+    pub(crate) fn new(
+        world: &SimpleCommunicator,
+        comm: &'a mut Communicator,
+        (group, arrays): (Option<&'a mut Communicator>, usize),
+        case: Case,
+    ) -> Option<Self> {
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
         // One part for each rank.
         let count = match case.operation {
             Operation::Barrier => 0,
             _ => (case.size_bytes / size_of::<f32>()).max(1).next_multiple_of(case.part_of(ranks)),
         };
-        let mut needed = [(6 * count * size_of::<f32>() * ranks) as u64, available_bytes()];
+        let mut needed = [((5 + arrays) * count * size_of::<f32>() * ranks) as u64, available_bytes()];
         world.process_at_rank(0).broadcast_into(&mut needed);
         if needed[0] > needed[1] / 2 {
             return None;
@@ -74,13 +82,14 @@ impl<'a> Arena<'a> {
             ranks,
             contenders,
             barrier: Barrier::new(world),
-            registered: comm.alloc(count).expect("memory for the duel"),
+            registered: (0..arrays).map(|_| comm.alloc(count).expect("memory for the duel")).collect(),
+            current: 0,
             slice: vec![0.0; count],
             input: vec![0.0; if is_apart { count } else { 0 }],
             floor: has_floor.then(|| Floor::new(world, count)),
             vendor: Vendor::new(world),
             root: 0,
-            comm,
+            comm: group.unwrap_or(comm),
         })
     }
 
@@ -93,7 +102,7 @@ impl<'a> Arena<'a> {
     /// The array with a contender's result.
     fn array(&mut self, contender: Contender) -> &mut [f32] {
         match (contender, &mut self.floor) {
-            (Contender::Registered, _) => &mut self.registered,
+            (Contender::Registered, _) => &mut self.registered[self.current],
             (Contender::FloorJoint, Some(floor)) => floor.array(),
             _ => &mut self.slice,
         }
@@ -101,18 +110,24 @@ impl<'a> Arena<'a> {
 
     /// Writes a contender's input.
     pub(crate) fn write(&mut self, contender: Contender, value: impl Fn(usize) -> f32) {
-        let array = match self.case.place {
-            Place::InPlace => self.array(contender),
-            Place::OutOfPlace => &mut self.input,
+        let fill = |array: &mut [f32]| {
+            for (index, element) in array.iter_mut().enumerate() {
+                *element = value(index);
+            }
         };
-        for (index, element) in array.iter_mut().enumerate() {
-            *element = value(index);
+        match (self.case.place, contender) {
+            (Place::OutOfPlace, _) => fill(&mut self.input),
+            (Place::InPlace, Contender::Registered) => {
+                self.registered.iter_mut().for_each(|array| fill(array));
+            }
+            (Place::InPlace, _) => fill(self.array(contender)),
         }
     }
 
     /// Makes one call.
     pub(crate) fn run(&mut self, contender: Contender) {
         self.root = (self.root + 1) % self.ranks;
+        self.current = (self.current + 1) % self.registered.len();
         match contender {
             Contender::Mpi => self.run_mpi(),
             Contender::Registered | Contender::Slices => self.run_ours(contender),
@@ -125,13 +140,14 @@ impl<'a> Arena<'a> {
 
     fn run_mpi(&mut self) {
         let own = self.part(self.rank);
-        let Self { case, vendor, root, slice, input, .. } = self;
+        let Self { case, vendor, root, slice, input, rank, .. } = self;
         let apart = (case.place == Place::OutOfPlace).then_some(&input[..]);
         match case.operation {
             Operation::AllReduce => vendor.all_reduce(apart, slice),
             Operation::AllToAll => vendor.all_to_all(apart, slice),
             Operation::AllGather => vendor.all_gather(apart.map(|input| &input[own]), slice),
             Operation::Broadcast => vendor.broadcast(slice, *root),
+            Operation::Gather => vendor.gather(*rank, slice, *root),
             Operation::Barrier => vendor.barrier(),
         }
     }
@@ -139,8 +155,9 @@ impl<'a> Arena<'a> {
     /// Runs Unisono, which works in place; out of place is a copy and a call.
     fn run_ours(&mut self, contender: Contender) {
         let own = self.part(self.rank);
-        let Self { case, comm, root, registered, slice, input, .. } = self;
-        let array: &mut [f32] = if contender == Contender::Registered { registered } else { slice };
+        let Self { case, comm, root, registered, current, slice, input, .. } = self;
+        let array: &mut [f32] =
+            if contender == Contender::Registered { &mut registered[*current] } else { slice };
         match (case.place, case.operation) {
             (Place::InPlace, _) => {}
             (Place::OutOfPlace, Operation::AllGather) => {
@@ -153,6 +170,7 @@ impl<'a> Arena<'a> {
             Operation::AllToAll => comm.all_to_all(array).map(drop),
             Operation::AllGather => comm.all_gather(array).map(drop),
             Operation::Broadcast => comm.broadcast(array, *root).map(drop),
+            Operation::Gather => comm.gather(array, *root).map(drop),
             Operation::Barrier => comm.barrier(),
         };
         done.expect("all ranks make the same calls");
@@ -172,12 +190,14 @@ impl<'a> Arena<'a> {
         let expected = |index: usize| match case.operation {
             Operation::AllReduce => (0..ranks).map(|rank| given(rank, index)).sum(),
             Operation::AllToAll => given(index / part, rank * part),
-            Operation::AllGather => given(index / part, index),
+            Operation::AllGather | Operation::Gather => given(index / part, index),
             Operation::Broadcast => given(root, index),
             Operation::Barrier => 0.0,
         };
+        let gathers_nothing = case.operation == Operation::Gather && rank != root;
+        let checked = if gathers_nothing { self.part(rank) } else { 0..self.slice.len() };
         let array = self.array(contender);
-        for (index, &element) in array.iter().enumerate() {
+        for (index, &element) in array.iter().enumerate().take(checked.end).skip(checked.start) {
             assert_eq!(element, expected(index), "element {index} of {contender:?} in {case:?}");
         }
     }
@@ -187,7 +207,7 @@ impl Case {
     /// The number of equal parts of the array.
     fn part_of(self, ranks: usize) -> usize {
         match self.operation {
-            Operation::AllToAll | Operation::AllGather => ranks,
+            Operation::AllToAll | Operation::AllGather | Operation::Gather => ranks,
             Operation::AllReduce | Operation::Broadcast | Operation::Barrier => 1,
         }
     }

@@ -11,6 +11,7 @@ pub(crate) enum Operation {
     AllToAll,
     Broadcast,
     AllGather,
+    Gather,
     Barrier,
 }
 
@@ -50,13 +51,14 @@ impl Operation {
             Self::AllToAll => "all-to-all",
             Self::Broadcast => "broadcast",
             Self::AllGather => "all-gather",
+            Self::Gather => "gather",
             Self::Barrier => "barrier",
         }
     }
 
-    /// The possible places: broadcasts and barriers have only one.
+    /// The possible places: broadcasts, gathers and barriers have only one.
     pub(crate) fn places(self) -> impl Iterator<Item = Place> {
-        let has_one = matches!(self, Self::Broadcast | Self::Barrier);
+        let has_one = matches!(self, Self::Broadcast | Self::Gather | Self::Barrier);
         [Place::InPlace, Place::OutOfPlace].into_iter().take(if has_one { 1 } else { 2 })
     }
 

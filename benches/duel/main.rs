@@ -47,6 +47,12 @@ struct Args {
     /// Warm, written or both, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "warm,written")]
     state: Vec<State>,
+    /// The number of registered arrays of Unisono, used alternately
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    arrays: u16,
+    /// Unisono's calls on a group of all ranks, with registered memory of the world
+    #[arg(long)]
+    group: bool,
     /// The approximate total time of measurement; the largest arrays may exceed it
     #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = seconds)]
     seconds: f64,
@@ -120,6 +126,8 @@ fn duel(args: &Args) {
     let universe = unisono::mpi::initialize().expect("MPI is not initialised yet");
     let world = universe.world();
     let mut comm = unisono::Communicator::attach(&world).expect("the ranks of one launch");
+    let all: Vec<_> = (0..comm.ranks()).collect();
+    let mut group = args.group.then(|| comm.group(&all).expect("a group of all ranks")).flatten();
     let cases = cases(args);
     let budget = Duration::from_secs_f64(args.seconds / cases.len() as f64);
     let talks = world.rank() == 0;
@@ -133,7 +141,8 @@ fn duel(args: &Args) {
             args.format.title(&case);
             last = Some(part);
         }
-        let Some(mut arena) = Arena::new(&world, &mut comm, case) else {
+        let arrays = usize::from(args.arrays);
+        let Some(mut arena) = Arena::new(&world, &mut comm, (group.as_mut(), arrays), case) else {
             if talks {
                 eprintln!("duel: {} bytes are too many for the memory of this machine", case.size_bytes);
             }

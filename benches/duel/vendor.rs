@@ -64,6 +64,19 @@ impl Vendor {
         });
     }
 
+    /// Gathers in place: on the root, its own part is in the array.
+    pub(crate) fn gather(self, rank: usize, array: &mut [f32], root: usize) {
+        let part = array.len() / self.ranks;
+        let own: *const c_void = array[rank * part..].as_ptr().cast();
+        let sent = if rank == root { unisono_mpi_in_place() } else { own };
+        let (into, count) = (array.as_mut_ptr().cast(), int(part));
+        // SAFETY: the part has `count` elements, and the array as many for each rank; they overlap on no rank that receives.
+        check(unsafe {
+            let kind = ffi::RSMPI_FLOAT;
+            ffi::MPI_Gather(sent, count, kind, into, count, kind, int(root), self.comm)
+        });
+    }
+
     pub(crate) fn broadcast(self, array: &mut [f32], root: usize) {
         // SAFETY: the array has this many elements.
         check(unsafe {

@@ -83,7 +83,7 @@ impl Drop for Engine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::error::Error as _;
     use std::io;
     use std::time::Duration;
@@ -99,7 +99,7 @@ mod tests {
     use crate::transport::{Deadlines, Transport};
 
     /// An engine, and its folder for flight recorder files.
-    fn engine() -> (Engine, TempDir) {
+    pub(in super::super) fn engine() -> (Engine, TempDir) {
         let deadlines = Deadlines { timeout: Duration::from_secs(1), quiet: Duration::from_secs(1) };
         let limits = Limits { usual: deadlines, first: deadlines };
         let (transport, folder) = (Transport::threads(1).unwrap().remove(0), tempfile::tempdir().unwrap());

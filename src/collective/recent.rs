@@ -1,5 +1,7 @@
-//! A cache of recent calls and their plans.
+//! A cache of recent kinds of call and their plans.
 
+use std::collections::HashMap;
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use unisono_collectives::execution::{CompiledPlan, Execution};
@@ -10,6 +12,96 @@ use crate::executor::{EagerSteps, capabilities};
 use crate::method::Method;
 use crate::select::Choice;
 use crate::transport::Transport;
+
+/// A kind that was not called during this many changes of kind is forgotten.
+const MOST_AGE: u64 = 4096;
+/// The number of kinds from which old ones are looked for.
+const LEAST_TRIMMED: usize = 64;
+
+/// The recent kinds of call, by their index.
+///
+/// A call like the one before is found by a comparison, and so is one that follows the same kind as last time: programs repeat
+/// sequences of calls.
+#[derive(Debug)]
+pub(super) struct RecentCalls {
+    kinds: Vec<Recent>,
+    places: HashMap<(Choice, Call), usize>,
+    /// The index of the latest call.
+    latest: usize,
+    /// The number of times that the kind changed.
+    changes: u64,
+    /// The number of kinds at which old ones are forgotten next.
+    trimmed_at: usize,
+}
+
+impl Default for RecentCalls {
+    fn default() -> Self {
+        Self { kinds: Vec::new(), places: HashMap::new(), latest: 0, changes: 0, trimmed_at: LEAST_TRIMMED }
+    }
+}
+
+impl RecentCalls {
+    /// The index of the latest call, if it was of this kind.
+    #[inline]
+    pub(super) fn latest(&self, choice: &Choice, call: &Call) -> Option<usize> {
+        self.kinds.get(self.latest).is_some_and(|kind| kind.is_of(choice, call)).then_some(self.latest)
+    }
+
+    /// Finds a kind that differs from the latest one, which it becomes.
+    pub(super) fn find(&mut self, choice: &Choice, call: &Call) -> Option<usize> {
+        let next = self.kinds.get(self.latest)?.next;
+        let is_next = self.kinds.get(next).is_some_and(|kind| kind.is_of(choice, call));
+        let place = if is_next { next } else { *self.places.get(&(choice.clone(), *call))? };
+        self.change_to(place);
+        Some(place)
+    }
+
+    /// Adds a kind that is not there, as the latest one. Returns its index. Other indices may change.
+    pub(super) fn insert(&mut self, kind: Recent) -> usize {
+        if self.kinds.len() >= self.trimmed_at {
+            self.forget_old();
+        }
+        let place = self.kinds.len();
+        self.places.insert((kind.choice.clone(), kind.call), place);
+        self.kinds.push(kind);
+        self.change_to(place);
+        place
+    }
+
+    fn change_to(&mut self, place: usize) {
+        self.changes += 1;
+        // The one that was called until now, and the one that is called from now on.
+        self.kinds[self.latest].used = self.changes;
+        self.kinds[self.latest].next = place;
+        self.kinds[place].used = self.changes;
+        self.latest = place;
+    }
+
+    fn forget_old(&mut self) {
+        let oldest = self.changes.saturating_sub(MOST_AGE);
+        self.kinds[self.latest].used = self.changes;
+        let latest = (self.kinds[self.latest].choice.clone(), self.kinds[self.latest].call);
+        self.kinds.retain(|kind| kind.used >= oldest);
+        let key = |(place, kind): (usize, &Recent)| ((kind.choice.clone(), kind.call), place);
+        self.places = self.kinds.iter().enumerate().map(key).collect();
+        self.latest = self.places[&latest];
+        self.trimmed_at = (2 * self.kinds.len()).max(LEAST_TRIMMED);
+    }
+}
+
+impl Index<usize> for RecentCalls {
+    type Output = Recent;
+
+    fn index(&self, place: usize) -> &Recent {
+        &self.kinds[place]
+    }
+}
+
+impl IndexMut<usize> for RecentCalls {
+    fn index_mut(&mut self, place: usize) -> &mut Recent {
+        &mut self.kinds[place]
+    }
+}
 
 /// A kind of call, with everything computed once for it.
 #[derive(Debug)]
@@ -23,6 +115,10 @@ pub(super) struct Recent {
     pub(super) execution: Execution,
     /// The steps in bytes, if the call is eager.
     pub(super) eager: Option<EagerSteps>,
+    /// When it was called last, in changes of kind.
+    used: u64,
+    /// The index of the kind that followed it last time.
+    next: usize,
 }
 
 impl Recent {
@@ -44,11 +140,64 @@ impl Recent {
         };
         let ran = Ran { method, why, link: method.link(transport.name()) };
         let codes = Codes::new(call, method);
-        Self { choice: choice.clone(), call: *call, ran, method, codes, compiled, execution, eager }
+        Self {
+            choice: choice.clone(),
+            call: *call,
+            ran,
+            method,
+            codes,
+            compiled,
+            execution,
+            eager,
+            used: 0,
+            next: 0,
+        }
     }
 
     #[inline]
     pub(super) fn is_of(&self, choice: &Choice, call: &Call) -> bool {
         self.call == *call && self.choice == *choice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ending::tests::engine;
+    use super::*;
+    use crate::dtype::DType;
+    use crate::kernels::ReduceOp;
+
+    fn call(count: usize) -> Call {
+        Call::all_reduce(DType::F32, ReduceOp::Sum, count)
+    }
+
+    #[test]
+    fn hundreds_of_kinds_called_alternately_stay_known() {
+        let (mut engine, _folder) = engine();
+        let mut compiled = 0;
+        for round in 0..3 {
+            for count in 0..300 {
+                let is_known = engine.recent.latest(&Choice::Auto, &call(count)).is_some()
+                    || engine.recent.find(&Choice::Auto, &call(count)).is_some();
+                compiled += usize::from(!is_known);
+                engine.selection(&Choice::Auto, &call(count));
+                assert_eq!(engine.recent.kinds[engine.recent.latest].call, call(count));
+            }
+            assert_eq!((compiled, engine.recent.kinds.len()), (300, 300), "round {round}");
+        }
+    }
+
+    #[test]
+    fn kinds_that_are_not_called_any_more_are_forgotten() {
+        let (mut engine, _folder) = engine();
+        for count in 0..20_000 {
+            engine.selection(&Choice::Auto, &call(count));
+            engine.selection(&Choice::Auto, &call(0));
+        }
+        let RecentCalls { kinds, places, .. } = &engine.recent;
+        assert!(kinds.len() <= MOST_AGE as usize + 1, "{}", kinds.len());
+        assert_eq!(kinds.len(), places.len());
+        assert!(places.iter().all(|((choice, call), &place)| kinds[place].is_of(choice, call)));
+        assert!(places.contains_key(&(Choice::Auto, call(0))), "it is called all the time");
     }
 }

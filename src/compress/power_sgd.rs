@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::Encoder;
 use crate::communicator::Communicator;
 use crate::error::Result;
-use crate::kernels::ReduceOp;
 use crate::kernels::low_rank::{orthonormalize, project, project_back, reconstruct};
+use crate::kernels::{ReduceOp, copy};
 
 /// PowerSGD's state: the right factors, which start the next power iteration where the last one ended.
 #[derive(Debug)]
@@ -88,11 +88,11 @@ impl Encoder for PowerSgd {
             project(residual, gradient, &self.sum[right.clone()], &mut self.left[left.clone()], self.rank);
         }
         for (range, place) in self.plain() {
-            self.left[place].copy_from_slice(&values[range]);
+            copy(&mut self.left[place], &values[range]);
         }
         leaders.all_reduce(&mut self.left, ReduceOp::Sum)?;
         for (range, place) in self.plain() {
-            values[range].copy_from_slice(&self.left[place]);
+            copy(&mut values[range], &self.left[place]);
         }
         let mut lost = Vec::new();
         for Matrix { values: range, left, right } in &self.matrices {
@@ -105,7 +105,7 @@ impl Encoder for PowerSgd {
             }));
             project_back(&residual[range.clone()], left, &mut self.right[right.clone()], self.rank);
         }
-        self.sum.copy_from_slice(&self.right);
+        copy(&mut self.sum, &self.right);
         leaders.all_reduce(&mut self.sum, ReduceOp::Sum)?;
         // A product with what is not finite is not finite.
         let is_finite = [&self.left, &self.sum].into_iter().flatten().all(|value| value.is_finite());

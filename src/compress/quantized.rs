@@ -8,6 +8,7 @@ use unisono_collectives::Rank;
 use super::Encoder;
 use crate::communicator::Communicator;
 use crate::error::Result;
+use crate::kernels::copy;
 use crate::kernels::quantized::{
     Code, Draws, Stochastic, decode, decode_add, encode, encode_stochastic, encoded_bytes, is_finite,
 };
@@ -140,7 +141,7 @@ impl<C: Code, R: Rounding<C>> Encoder for Quantized<C, R> {
             values.iter_mut().zip(&mut *residual).for_each(|(value, residual)| *value += *residual);
             if rank != own {
                 put::<C>(&self.rounding, (own, rank), values, encoded);
-                residual.copy_from_slice(values);
+                copy(residual, values);
             }
         }
         leaders.all_to_all(&mut self.encoded)?;
@@ -153,7 +154,7 @@ impl<C: Code, R: Rounding<C>> Encoder for Quantized<C, R> {
         let own_encoded = &mut self.encoded[own * chunk_bytes..][..chunk_bytes];
         put::<C>(&self.rounding, (own, own), &mut values[own_chunk.clone()], own_encoded);
         self.rounding.advance();
-        residual[own_chunk.clone()].copy_from_slice(&values[own_chunk]);
+        copy(&mut residual[own_chunk.clone()], &values[own_chunk]);
         leaders.all_gather(&mut self.encoded)?;
         let mut all_finite = true;
         for (rank, encoded) in self.encoded.chunks_exact(chunk_bytes).enumerate() {

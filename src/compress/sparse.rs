@@ -6,8 +6,8 @@ use unisono_collectives::algorithm::butterfly::{Folded, Folding};
 
 use crate::communicator::Communicator;
 use crate::error::Result;
-use crate::kernels::ReduceOp;
 use crate::kernels::sparse::{Pair, decode_add, merge};
+use crate::kernels::{ReduceOp, copy};
 
 /// How leaders sum sparse arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Doubling {
                 self.pairs.clear();
                 self.is_dense = is_dense;
                 if is_dense {
-                    values.copy_from_slice(cast_slice(&self.theirs));
+                    copy(values, cast_slice(&self.theirs));
                 } else {
                     self.pairs.extend_from_slice(cast_slice(&self.theirs));
                 }
@@ -163,7 +163,7 @@ impl Doubling {
                 self.thicken(values);
             }
             (false, true) => {
-                values.copy_from_slice(cast_slice(&self.theirs));
+                copy(values, cast_slice(&self.theirs));
                 decode_add(values, &self.pairs);
                 self.is_dense = true;
             }
@@ -255,7 +255,7 @@ pub(super) fn all_gather(
     }
     all.resize(leaders.ranks() * room, 0);
     let place: &mut [Pair] = cast_slice_mut(&mut all[leaders.rank() * room..]);
-    place[..own.len()].copy_from_slice(own);
+    copy(&mut place[..own.len()], own);
     leaders.all_gather(all)?;
     let mut all_finite = true;
     for (pairs, &count) in all.chunks_exact(room).zip(counts) {

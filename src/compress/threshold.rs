@@ -4,8 +4,8 @@ use super::Encoder;
 use super::sparse::{Doubling, Load, Way, all_gather};
 use crate::communicator::Communicator;
 use crate::error::Result;
-use crate::kernels::ReduceOp;
 use crate::kernels::sparse::{Pair, count_from, encode_from};
+use crate::kernels::{ReduceOp, copy};
 
 /// Leaders sum the elements of each whose magnitudes are at least this one, or all elements if
 /// that is less to send. Leaders have different numbers of them: so those are told first.
@@ -40,7 +40,7 @@ impl Encoder for Threshold {
         let way = Load { elements: values.len(), leaders: ranks, most, total }.way();
         if way == Way::Dense {
             // Nothing need be left out.
-            values.copy_from_slice(residual);
+            copy(values, residual);
             residual.fill(0.0);
             leaders.all_reduce(values, ReduceOp::Sum)?;
             return Ok(values.iter().all(|value| value.is_finite()));

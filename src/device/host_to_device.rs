@@ -12,6 +12,7 @@ use unisono_collectives::Rank;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::gpu::{cuda, nothing};
+use crate::kernels;
 
 /// Between two looks at a buffer: much less than the copy of a batch takes.
 const NAP: Duration = Duration::from_micros(20);
@@ -148,7 +149,7 @@ impl Buffer {
         }
         let memory = self.memory.as_mut().expect("it has memory by now").as_mut_slice()?;
         let filled = &mut memory[..bytes.len()];
-        filled.copy_from_slice(bytes);
+        kernels::copy(filled, bytes);
         Ok(filled)
     }
 

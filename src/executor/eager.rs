@@ -76,7 +76,7 @@ impl EagerSteps {
         deadlines: &Deadlines,
     ) -> Result<()> {
         if let Some(original) = &mut self.original {
-            bytemuck::cast_slice_mut(original)[..buffer.len()].copy_from_slice(buffer);
+            kernels::copy(&mut bytemuck::cast_slice_mut(original)[..buffer.len()], buffer);
         }
         for (half, Place { name, phase, step }) in &self.halves {
             let (outgoing, incoming) = match half {

@@ -1,15 +1,23 @@
-//! Instructions that the compiler does not generate by itself: conversions of `f16`.
+//! Instructions that the compiler does not generate by itself: conversions of `f16`, and stores past the caches.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m128i, __m256, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm512_cvtph_ps,
-    _mm512_cvtps_ph,
+    __m128i, __m256, __m256i, _MM_FROUND_TO_NEAREST_INT, _mm_sfence, _mm256_cvtph_ps, _mm256_cvtps_ph,
+    _mm256_stream_si256, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_stream_si512,
 };
 
 use half::f16;
 
 /// The number of halves per conversion: the number of `f32` in an AVX-512 register.
 pub(super) const LANES: usize = 16;
+
+/// The size of a cache line.
+pub(super) const LINE: usize = 64;
+
+/// An aligned cache line.
+#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+pub struct Line(pub(super) [u8; LINE]);
 
 /// Converts this many half-precision elements at once.
 pub trait Convert<H, const N: usize>: Copy {
@@ -23,6 +31,18 @@ pub trait Convert<H, const N: usize>: Copy {
 pub trait Lanes: Convert<f16, LANES> {
     /// Whether there are instructions to convert `f16`.
     const CONVERTS_F16: bool;
+
+    /// Copies a cache line, past the caches if there are instructions for it.
+    ///
+    /// Other threads see what [`Lanes::order_streams`] follows in order with other stores.
+    #[inline(always)]
+    fn stream(self, to: &mut Line, from: &[u8; LINE]) {
+        to.0 = *from;
+    }
+
+    /// Orders streamed stores before all later ones.
+    #[inline(always)]
+    fn order_streams(self) {}
 }
 
 /// Converts by the plain arithmetic of each half-precision type.
@@ -54,6 +74,23 @@ impl Avx2 {
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx2 {
     const CONVERTS_F16: bool = true;
+
+    #[inline(always)]
+    fn stream(self, to: &mut Line, from: &[u8; LINE]) {
+        let [one, two]: [__m256i; 2] = bytemuck::cast(*from);
+        let to: *mut __m256i = (&raw mut *to).cast();
+        // SAFETY: an `Avx2` is made only where there is AVX2. A line is two vectors, aligned to more than a vector.
+        unsafe {
+            _mm256_stream_si256(to, one);
+            _mm256_stream_si256(to.add(1), two);
+        }
+    }
+
+    #[inline(always)]
+    fn order_streams(self) {
+        // SAFETY: every x86-64 has SSE.
+        unsafe { _mm_sfence() };
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -90,6 +127,18 @@ impl Avx512 {
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx512 {
     const CONVERTS_F16: bool = true;
+
+    #[inline(always)]
+    fn stream(self, to: &mut Line, from: &[u8; LINE]) {
+        // SAFETY: an `Avx512` is made only where there is AVX-512 F. A line is one vector, and aligned as one.
+        unsafe { _mm512_stream_si512((&raw mut *to).cast(), bytemuck::cast(*from)) };
+    }
+
+    #[inline(always)]
+    fn order_streams(self) {
+        // SAFETY: every x86-64 has SSE.
+        unsafe { _mm_sfence() };
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

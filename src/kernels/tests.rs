@@ -283,3 +283,34 @@ fn widened_halves_are_rounded_once() {
     assert_eq!(rounded[0].to_f32(), 1.0 + 1.0 / 128.0);
     assert_eq!(held[0], rounded[0].to_f32());
 }
+
+#[test]
+fn copies_match_the_simple_copy_at_every_level_length_and_offset() {
+    const MOST: usize = 9000;
+    let mut random = fastrand::Rng::with_seed(7);
+    let given: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(2 * MOST).collect();
+    let levels: Vec<_> = Level::available().map(copy::Copies::at_level).collect();
+    let all_short = (0..=600).map(|size| (size, size % 67, size % 71));
+    let longer: Vec<_> =
+        std::iter::repeat_with(|| (random.usize(..MOST), random.usize(..MOST), random.usize(..MOST)))
+            .take(if cfg!(miri) { 10 } else { 2000 })
+            .collect();
+    for (size_bytes, to, from) in all_short.chain(longer) {
+        for copy::Copies { cached, streamed, .. } in &levels {
+            for copy in [*cached, *streamed] {
+                let mut place = vec![7; 2 * MOST];
+                copy(&mut place[to..to + size_bytes], &given[from..from + size_bytes]);
+                let case = format!("{size_bytes} bytes from {from} to {to}");
+                assert!(place[to..to + size_bytes] == given[from..from + size_bytes], "{case}");
+                let mut around = place[..to].iter().chain(&place[to + size_bytes..]);
+                assert!(around.all(|&byte| byte == 7), "{case}: nothing else is written");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "both have as many bytes")]
+fn copies_of_different_sizes_are_refused() {
+    copy(&mut [0; 300], &[0; 299]);
+}

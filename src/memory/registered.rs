@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::fd::{AsRawFd as _, OwnedFd};
 
@@ -137,6 +137,7 @@ impl Location {
 pub(crate) struct Registry {
     /// Whether ranks are processes, so that memory needs a file to be shared.
     processes: bool,
+    /// In the order of their addresses.
     segments: RwLock<Vec<Segment>>,
     made: AtomicU32,
 }
@@ -154,9 +155,11 @@ impl Registry {
         Arc::new(Self::new(false))
     }
 
-    /// For a rank that shares memory with processes of the same node.
+    /// For a rank that shares memory with processes of the same node. There is one for each process: what one communicator
+    /// allocates, the others know too.
     pub(crate) fn of_processes() -> Arc<Self> {
-        Arc::new(Self::new(true))
+        static OF_PROCESS: LazyLock<Arc<Registry>> = LazyLock::new(|| Arc::new(Registry::new(true)));
+        Arc::clone(&OF_PROCESS)
     }
 
     /// Whether others that access this rank's memory are processes.
@@ -180,7 +183,10 @@ impl Registry {
         pages.touch().map_err(failed)?;
         let number = Location::segment(self.made.fetch_add(1, Ordering::Relaxed), file.as_raw_fd());
         let segment = Segment { number, start: pages.as_ptr() as usize, size_bytes: pages.size_bytes() };
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        let place = segments.partition_point(|other| other.start < segment.start);
+        segments.insert(place, segment);
+        drop(segments);
         Ok(Block { pages, file: Some(file), process_id, registry })
     }
 
@@ -191,12 +197,11 @@ impl Registry {
         if !self.processes {
             return Some(Location::of_address(bytes));
         }
-        let contains = |segment: &&Segment| {
-            address >= segment.start && address + bytes.len() <= segment.start + segment.size_bytes
-        };
         let segments = self.segments();
-        let Segment { number, start, .. } = segments.iter().find(contains)?;
-        Some(Location { segment: *number, offset: (address - start) as u64 })
+        let before = segments.partition_point(|segment| segment.start <= address);
+        let Segment { number, start, size_bytes } = segments[..before].last()?;
+        let offset = address - start;
+        (offset + bytes.len() <= *size_bytes).then_some(Location { segment: *number, offset: offset as u64 })
     }
 
     /// Takes lent memory back from processes that still access it: this process gets a private copy at the same addresses, and they
@@ -304,6 +309,30 @@ mod tests {
             assert!(location.segment > Location::STAGING && location.file() == i32::MAX as u64);
             assert!(location.share_of(1, || 8).is_none(), "{made}");
         }
+    }
+
+    #[test]
+    fn memory_of_one_communicator_is_registered_for_the_others() {
+        let mut block = Registry::of_processes().allocate(100).unwrap();
+        assert!(Registry::of_processes().locate(block.as_mut_slice()).is_some());
+    }
+
+    #[test]
+    fn each_of_many_arrays_is_located_in_its_own_segment() {
+        let registry = Arc::new(Registry::new(true));
+        let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
+        // Those in between are gone.
+        let mut kept: Vec<_> = blocks.drain(..).step_by(3).collect();
+        let numbers: std::collections::HashSet<_> = kept
+            .iter_mut()
+            .map(|block| {
+                let bytes = block.as_mut_slice();
+                let (whole, end) = (registry.locate(bytes).unwrap(), registry.locate(&bytes[90..]).unwrap());
+                assert_eq!((whole.offset, end.offset, whole.segment), (0, 90, end.segment));
+                whole.segment
+            })
+            .collect();
+        assert_eq!(numbers.len(), kept.len());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::registered::{Block, Registry};
 use crate::error::Result;
+use crate::kernels;
 
 /// A page-aligned buffer, which grows to the largest size requested and is kept.
 ///
@@ -55,7 +56,7 @@ impl Scratch {
     /// As [`Self::reserve`].
     pub(crate) fn copy_of(&mut self, bytes: &[u8]) -> Result<&mut [u8]> {
         let copy = self.reserve(bytes.len())?;
-        copy.copy_from_slice(bytes);
+        kernels::copy(copy, bytes);
         Ok(copy)
     }
 }

@@ -22,13 +22,13 @@ use crate::size;
 /// let error = "tree:0-8K;ring:4K-".parse::<Rules>().unwrap_err().to_string();
 /// assert_eq!(error, "the rules tree:0-8K and ring:4K- are both for arrays of 4K");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rules {
     /// By size, ascending.
     rules: Vec<Rule>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Rule {
     algorithm: Algorithm,
     from_bytes: usize,

@@ -3,7 +3,7 @@
 use unisono_collectives::Rank;
 
 use super::Header;
-use crate::kernels::Kernel;
+use crate::kernels::{self, Kernel};
 
 /// The largest segment between nodes: MPIs send messages of up to 64 KiB, including their own header, eagerly over TCP, and use
 /// a rendezvous for longer ones. The rendezvous takes longer than the transfer: it leaves a 1 Gbit/s link idle for more than
@@ -61,7 +61,7 @@ impl Target<'_> {
         match self {
             Self::Place(place) => place.len(),
             Self::Apply { held, held_size_bytes, wire_size_bytes, .. } => {
-                held.len() / held_size_bytes * wire_size_bytes
+                converted(held.len(), *held_size_bytes, *wire_size_bytes)
             }
         }
     }
@@ -87,11 +87,17 @@ impl Target<'_> {
     /// Consumes a piece that starts at `offset_bytes`.
     pub(crate) fn accept(&mut self, offset_bytes: usize, piece: &[u8]) {
         match self {
-            Self::Place(place) => place[offset_bytes..offset_bytes + piece.len()].copy_from_slice(piece),
+            Self::Place(place) => kernels::copy(&mut place[offset_bytes..offset_bytes + piece.len()], piece),
             Self::Apply { held, held_size_bytes, wire_size_bytes, kernel } => {
-                let held_at = |wire_bytes: usize| wire_bytes / *wire_size_bytes * *held_size_bytes;
+                let held_at = |wire_bytes| converted(wire_bytes, *wire_size_bytes, *held_size_bytes);
                 kernel(&mut held[held_at(offset_bytes)..held_at(offset_bytes + piece.len())], piece);
             }
         }
     }
+}
+
+/// The size of elements of `size_bytes` in a format of another element size. Formats are mostly equal, and divisions slow.
+#[inline]
+fn converted(size_bytes: usize, from_size_bytes: usize, to_size_bytes: usize) -> usize {
+    if from_size_bytes == to_size_bytes { size_bytes } else { size_bytes / from_size_bytes * to_size_bytes }
 }

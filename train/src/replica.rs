@@ -4,7 +4,7 @@ use std::error::Error;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use unisono::Communicator;
+use unisono::{Communicator, copy};
 
 /// An error of a framework.
 pub type ReplicaError = Box<dyn Error + Send + Sync>;
@@ -201,7 +201,7 @@ impl Fill {
     /// If the number of values differs from the length of `target`.
     pub fn write(self, target: &mut [f32], values: &[f32]) {
         match self {
-            Self::Set => target.copy_from_slice(values),
+            Self::Set => copy(target, values),
             Self::Add => {
                 assert_eq!(target.len(), values.len(), "a gradient has as many values as its parameter");
                 target.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);

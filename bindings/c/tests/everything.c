@@ -244,6 +244,9 @@ static void registered(void)
         values[i] = 1;
     OK(unisono_all_reduce(comm, values, 1 << 18, UNISONO_F32, UNISONO_SUM, NULL));
     CHECK(values[(1 << 18) - 1] == (float)ranks);
+    float copied[3] = { 0 };
+    unisono_copy(copied, values + 1, sizeof copied);
+    CHECK(copied[0] == (float)ranks && copied[2] == (float)ranks);
     unisono_release(memory);
 }
 

@@ -6,8 +6,6 @@
 
 #include "accelerate.h"
 
-#include <string.h>
-
 /* Up to this size a call has no pieces, and other ranks do not access its memory. */
 enum { SMALL_BYTES = 4096 };
 
@@ -61,8 +59,8 @@ static void give(const struct arrays *arrays, char *stage, size_t start, size_t 
     for (size_t i = 0; i < arrays->given; i++) {
         size_t of_block = arrays->given == 1 ? arrays->own_bytes : arrays->block_bytes;
         if (start < of_block)
-            memcpy(stage + (arrays->first_given + i) * bytes, arrays->from + i * arrays->block_bytes + start,
-                   least(bytes, of_block - start));
+            unisono_copy(stage + (arrays->first_given + i) * bytes, arrays->from + i * arrays->block_bytes + start,
+                         least(bytes, of_block - start));
     }
 }
 
@@ -74,7 +72,8 @@ static void get(const struct arrays *arrays, const char *stage, size_t start, si
         const struct block *block = arrays->blocks == NULL ? &equal : &arrays->blocks[i];
         size_t of_block = (size_t)block->count;
         if (start < of_block)
-            memcpy(arrays->to + block->start + start, stage + (arrays->first_gotten + i) * bytes, least(bytes, of_block - start));
+            unisono_copy(arrays->to + block->start + start, stage + (arrays->first_gotten + i) * bytes,
+                         least(bytes, of_block - start));
     }
 }
 
@@ -110,7 +109,7 @@ int carry_reduction(const struct call *call, const void *from, void *to)
     bool gives_all = call->function == REDUCE_SCATTER || call->function == REDUCE_SCATTER_BLOCK;
     if (call->function == ALLREDUCE && call->bytes <= SMALL_BYTES && is_aligned(to, call->element_bytes)) {
         if (from != to)
-            memcpy(to, from, call->bytes);
+            unisono_copy(to, from, call->bytes);
         return make(call, to, call->bytes);
     }
     struct arrays arrays = { .from = from, .to = to, .block_bytes = call->bytes, .own_bytes = call->bytes };

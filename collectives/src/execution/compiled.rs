@@ -80,7 +80,9 @@ impl CompiledPlan {
     fn over_memory(&self, traits: Traits, size_bytes: usize, capabilities: &Capabilities) -> Execution {
         let &Capabilities { eager_bytes, accumulates, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();
-        // A block is then still in the core's cache when a later step uses it.
+        // A block is then still in the core's cache when a later step uses it, and so is the copy that a single pass lends in place of
+        // an array that is not registered. (8 MiB over 2 ranks, AMD EPYC: 575 us in passes over 512 KiB, 736 in one pass; 160 and 143
+        // if registered, which not all ranks know of each other.)
         let is_cut = traits.sends_single_chunks;
         let blocks = if is_cut { chunk_bytes.div_ceil(BLOCK_BYTES).max(1) } else { 1 };
         if let Some(direct) = &self.direct {

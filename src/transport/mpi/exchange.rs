@@ -17,6 +17,7 @@ use super::overheard::{Listening, Overheard};
 use super::sys::{Comm, Request};
 use super::wire::{FIRST, FIRST_TAG, SEGMENT_TAG};
 use crate::error::Result;
+use crate::kernels;
 use crate::memory::Scratch;
 use crate::status::{FailureReport, StatusBoard, panicked};
 use crate::transport::half::{Half, complete};
@@ -200,7 +201,7 @@ impl<'a> Sending<'a> {
         let short = if bytes.len() <= SHORT { bytes } else { &[] };
         let first = memory.take(size_of::<Header>() + short.len());
         first[..size_of::<Header>()].copy_from_slice(bytemuck::bytes_of(&header.of_size(bytes.len())));
-        first[size_of::<Header>()..].copy_from_slice(short);
+        kernels::copy(&mut first[size_of::<Header>()..], short);
         let given = short.len();
         Self { link, to, bytes, first, given, requests: VecDeque::with_capacity(WINDOW) }
     }
@@ -302,7 +303,7 @@ impl<'a> Receiving<'a> {
     /// Posts the receive of the first message, unless it was overheard before.
     fn begin(&mut self, overheard: Option<Scratch>) -> Result<(), Failure> {
         if let Some(mut message) = overheard {
-            self.first.copy_from_slice(message.take(FIRST));
+            kernels::copy(self.first, message.take(FIRST));
             return self.take_first();
         }
         // SAFETY: `first` belongs to this exchange, and to the communicator after it; it is freed after the

@@ -3,6 +3,7 @@
 use crossbeam_utils::CachePadded;
 use unisono_collectives::{Rank, SENDS_AHEAD};
 
+use crate::kernels;
 use crate::memory::Location;
 use crate::status::StatusBoard;
 use crate::sync::{AtomicU64, Ordering, SharedCell};
@@ -71,7 +72,7 @@ impl Post {
     }
 }
 
-/// Copies too few bytes for a call of `memcpy` to pay off.
+/// Copies too few bytes for a call of another function to pay off.
 #[inline]
 fn copy_inline(to: &mut [u8], from: &[u8]) {
     let (mut to, mut from) = (to.chunks_exact_mut(4), from.chunks_exact(4));
@@ -157,7 +158,7 @@ impl Channel {
         }
         let slot = self.slot(stamp.number);
         // SAFETY: the slot is free, so only the sender, this thread, touches it; the source is no slot.
-        slot.payload.with_mut(|own| unsafe { (&mut *own)[..payload.len()].copy_from_slice(payload) });
+        slot.payload.with_mut(|own| kernels::copy(unsafe { &mut (&mut *own)[..payload.len()] }, payload));
         self.post(stamp, header, &[]);
     }
 

@@ -5,6 +5,7 @@ use unisono_collectives::Rank;
 use super::Outbox;
 use super::board::{Board, Lent, PIECE, PIECES};
 use super::channel::{Channel, SHORT};
+use crate::kernels;
 use crate::memory::{Location, Registry};
 use crate::status::StatusBoard;
 use crate::transport::half::Half;
@@ -118,7 +119,9 @@ impl<'a> Sending<'a> {
         let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + PIECE)];
         // SAFETY: the piece is this rank's, and whoever was to read it has taken its message; a piece has room for
         // so much, and is no part of the source.
-        unsafe { self.board.piece(self.from, piece).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        let staged =
+            unsafe { std::slice::from_raw_parts_mut(self.board.piece(self.from, piece), bytes.len()) };
+        kernels::copy(staged, bytes);
         let location = Location { segment: Location::STAGING, offset: piece as u64 };
         self.channel.send_long(stamp, &self.header, location);
         self.outbox.sent[self.to] = stamp.number;

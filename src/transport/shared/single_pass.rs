@@ -1,5 +1,6 @@
 //! A single pass over memory: all ranks open their buffers to each other, and each works on its own range of all of them.
 
+use std::cell::LazyCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -9,6 +10,7 @@ use super::open::{Open, Shares};
 use super::reach::Start;
 use super::{Around, Shared};
 use crate::error::Result;
+use crate::kernels;
 use crate::memory::{Location, Scratch};
 use crate::transport::waiting::Poll;
 use crate::transport::{Deadlines, Failure, Header, Waiting};
@@ -49,21 +51,21 @@ impl Shared {
         let around = Around { position: own, members, board, status, header: &header, passes: *passes };
         let others = (0..members.len()).filter(|&other| other != own);
         let range = ranges(own);
-        // Computed only if something is not registered.
-        let share_bytes = || share_bytes(members.len(), &ranges);
+        // Computed if something is not registered, and once.
+        let share_bytes = LazyCell::new(|| share_bytes(members.len(), &ranges));
         let number = *passes + 1;
         *passes = number;
 
         let lent_buffer: *mut [u8] = buffer;
         let (location, is_copy) = match registry.locate(lent_buffer) {
             Some(location) => (location, false),
-            None if reach.opens_to_kernel() && share_bytes() >= KERNEL_BYTES => {
+            None if reach.opens_to_kernel() && *share_bytes >= KERNEL_BYTES => {
                 (Location::of_address(lent_buffer), false)
             }
             None => {
-                let copy = dealt.reserve(members.len() * share_bytes()).map_err(Failure::Error)?;
+                let copy = dealt.reserve(members.len() * *share_bytes).map_err(Failure::Error)?;
                 if read {
-                    deal(copy, buffer, others.clone(), &ranges, share_bytes());
+                    deal(copy, buffer, others.clone(), &ranges, *share_bytes);
                 }
                 (registry.locate(copy).expect("scratch is registered").dealt(), true)
             }
@@ -85,7 +87,7 @@ impl Shared {
         if !range.is_empty() {
             for other in others.clone() {
                 let theirs = board.condition(other).opened.read(number).expect("it stays open").location;
-                let share = theirs.share_of(own, share_bytes);
+                let share = theirs.share_of(own, || *share_bytes);
                 let (is_copy, place) = (share.is_some(), share.unwrap_or_else(|| theirs.after(range.start)));
                 starts[other] = reach.start(other, place, range.len(), is_copy).map_err(Failure::Error)?;
             }
@@ -105,7 +107,7 @@ impl Shared {
         if is_copy && written {
             let is_copy = |&other: &usize| matches!(starts[other], Start::Mapped { is_copy: true, .. });
             let written = others.filter(|other| !(took_copies && is_copy(other)));
-            gather(dealt, buffer, written, &ranges, share_bytes());
+            gather(dealt, buffer, written, &ranges, *share_bytes);
         }
         Ok(())
     }
@@ -126,7 +128,7 @@ fn deal(
 ) {
     for other in others {
         let (share, range) = (other * share_bytes, ranges(other));
-        copy[share..share + range.len()].copy_from_slice(&buffer[range]);
+        kernels::copy(&mut copy[share..share + range.len()], &buffer[range]);
     }
 }
 
@@ -141,7 +143,7 @@ fn gather(
     for other in others {
         let (share, range) = (other * share_bytes, ranges(other));
         let results = &dealt.take(share + range.len())[share..];
-        buffer[range].copy_from_slice(results);
+        kernels::copy(&mut buffer[range], results);
     }
 }
 

@@ -4,6 +4,7 @@ use unisono_collectives::Rank;
 
 use super::posted::Post;
 use super::{PIECE, Tcp};
+use crate::kernels;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
 use crate::transport::half::Half;
@@ -47,7 +48,7 @@ impl<'a> Receiving<'a> {
         let whole = arrived.len() - arrived.len() % receiving.target.wire_size_bytes();
         receiving.target.accept(0, &arrived[..whole]);
         let begun = &arrived[whole..];
-        tcp.block.borrow_mut().take(PIECE)[..begun.len()].copy_from_slice(begun);
+        kernels::copy(&mut tcp.block.borrow_mut().take(PIECE)[..begun.len()], begun);
         (receiving.consumed, receiving.begun) = (whole, begun.len());
         receiving
     }

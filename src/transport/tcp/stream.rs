@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use super::PIECE;
+use crate::kernels;
 use crate::transport::Header;
 
 /// The size of a header.
@@ -76,7 +77,10 @@ impl Stream {
         }
         let mut unsent = self.unsent.borrow_mut();
         unsent.bytes.extend_from_slice(&header[taken.min(HEADER)..]);
-        unsent.bytes.extend_from_slice(&payload[taken.saturating_sub(HEADER)..]);
+        let left = &payload[taken.saturating_sub(HEADER)..];
+        let start = unsent.bytes.len();
+        unsent.bytes.resize(start + left.len(), 0);
+        kernels::copy(&mut unsent.bytes[start..], left);
     }
 
     /// Whether the kernel has taken all that was given.

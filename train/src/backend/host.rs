@@ -10,7 +10,7 @@ use crate::local::Rounds;
 use crate::optimizer::{Optimizer, square_sum};
 use crate::replica::Replica;
 use crate::share::Times;
-use unisono::Communicator;
+use unisono::{Communicator, copy};
 
 #[derive(Debug)]
 pub(super) struct Host {
@@ -61,7 +61,7 @@ impl<R: Replica> Backend<R> for Host {
             replica.with_values(index, &mut |values| {
                 let values = &mut values[own.clone()];
                 made = optimizer.update(index, values, updated, scale, rate);
-                updated.copy_from_slice(values);
+                copy(updated, values);
             })?;
         } else {
             let update = &mut |values: &mut [f32]| {
@@ -119,7 +119,7 @@ impl<R: Replica> Backend<R> for Host {
         for (bucket, members) in all.into_iter().enumerate() {
             for &index in &members {
                 let target = self.buckets.updated(index);
-                replica.with_values(index, &mut |values| target.copy_from_slice(values))?;
+                replica.with_values(index, &mut |values| copy(target, values))?;
             }
             self.buckets.sum_parameters(comm, bucket)?;
             for index in members {

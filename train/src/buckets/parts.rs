@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{Buckets, Flight, Way};
-use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Rank, ReduceOp};
+use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Rank, ReduceOp, copy};
 
 /// What an optimizer remembers of a parameter: its name, the index of the parameter, and a number for each element.
 pub(crate) type Moment = (String, usize, Vec<f32>);
@@ -127,7 +127,7 @@ impl Buckets {
         let own = self.own(index).expect("what is given has parts");
         let updated = self.updated(index);
         for others in [0..own.start, own.end..values.len()] {
-            values[others.clone()].copy_from_slice(&updated[others]);
+            copy(&mut values[others.clone()], &updated[others]);
         }
     }
 
@@ -154,7 +154,7 @@ impl Buckets {
             if let Some(range) = self.own(index).filter(|_| self.ledger.plan.place(index).is_some()) {
                 // As bits, to which the other ranks add zeros: the sum of floating-point numbers would lose the sign of a zero.
                 let mut bits = vec![0_u32; self.ledger.parameters[index].count()];
-                bits[range].copy_from_slice(bytemuck::cast_slice(&values));
+                copy(&mut bits[range], bytemuck::cast_slice(&values));
                 comm.reduce(&mut bits, ReduceOp::Sum, 0)?;
                 values = bytemuck::cast_vec(bits);
             }

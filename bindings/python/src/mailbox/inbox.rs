@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use unisono::Communicator;
+use unisono::{Communicator, copy};
 
 use super::super::error::{argument, raised};
 use super::{Header, Place};
@@ -201,7 +201,7 @@ impl Unexpected {
             return Err(argument(format!("rank {from} sent {theirs}, and this rank receives {ours}")));
         }
         // SAFETY: the program holds the memory until `end`.
-        unsafe { place.bytes() }?.copy_from_slice(&self.bytes);
+        copy(&mut unsafe { place.bytes() }?, &self.bytes);
         Ok(())
     }
 }

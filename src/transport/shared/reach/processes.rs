@@ -1,5 +1,6 @@
 //! Access to the memory of other processes of the node.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::io;
@@ -7,11 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::KERNEL_BLOCK_BYTES;
 use crate::error::{Error, Result};
+use crate::kernels;
 use crate::memory::{Location, Pages, Scratch};
 use crate::transport::Target;
-
-/// The number of segments per rank that stay mapped: more than most programs register.
-const MOST_MAPPED: usize = 256;
 
 /// Longer than a launcher takes to send a signal to all ranks of a node.
 const SIGNAL: Duration = Duration::from_millis(200);
@@ -26,8 +25,8 @@ const WORTH: u32 = 2;
 #[derive(Debug)]
 pub(in crate::transport) struct Processes {
     process_ids: Vec<i32>,
-    /// The mapped segments, least recently used first.
-    mapped: Vec<Vec<Segment>>,
+    /// The mapped segments of each rank, by their numbers. They stay mapped until the rank frees them.
+    mapped: Vec<BTreeMap<u64, Segment>>,
     by_kernel: ByKernel,
     copied: Scratch,
 }
@@ -66,7 +65,7 @@ impl Segment {
 
 impl Processes {
     pub(in crate::transport) fn new(process_ids: Vec<i32>, by_kernel: ByKernel) -> Self {
-        let mapped = process_ids.iter().map(|_| Vec::new()).collect();
+        let mapped = process_ids.iter().map(|_| BTreeMap::new()).collect();
         Self { process_ids, mapped, by_kernel, copied: Scratch::default() }
     }
 
@@ -92,19 +91,17 @@ impl Processes {
 
     fn segment(&mut self, of: usize, location: Location) -> Result<&Pages> {
         let (mapped, process_id) = (&mut self.mapped[of], self.process_ids[of]);
-        let known = mapped.iter().rposition(|known| known.location.segment == location.segment);
-        match known {
-            Some(position) => mapped[position..].rotate_left(1),
-            None => {
-                // Unmaps segments that the rank has freed.
-                mapped.retain(|segment| segment.is_there(process_id));
-                if mapped.len() == MOST_MAPPED {
-                    mapped.remove(0);
-                }
-                mapped.push(Segment::map(process_id, location)?);
-            }
+        if !mapped.contains_key(&location.segment) {
+            // Unmaps segments that the rank has freed.
+            mapped.retain(|_, segment| segment.is_there(process_id));
+            let segment = Segment::map(process_id, location).or_else(|_| {
+                // The system limits the number of mappings.
+                mapped.clear();
+                Segment::map(process_id, location)
+            });
+            mapped.insert(location.segment, segment?);
         }
-        Ok(&mapped.last().expect("it is there now").pages)
+        Ok(&mapped[&location.segment].pages)
     }
 
     /// Copies another rank's bytes by the kernel, and consumes them.
@@ -181,7 +178,7 @@ pub(in crate::transport) fn is_kernel_fast() -> bool {
             return false;
         }
         let between = Instant::now();
-        black_box(&mut into).copy_from_slice(black_box(&from));
+        kernels::copy(black_box(&mut into), black_box(&from));
         best = [best[0].min(between - began), best[1].min(between.elapsed())];
     }
     best[0] < best[1] * WORTH
@@ -260,6 +257,22 @@ mod tests {
         }
         assert!(map_file(std::process::id() as i32, 999_999).is_err());
         assert!(map_file(std::process::id() as i32, 0).is_err(), "standard input is not ours");
+    }
+
+    #[test]
+    fn hundreds_of_arrays_used_alternately_stay_mapped() {
+        let registry = crate::memory::Registry::of_processes();
+        let mut processes = Processes::new(vec![std::process::id() as i32], ByKernel::Nothing);
+        let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
+        let mut pointers = || {
+            let reach = |block: &mut crate::memory::Block| {
+                let location = registry.locate(block.as_mut_slice()).unwrap();
+                processes.pointer(0, location, 1).unwrap()
+            };
+            blocks.iter_mut().map(reach).collect::<Vec<_>>()
+        };
+        assert_eq!(pointers(), pointers());
+        assert_eq!(processes.mapped[0].len(), 300);
     }
 
     #[test]
