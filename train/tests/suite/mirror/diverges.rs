@@ -182,7 +182,7 @@ fn a_stream_is_saved_and_resumed_after_its_first_epoch() {
         |_, _| 1.0,
         |step, stop| {
             if step == 6 {
-                stop.ask()
+                stop.ask();
             }
         },
     );
