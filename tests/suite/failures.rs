@@ -67,21 +67,6 @@ fn fail_or_see(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
         ("cut", 0) => the_moment_has_come(),
         ("sockets", 0) => println!("sockets: {}", sockets()),
         ("late", 1) => std::thread::sleep(Duration::from_millis(1500)),
-        ("out of memory", rank) => {
-            array = vec![1.0; 32 << 20];
-            if rank == 1 {
-                limit_memory();
-            }
-        }
-        ("out of memory in groups", rank) => {
-            if rank == 1 {
-                limit_memory();
-            }
-            let mut groups = Vec::new();
-            loop {
-                groups.push(comm.group(&[0, 1, 2])?);
-            }
-        }
         ("closes its files", 1) => close_files(),
         _ => {}
     }
@@ -107,15 +92,6 @@ fn sockets() -> usize {
     let files = std::fs::read_dir("/proc/self/fd").expect("/proc is there").flatten();
     let links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
     links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
-}
-
-/// Leaves this process little more memory than it has.
-fn limit_memory() {
-    let sizes = std::fs::read_to_string("/proc/self/statm").expect("a process has sizes");
-    let pages: u64 = sizes.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number of pages");
-    let mut limit = rustix::process::getrlimit(rustix::process::Resource::As);
-    limit.current = Some(pages * rustix::param::page_size() as u64 + (16 << 20));
-    rustix::process::setrlimit(rustix::process::Resource::As, limit).expect("a limit is set");
 }
 
 /// Closes all files from 3 up, as daemons do.
@@ -213,11 +189,6 @@ pub(crate) fn tests() -> Vec<Test> {
     ] {
         add(role, World::Group, Box::new(move || fails(World::Group, role, cause)));
     }
-    for world in [World::Processes, World::Group, World::Connections] {
-        for role in ["out of memory", "out of memory in groups"] {
-            add(role, world, Box::new(move || fails(world, role, "cannot allocate or share")));
-        }
-    }
     for world in [World::Processes, World::Group] {
         let test = move || drop(start(world, "closes its files", &[]).0.expect_success());
         add("a rank that closes its files", world, Box::new(test));
@@ -242,10 +213,7 @@ pub(crate) fn tests() -> Vec<Test> {
 /// All ranks end, the first line that we say is the cause, the others say that they end because of it, and nothing is left.
 fn fails(world: World, role: &str, cause: &str) {
     let files = left::shared_files();
-    // Copies that need memory.
-    let settings = [("UNISONO_KERNEL_COPIES", "off")];
-    let settings = if role == "out of memory" { &settings[..] } else { &[] };
-    let (Ended { status, stdout, stderr }, took) = start(world, role, settings);
+    let (Ended { status, stdout, stderr }, took) = start(world, role, &[]);
     let told = format!("{status} after {took:?}\n{stdout}\n{stderr}");
     assert!(!status.success(), "{told}");
     assert!(took < END, "{told}");

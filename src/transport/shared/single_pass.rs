@@ -32,29 +32,16 @@ impl Shared {
         deadlines: &Deadlines,
         work: impl FnOnce(&mut Open<'_>) -> Result<()>,
     ) -> Result<(), Failure> {
-        let Self {
-            position,
-            members,
-            board,
-            status,
-            reach,
-            registry,
-            spins,
-            passes,
-            starts,
-            dealt,
-            copy,
-            ..
-        } = self;
+        self.passes += 1;
+        let number = self.passes;
+        let Self { position, members, board, status, reach, registry, spins, starts, dealt, copy, .. } = self;
         let (own, board, status) = (*position, &*board, &*status);
         let header = header.of_size(buffer.len());
-        let around = Around { position: own, members, board, status, header: &header, passes: *passes };
+        let around = Around { position: own, members, board, status, header: &header, passes: number - 1 };
         let others = (0..members.len()).filter(|&other| other != own);
         let range = ranges(own);
         // Computed if something is not registered, and once.
         let share_bytes = LazyCell::new(|| share_bytes(members.len(), &ranges));
-        let number = *passes + 1;
-        *passes = number;
 
         let lent_buffer: *mut [u8] = buffer;
         let (location, is_copy) = match registry.locate(lent_buffer) {
