@@ -309,7 +309,7 @@ mod tests {
         let (mut arrived, mut expected) = (Arrived::default(), std::collections::HashSet::new());
         // Nearly in order, from step 7 on, and some again.
         for turn in 0..6000 {
-            let share = ShareId { step: 7 + (turn / 3 ^ 5), number: turn * 7 % 3 };
+            let share = ShareId { step: 7 + ((turn / 3) ^ 5), number: turn * 7 % 3 };
             assert_eq!(arrived.insert(share), expected.insert(share), "{share:?}");
             if turn % 11 == 0 {
                 assert!(!arrived.insert(share), "{share:?}");
