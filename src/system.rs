@@ -31,7 +31,7 @@ const ENOUGH_FILES: u64 = 65_536;
 /// The number of GPUs that NVIDIA's driver reports on this node.
 #[cfg(not(feature = "nccl"))]
 pub(crate) fn gpus() -> usize {
-    std::fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, |gpus| gpus.count())
+    std::fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, Iterator::count)
 }
 
 /// The limit of open files of this process; `None` if there is none.

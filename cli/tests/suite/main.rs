@@ -1,9 +1,7 @@
 //! The integration tests of the command. What needs a feature of the command is left out of a build without it.
 
-use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::process::ExitCode;
 
-use unisono_testing::launch::{Ended, run};
 use unisono_testing::suite::{self, Module};
 
 mod accelerate;
@@ -32,13 +30,15 @@ mod watch;
 const UNISONO: &str = env!("CARGO_BIN_EXE_unisono");
 
 /// Runs the command, which must end within two minutes.
-fn unisono(arguments: &[&str]) -> Ended {
-    let mut command = Command::new(UNISONO);
+#[cfg(any(feature = "mpi", feature = "candle", feature = "plot"))]
+fn unisono(arguments: &[&str]) -> unisono_testing::launch::Ended {
+    let mut command = std::process::Command::new(UNISONO);
     command.args(arguments);
-    run(command, Duration::from_secs(120))
+    unisono_testing::launch::run(command, std::time::Duration::from_secs(120))
 }
 
 /// Counts how often a text has another in it.
+#[cfg(feature = "mpi")]
 fn count(text: &str, said: &str) -> usize {
     text.matches(said).count()
 }

@@ -238,7 +238,7 @@ fn a_world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks() {
 
 fn a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too() {
     let common =
-        ["--epochs", "2", "--global-batch", "128", "--order", "world-invariant", "--optimizer", "adamw"];
+        ["--epochs", "1", "--global-batch", "128", "--order", "world-invariant", "--optimizer", "adamw"];
     let rate = ["--learning-rate", "0.001"];
     let undisturbed = threads(2, &[&common[..], &rate].concat());
     let saving = ["--checkpoint-every", "5", "--keep", "2", "--resume", "--checkpoint-dir"];
