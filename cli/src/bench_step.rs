@@ -155,7 +155,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     let batches = [Some(batch(args.batch_size))];
     let mut independent = match comm.ranks() {
         1 => None,
-        _ => Some(Independent::new(classifier()?, optimizer)?),
+        _ => Some(Independent::new(comm, classifier()?, optimizer)?),
     };
     // Half of the steps before and half after the mirrored ones: the speed of a shared machine drifts.
     if let Some(independent) = &mut independent {
@@ -217,8 +217,9 @@ struct Independent<R> {
 }
 
 impl<R: Replica> Independent<R> {
-    fn new(replica: R, optimizer: OptimizerSettings) -> Result<Self, TrainError> {
-        let mut comm = Communicator::threads(1)?.remove(0);
+    /// All ranks of `all` call it.
+    fn new(all: &mut Communicator, replica: R, optimizer: OptimizerSettings) -> Result<Self, TrainError> {
+        let mut comm = all.split(Some(all.rank()), 0)?.expect("every rank has a color");
         let mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
         Ok(Self { comm, mirror, step_ms: Vec::new() })
     }

@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use unisono::doctor::{Finding, State, examine, examine_refused};
 
 use super::world::World;
-use super::{Failure, output};
+use super::{Failure, left_to_another, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -18,7 +18,10 @@ pub(super) struct Args {
 /// The column where the text of a finding begins, after its state and its subject.
 const FINDING_AT: usize = 19;
 
-/// Exits with 1 if a finding is `WRONG`.
+/// The exit code if a finding is `WRONG`.
+const WRONG: u8 = 1;
+
+/// Exits with [`WRONG`] if a finding is, on this rank or on the one that reports it.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let is_wrong = AtomicBool::new(false);
     let tell = |findings: Vec<Finding>| {
@@ -34,7 +37,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     match ran {
         // Ranks that cannot form a world are a finding, not a failure of the command.
         Err(Failure::BadInput(why)) => tell(examine_refused(&why)),
+        Err(Failure::SaidElsewhere) => return Ok(left_to_another(WRONG)),
         ran => ran?,
     }
-    Ok(if is_wrong.into_inner() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(ExitCode::from(if is_wrong.into_inner() { WRONG } else { 0 }))
 }

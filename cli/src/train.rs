@@ -87,7 +87,11 @@ fn on_rank(
             settings.trainer(comm).and_then(|run| train(run, world, args.format, settings)).map(Some)
         }
     };
-    let summary = summary.map_err(failure)?;
+    let summary = summary.map_err(|error| match error {
+        // What the other rank reports is that it was stopped, as this one was.
+        TrainError::Elsewhere { .. } if settings.stop.is_asked() => Failure::Stopped,
+        error => failure(error),
+    })?;
     if summary.is_some_and(|summary| summary.stopped.is_some()) { Err(Failure::Stopped) } else { Ok(()) }
 }
 

@@ -237,7 +237,7 @@ impl Listening<'_> {
     /// The failure of a rank whose connection is lost.
     fn lost(&self, other: Rank) -> Option<Failure> {
         let cause = self.tcp.streams.get(other)?.as_ref()?.lost()?;
-        let cause = format!("the connection with it is lost: {cause}");
+        let cause = format!("the connection with rank {other} is lost: {cause}");
         Some(Failure::Error(Error::Aborted { rank: self.status.rank(), by: other, cause }))
     }
 }

@@ -85,6 +85,14 @@ pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
     Ok(Values::of(replica)?.trained)
 }
 
+/// The hash of all values of a replica, buffers included: as [`values`] returns it.
+///
+/// # Errors
+/// An error of the framework.
+pub(super) fn hash_with_buffers(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
+    Ok(Values::of(replica)?.all)
+}
+
 /// The findings of one pass over the values of a replica.
 struct Values {
     /// The hash of all trained values.

@@ -245,7 +245,7 @@ impl Saved {
     /// # Errors
     /// As [`replica`](Self::replica).
     pub fn parameters_hash(&self) -> Result<String, TrainError> {
-        Ok(format!("{:016x}", compare::hash(&mut self.replica()?)?))
+        Ok(format!("{:016x}", compare::hash_with_buffers(&mut self.replica()?)?))
     }
 
     /// Evaluates the model on a part of a data set, by default its training data set. The results are the same, to the

@@ -122,7 +122,7 @@ fn a_connection_that_is_lost_names_the_rank() {
         }
         let Err(Failure::Error(error)) = exchange(&tcp, &status, 0, 1000) else { panic!("rank 1 is gone") };
         let said = error.to_string();
-        assert!(said.contains("rank 1 failed: the connection with it is lost"), "{said}");
+        assert!(said.contains("rank 1 failed: the connection with rank 1 is lost"), "{said}");
     });
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use image::ImageFormat;
 use unisono_data::{Options, Pass, Source};
-use unisono_train::checkpoint::{self, Checkpoint, Store, Tensor};
+use unisono_train::checkpoint::{self, Checkpoint, CheckpointError, Store, Tensor};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::mutate::Corpus;
@@ -231,9 +231,15 @@ fn resum([parameters, optimizer, state]: &mut [Vec<u8>; 3]) {
     *state = [before.as_bytes(), state, b"\n}\n"].concat();
 }
 
-/// What is accepted is whole: it can be saved, and is the same when it is loaded again.
+/// An accepted checkpoint is whole: if its values are finite, it can be saved, and is the same when it is loaded again.
 fn go_round(directory: &Path, loaded: &Checkpoint<State>) {
-    let path = Store::open(directory, 1).unwrap().save(loaded.clone()).unwrap();
+    let saved = Store::open(directory, 1).unwrap().save(loaded.clone());
+    let values = loaded.parameters.iter().chain(&loaded.optimizer).flat_map(|tensor| &tensor.values);
+    if !values.into_iter().all(|value| value.is_finite()) {
+        assert!(matches!(saved, Err(CheckpointError::NotFinite { .. })), "{saved:?}");
+        return;
+    }
+    let path = saved.unwrap();
     let again: Checkpoint<State> = checkpoint::load(&path).unwrap();
     let bits = |tensors: &[Tensor]| {
         let bits = |tensor: &Tensor| {

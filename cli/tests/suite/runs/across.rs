@@ -1,7 +1,7 @@
 //! Runs whose next forward pass goes on while buckets are on their way: they end with the bits of others.
 
 use super::*;
-use unisono_testing::suite::Test;
+use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
 /// The hash at the end of a run of words, each rank a node of its own.
@@ -23,7 +23,9 @@ fn ended(ranks: usize, words: &[&str]) -> [String; 2] {
 
 fn the_bits_are_those_of_a_run_that_waits_for_all_buckets() {
     let run = ["--global-batch", "192", "--epochs", "1", "--hidden", "64,48,32", "--bucket-bytes", "4K"];
-    for ranks in [1, 2, 3] {
+    // Each case is four runs.
+    let (all, cases): (&[usize], _) = if suite::is_deep() { (&[1, 2, 3], 5) } else { (&[2], 3) };
+    for &ranks in all {
         for more in [
             &["--checkpoint-every", "7", "--verify-replicas-every", "5"][..],
             &["--nesterov", "--wire", "bf16"],
@@ -32,7 +34,7 @@ fn the_bits_are_those_of_a_run_that_waits_for_all_buckets() {
             &["--clip-norm", "0.5"],
         ]
         .into_iter()
-        .take(if ranks == 1 { 1 } else { 5 })
+        .take(if ranks == 1 { 1 } else { cases })
         {
             let hashes = |overlap| {
                 let directory = tempfile::tempdir().unwrap();
@@ -58,7 +60,7 @@ fn every_model_has_the_same_bits() {
     fs::write(&text, "to be, or not to be, that is the question. ".repeat(60)).unwrap();
     let text = format!("text:{}", text.display());
     for run in [
-        &["--model", "cnn", "--global-batch", "300"][..],
+        &["--model", "cnn", "--global-batch", "1000"][..],
         &["--data", &text, "--model", "transformer", "--global-batch", "16", "--context", "16"],
     ] {
         let with = |overlap| {
