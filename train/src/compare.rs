@@ -89,6 +89,7 @@ pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
 ///
 /// # Errors
 /// An error of the framework.
+#[cfg(feature = "candle")]
 pub(super) fn hash_with_buffers(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
     Ok(Values::of(replica)?.all)
 }
