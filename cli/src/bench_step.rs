@@ -200,7 +200,7 @@ fn times<R: Replica>(
         (None, Overlap::Auto | Overlap::Beside | Overlap::InTurn) => {
             medians(comm, mirror, batches, args.steps)
         }
-        // Whole rounds, of which only one step in so many communicates.
+        // Whole rounds: only the last step of each communicates.
         (Some(round), _) => {
             let steps = args.steps.next_multiple_of(round.get() as usize);
             means(comm, mirror, batches, steps)

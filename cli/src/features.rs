@@ -1,4 +1,4 @@
-//! What this program was built without, and the features that bring it.
+//! The parts that this program was built without, and the features that provide them.
 
 /// The commands that not every build has: the feature that brings each, and whether it is compiled in.
 const COMMANDS: [(&str, &str, bool); 7] = [

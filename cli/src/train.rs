@@ -88,7 +88,7 @@ fn on_rank(
         }
     };
     let summary = summary.map_err(|error| match error {
-        // What the other rank reports is that it was stopped, as this one was.
+        // The other rank reports that it was stopped, as this one was.
         TrainError::Elsewhere { .. } if settings.stop.is_asked() => Failure::Stopped,
         error => failure(error),
     })?;

@@ -318,7 +318,7 @@ else:
 def run_interrupted(program: str) -> list[Ended]:
     with tempfile.TemporaryDirectory() as folder:
         os.mkfifo(f"{folder}/go")
-        # What rank 0 writes stays there until rank 1 reads it.
+        # Rank 0's message stays in memory until rank 1 reads it.
         with open(f"{folder}/go", "r+b", buffering=0):
             return finish(start(PRELUDE + INTERRUPTED + program, 2, folder))
 

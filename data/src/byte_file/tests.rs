@@ -77,7 +77,7 @@ fn nothing_is_unpacked_beyond_what_a_reader_refuses() {
         Err::<(), _>(DataError::other("no"))
     });
     assert_eq!((refused.unwrap_err().to_string().as_str(), written), ("no", 12));
-    // What a reader does not want is not kept.
+    // Bytes that the reader discards are not kept.
     let (file, _) = open().unpacked(Compression::Gzip, |content| content.pass(12, |_| ())).unwrap();
     assert_eq!(file.length(), 12);
 }
