@@ -285,14 +285,19 @@ pub(super) fn usable_cores() -> usize {
 mod tests {
     use super::*;
 
-    /// The length of a wait in which only `on_look` changes anything.
+    /// The length of a wait in which only `on_look` changes anything. That is called after each look at the clock, with a time
+    /// that has certainly passed between the first look and this one, however long the thread was descheduled meanwhile.
     fn waited(deadlines: Deadlines, status: &StatusBoard, mut on_look: impl FnMut(Duration)) -> Duration {
-        let started = Instant::now();
+        let (started, mut first_look) = (Instant::now(), None);
         let mut waiting = Waiting::new(10, &deadlines, status);
         loop {
-            on_look(started.elapsed());
+            let before = Instant::now();
             match waiting.pause() {
-                Ok(_) => {}
+                Ok(true) => {
+                    let first = *first_look.get_or_insert_with(Instant::now);
+                    on_look(before.saturating_duration_since(first));
+                }
+                Ok(false) => {}
                 Err(Hopeless::Overdue(waited)) => {
                     assert!(started.elapsed() >= waited);
                     return waited;
@@ -330,7 +335,7 @@ mod tests {
                 is_quiet = false;
             }
         });
-        assert!(waited > LONG + SHORT, "{waited:?}");
+        assert!(waited > LONG + 2 * SHORT, "{waited:?}");
     }
 
     #[test]

@@ -333,7 +333,10 @@ fn inspect_input_names_the_stage_that_limits_training() {
         .map(|line| serde_json::from_str(line).expect("an object"))
         .collect();
     assert_eq!(lines.iter().map(|line| line["epoch"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
-    assert_eq!(lines[1]["stages"][2]["elements"], 313, "{lines:?}");
+    // Batches of the next epoch are made ahead, and the last one is counted just after it was passed on.
+    let ahead = 3 + 1;
+    let made = lines[1]["stages"][2]["elements"].as_u64().expect("a count");
+    assert!((313 - ahead..=313).contains(&made), "{lines:?}");
 
     let refused = run("inspect-input --data digits --augment");
     assert_eq!(refused.status.code(), Some(2));
