@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::system::private_path;
 
 mod bootstrap;
+mod constants;
 mod cores;
 mod interfaces;
 mod launcher;
@@ -20,6 +21,7 @@ mod variables;
 
 pub use bootstrap::{bootstrap_folder, joins};
 pub(crate) use bootstrap::{job, rendezvous, secret};
+pub(crate) use constants::Constants;
 pub use cores::share_cores;
 pub(crate) use interfaces::Interfaces;
 pub use launcher::{Launcher, Starter, tf_config};
@@ -61,7 +63,7 @@ pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
 pub const JOIN: &str = "UNISONO_JOIN";
 /// A secret that all ranks of several machines share, without which none is admitted where they meet.
 const SECRET: &str = "UNISONO_SECRET";
-/// The file of constants written by `unisono tune`.
+/// The constants of the cost model: a file written by `unisono tune`, or `default`.
 const TUNING: &str = "UNISONO_TUNING";
 
 /// The default timeout: ten minutes.
@@ -144,7 +146,7 @@ pub(crate) struct Config {
     pub(crate) kernel_copies: KernelCopies,
     /// Whether the nodes have their own connections to report failures.
     pub(crate) watchdog: bool,
-    pub(crate) tuning: Option<PathBuf>,
+    pub(crate) constants: Constants,
     pub(crate) warnings: bool,
     pub(crate) chaos: Option<Chaos>,
     pub(crate) on_failure: OnFailure,
@@ -171,7 +173,7 @@ impl Default for Config {
             connects: false,
             kernel_copies: KernelCopies::default(),
             watchdog: true,
-            tuning: None,
+            constants: Constants::default(),
             warnings: true,
             chaos: None,
             on_failure: OnFailure::default(),
@@ -243,7 +245,7 @@ impl Config {
         }
         config.watchdog = one_of(value, WATCHDOG, [("auto", true), ("off", false)], config.watchdog)?;
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
-        config.tuning = value(TUNING, "a file that unisono tune wrote")?.map(PathBuf::from);
+        config.constants = Constants::set_to(value(TUNING, constants::EXPECTED)?, &variable);
         Ok(config)
     }
 

@@ -1,7 +1,9 @@
 //! The constants of the cost model: the cost of messages and of single passes on this machine, which `auto` and all
 //! predictions use.
 //!
-//! There are default constants. `unisono tune` measures them and writes a file, which is used if `UNISONO_TUNING` names it.
+//! The first program on a machine measures those between ranks of a node, and keeps them for the next ones. `unisono tune` measures them
+//! at length, and those of the network, and writes a file, which is used if `UNISONO_TUNING` names it. There are default constants for
+//! what is not measured, and for who asks for the same on every machine (`UNISONO_TUNING=default`).
 
 use unisono_collectives::model::{Link, Machine};
 
@@ -11,9 +13,13 @@ use crate::transport::{EAGER_BYTES, FAR_SEGMENT};
 mod defaults;
 #[cfg(feature = "tuning")]
 mod file;
+#[cfg(feature = "tuning")]
+mod first_use;
 
 #[cfg(feature = "tuning")]
 pub use file::{InvalidFile, read, write};
+#[cfg(feature = "tuning")]
+pub(crate) use first_use::World;
 
 /// How ranks communicate, and in which memory the array is; each has constants of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

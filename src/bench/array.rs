@@ -40,7 +40,7 @@ impl<T: Element> Array<T> {
         Ok(())
     }
 
-    /// Executes a call that all ranks start together; returns the method that ran, and this rank's time.
+    /// Executes a call on the first elements, which all ranks start together; returns the method that ran, and this rank's time.
     pub(crate) fn timed(
         &mut self,
         comm: &mut Communicator,
@@ -52,7 +52,7 @@ impl<T: Element> Array<T> {
         let began = Instant::now();
         let ran = match self {
             Self::OnHost(elements) => {
-                comm.collective(choice)?.run(call, bytemuck::cast_slice_mut(elements))?
+                comm.collective(choice)?.run(call, bytemuck::cast_slice_mut(&mut elements[..call.count]))?
             }
             #[cfg(feature = "nccl")]
             Self::OnDevice(array) => array.reduce(comm, &choice, call)?,

@@ -7,6 +7,8 @@
 //! Where ranks take turns on cores, that is not so: most of a short collective is hand-overs. Their constant is fitted: with it, the
 //! clock predicts what was measured. In such a world of one node, nothing else is measured: messages are where each rank has a core.
 
+use std::ops::RangeInclusive;
+
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 
@@ -59,21 +61,49 @@ impl Measured {
     }
 }
 
-/// Messages of up to this size are measured, each size twice the one before.
+/// The smallest message that is measured.
 const LEAST_BYTES: usize = 8;
-const MOST_BYTES: usize = 32 << 20;
-/// The same between nodes, where no cache plays a part, and a message of that size may take seconds.
+/// The largest one between nodes, where no cache plays a part, and a message of that size may take seconds.
 const MOST_FAR_BYTES: usize = 8 << 20;
-/// No array is larger.
-const MOST_ARRAY_BYTES: usize = 64 << 20;
 
-/// How often all sizes are measured, one after the other; of the medians the least counts. What else the machine
-/// does comes and goes, and so disturbs neighbouring sizes, but hardly all rounds.
-const ROUNDS: usize = 3;
-const WARM_UP: usize = 3;
-/// How many bytes are worth sending for a size, and how often at least and at most.
-const WORTH_BYTES: usize = 1 << 26;
-const ITERATIONS: std::ops::RangeInclusive<usize> = 15..=200;
+/// How much is measured.
+#[derive(Debug)]
+struct Effort {
+    /// Messages of up to this size, each so many times the one before.
+    most_bytes: usize,
+    factor: usize,
+    /// No array is larger.
+    most_array_bytes: usize,
+    /// How often all sizes are measured, one after the other; of the medians the least counts. What else the machine
+    /// does comes and goes, and so disturbs neighbouring sizes, but hardly all rounds.
+    rounds: usize,
+    warm_up: usize,
+    /// How many bytes are worth sending for a size, and how often at least and at most.
+    worth_bytes: usize,
+    iterations: RangeInclusive<usize>,
+}
+
+/// That of `unisono tune`: seconds.
+const THOROUGH: Effort = Effort {
+    most_bytes: 32 << 20,
+    factor: 2,
+    most_array_bytes: 64 << 20,
+    rounds: 3,
+    warm_up: 3,
+    worth_bytes: 1 << 26,
+    iterations: 15..=200,
+};
+/// That of a program which starts for the first time on a machine: milliseconds.
+#[cfg(feature = "tuning")]
+const QUICK: Effort = Effort {
+    most_bytes: 8 << 20,
+    factor: 4,
+    most_array_bytes: 16 << 20,
+    rounds: 1,
+    warm_up: 1,
+    worth_bytes: 1 << 23,
+    iterations: 5..=30,
+};
 
 /// Measures what this world can show, in a few seconds, or minutes over a slow network: ranks of a node how these reach each other,
 /// ranks of several nodes the network between them, and ranks that take turns on cores what a hand-over takes. What cannot be
@@ -82,6 +112,16 @@ const ITERATIONS: std::ops::RangeInclusive<usize> = 15..=200;
 /// # Errors
 /// [`Error::Unsupported`] if there is only one rank; otherwise as [`Communicator::all_reduce`].
 pub fn measure(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>> {
+    measure_with(&THOROUGH, comm, known)
+}
+
+/// The same in milliseconds, and less exactly.
+#[cfg(feature = "tuning")]
+pub(crate) fn measure_quickly(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>> {
+    measure_with(&QUICK, comm, known)
+}
+
+fn measure_with(effort: &Effort, comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>> {
     if comm.ranks() == 1 {
         return Err(Error::Unsupported("one rank reaches no other: measure with at least two ranks".into()));
     }
@@ -92,81 +132,175 @@ pub fn measure(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>>
         (1, reach) => vec![(reach, Memory::Slice)],
         _ => vec![(Reach::Network, Memory::Slice)],
     };
-    let takes_turns = comm.is_oversubscribed();
-    let measure = |(reach, memory)| match (takes_turns, reach) {
-        (false, _) => section(comm, reach, memory, known),
-        (true, Reach::Network) => {
-            let mut measured = section(comm, reach, memory, known)?;
-            let known = known.clone().with([(reach, measured.section.clone())]);
-            measured.section.hand_over_us = hand_overs(comm, reach, memory, &known)?.section.hand_over_us;
-            Ok(measured)
-        }
-        (true, _) => hand_overs(comm, reach, memory, known),
-    };
-    kinds.into_iter().map(measure).collect()
+    kinds.into_iter().map(|(reach, memory)| Bench::new(comm, effort, reach, memory)?.measure(known)).collect()
 }
 
-fn section(comm: &mut Communicator, reach: Reach, memory: Memory, known: &Tuning) -> Result<Measured> {
-    let sizes = std::iter::successors(Some(LEAST_BYTES), |size| Some(size * 2));
-    let most_bytes = if reach == Reach::Network { MOST_FAR_BYTES } else { MOST_BYTES };
-    let largest = most_bytes.min(MOST_ARRAY_BYTES / comm.ranks()).max(4 * LEAST_BYTES);
-    let mut times_us: Vec<_> =
-        sizes.take_while(|&size| size <= largest).map(|size| (size, [f64::INFINITY; 3])).collect();
-    let others = (comm.ranks() - 1) as f64;
-    let mut exchanges_us = Vec::new();
-    for _ in 0..ROUNDS {
-        exchanges_us.push(exchange_us(comm, memory)?);
-        for (size_bytes, least_us) in &mut times_us {
-            let all_us = medians_us(comm, memory, *size_bytes * comm.ranks(), STEPS_ALIKE)?;
-            let [reduced_us, pass_us] = all_us.map(|all_us| all_us / others);
-            let moved_us = moved_us(comm, reach, memory, *size_bytes, reduced_us)?;
-            let round_us = [moved_us, reduced_us, pass_us];
-            least_us.iter_mut().zip(round_us).for_each(|(least, round)| *least = least.min(round));
-        }
-    }
-    exchanges_us.push(exchange_us(comm, memory)?);
-    let (mut messages, mut one_pass) = (Vec::new(), Vec::new());
-    for (size_bytes, [moved_us, reduced_us, pass_us]) in times_us {
-        let sample = |time_us, reduces| Sample { size_bytes, time_us, reduces };
-        messages.extend([sample(moved_us, false), sample(reduced_us, true)]);
-        one_pass.push(sample(pass_us, true));
-    }
-    let failed = |error| Error::Unsupported(format!("what was measured makes no link: {error}"));
-    let link = fit::link(&messages).map_err(failed)?;
-    let pass = reach.shares_memory().then(|| fit::link(&one_pass)).transpose().map_err(failed)?;
-    let exchange_us = extremes(&exchanges_us);
-    Ok(Measured {
-        reach,
-        messages_off: Some(fit::off(&link, &messages)),
-        one_pass_off: pass.as_ref().map(|pass| fit::off(pass, &one_pass)),
-        section: Section {
-            messages: link,
-            one_pass: pass,
-            measured: described(comm, exchange_us),
-            ..known.section(reach).clone()
-        },
-        exchange_us,
-    })
-}
-
-/// What a message takes that is put in place, where one that is reduced takes so long.
-fn moved_us(
-    comm: &mut Communicator,
+/// A world that measures how its ranks reach each other.
+struct Bench<'a> {
+    comm: &'a mut Communicator,
+    effort: &'a Effort,
     reach: Reach,
     memory: Memory,
-    size_bytes: usize,
-    reduced_us: f64,
-) -> Result<f64> {
-    if !reach.shares_memory() {
-        let gather: Way = (Algorithm::Ring, all_gather);
-        let [all_us] = medians_us(comm, memory, size_bytes * comm.ranks(), [gather])?;
-        return Ok(all_us / (comm.ranks() - 1) as f64);
+    /// Of the largest size that is measured: fresh memory would cost more than what is to be measured.
+    array: Array<f32>,
+}
+
+impl<'a> Bench<'a> {
+    /// # Errors
+    /// [`Error::Memory`], on all ranks, if one of them gets no array.
+    fn new(comm: &'a mut Communicator, effort: &'a Effort, reach: Reach, memory: Memory) -> Result<Self> {
+        let largest_bytes = largest_bytes(effort, reach, comm.ranks()) * comm.ranks();
+        let array = Array::<f32>::new(memory, comm, largest_bytes / DType::F32.size_bytes());
+        let mut has_all = [u8::from(array.is_ok())];
+        comm.call().algorithm(Choice::Auto).all_reduce(&mut has_all, ReduceOp::Min)?;
+        let mut array = array?;
+        if has_all != [1] {
+            let cause = std::io::Error::other("another rank has no such memory");
+            return Err(Error::Memory { size_bytes: largest_bytes, cause });
+        }
+        array.fill(|elements| elements.fill(1.0))?;
+        Ok(Self { comm, effort, reach, memory, array })
     }
-    // What only moves elements takes no messages there; but the way back of a tree does, as many as its way there.
-    let levels = f64::from(comm.ranks().next_power_of_two().ilog2());
-    let [there_and_back_us] = medians_us(comm, memory, size_bytes, [(Algorithm::Tree, all_reduce as _)])?;
-    // The difference of times of two moments; nothing is moved in no time.
-    Ok((there_and_back_us / levels - reduced_us).max(reduced_us / 2.0))
+
+    fn measure(&mut self, known: &Tuning) -> Result<Measured> {
+        match (self.comm.is_oversubscribed(), self.reach) {
+            (false, _) => self.section(known),
+            (true, Reach::Network) => {
+                let mut measured = self.section(known)?;
+                let known = known.clone().with([(self.reach, measured.section.clone())]);
+                measured.section.hand_over_us = self.hand_overs(&known)?.section.hand_over_us;
+                Ok(measured)
+            }
+            (true, _) => self.hand_overs(known),
+        }
+    }
+
+    fn section(&mut self, known: &Tuning) -> Result<Measured> {
+        let (reach, ranks) = (self.reach, self.comm.ranks());
+        let sizes = std::iter::successors(Some(LEAST_BYTES), |size| Some(size * self.effort.factor));
+        let largest_bytes = largest_bytes(self.effort, reach, ranks);
+        let mut times_us: Vec<_> =
+            sizes.take_while(|&size| size <= largest_bytes).map(|size| (size, [f64::INFINITY; 3])).collect();
+        let others = (ranks - 1) as f64;
+        let mut exchanges_us = Vec::new();
+        for _ in 0..self.effort.rounds {
+            exchanges_us.push(self.exchange_us()?);
+            for (size_bytes, least_us) in &mut times_us {
+                let all_us = self.medians_us(*size_bytes * ranks, STEPS_ALIKE)?;
+                let [reduced_us, pass_us] = all_us.map(|all_us| all_us / others);
+                let moved_us = self.moved_us(*size_bytes, reduced_us)?;
+                let round_us = [moved_us, reduced_us, pass_us];
+                least_us.iter_mut().zip(round_us).for_each(|(least, round)| *least = least.min(round));
+            }
+        }
+        exchanges_us.push(self.exchange_us()?);
+        let (mut messages, mut one_pass) = (Vec::new(), Vec::new());
+        for (size_bytes, [moved_us, reduced_us, pass_us]) in times_us {
+            let sample = |time_us, reduces| Sample { size_bytes, time_us, reduces };
+            messages.extend([sample(moved_us, false), sample(reduced_us, true)]);
+            one_pass.push(sample(pass_us, true));
+        }
+        let failed = |error| Error::Unsupported(format!("what was measured makes no link: {error}"));
+        let link = fit::link(&messages).map_err(failed)?;
+        let pass = reach.shares_memory().then(|| fit::link(&one_pass)).transpose().map_err(failed)?;
+        let exchange_us = extremes(&exchanges_us);
+        Ok(Measured {
+            reach,
+            messages_off: Some(fit::off(&link, &messages)),
+            one_pass_off: pass.as_ref().map(|pass| fit::off(pass, &one_pass)),
+            section: Section {
+                messages: link,
+                one_pass: pass,
+                measured: described(self.comm, exchange_us),
+                ..known.section(reach).clone()
+            },
+            exchange_us,
+        })
+    }
+
+    /// What a message takes that is put in place, where one that is reduced takes so long.
+    fn moved_us(&mut self, size_bytes: usize, reduced_us: f64) -> Result<f64> {
+        let ranks = self.comm.ranks();
+        if !self.reach.shares_memory() {
+            let gather: Way = (Algorithm::Ring, all_gather);
+            let [all_us] = self.medians_us(size_bytes * ranks, [gather])?;
+            return Ok(all_us / (ranks - 1) as f64);
+        }
+        // What only moves elements takes no messages there; but the way back of a tree does, as many as its way there.
+        let levels = f64::from(ranks.next_power_of_two().ilog2());
+        let [there_and_back_us] = self.medians_us(size_bytes, [(Algorithm::Tree, all_reduce as _)])?;
+        // The difference of times of two moments; nothing is moved in no time.
+        Ok((there_and_back_us / levels - reduced_us).max(reduced_us / 2.0))
+    }
+
+    /// What an exchange of 8 bytes takes: the latency of a cache line, and little more.
+    fn exchange_us(&mut self) -> Result<f64> {
+        let [time_us] = self.medians_us(LEAST_BYTES, [(Algorithm::RecursiveDoubling, all_reduce as _)])?;
+        Ok(time_us)
+    }
+
+    /// What the collectives take on arrays of so many bytes: the medians of the slowest ranks.
+    fn medians_us<const N: usize>(&mut self, array_bytes: usize, ways: [Way; N]) -> Result<[f64; N]> {
+        let Effort { worth_bytes, ref iterations, warm_up, .. } = *self.effort;
+        let count = array_bytes / DType::F32.size_bytes();
+        let iterations = (worth_bytes / array_bytes).clamp(*iterations.start(), *iterations.end());
+        let mut times_us = [const { Vec::new() }; N];
+        for iteration in 0..warm_up + iterations {
+            for ((algorithm, call), times_us) in ways.iter().zip(&mut times_us) {
+                // As after a computation: it is in this rank's caches, if in any.
+                self.array.fill(|elements| elements[..count].fill(1.0))?;
+                let (_, time_us) = self.array.timed(self.comm, &Choice::from(*algorithm), &call(count))?;
+                if iteration >= warm_up {
+                    times_us.push(time_us);
+                }
+            }
+        }
+        let mut medians_us = [0.0; N];
+        for (median_us, times_us) in medians_us.iter_mut().zip(times_us) {
+            *median_us = slowest(self.comm, times_us)?.p50;
+        }
+        Ok(medians_us)
+    }
+
+    /// What a hand-over must take for the clock to say what short collectives take.
+    fn hand_overs(&mut self, known: &Tuning) -> Result<Measured> {
+        let array_bytes = LEAST_BYTES * self.comm.ranks();
+        let (mut exchanges_us, mut rounds_us) = (Vec::new(), Vec::new());
+        for _ in 0..self.effort.rounds {
+            exchanges_us.push(self.exchange_us()?);
+            rounds_us.push(self.medians_us(array_bytes, ORDERS)?);
+        }
+        exchanges_us.push(self.exchange_us()?);
+        let cores = self.comm.transport_of_engine().node_cores();
+        let machine = known.machine(self.comm.transport(), self.memory, cores);
+        let off = |hand_over_us: f64| {
+            let machine = Machine { hand_over_us, ..machine.clone() };
+            let said_us = ORDERS.map(|way| said_us(self.comm, &machine, array_bytes, way));
+            let off = |round_us: &[f64; ORDERS.len()]| {
+                said_us
+                    .iter()
+                    .zip(round_us)
+                    .map(|(said, measured)| (said / measured).ln().powi(2))
+                    .sum::<f64>()
+            };
+            rounds_us.iter().map(off).sum::<f64>()
+        };
+        let most_us = rounds_us.iter().flatten().copied().fold(0.0, f64::max);
+        let hand_over_us = (fit::least(off, most_us) * 1e3).round() / 1e3;
+        Ok(Measured {
+            reach: self.reach,
+            section: Section { hand_over_us: Some(hand_over_us), ..known.section(self.reach).clone() },
+            messages_off: None,
+            one_pass_off: None,
+            exchange_us: extremes(&exchanges_us),
+        })
+    }
+}
+
+/// The largest message between so many ranks that is measured.
+fn largest_bytes(effort: &Effort, reach: Reach, ranks: usize) -> usize {
+    let most_bytes = if reach == Reach::Network { MOST_FAR_BYTES } else { effort.most_bytes };
+    most_bytes.min(effort.most_array_bytes / ranks).max(4 * LEAST_BYTES)
 }
 
 fn extremes(times_us: &[f64]) -> [f64; 2] {
@@ -178,12 +312,6 @@ fn described(comm: &Communicator, [least_us, most_us]: [f64; 2]) -> String {
     format!(
         "{ranks} ranks, on {nodes} node(s), over {transport}; a cache line and back took {least_us:.2} to {most_us:.2} us"
     )
-}
-
-/// What an exchange of 8 bytes takes: the latency of a cache line, and little more.
-fn exchange_us(comm: &mut Communicator, memory: Memory) -> Result<f64> {
-    let [time_us] = medians_us(comm, memory, LEAST_BYTES, [(Algorithm::RecursiveDoubling, all_reduce as _)])?;
-    Ok(time_us)
 }
 
 /// A way to carry out a collective, and what it is of so many elements.
@@ -212,64 +340,6 @@ const ORDERS: [Way; 5] = [
     (Algorithm::Butterfly, all_reduce),
     (Algorithm::Ring, all_reduce),
 ];
-
-/// What the collectives take on arrays of so many bytes: the medians of the slowest ranks.
-fn medians_us<const N: usize>(
-    comm: &mut Communicator,
-    memory: Memory,
-    array_bytes: usize,
-    ways: [Way; N],
-) -> Result<[f64; N]> {
-    let count = array_bytes / DType::F32.size_bytes();
-    let iterations = (WORTH_BYTES / array_bytes).clamp(*ITERATIONS.start(), *ITERATIONS.end());
-    let mut array = Array::<f32>::new(memory, comm, count)?;
-    let mut times_us = [const { Vec::new() }; N];
-    for iteration in 0..WARM_UP + iterations {
-        for ((algorithm, call), times_us) in ways.iter().zip(&mut times_us) {
-            // As after a computation: it is in this rank's caches, if in any.
-            array.fill(|elements| elements.fill(1.0))?;
-            let (_, time_us) = array.timed(comm, &Choice::from(*algorithm), &call(count))?;
-            if iteration >= WARM_UP {
-                times_us.push(time_us);
-            }
-        }
-    }
-    let mut medians_us = [0.0; N];
-    for (median_us, times_us) in medians_us.iter_mut().zip(times_us) {
-        *median_us = slowest(comm, times_us)?.p50;
-    }
-    Ok(medians_us)
-}
-
-/// What a hand-over must take for the clock to say what short collectives take.
-fn hand_overs(comm: &mut Communicator, reach: Reach, memory: Memory, known: &Tuning) -> Result<Measured> {
-    let array_bytes = LEAST_BYTES * comm.ranks();
-    let (mut exchanges_us, mut rounds_us) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        exchanges_us.push(exchange_us(comm, memory)?);
-        rounds_us.push(medians_us(comm, memory, array_bytes, ORDERS)?);
-    }
-    exchanges_us.push(exchange_us(comm, memory)?);
-    let cores = comm.transport_of_engine().node_cores();
-    let machine = known.machine(comm.transport(), memory, cores);
-    let off = |hand_over_us: f64| {
-        let machine = Machine { hand_over_us, ..machine.clone() };
-        let said_us = ORDERS.map(|way| said_us(comm, &machine, array_bytes, way));
-        let off = |round_us: &[f64; ORDERS.len()]| {
-            said_us.iter().zip(round_us).map(|(said, measured)| (said / measured).ln().powi(2)).sum::<f64>()
-        };
-        rounds_us.iter().map(off).sum::<f64>()
-    };
-    let most_us = rounds_us.iter().flatten().copied().fold(0.0, f64::max);
-    let hand_over_us = (fit::least(off, most_us) * 1e3).round() / 1e3;
-    Ok(Measured {
-        reach,
-        section: Section { hand_over_us: Some(hand_over_us), ..known.section(reach).clone() },
-        messages_off: None,
-        one_pass_off: None,
-        exchange_us: extremes(&exchanges_us),
-    })
-}
 
 /// What the clock says of a collective.
 fn said_us(comm: &Communicator, machine: &Machine, array_bytes: usize, (algorithm, call): Way) -> f64 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use unisono_collectives::Rank;
 
 use super::Communicator;
-use crate::config::{Config, Inside, OnFailure};
+use crate::config::{Config, Constants, Inside, OnFailure};
 use crate::error::{Error, Place, Result};
 use crate::status::{FailureReport, StatusBoard};
 use crate::transport::{Bootstrap, Transport};
@@ -115,8 +115,8 @@ impl Communicator {
         // Threads always share memory; the setting `inside` applies to processes.
         let inside = if self.has_mpi { self.config.inside } else { Inside::SharedMemory };
         let connects = !self.has_mpi && matches!(self.transport, "tcp" | "shm+tcp");
-        let (algorithm, tuning, warnings) = (None, None, false);
-        Config { nodes, algorithm, tuning, warnings, flight_dir, inside, connects, ..self.config.clone() }
+        let (algorithm, constants, warnings) = (None, Constants::Default, false);
+        Config { nodes, algorithm, constants, warnings, flight_dir, inside, connects, ..self.config.clone() }
     }
 
     /// Puts the group under who watches over the world.

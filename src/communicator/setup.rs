@@ -1,14 +1,13 @@
 //! Set-up of a communicator: settings, and agreement between its ranks.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::path::Path;
 use std::sync::Arc;
 
 use unisono_collectives::Topology;
 
-use super::Communicator;
 use super::lateness::Asked;
 use super::per_call::PerCall;
+use super::{Communicator, constants};
 use crate::collective::{Engine, Limits};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -23,13 +22,11 @@ impl Communicator {
     /// The communicators of a world of threads.
     pub(crate) fn of_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
-        let tuning = config.tuning.as_deref().map(|file| parsed(file, &read(file)?)).transpose()?;
+        let tuning = constants::of_threads(&ends[0], config)?;
         let end = |end| {
             let mut comm = Self::new(end, config)?;
             comm.status.set_flight_dir(config.flight_dir(job));
-            if let Some(tuning) = &tuning {
-                comm.set_tuning(tuning);
-            }
+            comm.set_tuning(&tuning);
             Ok(comm)
         };
         ends.into_iter().map(end).collect()
@@ -122,32 +119,7 @@ impl Communicator {
     pub(crate) fn agreed(transport: Transport, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
         comm.seat.engine().calls.sequence = FIRST_OF_SETUP;
-        let here = (comm.rank() == 0).then(|| match &config.tuning {
-            // Validated here, before any rank uses it.
-            Some(file) => read(file).and_then(|text| parsed(file, &text).map(|_| text)),
-            None => Ok(String::new()),
-        });
-        let (text, is_error) = match &here {
-            Some(Ok(text)) => (text.clone(), false),
-            Some(Err(error)) => (error.to_string(), true),
-            None => (String::new(), false),
-        };
-        let mut known =
-            [text.len() as u64, u64::from(is_error), comm.seat.engine().transport.node_cores() as u64];
-        comm.as_rank_0_has(&mut known)?;
-        let [size_bytes, is_error, cores] = known;
-        let mut text = text.into_bytes();
-        text.resize(size_bytes as usize, 0);
-        if size_bytes > 0 {
-            comm.as_rank_0_has(&mut text)?;
-        }
-        let text = String::from_utf8_lossy(&text);
-        let tuning = match (is_error, &*text) {
-            (0, "") => Tuning::default(),
-            (0, text) => parsed(config.tuning.as_deref().unwrap_or(Path::new("rank 0's file")), text)?,
-            (_, text) => return Err(Error::Setting(text.to_owned())),
-        };
-        comm.set_constants((tuning, cores as usize));
+        comm.agree_on_constants(config)?;
         Ok(comm)
     }
 
@@ -155,30 +127,4 @@ impl Communicator {
     pub(crate) fn begin(&mut self) {
         self.seat.engine().calls.sequence = 0;
     }
-
-    fn as_rank_0_has<T: crate::Element>(&mut self, buffer: &mut [T]) -> Result<()> {
-        use crate::Collective as _;
-        use unisono_collectives::{Algorithm, Operation};
-
-        // By a fixed algorithm: the constants are not agreed on yet.
-        let call = crate::Call::new(Operation::Broadcast { root: 0 }, None, T::DTYPE, buffer.len());
-        let bytes = bytemuck::cast_slice_mut(buffer);
-        self.collective(Algorithm::Tree)?.run(&call, bytes).map(drop)
-    }
-}
-
-fn read(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file)
-        .map_err(|error| Error::Setting(format!("UNISONO_TUNING: cannot read `{}`: {error}", file.display())))
-}
-
-#[cfg(feature = "tuning")]
-fn parsed(file: &Path, text: &str) -> Result<Tuning> {
-    text.parse().map_err(|error| Error::Setting(format!("UNISONO_TUNING: `{}`, {error}", file.display())))
-}
-
-#[cfg(not(feature = "tuning"))]
-fn parsed(file: &Path, _: &str) -> Result<Tuning> {
-    let why = "this program was built without the feature `tuning`, and cannot read";
-    Err(Error::Setting(format!("UNISONO_TUNING: {why} `{}`", file.display())))
 }

@@ -8,7 +8,9 @@ use unisono_collectives::Topology;
 
 use super::{on_threads, over_processes, over_threads};
 use crate::communicator::Communicator;
-use crate::config::{Config, Launcher, OnFailure, Starter, bootstrap_folder, job, rendezvous, secret};
+use crate::config::{
+    Config, Constants, Launcher, OnFailure, Starter, bootstrap_folder, job, rendezvous, secret,
+};
 use crate::error::{Error, Result};
 use crate::select::Choice;
 #[cfg(not(feature = "mpi"))]
@@ -124,7 +126,7 @@ impl Builder {
             config.nodes = Some(nodes.clone());
         }
         if let Some(file) = &self.tuning {
-            config.tuning = Some(file.clone());
+            config.constants = Constants::File(file.clone());
         }
         Ok(config)
     }

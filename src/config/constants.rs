@@ -1,0 +1,39 @@
+//! Where the constants of the cost model come from.
+
+use std::env::VarError;
+use std::path::PathBuf;
+
+/// The word in place of a file's name for the constants that the library brings.
+const DEFAULT: &str = "default";
+/// What [`UNISONO_TUNING`](super::TUNING) should be.
+pub(super) const EXPECTED: &str = "a file that unisono tune wrote, or default";
+
+/// Where the constants of the cost model come from; rank 0's setting applies to all ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Constants {
+    /// The library, the same on every machine.
+    #[default]
+    Default,
+    /// Measured at the first use on a machine, and kept in this folder; if there is none, measured by every process.
+    Measured { kept_in: Option<PathBuf> },
+    /// A file of `unisono tune`.
+    File(PathBuf),
+}
+
+impl Constants {
+    /// What a user sets, if anything.
+    pub(super) fn set_to(
+        value: Option<String>,
+        variable: &impl Fn(&str) -> Result<String, VarError>,
+    ) -> Self {
+        let caches = || {
+            let caches = variable("XDG_CACHE_HOME").map(PathBuf::from);
+            caches.or_else(|_| variable("HOME").map(|home| PathBuf::from(home).join(".cache"))).ok()
+        };
+        match value {
+            None => Self::Measured { kept_in: caches().map(|caches| caches.join("unisono")) },
+            Some(value) if value == DEFAULT => Self::Default,
+            Some(file) => Self::File(file.into()),
+        }
+    }
+}
