@@ -63,7 +63,7 @@ pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
 pub const JOIN: &str = "UNISONO_JOIN";
 /// A secret that all ranks of several machines share, without which none is admitted where they meet.
 const SECRET: &str = "UNISONO_SECRET";
-/// The constants of the cost model: a file written by `unisono tune`, or `default`.
+/// The constants of the cost model: `auto`, `default`, or a file written by `unisono tune`.
 const TUNING: &str = "UNISONO_TUNING";
 
 /// The default timeout: ten minutes.

@@ -67,9 +67,6 @@ impl Reach {
     }
 }
 
-/// The cost of a copy is that of moving a message of this size, which fits the caches. Larger messages are never best sent
-/// as a copy.
-const COPIED_BYTES: usize = 64 << 10;
 /// A yield in the kernel, and the next rank's check for its message.
 const HAND_OVER_US: f64 = 1.4;
 
@@ -124,14 +121,13 @@ impl Tuning {
         // Between nodes, a rank that has its turn looks for messages of the network too.
         let has_network = matches!(transport, "shm+mpi" | "shm+tcp");
         let hand_over_us = if has_network { network.hand_over_us } else { hand_over_us };
-        let copy_gb_per_s = COPIED_BYTES as f64 / messages.occupied_us(COPIED_BYTES) / 1e3;
         Machine {
             intra: messages,
             one_pass: one_pass.filter(|_| inside.shares_memory()),
             inter: network.messages.clone(),
             segment_bytes: Some(FAR_SEGMENT),
             // An array outside of registered memory is copied into it anyway, and only once.
-            copy_gb_per_s: if inside == Reach::ShmSlice { f64::INFINITY } else { copy_gb_per_s },
+            copies: inside != Reach::ShmSlice,
             cores,
             hand_over_us: hand_over_us.unwrap_or(HAND_OVER_US),
             eager_bytes: EAGER_BYTES,

@@ -63,13 +63,15 @@ pub(super) struct Args {
     world: World,
 }
 
-/// Unmeasured steps at the start: also to agree on the order of buckets.
+/// Unmeasured steps at the start of a round: also to agree on the order of buckets.
 const WARM_UP: usize = 8;
+/// How often ranks that communicate and ranks that do not take turns.
+const ROUNDS: usize = 4;
 
 /// The learning rate, which costs the same whatever it is.
 const RATE: f64 = 1e-3;
 
-/// Medians over steps, of the slowest rank of each; or means, if steps cannot be timed one by one.
+/// Means over rounds of the medians over steps, of the slowest rank of each; or of means, if steps cannot be timed one by one.
 #[derive(Debug, Serialize)]
 struct Row {
     framework: &'static str,
@@ -157,20 +159,19 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         1 => None,
         _ => Some(Independent::new(comm, classifier()?, optimizer)?),
     };
-    // Half of the steps before and half after the mirrored ones: the speed of a shared machine drifts.
-    if let Some(independent) = &mut independent {
-        independent.steps(comm, &batches, args.steps.div_ceil(2))?;
-    }
     let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
-    let times = times(comm, &mut mirror, &batches, args)?;
-    let [ms_per_step, compute_ms, hidden_communication_ms, exposed_communication_ms, update_ms] = times;
-    let mut independent_ms_per_step = None;
-    if let Some(mut independent) = independent {
-        independent.steps(comm, &batches, args.steps.div_ceil(2))?;
-        let mut slowest_ms = [median(&mut independent.step_ms)];
-        slowest(comm, &mut slowest_ms)?;
-        independent_ms_per_step = Some(slowest_ms[0]);
+    // In turns: the speed of a shared machine drifts.
+    let steps = args.steps.div_ceil(ROUNDS);
+    let (mut all_ms, mut independent_ms) = ([0.0; 5], 0.0);
+    for _ in 0..ROUNDS {
+        if let Some(independent) = &mut independent {
+            independent_ms += independent.steps(comm, &batches, steps)? / ROUNDS as f64;
+        }
+        let round_ms = times(comm, &mut mirror, &batches, args, steps)?;
+        all_ms.iter_mut().zip(round_ms).for_each(|(all, round)| *all += round / ROUNDS as f64);
     }
+    let [ms_per_step, compute_ms, hidden_communication_ms, exposed_communication_ms, update_ms] = all_ms;
+    let independent_ms_per_step = independent.map(|_| independent_ms);
     let (ranks, transport, size) = (comm.ranks(), comm.transport(), mirror.buckets().size());
     Ok(Row {
         framework: "unisono",
@@ -195,17 +196,16 @@ fn times<R: Replica>(
     mirror: &mut Mirror<R>,
     batches: &[Option<R::Batch>],
     args: &Args,
+    steps: usize,
 ) -> Result<[f64; 5], TrainError> {
     match (args.local_steps, args.overlap) {
-        (None, Overlap::Auto | Overlap::Beside | Overlap::InTurn) => {
-            medians(comm, mirror, batches, args.steps)
-        }
+        (None, Overlap::Auto | Overlap::Beside | Overlap::InTurn) => medians(comm, mirror, batches, steps),
         // Whole rounds: only the last step of each communicates.
         (Some(round), _) => {
-            let steps = args.steps.next_multiple_of(round.get() as usize);
+            let steps = steps.next_multiple_of(round.get() as usize);
             means(comm, mirror, batches, steps)
         }
-        (None, Overlap::Across) => means(comm, mirror, batches, args.steps),
+        (None, Overlap::Across) => means(comm, mirror, batches, steps),
     }
 }
 
@@ -213,7 +213,6 @@ fn times<R: Replica>(
 struct Independent<R> {
     comm: Communicator,
     mirror: Mirror<R>,
-    step_ms: Vec<f64>,
 }
 
 impl<R: Replica> Independent<R> {
@@ -221,26 +220,28 @@ impl<R: Replica> Independent<R> {
     fn new(all: &mut Communicator, replica: R, optimizer: OptimizerSettings) -> Result<Self, TrainError> {
         let mut comm = all.split(Some(all.rank()), 0)?.expect("every rank has a color");
         let mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
-        Ok(Self { comm, mirror, step_ms: Vec::new() })
+        Ok(Self { comm, mirror })
     }
 
-    /// Times steps. All ranks of `all` call it, so that they step at the same time.
+    /// The median over steps, of the slowest rank. All ranks of `all` call it, so that they step at the same time.
     fn steps(
         &mut self,
         all: &mut Communicator,
         batches: &[Option<R::Batch>],
         steps: usize,
-    ) -> Result<(), TrainError> {
+    ) -> Result<f64, TrainError> {
         all.barrier()?;
+        let mut times_ms = Vec::new();
         for step in 0..WARM_UP + steps {
             let began = Instant::now();
             self.mirror.step(&mut self.comm, Share::of(batches), RATE, |_| true)?;
             if step >= WARM_UP {
-                self.step_ms.push(1e3 * began.elapsed().as_secs_f64());
+                times_ms.push(1e3 * began.elapsed().as_secs_f64());
             }
         }
-        all.barrier()?;
-        Ok(())
+        let mut slowest_ms = [median(&mut times_ms)];
+        slowest(all, &mut slowest_ms)?;
+        Ok(slowest_ms[0])
     }
 }
 

@@ -8,7 +8,7 @@
 //!   step has at most one receive, so no core ever has two messages to process, and a send costs a rank only the wait for
 //!   the receiver. Sending and receiving overlap, since they use two cores. The link's rates must include the contention of
 //!   cores for memory bandwidth: measure them on all ranks at once.
-//! - **Data that would change while being sent are copied first** ([`Machine::copy_gb_per_s`]): a step may send what it
+//! - **Data that would change while being sent are copied first** ([`Machine::copies`]): a step may send what it
 //!   reduces into.
 //! - **Between nodes the ports do the work**: every node has one outgoing and one incoming port, shared by its ranks. A
 //!   message occupies each for the time of its bytes; others wait in the order in which they became ready. The switch

@@ -165,9 +165,9 @@ pub struct Machine {
     /// The segment size of links between nodes, if these progress while a rank does something else: hierarchical plans then
     /// run in [lanes](crate::execution::Timetable). `None` if a rank must wait for its messages.
     pub segment_bytes: Option<usize>,
-    /// The rate of copying data that would change while being sent, in 1e9 bytes per second; infinite if messages are copied
-    /// anyway.
-    pub copy_gb_per_s: f64,
+    /// Whether data that would change while being sent are copied first, which takes as long as the bytes of a message of their size
+    /// between ranks of a node; false if messages are copied anyway.
+    pub copies: bool,
     /// The number of cores that the ranks of a node share. If there are more ranks, they take turns.
     pub cores: usize,
     /// For ranks that take turns: the time in which a core switches from a waiting rank to the next, in microseconds.
@@ -209,7 +209,7 @@ impl Machine {
 
     /// The time in which a rank copies this many bytes.
     pub(crate) fn copy_us(&self, size_bytes: usize) -> f64 {
-        size_bytes as f64 / (self.copy_gb_per_s * BYTES_PER_US)
+        if self.copies { self.intra.occupied_us(size_bytes) } else { 0.0 }
     }
 }
 
@@ -222,7 +222,7 @@ impl Default for Machine {
             one_pass: Some(link(&ONE_PASS)),
             inter: link(&ETHERNET),
             segment_bytes: Some(64 << 10),
-            copy_gb_per_s: 10.0,
+            copies: true,
             cores: usize::MAX,
             hand_over_us: 1.0,
             eager_bytes: 4 << 10,

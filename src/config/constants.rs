@@ -3,15 +3,16 @@
 use std::env::VarError;
 use std::path::PathBuf;
 
-/// The word in place of a file's name for the constants that the library brings.
+/// The words in place of a file's name.
+const AUTO: &str = "auto";
 const DEFAULT: &str = "default";
 /// What [`UNISONO_TUNING`](super::TUNING) should be.
-pub(super) const EXPECTED: &str = "a file that unisono tune wrote, or default";
+pub(super) const EXPECTED: &str = "auto, default, or a file that unisono tune wrote";
 
 /// Where the constants of the cost model come from; rank 0's setting applies to all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Constants {
-    /// The library, the same on every machine.
+    /// Those of the library, the same on every machine.
     #[default]
     Default,
     /// Measured at the first use on a machine, and kept in this folder; if there is none, measured by every process.
@@ -30,7 +31,7 @@ impl Constants {
             let caches = variable("XDG_CACHE_HOME").map(PathBuf::from);
             caches.or_else(|_| variable("HOME").map(|home| PathBuf::from(home).join(".cache"))).ok()
         };
-        match value {
+        match value.filter(|value| value != AUTO) {
             None => Self::Measured { kept_in: caches().map(|caches| caches.join("unisono")) },
             Some(value) if value == DEFAULT => Self::Default,
             Some(file) => Self::File(file.into()),

@@ -255,6 +255,50 @@ fn what_tune_writes_is_used() {
     std::fs::remove_file(&file).unwrap();
 }
 
+fn constants_are_measured_at_the_first_use_of_a_machine() {
+    let caches = temporary("caches");
+    let kept = || -> Vec<_> {
+        let files = std::fs::read_dir(format!("{caches}/unisono")).into_iter().flatten();
+        files.map(|file| file.unwrap().path()).collect()
+    };
+    let bench = ["bench", "--algorithm", "ring", "--bytes", "64K", "--iterations", "3", "--format", "json"];
+    let predicted_us = |ranks, tuning: &str| {
+        let variables = [("UNISONO_TUNING", tuning), ("XDG_CACHE_HOME", &caches)];
+        let stdout = launched_with(ranks, &bench, &variables).expect_success().stdout;
+        rows(&stdout)[0]["predicted_us"].as_f64().unwrap()
+    };
+    let default_us = predicted_us(2, "default");
+    assert_eq!(kept(), Vec::<std::path::PathBuf>::new(), "nothing is measured");
+
+    for ranks in [2, 4] {
+        // What is measured on a busy machine is not kept.
+        let keeps = (0..30).any(|_| {
+            let measured_us = predicted_us(ranks, "auto");
+            assert!(ranks != 2 || measured_us != default_us, "{measured_us}");
+            !kept().is_empty()
+        });
+        assert!(keeps, "the machine was never the same for a tenth of a second");
+        let [file] = &kept()[..] else { panic!("{:?}", kept()) };
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.contains("[shm.slice]") && text.contains("[shm.registered]"), "{text}");
+        // The next program uses what is there: here a pass that takes a second.
+        let slow = |line: &str| match line.split_once(", gb_per_s") {
+            Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
+            None => format!("{line}\n"),
+        };
+        std::fs::write(file, text.lines().map(slow).collect::<String>()).unwrap();
+        assert!(predicted_us(ranks, "auto") > 1e6);
+        // A damaged file does no harm.
+        std::fs::write(file, "messages of nothing").unwrap();
+        assert!(predicted_us(ranks, "auto") < 1e6);
+        std::fs::remove_dir_all(&caches).unwrap();
+    }
+    // Where nothing can be kept, each program measures.
+    std::fs::write(&caches, "").unwrap();
+    assert_ne!(predicted_us(2, "auto"), default_us);
+    std::fs::remove_file(&caches).unwrap();
+}
+
 fn bad_tuning_files_are_refused_once() {
     let file = temporary("broken.toml");
     let variables = [("UNISONO_TUNING", file.as_str())];
@@ -279,6 +323,7 @@ pub(crate) fn tests() -> Vec<Test> {
         nonsense_is_refused_once,
         rules_decide_by_size,
         what_tune_writes_is_used,
+        constants_are_measured_at_the_first_use_of_a_machine,
         bad_tuning_files_are_refused_once,
     ];
     #[cfg(feature = "candle")]

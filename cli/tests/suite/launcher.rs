@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use unisono_testing::launch::{self, Ended};
+use unisono_testing::launch::{self, Ended, free_port};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
+use crate::UNISONO;
 use crate::watch::{self, Guarded, kill, names, until};
-use crate::{UNISONO, free_port};
 
 /// For what should take no time at all, on a machine that others use too.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -43,12 +43,6 @@ fn count(text: &str, said: &str) -> usize {
     text.matches(said).count()
 }
 
-/// A port that no program listens on.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("there is a free port");
-    listener.local_addr().expect("it is bound").port()
-}
-
 fn main() -> ExitCode {
     suite::main(&[
         Module::new("accelerate", accelerate::tests),

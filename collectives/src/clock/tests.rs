@@ -17,7 +17,7 @@ fn uniform() -> Machine {
         one_pass: None,
         inter: link,
         segment_bytes: None,
-        copy_gb_per_s: f64::INFINITY,
+        copies: false,
         cores: usize::MAX,
         hand_over_us: 0.0,
         eager_bytes: 1024,
@@ -100,7 +100,7 @@ fn a_direct_all_reduce_takes_one_pass_where_memory_is_shared() {
 
 #[test]
 fn what_is_sent_and_reduced_into_is_copied() {
-    let machine = Machine { copy_gb_per_s: GB_PER_S, ..uniform() };
+    let machine = Machine { copies: true, ..uniform() };
     let world = Topology::single_node(4);
     let whole_us = ALPHA_US + 2.0 * KIB_US;
     close(all_reduce(Algorithm::RecursiveDoubling, &world, &machine, 1024), 2.0 * whole_us);

@@ -61,6 +61,10 @@ pub(super) fn off(link: &Link, samples: &[Sample]) -> Off {
     Off { typical_percent: percents[percents.len() / 2].0, worst_percent, worst_at_bytes }
 }
 
+/// Larger messages than these take most of their time for their bytes.
+const SMALL_BYTES: usize = 32 << 10;
+/// The most that is latency of the least time of a range of large messages.
+const LATENCY_SHARE: f64 = 0.25;
 /// Rates above this are no rates of a memory: the samples say nothing of them.
 const MOST_GB_PER_S: f64 = 999.0;
 
@@ -84,8 +88,12 @@ fn range(up_to_bytes: usize, samples: &[Sample]) -> Range {
         };
         samples.iter().map(off).sum::<f64>()
     };
-    let most_us = samples.iter().map(|sample| sample.time_us).fold(0.0, f64::max);
-    let alpha_us = least(error, most_us);
+    // Two samples determine a line, which may be anywhere at 0; but no message spends most of its time before its first byte arrives,
+    // unless it is a small one.
+    let (least_us, largest) = samples.iter().fold((f64::INFINITY, 0), |(least_us, largest), sample| {
+        (sample.time_us.min(least_us), sample.size_bytes.max(largest))
+    });
+    let alpha_us = least(error, if largest > SMALL_BYTES { LATENCY_SHARE * least_us } else { least_us });
     let rate = |reduces: bool| 1.0 / (slope(reduces, alpha_us) * 1e3);
     let (moves, reduces) = (of(false).next().is_some(), of(true).next().is_some());
     Range {

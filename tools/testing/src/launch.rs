@@ -3,10 +3,12 @@
 use std::borrow::BorrowMut;
 use std::io::Read;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -123,13 +125,22 @@ pub fn containers(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// A `MASTER_PORT`, after which the next port is free: ranks meet there. The kernel hands out other ports to other tests.
+/// A free port, after which the next one is free too: ranks whose `MASTER_PORT` it is meet there.
+///
+/// The kernel hands out no port below 32 768, so no connection takes it before the test does; and processes begin at different ones.
 ///
 /// # Panics
 /// If no port is free.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    listener.local_addr().expect("it is bound").port() - 1
+    const PORTS: Range<u32> = 10_000..32_000;
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port: u16| TcpListener::bind(("0.0.0.0", port)).is_ok();
+    let mut ports = std::iter::repeat_with(|| {
+        let place = std::process::id().wrapping_mul(100) + 2 * TRIED.fetch_add(1, Relaxed);
+        (PORTS.start + place % (PORTS.end - PORTS.start)) as u16
+    });
+    let tries = (PORTS.end - PORTS.start) as usize / 2;
+    ports.by_ref().take(tries).find(|&port| is_free(port) && is_free(port + 1)).expect("a port is free")
 }
 
 /// The output of a crate's example under mpirun.

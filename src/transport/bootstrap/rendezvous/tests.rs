@@ -9,7 +9,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(4);
 
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", unisono_testing::launch::free_port())
 }
 
 fn joining(world: (Rank, usize), timeout: Duration) -> Joining<'static> {
