@@ -41,12 +41,15 @@ pub(crate) fn tests() -> Vec<Test> {
         let test = Test::new(format!("ranks of several machines: {role}"), move || on_machines(role, ranks));
         tests.push(test.unless(launch::no_containers));
     }
+    // Half a minute: so long may a rank be inside of the memory of another before it is taken back.
+    tests.push(Test::new(format!("a rank that {IS_STOPPED}"), is_stopped).deep());
     for late in [0, 1] {
         tests.push(Test::new(format!("rank {late} is late"), move || is_late(late)).timed());
     }
     tests
 }
 
+const IS_STOPPED: &str = "is stopped inside of a pass";
 const KILLED: &str = "its process was killed, has crashed or called exit";
 
 /// The others get an error that says why, and their programs go on; they print nothing of ours.
@@ -117,6 +120,44 @@ fn play_on_machines(role: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The others get an error, and their registered memory is theirs again.
+fn is_stopped() {
+    let Ended { status, stdout, stderr } = start(IS_STOPPED, &[]);
+    let told = format!("{status}\n{stdout}\n{stderr}");
+    assert_eq!(stdout.lines().filter(|line| line.starts_with("goes on after ")).count(), RANKS - 1, "{told}");
+    assert_eq!(status.code(), Some(128 + 9), "{told}");
+}
+
+/// A rank that makes passes until rank 1 is stopped.
+fn play_is_stopped() -> ExitCode {
+    let builder = Unisono::builder().on_failure(OnFailure::ReturnError).algorithm(Algorithm::RoundRobin);
+    let mut comm = builder.timeout(Duration::from_secs(1)).processes().unwrap();
+    let mut processes = [0; RANKS];
+    processes[comm.rank()] = u64::from(std::process::id());
+    comm.all_gather(&mut processes).unwrap();
+    if comm.rank() == 1 {
+        std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            launch::signal_process("STOP", std::process::id());
+        });
+    }
+    let mut array = comm.alloc::<f32>(1 << 22).unwrap();
+    let began = Instant::now();
+    let error = loop {
+        if let Err(error) = comm.all_reduce(&mut array, ReduceOp::Max) {
+            break error;
+        }
+    };
+    array.fill(7.0);
+    std::thread::sleep(SOON);
+    assert!(array.iter().all(|&value| value == 7.0));
+    drop((array, comm));
+    println!("goes on after {} ms: {error}", began.elapsed().as_millis());
+    std::thread::sleep(SOON);
+    launch::signal_process("KILL", processes[1] as u32);
+    ExitCode::SUCCESS
+}
+
 fn start(role: &str, settings: &[(&str, &str)]) -> Ended {
     let mut command = launch::processes(RANKS, &launch::this_program());
     suite::play(&mut command, "embedded", role).env("UNISONO_WARNINGS", "off");
@@ -164,6 +205,9 @@ fn threads() {
 pub(crate) fn play(role: &str) -> ExitCode {
     if let Some(role) = role.strip_prefix(ON_MACHINE) {
         return play_on_machines(role);
+    }
+    if role == IS_STOPPED {
+        return play_is_stopped();
     }
     let before = (handlers(), sockets());
     // By an algorithm that ranks carry out in a single pass.

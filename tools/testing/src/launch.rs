@@ -53,11 +53,19 @@ pub fn this_program() -> String {
 
 /// Ends this process as a crash does: by SIGKILL, after which nothing of it runs.
 pub fn kill_this_process() -> ! {
-    let process = std::process::id().to_string();
-    Command::new("kill").args(["-KILL", &process]).status().expect("kill starts");
+    signal_process("KILL", std::process::id());
     loop {
         std::thread::park();
     }
+}
+
+/// Sends a process a signal, if it still exists.
+///
+/// # Panics
+/// If `kill` does not start.
+pub fn signal_process(signal: &str, process: u32) {
+    let arguments = [format!("-{signal}"), process.to_string()];
+    Command::new("kill").args(arguments).status().expect("kill starts");
 }
 
 /// The folder of builds, and the profile that this test is built with: so a script that a test starts builds nothing twice.
