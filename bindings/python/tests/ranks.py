@@ -11,6 +11,8 @@ import textwrap
 from dataclasses import dataclass
 
 DEADLINE_S = 120
+# The deep suite runs cases with more ranks of the same kind.
+IS_DEEP = os.environ.get("UNISONO_TEST_DEEP") == "1"
 
 
 @dataclass

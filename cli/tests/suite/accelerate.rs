@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use unisono_testing::launch::{self, Ended};
+use unisono_testing::launch::{self, Ended, SAME_FEATURES};
 use unisono_testing::shared;
 use unisono_testing::suite::Test;
 
@@ -54,7 +54,7 @@ impl Installed {
         let prefix = shared::folder("preload", |prefix| {
             let mut install = Command::new(root().join("scripts/install-preload"));
             let (target, profile) = launch::target_and_profile();
-            install.arg("--prefix").arg(prefix).args(["--profile", &profile]);
+            install.arg("--prefix").arg(prefix).args(["--profile", &profile, "--with", SAME_FEATURES]);
             install.env("CARGO_TARGET_DIR", target);
             launch::run(install, TO_BUILD).expect_success();
         });

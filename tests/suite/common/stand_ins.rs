@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
+use unisono_testing::launch::SAME_FEATURES;
+
 /// The folder with `libcuda.so`, `libnccl.so` and `libnccl.so.2`, built on first use, with the profile of this test.
 pub fn folder() -> PathBuf {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(build);
@@ -36,7 +38,7 @@ fn build() -> PathBuf {
     };
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "-p", "unisono-stand-in-cuda", "-p", "unisono-stand-in-nccl"]);
-    cargo.args(["--profile", profile, "--target-dir"]).arg(target);
+    cargo.args(["-p", SAME_FEATURES, "--profile", profile, "--target-dir"]).arg(target);
     let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo starts");
     assert!(built.success(), "{cargo:?}: {built}");
 

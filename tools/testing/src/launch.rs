@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+/// The package that tests name to cargo beside what they build: dependencies then have the features with which they were built before.
+pub const SAME_FEATURES: &str = "unisono-same-features";
+
 /// The result of a program.
 #[derive(Debug)]
 pub struct Ended {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use unisono::{Algorithm, Communicator};
 use unisono_data::{DataError, Source};
-use unisono_testing::suite::Test;
+use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 use unisono_train::checkpoint::{When, load_newest};
 use unisono_train::model::ModelKind;
@@ -79,10 +79,13 @@ fn stale_gradients_train_and_none_misses_more_than_it_may() {
     // At half the usual rate, since momentum and delay together are unstable.
     let two_epochs = Settings { epochs: 2, learning_rate: 0.05, ..settings() };
     let steps = SAMPLES.div_ceil(3 * two_epochs.batch_size) as u64;
-    for (staleness, most) in
+    // Each kind of staleness once, and damped or not in alternation, unless there is time for all pairs.
+    for (at, (staleness, most)) in
         [(Staleness::Steps(1), 3), (Staleness::Steps(8), 24), (Staleness::Unbounded, u64::MAX)]
+            .into_iter()
+            .enumerate()
     {
-        for damps in [false, true] {
+        for damps in [false, true].into_iter().filter(|damps| suite::is_deep() || *damps == (at == 1)) {
             let servers = ServerSettings { servers: 2, staleness, damps };
             let (summary, workers) = serve(5, &two_epochs, servers).unwrap();
             assert!(summary.last.test_accuracy > 0.75, "{staleness}: {}", summary.last.test_accuracy);
@@ -107,7 +110,9 @@ fn gradients_may_travel_in_half_the_bytes() {
         let (rounded, near) = bits(wire);
         assert_ne!(rounded, whole, "{wire}: nothing was rounded");
         assert!((near - loss).abs() < 0.02, "{wire}: {near}, unrounded {loss}");
-        assert_eq!(bits(wire).0, rounded, "{wire}: the bits differ from run to run");
+        if wire == Wire::Bf16 || suite::is_deep() {
+            assert_eq!(bits(wire).0, rounded, "{wire}: the bits differ from run to run");
+        }
     }
 }
 

@@ -71,7 +71,12 @@ impl Installed {
         let prefix = shared::folder("library", |prefix| {
             let mut install = Command::new(root().join("scripts/install-c"));
             let (target, profile) = launch::target_and_profile();
-            install.arg("--prefix").arg(prefix).args(["--profile", &profile]);
+            install.arg("--prefix").arg(prefix).args([
+                "--profile",
+                &profile,
+                "--with",
+                launch::SAME_FEATURES,
+            ]);
             install.env("CARGO_TARGET_DIR", target);
             launch::run(install, DEADLINE).expect_success();
         });

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::UNISONO;
 use crate::watch::{Guarded, kill, last_event, newest, ranks, supervise, until};
 use unisono_testing::launch::{self, is_open_mpi, mpirun};
+use unisono_testing::shared;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// What a run that was asked to stop ends with.
@@ -16,15 +17,18 @@ const STOPPED: Option<i32> = Some(75);
 /// Long enough to be stopped in the midst of it.
 fn train(directory: &Path, more: &[&str]) -> Command {
     let mut command = mpirun(2, UNISONO);
-    command.args(["train", "--format", "json", "--epochs", "12", "--global-batch", "64"]);
+    command.args(["train", "--format", "json", "--epochs", "4", "--global-batch", "64"]);
     command.args(["--checkpoint-dir", directory.to_str().unwrap(), "--checkpoint-every", "25"]).args(more);
     command
 }
 
 /// What it ends with if nobody disturbs it.
 fn undisturbed() -> serde_json::Value {
-    let directory = tempfile::tempdir().unwrap();
-    last_event(&launch::run(train(directory.path(), &[]), 5 * MINUTE).expect_success().stdout, "done")
+    let run = || {
+        let directory = tempfile::tempdir().unwrap();
+        launch::run(train(directory.path(), &[]), 5 * MINUTE).expect_success().stdout
+    };
+    last_event(&shared::text("undisturbed run", run), "done")
 }
 
 /// Starts a command, has something happen once it has saved, and says how it ended.
