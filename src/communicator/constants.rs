@@ -83,30 +83,39 @@ impl Communicator {
         let mut cores = [self.seat.engine().transport.node_cores() as u64];
         self.as_rank_0_has(&mut cores)?;
         let cores = cores[0] as usize;
-        let is_first = self.rank() == 0;
-        let known = is_first.then(|| Known::of(&self.seat.engine().transport, cores, config)).transpose();
-        let mut state = [match &known {
-            Err(_) => 0,
-            #[cfg(feature = "tuning")]
-            Ok(Some(Known::No(_))) => 1,
-            Ok(_) => 2_u8,
-        }];
-        self.as_rank_0_has(&mut state)?;
-        let text = match (known, state) {
-            (Err(error), _) => return Err(Error::Setting(self.text_of_rank_0(&error.to_string())?)),
-            (_, [0]) => return Err(Error::Setting(self.text_of_rank_0("")?)),
-            #[cfg(feature = "tuning")]
-            (Ok(Some(Known::No(world))), _) => world.measure(self)?,
-            #[cfg(feature = "tuning")]
-            (_, [1]) => {
-                let world = crate::tuning::World::new(self.transport, self.ranks(), cores, None);
-                world.expect("rank 0 has one").measure(self)?
-            }
-            (Ok(Some(Known::Text(text))), _) => self.text_of_rank_0(&text)?,
-            _ => self.text_of_rank_0("")?,
-        };
+        let mut here = Ok(Known::Text(String::new()));
+        if self.rank() == 0 {
+            here = Known::of(&self.seat.engine().transport, cores, config);
+        }
+        let mut is_error = [u8::from(here.is_err())];
+        self.as_rank_0_has(&mut is_error)?;
+        if is_error == [1] {
+            let why = here.err().map_or_else(String::new, |error| error.to_string());
+            return Err(Error::Setting(self.text_of_rank_0(&why)?));
+        }
+        let text = self.text_of_constants(here?, cores)?;
         self.set_constants((parsed(&text).map_err(wrong)?, cores));
         Ok(())
+    }
+
+    /// The text that rank 0 knows, or all ranks measure.
+    #[cfg(feature = "tuning")]
+    fn text_of_constants(&mut self, here: Known, cores: usize) -> Result<String> {
+        let mut is_known = [u8::from(matches!(here, Known::Text(_)))];
+        self.as_rank_0_has(&mut is_known)?;
+        match (here, is_known) {
+            (Known::No(world), _) => world.measure(self),
+            (Known::Text(text), [1]) => self.text_of_rank_0(&text),
+            (Known::Text(_), _) => {
+                let world = crate::tuning::World::new(self.transport, self.ranks(), cores, None);
+                world.expect("rank 0 has the same").measure(self)
+            }
+        }
+    }
+
+    #[cfg(not(feature = "tuning"))]
+    fn text_of_constants(&mut self, Known::Text(text): Known, _: usize) -> Result<String> {
+        self.text_of_rank_0(&text)
     }
 
     /// The text of rank 0, whatever the other ranks pass. Called by all ranks.

@@ -255,6 +255,16 @@ fn what_tune_writes_is_used() {
     std::fs::remove_file(&file).unwrap();
 }
 
+fn what_ranks_that_take_turns_tune_is_written_quickly() {
+    let file = temporary("turns.toml");
+    let cores = std::thread::available_parallelism().expect("known").get();
+    let said = launched(cores + 1, &["tune", "--out", &file]).expect_success().stdout;
+    assert!(said.contains("[shm.slice] a core switches between ranks in") && said.contains(&file), "{said}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("[shm.registered]") && text.contains("hand_over_us = "), "{text}");
+    std::fs::remove_file(&file).unwrap();
+}
+
 fn constants_are_measured_at_the_first_use_of_a_machine() {
     let caches = temporary("caches");
     let kept = || -> Vec<_> {
@@ -322,10 +332,11 @@ pub(crate) fn tests() -> Vec<Test> {
         a_variable_that_nobody_reads_is_named_once,
         nonsense_is_refused_once,
         rules_decide_by_size,
-        what_tune_writes_is_used,
+        what_ranks_that_take_turns_tune_is_written_quickly,
         constants_are_measured_at_the_first_use_of_a_machine,
         bad_tuning_files_are_refused_once,
     ];
+    tests.push(Test::new("what_tune_writes_is_used", what_tune_writes_is_used).deep());
     #[cfg(feature = "candle")]
     tests.extend(tests![bad_training_is_refused_once]);
     #[cfg(feature = "candle")]
