@@ -5,7 +5,7 @@
 //! fails. Order and bits are those of a run that makes its batches itself, and every sample is seen once per epoch, whatever happens to
 //! servers.
 //!
-//! The methods are gRPC. A connection begins with a [handshake] in which both sides prove that they know a [`Token`]. Nothing is encrypted.
+//! The methods are gRPC. A connection begins with a handshake in which both sides prove that they know a [`Token`]. Nothing is encrypted.
 
 mod answers;
 mod call;
