@@ -243,9 +243,9 @@ pub fn write(sections: &[(Reach, Section)]) -> String {
 }
 
 const HEAD: &str = "\
-# The cost of communication between ranks, for `auto` and for predictions. `unisono tune` writes a file, which is used if the
-# environment variable UNISONO_TUNING names it; the first program on a machine writes one to the user's cache, which is used
-# unless that variable is set. A missing section keeps its default.
+# The cost of communication between ranks, for `auto` and for predictions. A missing section keeps its default.
+# `unisono tune` writes such a file, which is used if the environment variable UNISONO_TUNING names it. Unless that is
+# set, the first program on a machine writes one to the user's cache, and the next ones use it.
 #
 # messages: a message takes alpha_us, plus its bytes divided by the rate at which they are moved or reduced.
 # one_pass: the cost of each other rank in an all-reduce without messages, by the size of the part that a rank reduces.
