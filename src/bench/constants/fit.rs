@@ -62,7 +62,7 @@ pub(super) fn off(link: &Link, samples: &[Sample]) -> Off {
 }
 
 /// Larger messages than these take most of their time for their bytes.
-const SMALL_BYTES: usize = 32 << 10;
+const SMALL_BYTES: usize = 256 << 10;
 /// The most that is latency of the least time of a range of large messages.
 const LATENCY_SHARE: f64 = 0.25;
 /// Rates above this are no rates of a memory: the samples say nothing of them.

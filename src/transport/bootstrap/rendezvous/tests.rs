@@ -12,6 +12,11 @@ fn free_address() -> String {
     format!("127.0.0.1:{}", unisono_testing::launch::free_port())
 }
 
+/// What a rank does that does not end before the others are there.
+fn stay(mut rendezvous: Rendezvous) -> crate::error::Result<()> {
+    rendezvous.all_gather(b"").map(drop)
+}
+
 fn joining(world: (Rank, usize), timeout: Duration) -> Joining<'static> {
     Joining { world, timeout, secret: b"", reports: false }
 }
@@ -100,7 +105,6 @@ fn contradicting_ranks_and_missing_ranks_are_errors() {
     let other = first_error(meet(&[(0, 2), (1, 3)], TIMEOUT, drop));
     assert!(other.contains("a world of 2 ranks, but rank 1 in one of 3"), "{other}");
     // The first of them stays.
-    let stay = |mut rendezvous: Rendezvous| rendezvous.all_gather(b"").map(drop);
     let twice = first_error(meet(&[(0, 4), (1, 4), (1, 4)], TIMEOUT, stay));
     assert!(twice.contains("there are two ranks 1"), "{twice}");
     let missing = meet(&[(0, 4), (2, 4)], short, |mut rendezvous| rendezvous.all_gather(b"").unwrap_err());
@@ -116,11 +120,11 @@ fn silent_and_slow_connections_delay_no_rank() {
     let address = free_address();
     std::thread::scope(|scope| {
         let began = Instant::now();
-        let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 2), TIMEOUT)).map(drop));
+        let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 2), TIMEOUT)).and_then(stay));
         let silent: Vec<_> = (0..8).map(|_| connect(&address)).collect();
         let mut slow = connect(&address);
         slow.write_all(b"u").unwrap();
-        Rendezvous::new(&address, joining((1, 2), TIMEOUT)).unwrap();
+        Rendezvous::new(&address, joining((1, 2), TIMEOUT)).and_then(stay).unwrap();
         first.join().unwrap().unwrap();
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
         drop((silent, slow));
@@ -131,7 +135,7 @@ fn silent_and_slow_connections_delay_no_rank() {
 fn messages_of_strangers_end_nothing() {
     let address = free_address();
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 2), TIMEOUT)).map(drop));
+        let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 2), TIMEOUT)).and_then(stay));
         let magic = u64::from_be_bytes(*b"unisono1");
         // A message without a proof, as if from a rank of another world; the same with a length and a wrong proof; and garbage.
         let unproved: Vec<u8> = [magic, 1, 3].iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -144,7 +148,7 @@ fn messages_of_strangers_end_nothing() {
             let closed = stranger.read_to_end(&mut Vec::new());
             assert!(closed.is_ok_and(|read| read > 0) || said.len() != wrong.len());
         }
-        Rendezvous::new(&address, joining((1, 2), TIMEOUT)).unwrap();
+        Rendezvous::new(&address, joining((1, 2), TIMEOUT)).and_then(stay).unwrap();
         first.join().unwrap().unwrap();
     });
 }
@@ -154,7 +158,8 @@ fn only_ranks_with_the_secret_are_admitted() {
     let short = Duration::from_secs(1);
     let rank = |rank, secret, timeout| Joining { secret, ..joining((rank, 2), timeout) };
     let same = [rank(0, b"secret", TIMEOUT), rank(1, b"secret", TIMEOUT)];
-    assert!(meet_at(&free_address(), &same, drop).iter().all(Result::is_ok));
+    let met = meet_at(&free_address(), &same, stay);
+    assert!(met.iter().all(|rank| matches!(rank, Ok(Ok(())))), "{met:?}");
     let other = [rank(0, b"secret", short), rank(1, b"guess", TIMEOUT)];
     let refused: Vec<_> =
         meet_at(&free_address(), &other, drop).into_iter().map(|one| one.unwrap_err().to_string()).collect();
