@@ -3,23 +3,21 @@
 
 use crate::Communicator;
 use crate::call::{Call, Memory};
+use crate::constants::Array;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::kernels::{ReduceOp, for_dtype};
 use crate::select::Choice;
 use half::{bf16, f16};
 
-mod array;
 mod barrier;
 pub mod compressed;
-pub mod constants;
 mod operation;
 #[cfg(feature = "nccl")]
 pub(crate) mod parts;
 mod pattern;
 mod room;
 
-pub(crate) use array::Array;
 pub use operation::Operation;
 use pattern::Pattern;
 pub use room::{Room, room};

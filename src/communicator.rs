@@ -23,7 +23,6 @@ use crate::status::{FailureReport, Guard, StatusBoard};
 use crate::transport::Transport;
 use crate::tuning::Tuning;
 
-mod constants;
 mod deadlines;
 #[cfg(feature = "nccl")]
 mod device;

@@ -36,6 +36,7 @@ mod collective;
 mod communicator;
 pub mod compress;
 pub mod config;
+pub mod constants;
 #[cfg(feature = "nccl")]
 mod device;
 pub mod doctor;

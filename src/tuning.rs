@@ -13,13 +13,9 @@ use crate::transport::{EAGER_BYTES, FAR_SEGMENT};
 mod defaults;
 #[cfg(feature = "tuning")]
 mod file;
-#[cfg(feature = "tuning")]
-mod first_use;
 
 #[cfg(feature = "tuning")]
 pub use file::{InvalidFile, read, write};
-#[cfg(feature = "tuning")]
-pub(crate) use first_use::World;
 
 /// How ranks communicate, and in which memory the array is; each has constants of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

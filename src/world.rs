@@ -7,6 +7,7 @@ use std::thread::{Builder as ThreadBuilder, ScopedJoinHandle};
 
 use crate::communicator::Communicator;
 use crate::config::{Config, OnFailure};
+use crate::constants;
 use crate::error::{Error, Result};
 use crate::transport::Transport;
 use crate::watchdog::{Card, Cards, Hub, Kind, Watched, watch};
@@ -53,6 +54,7 @@ impl Communicator {
 
 /// The communicators of a world of threads, all watched over together.
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
+    constants::of_threads(&mut world, config)?;
     let statuses: Vec<_> = world.iter().map(|comm| comm.status().clone()).collect();
     let cards = Arc::new(Cards(vec![Card::of_this_process(0); statuses.len()]));
     let warn_after = config.warn;
@@ -117,7 +119,8 @@ fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> 
 /// The communicator of a rank that is a process, watched over. All ranks call it.
 fn over_processes(mut transport: Transport, config: &Config) -> Result<Communicator> {
     let controls = transport.take_controls();
-    let mut comm = Communicator::agreed(transport, config)?;
+    let mut comm = Communicator::of_process(transport, config)?;
+    constants::agree(&mut comm, config)?;
     let status = comm.status().clone();
     let mut card = Card::of_this_process(status.members()[0]);
     let hub = hub(&comm, config, &mut card);

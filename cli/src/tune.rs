@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
-use unisono::bench::constants::{self, Measured, Off};
+use unisono::constants::{self, Measured, Off};
 use unisono::size;
 use unisono::tuning::{self, Reach, Section, Tuning};
 use unisono::{Communicator, Error};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use unisono_collectives::Topology;
 
+use super::Communicator;
 use super::lateness::Asked;
 use super::per_call::PerCall;
-use super::{Communicator, constants};
 use crate::collective::{Engine, Limits};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -22,11 +22,9 @@ impl Communicator {
     /// The communicators of a world of threads.
     pub(crate) fn of_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
-        let tuning = constants::of_threads(&ends[0], config)?;
         let end = |end| {
-            let mut comm = Self::new(end, config)?;
+            let comm = Self::new(end, config)?;
             comm.status.set_flight_dir(config.flight_dir(job));
-            comm.set_tuning(&tuning);
             Ok(comm)
         };
         ends.into_iter().map(end).collect()
@@ -85,7 +83,7 @@ impl Communicator {
     }
 
     /// The same, for nodes of this many cores.
-    pub(super) fn set_constants(&mut self, constants: (Tuning, usize)) {
+    pub(crate) fn set_constants(&mut self, constants: (Tuning, usize)) {
         self.seat.engine().set_tuning(&constants.0, constants.1);
         self.constants = constants;
     }
@@ -112,14 +110,10 @@ fn limits(config: &Config) -> Limits {
 }
 
 impl Communicator {
-    /// The communicator of a rank that is a process. All ranks use rank 0's tuning file and the core count of its node: files
-    /// differ between nodes, and all ranks must choose the same algorithms.
-    ///
-    /// Calls before [`Communicator::begin`] belong to the set-up.
-    pub(crate) fn agreed(transport: Transport, config: &Config) -> Result<Self> {
+    /// The communicator of a rank that is a process. Calls before [`Communicator::begin`] belong to the set-up.
+    pub(crate) fn of_process(transport: Transport, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
         comm.seat.engine().calls.sequence = FIRST_OF_SETUP;
-        comm.agree_on_constants(config)?;
         Ok(comm)
     }
 

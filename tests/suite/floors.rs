@@ -16,7 +16,7 @@ use files::files;
 use graph::{Arrows, Graph, arrow, circle, told};
 
 /// The house, from the ground up. A room names rooms of its own floor and of those below it, and no circle leads back to it.
-const FLOORS: [(&str, &[&str]); 16] = [
+const FLOORS: [(&str, &[&str]); 17] = [
     ("words", &["size", "sync", "system", "dtype", "record", "error", "while_waiting"]),
     ("kernels", &["kernels"]),
     ("calls", &["method", "call", "codes"]),
@@ -28,6 +28,7 @@ const FLOORS: [(&str, &[&str]); 16] = [
     ("GPUs", &["gpu", "nccl", "device"]),
     ("which method", &["select", "tuning"]),
     ("communicator", &["collective", "request", "communicator"]),
+    ("constants", &["constants"]),
     ("compression", &["compress"]),
     ("watchdog", &["watchdog"]),
     ("worlds", &["world", "run"]),

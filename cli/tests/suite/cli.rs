@@ -271,7 +271,8 @@ fn constants_are_measured_at_the_first_use_of_a_machine() {
         let files = std::fs::read_dir(format!("{caches}/unisono")).into_iter().flatten();
         files.map(|file| file.unwrap().path()).collect()
     };
-    let bench = ["bench", "--algorithm", "ring", "--bytes", "64K", "--iterations", "3", "--format", "json"];
+    let bench =
+        ["bench", "--algorithm", "round-robin", "--bytes", "64K", "--iterations", "3", "--format", "json"];
     let predicted_us = |ranks, tuning: &str| {
         let variables = [("UNISONO_TUNING", tuning), ("XDG_CACHE_HOME", &caches)];
         let stdout = launched_with(ranks, &bench, &variables).expect_success().stdout;

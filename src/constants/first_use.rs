@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Reach, Section, Tuning, file};
-use crate::Communicator;
-use crate::bench::constants::{self, Measured};
+use super::world::text_of_rank_0;
+use super::{Measured, measure_quickly};
+use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::system;
+use crate::tuning::{self, Reach, Section, Tuning};
 
 /// Where ranks take turns, the clock is run a thousand times to find what a hand-over takes; with more ranks that takes too long.
 const MOST_IN_TURN: usize = 16;
@@ -26,7 +27,7 @@ static KNOWN: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::de
 
 /// A world whose constants can be measured.
 #[derive(Debug, Clone)]
-pub(crate) struct World {
+pub(super) struct World {
     name: String,
     ranks: usize,
     cores: usize,
@@ -35,7 +36,7 @@ pub(crate) struct World {
 
 impl World {
     /// A world of so many ranks of one node, whose constants are kept in this folder; `None` if it has none of its own.
-    pub(crate) fn new(
+    pub(super) fn new(
         transport: &'static str,
         ranks: usize,
         cores: usize,
@@ -54,21 +55,21 @@ impl World {
     }
 
     /// The constants that are known, as the text of a file.
-    pub(crate) fn known(&self) -> Option<String> {
+    pub(super) fn known(&self) -> Option<String> {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = known.get(&self.name) {
             return Some(text.clone());
         }
         let text = fs::read_to_string(self.folder.as_ref()?.join(&self.name)).ok()?;
         // A file that somebody has damaged is replaced.
-        file::read(&text).ok().filter(|sections| !sections.is_empty())?;
+        tuning::read(&text).ok().filter(|sections| !sections.is_empty())?;
         known.insert(self.name.clone(), text.clone());
         Some(text)
     }
 
     /// Measures the constants, in about a tenth of a second, and keeps them if the machine was the same all the time. Called by all
     /// ranks, which get the same text.
-    pub(crate) fn measure(&self, comm: &mut Communicator) -> Result<String> {
+    pub(super) fn measure(&self, comm: &mut Communicator) -> Result<String> {
         let mut known = Tuning::default();
         let mut is_steady = true;
         if self.cores > 1 && self.ranks > self.cores {
@@ -77,17 +78,17 @@ impl World {
             let group = comm.split((comm.rank() < self.cores).then_some(0), 0)?;
             match group {
                 Some(mut group) => {
-                    let measured = constants::measure_quickly(&mut group, &known)?;
+                    let measured = measure_quickly(&mut group, &known)?;
                     is_steady = measured.iter().all(Measured::is_steady);
-                    text = file::write(&sections(measured));
+                    text = tuning::write(&sections(measured));
                 }
                 None => std::thread::sleep(NAP),
             }
-            known = comm.text_of_rank_0(&text)?.parse().expect("rank 0 wrote it");
+            known = text_of_rank_0(comm, &text)?.parse().expect("rank 0 wrote it");
         }
-        let measured = constants::measure_quickly(comm, &known)?;
+        let measured = measure_quickly(comm, &known)?;
         is_steady &= self.ranks > self.cores || measured.iter().all(Measured::is_steady);
-        let text = file::write(&sections(measured));
+        let text = tuning::write(&sections(measured));
         if comm.rank() == 0 {
             KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(self.name.clone(), text.clone());
             if let Some(folder) = self.folder.as_ref().filter(|_| is_steady) {

@@ -12,15 +12,20 @@ use std::ops::RangeInclusive;
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 
-use super::{Array, slowest};
 use crate::call::Memory;
 use crate::tuning::{Reach, Section, Tuning};
 use crate::{Algorithm, Call, Choice, Communicator, DType, Error, Operation, ReduceOp, Result};
 
+mod array;
+#[cfg(feature = "tuning")]
+mod first_use;
 mod fit;
+mod world;
 
+pub(crate) use array::Array;
 pub use fit::Off;
 use fit::Sample;
+pub(crate) use world::{agree, of_threads};
 
 /// A section, as measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,7 +122,7 @@ pub fn measure(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>>
 
 /// The same in milliseconds, and less exactly.
 #[cfg(feature = "tuning")]
-pub(crate) fn measure_quickly(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>> {
+fn measure_quickly(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>> {
     measure_with(&QUICK, comm, known)
 }
 
@@ -257,7 +262,7 @@ impl<'a> Bench<'a> {
         }
         let mut medians_us = [0.0; N];
         for (median_us, times_us) in medians_us.iter_mut().zip(times_us) {
-            *median_us = slowest(self.comm, times_us)?.p50;
+            *median_us = median_of_slowest(self.comm, times_us)?;
         }
         Ok(medians_us)
     }
@@ -301,6 +306,12 @@ impl<'a> Bench<'a> {
 fn largest_bytes(effort: &Effort, reach: Reach, ranks: usize) -> usize {
     let most_bytes = if reach == Reach::Network { MOST_FAR_BYTES } else { effort.most_bytes };
     most_bytes.min(effort.most_array_bytes / ranks).max(4 * LEAST_BYTES)
+}
+
+fn median_of_slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<f64> {
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut times_us, ReduceOp::Max)?;
+    times_us.sort_by(f64::total_cmp);
+    Ok(times_us[times_us.len() / 2])
 }
 
 fn extremes(times_us: &[f64]) -> [f64; 2] {
