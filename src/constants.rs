@@ -7,8 +7,6 @@
 //! Where ranks take turns on cores, that is not so: most of a short collective is hand-overs. Their constant is fitted: with it, the
 //! clock predicts what was measured. In such a world of one node, nothing else is measured: messages are where each rank has a core.
 
-use std::ops::RangeInclusive;
-
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 
@@ -17,12 +15,17 @@ use crate::tuning::{Reach, Section, Tuning};
 use crate::{Algorithm, Call, Choice, Communicator, DType, Error, Operation, ReduceOp, Result};
 
 mod array;
+mod effort;
 #[cfg(feature = "tuning")]
 mod first_use;
 mod fit;
+mod rank_0;
 mod world;
 
 pub(crate) use array::Array;
+#[cfg(feature = "tuning")]
+use effort::QUICK;
+use effort::{Effort, THOROUGH};
 pub use fit::Off;
 use fit::Sample;
 pub(crate) use world::{agree, of_threads};
@@ -70,45 +73,6 @@ impl Measured {
 const LEAST_BYTES: usize = 8;
 /// The largest one between nodes, where no cache plays a part, and a message of that size may take seconds.
 const MOST_FAR_BYTES: usize = 8 << 20;
-
-/// How much is measured.
-#[derive(Debug)]
-struct Effort {
-    /// Messages of up to this size, each so many times the one before.
-    most_bytes: usize,
-    factor: usize,
-    /// No array is larger.
-    most_array_bytes: usize,
-    /// How often all sizes are measured, one after the other; of the medians the least counts. What else the machine
-    /// does comes and goes, and so disturbs neighbouring sizes, but hardly all rounds.
-    rounds: usize,
-    warm_up: usize,
-    /// How many bytes are worth sending for a size, and how often at least and at most.
-    worth_bytes: usize,
-    iterations: RangeInclusive<usize>,
-}
-
-/// That of `unisono tune`: seconds.
-const THOROUGH: Effort = Effort {
-    most_bytes: 32 << 20,
-    factor: 2,
-    most_array_bytes: 64 << 20,
-    rounds: 3,
-    warm_up: 3,
-    worth_bytes: 1 << 26,
-    iterations: 15..=200,
-};
-/// That of a program which starts for the first time on a machine: milliseconds.
-#[cfg(feature = "tuning")]
-const QUICK: Effort = Effort {
-    most_bytes: 8 << 20,
-    factor: 4,
-    most_array_bytes: 16 << 20,
-    rounds: 1,
-    warm_up: 1,
-    worth_bytes: 1 << 23,
-    iterations: 5..=30,
-};
 
 /// Measures what this world can show, in a few seconds, or minutes over a slow network: ranks of a node how these reach each other,
 /// ranks of several nodes the network between them, and ranks that take turns on cores what a hand-over takes. What cannot be

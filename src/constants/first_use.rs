@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::world::text_of_rank_0;
+use super::rank_0::text_of_rank_0;
 use super::{Measured, measure_quickly};
 use crate::communicator::Communicator;
 use crate::error::Result;

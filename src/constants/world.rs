@@ -2,15 +2,11 @@
 
 use std::path::Path;
 
-use unisono_collectives::{Algorithm, Operation};
-
 #[cfg(feature = "tuning")]
 use super::first_use::World;
-use crate::call::Call;
-use crate::collective::Collective as _;
+use super::rank_0::{as_rank_0_has, text_of_rank_0};
 use crate::communicator::Communicator;
 use crate::config::{Config, Constants};
-use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::transport::Transport;
 use crate::tuning::Tuning;
@@ -65,6 +61,10 @@ impl Known {
 pub(crate) fn of_threads(world: &mut [Communicator], config: &Config) -> Result<()> {
     let Some(first) = world.first_mut() else { return Ok(()) };
     let cores = first.transport_of_engine().node_cores();
+    #[cfg_attr(
+        not(feature = "tuning"),
+        allow(clippy::infallible_destructuring_match, reason = "with the feature, there are two variants")
+    )]
     let text = match Known::of(first.transport_of_engine(), cores, config)? {
         Known::Text(text) => text,
         #[cfg(feature = "tuning")]
@@ -125,25 +125,6 @@ fn text(comm: &mut Communicator, here: Known, cores: usize) -> Result<String> {
 #[cfg(not(feature = "tuning"))]
 fn text(comm: &mut Communicator, Known::Text(text): Known, _: usize) -> Result<String> {
     text_of_rank_0(comm, &text)
-}
-
-/// The text of rank 0, whatever the other ranks pass. Called by all ranks.
-pub(super) fn text_of_rank_0(comm: &mut Communicator, text: &str) -> Result<String> {
-    let mut size_bytes = [text.len() as u64];
-    as_rank_0_has(comm, &mut size_bytes)?;
-    let mut bytes = text.as_bytes().to_vec();
-    bytes.resize(size_bytes[0] as usize, 0);
-    if !bytes.is_empty() {
-        as_rank_0_has(comm, &mut bytes)?;
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn as_rank_0_has<T: Element>(comm: &mut Communicator, buffer: &mut [T]) -> Result<()> {
-    // By a fixed algorithm: the constants are not agreed on yet.
-    let call = Call::new(Operation::Broadcast { root: 0 }, None, T::DTYPE, buffer.len());
-    let bytes = bytemuck::cast_slice_mut(buffer);
-    comm.collective(Algorithm::Tree)?.run(&call, bytes).map(drop)
 }
 
 fn wrong(what: String) -> Error {
