@@ -33,24 +33,24 @@ pub(crate) use world::{agree, of_threads};
 /// A section, as measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// What it is about.
+    /// The kind of communication.
     pub reach: Reach,
     /// The constants.
     pub section: Section,
-    /// By how much the constants of messages are off; `None` where only hand-overs were measured.
+    /// The error of the constants of messages; `None` if only hand-overs were measured.
     pub messages_off: Option<Off>,
-    /// The same of one pass.
+    /// The error of the constants of a single pass.
     pub one_pass_off: Option<Off>,
-    /// What an exchange of 8 bytes took in the meantime, at least and at most.
+    /// The shortest and the longest median time of an 8-byte exchange during the measurement.
     pub exchange_us: [f64; 2],
 }
 
-/// If one thing takes so many times as long in one moment as in another, the machine was not the same in both.
+/// The largest ratio of two times of one operation on a machine whose state has not changed.
 const SAME: f64 = 1.5;
 
 impl Measured {
-    /// Whether the machine was the same all the time. The latency of a cache line is not, where somebody else decides what
-    /// runs beside it: virtual cores may be two halves of a core now and far apart a moment later.
+    /// Returns whether the state of the machine was stable. On a virtual machine the latency of a cache line changes: two virtual cores may be
+    /// hyperthreads of one core now, and distant cores a moment later.
     pub fn is_steady(&self) -> bool {
         let [least_us, most_us] = self.exchange_us;
         most_us <= SAME * least_us
@@ -84,7 +84,7 @@ pub fn measure(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>>
     measure_with(&THOROUGH, comm, known)
 }
 
-/// The same in milliseconds, and less exactly.
+/// Measures as [`measure`], in milliseconds and less accurately.
 #[cfg(feature = "tuning")]
 fn measure_quickly(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>> {
     measure_with(&QUICK, comm, known)
@@ -110,7 +110,7 @@ struct Bench<'a> {
     effort: &'a Effort,
     reach: Reach,
     memory: Memory,
-    /// Of the largest size that is measured: fresh memory would cost more than what is to be measured.
+    /// The array of all calls, with the largest size that is measured: the page faults of new memory would dominate the times.
     array: Array<f32>,
 }
 
@@ -118,7 +118,11 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// [`Error::Memory`], on all ranks, if one of them gets no array.
     fn new(comm: &'a mut Communicator, effort: &'a Effort, reach: Reach, memory: Memory) -> Result<Self> {
-        let largest_bytes = largest_bytes(effort, reach, comm.ranks()) * comm.ranks();
+        let message_bytes = match (comm.is_oversubscribed(), reach) {
+            (true, reach) if reach != Reach::Network => LEAST_BYTES,
+            _ => largest_bytes(effort, reach, comm.ranks()),
+        };
+        let largest_bytes = message_bytes * comm.ranks();
         let array = Array::<f32>::new(memory, comm, largest_bytes / DType::F32.size_bytes());
         let mut has_all = [u8::from(array.is_ok())];
         comm.call().algorithm(Choice::Auto).all_reduce(&mut has_all, ReduceOp::Min)?;
@@ -187,7 +191,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// What a message takes that is put in place, where one that is reduced takes so long.
+    /// Returns the time of a message that is copied to its place; `reduced_us` is that of one that is reduced.
     fn moved_us(&mut self, size_bytes: usize, reduced_us: f64) -> Result<f64> {
         let ranks = self.comm.ranks();
         if !self.reach.shares_memory() {
@@ -202,13 +206,13 @@ impl<'a> Bench<'a> {
         Ok((there_and_back_us / levels - reduced_us).max(reduced_us / 2.0))
     }
 
-    /// What an exchange of 8 bytes takes: the latency of a cache line, and little more.
+    /// Returns the time of an 8-byte exchange: little more than the latency of a cache line.
     fn exchange_us(&mut self) -> Result<f64> {
         let [time_us] = self.medians_us(LEAST_BYTES, [(Algorithm::RecursiveDoubling, all_reduce as _)])?;
         Ok(time_us)
     }
 
-    /// What the collectives take on arrays of so many bytes: the medians of the slowest ranks.
+    /// Measures the collectives on an array of this size; returns the medians of the slowest ranks.
     fn medians_us<const N: usize>(&mut self, array_bytes: usize, ways: [Way; N]) -> Result<[f64; N]> {
         let Effort { worth_bytes, ref iterations, warm_up, .. } = *self.effort;
         let count = array_bytes / DType::F32.size_bytes();
@@ -231,7 +235,7 @@ impl<'a> Bench<'a> {
         Ok(medians_us)
     }
 
-    /// What a hand-over must take for the clock to say what short collectives take.
+    /// Fits the time of a hand-over, so that the clock predicts the measured times of short collectives.
     fn hand_overs(&mut self, known: &Tuning) -> Result<Measured> {
         let array_bytes = LEAST_BYTES * self.comm.ranks();
         let (mut exchanges_us, mut rounds_us) = (Vec::new(), Vec::new());
@@ -289,7 +293,7 @@ fn described(comm: &Communicator, [least_us, most_us]: [f64; 2]) -> String {
     )
 }
 
-/// A way to carry out a collective, and what it is of so many elements.
+/// An algorithm, and the call on an array of this many elements.
 type Way = (Algorithm, fn(usize) -> Call);
 
 fn all_reduce(count: usize) -> Call {
@@ -316,7 +320,7 @@ const ORDERS: [Way; 5] = [
     (Algorithm::Ring, all_reduce),
 ];
 
-/// What the clock says of a collective.
+/// Returns the predicted time of a collective.
 fn said_us(comm: &Communicator, machine: &Machine, array_bytes: usize, (algorithm, call): Way) -> f64 {
     let operation = call(array_bytes / DType::F32.size_bytes()).operation;
     let element_bytes = DType::F32.size_bytes();

@@ -1,9 +1,9 @@
 //! The constants of the cost model: the cost of messages and of single passes on this machine, which `auto` and all
 //! predictions use.
 //!
-//! The first program on a machine measures those between ranks of a node, and keeps them for the next ones. `unisono tune` measures them
-//! at length, and those of the network, and writes a file, which is used if `UNISONO_TUNING` names it. There are default constants for
-//! what is not measured, and for who asks for the same on every machine (`UNISONO_TUNING=default`).
+//! The first program on a machine measures the constants of communication within a node, and caches them for later programs. `unisono tune`
+//! measures them more accurately, and also those of the network. It writes a file, which is used if `UNISONO_TUNING` names it. The
+//! default constants apply to links that are not measured, and with `UNISONO_TUNING=default`.
 
 use unisono_collectives::model::{Link, Machine};
 

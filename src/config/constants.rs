@@ -1,4 +1,4 @@
-//! Where the constants of the cost model come from.
+//! The source of the constants of the cost model.
 
 use std::env::VarError;
 use std::path::PathBuf;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 /// The words in place of a file's name.
 const AUTO: &str = "auto";
 const DEFAULT: &str = "default";
-/// What [`UNISONO_TUNING`](super::TUNING) should be.
+/// The valid values of [`UNISONO_TUNING`](super::TUNING), for error messages.
 pub(super) const EXPECTED: &str = "auto, default, or a file that unisono tune wrote";
 
-/// Where the constants of the cost model come from; rank 0's setting applies to all ranks.
+/// The source of the constants of the cost model; rank 0's setting applies to all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Constants {
-    /// Those of the library, the same on every machine.
+    /// The default constants, identical on every machine.
     #[default]
     Default,
     /// Measured at the first use on a machine, and kept in this folder; if there is none, measured by every process.
@@ -22,7 +22,7 @@ pub(crate) enum Constants {
 }
 
 impl Constants {
-    /// What a user sets, if anything.
+    /// Parses the value of the variable, if it is set.
     pub(super) fn set_to(
         value: Option<String>,
         variable: &impl Fn(&str) -> Result<String, VarError>,

@@ -1,8 +1,8 @@
-//! How much is measured of a machine.
+//! The extent of a measurement.
 
 use std::ops::RangeInclusive;
 
-/// How much is measured.
+/// The sizes and the number of iterations of a measurement.
 #[derive(Debug)]
 pub(super) struct Effort {
     /// Messages of up to this size, each so many times the one before.
@@ -10,16 +10,16 @@ pub(super) struct Effort {
     pub(super) factor: usize,
     /// No array is larger.
     pub(super) most_array_bytes: usize,
-    /// How often all sizes are measured, one after the other; of the medians the least counts. What else the machine
-    /// does comes and goes, and so disturbs neighbouring sizes, but hardly all rounds.
+    /// The number of passes over all sizes, of whose medians the minimum counts: other load disturbs neighbouring sizes, but hardly all
+    /// passes.
     pub(super) rounds: usize,
     pub(super) warm_up: usize,
-    /// How many bytes are worth sending for a size, and how often at least and at most.
+    /// The number of bytes to send for each size, and the minimum and maximum number of iterations.
     pub(super) worth_bytes: usize,
     pub(super) iterations: RangeInclusive<usize>,
 }
 
-/// That of `unisono tune`: seconds.
+/// The effort of `unisono tune`: seconds.
 pub(super) const THOROUGH: Effort = Effort {
     most_bytes: 32 << 20,
     factor: 2,
@@ -29,7 +29,7 @@ pub(super) const THOROUGH: Effort = Effort {
     worth_bytes: 1 << 26,
     iterations: 15..=200,
 };
-/// That of a program which starts for the first time on a machine: milliseconds.
+/// The effort at the first use of a machine: milliseconds.
 #[cfg(feature = "tuning")]
 pub(super) const QUICK: Effort = Effort {
     most_bytes: 8 << 20,

@@ -1,11 +1,12 @@
-//! The constants of this machine, measured by the first program that runs on it with as many ranks, and kept for the next ones.
+//! Measures the constants of a machine at its first use, and caches them in a file for later programs.
 //!
-//! They are kept by machine, cores and ranks: ranks share caches and memory, so what a message takes depends on how many there are.
+//! There is a file for each machine, transport, number of ranks and number of cores. Ranks share caches and memory bandwidth, so the time of
+//! a message depends on the number of ranks.
 
 use std::collections::HashMap;
 use std::fs;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,13 +18,25 @@ use crate::error::Result;
 use crate::system;
 use crate::tuning::{self, Reach, Section, Tuning};
 
-/// Where ranks take turns, the clock is run a thousand times to find what a hand-over takes; with more ranks that takes too long.
+/// The largest oversubscribed world that is measured: fitting the time of a hand-over runs the clock a thousand times.
 const MOST_IN_TURN: usize = 16;
-/// About how long the messages between two ranks take to measure. Ranks without a core of their own sleep meanwhile.
+/// The approximate time to measure messages. Ranks in excess of the cores sleep during it.
 const NAP: Duration = Duration::from_millis(150);
 
-/// What this process has measured or read: constants stay the same as long as it runs.
+/// The files that this process has measured or read, by name: constants do not change while it runs.
 static KNOWN: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
+
+/// The hash of the machine and the version of the library, which are part of the name of a file. The list of processors is long where
+/// there are many: reading ends at the first model.
+static MACHINE: LazyLock<u64> = LazyLock::new(|| {
+    let cpus = fs::File::open("/proc/cpuinfo").map(BufReader::new).into_iter().flat_map(BufRead::lines);
+    let model = cpus.map_while(io::Result::ok).find(|line| line.starts_with("model name"));
+    BuildHasherDefault::<DefaultHasher>::default().hash_one((
+        system::host(),
+        model,
+        env!("CARGO_PKG_VERSION"),
+    ))
+});
 
 /// A world whose constants can be measured.
 #[derive(Debug, Clone)]
@@ -35,7 +48,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// A world of so many ranks of one node, whose constants are kept in this folder; `None` if it has none of its own.
+    /// A world of one node with this many ranks, whose constants are cached in `folder`; `None` if it is too small or too large to be
+    /// measured.
     pub(super) fn new(
         transport: &'static str,
         ranks: usize,
@@ -46,34 +60,30 @@ impl World {
         if ranks < 2 || takes_turns && ranks > MOST_IN_TURN {
             return None;
         }
-        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpus.lines().find(|line| line.starts_with("model name"));
-        let machine = (system::host(), model, env!("CARGO_PKG_VERSION"));
-        let machine = BuildHasherDefault::<DefaultHasher>::default().hash_one(machine);
-        let name = format!("{machine:016x}-{transport}-{ranks}-ranks-on-{cores}-cores.toml");
+        let name = format!("{:016x}-{transport}-{ranks}-ranks-on-{cores}-cores.toml", *MACHINE);
         Some(Self { name, ranks, cores, folder: folder.map(Path::to_owned) })
     }
 
-    /// The constants that are known, as the text of a file.
+    /// Returns the text of the cached file, if there is a valid one.
     pub(super) fn known(&self) -> Option<String> {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = known.get(&self.name) {
             return Some(text.clone());
         }
         let text = fs::read_to_string(self.folder.as_ref()?.join(&self.name)).ok()?;
-        // A file that somebody has damaged is replaced.
+        // An invalid file is replaced.
         tuning::read(&text).ok().filter(|sections| !sections.is_empty())?;
         known.insert(self.name.clone(), text.clone());
         Some(text)
     }
 
-    /// Measures the constants, in about a tenth of a second, and keeps them if the machine was the same all the time. Called by all
-    /// ranks, which get the same text.
+    /// Measures the constants, and caches them if the measurement was stable. Called by all ranks; returns an identical text on all of
+    /// them.
     pub(super) fn measure(&self, comm: &mut Communicator) -> Result<String> {
         let mut known = Tuning::default();
         let mut is_steady = true;
         if self.cores > 1 && self.ranks > self.cores {
-            // What ranks with a core each would take, and then what it adds that they take turns.
+            // First messages between ranks with a core each; then the cost of taking turns.
             let mut text = String::new();
             let group = comm.split((comm.rank() < self.cores).then_some(0), 0)?;
             match group {
@@ -92,7 +102,7 @@ impl World {
         if comm.rank() == 0 {
             KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(self.name.clone(), text.clone());
             if let Some(folder) = self.folder.as_ref().filter(|_| is_steady) {
-                // Without a place for them, each process measures its own.
+                // If the file cannot be written, the next program measures again.
                 let _ = write(folder, &self.name, &text);
             }
         }
@@ -104,7 +114,7 @@ fn sections(measured: Vec<Measured>) -> Vec<(Reach, Section)> {
     measured.into_iter().map(|one| (one.reach, one.section)).collect()
 }
 
-/// Writes the file as a whole: other programs may read it at the same time.
+/// Replaces the file atomically, because other programs may read it at the same time.
 fn write(folder: &Path, name: &str, text: &str) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let new = folder.join(format!("{name}.{}", std::process::id()));

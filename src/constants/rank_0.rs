@@ -1,4 +1,4 @@
-//! What all ranks have from rank 0, before they have agreed on constants.
+//! Broadcasts from rank 0 by a fixed algorithm: the constants that select one are not agreed on yet.
 
 use unisono_collectives::{Algorithm, Operation};
 
@@ -8,7 +8,7 @@ use crate::communicator::Communicator;
 use crate::dtype::Element;
 use crate::error::Result;
 
-/// The text of rank 0, whatever the other ranks pass. Called by all ranks.
+/// Returns rank 0's text, whatever the other ranks pass. Called by all ranks.
 pub(super) fn text_of_rank_0(comm: &mut Communicator, text: &str) -> Result<String> {
     let mut size_bytes = [text.len() as u64];
     as_rank_0_has(comm, &mut size_bytes)?;
@@ -20,9 +20,8 @@ pub(super) fn text_of_rank_0(comm: &mut Communicator, text: &str) -> Result<Stri
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Sets the buffer to rank 0's. Called by all ranks.
+/// Broadcasts rank 0's buffer. Called by all ranks.
 pub(super) fn as_rank_0_has<T: Element>(comm: &mut Communicator, buffer: &mut [T]) -> Result<()> {
-    // By a fixed algorithm: the constants are not agreed on yet.
     let call = Call::new(Operation::Broadcast { root: 0 }, None, T::DTYPE, buffer.len());
     let bytes = bytemuck::cast_slice_mut(buffer);
     comm.collective(Algorithm::Tree)?.run(&call, bytes).map(drop)

@@ -1,4 +1,4 @@
-//! The constants of the cost model that a new world uses. All ranks have them from rank 0, since all must choose the same algorithms.
+//! Sets the constants of the cost model in a new world. Rank 0 broadcasts them, since all ranks must select the same algorithms.
 
 use std::path::Path;
 
@@ -11,17 +11,17 @@ use crate::error::{Error, Result};
 use crate::transport::Transport;
 use crate::tuning::Tuning;
 
-/// What a rank knows of the constants of a new world.
+/// The constants of a new world, as far as rank 0 knows them.
 enum Known {
-    /// The text of a file; empty for those of the library.
+    /// The text of a tuning file; empty for the default constants.
     Text(String),
-    /// They are to be measured.
+    /// No file contains the constants. All ranks must measure them.
     #[cfg(feature = "tuning")]
-    No(World),
+    Unmeasured(World),
 }
 
 impl Known {
-    /// What rank 0 knows, with so many cores on its node.
+    /// Returns the constants that the settings name, for a node with this many cores.
     fn of(transport: &Transport, cores: usize, config: &Config) -> Result<Self> {
         match &config.constants {
             Constants::Default => Ok(Self::Text(String::new())),
@@ -42,12 +42,12 @@ impl Known {
     #[cfg(feature = "tuning")]
     fn measured(transport: &Transport, cores: usize, config: &Config, kept_in: Option<&Path>) -> Self {
         let topology = transport.topology();
-        // With declared nodes or injected faults, ranks do not reach each other as the machine would let them.
+        // Declared nodes and injected faults change the times of messages.
         let is_plain = topology.nodes() == 1 && config.nodes.is_none() && config.chaos.is_none();
         let world = World::new(transport.name(), topology.ranks(), cores, kept_in);
         match world.filter(|_| is_plain) {
             None => Self::Text(String::new()),
-            Some(world) => world.known().map_or(Self::No(world), Self::Text),
+            Some(world) => world.known().map_or(Self::Unmeasured(world), Self::Text),
         }
     }
 
@@ -68,14 +68,14 @@ pub(crate) fn of_threads(world: &mut [Communicator], config: &Config) -> Result<
     let text = match Known::of(first.transport_of_engine(), cores, config)? {
         Known::Text(text) => text,
         #[cfg(feature = "tuning")]
-        Known::No(constants) => measured_by_threads(&constants, world.len())?,
+        Known::Unmeasured(constants) => measured_by_threads(&constants, world.len())?,
     };
     let tuning = parsed(&text).map_err(wrong)?;
     world.iter_mut().for_each(|comm| comm.set_tuning(&tuning));
     Ok(())
 }
 
-/// The ranks of a new world have no threads yet: others measure for them.
+/// Measures on temporary threads, because the ranks of the new world do not have theirs yet.
 #[cfg(feature = "tuning")]
 fn measured_by_threads(world: &World, ranks: usize) -> Result<String> {
     let ranks = Communicator::of_threads(Transport::threads(ranks)?, &Config::default())?;
@@ -87,44 +87,42 @@ fn measured_by_threads(world: &World, ranks: usize) -> Result<String> {
     })
 }
 
-/// Sets the constants that rank 0 uses, and the core count of its node. Called by all ranks of a new world.
+/// The state of rank 0 in the header that it broadcasts: its constants are invalid, known, or to be measured by all ranks.
+const INVALID: u64 = 0;
+const KNOWN: u64 = 1;
+#[cfg(feature = "tuning")]
+const UNMEASURED: u64 = 2;
+
+/// Sets rank 0's constants, and the core count of its node. Called by all ranks of a new world.
 pub(crate) fn agree(comm: &mut Communicator, config: &Config) -> Result<()> {
-    let mut cores = [comm.transport_of_engine().node_cores() as u64];
-    as_rank_0_has(comm, &mut cores)?;
-    let cores = cores[0] as usize;
-    let mut here = Ok(Known::Text(String::new()));
-    if comm.rank() == 0 {
-        here = Known::of(comm.transport_of_engine(), cores, config);
-    }
-    let mut is_error = [u8::from(here.is_err())];
-    as_rank_0_has(comm, &mut is_error)?;
-    if is_error == [1] {
-        let why = here.err().map_or_else(String::new, |error| error.to_string());
-        return Err(Error::Setting(text_of_rank_0(comm, &why)?));
-    }
-    let text = text(comm, here?, cores)?;
+    let cores = comm.transport_of_engine().node_cores();
+    let here = match comm.rank() {
+        0 => Known::of(comm.transport_of_engine(), cores, config),
+        _ => Ok(Known::Text(String::new())),
+    };
+    let state = match &here {
+        Err(_) => INVALID,
+        Ok(Known::Text(_)) => KNOWN,
+        #[cfg(feature = "tuning")]
+        Ok(Known::Unmeasured(_)) => UNMEASURED,
+    };
+    let mut header = [cores as u64, state];
+    as_rank_0_has(comm, &mut header)?;
+    let cores = header[0] as usize;
+    let text = match (here, header[1]) {
+        (Err(error), _) => return Err(Error::Setting(text_of_rank_0(comm, &error.to_string())?)),
+        (_, INVALID) => return Err(Error::Setting(text_of_rank_0(comm, "")?)),
+        #[cfg(feature = "tuning")]
+        (Ok(Known::Unmeasured(world)), _) => world.measure(comm)?,
+        #[cfg(feature = "tuning")]
+        (_, UNMEASURED) => {
+            let world = World::new(comm.transport(), comm.ranks(), cores, None);
+            world.expect("rank 0 has the same").measure(comm)?
+        }
+        (Ok(Known::Text(text)), _) => text_of_rank_0(comm, &text)?,
+    };
     comm.set_constants((parsed(&text).map_err(wrong)?, cores));
     Ok(())
-}
-
-/// The text that rank 0 knows, or all ranks measure.
-#[cfg(feature = "tuning")]
-fn text(comm: &mut Communicator, here: Known, cores: usize) -> Result<String> {
-    let mut is_known = [u8::from(matches!(here, Known::Text(_)))];
-    as_rank_0_has(comm, &mut is_known)?;
-    match (here, is_known) {
-        (Known::No(world), _) => world.measure(comm),
-        (Known::Text(text), [1]) => text_of_rank_0(comm, &text),
-        (Known::Text(_), _) => {
-            let world = World::new(comm.transport(), comm.ranks(), cores, None);
-            world.expect("rank 0 has the same").measure(comm)
-        }
-    }
-}
-
-#[cfg(not(feature = "tuning"))]
-fn text(comm: &mut Communicator, Known::Text(text): Known, _: usize) -> Result<String> {
-    text_of_rank_0(comm, &text)
 }
 
 fn wrong(what: String) -> Error {

@@ -282,13 +282,13 @@ fn constants_are_measured_at_the_first_use_of_a_machine() {
     assert_eq!(kept(), Vec::<std::path::PathBuf>::new(), "nothing is measured");
 
     for ranks in [2, 4] {
-        // What is measured on a busy machine is not kept.
+        // An unstable measurement is not cached.
         let keeps = (0..30).any(|_| {
             let measured_us = predicted_us(ranks, "auto");
             assert!(ranks != 2 || measured_us != default_us, "{measured_us}");
             !kept().is_empty()
         });
-        assert!(keeps, "the machine was never the same for a tenth of a second");
+        assert!(keeps, "no measurement was stable");
         let [file] = &kept()[..] else { panic!("{:?}", kept()) };
         let text = std::fs::read_to_string(file).unwrap();
         assert!(text.contains("[shm.slice]") && text.contains("[shm.registered]"), "{text}");

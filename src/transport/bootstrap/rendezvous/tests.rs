@@ -12,7 +12,7 @@ fn free_address() -> String {
     format!("127.0.0.1:{}", unisono_testing::launch::free_port())
 }
 
-/// What a rank does that does not end before the others are there.
+/// Keeps a rank until all others have arrived.
 fn stay(mut rendezvous: Rendezvous) -> crate::error::Result<()> {
     rendezvous.all_gather(b"").map(drop)
 }
