@@ -4,7 +4,6 @@ use super::Finding;
 use crate::Communicator;
 use crate::config::{self, Launcher};
 use crate::error::Result;
-use crate::system;
 
 pub(super) fn findings(comm: &mut Communicator) -> Result<Vec<Finding>> {
     let mut findings = vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION")), mpi(comm)];
@@ -142,7 +141,8 @@ fn kernel_copies(comm: &mut Communicator) -> Option<Finding> {
     } else {
         Finding::note(
             "CMA",
-            format!("process_vm_readv is forbidden: {}; slices are copied twice", system::why_no_copies()),
+            "the kernel does not copy between ranks of a node: it would be slower on this processor, or may not (a line at the start \
+             says why); slices are copied twice",
         )
     })
 }
@@ -175,7 +175,7 @@ fn gpus(comm: &mut Communicator) -> Result<Vec<Finding>> {
 
 #[cfg(not(feature = "nccl"))]
 fn gpus(_: &mut Communicator) -> Result<Vec<Finding>> {
-    Ok(vec![Finding::note("GPU", without_nccl(system::gpus()))])
+    Ok(vec![Finding::note("GPU", without_nccl(crate::system::gpus()))])
 }
 
 /// Returns what a program without NCCL reports on a node with this many GPUs.

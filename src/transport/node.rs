@@ -12,7 +12,7 @@ use unisono_collectives::{Rank, Topology};
 use super::bootstrap::{Bootstrap, gather};
 use super::shared::Shared;
 use super::shared::board::Board;
-use super::shared::reach::{ByKernel, Processes, Reach, can_read, is_kernel_fast};
+use super::shared::reach::{Processes, Reach, can_read, is_kernel_fast};
 use crate::config::KernelCopies;
 use crate::error::Result;
 use crate::memory::{Pages, Registry};
@@ -132,15 +132,11 @@ pub(super) fn share(
     Ok(Sharing::Done(Box::new(shared)))
 }
 
-/// What cross memory attach is used for between the ranks of a node. They agree on it, and one prints why not.
-fn by_kernel(
-    bootstrap: &mut dyn Bootstrap,
-    local_ranks: &LocalRanks,
-    copies: KernelCopies,
-) -> Result<ByKernel> {
+/// Whether the kernel copies between the ranks of a node. They agree on it, and one prints why it may not.
+fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: KernelCopies) -> Result<bool> {
     // All ranks have the same setting.
     if copies == KernelCopies::Off {
-        return Ok(ByKernel::Nothing);
+        return Ok(false);
     }
     let needs_no_kernel = local_ranks.are_one_process();
     // Kept until all have read it.
@@ -157,9 +153,9 @@ fn by_kernel(
                 system::why_no_copies()
             ));
         }
-        return Ok(ByKernel::Nothing);
+        return Ok(false);
     }
-    Ok(if found.iter().any(|[_, slow]| *slow == 1) { ByKernel::Messages } else { ByKernel::Everything })
+    Ok(found.iter().all(|[_, slow]| *slow == 0))
 }
 
 /// Whether this rank can read the memory of the next one, tried on a known value.

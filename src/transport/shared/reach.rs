@@ -6,7 +6,7 @@ use crate::transport::Target;
 
 mod processes;
 
-pub(in crate::transport) use processes::{ByKernel, Processes, can_read, is_kernel_fast};
+pub(in crate::transport) use processes::{Processes, can_read, is_kernel_fast};
 
 /// The bytes that the kernel copies at a time for further work: they stay in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
@@ -30,19 +30,11 @@ pub(in crate::transport) enum Reach {
 }
 
 impl Reach {
-    /// Whether the kernel copies from memory that is not registered.
+    /// Whether the kernel copies from and to memory that is not registered.
     pub(super) fn can_ask_kernel(&self) -> bool {
         match self {
             Self::Threads => false,
             Self::Processes(processes) => processes.can_ask_kernel(),
-        }
-    }
-
-    /// Whether it also copies buffers opened in a single pass, where its copies replace as many of ours.
-    pub(super) fn opens_to_kernel(&self) -> bool {
-        match self {
-            Self::Threads => false,
-            Self::Processes(processes) => processes.opens_to_kernel(),
         }
     }
 

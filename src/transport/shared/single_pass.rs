@@ -46,7 +46,7 @@ impl Shared {
         let lent_buffer: *mut [u8] = buffer;
         let (location, is_copy) = match registry.locate(lent_buffer) {
             Some(location) => (location, false),
-            None if reach.opens_to_kernel() && *share_bytes >= KERNEL_BYTES => {
+            None if reach.can_ask_kernel() && *share_bytes >= KERNEL_BYTES => {
                 (Location::of_address(lent_buffer), false)
             }
             None => {

@@ -14,9 +14,12 @@ use crate::transport::Target;
 
 /// Longer than a launcher takes to send a signal to all ranks of a node.
 const SIGNAL: Duration = Duration::from_millis(200);
-/// The size of the copies that measure the kernel's speed, and their number: 0.2 ms each.
+/// The size of the copies that measure the kernel's speed, and their number: about a millisecond each where the kernel is slow.
 const TRIAL_BYTES: usize = 2 << 20;
-const TRIALS: usize = 4;
+const TRIALS: usize = 3;
+/// Where a large allocation of a heap begins within a page. The kernel copies by `rep movsb`, which takes six times as long to such an
+/// address on some processors (AMD EPYC, Zen 3).
+const HEAP_OFFSET: usize = 16;
 /// The factor by which a kernel copy may be slower than a process's own copy of cached data and still be worth it: ours go
 /// through memory that two cores write in turn.
 const WORTH: u32 = 2;
@@ -27,18 +30,8 @@ pub(in crate::transport) struct Processes {
     process_ids: Vec<i32>,
     /// The mapped segments of each rank, by their numbers. They stay mapped until the rank frees them.
     mapped: Vec<BTreeMap<u64, Segment>>,
-    by_kernel: ByKernel,
+    by_kernel: bool,
     copied: Scratch,
-}
-
-/// What cross memory attach is used for between the processes of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::transport) enum ByKernel {
-    Nothing,
-    /// Messages, where one kernel copy replaces two.
-    Messages,
-    /// Also buffers opened in a single pass.
-    Everything,
 }
 
 /// A segment of another rank, mapped here.
@@ -64,17 +57,14 @@ impl Segment {
 }
 
 impl Processes {
-    pub(in crate::transport) fn new(process_ids: Vec<i32>, by_kernel: ByKernel) -> Self {
+    /// `by_kernel` is whether the kernel copies from and to memory that is not registered.
+    pub(in crate::transport) fn new(process_ids: Vec<i32>, by_kernel: bool) -> Self {
         let mapped = process_ids.iter().map(|_| BTreeMap::new()).collect();
         Self { process_ids, mapped, by_kernel, copied: Scratch::default() }
     }
 
     pub(super) fn can_ask_kernel(&self) -> bool {
-        self.by_kernel != ByKernel::Nothing
-    }
-
-    pub(super) fn opens_to_kernel(&self) -> bool {
-        self.by_kernel == ByKernel::Everything
+        self.by_kernel
     }
 
     /// The address here of another rank's registered memory.
@@ -167,12 +157,15 @@ pub(in crate::transport) fn can_read(process_id: i32, address: u64, expected: u6
     read(process_id, address, &mut found).is_ok() && u64::from_ne_bytes(found) == expected
 }
 
-/// Whether the kernel copies about as fast as a process does itself. It looks up every page, which takes a small part of the
+/// Whether the kernel copies about as fast as a process does itself. It also looks up every page, which takes a small part of the
 /// time on some processors (Intel Xeon, Cascade Lake), and three times as long as the copy on others (AMD EPYC, Zen 5).
 pub(in crate::transport) fn is_kernel_fast() -> bool {
     let (own, [mut from, mut into]) = (std::process::id() as i32, [Scratch::default(), Scratch::default()]);
     // Not from the heap, which ends the process if there is no memory.
-    let (Ok(from), Ok(into)) = (from.reserve(TRIAL_BYTES), into.reserve(TRIAL_BYTES)) else { return false };
+    let (Ok(from), Ok(into)) = (from.reserve(TRIAL_BYTES), into.reserve(TRIAL_BYTES + HEAP_OFFSET)) else {
+        return false;
+    };
+    let into = &mut into[HEAP_OFFSET..];
     let mut best = [Duration::MAX; 2];
     for _ in 0..TRIALS {
         let began = Instant::now();
@@ -264,7 +257,7 @@ mod tests {
     #[test]
     fn hundreds_of_arrays_used_alternately_stay_mapped() {
         let registry = crate::memory::Registry::of_processes();
-        let mut processes = Processes::new(vec![std::process::id() as i32], ByKernel::Nothing);
+        let mut processes = Processes::new(vec![std::process::id() as i32], false);
         let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
         let mut pointers = || {
             let reach = |block: &mut crate::memory::Block| {
@@ -280,7 +273,7 @@ mod tests {
     #[test]
     fn segments_that_are_dropped_do_not_stay_mapped() {
         let registry = crate::memory::Registry::of_processes();
-        let mut processes = Processes::new(vec![std::process::id() as i32], ByKernel::Nothing);
+        let mut processes = Processes::new(vec![std::process::id() as i32], false);
         let mut kept = registry.allocate(100).unwrap();
         let mut reach = |block: &mut crate::memory::Block| {
             let location = registry.locate(block.as_mut_slice()).unwrap();
