@@ -75,6 +75,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "candle")]
         Module::new("runs::names", runs::names::tests),
         #[cfg(feature = "candle")]
+        Module::new("runs::options", runs::options::tests),
+        #[cfg(feature = "candle")]
         Module::new("runs::places", runs::places::tests),
         #[cfg(feature = "candle")]
         Module::new("runs::refused", runs::refused::tests),

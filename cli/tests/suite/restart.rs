@@ -32,10 +32,10 @@ pub(crate) fn tests() -> Vec<Test> {
         supervise_counts_from_the_last_new_checkpoint,
         nothing_outlives_a_supervised_run,
         supervise_kills_what_does_not_stop,
-        killed_with_compressed_gradients,
-        killed_while_the_next_forward_pass_goes_on,
         killed_with_a_parameter_server,
     ];
+    let more = tests![killed_with_compressed_gradients, killed_while_the_next_forward_pass_goes_on];
+    tests.extend(more.into_iter().map(Test::deep));
     let full = Test::new("a_full_disk_ends_all_ranks_and_spares_older_checkpoints", disk::full);
     tests.push(full.unless(disk::unavailable));
     tests

@@ -16,6 +16,7 @@ pub(crate) mod input;
 pub(crate) mod interrupted;
 pub(crate) mod local;
 pub(crate) mod names;
+pub(crate) mod options;
 pub(crate) mod places;
 pub(crate) mod refused;
 pub(crate) mod resumed;

@@ -85,9 +85,10 @@ fn bench_step_times_steps_that_begin_before_the_last_is_over_and_rounds_of_local
 }
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![
+    let mut tests = tests![
         the_bits_are_those_of_a_run_that_waits_for_all_buckets,
-        every_model_has_the_same_bits,
         bench_step_times_steps_that_begin_before_the_last_is_over_and_rounds_of_local_steps,
-    ]
+    ];
+    tests.extend(tests![every_model_has_the_same_bits].into_iter().map(Test::deep));
+    tests
 }

@@ -11,12 +11,13 @@ fn digits(ranks: &str, more: &[&str]) -> Value {
 }
 
 fn it_converges() {
-    for more in [
-        &["--local-steps", "8"][..],
+    let runs = [
+        &["--local-steps", "16", "--outer", "nesterov:0.7,0.6", "--verify-replicas-every", "50"][..],
+        &["--local-steps", "8"],
         &["--local-steps", "32", "--verify-replicas-every", "50"],
-        &["--local-steps", "16", "--outer", "nesterov:0.7,0.6"],
         &["--local-steps", "8", "--optimizer", "adamw", "--learning-rate", "0.01", "--clip-norm", "1"],
-    ] {
+    ];
+    for more in runs.into_iter().take(if suite::is_deep() { runs.len() } else { 1 }) {
         let done = digits("3", more);
         assert_eq!(done["event"], "done");
         assert!(done["test_accuracy"].as_f64() > Some(0.93), "{more:?}: {done}");

@@ -1,0 +1,66 @@
+//! Options of `train` that no other module uses, and what they change.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// What a short run on a table says, on two ranks.
+fn said(more: &[&str]) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("kinds.csv");
+    table(&data, 300);
+    train(&data, &folder.path().join("kept"), more)
+}
+
+fn a_warm_up_takes_smaller_steps_first() {
+    let loss = |share: &str| {
+        let epochs = said(&["--schedule", "constant", "--warm-up", share]);
+        epochs.iter().find_map(|said| said["loss"].as_f64()).unwrap()
+    };
+    let (none, half, all) = (loss("0"), loss("0.5"), loss("1"));
+    assert!(none < half && half < all, "{none}, {half}, {all}");
+    refused(&["train", "--warm-up", "1.5"], &["1.5"]);
+}
+
+fn dropout_changes_training_and_the_seed_decides_it() {
+    let hash = |more: &[&str]| said(more).pop().unwrap()["parameters_hash"].clone();
+    let dropped = hash(&["--dropout", "0.5"]);
+    assert_eq!(dropped, hash(&["--dropout", "0.5"]));
+    assert_ne!(dropped, hash(&["--dropout", "0.5", "--seed", "2"]));
+    assert_ne!(dropped, hash(&[]));
+}
+
+fn a_checkpoint_is_saved_when_so_many_seconds_have_passed() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("kinds.csv");
+    table(&data, 300);
+    let saved = |seconds: &str| {
+        let kept = folder.path().join(seconds);
+        train(&data, &kept, &["--keep", "1000", "--checkpoint-every-s", seconds]);
+        names_in(&kept).len()
+    };
+    assert_eq!(saved("600"), 1, "the end alone");
+    assert!(saved("0") > 2, "in the midst of an epoch too");
+}
+
+fn parameters_that_explode_end_all_processes_and_are_named() {
+    let mut command = launch::mpirun(2, UNISONO);
+    let run =
+        "train --hidden 8 --epochs 2 --learning-rate 1e6 --warm-up 0 --optimizer sgd --schedule constant";
+    command.args(run.split(' '));
+    let ended = launch::run(command, Duration::from_secs(120));
+    assert!(!ended.status.success(), "{}", ended.stdout);
+    for said in [" on rank ", " in step ", "a lower learning rate"] {
+        assert!(ended.stderr.contains(said), "no {said} in {}", ended.stderr);
+    }
+    assert!(!ended.stdout.contains("trained in"), "{}", ended.stdout);
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_warm_up_takes_smaller_steps_first,
+        dropout_changes_training_and_the_seed_decides_it,
+        a_checkpoint_is_saved_when_so_many_seconds_have_passed,
+        parameters_that_explode_end_all_processes_and_are_named,
+    ]
+}
