@@ -3,7 +3,7 @@
 //! A plan defines who sends what to whom, and in which order it is added. An [`Execution`] defines the rest: whether short
 //! messages are eager, how many blocks are worked on in turn, whether ranks that access each other's memory need no messages at
 //! all, and what overlaps with transfers between nodes. One function decides, [`CompiledPlan::execution`]; the executor only
-//! interprets the result, and [`verify_executions`] simulates it. For an array in GPU memory there is a [`StagedPlan`]: segments that
+//! interprets the result, and [`verify_executions`](crate::verify_executions) proves it. For an array in GPU memory there is a [`StagedPlan`]: segments that
 //! pass through pinned memory, each reduced by an execution of its own.
 //!
 //! ```
@@ -25,16 +25,13 @@ use crate::direct::Direct;
 use crate::model::Machine;
 use crate::world::Topology;
 
-mod acts;
 mod compiled;
 mod eager;
 mod lanes;
 mod moves;
-mod play;
 mod segments;
 mod staged;
 mod traits;
-mod verify;
 
 pub use compiled::CompiledPlan;
 pub use eager::{EagerStep, Half, Place};
@@ -43,7 +40,6 @@ pub use lanes::{LaneAct, Timetable};
 pub use moves::{Move, Moves};
 pub use staged::{StagedAct, StagedPlan, acts as staged_acts};
 pub use traits::Traits;
-pub use verify::verify_executions;
 
 /// The part of a chunk worked on at a time where ranks share memory: a few of them fit a core's cache.
 pub const BLOCK_BYTES: usize = 512 << 10;

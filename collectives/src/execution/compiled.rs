@@ -50,6 +50,16 @@ impl CompiledPlan {
         &self.plan
     }
 
+    /// The rank.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// The number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
     /// Whether a step sends the initial contents of the buffer.
     pub fn sends_original(&self) -> bool {
         self.sends_original

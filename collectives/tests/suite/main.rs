@@ -4,3 +4,4 @@ mod drawings;
 mod every_small_world;
 mod executions;
 mod mutants;
+mod programs;

@@ -1,9 +1,9 @@
-//! Verification of executions, by simulating those of all ranks on symbols.
+//! Verification of programs, by running those of all ranks on symbols.
 
-use super::acts::{Act, Part, acts, cut};
-use super::play::Player;
-use super::{CompiledPlan, Execution};
+use super::run::Player;
+use super::{Part, Program};
 use crate::defect::Defect;
+use crate::execution::{CompiledPlan, Execution};
 use crate::interpret;
 use crate::operation::Operation;
 use crate::plan::Plan;
@@ -35,7 +35,7 @@ use crate::world::Rank;
 /// assert!(!verify_executions(&executions, &compiled, Operation::AllReduce).is_empty());
 /// ```
 ///
-/// If the number of executions and plans differs.
+/// # Panics
 /// If there is not one execution for each plan.
 pub fn verify_executions(
     executions: &[Execution],
@@ -43,40 +43,52 @@ pub fn verify_executions(
     operation: Operation,
 ) -> Vec<Defect> {
     assert_eq!(executions.len(), compiled.len(), "one execution for each rank's plan");
-    let (ranks, plans) = (executions.len(), compiled.iter().map(CompiledPlan::plan));
-    let cuts: Vec<_> =
-        executions.iter().zip(plans.clone()).map(|(execution, plan)| cut(execution, plan, ranks)).collect();
-    let Some(&(parts, blocks)) = cuts.first() else { return Vec::new() };
-    if let Some(rank) = cuts.iter().position(|&found| found != (parts, blocks)) {
-        let found = cuts[rank].0 * cuts[rank].1;
-        return vec![Defect::ChunkCount { rank, found, expected: parts * blocks }];
+    let lower = |(compiled, execution)| Program::lower(compiled, execution);
+    let programs: Vec<_> = compiled.iter().zip(executions).map(lower).collect();
+    let plans: Vec<_> = compiled.iter().map(|compiled| compiled.plan().clone()).collect();
+    verify_programs(&programs, &plans, operation)
+}
+
+/// Finds all defects in the programs of all ranks (rank 0's first) for an operation, as [`verify_executions`] does. The plans define
+/// the order of additions.
+///
+/// # Panics
+/// If there is not one program for each plan.
+pub fn verify_programs(programs: &[Program], plans: &[Plan], operation: Operation) -> Vec<Defect> {
+    assert_eq!(programs.len(), plans.len(), "one program for each rank's plan");
+    let (ranks, mut cuts) =
+        (programs.len(), programs.iter().map(|program| (program.chunk_count, program.blocks)));
+    let Some((parts, blocks)) = cuts.next() else { return Vec::new() };
+    if let Some((rank, (chunk_count, others))) = (1..).zip(cuts).find(|(_, found)| *found != (parts, blocks))
+    {
+        return vec![Defect::ChunkCount { rank, found: chunk_count * others, expected: parts * blocks }];
     }
-    let acts: Vec<_> = plans.clone().enumerate().map(|(rank, plan)| acts(rank, executions, plan)).collect();
-    let defects = malformed(&acts, parts, blocks);
+    let defects = malformed(programs, parts, blocks);
     if !defects.is_empty() {
         return defects;
     }
     let (mut symbols, inputs) = Symbols::in_blocks(operation, ranks, parts, blocks);
-    let mut player = Player::new(&acts, blocks, &mut symbols, inputs);
+    let mut player = Player::new(programs, &mut symbols, inputs);
     player.play();
-    let (buffers, mut defects) = (player.buffers, player.defects);
+    let (buffers, stuck) = (player.buffers, player.defects);
+    let mut defects = std::mem::take(&mut symbols.defects);
+    defects.extend(stuck);
     if defects.is_empty() {
         defects = wrong_results(&buffers, &symbols, operation, blocks);
     }
     if defects.is_empty() && operation.reduces() {
-        let plans: Vec<_> = plans.cloned().collect();
-        defects = other_orders(&buffers, &symbols, &plans, operation, blocks);
+        defects = other_orders(&buffers, &symbols, plans, operation, blocks);
     }
     defects
 }
 
 /// Ranks and parts that do not exist, and blocks that are not contiguous.
-fn malformed(acts: &[Vec<Act>], parts: usize, blocks: usize) -> Vec<Defect> {
+fn malformed(programs: &[Program], parts: usize, blocks: usize) -> Vec<Defect> {
     let mut defects = Vec::new();
-    let ranks = acts.len();
-    for (rank, acts) in acts.iter().enumerate() {
-        for (step, act) in acts.iter().enumerate() {
-            let (named, touched) = act.names();
+    let ranks = programs.len();
+    for (rank, program) in programs.iter().enumerate() {
+        for (step, instruction) in program.instructions.iter().enumerate() {
+            let (named, touched) = instruction.names();
             let nobody = named.into_iter().filter(|&named| named >= ranks);
             defects.extend(nobody.map(|named| Defect::NoSuchRank { rank, step, named }));
             for Part { chunks, block } in touched {

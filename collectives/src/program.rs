@@ -1,0 +1,151 @@
+//! Programs: what one rank does in one call, instruction by instruction.
+//!
+//! A [`Program`] is an [`Execution`](crate::Execution) with everything spelled out: which part of the array goes where, in which order, and what waits
+//! for what. [`Program::lower`] makes it, [`verify_programs`] proves the programs of all ranks, and [`run`] gives their meaning, with
+//! numbers.
+//!
+//! ```
+//! use unisono_collectives::execution::{Capabilities, CompiledPlan};
+//! use unisono_collectives::program::{self, Instruction, Program};
+//! use unisono_collectives::{Algorithm, Operation, Topology};
+//!
+//! let world = Topology::single_node(2);
+//! let programs: Vec<_> = (0..2)
+//!     .map(|rank| {
+//!         let compiled = CompiledPlan::new(Algorithm::RoundRobin, Operation::AllReduce, &world, rank).unwrap();
+//!         Program::lower(&compiled, &compiled.execution(2, 4, &Capabilities::default()))
+//!     })
+//!     .collect();
+//! assert!(matches!(programs[0].instructions[0], Instruction::Exchange(Some(_), Some(_))));
+//! let sums = program::run(&programs, &[vec![1, 2], vec![10, 20]], |held, arrived| held + arrived);
+//! assert_eq!(sums, Ok(vec![vec![11, 22]; 2]));
+//! ```
+
+use crate::schedule::{Chunks, Combine, Source};
+use crate::world::Rank;
+
+mod lower;
+mod run;
+mod verify;
+
+pub use run::run;
+pub use verify::{verify_executions, verify_programs};
+
+/// What one rank does in one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// The number of chunks of the array.
+    pub chunk_count: usize,
+    /// The number of blocks of each chunk.
+    pub blocks: usize,
+    /// The instructions, in order.
+    pub instructions: Vec<Instruction>,
+}
+
+/// A block of each of some chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The chunks.
+    pub chunks: Chunks,
+    /// The number of the block.
+    pub block: usize,
+}
+
+/// An outgoing part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The receiver.
+    pub to: Rank,
+    /// The part.
+    pub part: Part,
+    /// The contents to send: the current ones, or those before the call.
+    pub source: Source,
+}
+
+/// An incoming part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Incoming {
+    /// The sender.
+    pub from: Rank,
+    /// The part.
+    pub part: Part,
+    /// How it is combined with the buffer.
+    pub combine: Combine,
+}
+
+/// One instruction of a rank. Every rank has a buffer of its own, and a part is in the rank's own buffer unless it is `theirs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instruction {
+    /// Sends and receives, and continues once what it sends has been received too. What is sent is read before anything is received.
+    Exchange(Option<Outgoing>, Option<Incoming>),
+    /// Sends a copy, and continues. It waits while `room` messages to the same rank have not been received.
+    Send {
+        /// The part to send, and its receiver.
+        outgoing: Outgoing,
+        /// The number of messages that may be under way.
+        room: usize,
+    },
+    /// Waits for a message.
+    Receive(Incoming),
+    /// Combines a part of what the buffer held before the call with another part.
+    Original {
+        /// The part before the call.
+        from: Part,
+        /// The part that it is combined with.
+        to: Part,
+        /// How they are combined.
+        combine: Combine,
+    },
+    /// Waits until all ranks have come here as often as this one. The instructions between two of these are a *pass*, in which no two ranks
+    /// may touch the same part of a buffer.
+    Sync,
+    /// Combines a part of another rank's buffer with one of this rank's.
+    Read {
+        /// The other rank.
+        of: Rank,
+        /// The part of its buffer.
+        theirs: Part,
+        /// The part of this rank's.
+        own: Part,
+        /// How they are combined.
+        combine: Combine,
+    },
+    /// Stores a part in another rank's buffer.
+    Write {
+        /// The other rank.
+        to: Rank,
+        /// The part of its buffer.
+        theirs: Part,
+        /// The part of this rank's.
+        own: Part,
+    },
+    /// Swaps a part with one of another rank's buffer.
+    Swap {
+        /// The other rank.
+        with: Rank,
+        /// The part of its buffer.
+        theirs: Part,
+        /// The part of this rank's.
+        own: Part,
+    },
+}
+
+impl Instruction {
+    /// The other ranks that it names, and the parts.
+    fn names(&self) -> (Vec<Rank>, Vec<Part>) {
+        match *self {
+            Self::Exchange(send, receive) => {
+                let ranks = send.map(|send| send.to).into_iter().chain(receive.map(|receive| receive.from));
+                let parts = send.map(|send| send.part).into_iter().chain(receive.map(|receive| receive.part));
+                (ranks.collect(), parts.collect())
+            }
+            Self::Send { outgoing, .. } => (vec![outgoing.to], vec![outgoing.part]),
+            Self::Receive(incoming) => (vec![incoming.from], vec![incoming.part]),
+            Self::Original { from, to, .. } => (Vec::new(), vec![from, to]),
+            Self::Sync => (Vec::new(), Vec::new()),
+            Self::Read { of: other, theirs, own, .. }
+            | Self::Write { to: other, theirs, own }
+            | Self::Swap { with: other, theirs, own } => (vec![other], vec![theirs, own]),
+        }
+    }
+}
