@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::io;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use super::KERNEL_BLOCK_BYTES;
@@ -157,9 +158,15 @@ pub(in crate::transport) fn can_read(process_id: i32, address: u64, expected: u6
     read(process_id, address, &mut found).is_ok() && u64::from_ne_bytes(found) == expected
 }
 
-/// Whether the kernel copies about as fast as a process does itself. It also looks up every page, which takes a small part of the
-/// time on some processors (Intel Xeon, Cascade Lake), and three times as long as the copy on others (AMD EPYC, Zen 5).
+/// Returns whether the kernel copies about as fast as a process does itself. The first call measures it; a process may have many worlds and groups.
 pub(in crate::transport) fn is_kernel_fast() -> bool {
+    static IS_FAST: LazyLock<bool> = LazyLock::new(measure_kernel);
+    *IS_FAST
+}
+
+/// Measures a kernel copy against a process's own. The kernel also looks up every page, which takes a small part of the time on some
+/// processors (Intel Xeon, Cascade Lake), and three times as long as the copy on others (AMD EPYC, Zen 5).
+fn measure_kernel() -> bool {
     let (own, [mut from, mut into]) = (std::process::id() as i32, [Scratch::default(), Scratch::default()]);
     // Not from the heap, which ends the process if there is no memory.
     let (Ok(from), Ok(into)) = (from.reserve(TRIAL_BYTES), into.reserve(TRIAL_BYTES + HEAP_OFFSET)) else {
