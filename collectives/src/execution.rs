@@ -3,8 +3,8 @@
 //! A plan defines who sends what to whom, and in which order it is added. An [`Execution`] defines the rest: whether short
 //! messages are eager, how many blocks are worked on in turn, whether ranks that access each other's memory need no messages at
 //! all, and what overlaps with transfers between nodes. One function decides, [`CompiledPlan::execution`]; the executor only
-//! interprets the result, and [`verify_executions`](crate::verify_executions) proves it. For an array in GPU memory there is a [`StagedPlan`]: segments that
-//! pass through pinned memory, each reduced by an execution of its own.
+//! interprets the result, and [`verify_executions`](crate::verify_executions) simulates it, as [programs](crate::program). For an
+//! array in GPU memory there is a [`StagedPlan`]: segments that pass through pinned memory, each reduced by an execution of its own.
 //!
 //! ```
 //! use unisono_collectives::execution::{Capabilities, CompiledPlan, Execution};

@@ -1,8 +1,7 @@
-//! Programs: what one rank does in one call, instruction by instruction.
+//! Programs: the instructions of one rank for one call.
 //!
-//! A [`Program`] is an [`Execution`](crate::Execution) with everything spelled out: which part of the array goes where, in which order, and what waits
-//! for what. [`Program::lower`] makes it, [`verify_programs`] proves the programs of all ranks, and [`run`] gives their meaning, with
-//! numbers.
+//! A [`Program`] lists every transfer and every wait of an [`Execution`](crate::Execution), in order. [`Program::lower`] creates it,
+//! [`verify_programs`] verifies the programs of all ranks, and [`run`] interprets them on arrays.
 //!
 //! ```
 //! use unisono_collectives::execution::{Capabilities, CompiledPlan};
@@ -31,7 +30,7 @@ mod verify;
 pub use run::run;
 pub use verify::{verify_executions, verify_programs};
 
-/// What one rank does in one call.
+/// The instructions of one rank for one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     /// The number of chunks of the array.
@@ -76,18 +75,18 @@ pub struct Incoming {
 /// One instruction of a rank. Every rank has a buffer of its own, and a part is in the rank's own buffer unless it is `theirs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instruction {
-    /// Sends and receives, and continues once what it sends has been received too. What is sent is read before anything is received.
+    /// Sends and receives, and completes when both messages have been received. The outgoing part is read before the incoming one is written.
     Exchange(Option<Outgoing>, Option<Incoming>),
-    /// Sends a copy, and continues. It waits while `room` messages to the same rank have not been received.
+    /// Sends a copy. It blocks while `credits` messages to the same rank have not been received.
     Send {
         /// The part to send, and its receiver.
         outgoing: Outgoing,
-        /// The number of messages that may be under way.
-        room: usize,
+        /// The maximum number of messages in flight to the receiver.
+        credits: usize,
     },
-    /// Waits for a message.
+    /// Blocks until a message has arrived, and combines it.
     Receive(Incoming),
-    /// Combines a part of what the buffer held before the call with another part.
+    /// Combines a part of the buffer, as it was before the call, with another part.
     Original {
         /// The part before the call.
         from: Part,
@@ -96,8 +95,7 @@ pub enum Instruction {
         /// How they are combined.
         combine: Combine,
     },
-    /// Waits until all ranks have come here as often as this one. The instructions between two of these are a *pass*, in which no two ranks
-    /// may touch the same part of a buffer.
+    /// A barrier of all ranks. The instructions between two barriers are a *pass*, in which no two ranks may access the same part of a buffer.
     Sync,
     /// Combines a part of another rank's buffer with one of this rank's.
     Read {

@@ -2,6 +2,8 @@
 //!
 //! The order of additions is the schedule's, so every transport must produce the same result, to the last bit.
 
+use std::marker::PhantomData;
+
 use crate::interpret::{self, Event, Values};
 use crate::partition::elements;
 use crate::plan::Plan;
@@ -34,12 +36,19 @@ pub fn run<T: Copy>(plans: &[Plan], inputs: &[Vec<T>], reduce: impl Fn(T, T) -> 
         (0..plan.chunk_count()).map(chunk).collect()
     };
     let chunks = inputs.iter().zip(plans).map(cut).collect();
-    let outcome = interpret::run(&schedules, chunks, &mut Elementwise(reduce, std::marker::PhantomData));
+    let outcome = interpret::run(&schedules, chunks, &mut Elementwise::new(reduce));
     assert!(outcome.waiting.is_empty() && outcome.mismatched.is_empty(), "the plans do not finish");
     outcome.buffers.into_iter().map(|chunks| chunks.concat()).collect()
 }
 
-struct Elementwise<T, F>(F, std::marker::PhantomData<T>);
+/// Arrays that are reduced element by element.
+pub(crate) struct Elementwise<T, F>(F, PhantomData<T>);
+
+impl<T, F: Fn(T, T) -> T> Elementwise<T, F> {
+    pub(crate) fn new(reduce: F) -> Self {
+        Self(reduce, PhantomData)
+    }
+}
 
 impl<T: Copy, F: Fn(T, T) -> T> Values for Elementwise<T, F> {
     type Value = Vec<T>;

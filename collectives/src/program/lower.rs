@@ -9,15 +9,31 @@ use crate::plan::{Phase, Plan};
 use crate::schedule::{Chunks, Combine, Receive, SENDS_AHEAD, Send, Source};
 use crate::world::Rank;
 
-/// Messages between nodes are buffered by the sender, without limit.
-const ANY_NUMBER: usize = usize::MAX;
+/// Messages between nodes are buffered by the sender, without a limit.
+const UNLIMITED: usize = usize::MAX;
 
 impl Program {
-    /// The program of a rank that carries out its plan like this.
-    ///
-    /// A vendor's collective is lowered to the steps that it stands for.
+    /// Lowers the execution of a rank. A vendor's collective becomes the steps of its phase.
     pub fn lower(compiled: &CompiledPlan, execution: &Execution) -> Self {
+        Self::with_owners(compiled, execution, |_| execution)
+    }
+
+    /// Lowers a rank's execution among those of all ranks.
+    pub(super) fn lower_among(compiled: &CompiledPlan, executions: &[Execution]) -> Self {
+        Self::with_owners(compiled, &executions[compiled.rank()], |owner| &executions[owner])
+    }
+
+    /// Lowers the execution of a rank. In a pass, the owner of a buffer decides which part of it another rank finds, by the execution of the owner.
+    fn with_owners<'a>(
+        compiled: &CompiledPlan,
+        execution: &'a Execution,
+        of_owner: impl Fn(Rank) -> &'a Execution,
+    ) -> Self {
         let (plan, rank) = (compiled.plan(), compiled.rank());
+        let direct_of = |owner: Rank| match of_owner(owner) {
+            Execution::SinglePass { direct, .. } => Some(&**direct),
+            _ => None,
+        };
         let (chunk_count, blocks) = match execution {
             // In a swap, two ranks share a block.
             Execution::Moves(moves) => (compiled.ranks(), 2 * moves.blocks),
@@ -29,7 +45,7 @@ impl Program {
                 (0..*blocks).flat_map(|block| of_block(plan, block)).collect()
             }
             Execution::SinglePass { direct, blocks } => {
-                (0..*blocks).flat_map(|block| of_pass(rank, direct, block)).collect()
+                (0..*blocks).flat_map(|block| of_pass(rank, direct, &direct_of, block)).collect()
             }
             Execution::Moves(moves) => of_moves(rank, moves),
             Execution::Lanes(timetable) => of_lanes(plan, timetable),
@@ -43,7 +59,7 @@ fn of_half(half: Half) -> Instruction {
     match half {
         Half::Send { to, chunks } => {
             let outgoing = Outgoing { to, part: part(chunks), source: Source::Current };
-            Instruction::Send { outgoing, room: SENDS_AHEAD }
+            Instruction::Send { outgoing, credits: SENDS_AHEAD }
         }
         Half::Receive { from, chunks, combine } => {
             Instruction::Receive(Incoming { from, part: part(chunks), combine })
@@ -57,13 +73,13 @@ fn of_half(half: Half) -> Instruction {
 /// All steps of a block, phase by phase.
 fn of_block(plan: &Plan, block: usize) -> impl Iterator<Item = Instruction> {
     plan.phases().iter().flat_map(move |phase| {
-        let act = move |(send, receive): (Option<Send>, Option<Receive>)| {
+        let exchange = move |(send, receive): (Option<Send>, Option<Receive>)| {
             Instruction::Exchange(
                 send.map(|send| sent(phase, send, block)),
                 receive.map(|receive| received(phase, receive, block)),
             )
         };
-        phase.schedule.steps().iter().map(move |step| act((step.send, step.receive)))
+        phase.schedule.steps().iter().map(move |step| exchange((step.send, step.receive)))
     })
 }
 
@@ -78,11 +94,22 @@ fn received(phase: &Phase, receive: Receive, block: usize) -> Incoming {
 }
 
 /// One pass: each rank works on its own part of all buffers.
-fn of_pass(rank: Rank, direct: &Direct, block: usize) -> Vec<Instruction> {
-    let own = Part { chunks: direct.owned[rank], block };
-    let reads =
-        direct.from.iter().map(|&of| Instruction::Read { of, theirs: own, own, combine: Combine::Reduce });
-    let writes = direct.from.iter().map(|&to| Instruction::Write { to, theirs: own, own });
+fn of_pass<'a>(
+    rank: Rank,
+    direct: &Direct,
+    direct_of: &impl Fn(Rank) -> Option<&'a Direct>,
+    block: usize,
+) -> Vec<Instruction> {
+    let part = |direct: &Direct| Part { chunks: direct.owned[rank], block };
+    let own = part(direct);
+    let theirs = |other: Rank| direct_of(other).map_or(own, part);
+    let reads = direct.from.iter().map(|&of| Instruction::Read {
+        of,
+        theirs: theirs(of),
+        own,
+        combine: Combine::Reduce,
+    });
+    let writes = direct.from.iter().map(|&to| Instruction::Write { to, theirs: theirs(to), own });
     std::iter::once(Instruction::Sync).chain(reads).chain(writes).chain([Instruction::Sync]).collect()
 }
 
@@ -123,7 +150,7 @@ fn of_lanes(plan: &Plan, timetable: &Timetable) -> Vec<Instruction> {
                 for phase in plan.phases().iter().filter(|phase| !phase.is_in_node()) {
                     let (sends, receives) = each_chunk(phase, step, block);
                     for (send, receive) in sends.into_iter().zip(receives) {
-                        instructions.push(Instruction::Send { outgoing: send, room: ANY_NUMBER });
+                        instructions.push(Instruction::Send { outgoing: send, credits: UNLIMITED });
                         posted.push_back((step, block, receive));
                     }
                 }
@@ -156,7 +183,7 @@ fn in_node(plan: &Plan, inward: bool, block: usize) -> Vec<Instruction> {
     instructions
 }
 
-/// What a step of a phase sends and receives of a block, by chunk; empty if there is no such step.
+/// Returns the sends and receives of one block in a step of a phase, one per chunk. Both are empty if there is no such step.
 fn each_chunk(phase: &Phase, step: usize, block: usize) -> (Vec<Outgoing>, Vec<Incoming>) {
     let step = phase.schedule.steps().get(step).copied().unwrap_or_default();
     let each = |chunks: Chunks| (chunks.start..chunks.end).map(Chunks::one);

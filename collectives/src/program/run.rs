@@ -1,15 +1,16 @@
-//! The meaning of programs: runs those of all ranks, over values of any kind.
+//! The reference interpreter: runs the programs of all ranks on values of any kind.
 //!
-//! Each rank continues until it has to wait. Ranks receive from named ranks, in the order of sending, so the result does not depend
-//! on which rank goes first.
+//! A rank runs until it blocks. Every receive names its sender, and messages between two ranks arrive in the order of their sends, so the result
+//! does not depend on the order in which ranks run.
 
 use std::collections::{HashMap, VecDeque};
-use std::marker::PhantomData;
 
 use super::{Incoming, Instruction, Outgoing, Part, Program};
 use crate::defect::Defect;
 use crate::interpret::{Event, Values};
-use crate::schedule::{Combine, Source};
+use crate::partition::elements;
+use crate::schedule::{Chunks, Combine, Source};
+use crate::simulate::Elementwise;
 use crate::world::Rank;
 
 /// The sender and the receiver.
@@ -18,31 +19,31 @@ type Pair = (Rank, Rank);
 /// The messages from one rank to another.
 #[derive(Debug)]
 struct Channel<V> {
-    under_way: VecDeque<(Outgoing, Vec<V>)>,
+    in_flight: VecDeque<(Outgoing, Vec<V>)>,
     sent: usize,
     taken: usize,
 }
 
 /// The state of a rank.
 #[derive(Debug, Clone, Default)]
-struct Present {
+struct State {
     instruction: usize,
-    /// The number of the message that the current instruction has sent, if it waits for that.
+    /// The number of the message that the current instruction has sent and waits for.
     sent: Option<usize>,
     received: bool,
-    /// The number of barriers that it has reached.
-    meetings: usize,
-    has_come: bool,
+    /// The number of barriers that the rank has reached.
+    barriers: usize,
+    is_at_barrier: bool,
 }
 
-/// All ranks at once.
-pub(super) struct Player<'a, V: Values> {
+/// The state of all ranks.
+pub(super) struct Interpreter<'a, V: Values> {
     programs: &'a [Program],
     blocks: usize,
     values: &'a mut V,
     inputs: Vec<Vec<V::Value>>,
     pub(super) buffers: Vec<Vec<V::Value>>,
-    present: Vec<Present>,
+    states: Vec<State>,
     channels: HashMap<Pair, Channel<V::Value>>,
     /// The number of state changes of any rank.
     changes: usize,
@@ -51,40 +52,50 @@ pub(super) struct Player<'a, V: Values> {
     pub(super) defects: Vec<Defect>,
 }
 
-/// Runs the programs of all ranks (rank 0's first) on numbers, and returns their buffers. A buffer has one number for each block of each chunk, one
-/// chunk's after the other's. `reduce(held, arrived)` is the operation.
+/// Returns the final buffer of every rank after running the programs of all ranks (rank 0's first) on `inputs`.
+///
+/// `reduce(held, arrived)` is the operation on one element. All inputs have the same length.
 ///
 /// # Errors
-/// Why the programs do not finish, or what two ranks touch at once.
+/// The defects because of which the programs do not finish, and races.
 ///
 /// # Panics
-/// If the numbers of programs and inputs differ, or the lengths of inputs; if a program names ranks or parts that do not exist.
+/// If the numbers of programs and inputs differ, or the inputs' lengths; or if a program names ranks or parts that do not exist.
 pub fn run<T: Copy>(
     programs: &[Program],
     inputs: &[Vec<T>],
     reduce: impl Fn(T, T) -> T,
 ) -> Result<Vec<Vec<T>>, Vec<Defect>> {
     assert_eq!(programs.len(), inputs.len(), "one input for each rank");
-    for (Program { chunk_count, blocks, .. }, input) in programs.iter().zip(inputs) {
-        assert_eq!(input.len(), chunk_count * blocks, "a number for each block of each chunk");
-    }
-    let mut numbers = Numbers(reduce, PhantomData);
-    let mut player = Player::new(programs, &mut numbers, inputs.to_vec());
-    player.play();
-    if player.defects.is_empty() { Ok(player.buffers) } else { Err(player.defects) }
-}
-
-struct Numbers<T, F>(F, PhantomData<T>);
-
-impl<T: Copy, F: Fn(T, T) -> T> Values for Numbers<T, F> {
-    type Value = T;
-
-    fn reduce(&mut self, _: Event, held: &mut T, arrived: &T) {
-        *held = (self.0)(*held, *arrived);
+    let count = inputs.first().map_or(0, Vec::len);
+    assert!(inputs.iter().all(|input| input.len() == count), "all inputs have the same length");
+    let cut = |(input, program): (&Vec<T>, &Program)| program.cells(input);
+    let cells = inputs.iter().zip(programs).map(cut).collect();
+    let mut elementwise = Elementwise::new(reduce);
+    let mut interpreter = Interpreter::new(programs, &mut elementwise, cells);
+    interpreter.run();
+    let Interpreter { buffers, defects, .. } = interpreter;
+    if defects.is_empty() {
+        Ok(buffers.into_iter().map(|cells| cells.concat()).collect())
+    } else {
+        Err(defects)
     }
 }
 
-impl<'a, V: Values> Player<'a, V> {
+impl Program {
+    /// The elements of each block of each chunk of an array.
+    fn cells<T: Copy>(&self, array: &[T]) -> Vec<Vec<T>> {
+        let chunks = (0..self.chunk_count)
+            .map(|chunk| &array[elements(array.len(), self.chunk_count, Chunks::one(chunk))]);
+        let blocks = |chunk: &[T]| {
+            let block = |block| chunk[elements(chunk.len(), self.blocks, Chunks::one(block))].to_vec();
+            (0..self.blocks).map(block).collect::<Vec<_>>()
+        };
+        chunks.flat_map(blocks).collect()
+    }
+}
+
+impl<'a, V: Values> Interpreter<'a, V> {
     pub(super) fn new(programs: &'a [Program], values: &'a mut V, inputs: Vec<Vec<V::Value>>) -> Self {
         Self {
             programs,
@@ -92,7 +103,7 @@ impl<'a, V: Values> Player<'a, V> {
             values,
             buffers: inputs.clone(),
             inputs,
-            present: vec![Present::default(); programs.len()],
+            states: vec![State::default(); programs.len()],
             channels: HashMap::new(),
             changes: 0,
             touched: HashMap::new(),
@@ -101,7 +112,7 @@ impl<'a, V: Values> Player<'a, V> {
     }
 
     /// Runs until no rank can continue, and reports those that have not finished.
-    pub(super) fn play(&mut self) {
+    pub(super) fn run(&mut self) {
         let mut before = None;
         // A waiting rank may have changed the state of others: by a send, a receive or a barrier.
         while before != Some(self.changes) {
@@ -117,22 +128,22 @@ impl<'a, V: Values> Player<'a, V> {
         }
     }
 
-    /// The instruction that a rank has come to, if it has not finished.
+    /// The current instruction of a rank, unless the rank has finished.
     fn instruction(&self, rank: Rank) -> Option<Instruction> {
-        self.programs[rank].instructions.get(self.present[rank].instruction).copied()
+        self.programs[rank].instructions.get(self.states[rank].instruction).copied()
     }
 
-    /// Tries one instruction of a rank. Returns whether it continued.
+    /// Tries one instruction of a rank. Returns whether it completed.
     fn step(&mut self, rank: Rank) -> bool {
         let Some(instruction) = self.instruction(rank) else { return false };
         let is_done = match instruction {
             Instruction::Exchange(send, receive) => self.exchange(rank, send, receive),
-            Instruction::Send { outgoing, room } => {
-                let has_room = self.channel(rank, outgoing.to).under_way.len() < room;
-                if has_room {
+            Instruction::Send { outgoing, credits } => {
+                let has_credit = self.channel(rank, outgoing.to).in_flight.len() < credits;
+                if has_credit {
                     self.send(rank, outgoing);
                 }
-                has_room
+                has_credit
             }
             Instruction::Receive(receive) => self.receive(rank, receive),
             Instruction::Original { from, to, combine } => {
@@ -161,25 +172,25 @@ impl<'a, V: Values> Player<'a, V> {
             }
         };
         if is_done {
-            let Present { instruction, meetings, .. } = self.present[rank];
-            self.present[rank] = Present { instruction: instruction + 1, meetings, ..Present::default() };
+            let State { instruction, barriers, .. } = self.states[rank];
+            self.states[rank] = State { instruction: instruction + 1, barriers, ..State::default() };
         }
         is_done
     }
 
     fn channel(&mut self, from: Rank, to: Rank) -> &mut Channel<V::Value> {
-        let empty = || Channel { under_way: VecDeque::new(), sent: 0, taken: 0 };
+        let empty = || Channel { in_flight: VecDeque::new(), sent: 0, taken: 0 };
         self.channels.entry((from, to)).or_insert_with(empty)
     }
 
     fn exchange(&mut self, rank: Rank, send: Option<Outgoing>, receive: Option<Incoming>) -> bool {
-        if let (Some(send), None) = (send, self.present[rank].sent) {
-            self.present[rank].sent = Some(self.send(rank, send));
+        if let (Some(send), None) = (send, self.states[rank].sent) {
+            self.states[rank].sent = Some(self.send(rank, send));
         }
-        if let (Some(receive), false) = (receive, self.present[rank].received) {
-            self.present[rank].received = self.receive(rank, receive);
+        if let (Some(receive), false) = (receive, self.states[rank].received) {
+            self.states[rank].received = self.receive(rank, receive);
         }
-        let Present { sent, received, .. } = self.present[rank];
+        let State { sent, received, .. } = self.states[rank];
         let is_taken =
             |send: Outgoing| sent.is_some_and(|number| self.channels[&(rank, send.to)].taken > number);
         send.is_none_or(is_taken) && (receive.is_none() || received)
@@ -190,7 +201,7 @@ impl<'a, V: Values> Player<'a, V> {
         let from = if send.source == Source::Original { &self.inputs } else { &self.buffers };
         let values = cells(send.part, self.blocks).map(|cell| from[rank][cell].clone()).collect();
         let channel = self.channel(rank, send.to);
-        channel.under_way.push_back((send, values));
+        channel.in_flight.push_back((send, values));
         channel.sent += 1;
         let number = channel.sent - 1;
         self.changes += 1;
@@ -200,11 +211,11 @@ impl<'a, V: Values> Player<'a, V> {
     /// Tries a receive. Returns whether there was a message.
     fn receive(&mut self, rank: Rank, Incoming { from, part, combine }: Incoming) -> bool {
         let channel = self.channel(from, rank);
-        let Some((sent, values)) = channel.under_way.pop_front() else { return false };
+        let Some((sent, values)) = channel.in_flight.pop_front() else { return false };
         channel.taken += 1;
         self.changes += 1;
         if sent.part.chunks.count() != part.chunks.count() {
-            let (step, sent, received) = (self.present[rank].instruction, sent.part.chunks, part.chunks);
+            let (step, sent, received) = (self.states[rank].instruction, sent.part.chunks, part.chunks);
             self.defects.push(Defect::LengthMismatch { from, to: rank, step, sent, received });
             return false;
         }
@@ -213,17 +224,17 @@ impl<'a, V: Values> Player<'a, V> {
     }
 
     fn sync(&mut self, rank: Rank) -> bool {
-        if !std::mem::replace(&mut self.present[rank].has_come, true) {
-            self.present[rank].meetings += 1;
+        if !std::mem::replace(&mut self.states[rank].is_at_barrier, true) {
+            self.states[rank].barriers += 1;
             self.changes += 1;
         }
-        let meetings = self.present[rank].meetings;
-        self.present.iter().all(|other| other.meetings >= meetings)
+        let barriers = self.states[rank].barriers;
+        self.states.iter().all(|other| other.barriers >= barriers)
     }
 
     /// The contents of a part of a buffer, accessed by a rank in a pass, in which no other rank may access it.
     fn touch(&mut self, rank: Rank, of: Rank, part: Part) -> Vec<V::Value> {
-        let pass = self.present[rank].meetings;
+        let pass = self.states[rank].barriers;
         let cells: Vec<_> = cells(part, self.blocks).collect();
         for &cell in &cells {
             let first = *self.touched.entry((pass, of, cell)).or_insert(rank);
@@ -235,7 +246,7 @@ impl<'a, V: Values> Player<'a, V> {
     }
 
     fn put(&mut self, rank: Rank, part: Part, values: Vec<V::Value>, combine: Combine) {
-        let (step, chunks) = (self.present[rank].instruction, part.chunks);
+        let (step, chunks) = (self.states[rank].instruction, part.chunks);
         let at = Event { rank, step, from: rank, sent: chunks, received: chunks, combine };
         for (cell, value) in cells(part, self.blocks).zip(values) {
             let held = &mut self.buffers[rank][cell];
@@ -246,19 +257,18 @@ impl<'a, V: Values> Player<'a, V> {
         }
     }
 
-    /// The ranks that have not finished, and the messages that nobody has received.
+    /// Returns a defect for each rank that has not finished, and for each message that was not received.
     fn stuck(&self) -> Vec<Defect> {
         let mut defects = Vec::new();
         let waits = |rank: Rank| self.instruction(rank).is_some();
-        let meets = |rank: Rank| self.present[rank].meetings;
-        let last = |rank: &Rank| (meets(*rank), waits(*rank));
-        for (rank, present) in self.present.iter().enumerate() {
+        let last = |rank: &Rank| (self.states[*rank].barriers, waits(*rank));
+        for (rank, state) in self.states.iter().enumerate() {
             let Some(instruction) = self.instruction(rank) else { continue };
             let (others, _) = instruction.names();
             // If one of two ranks has finished, that is the cause; at a barrier, a rank waits for the last one.
             let other = others.into_iter().min_by_key(|&other| waits(other));
             let other = other.or_else(|| (0..self.programs.len()).min_by_key(last)).unwrap_or(rank);
-            let step = present.instruction;
+            let step = state.instruction;
             defects.push(if waits(other) {
                 Defect::Deadlock { rank, step, other }
             } else {

@@ -1,6 +1,6 @@
 //! Verification of programs, by running those of all ranks on symbols.
 
-use super::run::Player;
+use super::run::Interpreter;
 use super::{Part, Program};
 use crate::defect::Defect;
 use crate::execution::{CompiledPlan, Execution};
@@ -43,8 +43,8 @@ pub fn verify_executions(
     operation: Operation,
 ) -> Vec<Defect> {
     assert_eq!(executions.len(), compiled.len(), "one execution for each rank's plan");
-    let lower = |(compiled, execution)| Program::lower(compiled, execution);
-    let programs: Vec<_> = compiled.iter().zip(executions).map(lower).collect();
+    let lower = |compiled: &CompiledPlan| Program::lower_among(compiled, executions);
+    let programs: Vec<_> = compiled.iter().map(lower).collect();
     let plans: Vec<_> = compiled.iter().map(|compiled| compiled.plan().clone()).collect();
     verify_programs(&programs, &plans, operation)
 }
@@ -68,9 +68,9 @@ pub fn verify_programs(programs: &[Program], plans: &[Plan], operation: Operatio
         return defects;
     }
     let (mut symbols, inputs) = Symbols::in_blocks(operation, ranks, parts, blocks);
-    let mut player = Player::new(programs, &mut symbols, inputs);
-    player.play();
-    let (buffers, stuck) = (player.buffers, player.defects);
+    let mut interpreter = Interpreter::new(programs, &mut symbols, inputs);
+    interpreter.run();
+    let Interpreter { buffers, defects: stuck, .. } = interpreter;
     let mut defects = std::mem::take(&mut symbols.defects);
     defects.extend(stuck);
     if defects.is_empty() {

@@ -227,6 +227,17 @@ fn two_ranks_in_one_place_are_a_race() {
 }
 
 #[test]
+fn a_buffer_that_is_partitioned_differently_is_seen() {
+    let topology = Topology::single_node(4);
+    let reduction = world(Algorithm::RoundRobin, Operation::AllReduce, &topology).unwrap();
+    let mut mutant = executions(&reduction, 400_000, &EVERYWHERE[1]);
+    let Execution::SinglePass { direct, .. } = &mut mutant[0] else { panic!("it is a single pass") };
+    Arc::make_mut(direct).owned.swap(1, 2);
+    let defects = objections(&reduction, &mutant);
+    assert!(defects.iter().any(|defect| matches!(defect, Defect::WrongChunk { .. })), "{defects:?}");
+}
+
+#[test]
 fn a_block_that_is_begun_before_it_is_reduced_is_seen() {
     let world = world(Algorithm::Rail, Operation::AllReduce, &Topology::uniform(2, 2)).unwrap();
     let mut executions = executions(&world, 100_000, &EVERYWHERE[3]);

@@ -1,5 +1,4 @@
-//! Programs are changed instruction by instruction. Whatever the verifier lets pass must really be right: the same numbers as before, to the last
-//! bit, when it is run.
+//! Mutants of lowered programs: a mutant that the verifier accepts must compute the same results as the original, bit for bit.
 
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::program::{self, Incoming, Instruction, Outgoing, Part, Program};
@@ -15,7 +14,7 @@ struct Sample {
     inexact: Vec<Vec<f32>>,
 }
 
-/// What a program leaves in the buffers: of numbers that tell ranks and cells apart, and of numbers whose sum depends on the order.
+/// The final buffers for two inputs: random integers, and floats whose sum depends on the order of additions.
 type Results = (Vec<Vec<u64>>, Vec<Vec<u32>>);
 
 impl Sample {
@@ -37,14 +36,14 @@ impl Sample {
             random
         };
         let numbers: Vec<Vec<u64>> = programs.iter().map(|_| (0..cells).map(|_| input()).collect()).collect();
-        // Of both signs and very different sizes: rounded differently in every order.
+        // Signs and magnitudes differ, so every order of additions rounds differently.
         let inexact = |&number: &u64| ((number >> 40) as f32 - 8e6) * 0.1_f32.powi((number % 7) as i32);
         let inexact = numbers.iter().map(|row| row.iter().map(inexact).collect()).collect();
         let name = format!("{algorithm}, {operation:?}, {} ranks, {count} elements", programs.len());
         Self { name, programs, plans, operation, numbers, inexact }
     }
 
-    /// What the programs compute, if they finish.
+    /// Runs the programs on both inputs. Returns `None` if they do not finish.
     fn run(&self, programs: &[Program]) -> Option<Results> {
         let sums = program::run(programs, &self.numbers, u64::wrapping_add).ok()?;
         let inexact = program::run(programs, &self.inexact, |held, arrived| held + arrived).ok()?;
@@ -87,7 +86,7 @@ fn other(combine: &mut Combine) {
     *combine = if *combine == Combine::Reduce { Combine::Replace } else { Combine::Reduce };
 }
 
-/// The ways in which one instruction may be changed, of which some change nothing.
+/// Returns the mutants of one instruction. Some of them are equivalent to it.
 fn changed(instruction: Instruction, ranks: usize, chunk_count: usize) -> Vec<Instruction> {
     use Instruction::{Exchange, Original, Read, Receive, Send, Swap, Sync, Write};
     let next = |rank: usize| (rank + 1) % ranks;
@@ -114,7 +113,7 @@ fn changed(instruction: Instruction, ranks: usize, chunk_count: usize) -> Vec<In
                 receive.into_iter().flat_map(receives).map(|receive| Exchange(send, Some(receive)));
             sends.chain(receives).chain([Exchange(None, receive), Exchange(send, None)]).collect()
         }
-        Send { outgoing, room } => sends(outgoing).map(|outgoing| Send { outgoing, room }).to_vec(),
+        Send { outgoing, credits } => sends(outgoing).map(|outgoing| Send { outgoing, credits }).to_vec(),
         Receive(incoming) => receives(incoming).map(Receive).to_vec(),
         Original { from, mut to, mut combine } => {
             next_chunk(&mut to, chunk_count);
@@ -145,7 +144,7 @@ fn changed(instruction: Instruction, ranks: usize, chunk_count: usize) -> Vec<In
     changed
 }
 
-/// All programs with one change: an instruction left out, doubled, exchanged with the next one, or changed.
+/// Returns all mutants with one change: an instruction dropped, duplicated, swapped with the next one, or changed.
 fn mutants(programs: &[Program]) -> Vec<(String, Vec<Program>)> {
     let mut mutants = Vec::new();
     for (rank, program) in programs.iter().enumerate() {
