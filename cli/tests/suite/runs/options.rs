@@ -1,11 +1,11 @@
-//! Options of `train` that no other module uses, and what they change.
+//! Options of `train` that no other module tests.
 
 use super::*;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// What a short run on a table says, on two ranks.
-fn said(more: &[&str]) -> Vec<Value> {
+/// Returns the JSON objects of a short run on a table, on two ranks.
+fn events(more: &[&str]) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("kinds.csv");
     table(&data, 300);
@@ -14,8 +14,8 @@ fn said(more: &[&str]) -> Vec<Value> {
 
 fn a_warm_up_takes_smaller_steps_first() {
     let loss = |share: &str| {
-        let epochs = said(&["--schedule", "constant", "--warm-up", share]);
-        epochs.iter().find_map(|said| said["loss"].as_f64()).unwrap()
+        let epochs = events(&["--schedule", "constant", "--warm-up", share]);
+        epochs.iter().find_map(|event| event["loss"].as_f64()).unwrap()
     };
     let (none, half, all) = (loss("0"), loss("0.5"), loss("1"));
     assert!(none < half && half < all, "{none}, {half}, {all}");
@@ -23,7 +23,7 @@ fn a_warm_up_takes_smaller_steps_first() {
 }
 
 fn dropout_changes_training_and_the_seed_decides_it() {
-    let hash = |more: &[&str]| said(more).pop().unwrap()["parameters_hash"].clone();
+    let hash = |more: &[&str]| events(more).pop().unwrap()["parameters_hash"].clone();
     let dropped = hash(&["--dropout", "0.5"]);
     assert_eq!(dropped, hash(&["--dropout", "0.5"]));
     assert_ne!(dropped, hash(&["--dropout", "0.5", "--seed", "2"]));
