@@ -181,18 +181,13 @@ impl Engine {
         check_size(call, buffer);
         let place = self.choose(choice, call);
         self.check_vendor(self.recent[place].method, call)?;
-        let Self { transport, topology, status, limits, executor, agreement, recent, calls, .. } = self;
-        let Recent { method, codes, compiled, execution, eager, .. } = &mut recent[place];
+        let Self { transport, status, limits, executor, agreement, recent, calls, .. } = self;
+        let Recent { method, codes, bound, .. } = &recent[place];
         let header = calls.next(1, call.count, *codes, options.label);
         let (method, deadlines) = (*method, &options.deadlines(limits.of(header.sequence())));
         let recording = header.note(status, buffer.len());
-        let done = match eager {
-            Some(steps) => steps.run(&header, buffer, transport, deadlines),
-            None => {
-                let task = Task { call, header, method, compiled, execution, topology, agreement, deadlines };
-                executor.run(&task, buffer, transport)
-            }
-        };
+        let task = Task { header: &header, method, agreement, deadlines };
+        let done = executor.run(bound, &task, buffer, transport);
         recording.end(done.is_ok());
         done.map(|()| place)
     }
@@ -240,8 +235,7 @@ impl Engine {
         let (selection, compiled) = self.look_up(choice, call);
         let is_of = |method: &Method| method.algorithm() == Some(selection.algorithm);
         let method = choice.method().filter(is_of).unwrap_or(Method::Algorithm(selection.algorithm));
-        let ranks = self.topology.ranks();
-        let recent = Recent::new(choice, call, (method, selection.why), compiled, &self.transport, ranks);
+        let recent = Recent::new(choice, call, (method, selection.why), &compiled, &self.transport);
         self.recent.insert(recent)
     }
 

@@ -285,11 +285,6 @@ impl Transport {
         }
     }
 
-    /// Whether the send of a message to this rank is eager.
-    pub(crate) fn takes_a_copy(&self, to: Rank, size_bytes: usize) -> bool {
-        size_bytes <= EAGER_BYTES && to != self.rank() && self.shared().is_some_and(|shared| shared.has(to))
-    }
-
     /// Whether cross memory attach works between processes of this node; `None` if none share memory.
     pub(crate) fn kernel_copies(&self) -> Option<bool> {
         match self {

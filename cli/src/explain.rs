@@ -1,4 +1,4 @@
-//! `unisono explain`: draws a schedule, or its execution.
+//! `unisono explain`: draws a schedule, or the programs that carry it out.
 
 use clap::{Args as ClapArgs, Subcommand};
 use unisono::size::bytes;
@@ -6,7 +6,7 @@ use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::model::Machine;
 use unisono_collectives::pipeline::PipelineSchedule;
-use unisono_collectives::{explain, explain_executions, names};
+use unisono_collectives::{explain, explain_programs, names};
 
 use super::values::{named, whole};
 use super::{Failure, speaks};
@@ -29,11 +29,11 @@ pub(super) struct Args {
     /// Collective operation
     #[arg(long, default_value = "all-reduce", value_parser = named(Operation::all(0).map(Operation::name), operation))]
     operation: Operation,
-    /// Draw the execution instead: over shared memory within a node, over the network between nodes
+    /// Draw what each rank executes instead, one instruction after the other: over shared memory within a node, over the network between nodes
     #[arg(long)]
-    execution: bool,
-    /// Array size in bytes, such as 8K, of four-byte elements; with --execution
-    #[arg(long, value_name = "N", default_value = "1M", requires = "execution", value_parser = size_bytes)]
+    program: bool,
+    /// Array size in bytes, such as 8K, of four-byte elements; with --program
+    #[arg(long, value_name = "N", default_value = "1M", requires = "program", value_parser = size_bytes)]
     bytes: usize,
 }
 
@@ -85,14 +85,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     if speaks() {
         let name = algorithm.name();
-        if args.execution {
+        if args.program {
             let capabilities = Capabilities::of(&Machine::default(), &topology);
             let count = args.bytes.div_ceil(ELEMENT_SIZE_BYTES);
-            let executions: Vec<_> = (0..ranks)
-                .filter_map(|rank| CompiledPlan::new(algorithm, operation, &topology, rank))
-                .map(|compiled| compiled.execution(count, ELEMENT_SIZE_BYTES, &capabilities))
-                .collect();
-            print!("{}", explain_executions(name, operation, &topology, &plans, &executions));
+            let compile = |rank| CompiledPlan::new(algorithm, operation, &topology, rank);
+            let compiled: Vec<_> = (0..ranks).filter_map(compile).collect();
+            let program = |plan: &CompiledPlan| plan.program(count, ELEMENT_SIZE_BYTES, &capabilities);
+            let execution = compiled[0].execution(count, ELEMENT_SIZE_BYTES, &capabilities);
+            let programs: Vec<_> = compiled.iter().map(program).collect();
+            print!("{}", explain_programs(name, operation, &topology, execution, &programs));
         } else {
             print!("{}", explain(name, operation, &topology, &plans));
         }

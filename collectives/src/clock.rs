@@ -127,7 +127,7 @@ pub fn predict(
         false => Ok(play::play(&world, machine, element_size_bytes)?.time_us(&world, machine)),
     };
     let time_us = match execution {
-        Execution::SinglePass { .. } | Execution::Moves(_) => {
+        Execution::SinglePass { .. } | Execution::Moves { .. } => {
             let work_us = one_pass_us(operation, topology.ranks(), machine, count * element_size_bytes);
             if takes_turns {
                 turns::play(&Acts::of_one_pass(topology.ranks(), machine, work_us), machine)?
@@ -135,11 +135,11 @@ pub fn predict(
                 machine.call_us + work_us
             }
         }
-        Execution::Eager(_) => messages_us(Some(|rank| plan(rank).flattened().earliest_sends()))?,
-        Execution::Messages { .. } => messages_us(None)?,
-        Execution::Lanes(timetable) => {
-            let block = World::folded(&plan, topology, stride, count.div_ceil(timetable.blocks), LIMITS)?;
-            lanes::time_us((&world, &block), &timetable, machine, element_size_bytes)?
+        Execution::Eager => messages_us(Some(|rank| plan(rank).flattened().earliest_sends()))?,
+        Execution::Messages { .. } | Execution::ByVendor => messages_us(None)?,
+        Execution::Lanes { blocks, far_steps } => {
+            let block = World::folded(&plan, topology, stride, count.div_ceil(blocks), LIMITS)?;
+            lanes::time_us((&world, &block), (blocks, far_steps), machine, element_size_bytes)?
         }
     };
     Ok(Prediction {
@@ -164,7 +164,7 @@ fn execution(
     let compiled = (capabilities.is_shared || has_lanes)
         .then(|| CompiledPlan::new(algorithm, operation, topology, 0))
         .flatten();
-    compiled.map_or(Execution::Messages { blocks: 1, by_vendor: false }, |compiled| {
+    compiled.map_or(Execution::Messages { blocks: 1 }, |compiled| {
         compiled.execution(count, element_size_bytes, &capabilities)
     })
 }

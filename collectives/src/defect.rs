@@ -56,7 +56,7 @@ pub enum Defect {
     #[error("ranks {one} and {other} add up chunk {chunk} in different orders")]
     DifferentOrder { chunk: usize, one: Rank, other: Rank },
 
-    /// An execution sends a message that no rank receives.
+    /// A program sends a message that no rank receives.
     #[error("a message of rank {from} to rank {to} is never taken")]
     NotTaken { from: Rank, to: Rank },
 
@@ -64,11 +64,15 @@ pub enum Defect {
     #[error("ranks {one} and {other} touch chunk {chunk} of rank {of} in the same pass")]
     Race { one: Rank, other: Rank, of: Rank, chunk: usize },
 
+    /// In a pass over memory, a rank accesses elements of another rank that were not lent to it.
+    #[error("rank {rank} accesses chunk {chunk} of rank {of}, which is not lent to it")]
+    NotLent { rank: Rank, of: Rank, chunk: usize },
+
     /// A block of several chunks is not contiguous.
-    #[error("rank {rank}, act {step}: a block of chunks {chunks} is not in one place")]
+    #[error("rank {rank}, instruction {step}: a block of chunks {chunks} is not in one place")]
     Scattered { rank: Rank, step: usize, chunks: Chunks },
 
-    /// An execution adds in another order than its plan: in floating point not the same bits.
+    /// A program adds in another order than its plan: in floating point not the same bits.
     #[error("rank {rank} adds up chunk {chunk} in another order than its plan")]
     OtherOrder { rank: Rank, chunk: usize },
 }

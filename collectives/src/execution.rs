@@ -2,9 +2,9 @@
 //!
 //! A plan defines who sends what to whom, and in which order it is added. An [`Execution`] defines the rest: whether short
 //! messages are eager, how many blocks are worked on in turn, whether ranks that access each other's memory need no messages at
-//! all, and what overlaps with transfers between nodes. One function decides, [`CompiledPlan::execution`]; the executor only
-//! interprets the result, and [`verify_executions`](crate::verify_executions) simulates it, as [programs](crate::program). For an
-//! array in GPU memory there is a [`StagedPlan`]: segments that pass through pinned memory, each reduced by an execution of its own.
+//! all, and what overlaps with transfers between nodes. One function decides, [`CompiledPlan::execution`], and
+//! [`CompiledPlan::program`] translates the plan accordingly to a [program](crate::program), which is verified, drawn and run. For an
+//! array in GPU memory there is a [`StagedPlan`]: segments that pass through pinned memory, each reduced by a program of its own.
 //!
 //! ```
 //! use unisono_collectives::execution::{Capabilities, CompiledPlan, Execution};
@@ -13,76 +13,72 @@
 //! let compiled =
 //!     CompiledPlan::new(Algorithm::RoundRobin, Operation::AllReduce, &Topology::single_node(4), 0).unwrap();
 //! let shared = Capabilities { is_shared: true, ..Capabilities::default() };
-//! assert!(matches!(compiled.execution(1 << 20, 4, &shared), Execution::SinglePass { blocks: 2, .. }));
+//! assert_eq!(compiled.execution(1 << 20, 4, &shared), Execution::SinglePass { blocks: 2 });
 //! // Without memory in common there are messages.
 //! let execution = compiled.execution(1 << 20, 4, &Capabilities::default());
-//! assert_eq!(execution, Execution::Messages { blocks: 1, by_vendor: false });
+//! assert_eq!(execution, Execution::Messages { blocks: 1 });
 //! ```
 
-use std::sync::Arc;
-
-use crate::direct::Direct;
 use crate::model::Machine;
 use crate::world::Topology;
 
 mod compiled;
-mod eager;
-mod lanes;
-mod moves;
 mod segments;
 mod staged;
 mod traits;
 
 pub use compiled::CompiledPlan;
-pub use eager::{EagerStep, Half, Place};
-pub(crate) use lanes::DEPTH as LANES_DEPTH;
-pub use lanes::{LaneAct, Timetable};
-pub use moves::{Move, Moves};
 pub use staged::{StagedAct, StagedPlan, acts as staged_acts};
 pub use traits::Traits;
 
 /// The part of a chunk worked on at a time where ranks share memory: a few of them fit a core's cache.
 pub const BLOCK_BYTES: usize = 512 << 10;
 
-/// How a rank carries out its plan. All ranks of a call derive it from the same inputs, and get the same kind and number of
-/// blocks.
+/// How a rank carries out its plan. All ranks of a call derive it from the same inputs, and get the same.
 ///
 /// A *block* is a part of each chunk: an element stays in its chunk, and results do not depend on the number of blocks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Execution {
-    /// Every message is eager: halves of steps, with each send as early as its data allows.
-    Eager(Vec<EagerStep>),
+    /// Every message is eager, with each send as early as its data allows.
+    Eager,
     /// The plan's steps by messages, one block after the other.
     Messages {
         /// The number of blocks.
         blocks: usize,
-        /// Whether MPI's own collectives carry out the phases that name one.
-        by_vendor: bool,
     },
-    /// A direct all-reduce in a single pass over memory that all ranks access, without messages: each rank reduces its own
+    /// The plan's steps by messages, and MPI's own collectives in place of the phases that name one.
+    ByVendor,
+    /// A direct all-reduce in passes over memory that all ranks access, without messages: each rank reduces its own
     /// chunks of all buffers, and writes the result to all. (Hashmi, Chakraborty, Bayatpour, Subramoni and Panda, "Designing
     /// efficient shared address space reduction collectives for multi-/many-cores", IPDPS 2018.)
     SinglePass {
-        /// Which rank reduces what, and in which order.
-        direct: Arc<Direct>,
         /// The number of passes, one for each block.
         blocks: usize,
     },
-    /// An operation that only moves elements, in a single pass over memory that all ranks access.
-    Moves(Moves),
+    /// An operation that only moves elements, in passes over memory that all ranks access.
+    Moves {
+        /// The number of passes, one for each block.
+        blocks: usize,
+    },
     /// Multi-level plans in lanes, pipelined over blocks: while one block is between nodes, others are reduced and distributed
     /// inside them. (Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.)
-    Lanes(Timetable),
+    Lanes {
+        /// The number of blocks.
+        blocks: usize,
+        /// The number of steps between nodes.
+        far_steps: usize,
+    },
 }
 
 impl Execution {
     /// The number of blocks.
-    pub fn blocks(&self) -> usize {
+    pub fn blocks(self) -> usize {
         match self {
-            Self::Eager(_) => 1,
-            Self::Messages { blocks, .. } | Self::SinglePass { blocks, .. } => *blocks,
-            Self::Moves(moves) => moves.blocks,
-            Self::Lanes(timetable) => timetable.blocks,
+            Self::Eager | Self::ByVendor => 1,
+            Self::Messages { blocks }
+            | Self::SinglePass { blocks }
+            | Self::Moves { blocks }
+            | Self::Lanes { blocks, .. } => blocks,
         }
     }
 }

@@ -7,9 +7,9 @@ use crate::plan::Plan;
 use crate::schedule::{Chunks, Combine};
 use crate::world::{Rank, Topology};
 
-mod execution;
+mod program;
 
-pub use execution::explain_executions;
+pub use program::explain_programs;
 
 /// The largest number of ranks to draw: more columns would not fit a terminal.
 const DRAWN_RANKS: usize = 8;
@@ -89,9 +89,9 @@ fn bar(contributions: usize, full: usize) -> char {
 }
 
 /// A short text for chunks of a plan.
-fn chunks_text(plan: &Plan, chunks: Chunks) -> String {
+fn chunks_text(chunk_count: usize, chunks: Chunks) -> String {
     match chunks {
-        whole if whole.count() == plan.chunk_count() => "all".to_owned(),
+        whole if whole.count() == chunk_count => "all".to_owned(),
         one if one.count() == 1 => format!("c{}", one.start),
         Chunks { start, end } => format!("c{start}–{}", end - 1),
     }
@@ -146,7 +146,7 @@ impl Drawing<'_> {
 
     /// The text for what a rank sends and receives in a round.
     fn messages(&self, rank: Rank, arrivals: &[Event]) -> String {
-        let chunks = |chunks| chunks_text(&self.plans[rank], chunks);
+        let chunks = |chunks| chunks_text(self.plans[rank].chunk_count(), chunks);
         let sent = arrivals.iter().filter(|event| event.from == rank);
         let sent = sent.map(|event| format!("{}→{}", chunks(event.sent), event.rank));
         let received = arrivals.iter().filter(|event| event.rank == rank);

@@ -1,25 +1,23 @@
 //! Programs: the instructions of one rank for one call.
 //!
-//! A [`Program`] lists every transfer and every wait of an [`Execution`](crate::Execution), in order. [`Program::lower`] creates it,
-//! [`verify_programs`] verifies the programs of all ranks, and [`run`] interprets them on arrays.
+//! A [`Program`] lists every transfer and every wait of a rank, in order. [`CompiledPlan::program`] creates it, [`verify_programs`]
+//! verifies the programs of all ranks, [`explain_programs`](crate::explain_programs) draws them, and [`run`] interprets them on arrays.
 //!
 //! ```
 //! use unisono_collectives::execution::{Capabilities, CompiledPlan};
-//! use unisono_collectives::program::{self, Instruction, Program};
+//! use unisono_collectives::program::{self, Instruction};
 //! use unisono_collectives::{Algorithm, Operation, Topology};
 //!
 //! let world = Topology::single_node(2);
-//! let programs: Vec<_> = (0..2)
-//!     .map(|rank| {
-//!         let compiled = CompiledPlan::new(Algorithm::RoundRobin, Operation::AllReduce, &world, rank).unwrap();
-//!         Program::lower(&compiled, &compiled.execution(2, 4, &Capabilities::default()))
-//!     })
-//!     .collect();
-//! assert!(matches!(programs[0].instructions[0], Instruction::Exchange(Some(_), Some(_))));
+//! let compile = |rank| CompiledPlan::new(Algorithm::RoundRobin, Operation::AllReduce, &world, rank).unwrap();
+//! let programs: Vec<_> = (0..2).map(|rank| compile(rank).program(2, 4, &Capabilities::default())).collect();
+//! assert!(matches!(programs[0].instructions[0].1, Instruction::Exchange(Some(_), Some(_))));
 //! let sums = program::run(&programs, &[vec![1, 2], vec![10, 20]], |held, arrived| held + arrived);
 //! assert_eq!(sums, Ok(vec![vec![11, 22]; 2]));
 //! ```
 
+#[cfg(doc)]
+use crate::execution::CompiledPlan;
 use crate::schedule::{Chunks, Combine, Source};
 use crate::world::Rank;
 
@@ -27,8 +25,9 @@ mod lower;
 mod run;
 mod verify;
 
+pub(crate) use lower::{is_eager, lanes, lower};
 pub use run::run;
-pub use verify::{verify_executions, verify_programs};
+pub use verify::verify_programs;
 
 /// The instructions of one rank for one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +36,22 @@ pub struct Program {
     pub chunk_count: usize,
     /// The number of blocks of each chunk.
     pub blocks: usize,
-    /// The instructions, in order.
-    pub instructions: Vec<Instruction>,
+    /// The number of times that the rank runs all instructions. Each time they name the next `blocks / rounds` blocks: in round r,
+    /// block b stands for block `r * blocks / rounds + b`.
+    pub rounds: usize,
+    /// The instructions of the first round in order, and the step of the plan that each one belongs to.
+    pub instructions: Vec<(Place, Instruction)>,
+}
+
+/// The position of a step in a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The name of its phase.
+    pub name: &'static str,
+    /// The number of its phase.
+    pub phase: usize,
+    /// Its number in the phase.
+    pub step: usize,
 }
 
 /// A block of each of some chunks.
@@ -77,13 +90,12 @@ pub struct Incoming {
 pub enum Instruction {
     /// Sends and receives, and completes when both messages have been received. The outgoing part is read before the incoming one is written.
     Exchange(Option<Outgoing>, Option<Incoming>),
-    /// Sends a copy. It blocks while `credits` messages to the same rank have not been received.
-    Send {
-        /// The part to send, and its receiver.
-        outgoing: Outgoing,
-        /// The maximum number of messages in flight to the receiver.
-        credits: usize,
-    },
+    /// Sends a part, and announces a message from the same rank, which a later `Complete` receives. It does not block.
+    Post(Outgoing, Incoming),
+    /// Blocks until the oldest announced message has arrived, and combines it.
+    Complete,
+    /// Sends a copy. It blocks while [`SENDS_AHEAD`](crate::SENDS_AHEAD) messages to the same rank have not been received.
+    Send(Outgoing),
     /// Blocks until a message has arrived, and combines it.
     Receive(Incoming),
     /// Combines a part of the buffer, as it was before the call, with another part.
@@ -94,6 +106,17 @@ pub enum Instruction {
         to: Part,
         /// How they are combined.
         combine: Combine,
+    },
+    /// Permits another rank to access a part of this rank's buffer in the pass that the next `Sync` begins.
+    Lend {
+        /// The other rank.
+        to: Rank,
+        /// The part.
+        part: Part,
+        /// Whether it may be read.
+        read: bool,
+        /// Whether it may be written to.
+        written: bool,
     },
     /// A barrier of all ranks. The instructions between two barriers are a *pass*, in which no two ranks may access the same part of a buffer.
     Sync,
@@ -126,9 +149,45 @@ pub enum Instruction {
         /// The part of this rank's.
         own: Part,
     },
+    /// A collective of a vendor among the ranks of a phase, with the meaning of the next `steps` instructions, in whose place it may be called.
+    Vendor {
+        /// The number of the phase.
+        phase: usize,
+        /// The number of instructions that it replaces.
+        steps: usize,
+    },
+}
+
+impl Program {
+    /// The instruction that a rank runs after `before` others, with the block of its round; `None` at the end.
+    fn instruction(&self, before: usize) -> Option<Instruction> {
+        let round = before.checked_div(self.instructions.len()).filter(|&round| round < self.rounds)?;
+        let (_, instruction) = self.instructions[before % self.instructions.len()];
+        Some(instruction.later(round * (self.blocks / self.rounds)))
+    }
 }
 
 impl Instruction {
+    /// The same instruction, so many blocks later.
+    fn later(mut self, blocks: usize) -> Self {
+        let parts: [Option<&mut Part>; 2] = match &mut self {
+            Self::Exchange(send, receive) => {
+                [send.as_mut().map(|send| &mut send.part), receive.as_mut().map(|receive| &mut receive.part)]
+            }
+            Self::Post(send, receive) => [Some(&mut send.part), Some(&mut receive.part)],
+            Self::Send(Outgoing { part, .. })
+            | Self::Receive(Incoming { part, .. })
+            | Self::Lend { part, .. } => [Some(part), None],
+            Self::Original { from: one, to: other, .. }
+            | Self::Read { theirs: one, own: other, .. }
+            | Self::Write { theirs: one, own: other, .. }
+            | Self::Swap { theirs: one, own: other, .. } => [Some(one), Some(other)],
+            Self::Complete | Self::Sync | Self::Vendor { .. } => [None, None],
+        };
+        parts.into_iter().flatten().for_each(|part| part.block += blocks);
+        self
+    }
+
     /// The other ranks that it names, and the parts.
     fn names(&self) -> (Vec<Rank>, Vec<Part>) {
         match *self {
@@ -137,10 +196,12 @@ impl Instruction {
                 let parts = send.map(|send| send.part).into_iter().chain(receive.map(|receive| receive.part));
                 (ranks.collect(), parts.collect())
             }
-            Self::Send { outgoing, .. } => (vec![outgoing.to], vec![outgoing.part]),
+            Self::Post(send, receive) => (vec![send.to, receive.from], vec![send.part, receive.part]),
+            Self::Send(outgoing) => (vec![outgoing.to], vec![outgoing.part]),
             Self::Receive(incoming) => (vec![incoming.from], vec![incoming.part]),
             Self::Original { from, to, .. } => (Vec::new(), vec![from, to]),
-            Self::Sync => (Vec::new(), Vec::new()),
+            Self::Lend { to, part, .. } => (vec![to], vec![part]),
+            Self::Complete | Self::Sync | Self::Vendor { .. } => (Vec::new(), Vec::new()),
             Self::Read { of: other, theirs, own, .. }
             | Self::Write { to: other, theirs, own }
             | Self::Swap { with: other, theirs, own } => (vec![other], vec![theirs, own]),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
-use unisono_collectives::execution::{CompiledPlan, Execution, StagedPlan};
+use unisono_collectives::execution::StagedPlan;
 use unisono_collectives::{Algorithm, Operation};
 
 use super::{Engine, Options};
@@ -11,11 +11,12 @@ use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
 use crate::device::{Gpu, Pipeline, Ranks};
 use crate::error::{Error, Result};
-use crate::executor::{Executor, Task};
+use crate::executor::Task;
 use crate::gpu::{Span, cuda};
+use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor};
 use crate::select::Choice;
-use crate::transport::{Deadlines, Transport};
+use crate::transport::Header;
 
 mod choose;
 
@@ -98,13 +99,11 @@ impl Engine {
 
     fn by_nccl(&mut self, gpu: &mut Gpu, asked: DeviceCall<'_>, span: &mut Span<'_>) -> Result<()> {
         let DeviceCall { call, options, stream } = asked;
-        // The plan of this call is only a placeholder; none of its steps run.
-        let compiled = self.plan(Algorithm::RecursiveDoubling, Operation::AllReduce);
-        let compiled = compiled.expect("every algorithm offers all-reduce");
         let deadlines = self.deadlines(options);
-        let begins = Begins { method: Method::Vendor(Vendor::Nccl), numbers: 1, label: options.label };
-        let (task, _, transport) = self.task(call, begins, &compiled, &deadlines);
-        task.agree(transport)?;
+        let method = Method::Vendor(Vendor::Nccl);
+        let header = &self.begin_on_gpu(call, method, 1, options.label);
+        let Self { agreement, transport, .. } = self;
+        Task { header, method, agreement, deadlines: &deadlines }.agree(transport)?;
         let op = call.op.expect("an all-reduce reduces");
         gpu.nccl().all_reduce(span, call.dtype, op, stream)
     }
@@ -132,14 +131,31 @@ impl Engine {
             _ => 1,
         };
         let segments = StagedPlan::segments(call.size_bytes() / shards);
+        // Over several nodes the vendor sums, and the host divides.
+        let vendor_op = match call.op.expect("an all-reduce has a reduction") {
+            ReduceOp::Mean if self.topology.nodes() > 1 => ReduceOp::Sum,
+            op => op,
+        };
         let deadlines = self.deadlines(options);
-        let begins = Begins { method, numbers: segments as u64, label: options.label };
-        let (task, executor, transport) = self.task(call, begins, &compiled, &deadlines);
+        let header = &self.begin_on_gpu(call, method, segments as u64, options.label);
+        let Self { agreement, executor, transport, .. } = self;
+        let task = Task { header, method, agreement, deadlines: &deadlines };
         if vendor.is_some() {
             task.agree(transport)?;
         }
-        let execution = None;
-        Pipeline { gpu, staged: &staged, task, execution, segments, executor, transport, stream }.run(span)
+        Pipeline {
+            gpu,
+            staged: &staged,
+            call,
+            task,
+            vendor_op,
+            bound: None,
+            segments,
+            executor,
+            transport,
+            stream,
+        }
+        .run(span)
     }
 
     /// The method that the host would select for such an array in its own memory.
@@ -148,33 +164,13 @@ impl Engine {
         (method, why)
     }
 
-    /// The next call.
-    fn task<'a>(
-        &'a mut self,
-        call: &'a Call,
-        begins: Begins,
-        compiled: &'a CompiledPlan,
-        deadlines: &'a Deadlines,
-    ) -> (Task<'a>, &'a mut Executor, &'a mut Transport) {
-        let Begins { method, numbers, label } = begins;
-        let Self { topology, agreement, status, calls, executor, transport, .. } = self;
-        let header = calls.next(numbers, call.count, Codes::new(call, method), label);
+    /// The header of the next call by this method, which uses so many sequence numbers.
+    fn begin_on_gpu(&mut self, call: &Call, method: Method, numbers: u64, label: u64) -> Header {
+        let header = self.calls.next(numbers, call.count, Codes::new(call, method), label);
         // The end is recorded when the host's part is done.
-        let _ = header.note(status, call.size_bytes());
-        // Each segment has its own execution.
-        let execution = &Execution::Messages { blocks: 1, by_vendor: false };
-        let task = Task { call, header, method, compiled, execution, topology, agreement, deadlines };
-        (task, executor, transport)
+        let _ = header.note(&self.status, call.size_bytes());
+        header
     }
-}
-
-/// What ranks exchange at the start of a call, besides the call itself.
-#[derive(Debug, Clone, Copy)]
-struct Begins {
-    method: Method,
-    /// How many sequence numbers the call uses.
-    numbers: u64,
-    label: u64,
 }
 
 /// A rank uses a single GPU, which the other ranks know.

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use unisono_collectives::execution::{CompiledPlan, Execution};
+use unisono_collectives::execution::CompiledPlan;
 
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
-use crate::executor::{EagerSteps, capabilities};
+use crate::executor::Bound;
 use crate::method::Method;
 use crate::select::Choice;
 use crate::transport::Transport;
@@ -111,10 +111,7 @@ pub(super) struct Recent {
     pub(super) ran: Ran,
     pub(super) method: Method,
     pub(super) codes: Codes,
-    pub(super) compiled: Arc<CompiledPlan>,
-    pub(super) execution: Execution,
-    /// The steps in bytes, if the call is eager.
-    pub(super) eager: Option<EagerSteps>,
+    pub(super) bound: Bound,
     /// When it was called last, in changes of kind.
     used: u64,
     /// The index of the kind that followed it last time.
@@ -126,29 +123,16 @@ impl Recent {
         choice: &Choice,
         call: &Call,
         (method, why): (Method, Why),
-        compiled: Arc<CompiledPlan>,
+        compiled: &Arc<CompiledPlan>,
         transport: &Transport,
-        ranks: usize,
     ) -> Self {
-        let capabilities = capabilities(transport, ranks, call, method);
-        let execution = compiled.execution(call.count, call.element_bytes(), &capabilities);
-        let in_bytes =
-            |steps: &Vec<_>| EagerSteps::new(steps, compiled.plan(), call, method, (transport.rank(), ranks));
-        let eager = match &execution {
-            Execution::Eager(steps) => Some(in_bytes(steps)),
-            _ => None,
-        };
-        let ran = Ran { method, why, link: method.link(transport.name()) };
-        let codes = Codes::new(call, method);
         Self {
             choice: choice.clone(),
             call: *call,
-            ran,
+            ran: Ran { method, why, link: method.link(transport.name()) },
             method,
-            codes,
-            compiled,
-            execution,
-            eager,
+            codes: Codes::new(call, method),
+            bound: Bound::compile(compiled, call, method, transport),
             used: 0,
             next: 0,
         }

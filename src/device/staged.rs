@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use unisono_collectives::execution::{CompiledPlan, Execution, StagedAct, StagedPlan};
-use unisono_collectives::{Chunks, Topology, VendorCall};
+use unisono_collectives::execution::{CompiledPlan, StagedAct, StagedPlan};
+use unisono_collectives::{Chunks, VendorCall};
 
 use super::setup::{Gpu, check};
 use super::wait_for;
 use crate::call::Call;
 use crate::error::Result;
-use crate::executor::{Executor, Task, capabilities};
+use crate::executor::{Bound, Executor, Task};
 use crate::gpu::{Span, cuda};
 use crate::kernels::ReduceOp;
 use crate::transport::Transport;
@@ -21,9 +21,12 @@ pub(crate) struct Pipeline<'a> {
     pub(crate) gpu: &'a mut Gpu,
     pub(crate) staged: &'a StagedPlan,
     /// The call of the whole array; every segment has a call of its own.
+    pub(crate) call: &'a Call,
     pub(crate) task: Task<'a>,
-    /// The execution of the last segment on the host, and its number of elements: most segments have the same number.
-    pub(crate) execution: Option<(usize, Execution)>,
+    /// The reduction of the vendor's collectives.
+    pub(crate) vendor_op: ReduceOp,
+    /// The program of the last segment on the host, and its number of elements: most segments have the same number.
+    pub(crate) bound: Option<(usize, Bound)>,
     pub(crate) segments: usize,
     pub(crate) executor: &'a mut Executor,
     pub(crate) transport: &'a mut Transport,
@@ -80,30 +83,28 @@ impl Pipeline<'_> {
     fn by_host(&mut self, number: usize, compiled: Option<&Arc<CompiledPlan>>) -> Result<()> {
         let compiled = compiled.expect("the host has a part");
         let ranges = self.ranges(number);
-        let Self { gpu, task, execution, executor, transport, .. } = self;
+        let Self { gpu, call, task, bound, executor, transport, .. } = self;
         let (place, what) = (number % StagedPlan::SLOTS, "a copy from the GPU");
         let (slot, nccl) = (&mut gpu.slots[place], &gpu.nccl);
         wait_for(|| slot.is_fetched(), what, (task.deadlines, transport.status()), || check(nccl.as_ref()))?;
         let size_bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
-        let call = Call { count: size_bytes / task.call.dtype.size_bytes(), ..*task.call };
+        let call = Call { count: size_bytes / call.dtype.size_bytes(), ..**call };
+        let known = bound.take_if(|(count, _)| *count == call.count);
+        let of_call = || (call.count, Bound::compile(compiled, &call, task.method, transport));
+        let (_, bound) = bound.insert(known.unwrap_or_else(of_call));
         let header = task.header.later(number as u64);
-        let known = execution.take_if(|(count, _)| *count == call.count);
-        let (_, execution) = execution.insert(known.unwrap_or_else(|| {
-            let capabilities = capabilities(transport, task.topology.ranks(), &call, task.method);
-            (call.count, compiled.execution(call.count, call.dtype.size_bytes(), &capabilities))
-        }));
-        let segment = Task { call: &call, header, compiled, execution, ..*task };
-        executor.run(&segment, slot.bytes(), transport)
+        let segment = Task { header: &header, ..*task };
+        executor.run(bound, &segment, slot.bytes(), transport)
     }
 
     fn by_vendor(&mut self, number: usize, call: Option<&VendorCall>, span: &mut Span<'_>) -> Result<()> {
-        let Call { dtype, count, .. } = *self.task.call;
+        let Call { dtype, count, .. } = *self.call;
         let whole = StagedPlan::contiguous(count, number, self.segments);
         let part = |&chunks: &Chunks| self.staged.part(&whole, chunks);
         let parts = |parts: &[Chunks]| parts.iter().map(part).collect::<Vec<_>>();
         let size_bytes = dtype.size_bytes();
         let mut segment = span.part(whole.start * size_bytes..whole.end * size_bytes);
-        let (nccl, op) = (self.gpu.nccl(), vendor_op(self.task.call, self.task.topology));
+        let (nccl, op) = (self.gpu.nccl(), self.vendor_op);
         match call.expect("the vendor has a part") {
             VendorCall::Reduce { root } => nccl.reduce(&mut segment, dtype, op, *root, self.stream),
             VendorCall::ReduceScatter { parts: chunks } => {
@@ -118,17 +119,9 @@ impl Pipeline<'_> {
 
     /// The byte ranges of a segment that are copied to the host, in the order in which they lie there.
     fn ranges(&self, number: usize) -> Vec<Range<usize>> {
-        let Call { dtype, count, .. } = *self.task.call;
+        let Call { dtype, count, .. } = *self.call;
         let size_bytes = dtype.size_bytes();
         let elements = self.staged.on_host_of(count, number, self.segments);
         elements.into_iter().map(|range| range.start * size_bytes..range.end * size_bytes).collect()
-    }
-}
-
-/// The vendor's reduction: over several nodes the vendor sums and the host divides.
-fn vendor_op(call: &Call, topology: &Topology) -> ReduceOp {
-    match call.op.expect("an all-reduce has a reduction") {
-        ReduceOp::Mean if topology.nodes() > 1 => ReduceOp::Sum,
-        op => op,
     }
 }

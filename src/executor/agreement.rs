@@ -1,5 +1,6 @@
 //! The check that all ranks make the same call, before a vendor's collective.
 
+use unisono_collectives::program::Place;
 use unisono_collectives::{Algorithm, Operation, Rank, Schedule, Topology};
 
 use super::Task;
@@ -13,7 +14,6 @@ pub(crate) fn agreement(rank: Rank, ranks: usize) -> Schedule {
     plan.expect("every algorithm offers all-reduce").flattened()
 }
 
-#[cfg_attr(not(any(feature = "mpi", feature = "nccl")), allow(dead_code, reason = "there are no vendors"))]
 impl Task<'_> {
     /// Checks that all ranks make the same call: vendors do not, and would hang or reduce unrelated data.
     pub(crate) fn agree(&self, transport: &mut Transport) -> Result<()> {
@@ -22,9 +22,9 @@ impl Task<'_> {
             let outgoing = step.send.map(|send| Outgoing { to: send.to, bytes: &[] });
             let incoming =
                 step.receive.map(|receive| Incoming { from: receive.from, target: Target::Place(&mut []) });
-            transport
-                .exchange(&header, outgoing, incoming, self.deadlines)
-                .map_err(|failure| self.error(failure, transport, "agreement", number))?;
+            transport.exchange(header, outgoing, incoming, self.deadlines).map_err(|failure| {
+                self.error(failure, transport, Place { name: "agreement", phase: 0, step: number })
+            })?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::method::{Method, Vendor};
 use crate::transport::{EAGER_BYTES, FAR_SEGMENT, Transport};
 
 /// What all ranks know alike about the ways to carry out a call.
-pub(crate) fn capabilities(transport: &Transport, ranks: usize, call: &Call, method: Method) -> Capabilities {
+pub(super) fn capabilities(transport: &Transport, ranks: usize, call: &Call, method: Method) -> Capabilities {
     Capabilities {
         is_shared: transport.is_shared_by(ranks),
         has_lanes: transport.has_lanes(ranks),

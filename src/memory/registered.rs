@@ -103,10 +103,10 @@ impl Location {
     }
 
     /// The share of one rank, in memory that holds shares of this size; `None` if it holds no shares.
-    pub(crate) fn share_of(self, position: usize, share_bytes: impl FnOnce() -> usize) -> Option<Self> {
+    pub(crate) fn share_of(self, position: usize, share_bytes: usize) -> Option<Self> {
         let is_dealt = self.segment & Self::DEALT != 0;
         is_dealt
-            .then(|| Self { segment: self.number(), offset: self.offset + (position * share_bytes()) as u64 })
+            .then(|| Self { segment: self.number(), offset: self.offset + (position * share_bytes) as u64 })
     }
 
     /// A location this many bytes further.
@@ -307,7 +307,7 @@ mod tests {
         for made in [0, 1, (1 << 31) - 4, (1 << 31) - 3, 1 << 31, u32::MAX] {
             let location = Location { segment: Location::segment(made, i32::MAX), offset: 0 };
             assert!(location.segment > Location::STAGING && location.file() == i32::MAX as u64);
-            assert!(location.share_of(1, || 8).is_none(), "{made}");
+            assert!(location.share_of(1, 8).is_none(), "{made}");
         }
     }
 

@@ -35,7 +35,7 @@ fn verify_says_what_is_right() {
 fn explain_draws_once_under_mpirun() {
     let stdout = launched(2, &["explain", "tree", "--ranks", "5"]).expect_success().stdout;
     assert_eq!(count(&stdout, "tree: all-reduce over 5 ranks"), 1);
-    let how = ["explain", "rail", "--ranks", "4", "--nodes", "2", "--execution", "--bytes", "16M"];
+    let how = ["explain", "rail", "--ranks", "4", "--nodes", "2", "--program", "--bytes", "16M"];
     let stdout = unisono(&how).expect_success().stdout;
     assert_eq!(count(&stdout, "lanes, in 32 blocks"), 1, "{stdout}");
     let ended = unisono(&["explain", "ring", "--ranks", "4", "--operation", "broadcast"]);

@@ -1,12 +1,11 @@
 //! A rank's plan, with everything that determines its execution.
 
-use std::sync::Arc;
-
-use super::{BLOCK_BYTES, Capabilities, Execution, Moves, Timetable, Traits, eager};
+use super::{BLOCK_BYTES, Capabilities, Execution, Traits};
 use crate::algorithm::Algorithm;
 use crate::direct::Direct;
 use crate::operation::Operation;
 use crate::plan::Plan;
+use crate::program::{self, Program, lanes};
 use crate::schedule::{Combine, Source};
 use crate::world::{Rank, Topology};
 
@@ -20,8 +19,7 @@ pub struct CompiledPlan {
     /// `None` if nothing is known of the plans of other ranks.
     traits: Option<Traits>,
     /// Set if each chunk is reduced by a single rank.
-    direct: Option<Arc<Direct>>,
-    sends_original: bool,
+    direct: Option<Direct>,
     accumulates: bool,
 }
 
@@ -32,17 +30,16 @@ impl CompiledPlan {
         let (ranks, all_reduce) = (topology.ranks(), operation == Operation::AllReduce);
         let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), rank, ranks)).flatten();
         let traits = Some(Traits::of(algorithm, operation, topology));
-        let direct = direct.map(Arc::new);
-        let (sends_original, accumulates) = (sends_original(&plan), accumulates(&plan));
-        Some(Self { plan, operation, rank, ranks, traits, direct, sends_original, accumulates })
+        let accumulates = accumulates(&plan);
+        Some(Self { plan, operation, rank, ranks, traits, direct, accumulates })
     }
 
     /// A part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may differ, it
     /// executes by plain messages.
     #[must_use]
     pub fn part(&self, plan: Plan) -> Self {
-        let (sends_original, accumulates) = (sends_original(&plan), accumulates(&plan));
-        Self { plan, traits: None, direct: None, sends_original, accumulates, ..*self }
+        let accumulates = accumulates(&plan);
+        Self { plan, traits: None, direct: None, accumulates, ..*self }
     }
 
     /// The plan.
@@ -60,15 +57,25 @@ impl CompiledPlan {
         self.ranks
     }
 
-    /// Whether a step sends the initial contents of the buffer.
-    pub fn sends_original(&self) -> bool {
-        self.sends_original
+    /// The operation.
+    pub(crate) fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// Which rank reduces which chunks, if each chunk is reduced by a single rank.
+    pub(crate) fn direct(&self) -> Option<&Direct> {
+        self.direct.as_ref()
     }
 
     /// Whether this rank reduces into a sum that it has reduced into already and not sent since. If elements are rounded when they
     /// are sent, such a sum is accumulated in a wider format; any other may be rounded at every addition, with the same result.
     pub fn accumulates(&self) -> bool {
         self.accumulates
+    }
+
+    /// The program of this rank for arrays of `count` elements of `element_size_bytes`.
+    pub fn program(&self, count: usize, element_size_bytes: usize, capabilities: &Capabilities) -> Program {
+        program::lower(self, self.execution(count, element_size_bytes, capabilities))
     }
 
     /// How this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All decisions are made here.
@@ -79,8 +86,11 @@ impl CompiledPlan {
         capabilities: &Capabilities,
     ) -> Execution {
         let size_bytes = count * element_size_bytes;
-        match self.traits.filter(|_| !capabilities.by_vendor) {
-            None => Execution::Messages { blocks: 1, by_vendor: capabilities.by_vendor },
+        if capabilities.by_vendor {
+            return Execution::ByVendor;
+        }
+        match self.traits {
+            None => Execution::Messages { blocks: 1 },
             Some(traits) if capabilities.is_shared => self.over_memory(traits, size_bytes, capabilities),
             Some(traits) => self.over_links(traits, size_bytes, capabilities),
         }
@@ -95,16 +105,19 @@ impl CompiledPlan {
         // if registered, which not all ranks know of each other.)
         let is_cut = traits.sends_single_chunks;
         let blocks = if is_cut { chunk_bytes.div_ceil(BLOCK_BYTES).max(1) } else { 1 };
-        if let Some(direct) = &self.direct {
-            return Execution::SinglePass { direct: Arc::clone(direct), blocks };
+        if self.direct.is_some() {
+            return Execution::SinglePass { blocks };
         }
         // A shorter message is copied anyway, and a single pass would synchronise the ranks twice.
         if traits.moves_directly && chunk_bytes > eager_bytes {
-            return Execution::Moves(Moves::new(self.operation, self.rank, self.ranks, size_bytes));
+            return Execution::Moves { blocks: (size_bytes / self.ranks).div_ceil(BLOCK_BYTES).max(1) };
         }
-        let is_eager = size_bytes <= eager_bytes && !accumulates;
-        let halves = is_eager.then(|| eager::halves(&self.plan, self.rank)).flatten();
-        halves.map_or(Execution::Messages { blocks, by_vendor: false }, Execution::Eager)
+        let is_short = size_bytes <= eager_bytes && !accumulates;
+        if is_short && program::is_eager(&self.plan, self.rank) {
+            Execution::Eager
+        } else {
+            Execution::Messages { blocks }
+        }
     }
 
     /// If some ranks do not share memory.
@@ -112,15 +125,11 @@ impl CompiledPlan {
         let &Capabilities { has_lanes, segment_bytes, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();
         let far_steps = traits.far_steps.filter(|_| has_lanes);
-        let lanes = far_steps.and_then(|far_steps| Timetable::new(chunk_bytes, segment_bytes, far_steps));
-        lanes.map_or(Execution::Messages { blocks: 1, by_vendor: false }, Execution::Lanes)
+        match far_steps.zip(lanes::blocks(chunk_bytes, segment_bytes)) {
+            Some((far_steps, blocks)) => Execution::Lanes { blocks, far_steps },
+            None => Execution::Messages { blocks: 1 },
+        }
     }
-}
-
-fn sends_original(plan: &Plan) -> bool {
-    let mut sends =
-        plan.phases().iter().flat_map(|phase| phase.schedule.steps()).filter_map(|step| step.send);
-    sends.any(|send| send.source == Source::Original)
 }
 
 fn accumulates(plan: &Plan) -> bool {

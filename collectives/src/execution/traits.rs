@@ -14,7 +14,7 @@ pub struct Traits {
     pub moves_directly: bool,
     /// Whether each message is a single chunk, so that a block of it is contiguous.
     pub sends_single_chunks: bool,
-    /// The number of steps between nodes, if all of them fit a [timetable](super::Timetable).
+    /// The number of steps between nodes, if all of them fit [lanes](super::Execution::Lanes).
     pub far_steps: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ fn sends_single_chunks(plan: &Plan) -> bool {
     steps.flat_map(Step::touched).all(|chunks| chunks.count() == 1)
 }
 
-/// The number of steps between nodes, if the plans fit a timetable: each of those steps is an exchange of two ranks, and no
+/// The number of steps between nodes, if the plans fit lanes: each of those steps is an exchange of two ranks, and no
 /// intra-node step sends what it receives into.
 fn far_steps(plans: &[(Rank, Plan)]) -> Option<usize> {
     let phases = || plans.iter().flat_map(|(_, plan)| plan.phases());

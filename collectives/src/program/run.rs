@@ -9,7 +9,7 @@ use super::{Incoming, Instruction, Outgoing, Part, Program};
 use crate::defect::Defect;
 use crate::interpret::{Event, Values};
 use crate::partition::elements;
-use crate::schedule::{Chunks, Combine, Source};
+use crate::schedule::{Chunks, Combine, SENDS_AHEAD, Source};
 use crate::simulate::Elementwise;
 use crate::world::Rank;
 
@@ -31,6 +31,8 @@ struct State {
     /// The number of the message that the current instruction has sent and waits for.
     sent: Option<usize>,
     received: bool,
+    /// The announced messages, oldest first.
+    announced: VecDeque<Incoming>,
     /// The number of barriers that the rank has reached.
     barriers: usize,
     is_at_barrier: bool,
@@ -49,6 +51,8 @@ pub(super) struct Interpreter<'a, V: Values> {
     changes: usize,
     /// The rank that accessed a cell of a rank's buffer, by pass.
     touched: HashMap<(usize, Rank, usize), Rank>,
+    /// Whether a rank may read and write a cell of another rank's buffer, by pass, owner and rank.
+    lent: HashMap<(usize, Rank, Rank, usize), (bool, bool)>,
     pub(super) defects: Vec<Defect>,
 }
 
@@ -107,6 +111,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
             channels: HashMap::new(),
             changes: 0,
             touched: HashMap::new(),
+            lent: HashMap::new(),
             defects: Vec::new(),
         }
     }
@@ -130,7 +135,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
 
     /// The current instruction of a rank, unless the rank has finished.
     fn instruction(&self, rank: Rank) -> Option<Instruction> {
-        self.programs[rank].instructions.get(self.states[rank].instruction).copied()
+        self.programs[rank].instruction(self.states[rank].instruction)
     }
 
     /// Tries one instruction of a rank. Returns whether it completed.
@@ -138,8 +143,21 @@ impl<'a, V: Values> Interpreter<'a, V> {
         let Some(instruction) = self.instruction(rank) else { return false };
         let is_done = match instruction {
             Instruction::Exchange(send, receive) => self.exchange(rank, send, receive),
-            Instruction::Send { outgoing, credits } => {
-                let has_credit = self.channel(rank, outgoing.to).in_flight.len() < credits;
+            Instruction::Post(send, receive) => {
+                self.send(rank, send);
+                self.states[rank].announced.push_back(receive);
+                true
+            }
+            Instruction::Complete => {
+                let oldest = self.states[rank].announced.front().copied();
+                let is_done = oldest.is_some_and(|receive| self.receive(rank, receive));
+                if is_done {
+                    self.states[rank].announced.pop_front();
+                }
+                is_done
+            }
+            Instruction::Send(outgoing) => {
+                let has_credit = self.channel(rank, outgoing.to).in_flight.len() < SENDS_AHEAD;
                 if has_credit {
                     self.send(rank, outgoing);
                 }
@@ -151,29 +169,38 @@ impl<'a, V: Values> Interpreter<'a, V> {
                 self.put(rank, to, values, combine);
                 true
             }
+            Instruction::Lend { to, part, read, written } => {
+                let pass = self.states[rank].barriers + 1;
+                self.lent
+                    .extend(cells(part, self.blocks).map(|cell| ((pass, rank, to, cell), (read, written))));
+                true
+            }
             Instruction::Sync => self.sync(rank),
             Instruction::Read { of, theirs, own, combine } => {
-                let values = self.touch(rank, of, theirs);
-                self.touch(rank, rank, own);
+                let values = self.touch(rank, of, theirs, (true, false));
+                self.touch(rank, rank, own, (true, true));
                 self.put(rank, own, values, combine);
                 true
             }
             Instruction::Write { to, theirs, own } => {
-                let values = self.touch(rank, rank, own);
-                self.touch(rank, to, theirs);
+                let values = self.touch(rank, rank, own, (true, false));
+                self.touch(rank, to, theirs, (false, true));
                 self.put(to, theirs, values, Combine::Replace);
                 true
             }
             Instruction::Swap { with, theirs, own } => {
-                let (ours, others) = (self.touch(rank, rank, own), self.touch(rank, with, theirs));
+                let ours = self.touch(rank, rank, own, (true, true));
+                let others = self.touch(rank, with, theirs, (true, true));
                 self.put(with, theirs, ours, Combine::Replace);
                 self.put(rank, own, others, Combine::Replace);
                 true
             }
+            Instruction::Vendor { .. } => true,
         };
         if is_done {
-            let State { instruction, barriers, .. } = self.states[rank];
-            self.states[rank] = State { instruction: instruction + 1, barriers, ..State::default() };
+            let state = &mut self.states[rank];
+            state.instruction += 1;
+            (state.sent, state.received, state.is_at_barrier) = (None, false, false);
         }
         is_done
     }
@@ -190,10 +217,10 @@ impl<'a, V: Values> Interpreter<'a, V> {
         if let (Some(receive), false) = (receive, self.states[rank].received) {
             self.states[rank].received = self.receive(rank, receive);
         }
-        let State { sent, received, .. } = self.states[rank];
+        let State { sent, received, .. } = &self.states[rank];
         let is_taken =
             |send: Outgoing| sent.is_some_and(|number| self.channels[&(rank, send.to)].taken > number);
-        send.is_none_or(is_taken) && (receive.is_none() || received)
+        send.is_none_or(is_taken) && (receive.is_none() || *received)
     }
 
     /// Sends the current contents of the buffer; returns the number of the message.
@@ -232,11 +259,15 @@ impl<'a, V: Values> Interpreter<'a, V> {
         self.states.iter().all(|other| other.barriers >= barriers)
     }
 
-    /// The contents of a part of a buffer, accessed by a rank in a pass, in which no other rank may access it.
-    fn touch(&mut self, rank: Rank, of: Rank, part: Part) -> Vec<V::Value> {
+    /// The contents of a part of a buffer, which a rank reads and writes in a pass, in which no other rank may access it.
+    fn touch(&mut self, rank: Rank, of: Rank, part: Part, (reads, writes): (bool, bool)) -> Vec<V::Value> {
         let pass = self.states[rank].barriers;
         let cells: Vec<_> = cells(part, self.blocks).collect();
         for &cell in &cells {
+            let permits = |&(read, written): &(bool, bool)| read >= reads && written >= writes;
+            if rank != of && !self.lent.get(&(pass, of, rank, cell)).is_some_and(permits) {
+                self.defects.push(Defect::NotLent { rank, of, chunk: cell / self.blocks });
+            }
             let first = *self.touched.entry((pass, of, cell)).or_insert(rank);
             if first != rank {
                 self.defects.push(Defect::Race { one: first, other: rank, of, chunk: cell / self.blocks });
@@ -264,7 +295,8 @@ impl<'a, V: Values> Interpreter<'a, V> {
         let last = |rank: &Rank| (self.states[*rank].barriers, waits(*rank));
         for (rank, state) in self.states.iter().enumerate() {
             let Some(instruction) = self.instruction(rank) else { continue };
-            let (others, _) = instruction.names();
+            let announced = state.announced.front().filter(|_| instruction == Instruction::Complete);
+            let others = announced.map_or_else(|| instruction.names().0, |receive| vec![receive.from]);
             // If one of two ranks has finished, that is the cause; at a barrier, a rank waits for the last one.
             let other = others.into_iter().min_by_key(|&other| waits(other));
             let other = other.or_else(|| (0..self.programs.len()).min_by_key(last)).unwrap_or(rank);

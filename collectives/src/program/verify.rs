@@ -3,7 +3,6 @@
 use super::run::Interpreter;
 use super::{Part, Program};
 use crate::defect::Defect;
-use crate::execution::{CompiledPlan, Execution};
 use crate::interpret;
 use crate::operation::Operation;
 use crate::plan::Plan;
@@ -11,46 +10,30 @@ use crate::verify::promise;
 use crate::verify::symbols::{Symbol, Symbols};
 use crate::world::Rank;
 
-/// Finds all defects in how the ranks (rank 0 first) carry out their plans for an operation; empty if it is correct. The plans
-/// themselves are assumed correct ([`verify`](crate::verify())).
+/// Finds all defects in the programs of all ranks (rank 0's first) for an operation; empty if they are correct. The plans define the
+/// order of additions, and are assumed correct ([`verify`](crate::verify())).
 ///
 /// Beyond the plans, it verifies that no rank deadlocks, although messages go early or late; that sent data is there by then;
-/// that no two ranks access the same elements in a pass over memory; and that every sum is added in the order of the plan, so
-/// that results do not depend on the execution.
+/// that in a pass over memory no two ranks access the same elements, and none accesses what it was not lent; and that every sum is added
+/// in the order of the plan, so that results do not depend on the program.
 ///
 /// ```
 /// use unisono_collectives::execution::{Capabilities, CompiledPlan};
-/// use unisono_collectives::{Algorithm, Operation, Topology, verify_executions};
+/// use unisono_collectives::{Algorithm, Operation, Topology, verify_programs};
 ///
 /// let world = Topology::uniform(2, 2);
 /// let compiled: Vec<_> = (0..4)
 ///     .map(|rank| CompiledPlan::new(Algorithm::Rail, Operation::AllReduce, &world, rank).unwrap())
 ///     .collect();
 /// let network = Capabilities { has_lanes: true, ..Capabilities::default() };
-/// let mut executions: Vec<_> = compiled.iter().map(|plan| plan.execution(1 << 20, 4, &network)).collect();
-/// assert_eq!(verify_executions(&executions, &compiled, Operation::AllReduce), []);
+/// let mut programs: Vec<_> = compiled.iter().map(|plan| plan.program(1 << 20, 4, &network)).collect();
+/// let plans: Vec<_> = compiled.iter().map(|compiled| compiled.plan().clone()).collect();
+/// assert_eq!(verify_programs(&programs, &plans, Operation::AllReduce), []);
 ///
-/// // One rank waits for what no rank sends any more.
-/// executions[0] = compiled[0].execution(1 << 19, 4, &network);
-/// assert!(!verify_executions(&executions, &compiled, Operation::AllReduce).is_empty());
+/// // One rank does not wait for its last message.
+/// programs[0].instructions.pop();
+/// assert!(!verify_programs(&programs, &plans, Operation::AllReduce).is_empty());
 /// ```
-///
-/// # Panics
-/// If there is not one execution for each plan.
-pub fn verify_executions(
-    executions: &[Execution],
-    compiled: &[CompiledPlan],
-    operation: Operation,
-) -> Vec<Defect> {
-    assert_eq!(executions.len(), compiled.len(), "one execution for each rank's plan");
-    let lower = |compiled: &CompiledPlan| Program::lower_among(compiled, executions);
-    let programs: Vec<_> = compiled.iter().map(lower).collect();
-    let plans: Vec<_> = compiled.iter().map(|compiled| compiled.plan().clone()).collect();
-    verify_programs(&programs, &plans, operation)
-}
-
-/// Finds all defects in the programs of all ranks (rank 0's first) for an operation, as [`verify_executions`] does. The plans define
-/// the order of additions.
 ///
 /// # Panics
 /// If there is not one program for each plan.
@@ -87,12 +70,12 @@ fn malformed(programs: &[Program], parts: usize, blocks: usize) -> Vec<Defect> {
     let mut defects = Vec::new();
     let ranks = programs.len();
     for (rank, program) in programs.iter().enumerate() {
-        for (step, instruction) in program.instructions.iter().enumerate() {
+        for (step, (_, instruction)) in program.instructions.iter().enumerate() {
             let (named, touched) = instruction.names();
             let nobody = named.into_iter().filter(|&named| named >= ranks);
             defects.extend(nobody.map(|named| Defect::NoSuchRank { rank, step, named }));
             for Part { chunks, block } in touched {
-                if chunks.start > chunks.end || chunks.end > parts || block >= blocks {
+                if chunks.start > chunks.end || chunks.end > parts || block >= blocks / program.rounds {
                     defects.push(Defect::NoSuchChunk { rank, step, chunks, chunk_count: parts });
                 } else if blocks > 1 && chunks.count() > 1 {
                     defects.push(Defect::Scattered { rank, step, chunks });

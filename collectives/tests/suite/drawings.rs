@@ -5,7 +5,7 @@ use expect_test::expect_file;
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::model::Machine;
 use unisono_collectives::pipeline::PipelineSchedule;
-use unisono_collectives::{Algorithm, Operation, Topology, explain, explain_executions};
+use unisono_collectives::{Algorithm, Operation, Topology, explain, explain_programs};
 
 fn draw(algorithm: Algorithm, operation: Operation, topology: &Topology) -> String {
     let plans = algorithm.plans(operation, topology).unwrap();
@@ -42,30 +42,30 @@ fn a_world_that_is_too_wide() {
     expect_file!["golden/tree-broadcast-12.txt"].assert_eq(&drawing);
 }
 
-/// How an operation on elements of four bytes is carried out: over memory on one node, in lanes on several.
-fn draw_execution(algorithm: Algorithm, operation: Operation, topology: &Topology, count: usize) -> String {
+/// The programs for an operation on elements of four bytes: over memory on one node, in lanes on several.
+fn draw_programs(algorithm: Algorithm, operation: Operation, topology: &Topology, count: usize) -> String {
     let capabilities = Capabilities::of(&Machine::default(), topology);
     let compile = |rank| CompiledPlan::new(algorithm, operation, topology, rank).unwrap();
     let compiled: Vec<_> = (0..topology.ranks()).map(compile).collect();
-    let plans: Vec<_> = compiled.iter().map(|compiled| compiled.plan().clone()).collect();
-    let executions: Vec<_> =
-        compiled.iter().map(|compiled| compiled.execution(count, 4, &capabilities)).collect();
-    explain_executions(algorithm.name(), operation, topology, &plans, &executions)
+    let programs: Vec<_> =
+        compiled.iter().map(|compiled| compiled.program(count, 4, &capabilities)).collect();
+    let execution = compiled[0].execution(count, 4, &capabilities);
+    explain_programs(algorithm.name(), operation, topology, execution, &programs)
 }
 
 #[test]
-fn executions() {
+fn programs() {
     let (four, nodes) = (Topology::single_node(4), Topology::uniform(2, 2));
     let broadcast = Operation::Broadcast { root: 0 };
     let drawings = [
-        draw_execution(Algorithm::AllToAll, Operation::AllReduce, &four, 2),
-        draw_execution(Algorithm::Ring, Operation::AllReduce, &four, 1 << 20),
-        draw_execution(Algorithm::RoundRobin, Operation::AllReduce, &four, 1 << 20),
-        draw_execution(Algorithm::MasterWorker, broadcast, &four, 1 << 20),
-        draw_execution(Algorithm::RoundRobin, Operation::AllToAll, &four, 1 << 20),
-        draw_execution(Algorithm::Rail, Operation::AllReduce, &nodes, 60_000),
+        draw_programs(Algorithm::AllToAll, Operation::AllReduce, &four, 2),
+        draw_programs(Algorithm::Ring, Operation::AllReduce, &four, 1 << 20),
+        draw_programs(Algorithm::RoundRobin, Operation::AllReduce, &four, 1 << 20),
+        draw_programs(Algorithm::MasterWorker, broadcast, &four, 1 << 20),
+        draw_programs(Algorithm::RoundRobin, Operation::AllToAll, &four, 1 << 20),
+        draw_programs(Algorithm::Rail, Operation::AllReduce, &nodes, 60_000),
     ];
-    expect_file!["golden/executions.txt"].assert_eq(&drawings.join("\n"));
+    expect_file!["golden/programs.txt"].assert_eq(&drawings.join("\n"));
 }
 
 #[test]

@@ -1,12 +1,11 @@
-//! However a plan is carried out, the verifier finds nothing wrong with it, in every small world; and it objects to what is wrong.
+//! However a plan is carried out, the verifier finds nothing wrong with the programs, in every small world; and it objects to what is wrong.
 
-use std::sync::Arc;
+use unisono_collectives::execution::{Capabilities, CompiledPlan, Execution};
+use unisono_collectives::program::Instruction;
+use unisono_collectives::{Algorithm, Chunks, Defect, Operation, Plan, Program, Topology, verify_programs};
 
-use unisono_collectives::execution::{Capabilities, CompiledPlan, EagerStep, Execution, Half, LaneAct, Move};
-use unisono_collectives::{Algorithm, Defect, Operation, Topology, verify_executions};
-
-/// Memory that all share, a network between nodes, and messages alone.
-const EVERYWHERE: [Capabilities; 4] = {
+/// Messages alone, memory that all share (also with sums in a wider format), a network between nodes, and a vendor's collectives.
+const EVERYWHERE: [Capabilities; 5] = {
     let messages = Capabilities {
         is_shared: false,
         has_lanes: false,
@@ -17,35 +16,40 @@ const EVERYWHERE: [Capabilities; 4] = {
     };
     let shared = Capabilities { is_shared: true, ..messages };
     let wide = Capabilities { accumulates: true, ..shared };
-    [messages, shared, wide, Capabilities { has_lanes: true, ..messages }]
+    [
+        messages,
+        shared,
+        wide,
+        Capabilities { has_lanes: true, ..messages },
+        Capabilities { by_vendor: true, ..messages },
+    ]
 };
 
 /// Elements of four bytes: none, fewer than ranks, eager ones, one block of each chunk, and several.
 const COUNTS: [usize; 6] = [0, 3, 1000, 20_000, 400_000, 1_500_000];
 
-type World = (Vec<CompiledPlan>, Operation);
-
-fn world(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Option<World> {
-    let compile = |rank| CompiledPlan::new(algorithm, operation, topology, rank);
-    Some(((0..topology.ranks()).map(compile).collect::<Option<_>>()?, operation))
+fn compile(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Option<Vec<CompiledPlan>> {
+    (0..topology.ranks()).map(|rank| CompiledPlan::new(algorithm, operation, topology, rank)).collect()
 }
 
-fn executions((compiled, _): &World, count: usize, capabilities: &Capabilities) -> Vec<Execution> {
-    compiled.iter().map(|plan| plan.execution(count, 4, capabilities)).collect()
+fn programs(compiled: &[CompiledPlan], count: usize, capabilities: &Capabilities) -> Vec<Program> {
+    compiled.iter().map(|plan| plan.program(count, 4, capabilities)).collect()
 }
 
-fn objections((compiled, operation): &World, executions: &[Execution]) -> Vec<Defect> {
-    verify_executions(executions, compiled, *operation)
+fn objections(compiled: &[CompiledPlan], programs: &[Program], operation: Operation) -> Vec<Defect> {
+    let plans: Vec<Plan> = compiled.iter().map(|compiled| compiled.plan().clone()).collect();
+    verify_programs(programs, &plans, operation)
 }
 
-/// What an execution is, and whether it has several blocks.
-fn kind(execution: &Execution) -> (&'static str, bool) {
+/// The name of an execution, and whether it has several blocks.
+fn kind(execution: Execution) -> (&'static str, bool) {
     let kind = match execution {
-        Execution::Eager(_) => "eager",
+        Execution::Eager => "eager",
         Execution::Messages { .. } => "messages",
+        Execution::ByVendor => "by vendor",
         Execution::SinglePass { .. } => "single pass",
-        Execution::Moves(_) => "moves",
-        Execution::Lanes(_) => "lanes",
+        Execution::Moves { .. } => "moves",
+        Execution::Lanes { .. } => "lanes",
     };
     (kind, execution.blocks() > 1)
 }
@@ -59,22 +63,23 @@ fn topologies() -> impl Iterator<Item = Topology> {
 }
 
 #[test]
-fn every_execution_in_every_small_world_is_right() {
+fn every_program_in_every_small_world_is_right() {
     let mut seen = Vec::new();
     for topology in topologies() {
         for algorithm in Algorithm::ALL {
             for operation in Operation::all(topology.ranks() / 2) {
-                let Some(world) = world(algorithm, operation, &topology) else { continue };
+                let Some(compiled) = compile(algorithm, operation, &topology) else { continue };
                 for capabilities in EVERYWHERE {
                     for count in COUNTS {
-                        let executions = executions(&world, count, &capabilities);
-                        let alike = executions.iter().map(kind).collect::<Vec<_>>();
+                        let execution = |plan: &CompiledPlan| plan.execution(count, 4, &capabilities);
+                        let alike: Vec<_> = compiled.iter().map(execution).collect();
                         let name = format!("{algorithm}, {operation:?}, {topology:?}, {count} elements");
-                        assert!(alike.iter().all(|kind| *kind == alike[0]), "{name}: {alike:?}");
-                        let defects = objections(&world, &executions);
+                        assert!(alike.iter().all(|execution| *execution == alike[0]), "{name}: {alike:?}");
+                        let programs = programs(&compiled, count, &capabilities);
+                        let defects = objections(&compiled, &programs, operation);
                         assert!(defects.is_empty(), "{name}, {:?}: {}", alike[0], defects[0]);
-                        if !seen.contains(&alike[0]) {
-                            seen.push(alike[0]);
+                        if !seen.contains(&kind(alike[0])) {
+                            seen.push(kind(alike[0]));
                         }
                     }
                 }
@@ -83,170 +88,99 @@ fn every_execution_in_every_small_world_is_right() {
     }
     seen.sort_unstable();
     let both = |kind| [(kind, false), (kind, true)];
-    let expected = [&[("eager", false)][..], &[("lanes", true)], &both("messages"), &both("moves")].concat();
-    assert_eq!(seen, [expected, both("single pass").to_vec()].concat());
+    let vendor_and_eager = [("by vendor", false), ("eager", false), ("lanes", true)];
+    let expected = [&vendor_and_eager[..], &both("messages"), &both("moves"), &both("single pass")];
+    assert_eq!(seen, expected.concat());
 }
 
-/// Worlds whose executions are of each kind, one call each.
-fn samples() -> Vec<(World, Vec<Execution>)> {
-    let [_, shared, _, lanes] = EVERYWHERE;
-    let (four, nodes) = (Topology::single_node(4), Topology::uniform(2, 2));
-    let sample = |algorithm, operation, topology: &Topology, count, capabilities: &Capabilities| {
-        let world = world(algorithm, operation, topology).unwrap();
-        let executions = executions(&world, count, capabilities);
-        assert_eq!(objections(&world, &executions), []);
-        (world, executions)
-    };
-    use Operation::{AllGather, AllReduce, AllToAll, Broadcast};
-    vec![
-        sample(Algorithm::RecursiveDoubling, AllReduce, &four, 8, &shared),
-        sample(Algorithm::AllToAll, AllReduce, &four, 8, &shared),
-        sample(Algorithm::Ring, AllReduce, &four, 8, &shared),
-        sample(Algorithm::Ring, AllReduce, &four, 1_500_000, &shared),
-        sample(Algorithm::RoundRobin, AllReduce, &four, 1_500_000, &shared),
-        sample(Algorithm::RoundRobin, AllGather, &four, 400_000, &shared),
-        sample(Algorithm::RoundRobin, AllToAll, &four, 400_000, &shared),
-        sample(Algorithm::MasterWorker, Broadcast { root: 1 }, &four, 400_000, &shared),
-        sample(Algorithm::HierarchicalCopy, AllReduce, &nodes, 100_000, &lanes),
-        sample(Algorithm::Rail, AllReduce, &nodes, 100_000, &lanes),
-    ]
-}
-
-/// How many acts an execution lists.
-fn length(execution: &Execution) -> usize {
-    match execution {
-        Execution::Eager(steps) => steps.len(),
-        Execution::Messages { .. } => 0,
-        Execution::SinglePass { direct, .. } => direct.from.len(),
-        Execution::Moves(moves) => moves.moves.len(),
-        Execution::Lanes(timetable) => timetable.acts.len(),
-    }
-}
-
-fn remove(execution: &mut Execution, place: usize) {
-    match execution {
-        Execution::Eager(steps) => drop(steps.remove(place)),
-        Execution::Messages { .. } => {}
-        Execution::SinglePass { direct, .. } => {
-            Arc::make_mut(direct).from.remove(place);
-        }
-        Execution::Moves(moves) => drop(moves.moves.remove(place)),
-        Execution::Lanes(timetable) => drop(timetable.acts.remove(place)),
-    }
-}
-
-/// Whether an act is nothing to a rank: not all of a node have steps between nodes.
-fn is_idle((compiled, _): &World, rank: usize, execution: &Execution, place: usize) -> bool {
-    let has_far_phase = || compiled[rank].plan().phases().iter().any(|phase| !phase.is_in_node());
-    match execution {
-        Execution::Lanes(timetable) => match timetable.acts[place] {
-            LaneAct::Post { .. } | LaneAct::Complete { .. } => !has_far_phase(),
-            LaneAct::Inward { .. } | LaneAct::Outward { .. } => false,
-        },
-        _ => false,
-    }
+/// The programs of ranks that reduce 400 000 elements in one node of four.
+fn round_robin() -> (Vec<CompiledPlan>, Vec<Program>) {
+    let compiled = compile(Algorithm::RoundRobin, Operation::AllReduce, &Topology::single_node(4)).unwrap();
+    let programs = programs(&compiled, 400_000, &EVERYWHERE[1]);
+    (compiled, programs)
 }
 
 #[test]
-fn what_is_left_out_is_seen() {
-    for (number, (world, executions)) in samples().iter().enumerate() {
-        for rank in 0..executions.len() {
-            for place in 0..length(&executions[rank]) {
-                if is_idle(world, rank, &executions[rank], place) {
-                    continue;
-                }
-                let mut mutant = executions.clone();
-                remove(&mut mutant[rank], place);
-                let defects = objections(world, &mutant);
-                assert!(!defects.is_empty(), "sample {number}, rank {rank}: act {place} left out");
-            }
-        }
-    }
+fn a_rank_with_other_blocks_is_seen() {
+    let (compiled, mut mutant) = round_robin();
+    mutant[1] = compiled[1].program(1_500_000, 4, &EVERYWHERE[1]);
+    let defects = objections(&compiled, &mutant, Operation::AllReduce);
+    assert!(matches!(defects[..], [Defect::ChunkCount { rank: 1, .. }]), "{defects:?}");
 }
 
 #[test]
-fn a_rank_with_other_blocks_or_another_kind_is_seen() {
-    for (number, (world, executions)) in samples().iter().enumerate() {
-        let step_by_step = Execution::Messages { blocks: executions[0].blocks() + 1, by_vendor: false };
-        let mut mutant = executions.clone();
-        mutant[1] = step_by_step;
-        assert!(!objections(world, &mutant).is_empty(), "sample {number}");
-    }
-}
-
-/// Swapped neighbours may do no harm; of those that do, some give another sum, some wait for ever, and some the same sum of other bits.
-#[test]
-fn another_order_is_seen_where_it_matters() {
-    let mut kinds = [0; 3];
-    for (world, executions) in samples() {
-        for rank in 0..executions.len() {
-            for place in 1..length(&executions[rank]) {
-                let mut mutant = executions.clone();
-                match &mut mutant[rank] {
-                    Execution::Eager(steps) => steps.swap(place - 1, place),
-                    Execution::SinglePass { direct, .. } => {
-                        Arc::make_mut(direct).from.swap(place - 1, place);
-                    }
-                    Execution::Lanes(timetable) => timetable.acts.swap(place - 1, place),
-                    Execution::Messages { .. } | Execution::Moves(_) => continue,
-                }
-                let defects = objections(&world, &mutant);
-                let has = |kind: fn(&Defect) -> bool| usize::from(defects.iter().any(kind));
-                kinds[0] += has(|defect| matches!(defect, Defect::OtherOrder { .. }));
-                kinds[1] +=
-                    has(|defect| matches!(defect, Defect::Deadlock { .. } | Defect::Unmatched { .. }));
-                kinds[2] += has(|defect| matches!(defect, Defect::Missing { .. } | Defect::Foreign { .. }));
-            }
-        }
-    }
-    assert!(kinds.iter().all(|&count| count > 5), "{kinds:?}");
+fn a_rank_that_sends_messages_while_others_pass_over_memory_is_seen() {
+    let (compiled, mut mutant) = round_robin();
+    mutant[1] = compiled[1].program(400_000, 4, &EVERYWHERE[0]);
+    assert!(!objections(&compiled, &mutant, Operation::AllReduce).is_empty());
 }
 
 #[test]
 fn what_is_sent_before_it_is_there_is_seen() {
-    let topology = Topology::single_node(4);
-    let world = world(Algorithm::Ring, Operation::AllReduce, &topology).unwrap();
-    let mut executions = executions(&world, 8, &EVERYWHERE[1]);
-    let Execution::Eager(steps) = &mut executions[2] else { panic!("it is short") };
+    let compiled = compile(Algorithm::Ring, Operation::AllReduce, &Topology::single_node(4)).unwrap();
+    let mut mutant = programs(&compiled, 8, &EVERYWHERE[1]);
     // All sends at once, as if none of them read what was received.
-    steps.sort_by_key(|EagerStep { half, .. }| !matches!(half, Half::Send { .. }));
-    let defects = objections(&world, &executions);
+    mutant[2].instructions.sort_by_key(|(_, instruction)| !matches!(instruction, Instruction::Send(_)));
+    let defects = objections(&compiled, &mutant, Operation::AllReduce);
     assert!(defects.iter().any(|defect| matches!(defect, Defect::Missing { .. })), "{defects:?}");
 }
 
 #[test]
-fn two_ranks_in_one_place_are_a_race() {
-    let topology = Topology::single_node(4);
-    let shared = &EVERYWHERE[1];
-    let gather = world(Algorithm::RoundRobin, Operation::AllGather, &topology).unwrap();
-    let mut mutant = executions(&gather, 400_000, shared);
-    let Execution::Moves(moves) = &mut mutant[0] else { panic!("it only moves") };
-    moves.moves[0] = Move::Swap { with: 1 };
-    let defects = objections(&gather, &mutant);
-    assert!(defects.iter().any(|defect| matches!(defect, Defect::Race { .. })), "{defects:?}");
+fn an_access_to_what_is_not_lent_is_seen() {
+    let changes: [fn(&mut Instruction); 3] = [
+        |instruction| {
+            if let Instruction::Lend { to: 1, part, .. } = instruction {
+                part.chunks = Chunks::one(2);
+            }
+        },
+        |instruction| {
+            if let Instruction::Lend { to: 1, read, .. } = instruction {
+                *read = false;
+            }
+        },
+        |instruction| {
+            if let Instruction::Lend { to: 1, written, .. } = instruction {
+                *written = false;
+            }
+        },
+    ];
+    for change in changes {
+        let (compiled, mut mutant) = round_robin();
+        mutant[0].instructions.iter_mut().for_each(|(_, instruction)| change(instruction));
+        let defects = objections(&compiled, &mutant, Operation::AllReduce);
+        let expected = Defect::NotLent { rank: 1, of: 0, chunk: 1 };
+        assert!(defects.contains(&expected), "{defects:?}");
+    }
 }
 
 #[test]
-fn a_buffer_that_is_partitioned_differently_is_seen() {
-    let topology = Topology::single_node(4);
-    let reduction = world(Algorithm::RoundRobin, Operation::AllReduce, &topology).unwrap();
-    let mut mutant = executions(&reduction, 400_000, &EVERYWHERE[1]);
-    let Execution::SinglePass { direct, .. } = &mut mutant[0] else { panic!("it is a single pass") };
-    Arc::make_mut(direct).owned.swap(1, 2);
-    let defects = objections(&reduction, &mutant);
-    assert!(defects.iter().any(|defect| matches!(defect, Defect::WrongChunk { .. })), "{defects:?}");
+fn two_ranks_in_one_place_are_a_race() {
+    let (compiled, mut mutant) = round_robin();
+    for (_, instruction) in &mut mutant[0].instructions {
+        if let Instruction::Write { to: 2, theirs, .. } = instruction {
+            theirs.chunks = Chunks::one(1);
+        }
+    }
+    // Rank 2 lends this chunk to rank 1.
+    for (_, instruction) in &mut mutant[2].instructions {
+        if let Instruction::Lend { to: 0, part, .. } = instruction {
+            part.chunks = Chunks::new(0, 2);
+        }
+    }
+    let defects = objections(&compiled, &mutant, Operation::AllReduce);
+    assert!(defects.iter().any(|defect| matches!(defect, Defect::Race { of: 2, .. })), "{defects:?}");
 }
 
 #[test]
 fn a_block_that_is_begun_before_it_is_reduced_is_seen() {
-    let world = world(Algorithm::Rail, Operation::AllReduce, &Topology::uniform(2, 2)).unwrap();
-    let mut executions = executions(&world, 100_000, &EVERYWHERE[3]);
-    for execution in &mut executions {
-        let Execution::Lanes(timetable) = execution else { panic!("there are lanes") };
-        let post = timetable.acts.iter().position(|act| matches!(act, LaneAct::Post { .. })).unwrap();
-        let early = timetable.acts.remove(post);
-        timetable.acts.insert(0, early);
+    let compiled = compile(Algorithm::Rail, Operation::AllReduce, &Topology::uniform(2, 2)).unwrap();
+    let mut mutant = programs(&compiled, 100_000, &EVERYWHERE[3]);
+    for program in &mut mutant {
+        let is_post = |(_, instruction): &(_, Instruction)| matches!(instruction, Instruction::Post(..));
+        let post = program.instructions.iter().position(is_post).unwrap();
+        let early = program.instructions.remove(post);
+        program.instructions.insert(0, early);
     }
-    let defects = objections(&world, &executions);
+    let defects = objections(&compiled, &mutant, Operation::AllReduce);
     assert!(defects.iter().any(|defect| matches!(defect, Defect::Missing { .. })), "{defects:?}");
 }

@@ -10,8 +10,10 @@ use crate::memory::Scratch;
 /// The ranges of all ranks in a single pass, and how other ranks access this rank's buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares<F> {
-    /// The byte range of each rank; the ranges are a partition.
+    /// The byte range of each rank: what it works on in this rank's buffer, and this rank in all buffers. They do not overlap.
     pub(crate) ranges: F,
+    /// No range of any rank is longer; the same on all ranks.
+    pub(crate) share_bytes: usize,
     /// Whether other ranks read their ranges of this rank's buffer.
     pub(crate) read: bool,
     /// Whether other ranks write to them.
@@ -21,7 +23,6 @@ pub(crate) struct Shares<F> {
 /// One range of the buffers of all ranks, which no other rank accesses.
 #[derive(Debug)]
 pub(crate) struct Open<'a> {
-    position: usize,
     /// This rank's whole buffer, in which other ranks have their own ranges.
     buffer: *mut [u8],
     /// This rank's range.
@@ -38,13 +39,12 @@ pub(crate) struct Open<'a> {
 
 impl<'a> Open<'a> {
     pub(super) fn new(
-        position: usize,
         buffer: *mut [u8],
         range: Range<usize>,
         is_copy: bool,
         (starts, reach, copy): (&'a [Start], &'a mut Reach, &'a mut Scratch),
     ) -> Self {
-        Self { position, buffer, range, is_copy, starts, reach, copy, took_copies: false }
+        Self { buffer, range, is_copy, starts, reach, copy, took_copies: false }
     }
 
     /// The range in this rank's buffer.
@@ -124,16 +124,15 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Swaps ranges with another rank: its values in this rank's range with those in `theirs`, its own range, of this rank's
-    /// buffer. Both ranks call it, with ranges of the same size, and each moves one half.
+    /// Swaps a half of the ranges with another rank: its values in this rank's range with those in `theirs`, its own range, of this rank's
+    /// buffer. The other rank swaps the other half.
     ///
     /// # Panics
     /// If the ranges differ in size.
-    pub(crate) fn swap(&mut self, other: usize, theirs: Range<usize>) -> Result<()> {
+    pub(crate) fn swap(&mut self, other: usize, theirs: Range<usize>, half: Range<usize>) -> Result<()> {
         let size_bytes = self.range.len();
         assert!(theirs.len() == size_bytes && theirs.end <= self.buffer.len(), "ranges of the same size");
-        let middle = (size_bytes / 2).next_multiple_of(64).min(size_bytes);
-        let half = if self.position < other { 0..middle } else { middle..size_bytes };
+        assert!(half.start <= half.end && half.end <= size_bytes, "a half of the range");
         let part = match (self.is_copy, self.starts[other]) {
             (false, Start::Mapped { is_copy: false, .. } | Start::Elsewhere(_)) => half,
             // The owner of a lent copy gets it back as this rank leaves it.

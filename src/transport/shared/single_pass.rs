@@ -1,6 +1,5 @@
 //! A single pass over memory: all ranks open their buffers to each other, and each works on its own range of all of them.
 
-use std::cell::LazyCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -28,7 +27,7 @@ impl Shared {
         &mut self,
         header: &Header,
         buffer: &mut [u8],
-        Shares { ranges, read, written }: Shares<impl Fn(usize) -> Range<usize>>,
+        Shares { ranges, share_bytes, read, written }: Shares<impl Fn(usize) -> Range<usize>>,
         deadlines: &Deadlines,
         work: impl FnOnce(&mut Open<'_>) -> Result<()>,
     ) -> Result<(), Failure> {
@@ -40,19 +39,17 @@ impl Shared {
         let around = Around { position: own, members, board, status, header: &header, passes: number - 1 };
         let others = (0..members.len()).filter(|&other| other != own);
         let range = ranges(own);
-        // Computed if something is not registered, and once.
-        let share_bytes = LazyCell::new(|| share_bytes(members.len(), &ranges));
 
         let lent_buffer: *mut [u8] = buffer;
         let (location, is_copy) = match registry.locate(lent_buffer) {
             Some(location) => (location, false),
-            None if reach.can_ask_kernel() && *share_bytes >= KERNEL_BYTES => {
+            None if reach.can_ask_kernel() && share_bytes >= KERNEL_BYTES => {
                 (Location::of_address(lent_buffer), false)
             }
             None => {
-                let copy = dealt.reserve(members.len() * *share_bytes).map_err(Failure::Error)?;
+                let copy = dealt.reserve(members.len() * share_bytes).map_err(Failure::Error)?;
                 if read {
-                    deal(copy, buffer, others.clone(), &ranges, *share_bytes);
+                    deal(copy, buffer, others.clone(), &ranges, share_bytes);
                 }
                 (registry.locate(copy).expect("scratch is registered").dealt(), true)
             }
@@ -74,11 +71,11 @@ impl Shared {
         if !range.is_empty() {
             for other in others.clone() {
                 let theirs = board.condition(other).opened.read(number).expect("it stays open").location;
-                let share = theirs.share_of(own, || *share_bytes);
+                let share = theirs.share_of(own, share_bytes);
                 let (is_copy, place) = (share.is_some(), share.unwrap_or_else(|| theirs.after(range.start)));
                 starts[other] = reach.start(other, place, range.len(), is_copy).map_err(Failure::Error)?;
             }
-            let mut open = Open::new(own, lent_buffer, range, is_copy, (starts, reach, copy));
+            let mut open = Open::new(lent_buffer, range, is_copy, (starts, reach, copy));
             work(&mut open).map_err(Failure::Error)?;
             took_copies = open.took_copies;
         }
@@ -94,15 +91,10 @@ impl Shared {
         if is_copy && written {
             let is_copy = |&other: &usize| matches!(starts[other], Start::Mapped { is_copy: true, .. });
             let written = others.filter(|other| !(took_copies && is_copy(other)));
-            gather(dealt, buffer, written, &ranges, *share_bytes);
+            gather(dealt, buffer, written, &ranges, share_bytes);
         }
         Ok(())
     }
-}
-
-/// The bytes of a copy for each rank: enough for the longest range, in whole cache lines.
-fn share_bytes(ranks: usize, ranges: impl Fn(usize) -> Range<usize>) -> usize {
-    (0..ranks).map(|rank| ranges(rank).len()).max().unwrap_or(0).next_multiple_of(64)
 }
 
 /// Copies what each of the other ranks will work on.

@@ -27,7 +27,8 @@ fn pass(
     let call = Call::all_reduce(DType::U8, ReduceOp::Sum, 64);
     let header = Calls::default().next(1, 64, Codes::new(&call, Method::Algorithm(Algorithm::AllToAll)), 0);
     let deadlines = Deadlines { timeout, quiet: timeout };
-    let shares = Shares { ranges: |rank| 32 * rank..32 * (rank + 1), read: true, written: true };
+    let ranges = |rank| 32 * rank..32 * (rank + 1);
+    let shares = Shares { ranges, share_bytes: 64, read: true, written: true };
     end.single_pass(&header, &mut [0; 64], shares, &deadlines, work)
 }
 

@@ -2,6 +2,7 @@
 
 pub mod launch;
 pub mod left;
+pub mod mutants;
 pub mod random;
 pub mod shared;
 pub mod soak;

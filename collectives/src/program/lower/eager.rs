@@ -1,0 +1,57 @@
+//! Short calls among ranks that share memory: every message is eager, and sends run before receives that they do not depend on.
+
+use super::{Incoming, Instruction, Outgoing, Part, Place};
+use crate::plan::Plan;
+use crate::schedule::{Chunks, Combine, Receive, Source, Step};
+use crate::world::Rank;
+
+/// The halves of a plan's steps, with each send as early as its data allows
+/// ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)), and without copies of a range to itself. `None` if the plan
+/// has other local copies.
+pub(super) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>> {
+    let places = plan.phases().iter().enumerate().flat_map(|(number, phase)| {
+        (0..phase.schedule.steps().len()).map(move |step| Place { name: phase.name, phase: number, step })
+    });
+    let flattened = plan.flattened();
+    let steps: Vec<_> = flattened.steps().iter().zip(places).collect();
+    let mut sends: Vec<_> = flattened.earliest_sends().into_iter().zip(&steps).collect();
+    sends.sort_by_key(|(earliest, _)| *earliest);
+    let mut sends = sends.into_iter().peekable();
+    let mut instructions = Vec::new();
+    for (number, &(step, place)) in steps.iter().enumerate() {
+        while let Some((_, &(step, place))) = sends.next_if(|(earliest, _)| *earliest <= number) {
+            let to_others = step.send.filter(|send| send.to != rank);
+            instructions.extend(to_others.map(|send| {
+                let outgoing = Outgoing { to: send.to, part: whole(send.chunks), source: Source::Current };
+                (place, Instruction::Send(outgoing))
+            }));
+        }
+        instructions.extend(awaited(step, rank)?.map(|instruction| (place, instruction)));
+    }
+    Some(instructions)
+}
+
+/// The rest of a step once its send is done, if any; `None` if there is no such instruction.
+fn awaited(step: &Step, rank: Rank) -> Option<Option<Instruction>> {
+    match (step.send, step.receive) {
+        (_, None) => Some(None),
+        (_, Some(Receive { from, chunks, combine })) if from != rank => {
+            Some(Some(Instruction::Receive(Incoming { from, part: whole(chunks), combine })))
+        }
+        (Some(send), Some(receive)) if send.source == Source::Original => Some(Some(Instruction::Original {
+            from: whole(send.chunks),
+            to: whole(receive.chunks),
+            combine: receive.combine,
+        })),
+        (Some(send), Some(receive))
+            if send.chunks == receive.chunks && receive.combine == Combine::Replace =>
+        {
+            Some(None)
+        }
+        _ => None,
+    }
+}
+
+fn whole(chunks: Chunks) -> Part {
+    Part { chunks, block: 0 }
+}

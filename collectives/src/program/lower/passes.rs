@@ -1,0 +1,69 @@
+//! Passes over memory that all ranks access, without messages.
+
+use super::{Instruction, Part, Place, Program};
+use crate::direct::Direct;
+use crate::execution::CompiledPlan;
+use crate::operation::Operation;
+use crate::schedule::{Chunks, Combine};
+use crate::world::Rank;
+
+const PLACE: Place = Place { name: "one pass", phase: 0, step: 0 };
+
+/// A direct all-reduce: a rank reduces its own part of all buffers, and writes the result to all.
+pub(super) fn reduction(rank: Rank, Direct { owned, from }: &Direct) -> Vec<(Place, Instruction)> {
+    let part = |rank: Rank| Part { chunks: owned[rank], block: 0 };
+    let own = part(rank);
+    let lends = from.iter().map(|&to| Instruction::Lend { to, part: part(to), read: true, written: true });
+    let combine = Combine::Reduce;
+    let reads = from.iter().map(|&of| Instruction::Read { of, theirs: own, own, combine });
+    let writes = from.iter().map(|&to| Instruction::Write { to, theirs: own, own });
+    pass(lends.collect(), reads.chain(writes).collect())
+}
+
+/// An operation that only moves elements: a rank moves its own part between the buffers, in one pass for each of `passes` blocks.
+pub(super) fn moves(compiled: &CompiledPlan, passes: usize) -> Program {
+    let (rank, ranks) = (compiled.rank(), compiled.ranks());
+    // Two ranks swap a block together, one half each.
+    let halves = if compiled.operation() == Operation::AllToAll { 2 } else { 1 };
+    let part = |rank: Rank, half| Part { chunks: Chunks::one(rank), block: half };
+    let others = || (0..ranks).filter(move |&other| other != rank);
+    let (read, written) = match compiled.operation() {
+        Operation::AllGather => (false, true),
+        Operation::Gather { root } => (false, rank == root),
+        Operation::Scatter { root } => (rank == root, false),
+        Operation::Broadcast { root } => (rank == root, rank != root),
+        _ => (true, true),
+    };
+    let lend = |to, half| Instruction::Lend { to, part: part(to, half), read, written };
+    let lends = others().filter(|_| read || written).flat_map(|to| (0..halves).map(move |half| (to, half)));
+    let own = part(rank, 0);
+    let read = |of| Instruction::Read { of, theirs: own, own, combine: Combine::Replace };
+    let write = |to| Instruction::Write { to, theirs: own, own };
+    let moves: Vec<_> = match compiled.operation() {
+        Operation::AllToAll => {
+            let half = |with| usize::from(rank > with);
+            let swap = |with| Instruction::Swap {
+                with,
+                theirs: part(rank, half(with)),
+                own: part(with, half(with)),
+            };
+            // The next rank first, so that not all access the same one at once.
+            (1..ranks).map(|distance| swap((rank + distance) % ranks)).collect()
+        }
+        Operation::Gather { root } => others().filter(|&to| to == root).map(write).collect(),
+        Operation::Scatter { root } => others().filter(|&of| of == root).map(read).collect(),
+        operation => {
+            let root = operation.root().unwrap_or(rank);
+            let from_root = others().filter(|&of| of == root).map(read);
+            from_root.chain(others().filter(|&to| to != root).map(write)).collect()
+        }
+    };
+    let instructions = pass(lends.map(|(to, half)| lend(to, half)).collect(), moves);
+    Program { chunk_count: ranks, blocks: halves * passes, rounds: passes, instructions }
+}
+
+fn pass(lends: Vec<Instruction>, accesses: Vec<Instruction>) -> Vec<(Place, Instruction)> {
+    let sync = || [Instruction::Sync];
+    let instructions = lends.into_iter().chain(sync()).chain(accesses).chain(sync());
+    instructions.map(|instruction| (PLACE, instruction)).collect()
+}

@@ -1,0 +1,256 @@
+//! Programs bound to a kind of call: parts become ranges of elements, and the instructions between two barriers a pass.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use unisono_collectives::execution::CompiledPlan;
+use unisono_collectives::program::{self, Instruction, Part, Place, Program};
+use unisono_collectives::{Chunks, Combine, Rank, Source, partition};
+
+use super::Format;
+use super::capabilities::capabilities;
+use super::pass::Pass;
+use crate::call::Call;
+use crate::kernels::ReduceOp;
+use crate::method::{Method, Vendor};
+use crate::transport::Transport;
+
+/// A program for one kind of call on one rank.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(super) call: Call,
+    pub(super) rank: Rank,
+    pub(super) ranks: usize,
+    pub(super) format: Format,
+    /// The elements that hold results on this rank in the end.
+    pub(super) result: Range<usize>,
+    pub(super) chunk_count: usize,
+    pub(super) blocks: usize,
+    pub(super) rounds: usize,
+    pub(super) ops: Vec<(Place, Op)>,
+    /// Whether it only sends and receives, in one round, and elements as they are.
+    pub(super) is_short: bool,
+    pub(super) has_passes: bool,
+    pub(super) reads_original: bool,
+    pub(super) calls_vendor: bool,
+    pub(super) compiled: Arc<CompiledPlan>,
+}
+
+/// An instruction, with what the formats of elements add to it. What short calls need is not in a box.
+#[derive(Debug)]
+pub(super) enum Op {
+    Send(Send),
+    Receive(Receive),
+    Exchange(Box<(Option<Send>, Option<Receive>)>),
+    Post(Box<(Send, Receive)>),
+    Complete,
+    /// Combines a piece of the input with one of the buffer.
+    Original(Box<(Piece, Receive)>),
+    Pass(Box<Pass>),
+    /// A vendor's collective in place of a phase of the plan.
+    Vendor {
+        phase: usize,
+    },
+    /// Widens the elements of a block, before the first other operation on it.
+    Widen {
+        block: usize,
+    },
+    /// Divides and rounds the elements of a block, after the last other operation on it.
+    Finish {
+        block: usize,
+    },
+}
+
+/// An outgoing part.
+#[derive(Debug)]
+pub(super) struct Send {
+    pub(super) to: Rank,
+    pub(super) piece: Piece,
+    pub(super) source: Source,
+}
+
+/// An incoming part.
+#[derive(Debug, Clone)]
+pub(super) struct Receive {
+    pub(super) from: Rank,
+    pub(super) piece: Piece,
+    pub(super) combine: Combine,
+}
+
+/// A block of a range of elements.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    /// The elements of all blocks.
+    pub(super) all: Range<usize>,
+    /// The block in the first round.
+    pub(super) block: usize,
+}
+
+impl Bound {
+    /// The program of a compiled plan for a call by a method, over a transport.
+    pub(crate) fn compile(
+        compiled: &Arc<CompiledPlan>,
+        call: &Call,
+        method: Method,
+        transport: &Transport,
+    ) -> Self {
+        let capabilities = capabilities(transport, compiled.ranks(), call, method);
+        let program = compiled.program(call.count, call.element_bytes(), &capabilities);
+        Self::new(&program, compiled, call, method)
+            .expect("the executor runs every program that a plan gives")
+    }
+
+    /// Binds a program to a call.
+    ///
+    /// # Errors
+    /// Why it cannot be run. All programs that are lowered from plans can.
+    pub(crate) fn new(
+        program: &Program,
+        compiled: &Arc<CompiledPlan>,
+        call: &Call,
+        method: Method,
+    ) -> Result<Self, &'static str> {
+        let (rank, ranks) = (compiled.rank(), compiled.ranks());
+        // What a vendor's collectives add, they do not round.
+        let by_vendor = method.in_nodes() == Some(Vendor::Mpi);
+        let format = Format::of(call, by_vendor || compiled.accumulates());
+        let mut bound = Self {
+            call: *call,
+            rank,
+            ranks,
+            format,
+            result: call.result_on(rank, ranks),
+            chunk_count: program.chunk_count,
+            blocks: program.blocks,
+            rounds: program.rounds,
+            ops: Vec::with_capacity(program.instructions.len()),
+            is_short: false,
+            has_passes: false,
+            reads_original: false,
+            calls_vendor: false,
+            compiled: Arc::clone(compiled),
+        };
+        let mut instructions = program.instructions.as_slice();
+        while let Some(&(place, _)) = instructions.first() {
+            let op = bound.next(&mut instructions)?;
+            bound.ops.push((place, op));
+        }
+        let blocks = bound.blocks_of_ops()?;
+        if !bound.has_passes && (format.accumulator.is_some() || call.op == Some(ReduceOp::Mean)) {
+            bound.widen_and_finish(&blocks);
+        }
+        let is_short = |op: &Op| matches!(op, Op::Send(_) | Op::Receive(_));
+        bound.is_short =
+            bound.blocks == 1 && !bound.reads_original && bound.ops.iter().all(|(_, op)| is_short(op));
+        Ok(bound)
+    }
+
+    /// Binds the first instructions of `rest`, which it removes.
+    fn next(&mut self, rest: &mut &[(Place, Instruction)]) -> Result<Op, &'static str> {
+        let Some((&(_, instruction), after)) = rest.split_first() else { unreachable!("there is one") };
+        if matches!(instruction, Instruction::Lend { .. } | Instruction::Sync) {
+            self.has_passes = true;
+            return Ok(Op::Pass(Box::new(Pass::next(self, rest)?)));
+        }
+        *rest = after;
+        Ok(match instruction {
+            Instruction::Lend { .. } | Instruction::Sync => unreachable!("they are part of a pass"),
+            Instruction::Read { .. } | Instruction::Write { .. } | Instruction::Swap { .. } => {
+                return Err("an access to memory outside a pass");
+            }
+            Instruction::Vendor { phase, steps } => {
+                self.calls_vendor = true;
+                *rest = rest.get(steps..).ok_or("a vendor replaces more than there is")?;
+                Op::Vendor { phase }
+            }
+            Instruction::Send(send) => Op::Send(self.send(send)),
+            Instruction::Receive(receive) => Op::Receive(self.receive(receive)?),
+            Instruction::Exchange(send, receive) => {
+                let receive = receive.map(|receive| self.receive(receive)).transpose()?;
+                Op::Exchange(Box::new((send.map(|send| self.send(send)), receive)))
+            }
+            Instruction::Post(send, receive) => Op::Post(Box::new((self.send(send), self.receive(receive)?))),
+            Instruction::Complete => Op::Complete,
+            Instruction::Original { from, to, combine } => {
+                self.reads_original = true;
+                let receive = self.receive(program::Incoming { from: self.rank, part: to, combine })?;
+                Op::Original(Box::new((self.piece(from), receive)))
+            }
+        })
+    }
+
+    fn send(&mut self, program::Outgoing { to, part, source }: program::Outgoing) -> Send {
+        self.reads_original |= source == Source::Original;
+        Send { to, piece: self.piece(part), source }
+    }
+
+    fn receive(
+        &self,
+        program::Incoming { from, part, combine }: program::Incoming,
+    ) -> Result<Receive, &'static str> {
+        if combine == Combine::Reduce && self.call.op.is_none() {
+            return Err("a call without a reduction reduces");
+        }
+        Ok(Receive { from, piece: self.piece(part), combine })
+    }
+
+    fn piece(&self, Part { chunks, block }: Part) -> Piece {
+        Piece { all: partition::elements(self.call.count, self.chunk_count, chunks), block }
+    }
+
+    /// The block that each operation works on in the first round.
+    fn blocks_of_ops(&self) -> Result<Vec<usize>, &'static str> {
+        let mut posted = VecDeque::new();
+        let block = |(_, op): &(Place, Op)| match op {
+            Op::Send(Send { piece, .. }) | Op::Receive(Receive { piece, .. }) => Ok(piece.block),
+            Op::Exchange(halves) => match (&halves.0, &halves.1) {
+                (Some(Send { piece, .. }), _) | (None, Some(Receive { piece, .. })) => Ok(piece.block),
+                (None, None) => Ok(0),
+            },
+            Op::Post(both) => {
+                posted.push_back(both.0.piece.block);
+                Ok(both.0.piece.block)
+            }
+            Op::Complete => posted.pop_front().ok_or("nothing was posted that is completed"),
+            Op::Original(both) => Ok(both.1.piece.block),
+            Op::Pass(_) | Op::Vendor { .. } => Ok(0),
+            Op::Widen { block } | Op::Finish { block } => Ok(*block),
+        };
+        self.ops.iter().map(block).collect()
+    }
+
+    /// Inserts what widens each block of a round before the first operation on it, and what finishes it after the last one; `blocks` are
+    /// those of the operations.
+    fn widen_and_finish(&mut self, blocks: &[usize]) {
+        let last: HashMap<_, _> = blocks.iter().enumerate().map(|(at, &block)| (block, at)).collect();
+        let mut begun = HashSet::new();
+        let ops = std::mem::take(&mut self.ops).into_iter().zip(blocks).enumerate();
+        for (at, ((place, op), &block)) in ops {
+            if begun.insert(block) {
+                self.ops.push((place, Op::Widen { block }));
+            }
+            self.ops.push((place, op));
+            if last[&block] == at {
+                self.ops.push((place, Op::Finish { block }));
+            }
+        }
+    }
+
+    /// The number of blocks of a round.
+    pub(super) fn blocks_of_round(&self) -> usize {
+        self.blocks / self.rounds
+    }
+
+    /// The elements of a piece in a round.
+    #[inline]
+    pub(super) fn elements(&self, piece: &Piece, round: usize) -> Range<usize> {
+        if self.blocks == 1 { piece.all.clone() } else { self.elements_of_block(piece, round) }
+    }
+
+    fn elements_of_block(&self, Piece { all, block }: &Piece, round: usize) -> Range<usize> {
+        let block = block + round * self.blocks_of_round();
+        let part = partition::elements(all.len(), self.blocks, Chunks::one(block));
+        all.start + part.start..all.start + part.end
+    }
+}

@@ -1,0 +1,194 @@
+//! Runs a bound program: one operation after the other.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use unisono_collectives::Source;
+
+use super::bound::{Bound, Op, Piece, Receive, Send};
+use super::{Scratch, Task, scaled};
+use crate::error::Result;
+use crate::transport::{Failure, Incoming, Outgoing, Ticket, Transport};
+
+/// Runs a program that only sends and receives, in the user's buffer. (Apart from [`Run`], since what that keeps in memory is written behind
+/// the messages, which wait for another core: 10 % of a call with 8 bytes.)
+pub(super) fn short(
+    bound: &Bound,
+    task: &Task<'_>,
+    buffer: &mut [u8],
+    transport: &mut Transport,
+) -> Result<()> {
+    let (Task { header, deadlines, .. }, format) = (task, &bound.format);
+    for (place, op) in &bound.ops {
+        let (outgoing, incoming) = match op {
+            Op::Send(Send { to, piece, .. }) => {
+                let bytes = &buffer[scaled(piece.all.clone(), format.wire_size_bytes)];
+                (Some(Outgoing { to: *to, bytes }), None)
+            }
+            Op::Receive(Receive { from, piece, combine }) => {
+                if place.phase + place.step > 0 {
+                    transport.status().at_step(place.phase, place.step);
+                }
+                let place = &mut buffer[scaled(piece.all.clone(), format.wire_size_bytes)];
+                (None, Some(Incoming { from: *from, target: format.target(place, *combine) }))
+            }
+            _ => unreachable!("a short program only sends and receives"),
+        };
+        transport
+            .exchange(header, outgoing, incoming, deadlines)
+            .map_err(|failure| task.error(failure, transport, *place))?;
+    }
+    Ok(())
+}
+
+/// A program in progress.
+pub(super) struct Run<'a> {
+    pub(super) bound: &'a Bound,
+    pub(super) task: &'a Task<'a>,
+    /// The buffer that operations work on: the user's, or an accumulator of wider elements.
+    pub(super) held: &'a mut [u8],
+    /// The user's buffer, if elements are accumulated in a wider format.
+    pub(super) narrow: &'a mut [u8],
+    /// The input in wire format, if it is needed.
+    original: &'a [u8],
+    /// Staging for data that would change while in transit, and for blocks that a pass widens.
+    pub(super) work: &'a mut Scratch,
+    pub(super) round: usize,
+    /// Exchanges that are not completed, oldest first.
+    posted: VecDeque<(Ticket, &'a Receive)>,
+}
+
+impl<'a> Run<'a> {
+    #[inline]
+    pub(super) fn new(
+        bound: &'a Bound,
+        task: &'a Task<'a>,
+        (held, narrow, original, work): (&'a mut [u8], &'a mut [u8], &'a [u8], &'a mut Scratch),
+    ) -> Self {
+        Self { bound, task, held, narrow, original, work, round: 0, posted: VecDeque::new() }
+    }
+
+    #[inline]
+    pub(super) fn run(mut self, transport: &mut Transport) -> Result<()> {
+        let bound = self.bound;
+        for round in 0..bound.rounds {
+            self.round = round;
+            for (place, op) in &bound.ops {
+                // What waits for other ranks shows where; a send does not wait.
+                if !matches!(op, Op::Send(_)) && place.phase + place.step + round > 0 {
+                    transport.status().at_step(place.phase, place.step);
+                }
+                self.op(op, transport).map_err(|failure| self.task.error(failure, transport, *place))?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn op(&mut self, op: &'a Op, transport: &mut Transport) -> Result<(), Failure> {
+        match op {
+            Op::Send(send) => self.exchange(Some(send), None, transport),
+            Op::Receive(receive) => self.exchange(None, Some(receive), transport),
+            Op::Exchange(halves) => self.exchange(halves.0.as_ref(), halves.1.as_ref(), transport),
+            Op::Post(both) => self.post(&both.0, &both.1, transport),
+            Op::Complete => self.complete(transport),
+            Op::Original(both) => {
+                self.original(&both.0, &both.1);
+                Ok(())
+            }
+            Op::Pass(pass) => self.pass(pass, transport),
+            Op::Vendor { phase } => self.by_vendor(*phase, transport),
+            Op::Widen { block } => {
+                self.widen(*block);
+                Ok(())
+            }
+            Op::Finish { block } => {
+                self.finish(*block);
+                Ok(())
+            }
+        }
+    }
+
+    fn original(&mut self, from: &Piece, Receive { piece, combine, .. }: &Receive) {
+        let from = &self.original[self.bytes(from, self.bound.format.wire_size_bytes)];
+        let to = self.bytes(piece, self.bound.format.held_size_bytes);
+        self.bound.format.target(&mut self.held[to], *combine).accept(0, from);
+    }
+
+    fn exchange(
+        &mut self,
+        send: Option<&Send>,
+        receive: Option<&Receive>,
+        transport: &mut Transport,
+    ) -> Result<(), Failure> {
+        let Task { header, deadlines, .. } = self.task;
+        let (rank, format) = (self.bound.rank, self.bound.format);
+        let (bytes, held) = self.bytes_and_place(send, receive).map_err(Failure::Error)?;
+        let outgoing = send.map(|send| Outgoing { to: send.to, bytes });
+        let mut incoming = receive
+            .map(|receive| Incoming { from: receive.from, target: format.target(held, receive.combine) });
+        // A step of a rank with itself needs no transport.
+        if let (Some(to_self), Some(from_self)) = (&outgoing, &mut incoming)
+            && to_self.to == rank
+            && from_self.from == rank
+        {
+            from_self.target.accept(0, to_self.bytes);
+            return Ok(());
+        }
+        transport.exchange(header, outgoing, incoming, deadlines)
+    }
+
+    fn post(&mut self, send: &Send, receive: &'a Receive, transport: &mut Transport) -> Result<(), Failure> {
+        let Task { header, deadlines, .. } = self.task;
+        let size_bytes = self.bytes(&receive.piece, self.bound.format.wire_size_bytes).len();
+        let (bytes, _) = self.bytes_and_place(Some(send), None).map_err(Failure::Error)?;
+        let ticket = transport.post(header, &Outgoing { to: send.to, bytes }, size_bytes, deadlines)?;
+        self.posted.push_back((ticket, receive));
+        Ok(())
+    }
+
+    fn complete(&mut self, transport: &mut Transport) -> Result<(), Failure> {
+        let Task { header, deadlines, .. } = self.task;
+        let (ticket, receive) = self.posted.pop_front().expect("a program completes what it has posted");
+        let place = self.bytes(&receive.piece, self.bound.format.held_size_bytes);
+        let mut target = self.bound.format.target(&mut self.held[place], receive.combine);
+        transport.complete(header, ticket, &mut target, deadlines)
+    }
+
+    /// The bytes to send, and the place of what is received: disjoint.
+    fn bytes_and_place(
+        &mut self,
+        send: Option<&Send>,
+        receive: Option<&Receive>,
+    ) -> Result<(&[u8], &mut [u8])> {
+        let format = self.bound.format;
+        let received = receive.map_or(0..0, |receive| self.bytes(&receive.piece, format.held_size_bytes));
+        let Some(Send { piece, source, .. }) = send else { return Ok((&[], &mut self.held[received])) };
+        let sends = self.bytes(piece, format.held_size_bytes);
+        if *source == Source::Original {
+            return Ok((&self.original[self.bytes(piece, format.wire_size_bytes)], &mut self.held[received]));
+        }
+        if let Some(accumulator) = format.accumulator {
+            let size_bytes = sends.len() / format.held_size_bytes * format.wire_size_bytes;
+            let rounded = self.work.reserve(size_bytes)?;
+            (accumulator.round)(&mut self.held[sends], rounded);
+            return Ok((rounded, &mut self.held[received]));
+        }
+        Ok(if sends.end <= received.start {
+            let (before, after) = self.held.split_at_mut(received.start);
+            (&before[sends], &mut after[..received.len()])
+        } else if received.end <= sends.start {
+            let (before, after) = self.held.split_at_mut(sends.start);
+            (&after[..sends.len()], &mut before[received])
+        } else {
+            // The incoming data is reduced into the data being sent.
+            (self.work.copy_of(&self.held[sends])?, &mut self.held[received])
+        })
+    }
+
+    /// The bytes of a piece in this round, with elements of this size.
+    #[inline]
+    fn bytes(&self, piece: &Piece, size_bytes: usize) -> Range<usize> {
+        scaled(self.bound.elements(piece, self.round), size_bytes)
+    }
+}

@@ -1,0 +1,172 @@
+//! Mutants of programs over threads: they compute what the reference interpreter computes, or fail where it does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use unisono_collectives::execution::{Capabilities, CompiledPlan};
+use unisono_collectives::program::{self, Program};
+use unisono_collectives::{Algorithm, Defect, Operation, Topology};
+use unisono_testing::mutants::mutants;
+
+use super::capabilities::capabilities;
+use super::{Bound, Executor, Task, agreement};
+use crate::call::Call;
+use crate::codes::Codes;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernels::ReduceOp;
+use crate::method::Method;
+use crate::transport::{Calls, Deadlines, Transport};
+
+/// A call of a world, and the ranks' programs for it.
+struct Sample {
+    call: Call,
+    method: Method,
+    compiled: Vec<Arc<CompiledPlan>>,
+    programs: Vec<Program>,
+    inputs: Vec<Vec<f32>>,
+}
+
+impl Sample {
+    fn new(algorithm: Algorithm, operation: Operation, ranks: usize, count: usize) -> Self {
+        let op = operation.reduces().then_some(ReduceOp::Sum);
+        let (call, method) = (Call::new(operation, op, DType::F32, count), Method::Algorithm(algorithm));
+        let topology = Topology::single_node(ranks);
+        let compile = |rank| Arc::new(CompiledPlan::new(algorithm, operation, &topology, rank).unwrap());
+        let compiled: Vec<_> = (0..ranks).map(compile).collect();
+        let threads = Transport::threads(ranks).unwrap();
+        let capabilities = capabilities(&threads[0], ranks, &call, method);
+        let programs = compiled.iter().map(|plan| plan.program(count, 4, &capabilities)).collect();
+        let mut random = fastrand::Rng::with_seed(1);
+        // Signs and magnitudes differ, so every order of additions rounds differently.
+        let mut value = || (random.f32() - 0.5) * 10_f32.powi(random.i32(-3..4));
+        let inputs = (0..ranks).map(|_| (0..count).map(|_| value()).collect()).collect();
+        Self { call, method, compiled, programs, inputs }
+    }
+
+    /// Runs programs over threads. `None` if the executor refuses one of them.
+    fn run(&self, programs: &[Program], timeout: Duration) -> Option<Vec<Result<Vec<f32>>>> {
+        let bind = |(program, compiled)| Bound::new(program, compiled, &self.call, self.method).ok();
+        let bound: Vec<_> = programs.iter().zip(&self.compiled).map(bind).collect::<Option<_>>()?;
+        let threads = Transport::threads(programs.len()).unwrap();
+        let run = |(mut transport, (bound, input)): (Transport, (&Bound, &Vec<f32>))| {
+            let (rank, ranks) = (transport.rank(), programs.len());
+            let header = Calls::default().next(1, self.call.count, Codes::new(&self.call, self.method), 0);
+            let deadlines = Deadlines { timeout, quiet: timeout };
+            let task = Task {
+                header: &header,
+                method: self.method,
+                agreement: &agreement(rank, ranks),
+                deadlines: &deadlines,
+            };
+            let mut buffer = input.clone();
+            let mut executor = Executor::new(&transport.registry());
+            let done = executor.run(bound, &task, bytemuck::cast_slice_mut(&mut buffer), &mut transport);
+            if let Err(error) = &done {
+                transport.fail(rank, &error.to_string());
+            }
+            done.map(|()| buffer)
+        };
+        Some(std::thread::scope(|scope| {
+            let of_ranks = threads.into_iter().zip(bound.iter().zip(&self.inputs));
+            let started: Vec<_> = of_ranks.map(|rank| scope.spawn(move || run(rank))).collect();
+            started.into_iter().map(|rank| rank.join().unwrap()).collect()
+        }))
+    }
+}
+
+#[test]
+fn programs_and_their_mutants_do_what_the_interpreter_does() {
+    use Algorithm::{Butterfly, MasterWorker, RecursiveDoubling, Ring, RoundRobin, Tree};
+    use Operation::{AllGather, AllReduce, AllToAll, Broadcast};
+    // Chunks of equal sizes: a mutant that exchanges two of them still sends as many bytes as are expected.
+    let samples = [
+        Sample::new(RecursiveDoubling, AllReduce, 4, 8),
+        Sample::new(Algorithm::AllToAll, AllReduce, 3, 8),
+        Sample::new(Ring, AllReduce, 4, 8),
+        Sample::new(Ring, AllReduce, 3, 9000),
+        Sample::new(Tree, AllReduce, 4, 9000),
+        Sample::new(Butterfly, AllReduce, 4, 9000),
+        Sample::new(RoundRobin, AllReduce, 2, 6),
+        Sample::new(RoundRobin, AllReduce, 3, 9000),
+        Sample::new(RoundRobin, AllGather, 3, 9000),
+        Sample::new(RoundRobin, AllToAll, 3, 9000),
+        Sample::new(MasterWorker, Broadcast { root: 1 }, 4, 500_000),
+    ];
+    let bits = |values: &Vec<f32>| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    let (mut computed, mut failed, mut refused) = (0, 0, 0);
+    for sample in samples {
+        let unchanged = std::iter::once(("unchanged".to_owned(), sample.programs.clone()));
+        for (change, programs) in unchanged.chain(mutants(&sample.programs)) {
+            let name = format!("{}, {}: {change}", sample.method, sample.call.operation);
+            match program::run(&programs, &sample.inputs, |held, arrived| held + arrived) {
+                Ok(expected) => match sample.run(&programs, Duration::from_secs(60)) {
+                    Some(done) => {
+                        for (rank, (done, expected)) in done.iter().zip(&expected).enumerate() {
+                            let done = done.as_ref().unwrap_or_else(|error| panic!("{name}: {error}"));
+                            assert!(bits(done) == bits(expected), "{name}: rank {rank}");
+                        }
+                        computed += 1;
+                    }
+                    None => {
+                        assert_ne!(change, "unchanged", "{name}");
+                        refused += 1;
+                    }
+                },
+                // What happens then depends on timing, or only on the next call.
+                Err(defects)
+                    if defects.iter().any(|defect| {
+                        matches!(
+                            defect,
+                            Defect::Race { .. } | Defect::NotLent { .. } | Defect::NotTaken { .. }
+                        )
+                    }) => {}
+                Err(defects) => match sample.run(&programs, Duration::from_millis(50)) {
+                    Some(done) => {
+                        assert!(done.iter().any(Result::is_err), "{name}: {defects:?}");
+                        failed += 1;
+                    }
+                    None => refused += 1,
+                },
+            }
+        }
+    }
+    println!("{computed} were computed, {failed} failed, {refused} were refused");
+    assert!(computed > 400 && failed > 50 && refused < 100, "{computed}, {failed}, {refused}");
+}
+
+#[test]
+fn every_program_of_a_plan_can_be_run() {
+    let messages = Capabilities { eager_bytes: 4096, segment_bytes: 65_280, ..Capabilities::default() };
+    let everywhere = [
+        messages,
+        Capabilities { is_shared: true, ..messages },
+        Capabilities { has_lanes: true, ..messages },
+        Capabilities { by_vendor: true, ..messages },
+    ];
+    let nodes = [(2, 2), (3, 1), (4, 2)].map(|(nodes, local)| Topology::uniform(nodes, local));
+    for topology in (1..=9).map(Topology::single_node).chain(nodes) {
+        for algorithm in Algorithm::ALL {
+            for operation in Operation::all(topology.ranks() / 2) {
+                let op = operation.reduces().then_some(ReduceOp::Mean);
+                for (count, capabilities) in
+                    [0, 5, 1000, 1_500_000].into_iter().flat_map(|count| everywhere.map(|one| (count, one)))
+                {
+                    let call = Call::new(operation, op, DType::BF16, count);
+                    for rank in 0..topology.ranks() {
+                        let Some(compiled) = CompiledPlan::new(algorithm, operation, &topology, rank) else {
+                            continue;
+                        };
+                        let compiled = Arc::new(compiled);
+                        let program = compiled.program(count, 2, &capabilities);
+                        let bound = Bound::new(&program, &compiled, &call, Method::Algorithm(algorithm));
+                        assert!(
+                            bound.is_ok(),
+                            "{algorithm}, {operation}, {topology:?}, {capabilities:?}: {bound:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Mutants of programs.
+
+use unisono_collectives::program::{Incoming, Instruction, Outgoing, Part, Place, Program};
+use unisono_collectives::{Chunks, Combine, Rank, Source};
+
+fn next_chunk(part: &mut Part, chunk_count: usize) {
+    if part.chunks.count() == 1 {
+        part.chunks = Chunks::one((part.chunks.start + 1) % chunk_count);
+    }
+}
+
+fn other(combine: &mut Combine) {
+    *combine = if *combine == Combine::Reduce { Combine::Replace } else { Combine::Reduce };
+}
+
+/// Returns the mutants of one instruction. Some of them are equivalent to it.
+fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usize) -> Vec<Instruction> {
+    use Instruction::{
+        Complete, Exchange, Lend, Original, Post, Read, Receive, Send, Swap, Sync, Vendor, Write,
+    };
+    // The next rank that is not the one that executes the instruction.
+    let next = |other: Rank| match (other + 1) % ranks {
+        next if next == rank => (next + 1) % ranks,
+        next => next,
+    };
+    let sends = |send: Outgoing| {
+        let (mut part, source) = (send.part, send.source);
+        next_chunk(&mut part, chunk_count);
+        let of = if source == Source::Current { Source::Original } else { Source::Current };
+        [Outgoing { to: next(send.to), ..send }, Outgoing { part, ..send }, Outgoing { source: of, ..send }]
+    };
+    let receives = |receive: Incoming| {
+        let (mut part, mut combine) = (receive.part, receive.combine);
+        next_chunk(&mut part, chunk_count);
+        other(&mut combine);
+        [
+            Incoming { from: next(receive.from), ..receive },
+            Incoming { part, ..receive },
+            Incoming { combine, ..receive },
+        ]
+    };
+    let mut changed = match instruction {
+        Exchange(send, receive) => {
+            let sends = send.into_iter().flat_map(sends).map(|send| Exchange(Some(send), receive));
+            let receives =
+                receive.into_iter().flat_map(receives).map(|receive| Exchange(send, Some(receive)));
+            sends.chain(receives).chain([Exchange(None, receive), Exchange(send, None)]).collect()
+        }
+        Post(send, receive) => {
+            let sends = sends(send).map(|send| Post(send, receive));
+            sends.into_iter().chain(receives(receive).map(|receive| Post(send, receive))).collect()
+        }
+        Send(outgoing) => sends(outgoing).map(Send).to_vec(),
+        Receive(incoming) => receives(incoming).map(Receive).to_vec(),
+        Original { from, mut to, mut combine } => {
+            next_chunk(&mut to, chunk_count);
+            let moved = Original { from, to, combine };
+            other(&mut combine);
+            vec![moved, Original { from, to: from, combine }]
+        }
+        Complete | Sync | Vendor { .. } => Vec::new(),
+        Lend { to, part, read, written } => {
+            let mut elsewhere = part;
+            let another = Lend { to: next(to), part, read, written };
+            next_chunk(&mut elsewhere, chunk_count);
+            let moved = Lend { to, part: elsewhere, read, written };
+            vec![
+                another,
+                moved,
+                Lend { to, part, read: !read, written },
+                Lend { to, part, read, written: !written },
+            ]
+        }
+        Read { of, mut theirs, own, mut combine } => {
+            let another = Read { of: next(of), theirs, own, combine };
+            next_chunk(&mut theirs, chunk_count);
+            let moved = Read { of, theirs, own, combine };
+            other(&mut combine);
+            vec![another, moved, Read { of, theirs: own, own, combine }]
+        }
+        Write { to, mut theirs, own } => {
+            let another = Write { to: next(to), theirs, own };
+            next_chunk(&mut theirs, chunk_count);
+            vec![another, Write { to, theirs, own }]
+        }
+        Swap { with, mut theirs, own } => {
+            let another = Swap { with: next(with), theirs, own };
+            next_chunk(&mut theirs, chunk_count);
+            vec![another, Swap { with, theirs, own }]
+        }
+    };
+    changed.retain(|mutant| *mutant != instruction);
+    changed
+}
+
+/// Returns all mutants with one change: an instruction dropped, duplicated, swapped with the next one, or changed.
+pub fn mutants(programs: &[Program]) -> Vec<(String, Vec<Program>)> {
+    let mut mutants = Vec::new();
+    for (rank, program) in programs.iter().enumerate() {
+        let mut add = |name: String, instructions: Vec<(Place, Instruction)>| {
+            let mut mutant = programs.to_vec();
+            mutant[rank].instructions = instructions;
+            mutants.push((format!("rank {rank}, {name}"), mutant));
+        };
+        let all = &program.instructions;
+        for (at, &instruction) in all.iter().enumerate() {
+            let (before, after) = (&all[..at], &all[at + 1..]);
+            add(format!("{at} left out"), [before, after].concat());
+            add(format!("{at} doubled"), [before, &[instruction; 2], after].concat());
+            if let [next, rest @ ..] = after {
+                add(format!("{at} after the next"), [before, &[*next, instruction], rest].concat());
+            }
+            let (place, instruction) = instruction;
+            for mutant in changed(instruction, rank, programs.len(), program.chunk_count) {
+                add(format!("{at} is {mutant:?}"), [before, &[(place, mutant)], after].concat());
+            }
+        }
+    }
+    mutants
+}
