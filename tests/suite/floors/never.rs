@@ -50,16 +50,16 @@ const NEVER: [(&str, &[&str], &[&str]); 28] = [
     ("src/", &["transport/shared"], &["mpi", "Mpi"]),
     ("src/", &["executor", "collective", "communicator"], &["mpi", "between_nodes"]),
     ("src/", &["compress"], &["mpi", "Mpi", "Bucket", "bucket"]),
-    // What decides how a plan is carried out is in its execution.
+    // What a rank does is in its program.
     (
         "src/",
         &[
             "executor.rs",
-            "executor/copies",
-            "executor/eager",
+            "executor/bound",
             "executor/format",
-            "executor/lanes",
-            "executor/one_pass",
+            "executor/pass",
+            "executor/run",
+            "executor/vendor",
         ],
         &["Algorithm", "is_shared_by", "has_lanes"],
     ),
