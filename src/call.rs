@@ -67,6 +67,7 @@ impl Call {
         match self.operation {
             Operation::ReduceScatter => partition::elements(self.count, ranks, Chunks::one(rank)),
             Operation::Reduce { root } if root != rank => 0..0,
+            Operation::ExclusiveScan if rank == 0 => 0..0,
             _ => 0..self.count,
         }
     }

@@ -104,9 +104,9 @@ impl Codes {
 /// Set in the code of an operation on wide elements.
 const WIDE: u8 = 0x80;
 /// The code of [`BARRIER_NAME`].
-const BARRIER: u8 = 8;
+const BARRIER: u8 = Operation::all(0).len() as u8;
 /// The code of [`MESSAGE_NAME`].
-const MESSAGE: u8 = 9;
+const MESSAGE: u8 = BARRIER + 1;
 /// The algorithm of a barrier.
 pub(crate) const OF_BARRIER: Algorithm = Algorithm::RecursiveDoubling;
 
@@ -125,6 +125,8 @@ fn operation_code(operation: Operation) -> u8 {
         Operation::Gather { .. } => 5,
         Operation::Scatter { .. } => 6,
         Operation::AllToAll => 7,
+        Operation::Scan => 8,
+        Operation::ExclusiveScan => 9,
     }
 }
 

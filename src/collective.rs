@@ -12,6 +12,7 @@ use crate::call::{Call, Memory, Ran};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Task, agreement};
+use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
@@ -149,6 +150,7 @@ impl Engine {
         call: &Call,
         buffer: &mut [u8],
     ) -> Result<Ran> {
+        check_mean(call)?;
         self.begin()?;
         let planned = match choice.method() {
             Some(Method::Vendor(Vendor::Mpi)) if self.transport.has_mpi() => {
@@ -263,6 +265,20 @@ fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine
     let mut machines = Memory::HOST.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
     machines.dedup();
     machines
+}
+
+/// # Errors
+/// [`Error::Unsupported`] for the mean of a scan, each of whose results is of another number of ranks.
+#[inline]
+fn check_mean(call: &Call) -> Result<()> {
+    if call.op == Some(ReduceOp::Mean) && matches!(call.operation, Operation::Scan | Operation::ExclusiveScan)
+    {
+        return Err(Error::Unsupported(format!(
+            "a {} has no mean, since every rank has the values of another number of ranks; use a sum",
+            call.operation
+        )));
+    }
+    Ok(())
 }
 
 fn check_size(call: &Call, buffer: &[u8]) {

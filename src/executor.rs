@@ -8,7 +8,6 @@ use std::sync::Arc;
 use unisono_collectives::Schedule;
 use unisono_collectives::program::Place;
 
-use crate::call::scaled;
 use crate::error::{self, Error, Result};
 use crate::memory::{Registry, Scratch};
 use crate::method::Method;
@@ -18,15 +17,12 @@ mod agreement;
 mod bound;
 mod capabilities;
 mod format;
-mod pass;
 mod run;
 #[cfg(test)]
 mod tests;
-mod vendor;
 
 pub(crate) use agreement::agreement;
 pub(crate) use bound::Bound;
-use format::Format;
 use run::Run;
 
 /// One collective call on one rank.
@@ -96,7 +92,7 @@ impl Executor {
         transport: &mut Transport,
     ) -> Result<()> {
         let Self { widened, original, work } = self;
-        if bound.calls_vendor {
+        if bound.by_vendor {
             task.agree(transport)?;
         }
         let original = if bound.reads_original { original.copy_of(buffer)? } else { &mut [] };

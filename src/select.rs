@@ -227,6 +227,7 @@ fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Select
             (Role::SharesTheNetwork, "many ranks, large array: all ranks share the network")
         }
         Operation::AllReduce if small => (Role::FewestSteps, "many ranks, small array: fewest steps"),
+        Operation::Scan | Operation::ExclusiveScan => (Role::FewestSteps, "many ranks: fewest steps"),
         Operation::AllReduce | Operation::ReduceScatter | Operation::AllGather => {
             (Role::FewestBytes, "many ranks: fewest bytes in few steps")
         }

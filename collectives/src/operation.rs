@@ -38,11 +38,15 @@ pub enum Operation {
     },
     /// Part `j` of rank `i` becomes part `i` of rank `j`.
     AllToAll,
+    /// Every rank ends with the reduction of the buffers of all ranks up to and including itself.
+    Scan,
+    /// Every rank ends with the reduction of the buffers of all ranks before itself; rank 0's buffer is undefined.
+    ExclusiveScan,
 }
 
 impl Operation {
     /// All of them; those with a root have this one.
-    pub const fn all(root: Rank) -> [Self; 8] {
+    pub const fn all(root: Rank) -> [Self; 10] {
         [
             Self::AllReduce,
             Self::ReduceScatter,
@@ -52,6 +56,8 @@ impl Operation {
             Self::Gather { root },
             Self::Scatter { root },
             Self::AllToAll,
+            Self::Scan,
+            Self::ExclusiveScan,
         ]
     }
 
@@ -66,6 +72,8 @@ impl Operation {
             Self::Gather { .. } => "gather",
             Self::Scatter { .. } => "scatter",
             Self::AllToAll => "all-to-all",
+            Self::Scan => "scan",
+            Self::ExclusiveScan => "exclusive-scan",
         }
     }
 
@@ -76,14 +84,24 @@ impl Operation {
             | Self::Reduce { root }
             | Self::Gather { root }
             | Self::Scatter { root } => Some(root),
-            Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::AllToAll => None,
+            Self::AllReduce
+            | Self::ReduceScatter
+            | Self::AllGather
+            | Self::AllToAll
+            | Self::Scan
+            | Self::ExclusiveScan => None,
         }
     }
 
     /// Whether a rank's buffer has defined contents in this chunk before the first step.
     pub(crate) fn begins_with(self, rank: Rank, chunk: usize) -> bool {
         match self {
-            Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. } | Self::AllToAll => true,
+            Self::AllReduce
+            | Self::ReduceScatter
+            | Self::Reduce { .. }
+            | Self::AllToAll
+            | Self::Scan
+            | Self::ExclusiveScan => true,
             Self::AllGather | Self::Gather { .. } => chunk == rank,
             Self::Broadcast { root } | Self::Scatter { root } => rank == root,
         }
@@ -91,7 +109,10 @@ impl Operation {
 
     /// Whether values are reduced, or only moved.
     pub fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. })
+        matches!(
+            self,
+            Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. } | Self::Scan | Self::ExclusiveScan
+        )
     }
 }
 

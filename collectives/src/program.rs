@@ -1,6 +1,7 @@
 //! Programs: the instructions of one rank for one call.
 //!
-//! A [`Program`] lists every transfer and every wait of a rank, in order. [`CompiledPlan::program`] creates it, [`verify_programs`]
+//! A [`Program`] lists every transfer and every wait of a rank, in order.
+//! [`CompiledPlan::program`](crate::execution::CompiledPlan::program) creates it, [`verify_programs`]
 //! verifies the programs of all ranks, [`explain_programs`](crate::explain_programs) draws them, and [`run`] interprets them on arrays.
 //!
 //! ```
@@ -16,16 +17,12 @@
 //! assert_eq!(sums, Ok(vec![vec![11, 22]; 2]));
 //! ```
 
-#[cfg(doc)]
-use crate::execution::CompiledPlan;
 use crate::schedule::{Chunks, Combine, Source};
 use crate::world::Rank;
 
-mod lower;
 mod run;
 mod verify;
 
-pub(crate) use lower::{is_eager, lanes, lower};
 pub use run::run;
 pub use verify::verify_programs;
 

@@ -57,8 +57,14 @@ pub fn verify_schedules(schedules: &[Schedule], operation: Operation) -> Vec<Def
 /// Defects of single steps: ranks and chunks that do not exist, steps that race with themselves.
 fn malformed(schedules: &[Schedule], operation: Operation) -> Vec<Defect> {
     let mut defects = Vec::new();
-    let in_parts =
-        !matches!(operation, Operation::AllReduce | Operation::Broadcast { .. } | Operation::Reduce { .. });
+    let in_parts = matches!(
+        operation,
+        Operation::ReduceScatter
+            | Operation::AllGather
+            | Operation::Gather { .. }
+            | Operation::Scatter { .. }
+            | Operation::AllToAll
+    );
     let expected =
         if in_parts { schedules.len() } else { schedules.first().map_or(1, Schedule::chunk_count) };
     for (rank, schedule) in schedules.iter().enumerate() {
@@ -171,5 +177,7 @@ pub(crate) fn promise(
         Operation::Gather { root } => (rank == root).then(|| (chunk, of(chunk))),
         Operation::Scatter { root } => (chunk == rank || rank == root).then(|| (chunk, of(root))),
         Operation::AllToAll => Some((rank, of(chunk))),
+        Operation::Scan => Some((chunk, 0..rank + 1)),
+        Operation::ExclusiveScan => (rank > 0).then_some((chunk, 0..rank)),
     }
 }

@@ -19,12 +19,14 @@ pub enum Operation {
     Gather,
     Scatter,
     AllToAll,
+    Scan,
+    ExclusiveScan,
     Barrier,
 }
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::AllReduce,
         Self::ReduceScatter,
         Self::AllGather,
@@ -33,6 +35,8 @@ impl Operation {
         Self::Gather,
         Self::Scatter,
         Self::AllToAll,
+        Self::Scan,
+        Self::ExclusiveScan,
         Self::Barrier,
     ];
 
@@ -52,6 +56,8 @@ impl Operation {
             Self::Gather => Collective::Gather { root: 0 },
             Self::Scatter => Collective::Scatter { root: 0 },
             Self::AllToAll => Collective::AllToAll,
+            Self::Scan => Collective::Scan,
+            Self::ExclusiveScan => Collective::ExclusiveScan,
             Self::Barrier => return None,
         })
     }
@@ -81,7 +87,7 @@ impl Operation {
             Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll => {
                 (ranks - 1.0) / ranks
             }
-            Self::Broadcast | Self::Reduce => 1.0,
+            Self::Broadcast | Self::Reduce | Self::Scan | Self::ExclusiveScan => 1.0,
             Self::Barrier => 0.0,
         }
     }
@@ -112,6 +118,6 @@ mod tests {
     #[test]
     fn bandwidths_of_buses_are_those_of_nccl_tests() {
         let factors = Operation::ALL.map(|operation| operation.bus_factor(4));
-        assert_eq!(factors, [1.5, 0.75, 0.75, 1.0, 1.0, 0.75, 0.75, 0.75, 0.0]);
+        assert_eq!(factors, [1.5, 0.75, 0.75, 1.0, 1.0, 0.75, 0.75, 0.75, 1.0, 1.0, 0.0]);
     }
 }

@@ -32,10 +32,11 @@ impl<T: Element + From<u8>> Pattern<T> {
         let given = |giver: Rank, from: usize| period(&|index| inputs.value(giver, index), from);
         let of =
             |giver: Rank, elements: Range<usize>, from: usize| Part { elements, values: given(giver, from) };
-        let reduced = |elements: Range<usize>| {
-            let values = period(&|index| inputs.reduced(index), elements.start);
+        let reduced_of = |givers: Range<Rank>, elements: Range<usize>| {
+            let values = period(&|index| inputs.reduced(givers.clone(), index), elements.start);
             Part { elements, values }
         };
+        let reduced = |elements: Range<usize>| reduced_of(0..ranks, elements);
         let part = |rank| partition::elements(call.count, ranks, Chunks::one(rank));
         let all = 0..call.count;
         let results = match call.operation {
@@ -50,9 +51,11 @@ impl<T: Element + From<u8>> Pattern<T> {
             Operation::Gather { root } if root == rank => {
                 (0..ranks).map(|giver| of(giver, part(giver), part(giver).start)).collect()
             }
+            Operation::Scan => vec![reduced_of(0..rank + 1, all)],
+            Operation::ExclusiveScan if rank > 0 => vec![reduced_of(0..rank, all)],
             Operation::Scatter { root } if root == rank => vec![of(root, all, 0)],
             Operation::Scatter { root } => vec![of(root, part(rank), part(rank).start)],
-            Operation::Reduce { .. } | Operation::Gather { .. } => Vec::new(),
+            Operation::Reduce { .. } | Operation::Gather { .. } | Operation::ExclusiveScan => Vec::new(),
         };
         Self { inputs: given(rank, 0), results }
     }
@@ -149,11 +152,15 @@ impl Inputs {
         if special == 0 { 0 } else { self.ranks - 1 }
     }
 
-    fn reduced<T: Element + From<u8>>(&self, index: usize) -> T {
+    /// The reduction of the values of some ranks at an index.
+    fn reduced<T: Element + From<u8>>(&self, givers: Range<Rank>, index: usize) -> T {
         let place = index % self.whole_period::<T>();
-        let of_ranks = |place| (0..self.ranks).map(move |rank| (rank, self.at(rank, place)));
+        let of_ranks = |place| givers.clone().map(move |rank| (rank, self.at(rank, place)));
         let mut result = match place.checked_sub(self.specials::<T>()) {
             Some(place) => [T::from(self.exact(of_ranks(place).map(|(_, input)| input)))],
+            None if !givers.contains(&self.giver(place)) => {
+                [T::from(self.exact(of_ranks(place).map(|(_, input)| input)))]
+            }
             None => {
                 let others = of_ranks(place).filter(|(rank, _)| *rank != self.giver(place));
                 [self.special(others.map(|(_, input)| input.into()))]
@@ -274,6 +281,8 @@ mod tests {
         };
         let block = call.count / ranks;
         let result = |rank: usize, index: usize| match call.operation {
+            Operation::Scan => given[..=rank].iter().map(|given| given[index]).sum(),
+            Operation::ExclusiveScan => given[..rank].iter().map(|given| given[index]).sum(),
             _ if call.operation.reduces() => given.iter().map(|given| given[index]).sum(),
             Operation::Broadcast { root } | Operation::Scatter { root } => given[root][index],
             Operation::AllToAll => given[index / block][rank * block + index % block],
@@ -307,7 +316,8 @@ mod tests {
                     (Operation::ReduceScatter, _) | (Operation::Scatter { .. }, 1..) => {
                         partition::elements(call.count, ranks, Chunks::one(rank)).len()
                     }
-                    (Operation::Reduce { .. } | Operation::Gather { .. }, 1..) => 0,
+                    (Operation::Reduce { .. } | Operation::Gather { .. }, 1..)
+                    | (Operation::ExclusiveScan, 0) => 0,
                     _ => call.count,
                 };
                 assert_eq!(known, expected, "{what}");
@@ -329,7 +339,8 @@ mod tests {
             });
             let noticed = wrong.filter(|&wrong| wrong > 900).count();
             let expected = match operation {
-                Measured::Broadcast | Measured::Scatter => 2,
+                // The first rank has its own buffer, or nothing.
+                Measured::Broadcast | Measured::Scatter | Measured::Scan | Measured::ExclusiveScan => 2,
                 Measured::Reduce | Measured::Gather => 1,
                 _ => 3,
             };

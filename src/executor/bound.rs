@@ -8,13 +8,16 @@ use unisono_collectives::execution::CompiledPlan;
 use unisono_collectives::program::{self, Instruction, Part, Place, Program};
 use unisono_collectives::{Chunks, Combine, Rank, Source, partition};
 
-use super::Format;
 use super::capabilities::capabilities;
-use super::pass::Pass;
+use super::format::Format;
 use crate::call::Call;
 use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor};
 use crate::transport::Transport;
+
+mod pass;
+
+pub(super) use pass::{Move, Pass};
 
 /// A program for one kind of call on one rank.
 #[derive(Debug)]
@@ -33,7 +36,8 @@ pub(crate) struct Bound {
     pub(super) is_short: bool,
     pub(super) has_passes: bool,
     pub(super) reads_original: bool,
-    pub(super) calls_vendor: bool,
+    /// Whether ranks leave phases to a vendor. One that has no such phase agrees with the others too.
+    pub(super) by_vendor: bool,
     pub(super) compiled: Arc<CompiledPlan>,
 }
 
@@ -128,7 +132,7 @@ impl Bound {
             is_short: false,
             has_passes: false,
             reads_original: false,
-            calls_vendor: false,
+            by_vendor,
             compiled: Arc::clone(compiled),
         };
         let mut instructions = program.instructions.as_slice();
@@ -141,8 +145,10 @@ impl Bound {
             bound.widen_and_finish(&blocks);
         }
         let is_short = |op: &Op| matches!(op, Op::Send(_) | Op::Receive(_));
-        bound.is_short =
-            bound.blocks == 1 && !bound.reads_original && bound.ops.iter().all(|(_, op)| is_short(op));
+        bound.is_short = bound.blocks == 1
+            && !by_vendor
+            && !bound.reads_original
+            && bound.ops.iter().all(|(_, op)| is_short(op));
         Ok(bound)
     }
 
@@ -160,7 +166,6 @@ impl Bound {
                 return Err("an access to memory outside a pass");
             }
             Instruction::Vendor { phase, steps } => {
-                self.calls_vendor = true;
                 *rest = rest.get(steps..).ok_or("a vendor replaces more than there is")?;
                 Op::Vendor { phase }
             }

@@ -5,10 +5,17 @@ use std::ops::Range;
 
 use unisono_collectives::Source;
 
-use super::bound::{Bound, Op, Piece, Receive, Send};
-use super::{Scratch, Task, scaled};
+use super::Task;
+use super::bound::{Bound, Move, Op, Pass, Piece, Receive, Send};
+use super::format::Format;
+use crate::call::scaled;
 use crate::error::Result;
+use crate::memory::Scratch;
 use crate::transport::{Failure, Incoming, Outgoing, Ticket, Transport};
+
+mod formats;
+mod pass;
+mod vendor;
 
 /// Runs a program that only sends and receives, in the user's buffer. (Apart from [`Run`], since what that keeps in memory is written behind
 /// the messages, which wait for another core: 10 % of a call with 8 bytes.)

@@ -97,6 +97,44 @@ pub unsafe extern "C" fn unisono_reduce_scatter(
     }
 }
 
+/// Leaves on every rank the reduction of the arrays of all ranks up to and including itself: `MPI_Scan`.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_scan(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::Scan(values::op(op)?))) }
+}
+
+/// Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_exclusive_scan(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        blocking(comm, Array { data, count, dtype }, options, |_| {
+            Ok(Operation::ExclusiveScan(values::op(op)?))
+        })
+    }
+}
+
 /// Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
 ///
 /// # Safety

@@ -77,6 +77,50 @@ pub unsafe extern "C" fn unisono_reduce_scatter_async(
     }
 }
 
+/// The non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_scan_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
+            Ok(Operation::Scan(values::op(op)?))
+        })
+    }
+}
+
+/// The non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has returned.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_exclusive_scan_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
+            Ok(Operation::ExclusiveScan(values::op(op)?))
+        })
+    }
+}
+
 /// The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
 ///
 /// # Safety

@@ -35,12 +35,18 @@ static void fill(int64_t *values)
         values[i] = input(rank, i);
 }
 
-static int64_t sum(int i)
+/* The sum of so many ranks. */
+static int64_t prefix(int count, int i)
 {
     int64_t sum = 0;
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < count; r++)
         sum += input(r, i);
     return sum;
+}
+
+static int64_t sum(int i)
+{
+    return prefix(ranks, i);
 }
 
 static void each_collective(int blocks)
@@ -71,6 +77,12 @@ static void each_collective(int blocks)
     CALL(reduce_scatter, UNISONO_SUM, NULL);
     for (size_t i = start; i < start + length; i++)
         CHECK(values[i] == sum((int)i));
+    CALL(scan, UNISONO_SUM, NULL);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(values[i] == prefix(rank + 1, i));
+    CALL(exclusive_scan, UNISONO_SUM, NULL);
+    for (int i = 0; i < COUNT && rank > 0; i++)
+        CHECK(values[i] == prefix(rank, i));
     CALL(all_gather, NULL);
     for (size_t i = 0; i < length; i++)
         CHECK(values[start + i] == input(rank, (int)(start + i)));

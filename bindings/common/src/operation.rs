@@ -23,6 +23,10 @@ pub enum Operation {
     Scatter(usize),
     /// [`Communicator::all_to_all`].
     AllToAll,
+    /// [`Communicator::scan`].
+    Scan(ReduceOp),
+    /// [`Communicator::exclusive_scan`].
+    ExclusiveScan(ReduceOp),
 }
 
 impl Operation {
@@ -39,7 +43,10 @@ impl Operation {
 
     /// Whether it moves elements, and reduces none.
     pub fn only_moves(self) -> bool {
-        !matches!(self, Self::AllReduce(_) | Self::ReduceScatter(_) | Self::Reduce(..))
+        matches!(
+            self,
+            Self::AllGather | Self::Broadcast(_) | Self::Gather(_) | Self::Scatter(_) | Self::AllToAll
+        )
     }
 
     /// Makes the call.
@@ -56,6 +63,8 @@ impl Operation {
             Self::Gather(root) => comm.gather(values, root).map(drop),
             Self::Scatter(root) => comm.scatter(values, root).map(|_| ()),
             Self::AllToAll => comm.all_to_all(values).map(drop),
+            Self::Scan(op) => comm.scan(values, op).map(drop),
+            Self::ExclusiveScan(op) => comm.exclusive_scan(values, op).map(drop),
         }
     }
 
@@ -76,6 +85,8 @@ impl Operation {
             Self::Gather(root) => comm.gather_async(values, root),
             Self::Scatter(root) => comm.scatter_async(values, root),
             Self::AllToAll => comm.all_to_all_async(values),
+            Self::Scan(op) => comm.scan_async(values, op),
+            Self::ExclusiveScan(op) => comm.exclusive_scan_async(values, op),
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) fn operation(name: &str, op: Option<ReduceOp>, root: Option<usize>) -
         ("gather", None, Some(root)) => Operation::Gather(root),
         ("scatter", None, Some(root)) => Operation::Scatter(root),
         ("all_to_all", None, None) => Operation::AllToAll,
+        ("scan", Some(op), None) => Operation::Scan(op),
+        ("exclusive_scan", Some(op), None) => Operation::ExclusiveScan(op),
         _ => return Err(argument(format!("no operation is called {name:?}, with these arguments"))),
     })
 }

@@ -86,9 +86,12 @@ def expected(name, op, arrays, root):
         return np.concatenate([array.reshape(size, -1)[rank] for array in arrays])
     if name in ("broadcast", "scatter"):
         return arrays[root] if name == "broadcast" else arrays[root][own]
+    arrays = {"scan": arrays[: rank + 1], "exclusive_scan": arrays[:rank]}.get(name, arrays)
+    if not arrays:
+        return None
     result = {"sum": np.sum, "min": np.min, "max": np.max, "product": np.prod}[op](arrays, axis=0)
     result = result.astype(arrays[0].dtype)
-    return {"all_reduce": result, "reduce": result if rank == root else None, "reduce_scatter": result[own]}[name]
+    return {"reduce": result if rank == root else None, "reduce_scatter": result[own]}.get(name, result)
 
 def try_one(name, dtype, count, is_async):
     op, root = random.choice(["sum", "min", "max", "product"]), int(random.integers(size))
@@ -118,7 +121,7 @@ def try_all(names, dtypes):
                 try_one(name, dtype, int(count) % 20 if is_large else int(count), bool(random.integers(2)))
 
 try_all(moves, reduced + moved)
-try_all(["all_reduce", "reduce", "reduce_scatter"], reduced)
+try_all(["all_reduce", "reduce", "reduce_scatter", "scan", "exclusive_scan"], reduced)
 
 for wrong, words in ((np.zeros(size + 1, "i2"), "equal blocks"), (np.zeros(size, "V65536"), "elements of 65536 bytes")):
     try:

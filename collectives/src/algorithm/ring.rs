@@ -7,6 +7,9 @@
 //!    sums grow as they travel               sums are passed on unchanged
 //! ```
 //!
+//! A **scan** is a line from rank 0 to the last: each rank adds its own chunk to the sum that arrives, and passes it on while
+//! the next chunk arrives. An exclusive scan first moves each array to the next rank.
+//!
 //! **Cost**, all-reduce: 2(p−1) steps; every rank sends 2n(p−1)/p; scratch: one segment.
 //!
 //! **Right when** the array is large: no algorithm sends less, and no link ever carries two messages at once.
@@ -15,7 +18,10 @@
 //! **Source**: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 //! JPDC 69 (2009), section 4.
 
+use std::ops::Range;
+
 use super::descriptor::Descriptor;
+use super::recursive_doubling::shift;
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
@@ -29,6 +35,8 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
         Operation::AllReduce => all_gather(rank, ranks).there_and_back(),
         Operation::AllGather => all_gather(rank, ranks),
         Operation::ReduceScatter => all_gather(rank, ranks).reversed(),
+        Operation::Scan => scan(rank, 0..ranks, ranks),
+        Operation::ExclusiveScan => shift(rank, ranks, ranks).then(scan(rank, 1..ranks, ranks)),
         _ => return None,
     })
 }
@@ -43,6 +51,23 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
         Step::new().send(next, Chunks::one(passed_on)).replace(previous, Chunks::one(taken_in))
     };
     Schedule::new(ranks, (0..ranks - 1).map(step))
+}
+
+/// The scan of the arrays of some ranks, chunk by chunk; the others do nothing.
+fn scan(rank: Rank, among: Range<Rank>, chunk_count: usize) -> Schedule {
+    let is_member = among.contains(&rank);
+    let takes = is_member && rank > among.start;
+    let passes_on = is_member && rank + 1 < among.end;
+    let step = |step: usize| {
+        // What arrives in a step is passed on in the next one.
+        let taken = (takes && step < chunk_count).then_some(step);
+        let passed = if takes { step.checked_sub(1) } else { Some(step) };
+        let passed = passed.filter(|&chunk| passes_on && chunk < chunk_count);
+        let step = Step::new();
+        let step = passed.map_or(step, |chunk| step.send(rank + 1, Chunks::one(chunk)));
+        taken.map_or(step, |chunk| step.reduce(rank - 1, Chunks::one(chunk)))
+    };
+    Schedule::new(chunk_count, (0..=chunk_count).map(step).filter(|step| *step != Step::new()))
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! A rank's plan, with everything that determines its execution.
 
+use super::lower::{self, lanes};
 use super::{BLOCK_BYTES, Capabilities, Execution, Traits};
 use crate::algorithm::Algorithm;
 use crate::direct::Direct;
 use crate::operation::Operation;
 use crate::plan::Plan;
-use crate::program::{self, Program, lanes};
+use crate::program::Program;
 use crate::schedule::{Combine, Source};
 use crate::world::{Rank, Topology};
 
@@ -75,7 +76,7 @@ impl CompiledPlan {
 
     /// The program of this rank for arrays of `count` elements of `element_size_bytes`.
     pub fn program(&self, count: usize, element_size_bytes: usize, capabilities: &Capabilities) -> Program {
-        program::lower(self, self.execution(count, element_size_bytes, capabilities))
+        lower::lower(self, self.execution(count, element_size_bytes, capabilities))
     }
 
     /// How this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All decisions are made here.
@@ -113,7 +114,7 @@ impl CompiledPlan {
             return Execution::Moves { blocks: (size_bytes / self.ranks).div_ceil(BLOCK_BYTES).max(1) };
         }
         let is_short = size_bytes <= eager_bytes && !accumulates;
-        if is_short && program::is_eager(&self.plan, self.rank) {
+        if is_short && lower::is_eager(&self.plan, self.rank) {
             Execution::Eager
         } else {
             Execution::Messages { blocks }

@@ -4,7 +4,10 @@ use unisono_collectives::{Algorithm, Operation, Topology, verify};
 
 /// What each algorithm offers beside all-reduce: what it no longer offered would otherwise be left out in silence.
 fn offers(algorithm: Algorithm, operation: Operation) -> bool {
-    use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
+    use Operation::{
+        AllGather, AllReduce, AllToAll, Broadcast, ExclusiveScan, Gather, Reduce, ReduceScatter, Scan,
+        Scatter,
+    };
     match operation {
         AllReduce => true,
         ReduceScatter | AllGather => {
@@ -13,6 +16,7 @@ fn offers(algorithm: Algorithm, operation: Operation) -> bool {
         Broadcast { .. } | Reduce { .. } => matches!(algorithm, Algorithm::Tree | Algorithm::MasterWorker),
         Gather { .. } | Scatter { .. } => algorithm == Algorithm::MasterWorker,
         AllToAll => algorithm == Algorithm::RoundRobin,
+        Scan | ExclusiveScan => matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::Ring),
     }
 }
 

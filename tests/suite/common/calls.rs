@@ -50,8 +50,7 @@ impl Made {
     }
 
     pub fn reduces(&self) -> bool {
-        use Operation::{AllReduce, Reduce, ReduceScatter};
-        matches!(self.operation, AllReduce | ReduceScatter | Reduce { .. })
+        self.operation.reduces()
     }
 
     /// In the words of the library's messages.
@@ -129,6 +128,8 @@ impl Made {
             Operation::Gather { root } => comm.gather(array, root).map(drop),
             Operation::Scatter { root } => comm.scatter(array, root).map(drop),
             Operation::AllToAll => comm.all_to_all(array).map(drop),
+            Operation::Scan => comm.scan(array, op).map(drop),
+            Operation::ExclusiveScan => comm.exclusive_scan(array, op).map(drop),
         }
     }
 
@@ -147,6 +148,8 @@ impl Made {
             Operation::Gather { root } => comm.gather_async(array, root),
             Operation::Scatter { root } => comm.scatter_async(array, root),
             Operation::AllToAll => comm.all_to_all_async(array),
+            Operation::Scan => comm.scan_async(array, op),
+            Operation::ExclusiveScan => comm.exclusive_scan_async(array, op),
         }
     }
 
@@ -155,6 +158,7 @@ impl Made {
         match self.operation {
             Operation::ReduceScatter | Operation::Scatter { .. } => comm.own_part(self.count),
             Operation::Reduce { root } | Operation::Gather { root } if root != comm.rank() => 0..0,
+            Operation::ExclusiveScan if comm.rank() == 0 => 0..0,
             _ => 0..self.count,
         }
     }
@@ -162,7 +166,10 @@ impl Made {
     /// Whether this rank has a result that needs something of every rank.
     pub fn needs_all(&self, rank: usize) -> bool {
         match self.operation {
-            Operation::Broadcast { .. } | Operation::Scatter { .. } => false,
+            Operation::Broadcast { .. }
+            | Operation::Scatter { .. }
+            | Operation::Scan
+            | Operation::ExclusiveScan => false,
             Operation::Reduce { root } | Operation::Gather { root } => rank == root,
             _ => true,
         }
@@ -198,7 +205,9 @@ impl Made {
                 let block = |from: usize| of(from, own.clone());
                 assert!(result == (0..ranks).flat_map(block).collect::<Vec<_>>(), "{what}");
             }
-            Operation::Reduce { .. } => {}
+            Operation::Scan => assert_reduced(result, op, rank + 1, number, &what),
+            Operation::ExclusiveScan if rank > 0 => assert_reduced(result, op, rank, number, &what),
+            Operation::Reduce { .. } | Operation::ExclusiveScan => {}
         }
     }
 }

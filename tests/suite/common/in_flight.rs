@@ -27,7 +27,7 @@ pub fn conformance(comm: &mut Communicator) {
 }
 
 /// Every operation on an array of so many elements, or of as many as make blocks.
-pub fn every_operation(ranks: usize, root: usize, count: usize) -> [Made; 8] {
+pub fn every_operation(ranks: usize, root: usize, count: usize) -> [Made; 10] {
     Operation::all(root).map(|operation| {
         let count = if operation == Operation::AllToAll { count / ranks * ranks } else { count };
         Made { operation, choice: Choice::Auto, dtype: DType::F64, op: ReduceOp::Sum, count, label: "" }

@@ -219,6 +219,17 @@ fn others_of_count<T: Exact>(comm: &mut Communicator, memory: Memory, count: usi
         assert_eq!(mine.len(), own.len());
         assert_reduced(mine, OP, ranks, own.start, &format!("reduce-scatter by {choice}"));
     }
+    for choice in offering(comm, Operation::Scan) {
+        comm.set_choice(choice.clone()).unwrap();
+        let mut buffer = begin(comm);
+        comm.scan(&mut buffer, OP).unwrap();
+        assert_reduced(&buffer, OP, rank + 1, 0, &format!("scan by {choice}"));
+        let mut buffer = begin(comm);
+        comm.exclusive_scan(&mut buffer, OP).unwrap();
+        if rank > 0 {
+            assert_reduced(&buffer, OP, rank, 0, &format!("exclusive scan by {choice}"));
+        }
+    }
     for choice in offering(comm, Operation::AllGather) {
         comm.set_choice(choice.clone()).unwrap();
         let mut buffer = begin(comm);

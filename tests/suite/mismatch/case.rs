@@ -214,6 +214,9 @@ impl Draw {
         if !choices.contains(&call.choice) {
             call.choice = random.one_of(&choices);
         }
+        if matches!(call.operation, Operation::Scan | Operation::ExclusiveScan) && call.op == ReduceOp::Mean {
+            call.op = ReduceOp::Sum;
+        }
         if call.operation == Operation::AllToAll {
             call.count -= call.count % self.topology.ranks();
         }

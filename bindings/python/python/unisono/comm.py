@@ -106,6 +106,16 @@ class Comm:
         self._comm.call("all_to_all", _buffer(array), **options)
         return array
 
+    def scan(self, array: Any, op: Op = "sum", **options: Any) -> Any:
+        """Leaves on every rank the reduction of the arrays of all ranks up to and including itself."""
+        self._comm.call("scan", _buffer(array), op, **options)
+        return array
+
+    def exclusive_scan(self, array: Any, op: Op = "sum", **options: Any) -> Any:
+        """Leaves on every rank the reduction of the arrays of all ranks before itself; rank 0's array is undefined."""
+        self._comm.call("exclusive_scan", _buffer(array), op, **options)
+        return array
+
     def barrier(self, *, label: str | None = None, timeout: float | None = None) -> None:
         """Returns once all ranks have called it."""
         self._comm.barrier(label, timeout)
@@ -117,6 +127,14 @@ class Comm:
     def reduce_scatter_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
         """The non-blocking form of `reduce_scatter`: the result is at `own_part` of the array."""
         return self._comm.start("reduce_scatter", _buffer(array), op, **options)
+
+    def scan_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
+        """The non-blocking form of `scan`."""
+        return self._comm.start("scan", _buffer(array), op, **options)
+
+    def exclusive_scan_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
+        """The non-blocking form of `exclusive_scan`."""
+        return self._comm.start("exclusive_scan", _buffer(array), op, **options)
 
     def all_gather_async(self, array: Any, **options: Any) -> Request:
         """The non-blocking form of `all_gather`."""

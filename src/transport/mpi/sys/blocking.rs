@@ -85,7 +85,8 @@ impl InPlace {
         })
     }
 
-    /// Reductions: `MPI_Reduce` (§6.9.1), `MPI_Allreduce` (§6.9.6), `MPI_Reduce_scatter_block` and `MPI_Reduce_scatter` (§6.10).
+    /// Reductions: `MPI_Reduce` (§6.9.1), `MPI_Allreduce` (§6.9.6), `MPI_Reduce_scatter_block` and `MPI_Reduce_scatter` (§6.10),
+    /// `MPI_Scan` and `MPI_Exscan` (§6.11).
     ///
     /// # Safety
     /// The buffer must be valid, and not accessed by others, until this returns.
@@ -110,6 +111,10 @@ impl InPlace {
                 Operation::Reduce { .. } => {
                     let sent = if is_root { in_place } else { held.cast_const() };
                     ("MPI_Reduce", ffi::MPI_Reduce(sent, held, count, kind, op, root, comm))
+                }
+                Operation::Scan => ("MPI_Scan", ffi::MPI_Scan(in_place, held, count, kind, op, comm)),
+                Operation::ExclusiveScan => {
+                    ("MPI_Exscan", ffi::MPI_Exscan(in_place, held, count, kind, op, comm))
                 }
                 _ => panic!("{operation} does not reduce"),
             }

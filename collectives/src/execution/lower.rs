@@ -1,17 +1,17 @@
 //! The translation of plans to programs.
 
-use super::{Incoming, Instruction, Outgoing, Part, Place, Program};
-use crate::execution::{CompiledPlan, Execution};
+use super::{CompiledPlan, Execution};
 use crate::plan::{Phase, Plan};
+use crate::program::{Incoming, Instruction, Outgoing, Part, Place, Program};
 use crate::schedule::{Receive, Send, Step};
 use crate::world::Rank;
 
 mod eager;
-pub(crate) mod lanes;
+pub(super) mod lanes;
 mod passes;
 
 /// The program of a rank that carries out its plan in this way.
-pub(crate) fn lower(compiled: &CompiledPlan, execution: Execution) -> Program {
+pub(super) fn lower(compiled: &CompiledPlan, execution: Execution) -> Program {
     let (plan, rank) = (compiled.plan(), compiled.rank());
     let in_blocks = |blocks, instructions| Program {
         chunk_count: plan.chunk_count(),
@@ -37,7 +37,7 @@ pub(crate) fn lower(compiled: &CompiledPlan, execution: Execution) -> Program {
 }
 
 /// Whether all messages of a plan can be eager.
-pub(crate) fn is_eager(plan: &Plan, rank: Rank) -> bool {
+pub(super) fn is_eager(plan: &Plan, rank: Rank) -> bool {
     eager::lower(plan, rank).is_some()
 }
 

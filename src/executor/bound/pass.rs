@@ -1,0 +1,120 @@
+//! Passes over memory that all ranks access: a rank works on its own part of all buffers.
+
+use std::ops::Range;
+
+use unisono_collectives::program::{Instruction, Part, Place};
+use unisono_collectives::{Chunks, Combine, Rank, partition};
+
+use super::Bound;
+
+/// The instructions between two barriers, and what this rank lends to the others meanwhile.
+#[derive(Debug)]
+pub(in crate::executor) struct Pass {
+    /// The elements that each rank works on in this rank's buffer, in all rounds; this rank does so in all buffers.
+    parts: Vec<Range<usize>>,
+    /// The largest part of any rank in a round, in bytes, rounded up to whole cache lines: the same on all ranks.
+    pub(in crate::executor) share_bytes: usize,
+    /// Whether other ranks read this rank's buffer.
+    pub(in crate::executor) read: bool,
+    /// Whether other ranks write to it.
+    pub(in crate::executor) written: bool,
+    /// The ranks whose elements are reduced into this rank's, in order.
+    pub(in crate::executor) reduced: Vec<Rank>,
+    /// What follows.
+    pub(in crate::executor) moves: Vec<Move>,
+}
+
+#[derive(Debug)]
+pub(in crate::executor) enum Move {
+    /// From another rank's buffer to this one's.
+    Take { from: Rank },
+    /// From this rank's buffer to another's.
+    Give { to: Rank },
+    /// Swaps one block of another rank's part of this buffer with the same block of this rank's part of the other.
+    Swap { with: Rank, block: usize },
+}
+
+impl Pass {
+    /// Binds the instructions of a pass, which it removes from `rest`.
+    ///
+    /// # Errors
+    /// Why the pass cannot be run.
+    pub(super) fn next(bound: &Bound, rest: &mut &[(Place, Instruction)]) -> Result<Self, &'static str> {
+        let is_sync = |(_, instruction): &(Place, Instruction)| *instruction == Instruction::Sync;
+        let begin = rest.iter().position(is_sync).ok_or("memory is lent to no pass")?;
+        let (lends, inside) = (&rest[..begin], &rest[begin + 1..]);
+        let end = inside.iter().position(is_sync).ok_or("a pass does not end")?;
+        *rest = &inside[end + 1..];
+        let block = bound.call.count.div_ceil(bound.chunk_count).div_ceil(bound.blocks);
+        let share = bound.blocks_of_round() * block * bound.call.element_bytes();
+        let mut pass = Self {
+            parts: vec![0..0; bound.ranks],
+            share_bytes: share.next_multiple_of(64),
+            read: false,
+            written: false,
+            reduced: Vec::new(),
+            moves: Vec::new(),
+        };
+        for (_, lend) in lends {
+            let Instruction::Lend { to, part, read, written } = *lend else {
+                return Err("something is done after memory was lent, and before the pass");
+            };
+            pass.part_of(to, part, bound)?;
+            (pass.read, pass.written) = (pass.read | read, pass.written | written);
+        }
+        for (_, access) in &inside[..end] {
+            match *access {
+                Instruction::Read { of, theirs, own, combine } if theirs == own => {
+                    pass.part_of(bound.rank, own, bound)?;
+                    match combine {
+                        Combine::Reduce if bound.call.op.is_none() => {
+                            return Err("a call without a reduction reduces");
+                        }
+                        Combine::Reduce if pass.moves.is_empty() => pass.reduced.push(of),
+                        Combine::Reduce => return Err("a pass reduces after it has moved"),
+                        Combine::Replace => pass.moves.push(Move::Take { from: of }),
+                    }
+                }
+                Instruction::Write { to, theirs, own } if theirs == own => {
+                    pass.part_of(bound.rank, own, bound)?;
+                    pass.moves.push(Move::Give { to });
+                }
+                Instruction::Swap { with, theirs, own }
+                    if theirs.block == own.block && bound.blocks_of_round() == 2 =>
+                {
+                    pass.part_of(bound.rank, theirs, bound)?;
+                    pass.part_of(with, own, bound)?;
+                    pass.moves.push(Move::Swap { with, block: own.block });
+                }
+                _ => return Err("a pass does more than work on one part of all buffers"),
+            }
+        }
+        Ok(pass)
+    }
+
+    /// Notes the chunk of a rank, of which it works on all blocks of a round.
+    fn part_of(&mut self, rank: Rank, Part { chunks, .. }: Part, bound: &Bound) -> Result<(), &'static str> {
+        if chunks.count() != 1 {
+            return Err("a rank works on several chunks in a pass");
+        }
+        let all = partition::elements(bound.call.count, bound.chunk_count, chunks);
+        let known = &mut self.parts[rank];
+        if *known != (0..0) && *known != all {
+            return Err("a rank works on two parts in a pass");
+        }
+        *known = all;
+        Ok(())
+    }
+
+    /// The bytes of a rank in a round: all blocks of it.
+    #[inline]
+    pub(in crate::executor) fn bytes(&self, rank: Rank, bound: &Bound, round: usize) -> Range<usize> {
+        let all = self.parts[rank].clone();
+        if bound.rounds == 1 {
+            return bound.call.bytes_of(all);
+        }
+        let blocks = round * bound.blocks_of_round()..(round + 1) * bound.blocks_of_round();
+        let part = partition::elements(all.len(), bound.blocks, Chunks::new(blocks.start, blocks.end));
+        bound.call.bytes_of(all.start + part.start..all.start + part.end)
+    }
+}

@@ -1,0 +1,120 @@
+//! Runs a pass.
+
+use std::ops::Range;
+
+use unisono_collectives::{Chunks, Rank, partition};
+
+use super::{Bound, Move, Pass, Run};
+use crate::call::Call;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernels::{self, Accumulator, ReduceOp};
+use crate::memory::Scratch;
+use crate::transport::{Failure, Open, Shares, Transport};
+
+/// The number of bytes worked on at a time: this rank's block and another's fit the L1 cache together.
+const BLOCK: usize = 8 << 10;
+
+impl Run<'_> {
+    pub(super) fn pass(&mut self, pass: &Pass, transport: &mut Transport) -> Result<(), Failure> {
+        let Self { bound, task, held, work, round, .. } = self;
+        let ranges = |rank| pass.bytes(rank, bound, *round);
+        let shares = Shares { ranges, share_bytes: pass.share_bytes, read: pass.read, written: pass.written };
+        let access = Access { pass, bound, round: *round };
+        transport.single_pass(task.header, held, shares, task.deadlines, |open| access.run(open, work))
+    }
+}
+
+/// What a rank does in a pass.
+#[derive(Debug, Clone, Copy)]
+struct Access<'a> {
+    pass: &'a Pass,
+    bound: &'a Bound,
+    round: usize,
+}
+
+impl Access<'_> {
+    #[inline]
+    fn run(self, open: &mut Open<'_>, work: &mut Scratch) -> Result<()> {
+        let Self { pass: Pass { reduced, moves, .. }, bound, .. } = self;
+        let Call { dtype, op, .. } = bound.call;
+        let size_bytes = open.own().len();
+        // With two ranks, one loop reduces and distributes.
+        if let ([from], [Move::Give { to }]) = (&reduced[..], &moves[..])
+            && from == to
+            && let Some(op) = op.filter(|op| *op != ReduceOp::Mean)
+            && let Some((held, theirs)) = open.at_hand(*from, 0..size_bytes)
+        {
+            kernels::joint(dtype, op)(held, theirs);
+            return Ok(());
+        }
+        // Blocks help only if the same bytes are used several times; swaps are not divided.
+        let is_cut =
+            reduced.len() + moves.len() > 1 && !moves.iter().any(|one| matches!(one, Move::Swap { .. }));
+        let at_a_time = if is_cut { open.block_bytes(BLOCK) } else { size_bytes.max(1) };
+        for start in (0..size_bytes).step_by(at_a_time) {
+            let part = start..size_bytes.min(start + at_a_time);
+            if !reduced.is_empty() {
+                self.reduce(open, &part, work)?;
+            }
+            for one in moves {
+                match *one {
+                    Move::Take { from } => open.take(from, part.clone())?,
+                    Move::Give { to } => open.give(to, part.clone())?,
+                    Move::Swap { with, block } => self.swap(open, with, block)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reduce(self, open: &mut Open<'_>, part: &Range<usize>, work: &mut Scratch) -> Result<()> {
+        let Self { pass: Pass { reduced, .. }, bound, .. } = self;
+        let (dtype, op) =
+            (bound.call.dtype, bound.call.op.expect("a call with a reduction has an operation"));
+        if let Some(accumulator) = bound.format.accumulator {
+            return self.reduce_widened(accumulator, open, part, work);
+        }
+        let kernel = kernels::kernel(dtype, op);
+        for &other in reduced {
+            let (held, theirs) = open.both(other, part.clone())?;
+            kernel(held, theirs);
+        }
+        if op == ReduceOp::Mean {
+            kernels::divide(dtype, &mut open.own()[part.clone()], bound.ranks);
+        }
+        Ok(())
+    }
+
+    /// Bitwise equal to the result by messages: the sum is rounded once, and the mean once more.
+    fn reduce_widened(
+        self,
+        accumulator: Accumulator,
+        open: &mut Open<'_>,
+        part: &Range<usize>,
+        work: &mut Scratch,
+    ) -> Result<()> {
+        let Self { pass: Pass { reduced, .. }, bound, .. } = self;
+        let held = work.reserve(part.len() / bound.format.wire_size_bytes * bound.format.held_size_bytes)?;
+        (accumulator.codec.decode)(held, &open.own()[part.clone()]);
+        for &other in reduced {
+            let (_, theirs) = open.both(other, part.clone())?;
+            (accumulator.reduce)(held, theirs);
+        }
+        (accumulator.round)(held, &mut open.own()[part.clone()]);
+        if bound.call.op == Some(ReduceOp::Mean) {
+            kernels::divide(DType::F32, held, bound.ranks);
+            (accumulator.round)(held, &mut open.own()[part.clone()]);
+        }
+        Ok(())
+    }
+
+    /// Swaps a block with another rank, which swaps the other one.
+    fn swap(self, open: &mut Open<'_>, with: Rank, block: usize) -> Result<()> {
+        let Self { pass, bound, round } = self;
+        let theirs = pass.bytes(with, bound, round);
+        let of_round = bound.blocks_of_round();
+        let half = |block| partition::elements(theirs.len(), of_round, Chunks::one(block));
+        open.swap(with, theirs.clone(), half(block))
+    }
+}
