@@ -162,6 +162,34 @@ module unisono
       type(c_ptr), value :: options
     end function
 
+    ! Leaves on every rank the reduction of the arrays of all ranks up to and including itself: `MPI_Scan`.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_scan(comm, data, count, dtype, op, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+    end function
+
+    ! Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_exclusive_scan(comm, data, count, dtype, op, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+    end function
+
     ! Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
     !
     ! Conditions:
@@ -442,6 +470,36 @@ module unisono
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
     integer(c_int) function unisono_reduce_scatter_async(comm, data, count, dtype, op, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_scan_async(comm, data, count, dtype, op, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! The non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_exclusive_scan_async(comm, data, count, dtype, op, options, request) bind(c)
       import
       type(c_ptr), value :: comm
       type(c_ptr), value :: data

@@ -188,6 +188,28 @@ int unisono_reduce_scatter(unisono_comm *comm,
                            int op,
                            const unisono_call *options);
 
+// Leaves on every rank the reduction of the arrays of all ranks up to and including itself: `MPI_Scan`.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_scan(unisono_comm *comm,
+                 void *data,
+                 size_t count,
+                 int dtype,
+                 int op,
+                 const unisono_call *options);
+
+// Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_exclusive_scan(unisono_comm *comm,
+                           void *data,
+                           size_t count,
+                           int dtype,
+                           int op,
+                           const unisono_call *options);
+
 // Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
 //
 // Conditions:
@@ -396,6 +418,30 @@ int unisono_all_reduce_async(unisono_comm *comm,
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
 int unisono_reduce_scatter_async(unisono_comm *comm,
+                                 void *data,
+                                 size_t count,
+                                 int dtype,
+                                 int op,
+                                 const unisono_call *options,
+                                 unisono_request **request);
+
+// The non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_scan_async(unisono_comm *comm,
+                       void *data,
+                       size_t count,
+                       int dtype,
+                       int op,
+                       const unisono_call *options,
+                       unisono_request **request);
+
+// The non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_exclusive_scan_async(unisono_comm *comm,
                                  void *data,
                                  size_t count,
                                  int dtype,
