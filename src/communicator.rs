@@ -32,6 +32,7 @@ mod lateness;
 mod own;
 mod per_call;
 mod point_to_point;
+mod scans;
 mod setup;
 mod shared;
 
@@ -311,35 +312,6 @@ impl Communicator {
     /// If the length of the buffer is not a multiple of the number of ranks.
     pub fn all_to_all<T: Element>(&mut self, buffer: &mut [T]) -> Result<Ran> {
         self.run(Operation::AllToAll, None, buffer)
-    }
-
-    /// Leaves on every rank the reduction of the buffers of all ranks up to and including itself: `MPI_Scan`.
-    ///
-    /// ```
-    /// # fn main() -> unisono::Result<()> {
-    /// use unisono::{ReduceOp, Threads};
-    ///
-    /// let counts = Threads::new(3).run(|comm| {
-    ///     let mut count = [comm.rank() + 1];
-    ///     comm.scan(&mut count, ReduceOp::Sum).map(|_| count[0])
-    /// })?;
-    /// assert_eq!(counts, [1, 3, 6]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Unsupported`] for a mean.
-    pub fn scan<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
-        self.run(Operation::Scan, Some(op), buffer)
-    }
-
-    /// Leaves on every rank the reduction of the buffers of all ranks before itself: `MPI_Exscan`. The buffer of rank 0 is undefined.
-    ///
-    /// # Errors
-    /// As [`Communicator::scan`].
-    pub fn exclusive_scan<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
-        self.run(Operation::ExclusiveScan, Some(op), buffer)
     }
 
     /// The algorithm of a barrier.

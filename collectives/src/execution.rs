@@ -23,13 +23,12 @@ use crate::model::Machine;
 use crate::world::Topology;
 
 mod compiled;
-mod lower;
 mod segments;
 mod staged;
 mod traits;
 
 pub use compiled::CompiledPlan;
-pub(crate) use lower::lanes::DEPTH as LANES_DEPTH;
+pub(crate) use compiled::LANES_DEPTH;
 pub use staged::{StagedAct, StagedPlan, acts as staged_acts};
 pub use traits::Traits;
 

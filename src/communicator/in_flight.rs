@@ -72,28 +72,6 @@ impl Communicator {
         self.call_async(Operation::ReduceScatter, Some(op), buffer)
     }
 
-    /// The non-blocking form of [`Communicator::scan`]; it takes a buffer as [`Communicator::all_reduce_async`] does.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce_async`].
-    pub fn scan_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
-        self.call_async(Operation::Scan, Some(op), buffer)
-    }
-
-    /// The non-blocking form of [`Communicator::exclusive_scan`]; it takes a buffer as [`Communicator::all_reduce_async`] does.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce_async`].
-    pub fn exclusive_scan_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
-        self.call_async(Operation::ExclusiveScan, Some(op), buffer)
-    }
-
     /// The non-blocking form of [`Communicator::all_gather`]; it takes a buffer as [`Communicator::all_reduce_async`] does, with
     /// [this rank's own part](Communicator::own_part) in it, and returns it with all parts.
     ///
@@ -201,7 +179,7 @@ impl Communicator {
     }
 
     /// Starts an operation on a buffer, by the algorithm chosen for it or for all calls.
-    fn call_async<T: Element, B>(
+    pub(super) fn call_async<T: Element, B>(
         &mut self,
         operation: Operation,
         op: Option<ReduceOp>,

@@ -75,7 +75,7 @@ pub(super) struct Send {
 }
 
 /// An incoming part.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Receive {
     pub(super) from: Rank,
     pub(super) piece: Piece,
@@ -83,7 +83,7 @@ pub(super) struct Receive {
 }
 
 /// A block of a range of elements.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Piece {
     /// The elements of all blocks.
     pub(super) all: Range<usize>,

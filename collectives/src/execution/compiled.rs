@@ -1,6 +1,5 @@
 //! A rank's plan, with everything that determines its execution.
 
-use super::lower::{self, lanes};
 use super::{BLOCK_BYTES, Capabilities, Execution, Traits};
 use crate::algorithm::Algorithm;
 use crate::direct::Direct;
@@ -9,6 +8,11 @@ use crate::plan::Plan;
 use crate::program::Program;
 use crate::schedule::{Combine, Source};
 use crate::world::{Rank, Topology};
+
+mod lower;
+
+use lower::lanes;
+pub(crate) use lower::lanes::DEPTH as LANES_DEPTH;
 
 /// The plan of one rank for one collective, with everything computed once for calls of all sizes.
 #[derive(Debug, Clone)]

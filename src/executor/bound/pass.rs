@@ -89,6 +89,12 @@ impl Pass {
                 _ => return Err("a pass does more than work on one part of all buffers"),
             }
         }
+        let worked_on = pass.parts.iter().filter(|part| part.start < part.end).map(|part| part.start);
+        let mut worked_on: Vec<_> = worked_on.collect();
+        worked_on.sort_unstable();
+        if worked_on.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err("two ranks work on one part in a pass");
+        }
         Ok(pass)
     }
 

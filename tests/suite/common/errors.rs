@@ -26,9 +26,7 @@ const REFUSED: [(ErrorCode, Calls); 9] = [
     }),
     (ErrorCode::Unsupported, |comm| comm.collective(Vendor::Mpi).map(drop)),
     (ErrorCode::Unsupported, |comm| comm.scan(&mut [1.0_f32], ReduceOp::Mean).map(drop)),
-    (ErrorCode::Unsupported, |comm| {
-        comm.exclusive_scan_async(vec![1_u32], ReduceOp::Mean)?.wait().map(drop)
-    }),
+    (ErrorCode::Unsupported, |comm| comm.exclusive_scan_async(vec![1_u32], ReduceOp::Mean)?.wait().map(drop)),
     (ErrorCode::Memory, |comm| comm.alloc::<u64>(1 << 45).map(drop)),
     // Another world, which does not begin.
     (ErrorCode::Setting, |_| Unisono::builder().tuning("no-such-file.toml").threads(1).map(drop)),

@@ -53,14 +53,7 @@ const NEVER: [(&str, &[&str], &[&str]); 28] = [
     // What a rank does is in its program.
     (
         "src/",
-        &[
-            "executor.rs",
-            "executor/bound",
-            "executor/format",
-            "executor/pass",
-            "executor/run",
-            "executor/vendor",
-        ],
+        &["executor.rs", "executor/bound", "executor/format", "executor/run"],
         &["Algorithm", "is_shared_by", "has_lanes"],
     ),
     ("src/", &["nccl"], &["Plan", "Schedule", "Step"]),
