@@ -165,7 +165,7 @@ impl Program {
 }
 
 impl Instruction {
-    /// The same instruction, so many blocks later.
+    /// Returns this instruction for a later block.
     fn later(mut self, blocks: usize) -> Self {
         let parts: [Option<&mut Part>; 2] = match &mut self {
             Self::Exchange(send, receive) => {

@@ -41,7 +41,7 @@ pub(crate) struct Bound {
     pub(super) compiled: Arc<CompiledPlan>,
 }
 
-/// An instruction, with what the formats of elements add to it. What short calls need is not in a box.
+/// An instruction, or work on the formats of elements. The instructions of short calls are not in boxes, for speed.
 #[derive(Debug)]
 pub(super) enum Op {
     Send(Send),

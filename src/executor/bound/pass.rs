@@ -20,7 +20,7 @@ pub(in crate::executor) struct Pass {
     pub(in crate::executor) written: bool,
     /// The ranks whose elements are reduced into this rank's, in order.
     pub(in crate::executor) reduced: Vec<Rank>,
-    /// What follows.
+    /// The moves after the reductions.
     pub(in crate::executor) moves: Vec<Move>,
 }
 

@@ -25,7 +25,7 @@ impl Run<'_> {
     }
 }
 
-/// What a rank does in a pass.
+/// The accesses of a rank in a pass.
 #[derive(Debug, Clone, Copy)]
 struct Access<'a> {
     pass: &'a Pass,
