@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use unisono_collectives::Source;
+use unisono_collectives::program::Place;
 
 use super::Task;
 use super::bound::{Bound, Move, Op, Pass, Piece, Receive, Send};
@@ -81,11 +82,14 @@ impl<'a> Run<'a> {
         for round in 0..bound.rounds {
             self.round = round;
             for (place, op) in &bound.ops {
+                // The passes of a call are numbered.
+                let step = if bound.has_passes { round } else { place.step };
                 // What waits for other ranks shows where; a send does not wait.
-                if !matches!(op, Op::Send(_)) && place.phase + place.step + round > 0 {
-                    transport.status().at_step(place.phase, place.step);
+                if !matches!(op, Op::Send(_)) && place.phase + step + round > 0 {
+                    transport.status().at_step(place.phase, step);
                 }
-                self.op(op, transport).map_err(|failure| self.task.error(failure, transport, *place))?;
+                let place = Place { step, ..*place };
+                self.op(op, transport).map_err(|failure| self.task.error(failure, transport, place))?;
             }
         }
         Ok(())

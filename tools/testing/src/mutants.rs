@@ -3,14 +3,16 @@
 use unisono_collectives::program::{Incoming, Instruction, Outgoing, Part, Place, Program};
 use unisono_collectives::{Chunks, Combine, Rank, Source};
 
-fn next_chunk(part: &mut Part, chunk_count: usize) {
-    if part.chunks.count() == 1 {
-        part.chunks = Chunks::one((part.chunks.start + 1) % chunk_count);
+/// The next part, if it is of one chunk.
+fn next_part(part: Part, chunk_count: usize) -> Part {
+    match part.chunks.count() {
+        1 => Part { chunks: Chunks::one((part.chunks.start + 1) % chunk_count), ..part },
+        _ => part,
     }
 }
 
-fn other(combine: &mut Combine) {
-    *combine = if *combine == Combine::Reduce { Combine::Replace } else { Combine::Reduce };
+fn other(combine: Combine) -> Combine {
+    if combine == Combine::Reduce { Combine::Replace } else { Combine::Reduce }
 }
 
 /// Returns the mutants of one instruction. Some of them are equivalent to it.
@@ -23,21 +25,16 @@ fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usiz
         next if next == rank => (next + 1) % ranks,
         next => next,
     };
+    let moved = |part: Part| next_part(part, chunk_count);
     let sends = |send: Outgoing| {
-        let (mut part, source) = (send.part, send.source);
-        next_chunk(&mut part, chunk_count);
-        let of = if source == Source::Current { Source::Original } else { Source::Current };
-        [Outgoing { to: next(send.to), ..send }, Outgoing { part, ..send }, Outgoing { source: of, ..send }]
+        let source = if send.source == Source::Current { Source::Original } else { Source::Current };
+        let part = moved(send.part);
+        [Outgoing { to: next(send.to), ..send }, Outgoing { part, ..send }, Outgoing { source, ..send }]
     };
     let receives = |receive: Incoming| {
-        let (mut part, mut combine) = (receive.part, receive.combine);
-        next_chunk(&mut part, chunk_count);
-        other(&mut combine);
-        [
-            Incoming { from: next(receive.from), ..receive },
-            Incoming { part, ..receive },
-            Incoming { combine, ..receive },
-        ]
+        let (part, combine) = (moved(receive.part), other(receive.combine));
+        let from = next(receive.from);
+        [Incoming { from, ..receive }, Incoming { part, ..receive }, Incoming { combine, ..receive }]
     };
     let mut changed = match instruction {
         Exchange(send, receive) => {
@@ -52,41 +49,27 @@ fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usiz
         }
         Send(outgoing) => sends(outgoing).map(Send).to_vec(),
         Receive(incoming) => receives(incoming).map(Receive).to_vec(),
-        Original { from, mut to, mut combine } => {
-            next_chunk(&mut to, chunk_count);
-            let moved = Original { from, to, combine };
-            other(&mut combine);
-            vec![moved, Original { from, to: from, combine }]
+        Original { from, to, combine } => {
+            let to_another = Original { from, to: moved(to), combine };
+            vec![to_another, Original { from, to: from, combine: other(combine) }]
         }
         Complete | Sync | Vendor { .. } => Vec::new(),
-        Lend { to, part, read, written } => {
-            let mut elsewhere = part;
-            let another = Lend { to: next(to), part, read, written };
-            next_chunk(&mut elsewhere, chunk_count);
-            let moved = Lend { to, part: elsewhere, read, written };
-            vec![
-                another,
-                moved,
-                Lend { to, part, read: !read, written },
-                Lend { to, part, read, written: !written },
-            ]
+        Lend { to, part, read, written } => vec![
+            Lend { to: next(to), part, read, written },
+            Lend { to, part: moved(part), read, written },
+            Lend { to, part, read: !read, written },
+            Lend { to, part, read, written: !written },
+        ],
+        Read { of, theirs, own, combine } => vec![
+            Read { of: next(of), theirs, own, combine },
+            Read { of, theirs: moved(theirs), own, combine },
+            Read { of, theirs: own, own, combine: other(combine) },
+        ],
+        Write { to, theirs, own } => {
+            vec![Write { to: next(to), theirs, own }, Write { to, theirs: moved(theirs), own }]
         }
-        Read { of, mut theirs, own, mut combine } => {
-            let another = Read { of: next(of), theirs, own, combine };
-            next_chunk(&mut theirs, chunk_count);
-            let moved = Read { of, theirs, own, combine };
-            other(&mut combine);
-            vec![another, moved, Read { of, theirs: own, own, combine }]
-        }
-        Write { to, mut theirs, own } => {
-            let another = Write { to: next(to), theirs, own };
-            next_chunk(&mut theirs, chunk_count);
-            vec![another, Write { to, theirs, own }]
-        }
-        Swap { with, mut theirs, own } => {
-            let another = Swap { with: next(with), theirs, own };
-            next_chunk(&mut theirs, chunk_count);
-            vec![another, Swap { with, theirs, own }]
+        Swap { with, theirs, own } => {
+            vec![Swap { with: next(with), theirs, own }, Swap { with, theirs: moved(theirs), own }]
         }
     };
     changed.retain(|mutant| *mutant != instruction);

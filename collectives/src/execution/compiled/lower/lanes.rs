@@ -77,13 +77,12 @@ pub(super) fn lower(plan: &Plan, blocks: usize, far_steps: usize) -> Vec<(Place,
     instructions
 }
 
+/// A send and a receive of a step.
+type Halves = (Option<Outgoing>, Option<Incoming>);
+
 /// The sends and receives of one block in a step of a phase, chunk by chunk, since a block is a part of each chunk; nothing if there is no
 /// such step.
-fn by_chunks(
-    (number, phase): (usize, &Phase),
-    step: usize,
-    block: usize,
-) -> Vec<(Place, (Option<Outgoing>, Option<Incoming>))> {
+fn by_chunks((number, phase): (usize, &Phase), step: usize, block: usize) -> Vec<(Place, Halves)> {
     let place = Place { name: phase.name, phase: number, step };
     let step = phase.schedule.steps().get(step).copied().unwrap_or_default();
     let each = |chunks: Chunks| (chunks.start..chunks.end).map(Chunks::one);
