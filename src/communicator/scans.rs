@@ -17,16 +17,15 @@ impl Communicator {
     /// Leaves on every rank the reduction of the buffers of all ranks up to and including itself: `MPI_Scan`.
     ///
     /// ```
-    /// # fn main() -> unisono::Result<()> {
-    /// use unisono::{ReduceOp, Threads};
+    /// use unisono::ReduceOp;
     ///
-    /// let counts = Threads::new(3).run(|comm| {
-    ///     let mut count = [comm.rank() + 1];
-    ///     comm.scan(&mut count, ReduceOp::Sum).map(|_| count[0])
-    /// })?;
-    /// assert_eq!(counts, [1, 3, 6]);
-    /// # Ok(())
-    /// # }
+    /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<u32> {
+    ///     let mut count = [comm.rank() as u32 + 1];
+    ///     comm.scan(&mut count, ReduceOp::Sum)?;
+    ///     Ok(count[0])
+    /// });
+    /// let sums: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
+    /// assert_eq!(sums, [1, 3, 6]);
     /// ```
     ///
     /// # Errors
