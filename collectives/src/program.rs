@@ -167,7 +167,13 @@ impl Program {
 impl Instruction {
     /// Returns this instruction for a later block.
     fn later(mut self, blocks: usize) -> Self {
-        let parts: [Option<&mut Part>; 2] = match &mut self {
+        self.parts_mut().for_each(|part| part.block += blocks);
+        self
+    }
+
+    /// The parts that it names.
+    fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+        let parts = match self {
             Self::Exchange(send, receive) => {
                 [send.as_mut().map(|send| &mut send.part), receive.as_mut().map(|receive| &mut receive.part)]
             }
@@ -181,27 +187,22 @@ impl Instruction {
             | Self::Swap { theirs: one, own: other, .. } => [Some(one), Some(other)],
             Self::Complete | Self::Sync | Self::Vendor { .. } => [None, None],
         };
-        parts.into_iter().flatten().for_each(|part| part.block += blocks);
-        self
+        parts.into_iter().flatten()
     }
 
-    /// The other ranks that it names, and the parts.
-    fn names(&self) -> (Vec<Rank>, Vec<Part>) {
-        match *self {
-            Self::Exchange(send, receive) => {
-                let ranks = send.map(|send| send.to).into_iter().chain(receive.map(|receive| receive.from));
-                let parts = send.map(|send| send.part).into_iter().chain(receive.map(|receive| receive.part));
-                (ranks.collect(), parts.collect())
-            }
-            Self::Post(send, receive) => (vec![send.to, receive.from], vec![send.part, receive.part]),
-            Self::Send(outgoing) => (vec![outgoing.to], vec![outgoing.part]),
-            Self::Receive(incoming) => (vec![incoming.from], vec![incoming.part]),
-            Self::Original { from, to, .. } => (Vec::new(), vec![from, to]),
-            Self::Lend { to, part, .. } => (vec![to], vec![part]),
-            Self::Complete | Self::Sync | Self::Vendor { .. } => (Vec::new(), Vec::new()),
-            Self::Read { of: other, theirs, own, .. }
-            | Self::Write { to: other, theirs, own }
-            | Self::Swap { with: other, theirs, own } => (vec![other], vec![theirs, own]),
-        }
+    /// The other ranks that it names.
+    fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        let ranks = match *self {
+            Self::Exchange(send, receive) => [send.map(|send| send.to), receive.map(|receive| receive.from)],
+            Self::Post(send, receive) => [Some(send.to), Some(receive.from)],
+            Self::Send(Outgoing { to: other, .. })
+            | Self::Receive(Incoming { from: other, .. })
+            | Self::Lend { to: other, .. }
+            | Self::Read { of: other, .. }
+            | Self::Write { to: other, .. }
+            | Self::Swap { with: other, .. } => [Some(other), None],
+            Self::Original { .. } | Self::Complete | Self::Sync | Self::Vendor { .. } => [None, None],
+        };
+        ranks.into_iter().flatten()
     }
 }

@@ -22,7 +22,6 @@ use symbols::{Symbol, Symbols};
 /// It proves that every message has two ends of the same length; that nothing deadlocks, even if no message is ever
 /// buffered; that every rank with a result has each contribution to it exactly once; and that all ranks with a sum added it
 /// in the same order.
-/// ranks that hold a sum added it up in the same order.
 ///
 /// ```
 /// use unisono_collectives::{Algorithm, Operation, Topology, verify};

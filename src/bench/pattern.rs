@@ -77,7 +77,7 @@ impl<T: Element + From<u8>> Pattern<T> {
         let is_nan = |value: &T| value.ne(value);
         let is_wrong = |found: &T, expected: &T| found != expected && !(is_nan(found) && is_nan(expected));
         let wrong_in = |chunk: &[T], values: &[T]| {
-            // Mostly all are right, and the check should take no longer than it must.
+            // Usually all are right. A slow check would change the time of the next call.
             if *chunk == values[..chunk.len()] {
                 return 0;
             }
@@ -160,11 +160,10 @@ impl Inputs {
     fn reduced<T: Element + From<u8>>(&self, givers: Range<Rank>, index: usize) -> T {
         let place = index % self.whole_period::<T>();
         let of_ranks = |place| givers.clone().map(move |rank| (rank, self.at(rank, place)));
+        let exact = |place| [T::from(self.exact(of_ranks(place).map(|(_, input)| input)))];
         let mut result = match place.checked_sub(self.specials::<T>()) {
-            Some(place) => [T::from(self.exact(of_ranks(place).map(|(_, input)| input)))],
-            None if !givers.contains(&self.giver(place)) => {
-                [T::from(self.exact(of_ranks(place).map(|(_, input)| input)))]
-            }
+            Some(place) => exact(place),
+            None if !givers.contains(&self.giver(place)) => exact(place),
             None => {
                 let others = of_ranks(place).filter(|(rank, _)| *rank != self.giver(place));
                 [self.special(others.map(|(_, input)| input.into()))]

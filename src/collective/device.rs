@@ -164,7 +164,7 @@ impl Engine {
         (method, why)
     }
 
-    /// The header of the next call by this method, which uses so many sequence numbers.
+    /// The header of the next call by this method, which uses `numbers` sequence numbers.
     fn begin_on_gpu(&mut self, call: &Call, method: Method, numbers: u64, label: u64) -> Header {
         let header = self.calls.next(numbers, call.count, Codes::new(call, method), label);
         // The end is recorded when the host's part is done.

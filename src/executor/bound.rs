@@ -116,7 +116,7 @@ impl Bound {
         method: Method,
     ) -> Result<Self, &'static str> {
         let (rank, ranks) = (compiled.rank(), compiled.ranks());
-        // What a vendor's collectives add, they do not round.
+        // A vendor's collectives add elements in the wider format, without rounding.
         let by_vendor = method.in_nodes() == Some(Vendor::Mpi);
         let format = Format::of(call, by_vendor || compiled.accumulates());
         let mut bound = Self {
@@ -135,9 +135,9 @@ impl Bound {
             by_vendor,
             compiled: Arc::clone(compiled),
         };
-        let mut instructions = program.instructions.as_slice();
-        while let Some(&(place, _)) = instructions.first() {
-            let op = bound.next(&mut instructions)?;
+        let mut rest = program.instructions.as_slice();
+        while let Some(&(place, instruction)) = rest.first() {
+            let op = bound.next(instruction, &mut rest)?;
             bound.ops.push((place, op));
         }
         let blocks = bound.blocks_of_ops()?;
@@ -152,16 +152,19 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Binds the first instructions of `rest`, which it removes.
-    fn next(&mut self, rest: &mut &[(Place, Instruction)]) -> Result<Op, &'static str> {
-        let Some((&(_, instruction), after)) = rest.split_first() else { unreachable!("there is one") };
-        if matches!(instruction, Instruction::Lend { .. } | Instruction::Sync) {
-            self.has_passes = true;
-            return Ok(Op::Pass(Box::new(Pass::next(self, rest)?)));
-        }
-        *rest = after;
+    /// Binds an instruction, the first of `rest`, and those that belong to it; it removes them from `rest`.
+    fn next(
+        &mut self,
+        instruction: Instruction,
+        rest: &mut &[(Place, Instruction)],
+    ) -> Result<Op, &'static str> {
+        let all = std::mem::replace(rest, &rest[1..]);
         Ok(match instruction {
-            Instruction::Lend { .. } | Instruction::Sync => unreachable!("they are part of a pass"),
+            Instruction::Lend { .. } | Instruction::Sync => {
+                self.has_passes = true;
+                *rest = all;
+                Op::Pass(Box::new(Pass::next(self, rest)?))
+            }
             Instruction::Read { .. } | Instruction::Write { .. } | Instruction::Swap { .. } => {
                 return Err("an access to memory outside a pass");
             }
@@ -225,8 +228,8 @@ impl Bound {
         self.ops.iter().map(block).collect()
     }
 
-    /// Inserts what widens each block of a round before the first operation on it, and what finishes it after the last one; `blocks` are
-    /// those of the operations.
+    /// Inserts `Widen` before the first operation on each block of a round, and `Finish` after the last one; `blocks` are the blocks of
+    /// the operations.
     fn widen_and_finish(&mut self, blocks: &[usize]) {
         let last: HashMap<_, _> = blocks.iter().enumerate().map(|(at, &block)| (block, at)).collect();
         let mut begun = HashSet::new();
@@ -250,12 +253,23 @@ impl Bound {
     /// The elements of a piece in a round.
     #[inline]
     pub(super) fn elements(&self, piece: &Piece, round: usize) -> Range<usize> {
-        if self.blocks == 1 { piece.all.clone() } else { self.elements_of_block(piece, round) }
+        self.elements_of_blocks(&piece.all, piece.block..piece.block + 1, round)
     }
 
-    fn elements_of_block(&self, Piece { all, block }: &Piece, round: usize) -> Range<usize> {
-        let block = block + round * self.blocks_of_round();
-        let part = partition::elements(all.len(), self.blocks, Chunks::one(block));
+    /// The elements of some blocks of a range, which are numbered from the first one of the round.
+    #[inline]
+    pub(super) fn elements_of_blocks(
+        &self,
+        all: &Range<usize>,
+        blocks: Range<usize>,
+        round: usize,
+    ) -> Range<usize> {
+        if self.blocks == 1 {
+            return all.clone();
+        }
+        let before = round * self.blocks_of_round();
+        let blocks = Chunks::new(before + blocks.start, before + blocks.end);
+        let part = partition::elements(all.len(), self.blocks, blocks);
         all.start + part.start..all.start + part.end
     }
 }

@@ -18,8 +18,8 @@ mod formats;
 mod pass;
 mod vendor;
 
-/// Runs a program that only sends and receives, in the user's buffer. (Apart from [`Run`], since what that keeps in memory is written behind
-/// the messages, which wait for another core: 10 % of a call with 8 bytes.)
+/// Runs a program that only sends and receives, in the user's buffer. It has a loop of its own because [`Run`] keeps its state in memory:
+/// those stores would queue behind the stores of messages, whose cache lines another core holds (10 % of the time of a call with 8 bytes).
 pub(super) fn short(
     bound: &Bound,
     task: &Task<'_>,
@@ -82,9 +82,9 @@ impl<'a> Run<'a> {
         for round in 0..bound.rounds {
             self.round = round;
             for (place, op) in &bound.ops {
-                // The passes of a call are numbered.
+                // A pass reports its round as the step.
                 let step = if bound.has_passes { round } else { place.step };
-                // What waits for other ranks shows where; a send does not wait.
+                // Operations that wait for other ranks publish their position; a send does not wait.
                 if !matches!(op, Op::Send(_)) && place.phase + step + round > 0 {
                     transport.status().at_step(place.phase, step);
                 }

@@ -113,7 +113,7 @@ fn programs_and_their_mutants_do_what_the_interpreter_does() {
                         refused += 1;
                     }
                 },
-                // What happens then depends on timing, or only on the next call.
+                // The outcome of a race depends on timing, and a message that was not received only affects the next call.
                 Err(defects)
                     if defects.iter().any(|defect| {
                         matches!(

@@ -61,7 +61,7 @@ fn scan(rank: Rank, among: Range<Rank>) -> Schedule {
     Schedule::new(1, steps.filter(|step| *step != Step::new()))
 }
 
-/// Moves the array of each rank, in so many chunks, to the next rank. Rank 0 keeps its own.
+/// Moves the array of each rank, in `chunk_count` chunks, to the next rank. Rank 0 keeps its own.
 pub(super) fn shift(rank: Rank, ranks: usize, chunk_count: usize) -> Schedule {
     let whole = Chunks::new(0, chunk_count);
     let step = Step::new();

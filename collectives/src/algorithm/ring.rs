@@ -59,7 +59,7 @@ fn scan(rank: Rank, among: Range<Rank>, chunk_count: usize) -> Schedule {
     let takes = is_member && rank > among.start;
     let passes_on = is_member && rank + 1 < among.end;
     let step = |step: usize| {
-        // What arrives in a step is passed on in the next one.
+        // A chunk is passed on in the step after its arrival.
         let taken = (takes && step < chunk_count).then_some(step);
         let passed = if takes { step.checked_sub(1) } else { Some(step) };
         let passed = passed.filter(|&chunk| passes_on && chunk < chunk_count);

@@ -296,9 +296,9 @@ impl<'a, V: Values> Interpreter<'a, V> {
         for (rank, state) in self.states.iter().enumerate() {
             let Some(instruction) = self.instruction(rank) else { continue };
             let announced = state.announced.front().filter(|_| instruction == Instruction::Complete);
-            let others = announced.map_or_else(|| instruction.names().0, |receive| vec![receive.from]);
+            let others = instruction.ranks().chain(announced.map(|receive| receive.from));
             // If one of two ranks has finished, that is the cause; at a barrier, a rank waits for the last one.
-            let other = others.into_iter().min_by_key(|&other| waits(other));
+            let other = others.min_by_key(|&other| waits(other));
             let other = other.or_else(|| (0..self.programs.len()).min_by_key(last)).unwrap_or(rank);
             let step = state.instruction;
             defects.push(if waits(other) {

@@ -70,11 +70,10 @@ fn malformed(programs: &[Program], parts: usize, blocks: usize) -> Vec<Defect> {
     let mut defects = Vec::new();
     let ranks = programs.len();
     for (rank, program) in programs.iter().enumerate() {
-        for (step, (_, instruction)) in program.instructions.iter().enumerate() {
-            let (named, touched) = instruction.names();
-            let nobody = named.into_iter().filter(|&named| named >= ranks);
+        for (step, &(_, mut instruction)) in program.instructions.iter().enumerate() {
+            let nobody = instruction.ranks().filter(|&named| named >= ranks);
             defects.extend(nobody.map(|named| Defect::NoSuchRank { rank, step, named }));
-            for Part { chunks, block } in touched {
+            for &mut Part { chunks, block } in instruction.parts_mut() {
                 if chunks.start > chunks.end || chunks.end > parts || block >= blocks / program.rounds {
                     defects.push(Defect::NoSuchChunk { rank, step, chunks, chunk_count: parts });
                 } else if blocks > 1 && chunks.count() > 1 {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use unisono_collectives::program::{Instruction, Part, Place};
-use unisono_collectives::{Chunks, Combine, Rank, partition};
+use unisono_collectives::{Combine, Rank, partition};
 
 use super::Bound;
 
@@ -98,7 +98,7 @@ impl Pass {
         Ok(pass)
     }
 
-    /// Notes the chunk of a rank, of which it works on all blocks of a round.
+    /// Records the chunk that a rank works on: all blocks of a round.
     fn part_of(&mut self, rank: Rank, Part { chunks, .. }: Part, bound: &Bound) -> Result<(), &'static str> {
         if chunks.count() != 1 {
             return Err("a rank works on several chunks in a pass");
@@ -112,15 +112,21 @@ impl Pass {
         Ok(())
     }
 
-    /// The bytes of a rank in a round: all blocks of it.
+    /// The bytes that a rank works on in a round: all blocks of it.
     #[inline]
     pub(in crate::executor) fn bytes(&self, rank: Rank, bound: &Bound, round: usize) -> Range<usize> {
-        let all = self.parts[rank].clone();
-        if bound.rounds == 1 {
-            return bound.call.bytes_of(all);
-        }
-        let blocks = round * bound.blocks_of_round()..(round + 1) * bound.blocks_of_round();
-        let part = partition::elements(all.len(), bound.blocks, Chunks::new(blocks.start, blocks.end));
-        bound.call.bytes_of(all.start + part.start..all.start + part.end)
+        self.bytes_of_blocks(rank, 0..bound.blocks_of_round(), bound, round)
+    }
+
+    /// The bytes of some blocks of them.
+    #[inline]
+    pub(in crate::executor) fn bytes_of_blocks(
+        &self,
+        rank: Rank,
+        blocks: Range<usize>,
+        bound: &Bound,
+        round: usize,
+    ) -> Range<usize> {
+        bound.call.bytes_of(bound.elements_of_blocks(&self.parts[rank], blocks, round))
     }
 }

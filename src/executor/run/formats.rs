@@ -1,5 +1,5 @@
-//! The work on formats before and after the other operations on a block. It is done per block, while the block is in the core's cache and
-//! other blocks may be in transit.
+//! Conversions of elements before the first and after the last operation on a block. They are done per block, while the block is in the
+//! core's cache and other blocks may be in transit.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::{Bound, Format, Run, scaled};
 use crate::dtype::DType;
 use crate::kernels::{self, ReduceOp};
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     /// Widens the elements of a block from the user's buffer, if there is an accumulator.
     pub(super) fn widen(&mut self, block: usize) {
         let Format { accumulator, held_size_bytes, wire_size_bytes, .. } = self.bound.format;
@@ -45,15 +45,13 @@ impl Run<'_> {
     }
 
     /// The elements of a block, which has a part of each chunk.
-    fn block_by_chunks(&self, block: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    fn block_by_chunks(&self, block: usize) -> impl Iterator<Item = Range<usize>> + use<'a> {
         let bound = self.bound;
         let chunks = if bound.blocks == 1 { 1 } else { bound.chunk_count };
-        let count = bound.call.count;
-        let (blocks, block) = (bound.blocks, block + self.round * bound.blocks_of_round());
+        let round = self.round;
         (0..chunks).map(move |chunk| {
-            let all = partition::elements(count, chunks, Chunks::one(chunk));
-            let part = partition::elements(all.len(), blocks, Chunks::one(block));
-            all.start + part.start..all.start + part.end
+            let all = partition::elements(bound.call.count, chunks, Chunks::one(chunk));
+            bound.elements_of_blocks(&all, block..block + 1, round)
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use unisono_collectives::{Chunks, Rank, partition};
+use unisono_collectives::Rank;
 
 use super::{Bound, Move, Pass, Run};
 use crate::call::Call;
@@ -113,8 +113,8 @@ impl Access<'_> {
     fn swap(self, open: &mut Open<'_>, with: Rank, block: usize) -> Result<()> {
         let Self { pass, bound, round } = self;
         let theirs = pass.bytes(with, bound, round);
-        let of_round = bound.blocks_of_round();
-        let half = |block| partition::elements(theirs.len(), of_round, Chunks::one(block));
-        open.swap(with, theirs.clone(), half(block))
+        let half = pass.bytes_of_blocks(with, block..block + 1, bound, round);
+        let half = half.start - theirs.start..half.end - theirs.start;
+        open.swap(with, theirs, half)
     }
 }

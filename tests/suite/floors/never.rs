@@ -50,7 +50,7 @@ const NEVER: [(&str, &[&str], &[&str]); 28] = [
     ("src/", &["transport/shared"], &["mpi", "Mpi"]),
     ("src/", &["executor", "collective", "communicator"], &["mpi", "between_nodes"]),
     ("src/", &["compress"], &["mpi", "Mpi", "Bucket", "bucket"]),
-    // What a rank does is in its program.
+    // The program alone determines what a rank does.
     (
         "src/",
         &["executor.rs", "executor/bound", "executor/format", "executor/run"],

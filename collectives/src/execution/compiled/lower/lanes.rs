@@ -38,7 +38,7 @@ fn whole_segments(size_bytes: usize, segment_bytes: usize) -> usize {
     if size_bytes < segment_bytes { size_bytes } else { size_bytes - size_bytes % segment_bytes }
 }
 
-/// A plan with so many steps between nodes, in so many blocks.
+/// Lowers a plan with `far_steps` steps between nodes, in `blocks` blocks.
 pub(super) fn lower(plan: &Plan, blocks: usize, far_steps: usize) -> Vec<(Place, Instruction)> {
     let phases = || plan.phases().iter().enumerate();
     let far = || phases().filter(|(_, phase)| !phase.is_in_node());
